@@ -1,0 +1,177 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Options are what a [Client] can be told. The zero value of each field means
+// its default.
+type Options struct {
+	// TTL is how long the store keeps what a client holds after the last sign
+	// of life of that client: 100 ms (or the least that the store keeps) to
+	// 24 h. Default 15 s. A crashed holder's locks are free after it; a short
+	// one costs more heartbeats (one per client each TTL/3) and bears shorter
+	// pauses.
+	TTL time.Duration
+
+	// Label tells an operator who this is; up to 512 bytes without control
+	// characters. Default: host name and process id.
+	Label string
+}
+
+const (
+	defaultTTL = 15 * time.Second
+	minTTL     = 100 * time.Millisecond
+	maxTTL     = 24 * time.Hour
+)
+
+func (o *Options) withDefaults() Options {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.TTL == 0 {
+		opts.TTL = defaultTTL
+	}
+	if opts.Label == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown host"
+		}
+		opts.Label = fmt.Sprintf("%s pid %d", host, os.Getpid())
+	}
+	return opts
+}
+
+func (o *Options) validate(caps engine.Caps) error {
+	if least := max(minTTL, caps.MinTTL); o.TTL < least || o.TTL > maxTTL {
+		return invalid("Options.TTL is %v: %v to %v are allowed on %s", o.TTL, least, maxTTL, caps.Name)
+	}
+	return checkText("Options.Label", o.Label)
+}
+
+// Client is one party's access to a store. It keeps one session alive there,
+// with one heartbeat for all that it holds, and is safe for concurrent use.
+// A program needs one for each store.
+type Client struct {
+	engine engine.Engine
+	opts   Options
+	margin time.Duration
+
+	life  context.Context // ends with Close, with ErrClosed as its cause
+	close context.CancelCauseFunc
+	tasks sync.WaitGroup // all goroutines of the client
+
+	opening chan struct{} // held by who opens a session
+	mu      sync.Mutex
+	current *session
+}
+
+// New returns a client of the store behind eng and opens its session there, so
+// that a store that does not answer is known at once: ErrUnavailable. ctx
+// bounds the opening only. Nil opts are the defaults.
+//
+// The engine stays the caller's, to be closed after the client.
+func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error) {
+	c := &Client{engine: eng, opts: opts.withDefaults(), opening: make(chan struct{}, 1)}
+	if err := c.opts.validate(eng.Caps()); err != nil {
+		return nil, err
+	}
+	c.margin = min(c.opts.TTL/10, time.Second)
+	c.life, c.close = context.WithCancelCause(context.Background())
+	if _, err := c.open(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close gives up everything that the client holds or waits for, ends its
+// session in the store and waits for all its goroutines. Contexts of leases
+// end with cause [ErrClosed]. ctx bounds the farewell to the store; what could
+// not be told expires with the TTL. A second Close returns nil.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	s := c.current
+	c.current = nil
+	closed := c.life.Err() != nil
+	c.mu.Unlock()
+	if closed {
+		c.tasks.Wait()
+		return nil
+	}
+	c.close(ErrClosed)
+	c.opening <- struct{}{} // who was opening a session has given it up
+	<-c.opening
+	var err error
+	if s != nil {
+		err = s.closeStore(ctx)
+	}
+	c.tasks.Wait()
+	return err
+}
+
+// session returns the live session, and opens a new one where the last was
+// lost. Trouble with the store is borne for one TTL when the caller may wait.
+func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
+	if s := c.live(); s != nil {
+		return s, nil
+	}
+	giveUp := time.Now().Add(c.opts.TTL)
+	for pause := newBackoff(c.opts.TTL); ; {
+		s, err := c.open(ctx)
+		if err == nil || !wait || !errors.Is(err, ErrUnavailable) || time.Now().After(giveUp) {
+			return s, err
+		}
+		if !pause.sleep(ctx, c.life) {
+			return nil, err
+		}
+	}
+}
+
+func (c *Client) live() *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil && c.current.alive() {
+		return c.current
+	}
+	return nil
+}
+
+// open opens a session unless another call did so meanwhile.
+func (c *Client) open(ctx context.Context) (*session, error) {
+	select {
+	case c.opening <- struct{}{}:
+		defer func() { <-c.opening }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-c.life.Done():
+		return nil, ErrClosed
+	}
+	if s := c.live(); s != nil {
+		return s, nil
+	}
+	ctx, cancel := join(ctx, c.life)
+	defer cancel()
+	s, err := openSession(ctx, c)
+	if err != nil {
+		if c.life.Err() != nil {
+			err = errors.Join(ErrClosed, err)
+		}
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	c.mu.Lock()
+	if c.life.Err() == nil {
+		c.current = s
+		c.mu.Unlock()
+		return s, nil
+	}
+	c.mu.Unlock()
+	return nil, errors.Join(ErrClosed, s.closeStore(ctx))
+}

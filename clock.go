@@ -1,0 +1,90 @@
+package pawl
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// stopwatch measures time that a lease may not outlive. Go's monotonic clock
+// stands still while the machine sleeps; the store's does not. Where the
+// system has a clock that counts sleep, its lead over the monotonic one is
+// added.
+type stopwatch struct {
+	base  time.Time
+	boot  time.Duration
+	sleep bool
+}
+
+// mark is an instant of a stopwatch.
+type mark struct {
+	at    time.Time
+	slept time.Duration
+}
+
+// newStopwatch starts one. A store inside the process sleeps with it.
+func newStopwatch(countSleep bool) stopwatch {
+	w := stopwatch{base: time.Now(), sleep: countSleep}
+	if countSleep {
+		w.boot = bootTime()
+	}
+	return w
+}
+
+func (w *stopwatch) now() mark {
+	m := mark{at: time.Now()}
+	if w.sleep {
+		m.slept = max(0, bootTime()-w.boot-m.at.Sub(w.base))
+	}
+	return m
+}
+
+func (w *stopwatch) since(m mark) time.Duration {
+	now := w.now()
+	return now.at.Sub(m.at) + now.slept - m.slept
+}
+
+// backoff is the pause between attempts at a store in trouble: it doubles up
+// to a sixth of the TTL, with jitter so that clients do not come in step.
+type backoff struct{ pause, most time.Duration }
+
+func newBackoff(ttl time.Duration) *backoff {
+	return &backoff{pause: min(10*time.Millisecond, ttl/20), most: ttl / 6}
+}
+
+func (b *backoff) next() time.Duration {
+	pause := b.pause/2 + rand.N(b.pause/2+1)
+	b.pause = min(2*b.pause, b.most)
+	return pause
+}
+
+// sleep pauses and reports whether neither context ended.
+func (b *backoff) sleep(ctx, life context.Context) bool {
+	timer := time.NewTimer(b.next())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+	case <-life.Done():
+	}
+	return false
+}
+
+// scoped has the life of one context and the values of another.
+type scoped struct {
+	context.Context
+	values context.Context
+}
+
+func (s scoped) Value(key any) any { return s.values.Value(key) }
+
+// join returns ctx, ended also when life does.
+func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return scoped{life, ctx}, func() {}
+	}
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	return joined, func() { stop(); cancel(nil) }
+}

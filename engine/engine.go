@@ -1,0 +1,201 @@
+// Package engine is the seam between pawl and a store: what a store must do so
+// that every primitive of pawl works on it. Users of pawl never call it; who
+// writes an engine reads this page and proves the result with enginetest.
+//
+// # The model
+//
+// A resource is a name with a capacity and an ordered list of claims. A claim
+// has an id, an owner, a session and a weight, and is waiting or granted. That
+// is all: a mutex is a claim that weighs the whole capacity, a reader one that
+// weighs 1, a semaphore of n a capacity of n. Package queue holds the rules as
+// one pure function; an engine either runs that function inside a transaction
+// of its store or does natively what it says.
+//
+// A session is one client's liveness in the store: one heartbeat for all its
+// claims. When it ends, its claims are gone.
+//
+// # Duties of an engine
+//
+//   - Every verb is one atomic step in the store, on the store's clock. No
+//     timestamp of a client is ever sent.
+//   - Enter and Leave are idempotent for one claim id: a caller whose reply was
+//     lost may ask again, and counts once.
+//   - Who leaves hands the resource on inside the same step, and the message
+//     that wakes the next one carries its grant (direct handoff), or the store
+//     has a native equivalent.
+//   - Await returns when its claim is granted or gone. It subscribes before it
+//     reads: push first, and a slow poll always, bounded by the time at which
+//     a session that blocks it can end.
+//   - A claim of a session that has ended never holds, never blocks for longer
+//     than a poll, and is never granted.
+//   - A store that may forget grants nothing for one TTL after it did
+//     (restart grace).
+//   - Errors are the store's own, wrapped with one of the classes of this
+//     package. An engine never retries a verb whose outcome is unknown, never
+//     logs, and keeps no policy: retry, keep-alive, trust window, time-outs
+//     and tracing live once, in the root package.
+//   - All methods are safe for concurrent use and end when ctx does. A claim
+//     whose ctx ended may be in the store: the caller withdraws it by Leave.
+package engine
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Engine is one store, shared by any number of sessions.
+type Engine interface {
+	// Caps says what the store promises. It needs no round trip and never
+	// changes during the life of an engine.
+	Caps() Caps
+
+	// Open starts a session. It fails with ErrUnavailable when the store does
+	// not answer and with ErrUnsupported when the TTL cannot be kept there.
+	Open(ctx context.Context, opts SessionOptions) (Session, error)
+
+	// List yields the names of the resources that have claims and start with
+	// prefix, in no order, each once. A name that comes or goes meanwhile may
+	// be missing.
+	List(ctx context.Context, prefix string) iter.Seq2[string, error]
+
+	// Show reads one resource. A resource without claims has none.
+	Show(ctx context.Context, name string) (Resource, error)
+
+	// Get reads a versioned value. Version 0: there is none.
+	Get(ctx context.Context, key string) (Value, error)
+
+	// Put writes data if the value is still at version, where 0 means that
+	// there is none, and returns the new version. Nil data deletes. It fails
+	// with ErrBusy when the version is another. Versions of one key only grow,
+	// also across deletion. A Put whose reply was lost has an unknown outcome.
+	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
+
+	// Watch returns the value as soon as its version differs from version.
+	Watch(ctx context.Context, key string, version uint64) (Value, error)
+
+	// Close frees what the engine made itself. The user's own client stays
+	// open. Sessions must be closed before.
+	Close() error
+}
+
+// Session is one client's liveness in the store.
+type Session interface {
+	// ID names the session in the store. It is unguessable.
+	ID() string
+
+	// Enter puts the claim in the queue of its resource and returns its grant,
+	// or the zero Grant when it has to wait. A claim that is not to wait and
+	// not granted at once is not stored: ErrBusy. A claim whose owner already
+	// holds at least as much shares that grant and its token (re-entry). One
+	// that wants more than its owner holds gets it at once or ErrBusy: two
+	// that wait to upgrade would wait for each other.
+	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
+
+	// Await blocks until the waiting claim is granted, or is gone (ErrGone).
+	// It is called after Enter returned the zero Grant, at most once at a
+	// time for a claim, and again after an error.
+	Await(ctx context.Context, c *Claim) (Grant, error)
+
+	// Leave removes a claim of any session, granted or waiting, and hands the
+	// resource on: it releases, withdraws and evicts. ErrGone when there is no
+	// such claim.
+	Leave(ctx context.Context, resource, claim string) error
+
+	// Renew proves that the client lives: from the start of the call the
+	// session has its whole TTL again. It returns those of the held claims
+	// that are no longer granted in the store, and ErrGone when the session
+	// itself has ended.
+	Renew(ctx context.Context, held []*Claim) (gone []*Claim, err error)
+
+	// Close ends the session in the store, and with it the claims it has
+	// left, and frees what it uses here even when the store cannot be reached.
+	Close(ctx context.Context) error
+}
+
+// SessionOptions is how a session is opened.
+type SessionOptions struct {
+	// TTL is how long the session lives in the store without a Renew. An
+	// engine may round it up.
+	TTL time.Duration
+
+	// Label tells an operator who this is, as host and process id.
+	Label string
+
+	// Gone, when set, is called when the engine is told by the store that the
+	// granted claim with this id is gone. It is a hint that comes early or
+	// not at all; Renew is what finds out. It must not block.
+	Gone func(claim string)
+}
+
+// Kind says what a resource is used as. It is stored with the resource.
+type Kind string
+
+const (
+	// KindLock is a resource that one writer or many readers hold.
+	KindLock Kind = "lock"
+	// KindSemaphore is a resource that is held by the permit.
+	KindSemaphore Kind = "semaphore"
+)
+
+// LockCapacity is the capacity of a resource of [KindLock]: a writer weighs all
+// of it, a reader 1.
+const LockCapacity = 1 << 30
+
+// Spec is what all claims of one resource must agree on.
+type Spec struct {
+	Kind     Kind
+	Capacity int64
+	// Barging is the unfair discipline: a claim looks at granted claims only,
+	// so a running client may overtake those that wait; these are not handed
+	// the resource but told, in order, that it is free.
+	Barging bool
+}
+
+// Claim is one party's wish for a resource. It does not change once entered.
+type Claim struct {
+	Spec
+	Resource string // 1 to 512 bytes of UTF-8 without control characters
+	ID       string // unique for ever
+	Owner    string // claims of one owner share a grant; the ID when there is no re-entry
+	Weight   int64  // 1 to Capacity
+	Label    string // for operators, no control characters
+}
+
+// Grant says that a claim holds its resource. The zero Grant says that it does
+// not.
+type Grant struct {
+	Token fence.Token
+}
+
+// Held reports whether the claim holds its resource.
+func (g Grant) Held() bool { return g.Token != 0 }
+
+// Resource is a resource as an operator sees it.
+type Resource struct {
+	Name string
+	Spec
+	Claims []ClaimInfo // in order of the queue, granted ones first
+}
+
+// ClaimInfo is a claim as an operator sees it.
+type ClaimInfo struct {
+	ID      string
+	Owner   string
+	Session string
+	Label   string
+	Weight  int64
+	Token   fence.Token   // 0 while it waits
+	Age     time.Duration // since it entered, on the store's clock; negative when the store does not tell
+}
+
+// Value is a versioned value.
+type Value struct {
+	Data    []byte
+	Version uint64 // 0: there is none
+}
+
+// MaxValue is the largest size of a versioned value in bytes.
+const MaxValue = 64 << 10

@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The classes of engine errors. An engine returns the store's own error
+// wrapped with its class; the root package decides what it means to a user.
+var (
+	// ErrBusy says that the claim could not be granted at once and was not to
+	// wait, or that a versioned value is no longer at the expected version.
+	// Nothing was stored.
+	ErrBusy = errors.New("busy")
+
+	// ErrGone says that the claim or the session named is not in the store:
+	// it expired, was evicted, left before, or was never there.
+	ErrGone = errors.New("gone")
+
+	// ErrMismatch says that the resource is in use as something else: of
+	// another kind, capacity or discipline. Nothing was stored.
+	ErrMismatch = errors.New("mismatch")
+
+	// ErrUnavailable says that the store could not be asked, or that its
+	// answer was lost: the outcome of the verb is unknown.
+	ErrUnavailable = errors.New("store unavailable")
+
+	// ErrUnsupported says that this store cannot honestly carry what was
+	// asked for, and never will.
+	ErrUnsupported = errors.New("unsupported")
+)
+
+// Unavailable wraps the store's own error as [ErrUnavailable], with what was
+// being done. It returns nil for a nil err.
+func Unavailable(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+}

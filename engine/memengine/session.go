@@ -1,0 +1,138 @@
+package memengine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+)
+
+type session struct {
+	engine *Engine
+	id     string
+	opts   engine.SessionOptions
+
+	// guarded by engine.mu
+	ends int64
+	wake map[string]chan struct{} // by claim id, while it is awaited
+}
+
+func (s *session) ID() string { return s.id }
+
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return engine.Grant{}, err
+	}
+	if s.ends <= e.now() {
+		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
+	}
+	out := e.apply(c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
+	}})
+	if out.Err != nil {
+		return engine.Grant{}, fmt.Errorf("enter: %w", out.Err)
+	}
+	return engine.Grant{Token: out.Token}, nil
+}
+
+func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	e := s.engine
+	wake := make(chan struct{}, 1)
+	e.mu.Lock()
+	s.wake[c.ID] = wake
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		delete(s.wake, c.ID)
+		e.mu.Unlock()
+	}()
+	for {
+		e.mu.Lock()
+		out := e.apply(c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		now := e.now()
+		e.mu.Unlock()
+		if out.Err != nil {
+			return engine.Grant{}, fmt.Errorf("await: %w", out.Err)
+		}
+		if out.Token != 0 {
+			return engine.Grant{Token: out.Token}, nil
+		}
+		pause := s.opts.TTL
+		if out.Next > now {
+			pause = min(pause, time.Duration(out.Next-now)*time.Microsecond)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-wake:
+			timer.Stop()
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return engine.Grant{}, ctx.Err()
+		}
+	}
+}
+
+func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	e := s.engine
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	holder := e.holder(resource, claim)
+	out := e.apply(resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
+	e.mu.Unlock()
+	if out.Err != nil {
+		return fmt.Errorf("leave: %w", out.Err)
+	}
+	if holder != nil && holder != s && holder.opts.Gone != nil {
+		holder.opts.Gone(claim)
+	}
+	return nil
+}
+
+// holder returns the session of a claim and wakes it if it waits. e.mu is held.
+func (e *Engine) holder(resource, claim string) *session {
+	for _, c := range e.resources[resource].Claims {
+		if c.ID == claim {
+			e.signal(c.Session, c.ID)
+			return e.sessions[c.Session]
+		}
+	}
+	return nil
+}
+
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	e := s.engine
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.ends <= e.now() {
+		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	}
+	s.ends = e.now() + s.opts.TTL.Microseconds()
+	var gone []*engine.Claim
+	for _, c := range held {
+		out := e.apply(c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		if out.Token == 0 {
+			gone = append(gone, c)
+		}
+	}
+	return gone, nil
+}
+
+func (s *session) Close(ctx context.Context) error {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.ends = 0
+	e.settle()
+	return nil
+}

@@ -1,0 +1,271 @@
+// Package queue is the semantics of pawl: the weighted claim queue as one pure
+// function. Everything that pawl says about holding, waiting, sharing and
+// handing over is decided here; engines either run this function inside a
+// transaction of their store or are checked against it step by step.
+//
+// In first-in-first-out order a claim is granted iff the weights of everything
+// ahead of it and its own fit in the capacity. A barging claim looks at granted
+// claims only. Granted claims of one owner weigh as the heaviest of them.
+package queue
+
+import (
+	"fmt"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Claim is a claim in the queue.
+type Claim struct {
+	ID, Owner, Session, Label string
+	Weight                    int64
+	Token                     fence.Token // 0 while it waits
+	Since                     int64       // when it entered, µs on the store's clock
+}
+
+// State is one resource. The zero State is a resource without claims.
+type State struct {
+	Spec   engine.Spec
+	Last   fence.Token // the last token given out, as far as it is remembered
+	Claims []Claim     // in order of arrival
+}
+
+// Op is what is asked of a resource.
+type Op int
+
+const (
+	// Enter adds Request.Claim, or asks again for one that is there.
+	Enter Op = iota
+	// Leave removes the claim Request.Claim.ID of any session.
+	Leave
+	// Poll asks again for the claim Request.Claim.ID, which waits.
+	Poll
+)
+
+// Request is one step of one claim.
+type Request struct {
+	Op    Op
+	Spec  engine.Spec // Enter only
+	Claim Claim       // Leave and Poll: only ID counts
+	Wait  bool        // Enter only: keep the claim when it is not granted
+}
+
+// Outcome is what came of a step.
+type Outcome struct {
+	Err     error       // engine.ErrBusy, ErrGone or ErrMismatch, wrapped
+	Token   fence.Token // of the request's claim; 0 when it waits or left
+	Granted []Claim     // claims that the step handed the resource to, in order
+	Told    []Claim     // barging claims to be told that it is free
+	Removed []string    // ids of claims that are no longer there
+	Next    int64       // when a session that blocks the claim ends unless renewed, µs; 0: none does
+}
+
+// Clock is what a step may know of time and liveness.
+type Clock struct {
+	Now  int64       // µs on the store's clock
+	Mint fence.Token // the least token to give out next
+	// Ends returns when the session ends unless it is renewed, in µs on the
+	// store's clock; what is not after Now has ended.
+	Ends func(session string) int64
+}
+
+// Apply takes one step: it removes the claims of ended sessions, does what is
+// asked, and grants what then fits. It changes neither of its arguments.
+func Apply(s State, r Request, c Clock) (State, Outcome) {
+	q := &step{State: s, clock: c}
+	q.Claims = make([]Claim, 0, len(s.Claims)+1)
+	for _, cl := range s.Claims {
+		if c.Ends(cl.Session) > c.Now {
+			q.Claims = append(q.Claims, cl)
+		} else {
+			q.out.Removed = append(q.out.Removed, cl.ID)
+		}
+	}
+	switch r.Op {
+	case Enter:
+		q.advance("")
+		q.enter(r)
+	case Leave:
+		q.leave(r.Claim.ID)
+		q.advance("")
+	case Poll:
+		q.advance(r.Claim.ID)
+		q.poll(r.Claim.ID)
+	}
+	if len(q.Claims) == 0 {
+		q.Spec = engine.Spec{}
+	}
+	return q.State, q.out
+}
+
+type step struct {
+	State
+	clock Clock
+	out   Outcome
+}
+
+func (q *step) find(id string) int {
+	for i := range q.Claims {
+		if q.Claims[i].ID == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// weighs returns the weight of all granted claims, of those of one owner, and
+// the token of the heaviest of these. A shared grant counts once.
+func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
+	heaviest := make(map[string]int64)
+	for _, cl := range q.Claims {
+		if cl.Token == 0 {
+			continue
+		}
+		if before := heaviest[cl.Owner]; cl.Weight > before {
+			all += cl.Weight - before
+			heaviest[cl.Owner] = cl.Weight
+			if cl.Owner == owner {
+				token = cl.Token
+			}
+		}
+	}
+	return all, heaviest[owner], token
+}
+
+// try grants a claim if it fits beside the granted ones.
+func (q *step) try(cl *Claim) bool {
+	all, own, token := q.weighs(cl.Owner)
+	switch {
+	case own >= cl.Weight:
+		cl.Token = token
+	case all-own+cl.Weight <= q.Spec.Capacity:
+		q.Last = max(q.Last+1, q.clock.Mint)
+		cl.Token = q.Last
+	}
+	return cl.Token != 0
+}
+
+func (q *step) waiting() bool {
+	for _, cl := range q.Claims {
+		if cl.Token == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (q *step) enter(r Request) {
+	if i := q.find(r.Claim.ID); i >= 0 { // asked again: the reply was lost
+		q.poll(r.Claim.ID)
+		if !r.Wait && q.out.Token == 0 {
+			q.out.Err = engine.ErrBusy
+			q.leave(r.Claim.ID)
+			q.advance("")
+		}
+		return
+	}
+	if len(q.Claims) == 0 {
+		q.Spec = r.Spec
+	}
+	if q.Spec != r.Spec {
+		q.out.Err = Mismatch(q.Spec, r.Spec)
+		return
+	}
+	cl := r.Claim
+	cl.Token, cl.Since = 0, q.clock.Now
+	_, own, _ := q.weighs(cl.Owner)
+	mayGrant := own > 0 || q.Spec.Barging || !q.waiting()
+	granted := mayGrant && q.try(&cl)
+	if !granted && (own > 0 || !r.Wait) {
+		q.out.Err = engine.ErrBusy
+		return
+	}
+	q.Claims = append(q.Claims, cl)
+	q.out.Token = cl.Token
+	q.setNext(cl.ID)
+}
+
+func (q *step) leave(id string) {
+	i := q.find(id)
+	if i < 0 {
+		q.out.Err = engine.ErrGone
+		return
+	}
+	q.Claims = append(q.Claims[:i], q.Claims[i+1:]...)
+	q.out.Removed = append(q.out.Removed, id)
+}
+
+func (q *step) poll(id string) {
+	i := q.find(id)
+	if i < 0 {
+		q.out.Err = engine.ErrGone
+		return
+	}
+	if q.Spec.Barging && q.Claims[i].Token == 0 && q.try(&q.Claims[i]) {
+		q.advance(id)
+	}
+	q.out.Token = q.Claims[i].Token
+	q.setNext(id)
+}
+
+// advance grants what fits in order of arrival and stops at the first claim
+// that does not; of a barging resource it finds the first waiting claim, which
+// is told to try, unless it is the one that asks.
+func (q *step) advance(asking string) {
+	for i := range q.Claims {
+		cl := &q.Claims[i]
+		if cl.Token != 0 {
+			continue
+		}
+		if q.Spec.Barging {
+			probe := *cl
+			last := q.Last
+			if q.try(&probe) && cl.ID != asking {
+				q.out.Told = append(q.out.Told, *cl)
+			}
+			q.Last = last
+			return
+		}
+		if !q.try(cl) {
+			return
+		}
+		q.out.Granted = append(q.out.Granted, *cl)
+	}
+}
+
+// setNext finds when a claim that waits should look again by itself: when the
+// first of the sessions ahead of it ends.
+func (q *step) setNext(id string) {
+	for _, cl := range q.Claims {
+		if cl.ID == id && cl.Token != 0 {
+			q.out.Next = 0
+			return
+		}
+		if cl.ID == id && !q.Spec.Barging {
+			return
+		}
+		if cl.ID == id {
+			continue
+		}
+		if ends := q.clock.Ends(cl.Session); q.out.Next == 0 || ends < q.out.Next {
+			q.out.Next = ends
+		}
+	}
+}
+
+// Mismatch is the error for a claim that disagrees with its resource.
+func Mismatch(is, want engine.Spec) error {
+	return fmt.Errorf("%w: in use as %s, not as %s", engine.ErrMismatch, Describe(is), Describe(want))
+}
+
+// Describe names a spec for people.
+func Describe(s engine.Spec) string {
+	text := string(s.Kind)
+	if s.Kind == engine.KindSemaphore {
+		text = fmt.Sprintf("%s of %d", text, s.Capacity)
+	}
+	if s.Barging {
+		text = "barging " + text
+	}
+	return text
+}

@@ -1,0 +1,178 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Lease is a lock that is held. It is safe for concurrent use. The session of
+// its client keeps it alive; its holder watches [Lease.Context].
+type Lease struct {
+	session *session
+	lock    *lock
+	claim   *engine.Claim
+	token   fence.Token
+	values  context.Context
+
+	mu      sync.Mutex
+	ended   error // why it is no longer held
+	done    bool  // Unlock was called
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	maximum *time.Timer
+	until   time.Time // the end by MaxHold; zero: none
+}
+
+// start puts the lease on the heartbeat.
+func (l *Lease) start() bool {
+	if hold := l.lock.opts.MaxHold; hold > 0 {
+		margin := min(hold/10, l.session.client.margin)
+		l.until = time.Now().Add(hold - margin)
+		l.mu.Lock()
+		l.maximum = time.AfterFunc(hold-margin, func() { l.exhaust(margin) })
+		l.mu.Unlock()
+	}
+	if l.session.hold(l) {
+		return true
+	}
+	l.stopTimer()
+	return false
+}
+
+// exhaust ends the hold at its maximum: first the holder is told, then, the
+// margin later, the store.
+func (l *Lease) exhaust(margin time.Duration) {
+	l.session.drop(l)
+	if l.lose(fmt.Errorf("%w: maximum hold of %v reached", ErrLost, l.lock.opts.MaxHold)) {
+		time.AfterFunc(margin, func() { l.session.orphan(l.claim) })
+	}
+}
+
+// Name returns the name of what is held.
+func (l *Lease) Name() string { return l.lock.name }
+
+// Owner returns the owner for which it is held; see [WithOwner].
+func (l *Lease) Owner() string { return l.claim.Owner }
+
+// Token returns the fencing token of the grant. It never changes, is the same
+// for the re-entries of one owner, and a later grant of the name has a larger
+// one. Send it along to what the lock protects and let that refuse smaller
+// ones: it is the only protection from a holder that was frozen.
+func (l *Lease) Token() fence.Token { return l.token }
+
+// Err returns nil while the lock may be believed to be held, an error that
+// matches [ErrLost] once it was lost, and one that matches [ErrClosed] after
+// Unlock. It needs no I/O and looks at the clock, so it is right at once also
+// after the process was stopped.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	ended := l.ended
+	l.mu.Unlock()
+	if ended == nil && l.session.left() <= 0 {
+		l.session.expire()
+		l.mu.Lock()
+		ended = l.ended
+		l.mu.Unlock()
+	}
+	return ended
+}
+
+// ValidUntil returns until when the lock may be believed to be held if no
+// further renewal succeeds. It moves with each heartbeat. The store gives the
+// lock to nobody else before.
+func (l *Lease) ValidUntil() time.Time {
+	until := l.session.validUntil()
+	if !l.until.IsZero() && l.until.Before(until) {
+		until = l.until
+	}
+	return until
+}
+
+// Context returns a context that ends when the lock is lost, before the store
+// can give it to another, with a cause that matches [ErrLost]; and when it is
+// released. It has the values of the context given to Lock, but neither its
+// deadline nor its cancellation, and the owner, so that locking with it is
+// re-entry.
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(WithOwner(context.WithoutCancel(l.values), l.claim.Owner))
+		if l.ended != nil {
+			l.cancel(l.ended)
+		}
+	}
+	return l.ctx
+}
+
+// within returns ctx, ended also when the lease is lost.
+func (l *Lease) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	lease := l.Context()
+	stop := context.AfterFunc(lease, func() { cancel(context.Cause(lease)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// Unlock releases the lock. It works after ctx ended: ctx gives values only,
+// and the time that the lease was valid anyway bounds the call. It returns
+// [ErrLost] if the lock was lost before, and [ErrUnavailable] if the store
+// could not be told; then it is told again with each heartbeat until the
+// session ends. Unlock of a nil lease does nothing; a second Unlock returns
+// what it would say of the loss, else nil.
+func (l *Lease) Unlock(ctx context.Context) error {
+	if l == nil {
+		return nil
+	}
+	expired := l.Err() // looks at the clock
+	l.mu.Lock()
+	first, lost := !l.done, errors.Is(expired, ErrLost)
+	l.done = true
+	l.mu.Unlock()
+	if lost {
+		return l.lock.failed(expired)
+	}
+	if !first {
+		return nil
+	}
+	l.session.drop(l) // no heartbeat may find it gone
+	err := l.session.leave(ctx, l.claim)
+	cause := ErrClosed
+	if errors.Is(err, engine.ErrGone) {
+		cause = fmt.Errorf("%w: the store no longer had it at unlock", ErrLost)
+		err = cause
+	}
+	l.lose(cause)
+	if err != nil {
+		return l.lock.failed(err)
+	}
+	return nil
+}
+
+// lose ends the lease and its context. Only the first cause counts.
+func (l *Lease) lose(cause error) bool {
+	l.stopTimer()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return false
+	}
+	l.ended = cause
+	if l.cancel != nil {
+		l.cancel(cause)
+	}
+	return true
+}
+
+func (l *Lease) stopTimer() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.maximum != nil {
+		l.maximum.Stop()
+	}
+}

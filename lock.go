@@ -1,0 +1,244 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Locker is what [Mutex], both sides of [RWMutex] and [Semaphore] have in
+// common.
+type Locker interface {
+	// Name returns the name of what is locked.
+	Name() string
+	// Lock waits until the lock is held or ctx ends.
+	Lock(ctx context.Context) (*Lease, error)
+	// TryLock takes the lock if that needs no waiting.
+	TryLock(ctx context.Context) (*Lease, error)
+	// Do holds the lock while fn runs.
+	Do(ctx context.Context, fn func(context.Context) error) error
+
+	order() int64 // among equal names the heavier comes first
+}
+
+// LockOptions change how a lock is taken. The zero value is the default.
+type LockOptions struct {
+	// Barging makes the lock unfair: who comes while it is free gets it, even
+	// if others wait. More throughput, no order. All users of a name must
+	// agree on it.
+	Barging bool
+
+	// MaxHold ends the lease after this time even if its holder lives: for
+	// holders that may get stuck. At least 100 ms; 0 is no bound.
+	MaxHold time.Duration
+
+	// Label tells an operator what this is for; up to 512 bytes without
+	// control characters. Default: the label of the client.
+	Label string
+}
+
+// lock describes what is to be acquired and how. It does no I/O and is shared
+// freely.
+type lock struct {
+	client *Client
+	name   string
+	spec   engine.Spec
+	weight int64
+	opts   LockOptions
+	err    error // what is wrong with it, said at the first use
+}
+
+func newLock(c *Client, name string, kind engine.Kind, capacity, weight int64) lock {
+	return lock{
+		client: c, name: name, weight: weight,
+		spec: engine.Spec{Kind: kind, Capacity: capacity},
+		err:  checkText("name", name),
+	}
+}
+
+func (l lock) with(opts LockOptions) lock {
+	l.opts = opts
+	l.spec.Barging = opts.Barging
+	if opts.MaxHold != 0 && opts.MaxHold < minTTL && l.err == nil {
+		l.err = invalid("LockOptions.MaxHold is %v: 0 (none) or at least %v is allowed", opts.MaxHold, minTTL)
+	}
+	if opts.Label != "" && l.err == nil {
+		l.err = checkText("LockOptions.Label", opts.Label)
+	}
+	return l
+}
+
+func (l *lock) label() string {
+	if l.opts.Label != "" {
+		return l.opts.Label
+	}
+	return l.client.opts.Label
+}
+
+// Name returns the name of what is locked.
+func (l *lock) Name() string { return l.name }
+
+func (l *lock) order() int64 { return -l.weight }
+
+// Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
+// not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
+// ended first, with [ErrUnavailable] when the store did not answer for a whole
+// TTL, and with [ErrMismatch], [ErrInvalid] or [ErrClosed] at once. When it
+// fails, nothing is held and nothing waits in the store.
+func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
+
+// TryLock takes the lock if it is free now, and fails with [ErrNotAcquired] if
+// it is not. It asks the store once.
+func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, false) }
+
+// Do holds the lock while fn runs. The context given to fn ends when ctx does
+// or the lock is lost, with cause [ErrLost]; locking the same name with it is
+// re-entry. Do waits for fn, also after a loss, then releases, and returns the
+// errors of fn and of the release joined. A panic of fn releases too.
+func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
+	if ownerOf(ctx) == "" {
+		ctx = WithOwner(ctx, NewOwner())
+	}
+	lease, err := l.acquire(ctx, ctx, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
+	work, stop := lease.within(ctx)
+	defer stop()
+	return fn(work)
+}
+
+// acquire gets a lease. values are the context values of the hold.
+func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
+	owner := ownerOf(ctx)
+	if owner != "" && l.err == nil {
+		if err := checkText("owner", owner); err != nil {
+			return nil, l.failed(err)
+		}
+	}
+	if l.err != nil {
+		return nil, l.failed(l.err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, l.failed(notAcquired(ctx))
+	}
+	for pause := newBackoff(l.client.opts.TTL); ; {
+		s, err := l.client.session(ctx, wait)
+		if err != nil {
+			return nil, l.failed(withWait(ctx, err))
+		}
+		a := attempt{session: s, claim: s.newClaim(l, owner)}
+		grant, err := a.run(ctx, wait)
+		if err == nil {
+			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values}
+			if lease.start() {
+				return lease, nil
+			}
+			err = a.fail(ctx, errSession)
+		}
+		if !errors.Is(err, errSession) {
+			return nil, l.failed(err)
+		}
+		if !pause.sleep(ctx, l.client.life) { // the session was lost: once more with a new one
+			return nil, l.failed(withWait(ctx, context.Cause(s.life)))
+		}
+	}
+}
+
+func (l *lock) failed(err error) error { return fmt.Errorf("%s %q: %w", l.spec.Kind, l.name, err) }
+
+// errSession says that an attempt failed only because its session ended.
+var errSession = errors.New("session ended")
+
+// notAcquired is the error of a wait that its context ended.
+func notAcquired(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ErrNotAcquired, context.Cause(ctx))
+}
+
+// withWait makes err say that the wait was ended by ctx, if it was.
+func withWait(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ErrClosed) {
+		return notAcquired(ctx)
+	}
+	return err
+}
+
+// attempt is one claim on its way to a grant.
+type attempt struct {
+	session *session
+	claim   *engine.Claim
+}
+
+func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
+	s := a.session
+	joined, cancel := join(ctx, s.life)
+	defer cancel()
+	grant, err := s.store.Enter(joined, a.claim, wait)
+	for pause := newBackoff(s.client.opts.TTL); ; {
+		switch {
+		case err == nil && grant.Held():
+			if s.alive() {
+				return grant, nil
+			}
+			s.expire() // the reply came too late to be believed
+			return grant, a.fail(ctx, errSession)
+		case err == nil && !grant.Held():
+			grant, err = s.store.Await(joined, a.claim)
+			if err == nil {
+				continue
+			}
+			if errors.Is(err, engine.ErrGone) && s.life.Err() == nil {
+				err = a.evicted()
+			}
+		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
+			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
+		case errors.Is(err, engine.ErrBusy):
+			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
+		}
+		if joined.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) {
+			return grant, a.fail(ctx, err)
+		}
+		// The outcome is unknown, the session still believed in: ask again
+		// for the same claim, which counts once.
+		if !pause.sleep(joined, s.life) {
+			return grant, a.fail(ctx, err)
+		}
+		grant, err = s.store.Enter(joined, a.claim, wait)
+	}
+}
+
+// evicted finds out why a waiting claim is gone: did the session end, or did
+// an operator take the claim out?
+func (a *attempt) evicted() error {
+	err := a.session.renew()
+	if errors.Is(err, engine.ErrGone) {
+		a.session.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the waiting claim was evicted", ErrNotAcquired)
+}
+
+// fail withdraws the claim, which may be in the store, and says why.
+func (a *attempt) fail(ctx context.Context, err error) error {
+	s := a.session
+	if !errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported) {
+		s.leave(ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
+	}
+	cause := context.Cause(s.life)
+	switch {
+	case errors.Is(cause, ErrClosed):
+		return ErrClosed
+	case ctx.Err() != nil:
+		return notAcquired(ctx)
+	case cause != nil:
+		return errors.Join(errSession, err)
+	}
+	return err
+}

@@ -1,0 +1,17 @@
+package pawl
+
+import "github.com/pawl-go/pawl/engine"
+
+// Mutex is a lock that one holds. It is a description: making one does no I/O,
+// it has no state, and all methods are safe for concurrent use. A Mutex and an
+// [RWMutex] of one name are the same lock: the Mutex is its writing side.
+type Mutex struct{ lock }
+
+// Mutex returns the lock of this name: 1 to 512 bytes of valid UTF-8 without
+// control characters; anything else is an [ErrInvalid] at the first use.
+func (c *Client) Mutex(name string) *Mutex {
+	return &Mutex{newLock(c, name, engine.KindLock, engine.LockCapacity, engine.LockCapacity)}
+}
+
+// With returns the same lock, taken with opts.
+func (m *Mutex) With(opts LockOptions) *Mutex { return &Mutex{m.with(opts)} }

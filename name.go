@@ -1,0 +1,27 @@
+package pawl
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxName is the longest name in bytes.
+const MaxName = 512
+
+// checkText holds names, owners and labels to what every store can carry.
+func checkText(field, s string) error {
+	switch {
+	case s == "":
+		return invalid("%s is empty: 1 to %d bytes of UTF-8 are allowed", field, MaxName)
+	case len(s) > MaxName:
+		return invalid("%s has %d bytes: 1 to %d are allowed", field, len(s), MaxName)
+	case !utf8.ValidString(s):
+		return invalid("%s %q is not valid UTF-8", field, s)
+	}
+	for i, r := range s {
+		if unicode.IsControl(r) {
+			return invalid("%s %q has a control character at byte %d", field, s, i)
+		}
+	}
+	return nil
+}

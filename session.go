@@ -1,0 +1,274 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// session is a client's liveness in the store and the one place that knows how
+// long it may be believed in.
+//
+// The trust window: a holder believes until the start of its last successful
+// renewal request + TTL - margin. The store counts the TTL from when it handled
+// that request, which is later, so the belief ends first, whatever the network
+// does, as long as the two clocks run at rates that differ by less than the
+// margin. (river's leadership/doc.go and the Chubby paper, section 2.8, count
+// the same way; counting from the reply is what etcd's lessor does.)
+type session struct {
+	client *Client
+	store  engine.Session
+	watch  stopwatch
+
+	life context.Context // ends when the session does; its cause says why
+	end  context.CancelCauseFunc
+	seq  atomic.Uint64
+
+	mu      sync.Mutex
+	renewed mark                       // start of the last successful renewal
+	timer   *time.Timer                // fires at the end of the trust window
+	leases  map[*engine.Claim]*Lease   // what is held
+	orphans map[*engine.Claim]struct{} // what is to be left but could not be yet
+	nudge   chan struct{}              // renew now
+}
+
+func openSession(ctx context.Context, c *Client) (*session, error) {
+	s := &session{
+		client:  c,
+		watch:   newStopwatch(c.engine.Caps().Processes != engine.ReachProcess),
+		leases:  make(map[*engine.Claim]*Lease),
+		orphans: make(map[*engine.Claim]struct{}),
+		nudge:   make(chan struct{}, 1),
+	}
+	s.life, s.end = context.WithCancelCause(c.life)
+	start := s.watch.now()
+	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL, Label: c.opts.Label, Gone: s.gone})
+	if err != nil {
+		s.end(err)
+		return nil, err
+	}
+	s.store = store
+	s.mu.Lock()
+	s.timer = time.AfterFunc(c.opts.TTL, s.expire)
+	s.mu.Unlock()
+	s.extend(start)
+	c.tasks.Go(s.keep)
+	return s, nil
+}
+
+// alive reports whether the session may be believed in. It is exact: it looks
+// at the clock, not at a timer.
+func (s *session) alive() bool { return s.life.Err() == nil && s.left() > 0 }
+
+// left is what remains of the trust window.
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	renewed := s.renewed
+	s.mu.Unlock()
+	return s.client.opts.TTL - s.client.margin - s.watch.since(renewed)
+}
+
+func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
+
+// extend moves the end of the trust window, for a request sent at start.
+func (s *session) extend(start mark) {
+	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewed = start
+	s.timer.Reset(max(left, 0))
+}
+
+// expire runs when the timer fires: at the end of the trust window, even if a
+// renewal hangs.
+func (s *session) expire() {
+	if s.left() > 0 {
+		return // extended meanwhile
+	}
+	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
+}
+
+// lose ends the session and tells every holder.
+func (s *session) lose(cause error) {
+	s.end(cause)
+	s.mu.Lock()
+	leases := s.leases
+	s.leases = make(map[*engine.Claim]*Lease)
+	s.timer.Stop()
+	s.mu.Unlock()
+	for _, l := range leases {
+		l.lose(context.Cause(s.life))
+	}
+}
+
+// keep renews the session until it ends, and closes it in the store.
+func (s *session) keep() {
+	ttl := s.client.opts.TTL
+	pause := newBackoff(ttl)
+	next := ttl / 3
+	for {
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+		case <-s.nudge:
+			timer.Stop()
+		case <-s.life.Done():
+			timer.Stop()
+			s.lose(context.Cause(s.life))
+			s.farewell()
+			return
+		}
+		if s.left() <= 0 { // also after the machine slept
+			s.expire()
+			continue
+		}
+		switch err := s.renew(); {
+		case err == nil:
+			s.leaveOrphans()
+			next = ttl / 3
+			pause = newBackoff(ttl)
+		case errors.Is(err, engine.ErrGone):
+			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
+		default: // not the end before the trust window is: try again soon
+			next = pause.next()
+		}
+	}
+}
+
+// renew asks the store once, for at most half of what remains, so that a
+// request that hangs leaves time for another.
+func (s *session) renew() error {
+	s.mu.Lock()
+	held := slices.Collect(maps.Keys(s.leases))
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.life, max(s.left()/2, time.Millisecond))
+	defer cancel()
+	start := s.watch.now()
+	gone, err := s.store.Renew(ctx, held)
+	if err != nil {
+		return err
+	}
+	s.extend(start)
+	for _, claim := range gone {
+		s.loseLease(claim)
+	}
+	return nil
+}
+
+// gone is told by the engine that a claim is gone. A hint: the store is asked.
+func (s *session) gone(string) { s.renewSoon() }
+
+func (s *session) renewSoon() {
+	select {
+	case s.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) loseLease(claim *engine.Claim) {
+	s.mu.Lock()
+	l := s.leases[claim]
+	delete(s.leases, claim)
+	s.mu.Unlock()
+	if l != nil {
+		l.lose(fmt.Errorf("%w: the store no longer has the claim: it was broken by an operator or forgotten", ErrLost))
+	}
+}
+
+// hold registers a lease. It fails when the session ended meanwhile.
+func (s *session) hold(l *Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return false
+	}
+	s.leases[l.claim] = l
+	return true
+}
+
+// drop takes a lease off the heartbeat, before it is released.
+func (s *session) drop(l *Lease) {
+	s.mu.Lock()
+	delete(s.leases, l.claim)
+	s.mu.Unlock()
+}
+
+// leave gives a claim up. It is bounded by the session's own life, not by the
+// caller's context: after that the store frees the claim by itself. What could
+// not be told to the store is told again with each heartbeat, for a claim that
+// nobody leaves would be kept alive by its session for ever.
+func (s *session) leave(ctx context.Context, claim *engine.Claim) error {
+	err := s.store.Leave(scoped{s.life, ctx}, claim.Resource, claim.ID)
+	if err != nil && !errors.Is(err, engine.ErrGone) {
+		s.orphan(claim)
+	}
+	return err
+}
+
+// orphan leaves a claim to the heartbeat to leave.
+func (s *session) orphan(claim *engine.Claim) {
+	s.mu.Lock()
+	s.orphans[claim] = struct{}{}
+	s.mu.Unlock()
+	s.renewSoon()
+}
+
+func (s *session) leaveOrphans() {
+	s.mu.Lock()
+	orphans := slices.Collect(maps.Keys(s.orphans))
+	s.mu.Unlock()
+	for _, claim := range orphans {
+		ctx, cancel := context.WithTimeout(s.life, max(s.left()/2, time.Millisecond))
+		err := s.store.Leave(ctx, claim.Resource, claim.ID)
+		cancel()
+		if err == nil || errors.Is(err, engine.ErrGone) {
+			s.mu.Lock()
+			delete(s.orphans, claim)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// closeStore leaves all claims and closes the session in the store.
+func (s *session) closeStore(ctx context.Context) error {
+	s.mu.Lock()
+	claims := slices.Collect(maps.Keys(s.leases))
+	s.mu.Unlock()
+	s.lose(ErrClosed)
+	for _, claim := range claims {
+		if err := s.store.Leave(ctx, claim.Resource, claim.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+			break // the session's end frees the rest
+		}
+	}
+	return s.store.Close(ctx)
+}
+
+// farewell closes the store's session after a loss, so that what it still has
+// there is free before its TTL.
+func (s *session) farewell() {
+	if errors.Is(context.Cause(s.life), ErrClosed) {
+		return // by Client.Close, which does it itself
+	}
+	ctx, cancel := context.WithTimeout(s.client.life, s.client.opts.TTL)
+	defer cancel()
+	s.store.Close(ctx) //nolint:errcheck // expires by itself
+}
+
+// newClaim makes a claim that nobody else has.
+func (s *session) newClaim(l *lock, owner string) *engine.Claim {
+	id := s.store.ID() + "." + strconv.FormatUint(s.seq.Add(1), 36)
+	if owner == "" {
+		owner = id
+	}
+	return &engine.Claim{
+		Spec: l.spec, Resource: l.name, ID: id, Owner: owner, Weight: l.weight, Label: l.label(),
+	}
+}
