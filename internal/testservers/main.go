@@ -1,0 +1,86 @@
+package testservers
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var (
+	mu      sync.Mutex
+	running = make(map[string]*process) // shared servers by kind
+	missing error                       // why a server that a test needs could not run
+)
+
+// missed remembers that a server could not run, so that [Main] fails the run
+// whatever the test makes of it.
+func missed(err error) error {
+	mu.Lock()
+	defer mu.Unlock()
+	missing = err
+	return err
+}
+
+// shared returns the server of its kind for all tests of this process.
+func shared(t testing.TB, k kind) *Server {
+	t.Helper()
+	if addr := os.Getenv(k.given); addr != "" {
+		return &Server{Addr: addr, t: t}
+	}
+	mu.Lock()
+	p := running[k.name]
+	mu.Unlock()
+	if p == nil {
+		p = launchShared(t, k)
+	}
+	return &Server{Addr: p.addr, Dir: p.dir, t: t, proc: p}
+}
+
+var launching sync.Mutex // held by who starts a shared server
+
+func launchShared(t testing.TB, k kind) *process {
+	t.Helper()
+	launching.Lock()
+	defer launching.Unlock()
+	mu.Lock()
+	p := running[k.name]
+	mu.Unlock()
+	if p != nil {
+		return p
+	}
+	p, err := launch(k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	running[k.name] = p
+	mu.Unlock()
+	return p
+}
+
+// Main runs the tests of a package: call it from TestMain and exit with what
+// it returns. It stops the shared servers, and fails a run that left a
+// goroutine behind or whose servers could not run.
+func Main(m *testing.M) int {
+	code := m.Run()
+	mu.Lock()
+	defer mu.Unlock()
+	for _, p := range running {
+		p.remove()
+	}
+	if code != 0 {
+		return code
+	}
+	if missing != nil {
+		fmt.Fprintln(os.Stderr, "a server that a test needs did not run:", missing)
+		return 1
+	}
+	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/pawl-go/pawl/internal/testservers.spawnAll")); err != nil {
+		fmt.Fprintln(os.Stderr, "goroutines were left behind:", err)
+		return 1
+	}
+	return 0
+}

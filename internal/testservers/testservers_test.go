@@ -1,0 +1,240 @@
+package testservers
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+// ask sends one line over a new connection and returns the first of the reply.
+func ask(addr, line string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	return askOn(conn, line)
+}
+
+func askOn(conn net.Conn, line string) (string, error) {
+	conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	if _, err := io.WriteString(conn, line+"\r\n"); err != nil {
+		return "", err
+	}
+	reply, err := bufio.NewReader(conn).ReadString('\n')
+	return strings.TrimSpace(reply), err
+}
+
+func want(t *testing.T, addr, line, reply string) {
+	t.Helper()
+	if got, err := ask(addr, line); err != nil || got != reply {
+		t.Fatalf("%s: got %q, %v; want %q", line, got, err, reply)
+	}
+}
+
+func wantTimeout(t *testing.T, err error) {
+	t.Helper()
+	var netErr net.Error
+	if !errors.As(err, &netErr) || !netErr.Timeout() {
+		t.Fatalf("got %v, want a timeout", err)
+	}
+}
+
+func TestRedisForgetsWhenKilled(t *testing.T) {
+	s := Redis(t)
+	want(t, s.Addr, "SET k v", "+OK")
+	s.Kill()
+	if _, err := ask(s.Addr, "PING"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("killed: %v, want connection refused", err)
+	}
+	s.Restart()
+	want(t, s.Addr, "EXISTS k", ":0")
+}
+
+func TestRedisKeepsWhatItsArgumentsSay(t *testing.T) {
+	s := Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	want(t, s.Addr, "SET k v", "+OK")
+	s.Restart()
+	want(t, s.Addr, "EXISTS k", ":1")
+	s.Stop()
+	s.Restart()
+	want(t, s.Addr, "EXISTS k", ":1")
+}
+
+func TestRedisWithPasswordIsReady(t *testing.T) {
+	s := Redis(t, "--requirepass", "s3cret")
+	if got, err := ask(s.Addr, "PING"); err != nil || !strings.HasPrefix(got, "-NOAUTH") {
+		t.Fatalf("got %q, %v", got, err)
+	}
+}
+
+func TestPause(t *testing.T) {
+	s := Redis(t)
+	s.Pause()
+	_, err := ask(s.Addr, "PING")
+	wantTimeout(t, err)
+	s.Resume()
+	want(t, s.Addr, "PING", "+PONG")
+	s.Pause()
+	s.Stop() // a paused server can be stopped
+}
+
+func TestBadArgumentsAreTold(t *testing.T) {
+	_, err := launch(redisKind, []string{"--no-such-option", "x"})
+	if !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "no-such-option") {
+		t.Fatalf("got %v", err)
+	}
+	t.Setenv(redisKind.binary, "/nowhere/redis-server")
+	_, err = launch(redisKind, nil)
+	if err == nil || !strings.Contains(err.Error(), "make setup") {
+		t.Fatalf("got %v", err)
+	}
+	if missing == nil {
+		t.Fatal("the run would not fail")
+	}
+	missing = nil
+}
+
+func TestSharedIsOne(t *testing.T) {
+	a, b := SharedRedis(t), SharedRedis(t)
+	if a.Addr != b.Addr {
+		t.Fatal("two servers")
+	}
+	want(t, a.Addr, "PING", "+PONG")
+	t.Setenv(redisKind.given, "192.0.2.1:6379")
+	if c := SharedRedis(t); c.Addr != "192.0.2.1:6379" {
+		t.Fatalf("not the given server: %s", c.Addr)
+	}
+}
+
+func health(addr string) error { return etcdReady(addr) }
+
+// put and get go through the JSON gateway, to need no client.
+func etcdCall(t *testing.T, addr, verb, body string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Post("http://"+addr+"/v3/kv/"+verb, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestEtcd(t *testing.T) {
+	s := Etcd(t)
+	etcdCall(t, s.Addr, "put", `{"key":"aw==","value":"dg=="}`)
+	s.Kill()
+	if err := health(s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("killed: %v, want connection refused", err)
+	}
+	s.Restart()
+	if got := etcdCall(t, s.Addr, "range", `{"key":"aw=="}`); !strings.Contains(got, `"value":"dg=="`) {
+		t.Fatalf("lost its data: %s", got)
+	}
+	s.Pause()
+	wantTimeout(t, health(s.Addr))
+	s.Resume()
+	s.proc.awaitReady() //nolint:errcheck // checked next
+	p := NewProxy(t, s.Addr)
+	if err := health(p.Addr); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut()
+	if err := health(p.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("cut: %v, want connection refused", err)
+	}
+	p.Heal()
+	if err := health(p.Addr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProxy(t *testing.T) {
+	s := Redis(t)
+	p := NewProxy(t, s.Addr)
+	want(t, p.Addr, "PING", "+PONG")
+
+	conn, err := net.Dial("tcp", p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := askOn(conn, "PING"); err != nil {
+		t.Fatal(err)
+	}
+	p.Freeze()
+	_, err = askOn(conn, "SET lost 1") // the connection hangs and does not close
+	wantTimeout(t, err)
+	_, err = ask(p.Addr, "PING") // so does a new one
+	wantTimeout(t, err)
+	p.Thaw()
+	want(t, p.Addr, "EXISTS lost", ":0")
+
+	p.FreezeReplies()
+	_, err = ask(p.Addr, "SET done 1")
+	wantTimeout(t, err)
+	p.Thaw()
+	want(t, p.Addr, "EXISTS done", ":1")
+
+	p.Delay(100 * time.Millisecond)
+	start := time.Now()
+	want(t, p.Addr, "PING", "+PONG")
+	if took := time.Since(start); took < 200*time.Millisecond {
+		t.Fatalf("delayed twice by 100 ms, took %v", took)
+	}
+	p.Freeze()
+	p.Cut()
+	p.Heal()
+	start = time.Now()
+	want(t, p.Addr, "PING", "+PONG")
+	if took := time.Since(start); took > 150*time.Millisecond {
+		t.Fatalf("healed, took %v", took)
+	}
+}
+
+// A server must not outlive a test process that is killed.
+func TestServerDiesWithTheProcess(t *testing.T) {
+	if os.Getenv("PAWL_TEST_CHILD") != "" {
+		fmt.Println("addr", Redis(t).Addr)
+		select {}
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTheProcess$", "-test.timeout=1m")
+	cmd.Env = append(os.Environ(), "PAWL_TEST_CHILD=1", "TMPDIR="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var addr string
+	if _, err := fmt.Fscanf(bufio.NewReader(out), "addr %s\n", &addr); err != nil {
+		t.Fatal(err)
+	}
+	want(t, addr, "PING", "+PONG")
+	cmd.Process.Kill() //nolint:errcheck // waited for next
+	cmd.Wait()         //nolint:errcheck // it was killed
+	deadline := time.Now().Add(5 * time.Second)
+	for redisReady(addr) == nil {
+		if time.Now().After(deadline) {
+			t.Fatal("the server still runs")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
