@@ -234,21 +234,21 @@ func (q *step) advance(asking string) {
 }
 
 // setNext finds when a claim that waits should look again by itself: when the
-// first of the sessions ahead of it ends.
+// first of the sessions that block it ends. Who re-entered stands behind it and
+// blocks it too.
 func (q *step) setNext(id string) {
+	ahead := true
 	for _, cl := range q.Claims {
-		if cl.ID == id && cl.Token != 0 {
+		switch {
+		case cl.ID == id && cl.Token != 0:
 			q.out.Next = 0
 			return
-		}
-		if cl.ID == id && !q.Spec.Barging {
-			return
-		}
-		if cl.ID == id {
-			continue
-		}
-		if ends := q.clock.Ends(cl.Session); q.out.Next == 0 || ends < q.out.Next {
-			q.out.Next = ends
+		case cl.ID == id:
+			ahead = false
+		case ahead || cl.Token != 0 || q.Spec.Barging:
+			if ends := q.clock.Ends(cl.Session); q.out.Next == 0 || ends < q.out.Next {
+				q.out.Next = ends
+			}
 		}
 	}
 }
