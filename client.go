@@ -159,6 +159,8 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	}
 	ctx, cancel := join(ctx, c.life)
 	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, c.opts.TTL) // a store that hangs is unavailable
+	defer stop()
 	s, err := openSession(ctx, c)
 	if err != nil {
 		if c.life.Err() != nil {

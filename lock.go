@@ -175,9 +175,9 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
-	joined, cancel := join(ctx, s.life)
+	joined, cancel := s.within(ctx)
 	defer cancel()
-	grant, err := s.store.Enter(joined, a.claim, wait)
+	grant, err := a.enter(ctx, joined, wait)
 	for pause := newBackoff(s.client.opts.TTL); ; {
 		switch {
 		case err == nil && grant.Held():
@@ -207,8 +207,17 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		if !pause.sleep(joined, s.life) {
 			return grant, a.fail(ctx, err)
 		}
-		grant, err = s.store.Enter(joined, a.claim, wait)
+		grant, err = a.enter(ctx, joined, wait)
 	}
+}
+
+// enter asks once. What cannot end is bounded by the trust window all the
+// same, by a deadline that costs no timer.
+func (a *attempt) enter(ctx, joined context.Context, wait bool) (engine.Grant, error) {
+	if ctx.Done() == nil {
+		joined = a.session.scope(ctx)
+	}
+	return a.session.store.Enter(joined, a.claim, wait)
 }
 
 // evicted finds out why a waiting claim is gone: did the session end, or did

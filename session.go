@@ -78,6 +78,20 @@ func (s *session) left() time.Duration {
 
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
+// within returns ctx, ended also when the session ends.
+func (s *session) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return &scoped{Context: s.life, values: ctx}, func() {}
+	}
+	return join(ctx, s.life)
+}
+
+// scope returns a context for one request: it has the values of ctx, lives as
+// long as the session and ends with the trust window as it stands.
+func (s *session) scope(ctx context.Context) context.Context {
+	return &scoped{s.life, ctx, s.validUntil()}
+}
+
 // extend moves the end of the trust window, for a request sent at start.
 func (s *session) extend(start mark) {
 	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
@@ -206,7 +220,7 @@ func (s *session) drop(l *Lease) {
 // not be told to the store is told again with each heartbeat, for a claim that
 // nobody leaves would be kept alive by its session for ever.
 func (s *session) leave(ctx context.Context, claim *engine.Claim) error {
-	err := s.store.Leave(scoped{s.life, ctx}, claim.Resource, claim.ID)
+	err := s.store.Leave(s.scope(ctx), claim.Resource, claim.ID)
 	if err != nil && !errors.Is(err, engine.ErrGone) {
 		s.orphan(claim)
 	}

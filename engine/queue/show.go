@@ -17,7 +17,13 @@ func (s State) Show(name string, now int64) engine.Resource {
 			Age: time.Duration(now-c.Since) * time.Microsecond,
 		})
 	}
-	slices.SortStableFunc(r.Claims, func(a, b engine.ClaimInfo) int {
+	Sort(r.Claims)
+	return r
+}
+
+// Sort puts the granted claims first and leaves the order otherwise.
+func Sort(claims []engine.ClaimInfo) {
+	slices.SortStableFunc(claims, func(a, b engine.ClaimInfo) int {
 		switch {
 		case a.Token != 0 && b.Token == 0:
 			return -1
@@ -26,5 +32,4 @@ func (s State) Show(name string, now int64) engine.Resource {
 		}
 		return 0
 	})
-	return r
 }

@@ -1,0 +1,263 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+var ctx = context.Background()
+
+func redisClient(b *testing.B, addr string) rueidis.Client {
+	b.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.Close)
+	return c
+}
+
+func pawlOnRedis(b *testing.B, addr string) *pawl.Client {
+	b.Helper()
+	c, err := pawl.New(ctx, redisengine.New(redisClient(b, addr), nil), &pawl.Options{TTL: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close(ctx) })
+	return c
+}
+
+// warm takes a lock once, so that the grace of the new server is over.
+func warm(b *testing.B, c *pawl.Client) {
+	b.Helper()
+	if err := c.Mutex("warm").Do(ctx, func(context.Context) error { return nil }); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// floorPair is the least that a lock with an expiry and an owner-checked
+// release takes: SET NX PX, and a script that compares and deletes.
+type floorPair struct {
+	client rueidis.Client
+	script *rueidis.Lua
+}
+
+func newFloor(c rueidis.Client) floorPair {
+	return floorPair{c, rueidis.NewLuaScript(`if redis.call("GET",KEYS[1]) == ARGV[1] then return redis.call("DEL",KEYS[1]) else return 0 end`)}
+}
+
+func (f floorPair) pair(b *testing.B, key, id string) {
+	if err := f.client.Do(ctx, f.client.B().Set().Key(key).Value(id).Nx().PxMilliseconds(5000).Build()).Error(); err != nil {
+		b.Error(err)
+	}
+	if n, err := f.script.Exec(ctx, f.client, []string{key}, []string{id}).AsInt64(); err != nil || n != 1 {
+		b.Error(n, err)
+	}
+}
+
+func lockUnlock(b *testing.B, m *pawl.Mutex) {
+	l, err := m.Lock(ctx)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	if err := l.Unlock(ctx); err != nil {
+		b.Error(err)
+	}
+}
+
+func BenchmarkRedisUncontended(b *testing.B) {
+	addr := testservers.Redis(b).Addr
+	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
+	warm(b, c)
+	m := c.Mutex("order/42")
+	var ours, floor samples
+	for b.Loop() {
+		floor.time(func() { f.pair(b, "floor:order/42", "0123456789abcdef") })
+		ours.time(func() { lockUnlock(b, m) })
+	}
+	compare(b, "redis lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.15)
+}
+
+func BenchmarkRedisParallel(b *testing.B) {
+	addr := testservers.Redis(b).Addr
+	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
+	warm(b, c)
+	const workers, batch = 64, 100
+	run := func(pair func(i int)) time.Duration {
+		var wg sync.WaitGroup
+		start := time.Now()
+		for i := range workers {
+			wg.Go(func() {
+				for range batch {
+					pair(i)
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(start) / workers / batch
+	}
+	var ours, floor samples
+	for b.Loop() {
+		floor = append(floor, run(func(i int) { f.pair(b, "floor:"+strconv.Itoa(i), "0123456789abcdef") }))
+		ours = append(ours, run(func(i int) { lockUnlock(b, c.Mutex("p"+strconv.Itoa(i))) }))
+	}
+	compare(b, "redis 64 goroutines, per lock+unlock", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1/0.8)
+}
+
+// message measures one published message, publish to receipt, between clients
+// in a ring: who receives publishes to the next.
+func message(b *testing.B, addr string, clients, rounds int) samples {
+	type node struct {
+		client rueidis.Client
+		news   chan time.Duration
+	}
+	nodes := make([]node, clients)
+	var sent atomic.Int64
+	epoch := time.Now()
+	for i := range nodes {
+		nodes[i] = node{redisClient(b, addr), make(chan time.Duration, 1)}
+		conn, release := nodes[i].client.Dedicate()
+		defer release()
+		ready := make(chan struct{})
+		conn.SetPubSubHooks(rueidis.PubSubHooks{
+			OnMessage:      func(rueidis.PubSubMessage) { nodes[i].news <- time.Since(epoch) - time.Duration(sent.Load()) },
+			OnSubscription: func(rueidis.PubSubSubscription) { close(ready) },
+		})
+		if err := conn.Do(ctx, conn.B().Subscribe().Channel("ring"+strconv.Itoa(i)).Build()).Error(); err != nil {
+			b.Fatal(err)
+		}
+		<-ready
+	}
+	var got samples
+	for r := range rounds {
+		i := r % clients
+		sent.Store(int64(time.Since(epoch)))
+		if err := nodes[i].client.Do(ctx, nodes[i].client.B().Publish().Channel("ring"+strconv.Itoa((i+1)%clients)).
+			Message("g\x1fABCDEFGHIJKLMNOPQRSTUVWXYZ.1a\x1f1795227281956428").Build()).Error(); err != nil {
+			b.Fatal(err)
+		}
+		got = append(got, <-nodes[(i+1)%clients].news)
+	}
+	return got
+}
+
+func BenchmarkRedisHandoff(b *testing.B) {
+	addr := testservers.Redis(b).Addr
+	const clients, each = 16, 500
+	all := make([]*pawl.Client, clients)
+	for i := range all {
+		all[i] = pawlOnRedis(b, addr)
+	}
+	warm(b, all[0])
+	var ours, floor samples
+	for b.Loop() {
+		floor = append(floor, message(b, addr, clients, clients*each)...)
+		var left time.Time // written by who holds
+		var wg sync.WaitGroup
+		counts := make([]int, clients)
+		var total atomic.Int64
+		var spread int64
+		for i := range clients {
+			wg.Go(func() {
+				m := all[i].Mutex("hot")
+				for range each {
+					l, err := m.Lock(ctx)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					now := time.Now()
+					if !left.IsZero() {
+						ours = append(ours, now.Sub(left))
+					}
+					counts[i]++
+					if total.Add(1) == clients*each/2 {
+						least, most := counts[0], counts[0]
+						for _, n := range counts {
+							least, most = min(least, n), max(most, n)
+						}
+						spread = int64(most - least)
+					}
+					left = time.Now()
+					if err := l.Unlock(ctx); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		fmt.Printf("redis 16 clients: at half time the counts differ by %d of %d\n", spread, each/2)
+	}
+	compare(b, "redis handoff p50, 16 clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)
+}
+
+var calls = regexp.MustCompile(`cmdstat_(\w+):calls=(\d+)`)
+
+func commands(b *testing.B, c rueidis.Client) map[string]int {
+	text, err := c.Do(ctx, c.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := make(map[string]int)
+	for _, m := range calls.FindAllStringSubmatch(text, -1) {
+		n[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return n
+}
+
+func BenchmarkRedisDrain(b *testing.B) {
+	addr := testservers.Redis(b).Addr
+	const clients, waiters = 8, 1000
+	all := make([]*pawl.Client, clients)
+	for i := range all {
+		all[i] = pawlOnRedis(b, addr)
+	}
+	warm(b, all[0])
+	observer := redisClient(b, addr)
+	eng := redisengine.New(observer, nil)
+	var ours, floor samples
+	for b.Loop() {
+		floor = append(floor, message(b, addr, 16, 4000)...)
+		first, err := all[0].Mutex("drain").Lock(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range waiters {
+			wg.Go(func() { lockUnlock(b, all[i%clients].Mutex("drain")) })
+		}
+		for {
+			r, err := eng.Show(ctx, "drain")
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(r.Claims) == waiters+1 {
+				break
+			}
+		}
+		before := commands(b, observer)
+		start := time.Now()
+		first.Unlock(ctx)
+		wg.Wait()
+		ours = append(ours, time.Since(start)/waiters)
+		for name, n := range commands(b, observer) {
+			if n-before[name] > 100 {
+				fmt.Printf("  per hand-over: %-10s %.2f\n", name, float64(n-before[name])/waiters)
+			}
+		}
+	}
+	compare(b, "redis drain of 1000 waiters, each", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.8)
+}

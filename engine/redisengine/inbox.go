@@ -1,0 +1,49 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/redis/rueidis"
+)
+
+// inbox is a connection of its own that is subscribed to one channel, so that
+// other commands keep the client's fast path and a message is handled by the
+// goroutine that read it.
+type inbox struct {
+	broken <-chan error // says once why the connection ended
+	close  func()
+}
+
+var errBroken = errors.New("connection lost")
+
+// subscribe returns when the server has confirmed.
+func (e *Engine) subscribe(ctx context.Context, channel string, receive func(message string)) (*inbox, error) {
+	conn, release := e.client.Dedicate()
+	confirmed := make(chan struct{}, 1)
+	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { receive(m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			if s.Kind == "subscribe" {
+				select {
+				case confirmed <- struct{}{}:
+				default:
+				}
+			}
+		},
+	})
+	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		release()
+		return nil, err
+	}
+	select {
+	case <-confirmed:
+		return &inbox{broken, release}, nil
+	case err := <-broken:
+		release()
+		return nil, errors.Join(errBroken, err)
+	case <-ctx.Done():
+		release()
+		return nil, context.Cause(ctx)
+	}
+}

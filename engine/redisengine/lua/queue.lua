@@ -1,0 +1,191 @@
+-- The weighted claim queue of one resource, as package queue defines it.
+--
+-- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions. The head of a resource that
+-- one claim holds and nobody else wants is that claim itself, "T…" (thin). In
+-- every other case it is "F" .. counters (fat), the claims are a hash (field
+-- 'c' .. id: the record; field 'o' .. owner: the granted claims of an owner
+-- that is not a claim id) and those that wait are a sorted set in order of
+-- arrival. Ends of sessions are scores, in ms; '!' is the end of the grace.
+local US = '\31'
+local kind, cap, used, last, seq, n
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local ends = {}
+
+local function split(s)
+  local f = {}
+  for v in string.gmatch(s .. US, '([^' .. US .. ']*)' .. US) do f[#f + 1] = v end
+  return f
+end
+
+-- ends_at is when a session ends unless it is renewed; 0 when it has ended.
+local function ends_at(session)
+  if not ends[session] then
+    local score = tonumber(redis.call('ZSCORE', KEYS[4], session) or 0)
+    ends[session] = score > now and score or 0
+  end
+  return ends[session]
+end
+
+local function touch(key)
+  if redis.call('PTTL', key) < keep / 2 then redis.call('PEXPIRE', key, keep) end
+end
+
+-- A record is {session, owner, weight, token, since, label}.
+local function get(id)
+  local r = redis.call('HGET', KEYS[2], 'c' .. id)
+  return r and split(r)
+end
+
+local function put(id, r) redis.call('HSET', KEYS[2], 'c' .. id, table.concat(r, US)) end
+
+-- own is the heaviest granted weight of an owner and its token.
+local function own(owner, id)
+  local weight, token, list = 0, '0', false
+  if owner ~= id then list = redis.call('HGET', KEYS[2], 'o' .. owner) end
+  if list then
+    for _, c in ipairs(split(list)) do
+      local r = get(c)
+      if tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
+    end
+  end
+  return weight, token, list
+end
+
+local function hold(id, r)
+  if r[2] == id then
+    used = used + r[3]
+    return put(id, r)
+  end
+  local before, _, list = own(r[2], id)
+  used = used + math.max(0, r[3] - before)
+  redis.call('HSET', KEYS[2], 'o' .. r[2], list and list .. US .. id or id)
+  put(id, r)
+end
+
+-- drop removes a claim, granted or waiting.
+local function drop(id, r)
+  n = n - 1
+  if r[4] == '0' then
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('HDEL', KEYS[2], 'c' .. id)
+  elseif r[2] == id then
+    used = used - r[3]
+    redis.call('HDEL', KEYS[2], 'c' .. id)
+  else
+    local before, _, list = own(r[2], id)
+    local rest = {}
+    for _, c in ipairs(split(list)) do
+      if c ~= id then rest[#rest + 1] = c end
+    end
+    redis.call('HDEL', KEYS[2], 'c' .. id, 'o' .. r[2])
+    if #rest > 0 then redis.call('HSET', KEYS[2], 'o' .. r[2], table.concat(rest, US)) end
+    used = used - before + own(r[2], id)
+  end
+end
+
+-- load reads the resource; a thin one becomes fat.
+local function load(head)
+  if string.sub(head, 1, 1) == 'F' then
+    local f = split(string.sub(head, 2))
+    kind, used, last, seq, n = f[1], tonumber(f[2]), tonumber(f[3]), tonumber(f[4]), tonumber(f[5])
+  else
+    local f = split(string.sub(head, 2))
+    kind, used, last, seq, n = f[2], 0, tonumber(f[6]), 0, 1
+    hold(f[1], {f[3], f[4], f[5], f[6], f[7], f[8]})
+  end
+  cap = tonumber(string.match(kind, ':(%d+)'))
+end
+
+local function save()
+  if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
+  redis.call('SET', KEYS[1], 'F' .. kind .. US .. string.format('%.0f', used) .. US ..
+    string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
+  touch(KEYS[2])
+  touch(KEYS[3])
+end
+
+-- try grants a claim if it fits beside the granted ones; nothing new is given
+-- out before the end of the grace.
+local function try(id, r)
+  local weight, token = own(r[2], id)
+  if weight >= tonumber(r[3]) then
+    r[4] = token
+  elseif used - weight + r[3] <= cap and ends_at('!') == 0 then
+    last = math.max(last + 1, t[1] * 1000000 + t[2])
+    r[4] = string.format('%.0f', last)
+  else
+    return false
+  end
+  return true
+end
+
+local function barging() return string.sub(kind, -1) == 'b' end
+
+local function send(session, message) redis.call('PUBLISH', inbox .. session, message) end
+
+-- advance hands the resource to those who wait, in order, and passes over the
+-- dead. Of a barging resource the first one is told instead.
+local function advance(asking)
+  while true do
+    local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+    if not first then return end
+    local r = get(first)
+    if ends_at(r[1]) == 0 then
+      drop(first, r)
+    elseif barging() then
+      local before = last
+      if first ~= asking and try(first, r) then send(r[1], 'f' .. US .. first) end
+      last = before
+      return
+    elseif try(first, r) then
+      redis.call('ZREM', KEYS[3], first)
+      hold(first, r)
+      send(r[1], 'g' .. US .. first .. US .. r[4])
+      if tonumber(r[3]) == cap and r[2] == first then return end -- nothing can fit beside it
+    else
+      return
+    end
+  end
+end
+
+-- reap removes the claims of dead sessions and returns when the first session
+-- that holds ends. It looks at every claim, so only who is next in line asks.
+local function reap()
+  local all, soonest = redis.call('HGETALL', KEYS[2]), 0
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) == 'c' then
+      local r = split(all[i + 1])
+      local at = ends_at(r[1])
+      if at == 0 then
+        drop(string.sub(all[i], 2), r)
+      elseif r[4] ~= '0' and (soonest == 0 or at < soonest) then
+        soonest = at
+      end
+    end
+  end
+  return soonest
+end
+
+-- look is the slow path of a claim that waits: it returns its record and after
+-- how many ms it should look again.
+local function look(id)
+  advance(id)
+  local r = get(id)
+  if not r or r[4] ~= '0' then return r, 0 end
+  local first, at = redis.call('ZRANGE', KEYS[3], 0, 0)[1], 0
+  if first == id then
+    at = reap()
+    advance(id)
+    r = get(id)
+  else
+    at = ends_at(get(first)[1])
+  end
+  if r and r[4] == '0' and barging() and try(id, r) then
+    redis.call('ZREM', KEYS[3], id)
+    hold(id, r)
+    advance(id)
+  end
+  if ends_at('!') > 0 and (at == 0 or ends_at('!') < at) then at = ends_at('!') end
+  return r, math.max(at - now, 0)
+end

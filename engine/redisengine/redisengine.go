@@ -1,0 +1,238 @@
+// Package redisengine keeps claims in Redis 6.2 or later, or a server that
+// speaks its protocol. Every verb is one script, so one round trip; who leaves
+// hands the resource on inside the script, and the message to the next one's
+// inbox carries its grant. The scripts decide as package queue does and are
+// checked against it step by step.
+//
+// # What is in Redis
+//
+// With the default prefix: "pawl:{NAME}" for a name in use, with ":c" and ":q"
+// while others wait; "pawl:sessions", one sorted set of who lives until when;
+// "pawl:boot", one mark that stays; "pawl:v:{KEY}" for a versioned value.
+// Names go with their last claim. What a crashed client leaves on a name that
+// nobody uses again expires within an hour or four TTLs, whichever is more.
+//
+// # Restarts
+//
+// Redis may forget: a restart without persistence, or from a snapshot, loses
+// grants whose holders still believe in them. The boot mark notices, and then
+// nothing is given out for one TTL. It is looked at when a session is opened or
+// renewed, and whenever the server no longer knows our scripts, which is what
+// happens after a restart (from Redis 7 on) before anything can be granted. An
+// empty server, also a new one, therefore makes its first client wait one TTL.
+// Sessions of clients with different TTLs: the grace is the TTL of the client
+// that notices, so use one TTL in a fleet.
+package redisengine
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // what EVALSHA calls a script
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Options change where things are kept. The zero value is the default.
+type Options struct {
+	// Prefix begins every key and channel. Default "pawl:".
+	Prefix string
+}
+
+// Engine is a Redis server. Create it with [New].
+type Engine struct {
+	client rueidis.Client
+	prefix string
+	ttl    atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New returns the engine of a client, which stays the caller's. Each session
+// takes one connection of it for its inbox. Nil opts are the defaults.
+func New(client rueidis.Client, opts *Options) *Engine {
+	e := &Engine{client: client, prefix: "pawl:"}
+	if opts != nil && opts.Prefix != "" {
+		e.prefix = opts.Prefix
+	}
+	return e
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "redis", Token: engine.TokenClock, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
+		MinTTL: 100 * time.Millisecond,
+	}
+}
+
+// script is a script and the name by which the server knows it.
+type script struct{ text, sha string }
+
+func newScript(text string) *script {
+	text = strings.Replace(text, "--QUEUE--", queueLua, 1)
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
+	return &script{text, hex.EncodeToString(sum[:])}
+}
+
+var (
+	//go:embed lua/queue.lua
+	queueLua string
+	//go:embed lua/enter.lua
+	enterLua string
+	//go:embed lua/leave.lua
+	leaveLua string
+	//go:embed lua/poll.lua
+	pollLua string
+	//go:embed lua/session.lua
+	sessionLua string
+	//go:embed lua/show.lua
+	showLua string
+	//go:embed lua/put.lua
+	putLua string
+
+	enterScript = newScript(enterLua)
+	leaveScript = newScript(leaveLua)
+	pollScript  = newScript(pollLua)
+	showScript  = newScript(showLua)
+	putScript   = newScript(putLua)
+
+	sessionScript = rueidis.NewLuaScript(sessionLua)
+)
+
+// eval runs a script. A server that does not know it may have been restarted:
+// the boot mark is looked at before the script is loaded, so nothing is
+// granted by a server whose loss nobody has noticed.
+func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) rueidis.RedisResult {
+	for first := true; ; first = false {
+		b := e.client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...)
+		result := e.client.Do(ctx, b.Build())
+		if err, ok := rueidis.IsRedisErr(result.Error()); !first || !ok || !err.IsNoScript() {
+			return result
+		}
+		if err := e.checkBoot(ctx); err.Error() != nil {
+			return err
+		}
+		for _, load := range []*script{enterScript, leaveScript, pollScript, showScript, putScript} {
+			if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
+	return e.session(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check")
+}
+
+func (e *Engine) session(ctx context.Context, id string, ttl time.Duration, what string) rueidis.RedisResult {
+	return sessionScript.Exec(ctx, e.client, []string{e.prefix + "sessions", e.prefix + "boot"},
+		[]string{id, strconv.FormatInt(ttl.Milliseconds(), 10), what})
+}
+
+// keys returns the keys of a resource, as the scripts want them.
+func (e *Engine) keys(name string) []string {
+	head := e.prefix + "{" + escape.Replace(name) + "}"
+	return []string{head, head + ":c", head + ":q", e.prefix + "sessions"}
+}
+
+var (
+	escape   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+	unescape = strings.NewReplacer("%7B", "{", "%7D", "}", "%25", "%")
+	glob     = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
+)
+
+// failed classifies an error of the client. What ctx ended is not the store's
+// fault.
+func failed(ctx context.Context, verb string, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return engine.Unavailable(verb, err)
+}
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	head := e.prefix + "{"
+	match := glob.Replace(head+escape.Replace(prefix)) + "*"
+	return func(yield func(string, error) bool) {
+		seen := make(map[string]bool) // SCAN may say a key twice
+		for cursor := uint64(0); ; {
+			page, err := e.client.Do(ctx, e.client.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build()).AsScanEntry()
+			if err != nil {
+				yield("", failed(ctx, "list", err))
+				return
+			}
+			for _, key := range page.Elements {
+				name := unescape.Replace(strings.TrimSuffix(strings.TrimPrefix(key, head), "}"))
+				if !seen[name] && !yield(name, nil) {
+					return
+				}
+				seen[name] = true
+			}
+			if cursor = page.Cursor; cursor == 0 {
+				return
+			}
+		}
+	}
+}
+
+// Show implements [engine.Engine].
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	reply, err := e.eval(ctx, showScript, e.keys(name)).ToArray()
+	if err != nil {
+		return engine.Resource{}, failed(ctx, "show", err)
+	}
+	r := engine.Resource{Name: name}
+	if len(reply) < 3 {
+		return r, nil
+	}
+	now, _ := reply[0].AsInt64()
+	spec, _ := reply[1].ToString()
+	r.Spec = parseSpec(spec)
+	for i := 2; i+1 < len(reply); i += 2 {
+		id, _ := reply[i].ToString()
+		record, _ := reply[i+1].ToString()
+		f := strings.SplitN(record, "\x1f", 6)
+		if len(f) < 6 {
+			return r, fmt.Errorf("show: %w: record %q", engine.ErrUnavailable, record)
+		}
+		weight, _ := strconv.ParseInt(f[2], 10, 64)
+		token, _ := fence.ParseToken(f[3])
+		since, _ := strconv.ParseInt(f[4], 10, 64)
+		r.Claims = append(r.Claims, engine.ClaimInfo{
+			ID: id, Session: f[0], Owner: f[1], Weight: weight, Token: token, Label: f[5],
+			Age: time.Duration(now-since) * time.Millisecond,
+		})
+	}
+	queue.Sort(r.Claims)
+	return r, nil
+}
+
+func formatSpec(s engine.Spec) string {
+	discipline := ":f"
+	if s.Barging {
+		discipline = ":b"
+	}
+	return string(s.Kind) + ":" + strconv.FormatInt(s.Capacity, 10) + discipline
+}
+
+func parseSpec(text string) engine.Spec {
+	f := append(strings.Split(text, ":"), "", "")
+	capacity, _ := strconv.ParseInt(f[1], 10, 64)
+	return engine.Spec{Kind: engine.Kind(f[0]), Capacity: capacity, Barging: f[2] == "b"}
+}
+
+// Close implements [engine.Engine]. The client stays open.
+func (e *Engine) Close() error { return nil }

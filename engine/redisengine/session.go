@@ -1,0 +1,291 @@
+package redisengine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+type session struct {
+	engine *Engine
+	id     string
+	opts   engine.SessionOptions
+	keep   string // how long keys outlive their last use, in ms
+
+	life context.Context
+	end  context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting map[string]*waiter // by claim id
+}
+
+// waiter is a claim that may be told something: its token, or 0 to look.
+type waiter struct {
+	resource string
+	news     chan fence.Token
+	pause    time.Duration // until it should look by itself
+}
+
+// Open implements [engine.Engine].
+func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
+	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
+	for ttl := opts.TTL.Milliseconds(); ; {
+		if is := e.ttl.Load(); is >= ttl || e.ttl.CompareAndSwap(is, ttl) {
+			break
+		}
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	in, err := s.subscribe(ctx)
+	if err != nil {
+		s.end()
+		return nil, failed(ctx, "open session", err)
+	}
+	if err := e.session(ctx, s.id, opts.TTL, "open").Error(); err != nil {
+		s.end()
+		in.close()
+		return nil, failed(ctx, "open session", err)
+	}
+	s.done.Go(func() { s.listen(in) })
+	return s, nil
+}
+
+func (s *session) ID() string { return s.id }
+
+func (s *session) subscribe(ctx context.Context) (*inbox, error) {
+	return s.engine.subscribe(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
+}
+
+// listen keeps the inbox open. What was sent while it was not is lost, so
+// everyone who waits looks after it is open again.
+func (s *session) listen(in *inbox) {
+	for {
+		select {
+		case <-in.broken:
+		case <-s.life.Done():
+		}
+		in.close()
+		for pause := 10 * time.Millisecond; ; pause = min(2*pause, s.opts.TTL/6) {
+			if s.life.Err() != nil {
+				return
+			}
+			var err error
+			if in, err = s.subscribe(s.life); err == nil {
+				break
+			}
+			select {
+			case <-time.After(pause):
+			case <-s.life.Done():
+			}
+		}
+		s.mu.Lock()
+		for _, w := range s.waiting {
+			w.tell(0)
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (w *waiter) tell(token fence.Token) {
+	select {
+	case w.news <- token:
+	default: // it has news already and will look
+	}
+}
+
+// receive handles a message: g(ranted) id token, f(ree) id, x (gone) id.
+func (s *session) receive(message string) {
+	kind, rest, _ := strings.Cut(message, "\x1f")
+	id, number, _ := strings.Cut(rest, "\x1f")
+	token, _ := fence.ParseToken(number)
+	s.mu.Lock()
+	w := s.waiting[id]
+	s.mu.Unlock()
+	switch {
+	case w != nil:
+		w.tell(token)
+	case kind == "x" && s.opts.Gone != nil:
+		s.opts.Gone(id)
+	}
+}
+
+// Enter implements [engine.Session].
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	wish := "0"
+	var w *waiter
+	if wait { // the grant may overtake the reply
+		wish = "1"
+		w = s.await(c)
+	}
+	reply, err := s.engine.eval(ctx, enterScript, s.engine.keys(c.Resource), c.ID, s.id, formatSpec(c.Spec), c.Owner,
+		strconv.FormatInt(c.Weight, 10), c.Label, wish, s.keep, s.engine.prefix+"inbox:").ToMessage()
+	if err != nil {
+		return engine.Grant{}, failed(ctx, "enter", err)
+	}
+	if reply.IsArray() {
+		w.pause = s.pause(reply.ToArray())
+		return engine.Grant{}, nil
+	}
+	if wait {
+		s.forget(c.ID)
+	}
+	if reply.IsString() {
+		is, _ := reply.ToString()
+		return engine.Grant{}, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
+	}
+	switch code, err := reply.AsInt64(); {
+	case err != nil:
+		return engine.Grant{}, failed(ctx, "enter", err)
+	case code == -1:
+		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
+	case code == -3:
+		return engine.Grant{}, fmt.Errorf("enter: %w: the store was restarted and gives nothing out for one TTL", engine.ErrBusy)
+	case code < 0:
+		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
+	default:
+		return engine.Grant{Token: fence.Token(code)}, nil
+	}
+}
+
+func (s *session) await(c *engine.Claim) *waiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiting[c.ID]
+	if w == nil {
+		w = &waiter{resource: c.Resource, news: make(chan fence.Token, 1)}
+		s.waiting[c.ID] = w
+	}
+	return w
+}
+
+func (s *session) forget(id string) {
+	s.mu.Lock()
+	delete(s.waiting, id)
+	s.mu.Unlock()
+}
+
+// Await implements [engine.Session].
+func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	w := s.await(c)
+	timer := time.NewTimer(w.pause)
+	defer timer.Stop()
+	for {
+		select {
+		case token := <-w.news:
+			if token != 0 {
+				s.forget(c.ID)
+				return engine.Grant{Token: token}, nil
+			}
+		case <-timer.C:
+		case <-ctx.Done():
+			return engine.Grant{}, context.Cause(ctx)
+		}
+		grant, err := s.poll(ctx, c, w)
+		if err != nil || grant.Held() {
+			return grant, err
+		}
+		timer.Reset(w.pause)
+	}
+}
+
+// poll reads what became of a claim. A deadline of its own lets the client
+// keep its fast path, which a context that can only be cancelled ends.
+func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
+	defer cancel()
+	reply, err := s.engine.eval(ctx, pollScript, s.engine.keys(c.Resource), c.ID, s.keep, s.engine.prefix+"inbox:").ToMessage()
+	if err != nil {
+		return engine.Grant{}, failed(ctx, "await", err)
+	}
+	if reply.IsArray() {
+		w.pause = s.pause(reply.ToArray())
+		return engine.Grant{}, nil
+	}
+	s.forget(c.ID)
+	token, err := reply.AsInt64()
+	if err == nil && token < 0 {
+		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+	}
+	return engine.Grant{Token: fence.Token(token)}, failed(ctx, "await", err)
+}
+
+// pause is until when a waiter believes that no message was lost: until the
+// session that it waits for can end, at most one heartbeat.
+func (s *session) pause(reply []rueidis.RedisMessage, err error) time.Duration {
+	pause := s.opts.TTL / 3
+	if err == nil && len(reply) == 1 {
+		if ms, err := reply[0].AsInt64(); err == nil && ms > 0 {
+			pause = min(pause, time.Duration(ms+1)*time.Millisecond)
+		}
+	}
+	return pause
+}
+
+// Leave implements [engine.Session].
+func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	s.forget(claim)
+	left, err := s.engine.eval(ctx, leaveScript, s.engine.keys(resource), claim, s.id, s.keep, s.engine.prefix+"inbox:").AsInt64()
+	if err == nil && left == 0 {
+		return fmt.Errorf("leave: %w", engine.ErrGone)
+	}
+	return failed(ctx, "leave", err)
+}
+
+// Renew implements [engine.Session].
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	alive, err := s.engine.session(ctx, s.id, s.opts.TTL, "renew").AsInt64()
+	if err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	if alive == 0 {
+		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	}
+	polls := make(rueidis.Commands, len(held))
+	for i, c := range held {
+		polls[i] = s.engine.client.B().Evalsha().Sha1(pollScript.sha).Numkeys(4).Key(s.engine.keys(c.Resource)...).
+			Arg(c.ID, s.keep, s.engine.prefix+"inbox:").Build()
+	}
+	var gone []*engine.Claim
+	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
+		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
+			result = s.engine.eval(ctx, pollScript, s.engine.keys(held[i].Resource), held[i].ID, s.keep, s.engine.prefix+"inbox:")
+		}
+		token, err := result.AsInt64()
+		if err != nil {
+			return nil, failed(ctx, "renew claims", err)
+		}
+		if token < 0 {
+			gone = append(gone, held[i])
+		}
+	}
+	return gone, nil
+}
+
+// Close implements [engine.Session].
+func (s *session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	waiting := s.waiting
+	s.waiting = make(map[string]*waiter)
+	s.mu.Unlock()
+	for id, w := range waiting {
+		if err := s.Leave(ctx, w.resource, id); err != nil && !errors.Is(err, engine.ErrGone) {
+			break // they go when it is their turn
+		}
+	}
+	err := s.engine.client.Do(ctx, s.engine.client.B().Zrem().Key(s.engine.prefix+"sessions").Member(s.id).Build()).Error()
+	s.end()
+	s.done.Wait()
+	return failed(ctx, "close session", err)
+}

@@ -1,0 +1,81 @@
+package redisengine
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+func (e *Engine) valueKey(key string) string     { return e.prefix + "v:{" + escape.Replace(key) + "}" }
+func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + key }
+
+// Get implements [engine.Engine].
+func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
+	text, err := e.client.Do(ctx, e.client.B().Get().Key(e.valueKey(key)).Build()).ToString()
+	if rueidis.IsRedisNil(err) {
+		return engine.Value{}, nil
+	}
+	if err != nil {
+		return engine.Value{}, failed(ctx, "get", err)
+	}
+	number, data, _ := strings.Cut(text, "\x1f")
+	version, err := strconv.ParseUint(number, 10, 64)
+	return engine.Value{Data: []byte(data), Version: version}, engine.Unavailable("get", err)
+}
+
+// Put implements [engine.Engine].
+func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	remove := "0"
+	if data == nil {
+		remove = "1"
+	}
+	reply, err := e.eval(ctx, putScript, []string{e.valueKey(key)},
+		strconv.FormatUint(version, 10), rueidis.BinaryString(data), remove, e.valueChannel(key)).ToAny()
+	switch is := reply.(type) {
+	case int64:
+		return uint64(is), nil
+	case []any:
+		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
+	}
+	return 0, failed(ctx, "put", err)
+}
+
+// watchPoll bounds how late a watcher is whose message was lost.
+const watchPoll = 2 * time.Second
+
+// Watch implements [engine.Engine].
+func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
+	changed := make(chan struct{}, 1)
+	in, err := e.subscribe(ctx, e.valueChannel(key), func(string) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return engine.Value{}, failed(ctx, "watch", err)
+	}
+	defer in.close()
+	timer := time.NewTicker(watchPoll)
+	defer timer.Stop()
+	for {
+		v, err := e.Get(ctx, key)
+		if err != nil || v.Version != version {
+			return v, err
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+		case err := <-in.broken:
+			return v, failed(ctx, "watch", err)
+		case <-ctx.Done():
+			return v, context.Cause(ctx)
+		}
+	}
+}
