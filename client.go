@@ -94,23 +94,20 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 
 // Close gives up everything that the client holds or waits for, ends its
 // session in the store and waits for all its goroutines. Contexts of leases
-// end with cause [ErrClosed]. ctx bounds the farewell to the store; what could
-// not be told expires with the TTL. A second Close returns nil.
+// end with cause [ErrClosed]. ctx, and one TTL, bound the farewell to the store;
+// what could not be told expires by then. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
+	c.close(ErrClosed)
+	c.opening <- struct{}{} // who was opening a session has it now or gave it up
+	<-c.opening
 	c.mu.Lock()
 	s := c.current
 	c.current = nil
-	closed := c.life.Err() != nil
 	c.mu.Unlock()
-	if closed {
-		c.tasks.Wait()
-		return nil
-	}
-	c.close(ErrClosed)
-	c.opening <- struct{}{} // who was opening a session has given it up
-	<-c.opening
 	var err error
 	if s != nil {
+		ctx, cancel := context.WithTimeout(ctx, c.opts.TTL)
+		defer cancel()
 		err = s.closeStore(ctx)
 	}
 	c.tasks.Wait()
@@ -135,10 +132,23 @@ func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
 	}
 }
 
+// stopped says why a call ends: because of Close, of ctx, or else of err.
+func (c *Client) stopped(ctx context.Context, err error) error {
+	switch {
+	case c.life.Err() != nil:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return notAcquired(ctx, err)
+	}
+	return err
+}
+
+// live returns the session unless it has ended. Whether it may be believed in
+// is asked of the clock when it has granted something.
 func (c *Client) live() *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.current != nil && c.current.alive() {
+	if c.current != nil && c.current.life.Err() == nil {
 		return c.current
 	}
 	return nil
@@ -154,12 +164,17 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	case <-c.life.Done():
 		return nil, ErrClosed
 	}
+	if c.life.Err() != nil { // Close does not wait for what starts now
+		return nil, ErrClosed
+	}
 	if s := c.live(); s != nil {
 		return s, nil
 	}
 	ctx, cancel := join(ctx, c.life)
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, c.opts.TTL) // a store that hangs is unavailable
+	// A store that hangs is unavailable, and a session that took longer to open
+	// than the trust window is worth nothing.
+	ctx, stop := context.WithTimeout(ctx, c.opts.TTL-c.margin)
 	defer stop()
 	s, err := openSession(ctx, c)
 	if err != nil {

@@ -71,20 +71,19 @@ func (b *backoff) sleep(ctx, life context.Context) bool {
 	return false
 }
 
-// scoped has the life of one context and the values of another. The deadline,
-// if any, is for clients that read it rather than Done; it costs no timer, for
-// whoever ends the life has one.
+// scoped has the life of one context and the values of another.
 type scoped struct {
 	context.Context
-	values   context.Context
-	deadline time.Time
+	values context.Context
 }
 
-func (s *scoped) Value(key any) any           { return s.values.Value(key) }
-func (s *scoped) Deadline() (time.Time, bool) { return s.deadline, !s.deadline.IsZero() }
+func (s *scoped) Value(key any) any { return s.values.Value(key) }
 
 // join returns ctx, ended also when life does.
 func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return &scoped{life, ctx}, func() {}
+	}
 	joined, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return joined, func() { stop(); cancel(nil) }

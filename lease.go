@@ -137,11 +137,11 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if lost {
 		return l.lock.failed(expired)
 	}
-	if !first {
+	if !first || expired != nil { // released already, perhaps by Client.Close
 		return nil
 	}
 	l.session.drop(l) // no heartbeat may find it gone
-	err := l.session.leave(ctx, l.claim)
+	err := l.session.leave(l.session.round(), ctx, l.claim)
 	cause := ErrClosed
 	if errors.Is(err, engine.ErrGone) {
 		cause = fmt.Errorf("%w: the store no longer had it at unlock", ErrLost)

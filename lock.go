@@ -124,12 +124,12 @@ func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
 		return nil, l.failed(l.err)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, l.failed(notAcquired(ctx))
+		return nil, l.failed(notAcquired(ctx, nil))
 	}
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		s, err := l.client.session(ctx, wait)
 		if err != nil {
-			return nil, l.failed(withWait(ctx, err))
+			return nil, l.failed(l.client.stopped(ctx, err))
 		}
 		a := attempt{session: s, claim: s.newClaim(l, owner)}
 		grant, err := a.run(ctx, wait)
@@ -144,7 +144,7 @@ func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
 			return nil, l.failed(err)
 		}
 		if !pause.sleep(ctx, l.client.life) { // the session was lost: once more with a new one
-			return nil, l.failed(withWait(ctx, context.Cause(s.life)))
+			return nil, l.failed(l.client.stopped(ctx, err))
 		}
 	}
 }
@@ -154,15 +154,24 @@ func (l *lock) failed(err error) error { return fmt.Errorf("%s %q: %w", l.spec.K
 // errSession says that an attempt failed only because its session ended.
 var errSession = errors.New("session ended")
 
-// notAcquired is the error of a wait that its context ended.
-func notAcquired(ctx context.Context) error {
-	return fmt.Errorf("%w: %w", ErrNotAcquired, context.Cause(ctx))
+// notAcquired is the error of a wait that its context ended. If the store was in
+// trouble then, it says so as well: nobody knows whether the lock was free.
+func notAcquired(ctx context.Context, trouble error) error {
+	err := fmt.Errorf("%w: %w", ErrNotAcquired, ctx.Err())
+	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	if errors.Is(trouble, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", err, trouble)
+	}
+	return err
 }
 
-// withWait makes err say that the wait was ended by ctx, if it was.
-func withWait(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, ErrClosed) {
-		return notAcquired(ctx)
+// unavailable classes the error of a call that ctx ended: then the store did not
+// answer, and an engine may return what it likes.
+func unavailable(ctx context.Context, doing string, err error) error {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrUnavailable) {
+		return engine.Unavailable(doing, err)
 	}
 	return err
 }
@@ -175,9 +184,7 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
-	joined, cancel := s.within(ctx)
-	defer cancel()
-	grant, err := a.enter(ctx, joined, wait)
+	grant, err := a.enter(ctx, wait)
 	for pause := newBackoff(s.client.opts.TTL); ; {
 		switch {
 		case err == nil && grant.Held():
@@ -187,37 +194,48 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			s.expire() // the reply came too late to be believed
 			return grant, a.fail(ctx, errSession)
 		case err == nil && !grant.Held():
-			grant, err = s.store.Await(joined, a.claim)
+			grant, err = a.await(ctx)
 			if err == nil {
 				continue
-			}
-			if errors.Is(err, engine.ErrGone) && s.life.Err() == nil {
-				err = a.evicted()
 			}
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case errors.Is(err, engine.ErrBusy):
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
-		if joined.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) {
+		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) {
 			return grant, a.fail(ctx, err)
 		}
 		// The outcome is unknown, the session still believed in: ask again
 		// for the same claim, which counts once.
-		if !pause.sleep(joined, s.life) {
+		if !pause.sleep(ctx, s.life) {
 			return grant, a.fail(ctx, err)
 		}
-		grant, err = a.enter(ctx, joined, wait)
+		grant, err = a.enter(ctx, wait)
 	}
 }
 
-// enter asks once. What cannot end is bounded by the trust window all the
-// same, by a deadline that costs no timer.
-func (a *attempt) enter(ctx, joined context.Context, wait bool) (engine.Grant, error) {
-	if ctx.Done() == nil {
-		joined = a.session.scope(ctx)
+// enter asks once. It ends also when the store hangs.
+func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
+	bound, cancel := join(ctx, a.session.round())
+	defer cancel()
+	grant, err := a.session.store.Enter(bound, a.claim, wait)
+	return grant, unavailable(bound, "enter", err)
+}
+
+// await waits for as long as the session lives.
+func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
+	bound, cancel := join(ctx, a.session.life)
+	defer cancel()
+	grant, err := a.session.store.Await(bound, a.claim)
+	switch {
+	case err == nil:
+	case bound.Err() != nil:
+		err = bound.Err() // no trouble: the store said that the claim has to wait
+	case errors.Is(err, engine.ErrGone):
+		err = a.evicted()
 	}
-	return a.session.store.Enter(joined, a.claim, wait)
+	return grant, err
 }
 
 // evicted finds out why a waiting claim is gone: did the session end, or did
@@ -238,16 +256,25 @@ func (a *attempt) evicted() error {
 func (a *attempt) fail(ctx context.Context, err error) error {
 	s := a.session
 	if !errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported) {
-		s.leave(ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
+		a.withdraw(ctx)
 	}
 	cause := context.Cause(s.life)
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return ErrClosed
 	case ctx.Err() != nil:
-		return notAcquired(ctx)
+		return notAcquired(ctx, err)
 	case cause != nil:
 		return errors.Join(errSession, err)
 	}
 	return err
+}
+
+// withdraw leaves the claim. It is short: the caller has waited long enough, and
+// what cannot be done now the heartbeat does.
+func (a *attempt) withdraw(ctx context.Context) {
+	s := a.session
+	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, time.Second))
+	defer cancel()
+	s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
 }

@@ -3,7 +3,6 @@ package pawl_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,50 +11,336 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-func newClient(t *testing.T, eng *memengine.Engine, opts *pawl.Options) *pawl.Client {
-	t.Helper()
-	c, err := pawl.New(t.Context(), eng, opts)
-	if err != nil {
-		t.Fatal(err)
+// TestWaitEnds: a wait that its context ends says so, holds nothing and leaves
+// nothing.
+func TestWaitEnds(t *testing.T) {
+	mine := errors.New("mine")
+	for _, tc := range []struct {
+		name   string
+		ctx    func(context.Context) (context.Context, context.CancelFunc)
+		always []error
+	}{
+		{"deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Minute)
+		}, []error{context.DeadlineExceeded}},
+		{"deadline with a cause", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeoutCause(ctx, time.Minute, mine)
+		}, []error{context.DeadlineExceeded, mine}},
+		{"cancelled", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Minute, cancel)
+			return ctx, cancel
+		}, []error{context.Canceled}},
+		{"cancelled before", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return ctx, cancel
+		}, []error{context.Canceled}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+				held := mustLock(t, t.Context(), a.Mutex("m"))
+				ctx, cancel := tc.ctx(t.Context())
+				defer cancel()
+				start := time.Now()
+				_, err := b.Mutex("m").Lock(ctx)
+				wantErr(t, err, append(tc.always, pawl.ErrNotAcquired)...)
+				if errors.Is(err, pawl.ErrUnavailable) {
+					t.Errorf("%v: the store was well", err)
+				}
+				if took := time.Since(start); took != time.Minute && tc.name != "cancelled before" {
+					t.Errorf("it took %v", took)
+				}
+				if n := waitersOf(t, eng, "m"); n != 0 {
+					t.Errorf("%d claims still wait", n)
+				}
+				mustUnlock(t, held)
+				wantFree(t, eng, "m")
+			})
+		})
 	}
-	t.Cleanup(func() {
-		if err := c.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
-func TestMutexExcludes(t *testing.T) {
+// TestGrantOnItsWay: who gave up while the grant was on its way gives it back
+// at once, so that the next has it.
+func TestGrantOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, c := newClient(t, eng, nil), newClient(t, eng, nil)
+		b, store := newFaultyClient(t, eng, nil)
+		store.set(repliesLate(2*time.Second), verbAwait)
+		held := mustLock(t, t.Context(), a.Mutex("m"))
+		ctx, cancel := context.WithCancel(t.Context())
+		quitter := lockSoon(ctx, b.Mutex("m"))
+		synctest.Wait()
+		next := lockSoon(t.Context(), c.Mutex("m"))
+		synctest.Wait()
+
+		mustUnlock(t, held) // b has it now and does not know
+		pass(time.Second)
+		cancel()
+		gaveUp := <-quitter
+		wantErr(t, gaveUp.err, pawl.ErrNotAcquired, context.Canceled)
+		got := <-next
+		if got.err != nil || !got.at.Equal(gaveUp.at) {
+			t.Fatalf("the next got it %v after, %v", got.at.Sub(gaveUp.at), got.err)
+		}
+		mustUnlock(t, got.lease)
+		wantFree(t, eng, "m")
+	})
+}
+
+// TestGiveUpWhileTheStoreHangs: who gives up is not kept, and the heartbeat
+// withdraws the claim.
+func TestGiveUpWhileTheStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a := newClient(t, eng, nil)
+		b, store := newFaultyClient(t, eng, nil)
+		held := mustLock(t, t.Context(), a.Mutex("m"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		done := lockSoon(ctx, b.Mutex("m"))
+		synctest.Wait()
+		store.set(hangs, verbLeave)
+		got := <-done
+		wantErr(t, got.err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		if took := got.at.Sub(start); took > time.Minute+time.Second {
+			t.Errorf("it returned after %v", took)
+		}
+		store.set(nil, verbLeave)
+		pass(15 * time.Second)
+		if n := waitersOf(t, eng, "m"); n != 0 {
+			t.Errorf("%d claims still wait", n)
+		}
+		mustUnlock(t, held)
+	})
+}
+
+// TestHoldOutlivesItsContext: the context of Lock bounds the waiting only.
+func TestHoldOutlivesItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		c := newClient(t, memengine.New(), nil)
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Second)
+		lease := mustLock(t, ctx, c.Mutex("m"))
+		cancel()
+		pass(24 * time.Hour)
+		if err := lease.Err(); err != nil {
+			t.Fatal(err)
+		}
+		hold := lease.Context()
+		if _, bounded := hold.Deadline(); bounded || hold.Err() != nil || hold.Value(key{}) != "value" {
+			t.Errorf("the context of the hold: %v", hold)
+		}
+		mustUnlock(t, lease)
+		wantErr(t, context.Cause(hold), pawl.ErrClosed)
+	})
+}
+
+// TestLostReply: a request that the store served and whose reply was lost is
+// asked again and counts once.
+func TestLostReply(t *testing.T) {
+	for name, contended := range map[string]bool{"free": false, "contended": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				a := newClient(t, eng, nil)
+				b, store := newFaultyClient(t, eng, nil)
+				if contended {
+					held := mustLock(t, t.Context(), a.Mutex("m"))
+					time.AfterFunc(time.Minute, func() { mustUnlock(t, held) })
+				}
+				store.set(first(3, losesReply, nil), verbEnter)
+				lease := mustLock(t, t.Context(), b.Mutex("m"))
+				if n := len(show(t, eng, "m").Claims); n != 1 {
+					t.Errorf("%d claims", n)
+				}
+				if n := len(store.called(verbEnter)); n != 4 {
+					t.Errorf("asked %d times", n)
+				}
+				mustUnlock(t, lease)
+				wantFree(t, eng, "m")
+			})
+		})
+	}
+}
+
+func TestTryLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a := newClient(t, eng, nil)
+		b, store := newFaultyClient(t, eng, nil)
+		held := mustLock(t, t.Context(), a.Mutex("m"))
+		_, err := b.Mutex("m").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		if n := len(show(t, eng, "m").Claims); n != 1 {
+			t.Errorf("%d claims", n)
+		}
+		mustUnlock(t, held)
+
+		store.set(losesReply, verbEnter)
+		_, err = b.Mutex("m").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		if errors.Is(err, pawl.ErrNotAcquired) {
+			t.Errorf("%v: it never means that the lock is taken", err)
+		}
+		if n := len(store.called(verbEnter)); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+		wantFree(t, eng, "m") // what it may have got is given back
+		store.set(nil, verbEnter)
+		lease, err := b.Mutex("m").TryLock(t.Context())
+		if err != nil || lease.Token() <= held.Token() {
+			t.Fatalf("token %v after %v, %v", lease.Token(), held.Token(), err)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// TestLockThroughTrouble: trouble with the store that passes is not an error.
+func TestLockThroughTrouble(t *testing.T) {
+	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				all := []string{verbOpen, verbEnter, verbAwait, verbLeave, verbRenew}
+				store.set(f, all...)
+				time.AfterFunc(10*time.Second, func() { store.set(nil, all...) })
+				mustUnlock(t, mustLock(t, t.Context(), c.Mutex("m")))
+			})
+		})
+	}
+}
+
+// TestLockUnavailable: a store that does not answer for long is an error, and
+// not one that says that the lock is taken.
+func TestLockUnavailable(t *testing.T) {
+	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				store.set(f, verbOpen, verbEnter, verbAwait, verbLeave, verbRenew)
+				start := time.Now()
+				_, err := c.Mutex("m").Lock(context.Background())
+				wantErr(t, err, pawl.ErrUnavailable)
+				if errors.Is(err, pawl.ErrNotAcquired) {
+					t.Errorf("%v: it never means that the lock is taken", err)
+				}
+				if took := time.Since(start); took > 3*15*time.Second {
+					t.Errorf("it took %v", took)
+				}
+
+				// A wait that ends meanwhile says both.
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_, err = c.Mutex("m").Lock(ctx)
+				wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded, pawl.ErrUnavailable)
+			})
+		})
+	}
+}
+
+// TestWaiterLosesItsSession: it enters again with a new one.
+func TestWaiterLosesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
-		held, err := a.Mutex("m").Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		held := mustLock(t, t.Context(), a.Mutex("m"))
+		done := lockSoon(t.Context(), b.Mutex("m"))
+		for range 3 {
+			pass(time.Minute)
+			waiter := show(t, eng, "m").Claims[1]
+			eng.Expire(waiter.Session)
+			pass(time.Minute)
+			if after := show(t, eng, "m").Claims; len(after) != 2 || after[1].Session == waiter.Session {
+				t.Fatalf("claims %+v", after)
+			}
 		}
-		if _, err := b.Mutex("m").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
-			t.Fatalf("TryLock of a held lock: %v", err)
+		mustUnlock(t, held)
+		got := <-done
+		if got.err != nil {
+			t.Fatal(got.err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if _, err := b.Mutex("m").Lock(ctx); !errors.Is(err, pawl.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("Lock past its deadline: %v", err)
-		} else {
-			fmt.Println(err)
+		mustUnlock(t, got.lease)
+		wantFree(t, eng, "m")
+	})
+}
+
+// TestWaiterEvicted: an operator who takes a waiting claim out ends the wait.
+func TestWaiterEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), a.Mutex("m"))
+		done := lockSoon(t.Context(), b.Mutex("m"))
+		pass(time.Minute)
+		breakLock(t, eng, "m")
+		got := <-done
+		wantErr(t, got.err, pawl.ErrNotAcquired)
+		wantErr(t, held.Unlock(t.Context()), pawl.ErrLost)
+	})
+}
+
+// TestUnbelievableGrant: a grant whose reply came too late is not believed but
+// asked for anew.
+func TestUnbelievableGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(hangs, verbRenew)
+		store.set(first(1, repliesLate(14*time.Second), nil), verbEnter)
+		time.AfterFunc(10*time.Second, func() { store.set(nil, verbRenew) })
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		if left := time.Until(lease.ValidUntil()); left < time.Second {
+			t.Errorf("valid for %v", left)
 		}
-		if err := held.Err(); err != nil {
-			t.Fatal(err)
+		mustUnlock(t, lease)
+	})
+}
+
+// TestBarging: who comes while it is free gets it although another waits.
+func TestBarging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a := newClient(t, eng, nil)
+		b, store := newFaultyClient(t, eng, nil)
+		store.set(repliesLate(time.Second), verbAwait)
+		unfair := pawl.LockOptions{Barging: true}
+		held := mustLock(t, t.Context(), a.Mutex("m").With(unfair))
+		waiter := lockSoon(t.Context(), b.Mutex("m").With(unfair))
+		synctest.Wait()
+		_, err := b.Mutex("m").Lock(t.Context())
+		wantErr(t, err, pawl.ErrMismatch)
+		mustUnlock(t, held)
+		lease, err := a.Mutex("m").With(unfair).TryLock(t.Context())
+		if err == nil {
+			mustUnlock(t, lease)
 		}
-		if err := held.Unlock(t.Context()); err != nil {
-			t.Fatal(err)
+		got := <-waiter // whoever was faster, it is told
+		if got.err != nil {
+			t.Fatal(got.err)
 		}
-		next, err := b.Mutex("m").TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		mustUnlock(t, got.lease)
+	})
+}
+
+func TestMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), c.Semaphore("s", 3))
+		for _, l := range []pawl.Locker{c.Mutex("s"), c.RWMutex("s").RLocker(), c.Semaphore("s", 4), c.Semaphore("s", 3).With(pawl.LockOptions{Barging: true})} {
+			_, err := l.Lock(t.Context())
+			wantErr(t, err, pawl.ErrMismatch)
+			_, err = l.TryLock(t.Context())
+			wantErr(t, err, pawl.ErrMismatch)
+			wantErr(t, l.Do(t.Context(), func(context.Context) error { t.Error("it runs"); return nil }), pawl.ErrMismatch)
 		}
-		if next.Token() <= held.Token() {
-			t.Fatalf("token %v after %v", next.Token(), held.Token())
-		}
+		mustUnlock(t, held)
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("s"))) // free for another use
 	})
 }

@@ -32,12 +32,18 @@ type session struct {
 	end  context.CancelCauseFunc
 	seq  atomic.Uint64
 
+	farewell sync.Once // to the store
+
 	mu      sync.Mutex
 	renewed mark                       // start of the last successful renewal
 	timer   *time.Timer                // fires at the end of the trust window
 	leases  map[*engine.Claim]*Lease   // what is held
 	orphans map[*engine.Claim]struct{} // what is to be left but could not be yet
 	nudge   chan struct{}              // renew now
+
+	rounds   context.Context // see round
+	endRound context.CancelFunc
+	began    time.Time // of rounds
 }
 
 func openSession(ctx context.Context, c *Client) (*session, error) {
@@ -53,7 +59,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL, Label: c.opts.Label, Gone: s.gone})
 	if err != nil {
 		s.end(err)
-		return nil, err
+		return nil, unavailable(ctx, "open", err)
 	}
 	s.store = store
 	s.mu.Lock()
@@ -69,34 +75,41 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 func (s *session) alive() bool { return s.life.Err() == nil && s.left() > 0 }
 
 // left is what remains of the trust window.
-func (s *session) left() time.Duration {
+func (s *session) left() time.Duration { return s.client.opts.TTL - s.client.margin - s.age() }
+
+// age is the time since the start of the last successful renewal.
+func (s *session) age() time.Duration {
 	s.mu.Lock()
 	renewed := s.renewed
 	s.mu.Unlock()
-	return s.client.opts.TTL - s.client.margin - s.watch.since(renewed)
+	return s.watch.since(renewed)
 }
 
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
-// within returns ctx, ended also when the session ends.
-func (s *session) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return &scoped{Context: s.life, values: ctx}, func() {}
+// round returns a context for calls to the store, so that one that hangs while
+// the session lives ends as well: after two thirds of the TTL to one TTL. Many
+// calls share one, for a timer for each would cost more than the rest of them.
+func (s *session) round() context.Context {
+	ttl := s.client.opts.TTL
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.rounds == nil || now.Sub(s.began) > ttl/3 {
+		s.began = now
+		s.rounds, s.endRound = context.WithTimeout(s.life, ttl) // ends by itself
 	}
-	return join(ctx, s.life)
+	return s.rounds
 }
 
-// scope returns a context for one request: it has the values of ctx, lives as
-// long as the session and ends with the trust window as it stands.
-func (s *session) scope(ctx context.Context) context.Context {
-	return &scoped{s.life, ctx, s.validUntil()}
-}
-
-// extend moves the end of the trust window, for a request sent at start.
+// extend moves the end of the trust window, for a request sent at start, unless
+// a later one was answered before.
 func (s *session) extend(start mark) {
 	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if start.at.Before(s.renewed.at) {
+		return
+	}
 	s.renewed = start
 	s.timer.Reset(max(left, 0))
 }
@@ -123,7 +136,8 @@ func (s *session) lose(cause error) {
 	}
 }
 
-// keep renews the session until it ends, and closes it in the store.
+// keep renews the session until it ends, and closes it in the store, unless
+// Client.Close does that.
 func (s *session) keep() {
 	ttl := s.client.opts.TTL
 	pause := newBackoff(ttl)
@@ -136,8 +150,9 @@ func (s *session) keep() {
 			timer.Stop()
 		case <-s.life.Done():
 			timer.Stop()
-			s.lose(context.Cause(s.life))
-			s.farewell()
+			if !errors.Is(context.Cause(s.life), ErrClosed) {
+				s.closeLost()
+			}
 			return
 		}
 		if s.left() <= 0 { // also after the machine slept
@@ -147,7 +162,7 @@ func (s *session) keep() {
 		switch err := s.renew(); {
 		case err == nil:
 			s.leaveOrphans()
-			next = ttl / 3
+			next = max(ttl/3-s.age(), 0)
 			pause = newBackoff(ttl)
 		case errors.Is(err, engine.ErrGone):
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
@@ -168,7 +183,7 @@ func (s *session) renew() error {
 	start := s.watch.now()
 	gone, err := s.store.Renew(ctx, held)
 	if err != nil {
-		return err
+		return unavailable(ctx, "renew", err)
 	}
 	s.extend(start)
 	for _, claim := range gone {
@@ -215,14 +230,15 @@ func (s *session) drop(l *Lease) {
 	s.mu.Unlock()
 }
 
-// leave gives a claim up. It is bounded by the session's own life, not by the
-// caller's context: after that the store frees the claim by itself. What could
-// not be told to the store is told again with each heartbeat, for a claim that
-// nobody leaves would be kept alive by its session for ever.
-func (s *session) leave(ctx context.Context, claim *engine.Claim) error {
-	err := s.store.Leave(s.scope(ctx), claim.Resource, claim.ID)
+// leave gives a claim up. It is bounded by bound, which the session's own life
+// bounds, and has the values of ctx. What could not be told to the store is told
+// again with each heartbeat, for a claim that nobody leaves would be kept alive
+// by its session for ever.
+func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
+	err := s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID)
 	if err != nil && !errors.Is(err, engine.ErrGone) {
 		s.orphan(claim)
+		return unavailable(bound, "leave", err)
 	}
 	return err
 }
@@ -235,14 +251,19 @@ func (s *session) orphan(claim *engine.Claim) {
 	s.renewSoon()
 }
 
+// leaveOrphans tells the store again what it could not be told. However many
+// there are, it takes no longer than half the time to the next renewal.
 func (s *session) leaveOrphans() {
 	s.mu.Lock()
 	orphans := slices.Collect(maps.Keys(s.orphans))
 	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.life, s.client.opts.TTL/6)
+	defer cancel()
 	for _, claim := range orphans {
-		ctx, cancel := context.WithTimeout(s.life, max(s.left()/2, time.Millisecond))
 		err := s.store.Leave(ctx, claim.Resource, claim.ID)
-		cancel()
+		if ctx.Err() != nil {
+			return
+		}
 		if err == nil || errors.Is(err, engine.ErrGone) {
 			s.mu.Lock()
 			delete(s.orphans, claim)
@@ -251,7 +272,8 @@ func (s *session) leaveOrphans() {
 	}
 }
 
-// closeStore leaves all claims and closes the session in the store.
+// closeStore leaves all claims and closes the session in the store, for
+// Client.Close.
 func (s *session) closeStore(ctx context.Context) error {
 	s.mu.Lock()
 	claims := slices.Collect(maps.Keys(s.leases))
@@ -262,18 +284,24 @@ func (s *session) closeStore(ctx context.Context) error {
 			break // the session's end frees the rest
 		}
 	}
-	return s.store.Close(ctx)
+	var err error
+	s.farewell.Do(func() { err = s.store.Close(ctx) })
+	return err
 }
 
-// farewell closes the store's session after a loss, so that what it still has
-// there is free before its TTL.
-func (s *session) farewell() {
-	if errors.Is(context.Cause(s.life), ErrClosed) {
-		return // by Client.Close, which does it itself
+// closeLost closes the store's session after a loss, so that what it still has
+// there is free before its TTL; but not before the margin has passed, which
+// belongs to the holders: they were told just now and have to stop.
+func (s *session) closeLost() {
+	timer := time.NewTimer(s.client.margin)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.client.life.Done():
 	}
 	ctx, cancel := context.WithTimeout(s.client.life, s.client.opts.TTL)
 	defer cancel()
-	s.store.Close(ctx) //nolint:errcheck // expires by itself
+	s.farewell.Do(func() { s.store.Close(ctx) }) //nolint:errcheck // expires by itself
 }
 
 // newClaim makes a claim that nobody else has.
