@@ -7,8 +7,9 @@
 // # What is in Redis
 //
 // With the default prefix: "pawl:{NAME}" for a name in use, with ":c" and ":q"
-// while others wait; "pawl:sessions", one sorted set of who lives until when;
-// "pawl:boot", one mark that stays; "pawl:v:{KEY}" for a versioned value.
+// while others wait; "pawl:sessions", one sorted set of who lives until when, and
+// "pawl:session:ID" of each; "pawl:boot", one mark that stays, and "pawl:grace"
+// after a restart; "pawl:v:{KEY}" for a versioned value.
 // Names go with their last claim. What a crashed client leaves on a name that
 // nobody uses again expires within an hour or four TTLs, whichever is more.
 //
@@ -54,6 +55,9 @@ type Engine struct {
 	client rueidis.Client
 	prefix string
 	ttl    atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
+
+	enter, leave, poll, show, put *script
+	session                       *rueidis.Lua
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -61,10 +65,12 @@ var _ engine.Engine = (*Engine)(nil)
 // New returns the engine of a client, which stays the caller's. Each session
 // takes one connection of it for its inbox. Nil opts are the defaults.
 func New(client rueidis.Client, opts *Options) *Engine {
-	e := &Engine{client: client, prefix: "pawl:"}
+	e := &Engine{client: client, prefix: "pawl:", session: rueidis.NewLuaScript(sessionLua)}
 	if opts != nil && opts.Prefix != "" {
 		e.prefix = opts.Prefix
 	}
+	e.enter, e.leave, e.poll = e.script(enterLua), e.script(leaveLua), e.script(pollLua)
+	e.show, e.put = e.script(showLua), e.script(putLua)
 	return e
 }
 
@@ -80,8 +86,10 @@ func (e *Engine) Caps() engine.Caps {
 // script is a script and the name by which the server knows it.
 type script struct{ text, sha string }
 
-func newScript(text string) *script {
-	text = strings.Replace(text, "--QUEUE--", queueLua, 1)
+// script completes a script with the queue and the prefix of inboxes, which is
+// ours and not a user's text of the moment.
+func (e *Engine) script(text string) *script {
+	text = strings.ReplaceAll(strings.Replace(text, "--QUEUE--", queueLua, 1), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	return &script{text, hex.EncodeToString(sum[:])}
 }
@@ -101,14 +109,6 @@ var (
 	showLua string
 	//go:embed lua/put.lua
 	putLua string
-
-	enterScript = newScript(enterLua)
-	leaveScript = newScript(leaveLua)
-	pollScript  = newScript(pollLua)
-	showScript  = newScript(showLua)
-	putScript   = newScript(putLua)
-
-	sessionScript = rueidis.NewLuaScript(sessionLua)
 )
 
 // eval runs a script. A server that does not know it may have been restarted:
@@ -124,7 +124,7 @@ func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...str
 		if err := e.checkBoot(ctx); err.Error() != nil {
 			return err
 		}
-		for _, load := range []*script{enterScript, leaveScript, pollScript, showScript, putScript} {
+		for _, load := range []*script{e.enter, e.leave, e.poll, e.show, e.put} {
 			if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
 				return err
 			}
@@ -133,23 +133,25 @@ func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...str
 }
 
 func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
-	return e.session(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check")
+	return e.sessionStep(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check")
 }
 
-func (e *Engine) session(ctx context.Context, id string, ttl time.Duration, what string) rueidis.RedisResult {
-	return sessionScript.Exec(ctx, e.client, []string{e.prefix + "sessions", e.prefix + "boot"},
+func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string) rueidis.RedisResult {
+	return e.session.Exec(ctx, e.client,
+		[]string{e.prefix + "sessions", e.prefix + "boot", e.prefix + "grace", e.prefix + "session:" + id},
 		[]string{id, strconv.FormatInt(ttl.Milliseconds(), 10), what})
 }
 
 // keys returns the keys of a resource, as the scripts want them.
 func (e *Engine) keys(name string) []string {
 	head := e.prefix + "{" + escape.Replace(name) + "}"
-	return []string{head, head + ":c", head + ":q", e.prefix + "sessions"}
+	return append(make([]string, 0, 6), head, head+":c", head+":q", e.prefix+"sessions", e.prefix+"grace")
 }
 
 var (
 	escape   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 	unescape = strings.NewReplacer("%7B", "{", "%7D", "}", "%25", "%")
+	quote    = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`)
 	glob     = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 
@@ -190,7 +192,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	reply, err := e.eval(ctx, showScript, e.keys(name)).ToArray()
+	reply, err := e.eval(ctx, e.show, e.keys(name)).ToArray()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}

@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -17,9 +18,12 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
+const us = "\x1f" // separates what scripts take apart; no text of a claim has it
+
 type session struct {
 	engine *Engine
 	id     string
+	key    string // lives in Redis as long as the session does
 	opts   engine.SessionOptions
 	keep   string // how long keys outlive their last use, in ms
 
@@ -35,12 +39,13 @@ type session struct {
 type waiter struct {
 	resource string
 	news     chan fence.Token
-	pause    time.Duration // until it should look by itself
+	look     time.Time // when it looks by itself
 }
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
+	s.key = e.prefix + "session:" + s.id
 	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
 	for ttl := opts.TTL.Milliseconds(); ; {
 		if is := e.ttl.Load(); is >= ttl || e.ttl.CompareAndSwap(is, ttl) {
@@ -53,7 +58,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		s.end()
 		return nil, failed(ctx, "open session", err)
 	}
-	if err := e.session(ctx, s.id, opts.TTL, "open").Error(); err != nil {
+	if err := e.sessionStep(ctx, s.id, opts.TTL, "open").Error(); err != nil {
 		s.end()
 		in.close()
 		return nil, failed(ctx, "open session", err)
@@ -107,8 +112,8 @@ func (w *waiter) tell(token fence.Token) {
 
 // receive handles a message: g(ranted) id token, f(ree) id, x (gone) id.
 func (s *session) receive(message string) {
-	kind, rest, _ := strings.Cut(message, "\x1f")
-	id, number, _ := strings.Cut(rest, "\x1f")
+	kind, rest, _ := strings.Cut(message, us)
+	id, number, _ := strings.Cut(rest, us)
 	token, _ := fence.ParseToken(number)
 	s.mu.Lock()
 	w := s.waiting[id]
@@ -129,13 +134,13 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		wish = "1"
 		w = s.await(c)
 	}
-	reply, err := s.engine.eval(ctx, enterScript, s.engine.keys(c.Resource), c.ID, s.id, formatSpec(c.Spec), c.Owner,
-		strconv.FormatInt(c.Weight, 10), c.Label, wish, s.keep, s.engine.prefix+"inbox:").ToMessage()
+	claim := c.ID + us + formatSpec(c.Spec) + us + s.id + us + c.Owner + us + strconv.FormatInt(c.Weight, 10) + us + c.Label
+	reply, err := s.engine.eval(ctx, s.engine.enter, append(s.engine.keys(c.Resource), s.key), claim, wish, s.keep).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "enter", err)
 	}
 	if reply.IsArray() {
-		w.pause = s.pause(reply.ToArray())
+		w.look = s.look(reply.ToArray())
 		return engine.Grant{}, nil
 	}
 	if wait {
@@ -179,7 +184,7 @@ func (s *session) forget(id string) {
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	w := s.await(c)
-	timer := time.NewTimer(w.pause)
+	timer := time.NewTimer(time.Until(w.look))
 	defer timer.Stop()
 	for {
 		select {
@@ -196,7 +201,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if err != nil || grant.Held() {
 			return grant, err
 		}
-		timer.Reset(w.pause)
+		timer.Reset(time.Until(w.look))
 	}
 }
 
@@ -205,12 +210,12 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
-	reply, err := s.engine.eval(ctx, pollScript, s.engine.keys(c.Resource), c.ID, s.keep, s.engine.prefix+"inbox:").ToMessage()
+	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource), c.ID, s.keep).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "await", err)
 	}
 	if reply.IsArray() {
-		w.pause = s.pause(reply.ToArray())
+		w.look = s.look(reply.ToArray())
 		return engine.Grant{}, nil
 	}
 	s.forget(c.ID)
@@ -221,22 +226,22 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	return engine.Grant{Token: fence.Token(token)}, failed(ctx, "await", err)
 }
 
-// pause is until when a waiter believes that no message was lost: until the
+// look is until when a waiter believes that no message was lost: until the
 // session that it waits for can end, at most one heartbeat.
-func (s *session) pause(reply []rueidis.RedisMessage, err error) time.Duration {
+func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 	pause := s.opts.TTL / 3
 	if err == nil && len(reply) == 1 {
 		if ms, err := reply[0].AsInt64(); err == nil && ms > 0 {
 			pause = min(pause, time.Duration(ms+1)*time.Millisecond)
 		}
 	}
-	return pause
+	return time.Now().Add(pause)
 }
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	s.forget(claim)
-	left, err := s.engine.eval(ctx, leaveScript, s.engine.keys(resource), claim, s.id, s.keep, s.engine.prefix+"inbox:").AsInt64()
+	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource), "T"+claim+us, us+s.id+us, s.keep).AsInt64()
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -245,7 +250,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 
 // Renew implements [engine.Session].
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	alive, err := s.engine.session(ctx, s.id, s.opts.TTL, "renew").AsInt64()
+	alive, err := s.engine.sessionStep(ctx, s.id, s.opts.TTL, "renew").AsInt64()
 	if err != nil {
 		return nil, failed(ctx, "renew session", err)
 	}
@@ -254,13 +259,13 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	}
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.client.B().Evalsha().Sha1(pollScript.sha).Numkeys(4).Key(s.engine.keys(c.Resource)...).
-			Arg(c.ID, s.keep, s.engine.prefix+"inbox:").Build()
+		polls[i] = s.engine.client.B().Evalsha().Sha1(s.engine.poll.sha).Numkeys(5).Key(s.engine.keys(c.Resource)...).
+			Arg(c.ID, s.keep).Build()
 	}
 	var gone []*engine.Claim
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
 		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
-			result = s.engine.eval(ctx, pollScript, s.engine.keys(held[i].Resource), held[i].ID, s.keep, s.engine.prefix+"inbox:")
+			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource), held[i].ID, s.keep)
 		}
 		token, err := result.AsInt64()
 		if err != nil {
@@ -284,7 +289,12 @@ func (s *session) Close(ctx context.Context) error {
 			break // they go when it is their turn
 		}
 	}
-	err := s.engine.client.Do(ctx, s.engine.client.B().Zrem().Key(s.engine.prefix+"sessions").Member(s.id).Build()).Error()
+	b := s.engine.client.B()
+	var err error
+	for _, result := range s.engine.client.DoMulti(ctx, b.Del().Key(s.key).Build(),
+		b.Zrem().Key(s.engine.prefix+"sessions").Member(s.id).Build()) {
+		err = cmp.Or(err, result.Error())
+	}
 	s.end()
 	s.done.Wait()
 	return failed(ctx, "close session", err)

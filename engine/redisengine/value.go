@@ -35,7 +35,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	if data == nil {
 		remove = "1"
 	}
-	reply, err := e.eval(ctx, putScript, []string{e.valueKey(key)},
+	reply, err := e.eval(ctx, e.put, []string{e.valueKey(key)},
 		strconv.FormatUint(version, 10), rueidis.BinaryString(data), remove, e.valueChannel(key)).ToAny()
 	switch is := reply.(type) {
 	case int64:

@@ -1,29 +1,28 @@
--- ARGV: 1 id, 2 session, 3 kind:capacity:discipline, 4 owner, 5 weight,
--- 6 label, 7 wait (1 or 0), 8 keep in ms, 9 prefix of inboxes.
+-- KEYS: as in queue.lua, and 6 the session's own key, which lives as long as it.
+-- ARGV: 1 id, kind:capacity:discipline, session, owner, weight and label in one,
+-- 2 wait (1 or 0), 3 keep in ms.
 -- Returns the token; or -1 session gone, -2 busy, -3 busy for the grace; or
 -- {ms} when the claim waits and should look again after so long; or, as text,
 -- what the resource is in use as.
 local head = redis.call('GET', KEYS[1])
 if not head then -- nobody holds: no queue is needed
-  local s = redis.call('ZMSCORE', KEYS[4], ARGV[2], '!')
-  local t = redis.call('TIME')
-  local now = t[1] * 1000
-  if not s[1] or tonumber(s[1]) <= now + t[2] / 1000 then return -1 end
-  if not s[2] or tonumber(s[2]) <= now + t[2] / 1000 then
-    local token = t[1] * 1000000 + t[2]
-    redis.call('SET', KEYS[1], 'T' .. ARGV[1] .. '\31' .. ARGV[3] .. '\31' .. ARGV[2] .. '\31' .. ARGV[4] .. '\31' ..
-      ARGV[5] .. '\31' .. string.format('%.0f', token) .. '\31' .. now .. '\31' .. ARGV[6], 'PX', ARGV[8])
-    return token
+  local there = redis.call('EXISTS', KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
+  if there < 2 then return -1 end
+  if there == 2 then
+    local t = redis.call('TIME')
+    redis.call('SET', KEYS[1], 'T' .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'PX', ARGV[3])
+    return t[1] * 1000000 + t[2]
   end
 end
-local keep, inbox = tonumber(ARGV[8]), ARGV[9]
+local keep = tonumber(ARGV[3])
 --QUEUE--
-local id, wait = ARGV[1], ARGV[7] == '1'
-if ends_at(ARGV[2]) == 0 then return -1 end
+local claim = split(ARGV[1])
+local id, wait = claim[1], ARGV[2] == '1'
+if ends_at(claim[3]) == 0 then return -1 end
 if head then
   load(head)
 else
-  kind, used, last, seq, n = ARGV[3], 0, 0, 0, 0
+  kind, used, last, seq, n = claim[2], 0, 0, 0, 0
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
 
@@ -41,19 +40,20 @@ if get(id) then -- asked again: the reply was lost
   save()
   return -2
 end
+if claim[4] ~= id then bury(claim[4]) end
 advance('')
-if n > 0 and kind ~= ARGV[3] and redis.call('ZCARD', KEYS[3]) == 0 then reap() end
+if n > 0 and kind ~= claim[2] and redis.call('ZCARD', KEYS[3]) == 0 then reap() end
 if n == 0 then
-  kind = ARGV[3]
+  kind = claim[2]
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
-if kind ~= ARGV[3] then
+if kind ~= claim[2] then
   local is = kind
   save()
   return is
 end
 
-local r = {ARGV[2], ARGV[4], ARGV[5], '0', string.format('%.0f', now), ARGV[6]}
+local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', now), claim[6]}
 local mine = own(r[2], id)
 local first = redis.call('ZCARD', KEYS[3]) == 0
 local may = mine > 0 or first or barging()
@@ -62,6 +62,7 @@ local at = 0
 if may and not granted then -- next in line: do the dead hold?
   at = reap()
   advance('')
+  mine = own(r[2], id)
   granted = try(id, r)
 end
 if granted then
@@ -71,12 +72,14 @@ if granted then
 end
 if mine > 0 or not wait then
   save()
-  if ends_at('!') > 0 then return -3 end
+  if grace_end() > 0 then return -3 end
   return -2
 end
 n, seq = n + 1, seq + 1
 put(id, r)
 redis.call('ZADD', KEYS[3], seq, id)
+touch(KEYS[2])
+touch(KEYS[3])
 if not first then at = ends_at(get(redis.call('ZRANGE', KEYS[3], 0, 0)[1])[1]) end
-if ends_at('!') > 0 and (at == 0 or ends_at('!') < at) then at = ends_at('!') end
+if grace_end() > 0 and (at == 0 or grace_end() < at) then at = grace_end() end
 return reply(r, math.max(at - now, 0))

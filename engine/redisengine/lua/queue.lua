@@ -1,16 +1,17 @@
 -- The weighted claim queue of one resource, as package queue defines it.
 --
--- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions. The head of a resource that
--- one claim holds and nobody else wants is that claim itself, "T…" (thin). In
--- every other case it is "F" .. counters (fat), the claims are a hash (field
+-- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace. The head of a resource
+-- that one claim holds and nobody else wants is that claim itself, "T…" (thin).
+-- In every other case it is "F" .. counters (fat), the claims are a hash (field
 -- 'c' .. id: the record; field 'o' .. owner: the granted claims of an owner
 -- that is not a claim id) and those that wait are a sorted set in order of
--- arrival. Ends of sessions are scores, in ms; '!' is the end of the grace.
+-- arrival. Sessions are scored by when they end, in ms; while the key of the
+-- grace lives, nothing new is given out.
 local US = '\31'
 local kind, cap, used, last, seq, n
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local ends = {}
+local ends, grace = {}, nil
 
 local function split(s)
   local f = {}
@@ -25,6 +26,15 @@ local function ends_at(session)
     ends[session] = score > now and score or 0
   end
   return ends[session]
+end
+
+-- grace_end is when something may be given out again; 0 when it may now.
+local function grace_end()
+  if not grace then
+    local ms = redis.call('PTTL', KEYS[5])
+    grace = ms > 0 and now + ms or 0
+  end
+  return grace
 end
 
 local function touch(key)
@@ -84,15 +94,32 @@ local function drop(id, r)
   end
 end
 
+-- bury removes the claims of an owner whose sessions have ended: nobody shares
+-- the grant of the dead.
+local function bury(owner)
+  local list = redis.call('HGET', KEYS[2], 'o' .. owner)
+  for _, c in ipairs(list and split(list) or {}) do
+    local r = get(c)
+    if ends_at(r[1]) == 0 then drop(c, r) end
+  end
+end
+
+-- thin reads a head that is a claim: its id, kind and record.
+local function thin(head)
+  local f = split(string.sub(head, 2))
+  return f[1], f[2], {f[3], f[4], f[5], string.format('%.0f', f[7] * 1000000 + f[8]), f[7] .. '000', f[6]}
+end
+
 -- load reads the resource; a thin one becomes fat.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
     local f = split(string.sub(head, 2))
     kind, used, last, seq, n = f[1], tonumber(f[2]), tonumber(f[3]), tonumber(f[4]), tonumber(f[5])
   else
-    local f = split(string.sub(head, 2))
-    kind, used, last, seq, n = f[2], 0, tonumber(f[6]), 0, 1
-    hold(f[1], {f[3], f[4], f[5], f[6], f[7], f[8]})
+    local id, r
+    id, kind, r = thin(head)
+    used, last, seq, n = 0, tonumber(r[4]), 0, 1
+    hold(id, r)
   end
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
@@ -101,17 +128,16 @@ local function save()
   if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
   redis.call('SET', KEYS[1], 'F' .. kind .. US .. string.format('%.0f', used) .. US ..
     string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
-  touch(KEYS[2])
-  touch(KEYS[3])
 end
 
 -- try grants a claim if it fits beside the granted ones; nothing new is given
 -- out before the end of the grace.
 local function try(id, r)
+  if r[2] ~= id then bury(r[2]) end
   local weight, token = own(r[2], id)
   if weight >= tonumber(r[3]) then
     r[4] = token
-  elseif used - weight + r[3] <= cap and ends_at('!') == 0 then
+  elseif used - weight + r[3] <= cap and grace_end() == 0 then
     last = math.max(last + 1, t[1] * 1000000 + t[2])
     r[4] = string.format('%.0f', last)
   else
@@ -122,7 +148,7 @@ end
 
 local function barging() return string.sub(kind, -1) == 'b' end
 
-local function send(session, message) redis.call('PUBLISH', inbox .. session, message) end
+local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. session, message) end
 
 -- advance hands the resource to those who wait, in order, and passes over the
 -- dead. Of a barging resource the first one is told instead.
@@ -186,6 +212,6 @@ local function look(id)
     hold(id, r)
     advance(id)
   end
-  if ends_at('!') > 0 and (at == 0 or ends_at('!') < at) then at = ends_at('!') end
+  if grace_end() > 0 and (at == 0 or grace_end() < at) then at = grace_end() end
   return r, math.max(at - now, 0)
 end

@@ -1,0 +1,269 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"pgregory.net/rapid"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+func dial(t testing.TB, addr string) rueidis.Client {
+	t.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// model drives the scripts and queue.Apply with the same commands. Scripts
+// reap dead holders lazily, so after each command every live claim that waits
+// looks, in the server as in the model; then both must agree.
+type model struct {
+	ctx      context.Context
+	eng      *Engine
+	name     string
+	sessions []*session
+	dead     map[string]bool
+	state    queue.State
+	ids      []string // every claim that ever entered
+	next     int
+}
+
+func (m *model) clock() queue.Clock {
+	return queue.Clock{Now: 1, Mint: 1, Ends: func(s string) int64 {
+		if m.dead[s] {
+			return 0
+		}
+		return 2
+	}}
+}
+
+func (m *model) apply(r queue.Request) queue.Outcome {
+	var out queue.Outcome
+	m.state, out = queue.Apply(m.state, r, m.clock())
+	return out
+}
+
+// class is the part of an error that the seam promises.
+func class(err error) error {
+	for _, c := range []error{engine.ErrBusy, engine.ErrGone, engine.ErrMismatch} {
+		if errors.Is(err, c) {
+			return c
+		}
+	}
+	return err
+}
+
+func (m *model) enter(t *rapid.T, s *session, c *engine.Claim, wait bool) {
+	grant, err := s.Enter(m.ctx, c, wait)
+	if m.dead[s.id] {
+		if class(err) != engine.ErrGone {
+			t.Fatalf("enter of a dead session: %v, %v", grant, err)
+		}
+		return
+	}
+	out := m.apply(queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
+	}})
+	if class(err) != class(out.Err) || grant.Held() != (out.Token != 0) {
+		t.Fatalf("enter %+v wait %v: server %v %v, model %v %v", c, wait, grant, err, out.Token, out.Err)
+	}
+}
+
+func (m *model) leave(t *rapid.T, s *session, id string) {
+	err := s.Leave(m.ctx, m.name, id)
+	out := m.apply(queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: id}})
+	if err == nil && m.dead[id[:strings.LastIndexByte(id, '.')]] {
+		return // nobody had reaped it yet
+	}
+	if class(err) != class(out.Err) {
+		t.Fatalf("leave %q: server %v, model %v", id, err, out.Err)
+	}
+}
+
+// kill ends a session in the server as its TTL would.
+func (m *model) kill(t *rapid.T, s *session) {
+	b := m.eng.client.B()
+	for _, r := range m.eng.client.DoMulti(m.ctx, b.Del().Key(s.key).Build(), b.Zrem().Key(m.eng.prefix+"sessions").Member(s.id).Build()) {
+		if r.Error() != nil {
+			t.Fatal(r.Error())
+		}
+	}
+	m.dead[s.id] = true
+}
+
+// settle lets everyone who waits look until nothing changes.
+func (m *model) settle(t *rapid.T) {
+	for before := -1; before != m.held(); {
+		before = m.held()
+		for _, c := range m.state.Claims {
+			s := m.sessions[slices.IndexFunc(m.sessions, func(s *session) bool { return s.id == c.Session })]
+			if c.Token != 0 || m.dead[s.id] {
+				continue
+			}
+			claim := &engine.Claim{Resource: m.name, ID: c.ID}
+			if _, err := s.poll(m.ctx, claim, s.await(claim)); err != nil && class(err) != engine.ErrGone {
+				t.Fatal(err)
+			}
+			m.apply(queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		}
+	}
+}
+
+func (m *model) held() (n int) {
+	for _, c := range m.state.Claims {
+		if c.Token != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// agree compares what is in the server with the model.
+func (m *model) agree(t *rapid.T) {
+	m.settle(t)
+	m.apply(queue.Request{Op: queue.Poll}) // reaps
+	is, err := m.eng.Show(m.ctx, m.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := m.state.Show(m.name, 1)
+	key := func(c engine.ClaimInfo) string {
+		return fmt.Sprintf("%s owner %s weight %d held %v", c.ID, c.Owner, c.Weight, c.Token != 0)
+	}
+	var a, b []string
+	for _, c := range is.Claims {
+		a = append(a, key(c))
+	}
+	for _, c := range want.Claims {
+		b = append(b, key(c))
+	}
+	held := func(claims []engine.ClaimInfo) int {
+		return len(claims) - len(slices.DeleteFunc(slices.Clone(claims), func(c engine.ClaimInfo) bool { return c.Token != 0 }))
+	}
+	slices.Sort(a[:held(is.Claims)]) // granted ones have no order
+	slices.Sort(b[:held(want.Claims)])
+	if !slices.Equal(a, b) {
+		t.Fatalf("server %q\nmodel  %q", a, b)
+	}
+	for i, x := range want.Claims { // tokens grow and are shared alike
+		j := slices.IndexFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == x.ID })
+		for _, y := range want.Claims[:i] {
+			k := slices.IndexFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == y.ID })
+			if (x.Token < y.Token) != (is.Claims[j].Token < is.Claims[k].Token) {
+				t.Fatalf("order of tokens: server %v, model %v", is.Claims, want.Claims)
+			}
+		}
+	}
+}
+
+func (m *model) close() {
+	for _, s := range m.sessions {
+		s.Close(m.ctx) //nolint:errcheck // some are dead
+	}
+}
+
+var specs = []engine.Spec{
+	{Kind: engine.KindLock, Capacity: engine.LockCapacity},
+	{Kind: engine.KindSemaphore, Capacity: 3},
+	{Kind: engine.KindLock, Capacity: engine.LockCapacity, Barging: true},
+	{Kind: engine.KindSemaphore, Capacity: 3, Barging: true},
+}
+
+func TestScriptsDoAsTheQueue(t *testing.T) {
+	eng := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, eng)
+	cases := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cases++
+		m := &model{ctx: context.Background(), eng: eng, name: fmt.Sprintf("model {%d}", cases), dead: map[string]bool{}}
+		for range 3 {
+			s, err := eng.Open(m.ctx, engine.SessionOptions{TTL: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.sessions = append(m.sessions, s.(*session))
+		}
+		defer m.close()
+		spec := rapid.SampledFrom(specs).Draw(t, "spec")
+		t.Repeat(map[string]func(*rapid.T){
+			"": m.agree,
+			"enter": func(t *rapid.T) {
+				s := m.sessions[rapid.IntRange(0, 2).Draw(t, "session")]
+				m.next++
+				c := &engine.Claim{Spec: spec, Resource: m.name, ID: fmt.Sprintf("%s.%d", s.id, m.next), Label: "l"}
+				if rapid.IntRange(0, 19).Draw(t, "other spec") == 0 {
+					c.Spec = rapid.SampledFrom(specs).Draw(t, "spec")
+				}
+				c.Owner = rapid.SampledFrom([]string{c.ID, c.ID, c.ID, "p", "q"}).Draw(t, "owner")
+				c.Weight = rapid.SampledFrom([]int64{1, 1, 2, c.Capacity}).Draw(t, "weight")
+				m.ids = append(m.ids, c.ID)
+				wait := rapid.Bool().Draw(t, "wait")
+				m.enter(t, s, c, wait)
+				if rapid.IntRange(0, 4).Draw(t, "again") == 0 {
+					m.enter(t, s, c, wait)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				if len(m.ids) == 0 {
+					t.Skip()
+				}
+				m.leave(t, m.sessions[rapid.IntRange(0, 2).Draw(t, "session")], rapid.SampledFrom(m.ids).Draw(t, "id"))
+			},
+			"leave holder": func(t *rapid.T) {
+				if len(m.state.Claims) == 0 {
+					t.Skip()
+				}
+				m.leave(t, m.sessions[0], m.state.Claims[0].ID)
+			},
+			"kill": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+					m.kill(t, m.sessions[rapid.IntRange(0, 2).Draw(t, "session")])
+				}
+			},
+		})
+	})
+}
+
+// awaitGrace returns when the grace of a new server is over.
+func awaitGrace(t testing.TB, eng *Engine) {
+	t.Helper()
+	ctx := context.Background()
+	s, err := eng.Open(ctx, engine.SessionOptions{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(ctx) //nolint:errcheck // checked elsewhere
+	c := &engine.Claim{Spec: specs[0], Resource: "grace", ID: s.ID() + ".grace", Owner: "o", Weight: 1}
+	g, err := s.Enter(ctx, c, true)
+	for err == nil && !g.Held() {
+		if _, err = s.Renew(ctx, nil); err == nil {
+			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			if g, err = s.Await(short, c); errors.Is(err, context.DeadlineExceeded) {
+				err = nil
+			}
+			cancel()
+		}
+	}
+	if err == nil {
+		err = s.Leave(ctx, "grace", c.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
