@@ -21,7 +21,7 @@ type Locker interface {
 	// Do holds the lock while fn runs.
 	Do(ctx context.Context, fn func(context.Context) error) error
 
-	order() int64 // among equal names the heavier comes first
+	base() *lock // what all of them are
 }
 
 // LockOptions change how a lock is taken. The zero value is the default.
@@ -81,7 +81,12 @@ func (l *lock) label() string {
 // Name returns the name of what is locked.
 func (l *lock) Name() string { return l.name }
 
-func (l *lock) order() int64 { return -l.weight }
+func (l *lock) base() *lock { return l }
+
+// same reports whether two descriptions mean one lock.
+func (l *lock) same(o *lock) bool {
+	return l.client == o.client && l.name == o.name && l.weight == o.weight
+}
 
 // Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx

@@ -16,7 +16,8 @@ type Leases []*Lease
 // whatever the order given, so callers that want some of the same locks do not
 // deadlock. ctx bounds the whole wait. When one cannot be had, those already
 // held are released, and the errors of the releases are joined to the reason.
-// A lock that is given twice is an [ErrInvalid].
+// A lock that is given twice is an [ErrInvalid], also where two values describe
+// it. What one call takes belongs to one owner; see [WithOwner].
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	if ownerOf(ctx) == "" {
 		ctx = WithOwner(ctx, NewOwner())
@@ -26,10 +27,10 @@ func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 		if c := strings.Compare(a.Name(), b.Name()); c != 0 {
 			return c
 		}
-		return int(a.order() - b.order())
+		return int(b.base().weight - a.base().weight) // among equal names the heavier comes first
 	})
 	for i, l := range locks[min(1, len(locks)):] {
-		if l == locks[i] {
+		if l.base().same(locks[i].base()) {
 			return nil, fmt.Errorf("lock all: %w", invalid("%q is given twice", l.Name()))
 		}
 	}
