@@ -16,6 +16,9 @@ type stopwatch struct {
 	sleep bool
 }
 
+// boot is a variable so that a test can put the machine to sleep.
+var boot = bootTime
+
 // mark is an instant of a stopwatch.
 type mark struct {
 	at    time.Time
@@ -26,7 +29,7 @@ type mark struct {
 func newStopwatch(countSleep bool) stopwatch {
 	w := stopwatch{base: time.Now(), sleep: countSleep}
 	if countSleep {
-		w.boot = bootTime()
+		w.boot = boot()
 	}
 	return w
 }
@@ -34,7 +37,7 @@ func newStopwatch(countSleep bool) stopwatch {
 func (w *stopwatch) now() mark {
 	m := mark{at: time.Now()}
 	if w.sleep {
-		m.slept = max(0, bootTime()-w.boot-m.at.Sub(w.base))
+		m.slept = max(0, boot()-w.boot-m.at.Sub(w.base))
 	}
 	return m
 }

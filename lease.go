@@ -85,7 +85,7 @@ func (l *Lease) Err() error {
 
 // ValidUntil returns until when the lock may be believed to be held if no
 // further renewal succeeds. It moves with each heartbeat. The store gives the
-// lock to nobody else before.
+// lock to nobody else before. Once Err says that it is lost, it means nothing.
 func (l *Lease) ValidUntil() time.Time {
 	until := l.session.validUntil()
 	if !l.until.IsZero() && l.until.Before(until) {

@@ -96,11 +96,11 @@ func TestDeafRenewal(t *testing.T) {
 	})
 }
 
-// TestNeverTwoBelieve lets three clients contend for hours of fake time while
+// TestNeverTwoBelieve lets three clients contend for an hour of fake time while
 // all their verbs are disturbed at random: no two believe at once, and tokens
 // grow.
 func TestNeverTwoBelieve(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &believers{t: t, held: make(map[*pawl.Lease]bool)}
@@ -122,7 +122,7 @@ type believers struct {
 func (w *believers) contend(random *rand.Rand) {
 	const ttl = 10 * time.Second
 	eng := memengine.New()
-	ctx, stop := context.WithTimeout(w.t.Context(), 2*time.Hour)
+	ctx, stop := context.WithTimeout(w.t.Context(), time.Hour)
 	defer stop()
 	var clients sync.WaitGroup
 	for range 3 {
@@ -132,7 +132,7 @@ func (w *believers) contend(random *rand.Rand) {
 		clients.Go(func() { disturb(ctx, store, ttl, rand.New(rand.NewPCG(seed, 2))) })
 	}
 	clients.Wait()
-	if w.locks < 100 {
+	if w.locks < 50 {
 		w.t.Errorf("only %d locks", w.locks)
 	}
 }

@@ -1,0 +1,131 @@
+package pawl_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// elsewhere is a store that does not sleep when this machine does.
+type elsewhere struct{ engine.Engine }
+
+func (e elsewhere) Caps() engine.Caps {
+	caps := e.Engine.Caps()
+	caps.Processes = engine.ReachNetwork
+	return caps
+}
+
+// machine is one that can be put to sleep: fake time stands still then, as the
+// monotonic clock does, and the boot clock does not.
+type machine struct{ slept atomic.Int64 }
+
+func newMachine(t *testing.T) *machine {
+	m := &machine{}
+	start := time.Now()
+	t.Cleanup(pawl.SetBootTime(func() time.Duration {
+		return 42*time.Hour + time.Since(start) + time.Duration(m.slept.Load())
+	}))
+	return m
+}
+
+func (m *machine) sleep(d time.Duration) { m.slept.Add(int64(d)) }
+
+// TestSleep: after the machine slept for longer than the trust window the lease
+// is not believed, although no timer fired, and the context ends without a
+// renewal.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		c, store := newFaultyClient(t, elsewhere{memengine.New()}, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		pass(time.Minute + time.Second) // renewed one second ago
+		renewals := len(store.called(verbRenew))
+
+		m.sleep(5 * time.Second)
+		if err := lease.Err(); err != nil {
+			t.Fatalf("after a short sleep: %v", err)
+		}
+		if left := time.Until(lease.ValidUntil()); left != 8*time.Second {
+			t.Errorf("valid for %v", left)
+		}
+		m.sleep(8 * time.Second)
+		wantErr(t, lease.Err(), pawl.ErrLost)
+		wantErr(t, context.Cause(lease.Context()), pawl.ErrLost)
+		if n := len(store.called(verbRenew)); n != renewals {
+			t.Errorf("%d renewals more", n-renewals)
+		}
+	})
+}
+
+// TestSleepUnwatched: who only watches the context is told with the next
+// heartbeat at the latest, and that does not revive the session.
+func TestSleepUnwatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		c, store := newFaultyClient(t, elsewhere{memengine.New()}, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		m.sleep(time.Hour)
+		start := time.Now()
+		<-lease.Context().Done()
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("told %v after it woke", took)
+		}
+		if n := len(store.called(verbRenew)); n != 0 {
+			t.Errorf("%d renewals", n)
+		}
+	})
+}
+
+// TestSleepWhileLocking: a grant that was given before the machine slept is not
+// believed after it.
+func TestSleepWhileLocking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		c, store := newFaultyClient(t, elsewhere{memengine.New()}, nil)
+		store.set(first(1, func(ctx context.Context, do func(context.Context) error) error {
+			err := do(ctx)
+			m.sleep(time.Hour)
+			return err
+		}, nil), verbEnter)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		if n := len(store.called(verbEnter)); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+		if n := len(store.called(verbOpen)); n != 2 {
+			t.Errorf("opened %d sessions", n)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// TestStoreSleepsToo: a store inside the process stands still with it.
+func TestStoreSleepsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		c := newClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		m.sleep(time.Hour)
+		mustUnlock(t, lease)
+	})
+}
+
+// TestBootTime: the clock of the system goes at least as far as the monotonic
+// one, or there is none.
+func TestBootTime(t *testing.T) {
+	start, boot := time.Now(), pawl.BootTime()
+	timer := time.NewTimer(10 * time.Millisecond)
+	<-timer.C
+	passed, after := time.Since(start), pawl.BootTime()
+	if boot == 0 && after == 0 {
+		return // this system has none
+	}
+	if late := after - boot - passed; late < -time.Millisecond || late > time.Second {
+		t.Errorf("%v by the boot clock, %v by the monotonic one", after-boot, passed)
+	}
+}

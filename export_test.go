@@ -1,0 +1,13 @@
+package pawl
+
+import "time"
+
+// SetBootTime replaces the clock that counts sleep until restore is called.
+func SetBootTime(clock func() time.Duration) (restore func()) {
+	before := boot
+	boot = clock
+	return func() { boot = before }
+}
+
+// BootTime is the clock of the system that counts sleep.
+func BootTime() time.Duration { return bootTime() }

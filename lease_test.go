@@ -1,0 +1,218 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+func TestUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		lease := mustLock(t, ctx, c.Mutex("m"))
+		cancel()
+		for range 3 { // with a context that ended, and again
+			if err := lease.Unlock(ctx); err != nil {
+				t.Fatal(err)
+			}
+			wantFree(t, eng, "m")
+		}
+		wantErr(t, lease.Err(), pawl.ErrClosed)
+		wantErr(t, context.Cause(lease.Context()), pawl.ErrClosed)
+		mustUnlock(t, (*pawl.Lease)(nil))
+	})
+}
+
+// TestUnlockOfTheLost: it says so, each time, and leaves the next holder alone.
+func TestUnlockOfTheLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil)
+		lost := mustLock(t, t.Context(), a.Mutex("m"))
+		eng.Expire(show(t, eng, "m").Claims[0].Session)
+		next := mustLock(t, t.Context(), b.Mutex("m"))
+		for range 2 { // the first finds out by itself
+			wantErr(t, lost.Unlock(t.Context()), pawl.ErrLost)
+		}
+		if err := next.Err(); err != nil || len(show(t, eng, "m").Claims) != 1 {
+			t.Errorf("the next holder: %v", err)
+		}
+		mustUnlock(t, next)
+
+		// Known to be lost, it costs no request.
+		again := mustLock(t, t.Context(), a.Mutex("m"))
+		store.set(hangs, verbRenew)
+		<-again.Context().Done()
+		calls := len(store.called(verbLeave))
+		wantErr(t, again.Unlock(t.Context()), pawl.ErrLost)
+		if n := len(store.called(verbLeave)); n != calls {
+			t.Errorf("asked %d times more", n-calls)
+		}
+	})
+}
+
+// TestUnlockInTrouble: it is bounded, says that the store could not be told,
+// and the heartbeat tells it.
+func TestUnlockInTrouble(t *testing.T) {
+	for name, f := range map[string]fault{"fail": fails, "hang": hangs, "lose reply": losesReply} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				lease := mustLock(t, t.Context(), c.Mutex("m"))
+				store.set(first(1, f, nil), verbLeave)
+				start := time.Now()
+				wantErr(t, lease.Unlock(context.Background()), pawl.ErrUnavailable)
+				if took := time.Since(start); took > 15*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				wantErr(t, lease.Err(), pawl.ErrClosed)
+				mustUnlock(t, lease) // the second says nothing new
+				synctest.Wait()      // it is told at once, or with the next heartbeat
+				pass(5 * time.Second)
+				wantFree(t, eng, "m")
+			})
+		})
+	}
+}
+
+// TestUnlockWhileTheSessionIsLost: the store could not be told, and does by
+// itself what it was to be told.
+func TestUnlockWhileTheSessionIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbLeave, verbRenew)
+		wantErr(t, lease.Unlock(t.Context()), pawl.ErrUnavailable)
+		pass(15 * time.Second)
+		wantFree(t, eng, "m")
+	})
+}
+
+// TestErrIsExact: it looks at the clock, so it needs no timer to have fired.
+func TestErrIsExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbRenew)
+		until := lease.ValidUntil()
+		pass(time.Until(until) - 1)
+		if err := lease.Err(); err != nil {
+			t.Errorf("a moment before: %v", err)
+		}
+		pass(1)
+		wantErr(t, lease.Err(), pawl.ErrLost)
+		if left := time.Until(lease.ValidUntil()); left > 0 {
+			t.Errorf("lost, and valid for %v", left)
+		}
+	})
+}
+
+// TestMaxHold: the holder is told first and has the margin to stop, then the
+// store is; the session goes on.
+func TestMaxHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+		start := time.Now()
+		other := mustLock(t, t.Context(), a.Mutex("other"))
+		lease := mustLock(t, t.Context(), a.Mutex("m").With(pawl.LockOptions{MaxHold: time.Hour}))
+		if want := start.Add(time.Hour - time.Second); time.Until(lease.ValidUntil()) > 15*time.Second {
+			t.Errorf("valid until %v, not at most %v", lease.ValidUntil(), want)
+		}
+		done := lockSoon(t.Context(), b.Mutex("m"))
+		<-lease.Context().Done()
+		wantErr(t, context.Cause(lease.Context()), pawl.ErrLost)
+		if held := time.Since(start); held != time.Hour-time.Second {
+			t.Errorf("told after %v", held)
+		}
+		got := <-done
+		if held := got.at.Sub(start); got.err != nil || held != time.Hour {
+			t.Errorf("the next got it after %v, %v", held, got.err)
+		}
+		wantErr(t, lease.Unlock(t.Context()), pawl.ErrLost)
+		mustUnlock(t, got.lease)
+		mustUnlock(t, other)
+
+		short := mustLock(t, t.Context(), a.Mutex("m").With(pawl.LockOptions{MaxHold: 100 * time.Millisecond}))
+		if left := time.Until(short.ValidUntil()); left != 90*time.Millisecond {
+			t.Errorf("valid for %v", left)
+		}
+		mustUnlock(t, short)
+		pass(time.Minute)
+		wantErr(t, short.Err(), pawl.ErrClosed) // the bound is gone with the lease
+	})
+}
+
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		m := c.Mutex("m")
+		mine := errors.New("mine")
+
+		err := m.Do(t.Context(), func(ctx context.Context) error {
+			_, err := m.TryLock(t.Context())
+			wantErr(t, err, pawl.ErrNotAcquired)
+			return mine
+		})
+		wantErr(t, err, mine)
+		wantFree(t, eng, "m")
+
+		func() {
+			defer func() {
+				if recover() != mine {
+					t.Error("the panic is another")
+				}
+			}()
+			m.Do(t.Context(), func(context.Context) error { panic(mine) }) //nolint:errcheck // it does not return
+		}()
+		wantFree(t, eng, "m")
+
+		ctx, cancel := context.WithCancel(t.Context())
+		err = m.Do(ctx, func(ctx context.Context) error { cancel(); <-ctx.Done(); return ctx.Err() })
+		wantErr(t, err, context.Canceled)
+		if errors.Is(err, pawl.ErrLost) || errors.Is(err, pawl.ErrNotAcquired) {
+			t.Errorf("%v: it was held", err)
+		}
+		wantFree(t, eng, "m")
+		wantErr(t, m.Do(ctx, func(context.Context) error { t.Error("it runs"); return nil }), pawl.ErrNotAcquired, context.Canceled)
+	})
+}
+
+// TestDoLost: the function is told that the lock is lost, is waited for, and
+// both errors come back.
+func TestDoLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil)
+		store.set(hangs, verbRenew, verbLeave, verbClose)
+		mine := errors.New("mine")
+		var next outcome
+		err := a.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			ended := endOf(ctx)
+			next = <-lockSoon(t.Context(), b.Mutex("m"))
+			if end := <-ended; !end.Before(next.at) {
+				t.Errorf("the context ended at %v, the lock went to another at %v", end, next.at)
+			}
+			wantErr(t, context.Cause(ctx), pawl.ErrLost)
+			pass(time.Hour) // it is waited for
+			return mine
+		})
+		wantErr(t, err, mine, pawl.ErrLost)
+		if took := time.Since(next.at); took != time.Hour {
+			t.Errorf("Do returned %v after the loss", took)
+		}
+		mustUnlock(t, next.lease)
+	})
+}

@@ -1,0 +1,163 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// TestLockAllOrder: names decide the order, whatever the one given, so that
+// many who want some of the same locks all get them.
+func TestLockAllOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		names := []string{"a", "b", "c", "d"}
+		var done sync.WaitGroup
+		for i := range 4 {
+			c := newClient(t, eng, nil)
+			random := rand.New(rand.NewPCG(uint64(i), 0))
+			done.Go(func() {
+				for range 100 {
+					var locks []pawl.Locker
+					for _, j := range random.Perm(len(names))[:2+random.IntN(3)] {
+						locks = append(locks, c.Mutex(names[j]))
+					}
+					held, err := pawl.LockAll(t.Context(), locks...)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for k := range held[1:] {
+						if held[k].Name() >= held[k+1].Name() {
+							t.Errorf("%s before %s", held[k].Name(), held[k+1].Name())
+						}
+					}
+					pass(time.Duration(random.Int64N(int64(time.Second))))
+					if err := held.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		done.Wait()
+		for _, name := range names {
+			wantFree(t, eng, name)
+		}
+	})
+}
+
+// TestLockAllOrNone: when one cannot be had, the others are released, and
+// trouble with that is told too.
+func TestLockAllOrNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), b.Mutex("b"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		leases, err := pawl.LockAll(ctx, a.Mutex("c"), a.Mutex("b"), a.Mutex("a"))
+		wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		if len(leases) != 0 {
+			t.Errorf("%d leases", len(leases))
+		}
+		wantFree(t, eng, "a")
+		wantFree(t, eng, "c")
+
+		store.set(fails, verbLeave)
+		_, err = pawl.LockAll(t.Context(), a.Mutex("a"), a.Semaphore("b", 2))
+		wantErr(t, err, pawl.ErrMismatch, pawl.ErrUnavailable)
+		store.set(nil, verbLeave)
+		pass(5 * time.Second)
+		wantFree(t, eng, "a")
+		mustUnlock(t, held)
+	})
+}
+
+func TestLockAllTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, other := newClient(t, eng, nil), newClient(t, memengine.New(), nil)
+		m := c.Mutex("m")
+		for _, locks := range [][]pawl.Locker{
+			{m, c.Mutex("a"), m},
+			{m, c.Mutex("m")},
+			{m, c.RWMutex("m")},
+			{c.Semaphore("s", 2), c.Semaphore("s", 2)},
+		} {
+			_, err := pawl.LockAll(t.Context(), locks...)
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+		wantFree(t, eng, "m")
+		// Two sides of a name, and one name of two stores, are not the same.
+		held, err := pawl.LockAll(t.Context(), c.RWMutex("m").RLocker(), other.Mutex("m"), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, held)
+	})
+}
+
+// TestLeases: they are as good as the worst of them.
+func TestLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		held, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b"), c.Mutex("c"))
+		if err != nil || held.Err() != nil {
+			t.Fatal(err, held.Err())
+		}
+		if held[0].Owner() != held[2].Owner() {
+			t.Error("the owners are different")
+		}
+		parent, end := context.WithCancel(t.Context())
+		ctx, cancel := held.Context(parent)
+		other, cancelOther := held.Context(t.Context())
+		end()
+		<-ctx.Done()
+		cancel()
+
+		breakLock(t, eng, "b")
+		<-other.Done()
+		cancelOther()
+		wantErr(t, context.Cause(other), pawl.ErrLost)
+		wantErr(t, held.Err(), pawl.ErrLost)
+		wantErr(t, held.Unlock(t.Context()), pawl.ErrLost)
+		for _, name := range []string{"a", "b", "c"} { // the others are released all the same
+			wantFree(t, eng, name)
+		}
+
+		for range 2 {
+			none, err := pawl.LockAll(t.Context())
+			if err != nil || none.Err() != nil || none.Unlock(t.Context()) != nil {
+				t.Error("no locks are a problem")
+			}
+		}
+	})
+}
+
+// TestLeasesJoinErrors: every lease that is in trouble is named.
+func TestLeasesJoinErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		var held pawl.Leases
+		for i := range 3 {
+			held = append(held, mustLock(t, t.Context(), c.Mutex(fmt.Sprint(i))))
+			breakLock(t, eng, fmt.Sprint(i))
+		}
+		err := held.Unlock(t.Context())
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok || len(joined.Unwrap()) != 3 || !errors.Is(err, pawl.ErrLost) {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package pawl_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+func TestRWMutex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		r1, r2 := mustLock(t, t.Context(), rw.RLocker()), mustLock(t, t.Context(), rw.RLocker())
+		writer := lockSoon(t.Context(), rw)
+		synctest.Wait()
+		late := lockSoon(t.Context(), rw.RLocker()) // waits for the writer that came before
+		synctest.Wait()
+		if _, err := rw.TryRLock(t.Context()); err == nil {
+			t.Error("a reader overtook a writer")
+		}
+		mustUnlock(t, r1)
+		mustUnlock(t, r2)
+		w := <-writer
+		if w.err != nil || w.lease.Token() <= r2.Token() {
+			t.Fatal(w.err)
+		}
+		if n := waitersOf(t, eng, "m"); n != 1 {
+			t.Errorf("%d wait", n)
+		}
+		mustUnlock(t, w.lease)
+		r := <-late
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		r3, err := rw.RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, pawl.Leases{r.lease, r3})
+		wantFree(t, eng, "m")
+	})
+}
+
+// TestDowngrade: a writer that takes the reading side and leaves the writing
+// side lets other readers in, and no writer in between.
+func TestDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		rw := c.RWMutex("m")
+		w := mustLock(t, t.Context(), rw)
+		reader := lockSoon(t.Context(), rw.RLocker())
+		synctest.Wait()
+		writer := lockSoon(t.Context(), rw)
+		synctest.Wait()
+		mine := mustLock(t, w.Context(), rw.RLocker())
+		mustUnlock(t, w)
+		other := <-reader
+		if other.err != nil || mine.Err() != nil || mine.Token() != w.Token() {
+			t.Fatal(other.err, mine.Err(), mine.Token(), w.Token())
+		}
+		mustUnlock(t, mine)
+		mustUnlock(t, other.lease)
+		next := <-writer
+		if next.err != nil || next.lease.Token() <= other.lease.Token() {
+			t.Fatal(next.err)
+		}
+		mustUnlock(t, next.lease)
+	})
+}
+
+// TestUpgrade: the one reader becomes the writer at once, with a larger token;
+// one of several is refused at once, for they would wait for each other.
+func TestUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		rw := c.RWMutex("m")
+		r1, r2 := mustLock(t, t.Context(), rw.RLocker()), mustLock(t, t.Context(), rw.RLocker())
+		for _, r := range []*pawl.Lease{r1, r2} {
+			_, err := rw.Lock(r.Context())
+			wantErr(t, err, pawl.ErrNotAcquired)
+		}
+		mustUnlock(t, r2)
+		w := mustLock(t, r1.Context(), rw)
+		if w.Token() <= r2.Token() {
+			t.Errorf("token %v after %v", w.Token(), r2.Token())
+		}
+		if _, err := rw.TryRLock(t.Context()); err == nil {
+			t.Error("a reader beside a writer")
+		}
+		mustUnlock(t, w)
+		mustUnlock(t, r1)
+	})
+}
+
+// TestRWMutexOptions: they hold for both sides.
+func TestRWMutexOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		rw := c.RWMutex("m").With(pawl.LockOptions{Barging: true, Label: "mine"})
+		for _, l := range []pawl.Locker{rw, rw.RLocker()} {
+			lease := mustLock(t, t.Context(), l)
+			if r := show(t, eng, "m"); !r.Barging || r.Claims[0].Label != "mine" || l.Name() != "m" || lease.Name() != "m" {
+				t.Errorf("%+v", r)
+			}
+			mustUnlock(t, lease)
+		}
+	})
+}
