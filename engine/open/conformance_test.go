@@ -1,0 +1,129 @@
+package open_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/ncruces/go-sqlite3/driver"
+	"github.com/redis/rueidis"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// connect opens an engine by its URL, as the command does.
+func connect(t *testing.T, url string) engine.Engine {
+	t.Helper()
+	eng, err := open.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := eng.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return eng
+}
+
+// proxied is the network hook of a server that speaks at addr.
+func proxied(addr string, url func(addr string) string) func(*testing.T) (engine.Engine, enginetest.Network) {
+	return func(t *testing.T) (engine.Engine, enginetest.Network) {
+		proxy := testservers.NewProxy(t, addr)
+		t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
+		return connect(t, url(proxy.Addr)), enginetest.Network{
+			Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	eng := memengine.New()
+	enginetest.Run(t, &enginetest.Harness{
+		Open:        func(*testing.T) engine.Engine { return eng },
+		TTL:         500 * time.Millisecond,
+		KillSession: func(_ *testing.T, session string) { eng.Expire(session) },
+	})
+}
+
+func TestSQLite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pawl.db")
+	enginetest.Run(t, &enginetest.Harness{
+		Open: func(t *testing.T) engine.Engine { return connect(t, "sqlite:"+path) },
+		TTL:  time.Second,
+		KillSession: func(t *testing.T, session string) {
+			db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if _, err := db.Exec("UPDATE pawl_sessions SET ends = 0 WHERE id = ?", session); err != nil {
+				t.Fatal(err)
+			}
+		},
+	})
+}
+
+func redisURL(addr string) string { return "redis://" + addr }
+
+func TestRedis(t *testing.T) {
+	addr := testservers.SharedRedis(t).Addr
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	enginetest.Run(t, &enginetest.Harness{
+		Open:    func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) },
+		TTL:     time.Second,
+		Network: proxied(addr, redisURL),
+		KillSession: func(t *testing.T, session string) {
+			for _, r := range raw.DoMulti(context.Background(), raw.B().Del().Key("pawl:session:"+session).Build(),
+				raw.B().Zrem().Key("pawl:sessions").Member(session).Build()) {
+				if n, err := r.AsInt64(); err != nil || n != 1 {
+					t.Fatal(n, err)
+				}
+			}
+		},
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			server := testservers.Redis(t)
+			return func(t *testing.T) engine.Engine { return connect(t, redisURL(server.Addr)) },
+				func() { server.Kill(); server.Restart() }
+		},
+	})
+}
+
+func etcdURL(addr string) string { return "etcd://" + addr }
+
+func TestEtcd(t *testing.T) {
+	addr := testservers.SharedEtcd(t).Addr
+	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { raw.Close() })
+	enginetest.Run(t, &enginetest.Harness{
+		Open:    func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) },
+		TTL:     2 * time.Second,
+		Network: proxied(addr, etcdURL),
+		KillSession: func(t *testing.T, session string) {
+			lease, _, _ := strings.Cut(session, "-")
+			id, err := strconv.ParseInt(lease, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := raw.Revoke(context.Background(), clientv3.LeaseID(id)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	})
+}

@@ -1,0 +1,273 @@
+// Package enginetest is the conformance suite: a table of what every engine of
+// pawl must do, each row with its reason, run against a real store. Who writes
+// an engine proves it with [Run]. Rows use the engine as the root package does,
+// and through the root package where the promise is the root's.
+//
+// Faults are made through hooks. A store that cannot have a fault says so in
+// its capabilities; a missing hook for a fault that it can have fails the row.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Harness is how the suite reaches a store.
+type Harness struct {
+	// Open returns an engine on the store under test with connections of its
+	// own, closed by t.Cleanup. Every call reaches the same store.
+	Open func(t *testing.T) engine.Engine
+
+	// TTL of the sessions of rows that wait for one to end: the shortest that
+	// the store keeps in practice.
+	TTL time.Duration
+
+	// KillSession ends a session in the store at once, as its TTL would.
+	KillSession func(t *testing.T, session string)
+
+	// Network returns an engine on the store under test whose connection can
+	// be troubled. Nil for a store inside the process or the machine.
+	Network func(t *testing.T) (engine.Engine, Network)
+
+	// Forgetful returns the opener of another store, and what makes that
+	// store forget everything, as a crash would. Nil unless the capabilities
+	// say that the store forgets.
+	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
+}
+
+// Network is trouble between a client and the store.
+type Network struct {
+	Freeze        func() // nothing arrives any more, and no connection ends
+	FreezeReplies func() // requests arrive, replies do not
+	Cut           func() // connections end, new ones are refused
+	Heal          func() // all is well again, on new connections
+}
+
+// Case is a row of the table.
+type Case struct {
+	Name string
+	Why  string // what goes wrong for users of locks that lack it
+	Run  func(t *testing.T, h *Harness)
+}
+
+// Cases is the table.
+func Cases() []Case {
+	var all []Case
+	for _, part := range [][]Case{queueCases, ownerCases, sessionCases, valueCases, storeCases, faultCases} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Run runs every row, in parallel where the store allows it.
+func Run(t *testing.T, h *Harness) {
+	for _, c := range Cases() {
+		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			c.Run(t, h)
+			if t.Failed() {
+				t.Log("why this row: " + c.Why)
+			}
+		})
+	}
+}
+
+// patience bounds what should take no time at all.
+const patience = 20 * time.Second
+
+// party is a session with a heartbeat of its own, and a way to make claims.
+type party struct {
+	engine.Session
+	t      *testing.T
+	engine engine.Engine
+	ctx    context.Context
+	n      int
+	stop   func() // ends the heartbeat, as a crash would
+}
+
+func (h *Harness) party(t *testing.T) *party { return h.partyOn(t, h.Open(t), h.TTL, nil) }
+
+func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, gone func(string)) *party {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	s, err := eng.Open(ctx, engine.SessionOptions{TTL: ttl, Label: "enginetest", Gone: gone})
+	if err != nil {
+		t.Fatalf("open session: %v", err)
+	}
+	p := &party{Session: s, t: t, engine: eng, ctx: ctx}
+	beat, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(ttl / 4)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				s.Renew(beat, nil) //nolint:errcheck // rows that care renew themselves
+			case <-beat.Done():
+				return
+			}
+		}
+	}()
+	p.stop = func() { stop(); <-done }
+	t.Cleanup(func() {
+		p.stop()
+		cancel()
+		farewell, end := context.WithTimeout(context.Background(), patience)
+		defer end()
+		s.Close(farewell) //nolint:errcheck // some are dead by then
+	})
+	return p
+}
+
+var (
+	mutex   = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
+	barging = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity, Barging: true}
+)
+
+func semaphore(n int64) engine.Spec { return engine.Spec{Kind: engine.KindSemaphore, Capacity: n} }
+
+// claim makes a claim of the whole capacity.
+func (p *party) claim(name string, spec engine.Spec) *engine.Claim {
+	p.n++
+	id := fmt.Sprintf("%s.%d", p.ID(), p.n)
+	return &engine.Claim{Spec: spec, Resource: name, ID: id, Owner: id, Weight: spec.Capacity, Label: "enginetest"}
+}
+
+func (p *party) weigh(name string, spec engine.Spec, weight int64) *engine.Claim {
+	c := p.claim(name, spec)
+	c.Weight = weight
+	return c
+}
+
+func (p *party) owned(name string, spec engine.Spec, weight int64, owner string) *engine.Claim {
+	c := p.weigh(name, spec, weight)
+	c.Owner = owner
+	return c
+}
+
+// hold enters a claim and waits until it is granted.
+func (p *party) hold(c *engine.Claim) engine.Grant {
+	p.t.Helper()
+	g, err := p.Enter(p.ctx, c, true)
+	if err == nil && !g.Held() {
+		g, err = p.Await(p.ctx, c)
+	}
+	if err != nil || !g.Held() {
+		p.t.Fatalf("hold %q: %v, %v", c.Resource, g, err)
+	}
+	return g
+}
+
+// wait enters a claim that has to wait and awaits it in the background.
+func (p *party) wait(c *engine.Claim) <-chan result {
+	p.t.Helper()
+	g, err := p.Enter(p.ctx, c, true)
+	if err != nil || g.Held() {
+		p.t.Fatalf("enter %q to wait: %v, %v", c.Resource, g, err)
+	}
+	return p.await(p.ctx, c)
+}
+
+type result struct {
+	engine.Grant
+	err error
+	at  time.Time
+}
+
+func (p *party) await(ctx context.Context, c *engine.Claim) <-chan result {
+	got := make(chan result, 1)
+	go func() {
+		g, err := p.Await(ctx, c)
+		got <- result{g, err, time.Now()}
+	}()
+	return got
+}
+
+// tryFails enters a claim that must be refused, and that must leave nothing.
+func (p *party) tryFails(c *engine.Claim, wait bool, want error) {
+	p.t.Helper()
+	if g, err := p.Enter(p.ctx, c, wait); !errors.Is(err, want) {
+		p.t.Fatalf("enter %q: %v, %v, want %v", c.Resource, g, err, want)
+	}
+	r, err := p.engine.Show(p.ctx, c.Resource)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, is := range r.Claims {
+		if is.ID == c.ID {
+			p.t.Fatalf("a refused claim is in the queue: %+v", r)
+		}
+	}
+}
+
+func (p *party) leave(c *engine.Claim) {
+	p.t.Helper()
+	if err := p.Leave(p.ctx, c.Resource, c.ID); err != nil {
+		p.t.Fatalf("leave %q: %v", c.Resource, err)
+	}
+}
+
+func (p *party) leaveGone(c *engine.Claim) {
+	p.t.Helper()
+	if err := p.Leave(p.ctx, c.Resource, c.ID); !errors.Is(err, engine.ErrGone) {
+		p.t.Fatalf("leave %q: %v, want gone", c.Resource, err)
+	}
+}
+
+// get returns what a waiter got, which must come.
+func get(t *testing.T, what string, got <-chan result) result {
+	t.Helper()
+	select {
+	case r := <-got:
+		return r
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing came", what)
+		return result{}
+	}
+}
+
+func getGrant(t *testing.T, what string, got <-chan result) result {
+	t.Helper()
+	r := get(t, what, got)
+	if r.err != nil || !r.Held() {
+		t.Fatalf("%s: %v, %v", what, r.Grant, r.err)
+	}
+	return r
+}
+
+// still fails if a waiter got something although it must wait.
+func still(t *testing.T, what string, got <-chan result) {
+	t.Helper()
+	select {
+	case r := <-got:
+		t.Fatalf("%s: %v, %v", what, r.Grant, r.err)
+	default:
+	}
+}
+
+// until polls the store for a condition that must come.
+func (p *party) until(what string, name string, ok func(engine.Resource) bool) {
+	p.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		r, err := p.engine.Show(p.ctx, name)
+		if err == nil && ok(r) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			p.t.Fatalf("%s: never; last %+v, %v", what, r, err)
+		}
+	}
+}

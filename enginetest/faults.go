@@ -1,0 +1,287 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+)
+
+var faultCases = []Case{
+	{"a holder stops believing before another holds", "told too late: the deadline counted from the reply; told never", stopsBelieving},
+	{"trouble of a moment loses nothing", "one failed heartbeat is taken for a loss", momentaryTrouble},
+	{"a wait survives a cut connection", "a lost message stalls a waiter to the TTL, or for ever", waitSurvives},
+	{"a lost reply counts once", "an ambiguous acquire retried: held twice, or blocked by itself", lostReply},
+	{"an unlock that was not heard is said again", "the local state says free, the server says held: a dead lock for ever", unheardUnlock},
+	{"a store that is away is not busy", "errors say taken when they mean that the server is down", awayIsNotBusy},
+	{"a store that forgot gives nothing out", "a restart without data grants what another still holds", forgets},
+	{"a lock lost is taken again with a new session", "the client of a lost session never works again", newSession},
+}
+
+func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: h.TTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		c.Close(ctx) //nolint:errcheck // some stores are away by then
+	})
+	return c
+}
+
+func lock(t *testing.T, m pawl.Locker) *pawl.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	l, err := m.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+type held struct {
+	*pawl.Lease
+	err error
+	at  time.Time
+}
+
+func lockLater(t *testing.T, m pawl.Locker) <-chan held {
+	got := make(chan held, 1)
+	go func() {
+		l, err := m.Lock(t.Context())
+		got <- held{l, err, time.Now()}
+	}()
+	return got
+}
+
+func (h *Harness) queued(t *testing.T, name string, n int) {
+	t.Helper()
+	p := &party{t: t, engine: h.Open(t), ctx: t.Context()}
+	p.until("queued", name, func(r engine.Resource) bool { return len(r.Claims) == n })
+}
+
+// troubled returns an engine with a network, real or, for a store without
+// one, a session that ends under the client: the promise is the same.
+func (h *Harness) troubled(t *testing.T) (engine.Engine, Network, bool) {
+	if h.Network == nil {
+		return h.Open(t), Network{}, false
+	}
+	eng, net := h.Network(t)
+	return eng, net, true
+}
+
+func stopsBelieving(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	a, b := h.client(t, eng), h.client(t, h.Open(t))
+	l := lock(t, a.Mutex("believes"))
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
+	got := lockLater(t, b.Mutex("believes"))
+	h.queued(t, "believes", 2)
+	net.Freeze()
+	next := <-got
+	if next.err != nil {
+		t.Fatal(next.err)
+	}
+	select {
+	case at := <-ended:
+		t.Logf("told %v before the next had it", next.at.Sub(at).Round(time.Millisecond))
+		if !at.Before(next.at) {
+			t.Errorf("told %v after the next had it", at.Sub(next.at))
+		}
+	default:
+		t.Error("the next holds, and the first still believes")
+	}
+	if err := l.Err(); !errors.Is(err, pawl.ErrLost) || !errors.Is(context.Cause(l.Context()), pawl.ErrLost) {
+		t.Errorf("lost: %v, cause %v", err, context.Cause(l.Context()))
+	}
+	if next.Token() <= l.Token() {
+		t.Errorf("token %v after %v", next.Token(), l.Token())
+	}
+	net.Heal()
+	if err := l.Unlock(t.Context()); !errors.Is(err, pawl.ErrLost) {
+		t.Errorf("unlock of a lost lock: %v", err)
+	}
+	if err := next.Err(); err != nil {
+		t.Errorf("the next lost it to the late unlock: %v", err)
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func momentaryTrouble(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	l := lock(t, h.client(t, eng).Mutex("moment"))
+	for range 2 {
+		net.Cut()
+		timer := time.NewTimer(h.TTL / 3)
+		<-timer.C
+		net.Heal()
+		until := time.Now().Add(h.TTL - h.TTL/10)
+		for l.Err() == nil && l.ValidUntil().Before(until) { // a renewal comes through
+			timer.Reset(h.TTL / 50)
+			<-timer.C
+		}
+		if err := l.Err(); err != nil {
+			t.Fatalf("lost by trouble of a third of the TTL: %v", err)
+		}
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func waitSurvives(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	holder := h.client(t, h.Open(t))
+	l := lock(t, holder.Mutex("survives"))
+	got := lockLater(t, h.client(t, eng).Mutex("survives"))
+	h.queued(t, "survives", 2)
+	net.Cut()
+	if err := l.Unlock(t.Context()); err != nil { // the message goes nowhere
+		t.Fatal(err)
+	}
+	net.Heal()
+	select {
+	case next := <-got:
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		if err := next.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the waiter never had it")
+	}
+}
+
+func lostReply(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	a, other := h.client(t, eng), h.client(t, h.Open(t))
+	net.FreezeReplies()
+	ctx, cancel := context.WithTimeout(t.Context(), h.TTL/3)
+	defer cancel()
+	if l, err := a.Mutex("reply").Lock(ctx); err == nil {
+		t.Fatalf("locked without a reply: %v", l.Token())
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the wait ended with %v", err)
+	}
+	net.Heal()
+	// What the store did is undone by a withdrawal or the end of the session.
+	l := lock(t, other.Mutex("reply"))
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := lock(t, a.Mutex("reply")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func unheardUnlock(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	a, b := h.client(t, eng), h.client(t, h.Open(t))
+	l := lock(t, a.Mutex("unheard"))
+	net.Cut()
+	if err := l.Unlock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Errorf("unlock while the store is away: %v", err)
+	}
+	net.Heal()
+	if err := lock(t, b.Mutex("unheard")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := lock(t, a.Mutex("unheard")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func awayIsNotBusy(t *testing.T, h *Harness) {
+	eng, net, ok := h.troubled(t)
+	if !ok {
+		eng, net = hanging(eng)
+	}
+	c := h.client(t, eng)
+	net.Cut()
+	for range 2 {
+		if l, err := c.Mutex("away").TryLock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
+			t.Errorf("try while the store is away: %v, %v", l, err)
+		}
+	}
+	if l, err := c.Mutex("away").Lock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
+		t.Errorf("lock while the store is away: %v, %v", l, err)
+	}
+	net.Heal()
+	if err := lock(t, c.Mutex("away")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func forgets(t *testing.T, h *Harness) {
+	if !h.Open(t).Caps().Forgets {
+		return // said by its capabilities, which the row on capabilities checks
+	}
+	open, forget := h.Forgetful(t)
+	a, b := h.client(t, open(t)), h.client(t, open(t))
+	l := lock(t, a.Mutex("forgets"))
+	token := l.Token()
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
+	forget()
+	next := <-lockLater(t, b.Mutex("forgets"))
+	if next.err != nil {
+		t.Fatal(next.err)
+	}
+	select {
+	case at := <-ended:
+		t.Logf("told %v before the next had it", next.at.Sub(at).Round(time.Millisecond))
+	default:
+		t.Errorf("the next holds (token %v), and the first still believes until %v", next.Token(), l.ValidUntil())
+	}
+	if next.Token() <= token {
+		t.Errorf("token %v after %v: the store forgot the tokens too", next.Token(), token)
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func newSession(t *testing.T, h *Harness) {
+	eng := &spy{Engine: h.Open(t)}
+	c := h.client(t, eng)
+	l := lock(t, c.Mutex("new session"))
+	h.KillSession(t, eng.session())
+	select {
+	case <-l.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("never told")
+	}
+	next := lock(t, c.Mutex("new session"))
+	if next.Token() <= l.Token() {
+		t.Errorf("token %v after %v", next.Token(), l.Token())
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

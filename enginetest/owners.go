@@ -1,0 +1,117 @@
+package enginetest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+var ownerCases = []Case{
+	{"an owner enters again", "re-entry counted locally: a lost lock re-enters fine", ownerAgain},
+	{"who re-entered may leave last", "the first release frees what the second still holds", ownerLeavesLast},
+	{"downgrade lets readers in", "Redisson: a downgrade wakes nobody", downgrade},
+	{"upgrade waits for nobody", "two readers that upgrade wait for each other for ever", upgrade},
+}
+
+func ownerAgain(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	owner := a.ID() + "/owner"
+	first := a.hold(a.owned("again", mutex, mutex.Capacity, owner))
+	c := a.owned("again", mutex, mutex.Capacity, owner)
+	if g, err := a.Enter(a.ctx, c, false); err != nil || g != first {
+		t.Fatalf("re-entry: %v, %v, want %v", g, err, first)
+	}
+	if g := a.hold(a.owned("again", mutex, 1, owner)); g != first {
+		t.Fatalf("re-entry to read: %v, want %v", g, first)
+	}
+	b.tryFails(b.owned("again", mutex, 1, b.ID()+"/owner"), false, engine.ErrBusy)
+}
+
+func ownerLeavesLast(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	owner := a.ID() + "/owner"
+	first, second := a.owned("last", mutex, mutex.Capacity, owner), a.owned("last", mutex, mutex.Capacity, owner)
+	token := a.hold(first).Token
+	w := b.claim("last", mutex)
+	got := b.wait(w)
+	a.hold(second)
+	a.leave(first)
+	b.until("the first is out", "last", func(r engine.Resource) bool { return len(r.Claims) == 2 })
+	b.tryFails(b.claim("last", mutex), false, engine.ErrBusy)
+	third := a.owned("last", mutex, mutex.Capacity, owner)
+	if g := a.hold(third); g.Token != token {
+		t.Fatalf("re-entry of who re-entered: %v, want %v", g.Token, token)
+	}
+	a.leave(second)
+	still(t, "waiter while the owner holds", got)
+	a.leave(third)
+	if r := getGrant(t, "waiter", got); r.Token <= token {
+		t.Fatalf("token %v after %v", r.Token, token)
+	}
+}
+
+func downgrade(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	owner := a.ID() + "/owner"
+	write, read := a.owned("down", mutex, mutex.Capacity, owner), a.owned("down", mutex, 1, owner)
+	a.hold(write)
+	r, w := b.weigh("down", mutex, 1), b.claim("down", mutex)
+	reader, writer := b.wait(r), b.wait(w)
+	a.hold(read)
+	still(t, "reader beside a writer", reader)
+	a.leave(write)
+	getGrant(t, "reader after the downgrade", reader)
+	still(t, "writer beside readers", writer)
+	a.leave(read)
+	b.leave(r)
+	getGrant(t, "writer", writer)
+}
+
+func upgrade(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	owner := a.ID() + "/owner"
+	read, other := a.owned("up", mutex, 1, owner), b.weigh("up", mutex, 1)
+	first := a.hold(read)
+	b.hold(other)
+	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), false, engine.ErrBusy)
+	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), true, engine.ErrBusy)
+	b.leave(other)
+	write := a.owned("up", mutex, mutex.Capacity, owner)
+	if g := a.hold(write); g.Token <= first.Token {
+		t.Fatalf("the writer's token is %v, the reader's %v", g.Token, first.Token)
+	}
+	b.tryFails(b.weigh("up", mutex, 1), false, engine.ErrBusy)
+	a.leave(write)
+	b.hold(b.weigh("up", mutex, 1))
+}
+
+func namesApart(t *testing.T, h *Harness) {
+	p := h.party(t)
+	names := []string{
+		"n", "N", "n/", "n/a", "/n", "n%2Fa", "n{a}", "{n}", "}n{", "%7Bn%7D", "n.", "..", "n a", "ñ", "名", "n*", "n?", "n[a]", `n\`, `n"'`, "n:c",
+		strings.Repeat("x", 511) + "1", strings.Repeat("x", 511) + "2", strings.Repeat("é", 256),
+	}
+	for _, name := range names {
+		p.hold(p.claim(name, mutex))
+	}
+	for _, name := range names {
+		p.tryFails(p.claim(name, mutex), false, engine.ErrBusy)
+		r, err := p.engine.Show(p.ctx, name)
+		if err != nil || r.Name != name || len(r.Claims) != 1 {
+			t.Errorf("show %q: %+v, %v", name, r, err)
+		}
+	}
+	seen := map[string]int{}
+	for name, err := range p.engine.List(p.ctx, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[name]++
+	}
+	for _, name := range names {
+		if seen[name] != 1 {
+			t.Errorf("%q is listed %d times", name, seen[name])
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+var sessionCases = []Case{
+	{"a crashed holder is followed in time", "nothing until a TTL of 20 to 30 s, or for ever", crashedHolder},
+	{"a crashed queue is followed in time", "Redisson fair lock: a dead head costs 329 s and the rest spin", crashedQueue},
+	{"a session that ended is gone", "acquire reported OK although the own entry had expired", sessionGone},
+	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived},
+	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold},
+	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder},
+	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter},
+	{"closing hands over at once", "a clean end costs the next one a TTL", closing},
+	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats},
+}
+
+// inTime is how late a dead session may be noticed: the promise is TTL + 1 s.
+func (h *Harness) inTime(t *testing.T, what string, died, got time.Time) {
+	t.Helper()
+	late := got.Sub(died)
+	if late > h.TTL+time.Second {
+		t.Errorf("%s %v after the crash, TTL %v", what, late, h.TTL)
+	}
+	t.Logf("%s %v after the crash, TTL %v", what, late.Round(time.Millisecond), h.TTL)
+}
+
+func crashedHolder(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("crash", mutex))
+	got := b.wait(b.claim("crash", mutex))
+	if _, err := a.Renew(a.ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	died := time.Now()
+	a.stop()
+	still(t, "waiter beside a live session", got)
+	h.inTime(t, "granted", died, getGrant(t, "waiter", got).at)
+}
+
+func crashedQueue(t *testing.T, h *Harness) {
+	a, b, c := h.party(t), h.party(t), h.party(t)
+	a.hold(a.claim("crash queue", mutex))
+	b.wait(b.claim("crash queue", mutex))
+	a.weigh("crash queue", mutex, 1)
+	a.wait(a.weigh("crash queue", mutex, 1))
+	got := c.wait(c.claim("crash queue", mutex))
+	for _, p := range []*party{a, b} {
+		if _, err := p.Renew(p.ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	died := time.Now()
+	a.stop()
+	b.stop()
+	h.inTime(t, "granted", died, getGrant(t, "the live one behind them", got).at)
+}
+
+func sessionGone(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	held, other := a.claim("gone", mutex), a.claim("gone other", mutex)
+	a.hold(held)
+	a.stop()
+	h.KillSession(t, a.ID())
+	for _, wait := range []bool{false, true} {
+		if g, err := a.Enter(a.ctx, other, wait); !errors.Is(err, engine.ErrGone) {
+			t.Errorf("enter of a dead session: %v, %v", g, err)
+		}
+	}
+	g := b.hold(b.claim("gone", mutex))
+	if again, err := a.Enter(a.ctx, held, true); err == nil && again.Held() {
+		t.Errorf("a dead session holds %v beside %v", again, g)
+	}
+}
+
+func notRevived(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	c := a.claim("revived", mutex)
+	a.hold(c)
+	a.stop()
+	h.KillSession(t, a.ID())
+	for range 2 {
+		if gone, err := a.Renew(a.ctx, []*engine.Claim{c}); !errors.Is(err, engine.ErrGone) {
+			t.Errorf("renewal of a dead session: %v, %v", gone, err)
+		}
+	}
+	b.hold(b.claim("revived", mutex))
+}
+
+func waiterTold(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("told", mutex))
+	got := b.wait(b.claim("told", mutex))
+	b.stop()
+	h.KillSession(t, b.ID())
+	if r := get(t, "waiter of a dead session", got); !errors.Is(r.err, engine.ErrGone) {
+		t.Errorf("waiter of a dead session: %v, %v", r.Grant, r.err)
+	}
+}
+
+func evictedHolder(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	held, stays := a.claim("evict", mutex), a.claim("evict stays", mutex)
+	first := a.hold(held)
+	a.hold(stays)
+	next := b.claim("evict", mutex)
+	got := b.wait(next)
+	if err := b.Leave(b.ctx, held.Resource, held.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r := getGrant(t, "the next", got); r.Token <= first.Token {
+		t.Errorf("token %v after the evicted %v", r.Token, first.Token)
+	}
+	gone, err := a.Renew(a.ctx, []*engine.Claim{held, stays})
+	if err != nil || len(gone) != 1 || gone[0] != held {
+		t.Errorf("renewal after the eviction: gone %v, %v", gone, err)
+	}
+	a.leaveGone(held)
+	b.leave(next)
+}
+
+func evictedWaiter(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("evict waiter", mutex))
+	c := b.claim("evict waiter", mutex)
+	got := b.wait(c)
+	a.leave(c)
+	if r := get(t, "evicted waiter", got); !errors.Is(r.err, engine.ErrGone) {
+		t.Errorf("evicted waiter: %v, %v", r.Grant, r.err)
+	}
+}
+
+func closing(t *testing.T, h *Harness) {
+	a, b := h.partyOn(t, h.Open(t), 10*patience, nil), h.partyOn(t, h.Open(t), h.TTL, nil)
+	a.hold(a.claim("closing", mutex))
+	a.wait(a.claim("closing", mutex))
+	got := b.wait(b.claim("closing", mutex))
+	a.stop()
+	if err := a.Close(a.ctx); err != nil {
+		t.Fatal(err)
+	}
+	getGrant(t, "who waited", got)
+	if _, err := a.Renew(a.ctx, nil); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("renewal of a closed session: %v", err)
+	}
+}
+
+func heartbeats(t *testing.T, h *Harness) {
+	p := h.party(t)
+	c := p.claim("beats", mutex)
+	g := p.hold(c)
+	ctx, cancel := context.WithTimeout(p.ctx, 3*h.TTL)
+	defer cancel()
+	tick := time.NewTicker(h.TTL / 3)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+		if gone, err := p.Renew(p.ctx, []*engine.Claim{c}); err != nil || len(gone) > 0 {
+			t.Fatalf("renewal: gone %v, %v", gone, err)
+		}
+	}
+	if again := p.hold(c); again != g {
+		t.Errorf("held %v, now %v", g, again)
+	}
+}

@@ -1,0 +1,120 @@
+package enginetest
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+var storeCases = []Case{
+	{"an operator sees who holds and waits", "contention is invisible: who holds it, since when, who waits?", operatorSees},
+	{"nothing stays behind", "token keys that never expire: 25 M of 75 M keys; leaked nodes and rows", nothingStays},
+	{"capabilities are told", "an engine promises what it cannot keep", capsTold},
+	{"a dead context does nothing", "an ended request still takes locks", deadContext},
+}
+
+func operatorSees(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	held, waits, late := a.claim("seen/1", mutex), b.claim("seen/1", mutex), b.weigh("seen/1", mutex, 1)
+	held.Label, waits.Label = "holder on host a", "waiter, 100 % ready"
+	g := a.hold(held)
+	b.wait(waits)
+	b.wait(late)
+	r, err := a.engine.Show(a.ctx, "seen/1")
+	if err != nil || r.Name != "seen/1" || r.Spec != mutex || len(r.Claims) != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, want := range []*engine.Claim{held, waits, late} {
+		is := r.Claims[i]
+		if is.ID != want.ID || is.Owner != want.Owner || is.Label != want.Label || is.Weight != want.Weight {
+			t.Errorf("claim %d is %+v, want %+v", i, is, want)
+		}
+	}
+	if r.Claims[0].Token != g.Token || r.Claims[1].Token != 0 || r.Claims[0].Session != a.ID() || r.Claims[1].Session != b.ID() {
+		t.Errorf("%+v, want token %v", r.Claims, g.Token)
+	}
+	a.hold(a.claim("seen/2", mutex))
+	a.hold(a.claim("seem", mutex))
+	var names []string
+	for name, err := range b.engine.List(b.ctx, "seen/") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, []string{"seen/1", "seen/2"}) {
+		t.Errorf("listed %q", names)
+	}
+	if r, err := b.engine.Show(b.ctx, "seen/none"); err != nil || len(r.Claims) != 0 {
+		t.Errorf("a name that nobody uses: %+v, %v", r, err)
+	}
+}
+
+func nothingStays(t *testing.T, h *Harness) {
+	var wg sync.WaitGroup
+	var last *party
+	for i := range 3 {
+		p := h.party(t)
+		last = p
+		r := rand.New(rand.NewPCG(uint64(i), 1))
+		wg.Go(func() {
+			for range 40 {
+				name := "stays/" + strconv.Itoa(r.IntN(8))
+				c := p.weigh(name, mutex, []int64{1, mutex.Capacity}[r.IntN(2)])
+				g, err := p.Enter(p.ctx, c, true)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !g.Held() && r.IntN(3) > 0 {
+					_, err = p.Await(p.ctx, c)
+				}
+				if err == nil {
+					err = p.Leave(p.ctx, c.Resource, c.ID)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for name, err := range last.engine.List(last.ctx, "stays/") {
+		t.Errorf("%q is still there, %v", name, err)
+	}
+}
+
+func capsTold(t *testing.T, h *Harness) {
+	c := h.Open(t).Caps()
+	if c.Name == "" || c.Token == "" || c.Wake == "" || c.Expiry == "" || c.Failover == "" || c.Processes == "" || c.MinTTL <= 0 {
+		t.Errorf("%+v", c)
+	}
+	if c.Forgets != (h.Forgetful != nil) {
+		t.Errorf("forgets: %v, and there is a hook for it: %v", c.Forgets, h.Forgetful != nil)
+	}
+	if (c.Processes == engine.ReachNetwork) != (h.Network != nil) {
+		t.Errorf("reach: %v, and there is a hook for its network: %v", c.Processes, h.Network != nil)
+	}
+}
+
+func deadContext(t *testing.T, h *Harness) {
+	p := h.party(t)
+	ctx, cancel := context.WithCancel(p.ctx)
+	cancel()
+	c := p.claim("dead context", mutex)
+	if g, err := p.Enter(ctx, c, true); err == nil {
+		t.Errorf("enter: %v", g)
+	}
+	if _, err := p.engine.Open(ctx, engine.SessionOptions{TTL: h.TTL}); err == nil {
+		t.Error("a session was opened")
+	}
+	p.Leave(p.ctx, c.Resource, c.ID) //nolint:errcheck // it may have been stored
+	p.hold(p.claim("dead context", mutex))
+}

@@ -1,0 +1,136 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// spy remembers the id of the last session.
+type spy struct {
+	engine.Engine
+	mu sync.Mutex
+	id string
+}
+
+func (s *spy) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	session, err := s.Engine.Open(ctx, opts)
+	if err == nil {
+		s.mu.Lock()
+		s.id = session.ID()
+		s.mu.Unlock()
+	}
+	return session, err
+}
+
+func (s *spy) session() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}
+
+// hanging returns eng with the troubles of a network, for a store that has
+// none: what happens to the calls of one client is the same.
+func hanging(eng engine.Engine) (engine.Engine, Network) {
+	t := &trouble{Engine: eng, healed: make(chan struct{})}
+	close(t.healed)
+	return t, Network{
+		Freeze:        func() { t.set(frozen) },
+		FreezeReplies: func() { t.set(noReplies) },
+		Cut:           func() { t.set(cut) },
+		Heal:          func() { t.set(none) },
+	}
+}
+
+type kind int
+
+const (
+	none kind = iota
+	frozen
+	noReplies
+	cut
+)
+
+type trouble struct {
+	engine.Engine
+	mu     sync.Mutex
+	kind   kind
+	healed chan struct{}
+}
+
+func (t *trouble) set(k kind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.kind != none {
+		close(t.healed)
+	}
+	if t.kind = k; k != none {
+		t.healed = make(chan struct{})
+	}
+}
+
+var errTrouble = errors.New("connection lost")
+
+// meet does a call under the trouble of the moment. A call under way when the
+// trouble begins meets it too.
+func (t *trouble) meet(ctx context.Context, call func(context.Context) error) error {
+	t.mu.Lock()
+	k, healed := t.kind, t.healed
+	t.mu.Unlock()
+	if k == none || k == noReplies {
+		err := call(ctx)
+		t.mu.Lock()
+		k, healed = t.kind, t.healed
+		t.mu.Unlock()
+		if k == none || ctx.Err() != nil {
+			return err
+		}
+	}
+	if k == cut {
+		return engine.Unavailable("call", errTrouble)
+	}
+	select {
+	case <-healed:
+		return engine.Unavailable("call", errTrouble)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t *trouble) Open(ctx context.Context, opts engine.SessionOptions) (s engine.Session, err error) {
+	err = t.meet(ctx, func(ctx context.Context) (err error) { s, err = t.Engine.Open(ctx, opts); return err })
+	if err != nil {
+		return nil, err
+	}
+	return &troubled{s, t}, nil
+}
+
+type troubled struct {
+	engine.Session
+	t *trouble
+}
+
+func (s *troubled) Enter(ctx context.Context, c *engine.Claim, wait bool) (g engine.Grant, err error) {
+	err = s.t.meet(ctx, func(ctx context.Context) (err error) { g, err = s.Session.Enter(ctx, c, wait); return err })
+	return g, err
+}
+
+func (s *troubled) Await(ctx context.Context, c *engine.Claim) (g engine.Grant, err error) {
+	err = s.t.meet(ctx, func(ctx context.Context) (err error) { g, err = s.Session.Await(ctx, c); return err })
+	return g, err
+}
+
+func (s *troubled) Leave(ctx context.Context, resource, claim string) error {
+	return s.t.meet(ctx, func(ctx context.Context) error { return s.Session.Leave(ctx, resource, claim) })
+}
+
+func (s *troubled) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	err = s.t.meet(ctx, func(ctx context.Context) (err error) { gone, err = s.Session.Renew(ctx, held); return err })
+	return gone, err
+}
+
+func (s *troubled) Close(ctx context.Context) error {
+	return s.t.meet(ctx, s.Session.Close)
+}

@@ -1,0 +1,159 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+var valueCases = []Case{
+	{"a value changes if nobody else changed it", "read, then write: the lost update", compareAndSet},
+	{"a value is any bytes", "binary data and sizes that a store folds or cuts", anyBytes},
+	{"versions only grow", "a deleted and remade value is taken for the old one", versionsGrow},
+	{"a watch sees the change", "the watch starts after the change, and waits for ever", watchSees},
+	{"counting with values", "optimistic locking that loses updates under contention", counting},
+}
+
+func (p *party) put(key string, data []byte, version uint64) uint64 {
+	p.t.Helper()
+	v, err := p.engine.Put(p.ctx, key, data, version)
+	if err != nil {
+		p.t.Fatalf("put %q at %d: %v", key, version, err)
+	}
+	return v
+}
+
+func (p *party) value(key string) engine.Value {
+	p.t.Helper()
+	v, err := p.engine.Get(p.ctx, key)
+	if err != nil {
+		p.t.Fatalf("get %q: %v", key, err)
+	}
+	return v
+}
+
+func compareAndSet(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	const key = "cas/{1}"
+	if v := a.value(key); v.Version != 0 || v.Data != nil {
+		t.Fatalf("a value that was never written: %+v", v)
+	}
+	one := a.put(key, []byte("one"), 0)
+	if _, err := b.engine.Put(b.ctx, key, []byte("x"), 0); !errors.Is(err, engine.ErrBusy) {
+		t.Errorf("make what is there: %v", err)
+	}
+	two := b.put(key, []byte("two"), one)
+	if _, err := a.engine.Put(a.ctx, key, []byte("x"), one); !errors.Is(err, engine.ErrBusy) {
+		t.Errorf("write at an old version: %v", err)
+	}
+	if _, err := a.engine.Put(a.ctx, key, nil, one); !errors.Is(err, engine.ErrBusy) {
+		t.Errorf("delete at an old version: %v", err)
+	}
+	if v := a.value(key); string(v.Data) != "two" || v.Version != two || two <= one {
+		t.Errorf("value %+v, versions %d and %d", v, one, two)
+	}
+	a.put(key, nil, two)
+}
+
+func anyBytes(t *testing.T, h *Harness) {
+	p := h.party(t)
+	all := make([]byte, engine.MaxValue)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	for i, data := range [][]byte{{}, {0}, []byte("\x1f\x00\xff'\""), all} {
+		key := fmt.Sprintf("bytes %d", i)
+		version := p.put(key, data, 0)
+		if v := p.value(key); !bytes.Equal(v.Data, data) || v.Version != version {
+			t.Errorf("%s: %d bytes at %d, want %d at %d", key, len(v.Data), v.Version, len(data), version)
+		}
+		p.put(key, nil, version)
+	}
+}
+
+func versionsGrow(t *testing.T, h *Harness) {
+	p := h.party(t)
+	last := uint64(0)
+	for range 5 {
+		version := p.put("grow", []byte("v"), 0)
+		if version <= last {
+			t.Fatalf("version %d after %d", version, last)
+		}
+		last = p.put("grow", []byte("w"), version)
+		if gone := p.put("grow", nil, last); gone != 0 {
+			t.Fatalf("version %d of a deleted value", gone)
+		}
+	}
+}
+
+func watchSees(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	const key = "watched"
+	watch := func(version uint64) <-chan engine.Value {
+		got := make(chan engine.Value, 1)
+		go func() {
+			v, err := a.engine.Watch(a.ctx, key, version)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- v
+		}()
+		return got
+	}
+	version := uint64(0)
+	for _, text := range []string{"one", "two", ""} {
+		got := watch(version)
+		before := version
+		var data []byte
+		if text != "" {
+			data = []byte(text)
+		}
+		version = b.put(key, data, before)
+		if v := <-got; v.Version != version || string(v.Data) != text {
+			t.Fatalf("watched %+v, want %q at %d", v, text, version)
+		}
+		if v := <-watch(before); v.Version != version {
+			t.Fatalf("a watch from before the change: %+v, want version %d", v, version)
+		}
+	}
+	ctx, cancel := context.WithCancel(a.ctx)
+	cancel()
+	if v, err := a.engine.Watch(ctx, key, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("a watch that was cancelled: %+v, %v", v, err)
+	}
+}
+
+func counting(t *testing.T, h *Harness) {
+	const parties, rounds = 3, 15
+	var wg sync.WaitGroup
+	var last *party
+	for range parties {
+		p := h.party(t)
+		last = p
+		wg.Go(func() {
+			for n := 0; n < rounds; {
+				v, err := p.engine.Get(p.ctx, "count")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				switch _, err := p.engine.Put(p.ctx, "count", append(v.Data, '.'), v.Version); {
+				case err == nil:
+					n++
+				case !errors.Is(err, engine.ErrBusy):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if v := last.value("count"); len(v.Data) != parties*rounds {
+		t.Errorf("counted %d of %d", len(v.Data), parties*rounds)
+	}
+}
