@@ -1,0 +1,213 @@
+package sqliteengine
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+func TestNotADatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notes.txt")
+	content := bytes.Repeat([]byte("buy milk\n"), 1000)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(t.Context(), path, nil)
+	if !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "not a database") {
+		t.Errorf("%v", err)
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, content) {
+		t.Errorf("the file was changed: %v", err)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+		t.Errorf("%v were created beside it", entries)
+	}
+}
+
+func TestFolderInsteadOfFile(t *testing.T) {
+	if _, err := New(t.Context(), t.TempDir(), nil); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNetworkFileSystemIsRefused(t *testing.T) {
+	for number, name := range networkFS {
+		dir := t.TempDir()
+		mounted := func(path string) (uint32, error) { // as if dir were a mount point
+			if path != dir {
+				_, err := os.Stat(path)
+				return 0, err
+			}
+			return number, nil
+		}
+		_, err := prepare(filepath.Join(dir, "state", "pawl.db"), mounted)
+		if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%#x: %v", number, err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+			t.Errorf("%s: %v were created", name, entries)
+		}
+	}
+}
+
+func TestOddPathsAndSymbolicLinks(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a b?c#d%20+&=ü.db")
+	e := newEngine(t, path)
+	if _, err := os.Stat(path + "-wal"); err != nil {
+		t.Error(err)
+	}
+	link := filepath.Join(dir, "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	other := newEngine(t, "link.db")
+	if other.path != e.path {
+		t.Errorf("%s is not %s", other.path, e.path)
+	}
+	enter(t, open(t, e, 30*time.Second), mutex("job", "a"))
+	if _, err := open(t, other, 30*time.Second).Enter(t.Context(), mutex("job", "b"), false); !errors.Is(err, engine.ErrBusy) {
+		t.Errorf("%v", err)
+	}
+}
+
+func update(t *testing.T, e *Engine, query string, args ...any) {
+	t.Helper()
+	if _, err := e.conn.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestartOfTheMachineEndsAllSessions(t *testing.T) {
+	path := file(t)
+	e := newEngine(t, path)
+	s := open(t, e, 24*time.Hour)
+	before := enter(t, s, mutex("job", "a"))
+	version, err := e.Put(t.Context(), "k", []byte("kept"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, e, `UPDATE pawl_meta SET boot = 'the last one', last = 1`) // and the power loss took back the counter
+	after := newEngine(t, path)
+	if n := rows(t, after); n != 1 { // the value
+		t.Errorf("%d rows or inboxes are left", n)
+	}
+	if _, err := s.Renew(t.Context(), nil); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("renew: %v", err)
+	}
+	if g := enter(t, open(t, after, time.Hour), mutex("job", "b")); g.Token <= before.Token {
+		t.Errorf("token %v after %v", g.Token, before.Token)
+	}
+	if v, err := after.Get(t.Context(), "k"); err != nil || v.Version != version {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestInboxesOfKilledProcessesAreRemoved(t *testing.T) {
+	path := file(t)
+	s := open(t, newEngine(t, path), time.Hour)
+	left := filepath.Join(path+"-wake", "NOBODY")
+	if err := os.MkdirAll(filepath.Join(left, "look-x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, path)
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("it is there: %v", err)
+	}
+	if _, err := os.Stat(e.inbox(s.ID())); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTablesOfAnotherVersion(t *testing.T) {
+	path := file(t)
+	update(t, newEngine(t, path), `UPDATE pawl_meta SET version = 99`)
+	if _, err := New(t.Context(), path, nil); !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	e := newEngine(t, file(t))
+	s := open(t, e, time.Hour)
+	update(t, e, `PRAGMA max_page_count = 1`) // SQLite keeps it to what is in use
+	full := mutex(strings.Repeat("x", 500), "a")
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		c := *full
+		c.ID += strings.Repeat("y", i)
+		_, err = s.Enter(t.Context(), &c, true)
+	}
+	if !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "full") {
+		t.Errorf("enter: %v", err)
+	}
+	update(t, e, `PRAGMA max_page_count = 100000`)
+	if !enter(t, s, mutex("job", "b")).Held() {
+		t.Error("the engine did not recover")
+	}
+}
+
+func TestReadOnlyFile(t *testing.T) {
+	e := newEngine(t, file(t))
+	s := open(t, e, time.Hour)
+	update(t, e, `PRAGMA query_only = on`)
+	if _, err := s.Enter(t.Context(), mutex("job", "a"), true); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("enter: %v", err)
+	}
+	update(t, e, `PRAGMA query_only = off`)
+	if !enter(t, s, mutex("job", "b")).Held() {
+		t.Error("the engine did not recover")
+	}
+}
+
+// No verb looks at more rows than it needs.
+func TestNoStatementScansATable(t *testing.T) {
+	e := newEngine(t, file(t))
+	s, dead := open(t, e, time.Hour), open(t, e, time.Hour)
+	enter(t, s, mutex("job", "a"))
+	waits := mutex("job", "b")
+	enter(t, s, waits)
+	got := await(t, s, waits)
+	enter(t, dead, mutex("job", "c"))
+	expire(t, e, dead.ID())
+	if _, err := s.Renew(t.Context(), []*engine.Claim{waits}); err != nil {
+		t.Fatal(err)
+	}
+	leave(t, s, mutex("job", "a"))
+	<-got
+	for _, err := range e.List(t.Context(), "j") {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, err := e.Put(t.Context(), "k", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	} else if _, err := e.Put(t.Context(), "k", nil, v); err != nil {
+		t.Fatal(err)
+	}
+	for query := range e.stmts {
+		rows, err := e.conn.QueryContext(t.Context(), `EXPLAIN QUERY PLAN `+query, make([]any, strings.Count(query, "?"))...)
+		if err != nil {
+			t.Fatal(query, err)
+		}
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(detail, "SCAN") && !strings.Contains(detail, "pawl_meta") && !strings.Contains(detail, "CONSTANT ROW") ||
+				strings.Contains(detail, "TEMP B-TREE") {
+				t.Errorf("%s\n%s", query, detail)
+			}
+		}
+		rows.Close()
+	}
+}

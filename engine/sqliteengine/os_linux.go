@@ -1,0 +1,37 @@
+package sqliteengine
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+const expiry = engine.ExpiryMonotonic
+
+// now is the time since boot in µs, sleep included. All processes of the
+// machine share it and nobody sets it.
+func now() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(fmt.Sprintf("clock_gettime: %v", err)) // since Linux 2.6.39 there is no way to fail
+	}
+	return ts.Nano() / 1000
+}
+
+// bootID names the run of the machine to which now belongs.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+func fileSystem(path string) (uint32, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return uint32(st.Type), nil
+}

@@ -1,0 +1,21 @@
+//go:build !linux
+
+package sqliteengine
+
+import (
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+const expiry = engine.ExpiryWall
+
+// now is the time of day in µs: no other clock is the same for all processes
+// and counts sleep on every system.
+func now() int64 { return time.Now().UnixMicro() }
+
+// bootID is not needed: sessions from before a restart end by the time of day.
+func bootID() (string, error) { return "", nil }
+
+// fileSystem is not known: a network file system is not refused.
+func fileSystem(string) (uint32, error) { return 0, nil }
