@@ -1,0 +1,227 @@
+// Package etcdengine keeps claims in etcd, 3.4 or newer.
+//
+// # The recipe
+//
+// A session is a lease. A claim is a key with that lease, so it vanishes with
+// its session:
+//
+//	<prefix>c/<name>/<spec>/q/<lease>.<slot>   the queue, in order of create revision
+//	<prefix>c/<name>/<spec>/g/<lease>.<slot>   grants out of that order
+//	<prefix>x/<claim>                          a claim that must not come in any more
+//	<prefix>v/<key>                            a value; its version is the mod revision
+//
+// First in, first out: nothing is stored of who holds. Enter appends its key
+// and reads in the same transaction what is ahead; the claim holds iff that
+// and its own weight fit in the capacity, and its token is its create
+// revision. Who waits watches the last claim ahead that has to go first, and
+// nothing else, so a release wakes one client (or all readers behind a
+// writer). Where no single claim has to go, as in a semaphore, it watches the
+// deletions of the resource. Re-entries and upgrades have keys under g with
+// the rank of the claim by which their owner holds: they count at its place,
+// also when it leaves first.
+//
+// Barging: keys under g hold, keys under q wait. Who comes puts a key under g
+// if none was added there since it looked. The first that waits watches
+// deletions under g, every other one its predecessor: no herd.
+//
+// The spec (kind, capacity, discipline) is a part of the key: that nobody uses
+// the name as something else is a comparison in the same transaction.
+//
+// An upgrade is refused while others wait, also where package queue would
+// grant it: who waits has its token, the create revision, already, and a
+// later grant must not have a smaller one.
+//
+// # Prerequisites
+//
+// The engine takes the user's client and needs read and write permission for
+// the prefix only. The client should have DialKeepAliveTime set, or a dead
+// connection is found only by time-outs of the kernel. The server should
+// compact by itself (--auto-compaction-retention): a read of a resource walks
+// over every key that the resource had since the last compaction, one for each
+// session and, of a session, for each claim that it had there at once.
+package etcdengine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Options are what an [Engine] can be told. The zero value of each field means
+// its default.
+type Options struct {
+	// Prefix is what all keys start with. Default "pawl/".
+	Prefix string
+}
+
+// Engine is a store in etcd. Create it with [New].
+type Engine struct {
+	client *clientv3.Client
+	kv     clientv3.KV
+	leases pb.LeaseClient
+	prefix string
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New returns an engine over the client, which stays the caller's. Nil opts
+// are the defaults.
+func New(client *clientv3.Client, opts *Options) *Engine {
+	e := &Engine{client: client, prefix: "pawl/", leases: pb.NewLeaseClient(client.ActiveConnection())}
+	e.kv = clientv3.NewKVFromKVClient(failFast{clientv3.RetryKVClient(client)}, client)
+	if opts != nil && opts.Prefix != "" {
+		e.prefix = opts.Prefix
+	}
+	return e
+}
+
+// failFast says at once when there is no connection. By default the client
+// waits for one until the context ends, and then cannot tell why.
+type failFast struct{ pb.KVClient }
+
+func (f failFast) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	return f.KVClient.Txn(ctx, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
+}
+
+func (f failFast) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return f.KVClient.DeleteRange(ctx, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "etcd", Token: engine.TokenRevision, Wake: engine.WakeWatch, Expiry: engine.ExpiryMonotonic,
+		Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
+		MinTTL: time.Second, // what a lease counts in
+	}
+}
+
+// Open implements [engine.Engine]. The TTL is rounded up to whole seconds.
+func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	if opts.TTL < time.Second {
+		return nil, fmt.Errorf("open session: %w: a lease of etcd lives for at least 1s, not %v", engine.ErrUnsupported, opts.TTL)
+	}
+	seconds := int64((opts.TTL + time.Second - 1) / time.Second)
+	lease, err := e.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds})
+	if err != nil {
+		return nil, failed(ctx, "open session", err)
+	}
+	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
+	return &session{
+		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), keys: strconv.FormatInt(lease.ID, 16), ttl: opts.TTL,
+		places: make(map[string]*place),
+	}, nil
+}
+
+// Get implements [engine.Engine].
+func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
+	return e.get(ctx, "get", key)
+}
+
+func (e *Engine) get(ctx context.Context, doing, key string) (engine.Value, error) {
+	reply, err := e.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpGet(e.prefix + "v/" + key)}, nil)
+	if err != nil {
+		return engine.Value{}, err
+	}
+	for _, kv := range found(reply.Responses) {
+		// Never nil, which would delete when it is put again.
+		return engine.Value{Data: append([]byte{}, kv.Value...), Version: uint64(kv.ModRevision)}, nil
+	}
+	return engine.Value{}, nil
+}
+
+// Put implements [engine.Engine].
+func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	key = e.prefix + "v/" + key
+	op := clientv3.OpPut(key, string(data))
+	if data == nil {
+		op = clientv3.OpDelete(key)
+	}
+	same := clientv3.Compare(clientv3.ModRevision(key), "=", int64(version))
+	reply, err := e.commit(ctx, "put", []clientv3.Cmp{same}, []clientv3.Op{op}, nil)
+	switch {
+	case err != nil:
+		return 0, err
+	case !reply.Succeeded:
+		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrBusy)
+	case data == nil:
+		return 0, nil
+	}
+	return uint64(reply.Header.Revision), nil
+}
+
+// Watch implements [engine.Engine].
+func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
+	for v.Version = version; err == nil && v.Version == version; {
+		err = e.watch(ctx, "watch", time.Minute, e.prefix+"v/"+key, func() (bool, error) {
+			v, err = e.get(ctx, "watch", key)
+			return v.Version != version, err
+		})
+	}
+	return v, err
+}
+
+// Close implements [engine.Engine]. The client stays open.
+func (e *Engine) Close() error { return nil }
+
+// commit is the one way to the store: also reads are transactions, for those
+// the client never repeats by itself.
+func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	reply, err := e.kv.Txn(ctx).If(guards...).Then(then...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, failed(ctx, doing, err)
+	}
+	return reply, nil
+}
+
+// watch subscribes to the key, and only then looks, and again after each event
+// and each while, until look is done or the subscription has ended. It does
+// not subscribe from an older revision: etcd catches up on those every 100 ms
+// only. A member may hang that watches for us, while others serve: so it looks
+// by itself too, and does not wait for a subscription for ever.
+func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, key string, look func() (bool, error), opts ...clientv3.OpOption) error {
+	watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer stop()
+	hangs := time.AfterFunc(while, stop)
+	events := e.client.Watch(watching, key, opts...)
+	hangs.Stop()
+	for {
+		if done, err := look(); done || err != nil {
+			return err
+		}
+		select {
+		case event, open := <-events:
+			if err := event.Err(); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+				return failed(ctx, doing, err)
+			}
+			if !open || event.Canceled {
+				return nil
+			}
+		case <-time.After(while):
+		case <-ctx.Done():
+			return failed(ctx, doing, ctx.Err())
+		}
+	}
+}
+
+// failed classifies an error of the client.
+func failed(ctx context.Context, doing string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", doing, ctx.Err())
+	}
+	if err = rpctypes.Error(err); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("%s: session: %w: %w", doing, engine.ErrGone, err)
+	}
+	return engine.Unavailable(doing, err)
+}
