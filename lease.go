@@ -143,9 +143,12 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	l.session.drop(l) // no heartbeat may find it gone
 	err := l.session.leave(l.session.round(), ctx, l.claim)
 	cause := ErrClosed
-	if errors.Is(err, engine.ErrGone) {
+	switch lost := context.Cause(l.session.life); {
+	case errors.Is(err, engine.ErrGone):
 		cause = fmt.Errorf("%w: the store no longer had it at unlock", ErrLost)
 		err = cause
+	case err != nil && errors.Is(lost, ErrLost): // the session ended meanwhile
+		cause, err = lost, lost
 	}
 	l.lose(cause)
 	if err != nil {

@@ -4,21 +4,19 @@
 -- Returns the token; or -1 session gone, -2 busy, -3 busy for the grace; or
 -- {ms} when the claim waits and should look again after so long; or, as text,
 -- what the resource is in use as.
-local head = redis.call('GET', KEYS[1])
-if not head then -- nobody holds: no queue is needed
-  local there = redis.call('EXISTS', KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
-  if there < 2 then return -1 end
-  if there == 2 then
-    local t = redis.call('TIME')
-    redis.call('SET', KEYS[1], 'T' .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'PX', ARGV[3])
+local there = redis.call('EXISTS', KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
+if there < 2 then return -1 end
+if there == 2 then -- no grace: if nobody holds, no queue is needed
+  local t = redis.call('TIME')
+  if redis.call('SET', KEYS[1], 'T' .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'NX', 'PX', ARGV[3]) then
     return t[1] * 1000000 + t[2]
   end
 end
+local head = redis.call('GET', KEYS[1])
 local keep = tonumber(ARGV[3])
 --QUEUE--
 local claim = split(ARGV[1])
 local id, wait = claim[1], ARGV[2] == '1'
-if ends_at(claim[3]) == 0 then return -1 end
 if head then
   load(head)
 else
