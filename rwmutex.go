@@ -13,8 +13,9 @@ import (
 //
 // An owner that holds the writing side may take the reading side and release
 // the writing one: that is a downgrade. The other way round it gets the
-// writing side only if it is the one reader then; else [ErrNotAcquired] at
-// once, for two readers that wait to write would wait for each other.
+// writing side only if it is the one reader then and nobody waits; else
+// [ErrNotAcquired] at once, for two readers that wait to write would wait for
+// each other.
 type RWMutex struct {
 	lock
 	readers Mutex

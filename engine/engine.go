@@ -90,8 +90,9 @@ type Session interface {
 	// or the zero Grant when it has to wait. A claim that is not to wait and
 	// not granted at once is not stored: ErrBusy. A claim whose owner already
 	// holds at least as much shares that grant and its token (re-entry). One
-	// that wants more than its owner holds gets it at once or ErrBusy: two
-	// that wait to upgrade would wait for each other.
+	// that wants more than its owner holds (an upgrade) gets it at once, if
+	// nobody waits, or ErrBusy: two that wait to upgrade would wait for each
+	// other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone).

@@ -77,6 +77,10 @@ func upgrade(t *testing.T, h *Harness) {
 	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), false, engine.ErrBusy)
 	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), true, engine.ErrBusy)
 	b.leave(other)
+	waiting := b.claim("up", mutex)
+	b.wait(waiting)
+	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), true, engine.ErrBusy) // it would pass who waits
+	b.leave(waiting)
 	write := a.owned("up", mutex, mutex.Capacity, owner)
 	if g := a.hold(write); g.Token <= first.Token {
 		t.Fatalf("the writer's token is %v, the reader's %v", g.Token, first.Token)

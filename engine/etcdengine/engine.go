@@ -27,9 +27,8 @@
 // The spec (kind, capacity, discipline) is a part of the key: that nobody uses
 // the name as something else is a comparison in the same transaction.
 //
-// An upgrade is refused while others wait, also where package queue would
-// grant it: who waits has its token, the create revision, already, and a
-// later grant must not have a smaller one.
+// Who waits has its token, the create revision, already: a later grant must
+// not have a smaller one, so an upgrade can pass nobody who waits.
 //
 // # Prerequisites
 //

@@ -109,9 +109,6 @@ func (w *world) enter() {
 	}
 	grant, err := s.Enter(context.Background(), c, wait)
 	w.steps = append(w.steps, fmt.Sprintf("enter %s owner %s weight %d session %.4s wait %v again %v: token %v, %v", c.ID, c.Owner, c.Weight, s.ID(), wait, again, grant.Token, err))
-	if !again && errors.Is(err, engine.ErrBusy) && w.upgradesPastWaiting(c) {
-		return
-	}
 	out := w.apply(queue.Request{Op: queue.Enter, Spec: w.spec, Wait: wait, Claim: queue.Claim{ID: c.ID, Owner: c.Owner, Session: s.ID(), Weight: c.Weight}})
 	w.steps[len(w.steps)-1] += fmt.Sprintf("; model: token %v, %v", out.Token, out.Err)
 	if !errors.Is(err, errors.Unwrap(out.Err)) && err != out.Err && !errors.Is(err, out.Err) {
@@ -125,16 +122,6 @@ func (w *world) enter() {
 	if again && err != nil {
 		w.forget(c.ID)
 	}
-}
-
-// upgradesPastWaiting is where etcd refuses what the model grants.
-func (w *world) upgradesPastWaiting(c *engine.Claim) bool {
-	holds, waits := false, false
-	for _, m := range w.model.Claims {
-		holds = holds || m.Owner == c.Owner && m.Token != 0
-		waits = waits || m.Token == 0
-	}
-	return holds && waits && !w.spec.Barging
 }
 
 func (w *world) forget(id string) {

@@ -55,6 +55,27 @@ func TestMemory(t *testing.T) {
 	})
 }
 
+// sqliteRows counts the rows of tables that should be empty.
+func sqliteRows(t *testing.T, path string) map[string]int {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows := make(map[string]int)
+	for _, table := range []string{"pawl_sessions", "pawl_claims", "pawl_values"} {
+		var n int
+		if err := db.QueryRow("SELECT count(*) FROM " + table).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			rows[table] = n
+		}
+	}
+	return rows
+}
+
 func TestSQLite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pawl.db")
 	enginetest.Run(t, &enginetest.Harness{

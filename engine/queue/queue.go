@@ -174,7 +174,7 @@ func (q *step) enter(r Request) {
 	cl := r.Claim
 	cl.Token, cl.Since = 0, q.clock.Now
 	_, own, _ := q.weighs(cl.Owner)
-	mayGrant := own > 0 || q.Spec.Barging || !q.waiting()
+	mayGrant := own >= cl.Weight || q.Spec.Barging || !q.waiting() // an upgrade passes nobody either
 	granted := mayGrant && q.try(&cl)
 	if !granted && (own > 0 || !r.Wait) {
 		q.out.Err = engine.ErrBusy

@@ -152,12 +152,18 @@ var scenarios = []struct {
 	}},
 	{"the one reader may become the writer, with a token of its own", rwLock, []move{
 		{enter("r", reads).by("o"), "holds 1"},
-		{enter("w2", writes), "waits"},
 		{enter("w", writes).by("o"), "holds 2"},
+		{enter("w2", writes), "waits"},
 		{enter("r2", reads).by("o"), "holds 2"},
 		{leave("w"), "left"},
 		{leave("r2"), "left"},
 		{leave("r"), "left, w2 holds 3"},
+	}},
+	{"a reader that wants to write passes nobody who waits", rwLock, []move{
+		{enter("r", reads).by("o"), "holds 1"},
+		{enter("w2", writes), "waits"},
+		{enter("w", writes).by("o"), "busy"},
+		{leave("r"), "left, w2 holds 2"},
 	}},
 	{"two readers that both want to write are refused, for they would wait for each other", rwLock, []move{
 		{enter("r1", reads).by("o1"), "holds 1"},

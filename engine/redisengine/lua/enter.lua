@@ -54,7 +54,7 @@ end
 local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', now), claim[6]}
 local mine = own(r[2], id)
 local first = redis.call('ZCARD', KEYS[3]) == 0
-local may = mine > 0 or first or barging()
+local may = mine >= tonumber(r[3]) or first or barging() -- an upgrade passes nobody either
 local granted = may and try(id, r)
 local at = 0
 if may and not granted then -- next in line: do the dead hold?

@@ -1,0 +1,102 @@
+package open
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/etcdengine"
+)
+
+func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
+	addrs, err := addresses(u, "2379")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Trim(u.Path, "/") != "" {
+		return nil, wrong("it has a path")
+	}
+	config := clientv3.Config{
+		Endpoints:            addrs,
+		Username:             u.User.Username(),
+		DialTimeout:          connectTimeout,
+		DialKeepAliveTime:    2 * connectTimeout, // more often is refused by servers
+		DialKeepAliveTimeout: connectTimeout,
+		Logger:               zap.NewNop(), // all that matters comes as an error
+	}
+	config.Password, _ = u.User.Password()
+	if u.Scheme == "etcds" {
+		config.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	prefix := u.Query().Get("prefix")
+	client, err := connectEtcd(ctx, config, prefix)
+	if err != nil {
+		return nil, engine.Unavailable("connect to etcd at "+strings.Join(addrs, ","), err)
+	}
+	return opened{etcdengine.New(client, &etcdengine.Options{Prefix: prefix}), client.Close}, nil
+}
+
+func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*clientv3.Client, error) {
+	if err := reach(ctx, config.Endpoints); err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.Background()) // the client's own: ctx ends it only until it is connected
+	config.Context = life
+	stop := context.AfterFunc(ctx, end)
+	client, err := clientv3.New(config)
+	if err != nil {
+		end()
+		return nil, either(ctx, err)
+	}
+	// A read of what may not be there proves that the cluster has a leader
+	// and takes the password; that the key is not for us to read is a matter
+	// of the prefix, which the engine will tell.
+	_, err = client.Get(ctx, prefix+"pawl/", clientv3.WithCountOnly())
+	if (err == nil || errors.Is(err, rpctypes.ErrPermissionDenied)) && stop() {
+		return client, nil
+	}
+	client.Close()
+	return nil, either(ctx, err)
+}
+
+// either says that the time was over, if it was, rather than what that led to.
+func either(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// reach finds out in one round trip, and with a plain error, whether any of
+// the servers listens; the client itself would try until its time is over.
+func reach(ctx context.Context, addrs []string) error {
+	answers := make(chan error, len(addrs))
+	for _, addr := range addrs {
+		go func() {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			if err == nil {
+				err = conn.Close()
+			}
+			answers <- err
+		}()
+	}
+	var first error
+	for range addrs {
+		err := <-answers
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return either(ctx, first)
+}

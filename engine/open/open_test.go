@@ -1,0 +1,146 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+func TestOpen_every_scheme(t *testing.T) {
+	dir := t.TempDir()
+	redis, etcd := testservers.SharedRedis(t).Addr, testservers.SharedEtcd(t).Addr
+	for rawURL, name := range map[string]string{
+		"memory:":                                 "memory",
+		"sqlite:" + dir + "/a.db":                 "sqlite",
+		"sqlite://" + dir + "/b.db":               "sqlite",
+		"sqlite:" + dir + "/what%3F.db":           "sqlite",
+		"redis://" + redis:                        "redis",
+		"redis://" + redis + "/2?prefix=other:":   "redis",
+		"etcd://" + etcd:                          "etcd",
+		"etcd://127.0.0.1:1," + etcd + "?prefix=": "etcd", // one of them is enough
+	} {
+		eng, err := Open(t.Context(), rawURL)
+		if err != nil {
+			t.Errorf("%s: %v", rawURL, err)
+			continue
+		}
+		if is := eng.Caps().Name; is != name {
+			t.Errorf("%s: engine %s", rawURL, is)
+		}
+		if _, err := eng.Get(t.Context(), "nothing"); err != nil {
+			t.Errorf("%s: %v", rawURL, err)
+		}
+		if err := eng.Close(); err != nil { // TestMain sees a client that is not closed
+			t.Errorf("%s: close: %v", rawURL, err)
+		}
+	}
+	for _, file := range []string{"a.db", "b.db", "what?.db"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpen_wrong_URL(t *testing.T) {
+	const secret = "s3cret"
+	for rawURL, says := range map[string]string{
+		"":                            "it has no scheme: known are etcd, etcds, memory, redis, rediss, sqlite",
+		"s3cret":                      "it has no scheme",
+		"//u:s3cret@h":                "it has no scheme",
+		"u@s3cret:x":                  "it has no scheme",
+		"mysql://u:s3cret@h":          `unknown scheme "mysql": known are etcd, etcds,`,
+		"memory:x":                    "nothing may follow",
+		"memory:?a=b":                 `unknown parameter "a": none is allowed`,
+		"sqlite:":                     "the path is missing",
+		"sqlite://host/path":          "the path begins right after the colon",
+		"sqlite:%zz":                  "its path cannot be read",
+		"sqlite:a#b":                  "write %23",
+		"redis:":                      "the host is missing",
+		"redis://":                    "the host is missing",
+		"redis://h:x":                 `invalid port ":x"`,
+		"redis://u:s3cret@:1":         "a host is missing",
+		"redis://u:s3cret@h:0":        `the port "0" is not a number from 1 to 65535`,
+		"redis://u:s3cret@h/0/1":      `the database "0/1" is not a number from 0`,
+		"redis://u:s3cret@h/-1":       `the database "-1" is not a number from 0`,
+		"redis://u:s3cret@h?a=s3cret": `unknown parameter "a": allowed is prefix`,
+		"redis://h?prefix=a&prefix=b": `parameter "prefix" is given twice`,
+		"redis://h?a;b":               "its parameters cannot be read",
+		"redis://u:s3cret@h#x":        "write %23",
+		"redis://u:s3cret@::1":        `"::1" is no host with a port`,
+		"etcd://u:s3cret@h,:1":        "a host is missing",
+		"etcd://u:s3cret@h,i:y,j:1":   `"i:y" is no host with a port`,
+		"etcds://u:s3cret@h/path":     "it has a path",
+		"redis://u:/s3cret@h":         "percent-encoded",
+		"redis://u:1?s3cret@h":        "percent-encoded",
+		"redis://u:1#s3cret@h":        "percent-encoded",
+		"redis://u:1@s3cret/@h":       "percent-encoded",
+		"redis://u:s3cret%@h":         "percent-encoded",
+		"redis://u:s3cret@h:x":        "percent-encoded",
+	} {
+		eng, err := Open(t.Context(), rawURL)
+		switch {
+		case eng != nil || !errors.Is(err, ErrURL):
+			t.Errorf("%q: %v", rawURL, err)
+		case !strings.Contains(err.Error(), says):
+			t.Errorf("%q: %q, want %q", rawURL, err, says)
+		case strings.Contains(err.Error(), secret):
+			t.Errorf("%q: the secret is in the error: %q", rawURL, err)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for host, want := range map[string][]string{
+		"h":             {"h:1234"},
+		"h:5,i,1.2.3.4": {"h:5", "i:1234", "1.2.3.4:1234"},
+		"[::1]":         {"[::1]:1234"},
+		"[::1]:5,[::2]": {"[::1]:5", "[::2]:1234"},
+	} {
+		if got, err := addresses(&url.URL{Host: host}, "1234"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v", host, got, err)
+		}
+	}
+}
+
+func TestOpen_gives_up(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	for _, scheme := range []string{"redis", "rediss", "etcd", "etcds"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			rawURL := scheme + "://u:s3cret@" + silent.Addr().String()
+			gaveUp(t, t.Context(), rawURL, connectTimeout+time.Second)
+			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			gaveUp(t, soon, rawURL, time.Second)
+			gaveUp(t, t.Context(), scheme+"://u:s3cret@127.0.0.1:1", time.Second)
+		})
+	}
+}
+
+func gaveUp(t *testing.T, ctx context.Context, rawURL string, within time.Duration) {
+	t.Helper()
+	began := time.Now()
+	_, err := Open(ctx, rawURL)
+	if took := time.Since(began); took > within || !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("after %v: %v", took, err)
+	}
+	if strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error is %q", err)
+	}
+}

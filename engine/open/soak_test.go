@@ -1,0 +1,113 @@
+package open_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+const cycles = 100_000
+
+// soak locks and unlocks random names, and checks that the client keeps no
+// goroutine and no memory of it.
+func soak(t *testing.T, url string, ttl time.Duration, workers int) {
+	t.Helper()
+	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := func(n int) {
+		var left atomic.Int64
+		left.Store(int64(n))
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for left.Add(-1) >= 0 && !t.Failed() {
+					m := c.Mutex(fmt.Sprintf("soak/%d", rand.N(cycles)))
+					if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	measure := func() (goroutines int, heap uint64) {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the second frees what pools kept over the first
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc
+	}
+	round(cycles / 20) // pools and connections are there then
+	goroutines, heap := measure()
+	round(cycles)
+	after, grown := measure()
+	if after > goroutines {
+		t.Errorf("%d goroutines, %d before", after, goroutines)
+	}
+	if grown > heap+2<<20 {
+		t.Errorf("heap of %d KiB, %d before", grown>>10, heap>>10)
+	}
+	t.Logf("%d cycles: %d goroutines (%d before), heap %d KiB (%d before)", cycles, after, goroutines, grown>>10, heap>>10)
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingStaysInSQLite(t *testing.T) {
+	dir := t.TempDir()
+	url := "sqlite:" + filepath.Join(dir, "pawl.db")
+	soak(t, url, 30*time.Second, 8)
+	rows := sqliteRows(t, filepath.Join(dir, "pawl.db"))
+	if len(rows) > 0 {
+		t.Errorf("rows that stay: %v", rows)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "*", "*")); err != nil || len(files) > 0 {
+		t.Errorf("files that stay: %q, %v", files, err)
+	}
+}
+
+func TestNothingStaysInRedis(t *testing.T) {
+	addr := testservers.Redis(t).Addr
+	soak(t, redisURL(addr), 5*time.Second, 64) // which is how long the grace of a new server is
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	keys, err := raw.Do(t.Context(), raw.B().Keys().Pattern("*").Build()).AsStrSlice()
+	if err != nil || len(keys) != 1 || keys[0] != "pawl:boot" {
+		t.Errorf("keys that stay: %q, %v; only the boot mark is documented", keys, err)
+	}
+}
+
+func TestNothingStaysInEtcd(t *testing.T) {
+	addr := testservers.Etcd(t).Addr
+	soak(t, etcdURL(addr), 30*time.Second, 64)
+	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	keys, err := raw.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil || len(keys.Kvs) > 0 {
+		t.Errorf("keys that stay: %v, %v", keys, err)
+	}
+	leases, err := raw.Leases(t.Context())
+	if err != nil || len(leases.Leases) > 0 {
+		t.Errorf("leases that stay: %v, %v", leases, err)
+	}
+}
