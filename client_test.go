@@ -107,7 +107,8 @@ func TestNewUnavailable(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+		a, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil)
 		held := mustLock(t, t.Context(), a.Mutex("held"))
 		other := mustLock(t, t.Context(), b.Mutex("other"))
 		waiter := lockSoon(t.Context(), a.Mutex("other"))
@@ -129,6 +130,9 @@ func TestClose(t *testing.T) {
 		if n := waitersOf(t, eng, "other"); n != 0 {
 			t.Errorf("%d claims still wait", n)
 		}
+		if n := len(store.called(verbLeave)); n != 2 { // what it held and what it waited for
+			t.Errorf("%d claims were left", n)
+		}
 		if err := held.Unlock(t.Context()); err != nil {
 			t.Errorf("unlock of what Close released: %v", err)
 		}
@@ -141,6 +145,12 @@ func TestClose(t *testing.T) {
 			errOf(pawl.LockAll(t.Context(), a.Mutex("m"))),
 		} {
 			wantErr(t, err, pawl.ErrClosed)
+		}
+		for range 50 { // the choice between two ready channels is random
+			wantErr(t, errOf(a.Mutex("m").Lock(t.Context())), pawl.ErrClosed)
+		}
+		if n := len(store.called(verbOpen)); n != 1 {
+			t.Errorf("%d sessions were opened", n)
 		}
 		mustUnlock(t, pawl.Leases{after.lease, other})
 		wantFree(t, eng, "held")
@@ -200,6 +210,30 @@ func TestCloseDuringOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseWhileOpening: a session that is being opened is closed as well.
+func TestCloseWhileOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(func(ctx context.Context, do func(context.Context) error) error {
+			<-time.After(3 * time.Second) // whatever becomes of ctx
+			return do(context.WithoutCancel(ctx))
+		}, verbOpen)
+		eng.Expire(show(t, eng, "m").Claims[0].Session)
+		<-lease.Context().Done()
+		waiter := lockSoon(t.Context(), c.Mutex("m"))
+		pass(2 * time.Second)
+		if err := c.Close(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if opened, closed := len(store.called(verbOpen)), len(store.called(verbClose)); opened != 2 || closed != 2 {
+			t.Errorf("%d sessions were opened and %d closed", opened, closed)
+		}
+		wantErr(t, (<-waiter).err, pawl.ErrClosed)
+	})
 }
 
 // TestCloseRaces closes while others lock, from several goroutines: nothing may

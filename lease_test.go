@@ -84,6 +84,28 @@ func TestUnlockInTrouble(t *testing.T) {
 	}
 }
 
+// TestUnlockAcrossHeartbeat: a heartbeat that meets a release on its way does
+// not take it for a loss.
+func TestUnlockAcrossHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		ended := lease.Context()
+		pass(4500 * time.Millisecond)
+		store.set(repliesLate(time.Second), verbLeave)
+		time.AfterFunc(time.Millisecond, func() { // at the same time
+			if err := lease.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		mustUnlock(t, lease)
+		if renewed, left := len(store.called(verbRenew)), len(store.called(verbLeave)); renewed != 1 || left != 1 {
+			t.Fatalf("%d heartbeats, left %d times", renewed, left)
+		}
+		wantErr(t, context.Cause(ended), pawl.ErrClosed)
+	})
+}
+
 // TestUnlockWhileTheSessionIsLost: the store could not be told, and does by
 // itself what it was to be told.
 func TestUnlockWhileTheSessionIsLost(t *testing.T) {

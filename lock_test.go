@@ -40,7 +40,9 @@ func TestWaitEnds(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := memengine.New()
-				a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+				a := newClient(t, eng, nil)
+				b, store := newFaultyClient(t, eng, nil)
+				store.set(hangs, verbAwait) // as any wait does until its context ends
 				held := mustLock(t, t.Context(), a.Mutex("m"))
 				ctx, cancel := tc.ctx(t.Context())
 				defer cancel()
@@ -202,6 +204,22 @@ func TestTryLock(t *testing.T) {
 			t.Fatalf("token %v after %v, %v", lease.Token(), held.Token(), err)
 		}
 		mustUnlock(t, lease)
+	})
+}
+
+// TestTryLockUnavailable: it does not wait for the store either.
+func TestTryLockUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(fails, verbOpen, verbRenew)
+		<-lease.Context().Done()
+		start := time.Now()
+		_, err := c.Mutex("m").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it took %v", took)
+		}
 	})
 }
 

@@ -103,6 +103,19 @@ func TestLockAllTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustUnlock(t, held)
+
+		// Both sides of a name, with a reader there: the writing side comes
+		// first, for the reading one could not be upgraded.
+		reader := mustLock(t, t.Context(), c.RWMutex("m").RLocker())
+		time.AfterFunc(time.Minute, func() {
+			if err := reader.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		if held, err = pawl.LockAll(t.Context(), c.RWMutex("m").RLocker(), m); err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, held)
 	})
 }
 

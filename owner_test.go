@@ -49,6 +49,14 @@ func TestReentry(t *testing.T) {
 			t.Fatal(got.err)
 		}
 		mustUnlock(t, got.lease)
+
+		// Do makes an owner where there is none.
+		err = m.Do(t.Context(), func(ctx context.Context) error {
+			return rw.RLocker().Do(ctx, func(context.Context) error { return nil })
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 

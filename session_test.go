@@ -319,7 +319,7 @@ func TestHangingRenewal(t *testing.T) {
 	})
 }
 
-// TestBeliefCountsFromTheRequest: not from the reply.
+// TestBeliefCountsFromTheRequest: not from the reply. So do the heartbeats.
 func TestBeliefCountsFromTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -332,6 +332,37 @@ func TestBeliefCountsFromTheRequest(t *testing.T) {
 		pass(9 * time.Second) // renewed at 5 s, known at 8 s
 		if want := start.Add(19 * time.Second); !lease.ValidUntil().Equal(want) {
 			t.Errorf("valid until %v, want %v", lease.ValidUntil(), want)
+		}
+		pass(time.Minute)
+		for i, at := range store.called(verbRenew) {
+			if want := start.Add(time.Duration(i+1) * 5 * time.Second); !at.Equal(want) {
+				t.Fatalf("renewal %d at %v, want %v", i, at, want)
+			}
+		}
+	})
+}
+
+// TestLateReply: the reply to an earlier renewal does not shorten what a later
+// one has won.
+func TestLateReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		eng := memengine.New()
+		a, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), a.Mutex("m"))
+		mustLock(t, t.Context(), b.Mutex("taken"))
+		waiter := lockSoon(t.Context(), a.Mutex("taken"))
+		// Sent at 5 s, known at 9 s; one more, and then no more.
+		store.set(first(1, repliesLate(4*time.Second), first(1, nil, hangs)), verbRenew)
+		pass(6 * time.Second)
+		breakLock(t, eng, "taken") // the waiter finds out why, by a renewal
+		wantErr(t, (<-waiter).err, pawl.ErrNotAcquired)
+		for range 2 {
+			if want := start.Add(20 * time.Second); lease.ValidUntil().Before(want) {
+				t.Errorf("valid until %v, not before %v", lease.ValidUntil(), want)
+			}
+			pass(3*time.Second + time.Millisecond) // the late reply comes
 		}
 	})
 }
