@@ -25,3 +25,7 @@ func checkText(field, s string) error {
 	}
 	return nil
 }
+
+// CheckName returns nil if a lock can have this name, else an [ErrInvalid]
+// that says why not: to tell a user before the store is asked.
+func CheckName(name string) error { return checkText("name", name) }

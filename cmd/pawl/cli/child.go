@@ -1,0 +1,183 @@
+//go:build unix
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// child is the command while it runs.
+type child struct {
+	process *os.Process
+	group   int // that of the guard, which keeps the number from being used again
+	events  chan childEvent
+}
+
+// childEvent is a stop or, last, the end of the child.
+type childEvent struct {
+	status syscall.WaitStatus
+	err    error
+}
+
+// startChild starts the command. Its thread stays until the command has ended:
+// the kernel sends the parent-death signal when that thread ends.
+func startChild(cmd *exec.Cmd, group int) (*child, error) {
+	c := &child{group: group, events: make(chan childEvent)}
+	cmd.SysProcAttr = childAttr(group)
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		for err == nil {
+			var ev childEvent
+			_, ev.err = syscall.Wait4(cmd.Process.Pid, &ev.status, syscall.WUNTRACED, nil)
+			if ev.err == syscall.EINTR {
+				continue
+			}
+			c.events <- ev
+			if ev.err != nil || !ev.status.Stopped() {
+				return
+			}
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	c.process = cmd.Process
+	return c, nil
+}
+
+// signal sends to the group, and to the command also when it has left the
+// group, as interactive shells do.
+func (c *child) signal(sig syscall.Signal) {
+	syscall.Kill(-c.group, sig) //nolint:errcheck // who has gone needs no signal
+	if group, err := syscall.Getpgid(c.process.Pid); err == nil && group != c.group {
+		c.process.Signal(sig) //nolint:errcheck // likewise
+	}
+}
+
+// execute runs the command under the lock and returns its exit code as a shell
+// would.
+func (j *job) execute(path string) (code int, err error) {
+	if err := j.guard.ready(); err != nil {
+		return 0, fmt.Errorf("start the guard: %w", err)
+	}
+	cmd := exec.Command(path)
+	cmd.Args = j.command
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(),
+		"PAWL_NAME="+j.name, "PAWL_TOKEN="+j.lease.Token().String(), "PAWL_OWNER="+j.lease.Owner())
+	j.extend()
+	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
+		return 0, notRunnable(j.command[0], err)
+	}
+	j.guard.watch(j.child.process.Pid)
+	signal.Notify(j.signals, syscall.SIGTSTP, syscall.SIGCONT)
+	j.tty = openTerminal()
+	end := j.supervise()
+	j.tty.takeBack(end.status)
+	defer j.guard.end()
+	return j.result(end)
+}
+
+// supervise passes signals on and watches the lock until the child has ended.
+func (j *job) supervise() childEvent {
+	lost := j.lease.Context().Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case ev := <-j.child.events:
+			if ev.err != nil || !ev.status.Stopped() {
+				return ev
+			}
+			j.stopped(ev.status.StopSignal())
+		case sig := <-j.signals:
+			j.child.signal(sig.(syscall.Signal))
+		case <-lost:
+			lost = nil
+		case <-timer.C:
+		}
+		timer.Reset(j.check())
+	}
+}
+
+// lead is how long before the end of the lock the child must be dead: the
+// least that lets its death happen in time.
+func (j *job) lead() time.Duration { return min(100*time.Millisecond, j.ttl/20) }
+
+// extend tells the guard how long the lock is good, and returns it.
+func (j *job) extend() time.Time {
+	now := bootTime() // first: a pause between the two may only make it earlier
+	until := j.lease.ValidUntil()
+	j.guard.until(now + time.Until(until) - j.lead()/4)
+	return until
+}
+
+// check looks at the lock and says when to look again.
+func (j *job) check() time.Duration {
+	if j.lost == nil {
+		until := j.extend()
+		left := time.Until(until) - max(j.grace, j.lead())
+		switch err := j.lease.Err(); {
+		case err != nil:
+			j.terminate(err, until)
+		case left <= 0:
+			j.terminate(errors.New("the lock cannot be kept: no renewal reaches the store"), until)
+		default:
+			return min(left, j.ttl/10)
+		}
+	}
+	left := time.Until(j.killAt)
+	if left <= 0 {
+		j.child.signal(syscall.SIGKILL)
+		return j.ttl
+	}
+	return left
+}
+
+// terminate tells the child to end: the lock is lost, or will be.
+func (j *job) terminate(cause error, until time.Time) {
+	j.lost = cause
+	complain(os.Stderr, fmt.Errorf("%q: %w; stopping %s", j.name, cause, j.command[0]))
+	j.killAt = time.Now().Add(j.grace)
+	if latest := until.Add(-j.lead() / 2); latest.Before(j.killAt) {
+		j.killAt = latest
+	}
+	j.child.signal(syscall.SIGTERM)
+	j.child.signal(syscall.SIGCONT) // one that is stopped as well
+}
+
+// result makes an exit code of the end of the child. After a loss it waits for
+// what is left of the group, which was told to end too.
+func (j *job) result(end childEvent) (int, error) {
+	switch {
+	case end.err != nil:
+		return 0, fmt.Errorf("wait for %s: %w", j.command[0], end.err)
+	case j.lost != nil:
+		j.guard.standAside()
+		for time.Now().Before(j.killAt) && syscall.Kill(-j.child.group, 0) == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		syscall.Kill(-j.child.group, syscall.SIGKILL) //nolint:errcheck // there may be none
+		return exitLost, nil
+	case end.status.Signal() == syscall.SIGKILL && j.guard.fired(): // we were stopped or late
+		j.lost = fmt.Errorf("%q: %w: it was not renewed in time; %s was killed", j.name, pawl.ErrLost, j.command[0])
+		complain(os.Stderr, j.lost)
+		return exitLost, nil
+	case end.status.Signaled():
+		return exitSignal + int(end.status.Signal()), nil
+	}
+	return end.status.ExitStatus(), nil
+}

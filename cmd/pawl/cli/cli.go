@@ -1,0 +1,128 @@
+// Package cli is the pawl command: a file for each verb.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/open"
+)
+
+// Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are
+// those of sysexits.h, the others are what shells use.
+const (
+	exitUsage         = 64
+	exitUnavailable   = 69
+	exitInternal      = 70
+	exitLost          = 74
+	exitNotAcquired   = 75
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // and the number of the signal
+)
+
+// Main runs the command of this process and returns its exit code.
+func Main() int {
+	if len(os.Args) == 2 && os.Args[1] == guardVerb {
+		return guardMain()
+	}
+	err := newRoot().ExecuteContext(context.Background())
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) { // it is cobra's own
+		exit = &exitError{exitUsage, fmt.Errorf("%w (try: pawl help)", err)}
+	}
+	if exit.err != nil {
+		complain(os.Stderr, exit.err)
+	}
+	return exit.code
+}
+
+// complain prints an error as one line.
+func complain(w io.Writer, err error) {
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	fmt.Fprintln(w, "pawl: "+printable(text))
+}
+
+// exitError ends the command with a code. Without err there is nothing to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.err) }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// coded gives an error of a verb its exit code.
+func coded(err error) error {
+	var exit *exitError
+	if err == nil || errors.As(err, &exit) {
+		return err
+	}
+	code := exitInternal
+	for _, class := range []struct {
+		err  error
+		code int
+	}{
+		{pawl.ErrLost, exitLost},
+		{pawl.ErrNotAcquired, exitNotAcquired},
+		{pawl.ErrInvalid, exitUsage},
+		{pawl.ErrMismatch, exitUsage},
+		{pawl.ErrUnsupported, exitUsage},
+		{open.ErrURL, exitUsage},
+		{pawl.ErrUnavailable, exitUnavailable},
+	} {
+		if errors.Is(err, class.err) {
+			code = class.code
+			break
+		}
+	}
+	return &exitError{code, err}
+}
+
+// verb is what a cobra command runs.
+func verb(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error { return coded(run(cmd, args)) }
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pawl",
+		Short: "Distributed locks for any program",
+		Long: `pawl runs programs under locks that machines share, and shows and breaks locks.
+
+The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
+the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
+
+  sqlite:PATH                                   processes of one machine
+  redis://[USER:PASSWORD@]HOST[:PORT][/DB]      or rediss:// for TLS
+  etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
+
+Other users of the machine see arguments, but not variables: a URL with a
+password belongs into PAWL_STORE.
+
+Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
+"pawl help run" has those of run.`,
+		Args:          cobra.NoArgs,
+		RunE:          verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help)") }),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	s := &store{}
+	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
+	root.AddCommand(newRun(s), newLs(s), newShow(s), newBreak(s), newVersion())
+	return root
+}

@@ -1,0 +1,172 @@
+//go:build unix
+
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The guard is a second process that ends the command when pawl cannot: when
+// pawl is killed or stopped. It leads the process group in which the command
+// runs, so that killing that group can never hit another that got its number.
+// It ignores all signals that can be ignored, as the group gets them.
+
+// guardVerb makes a process the guard of the one that started it.
+const guardVerb = "__guard"
+
+// guard is the guard process as pawl sees it.
+type guard struct {
+	cmd    *exec.Cmd
+	orders *os.File
+	tells  *os.File // a byte when it is ready, another when it kills
+}
+
+func startGuard() (*guard, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	theirOrders, orders, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirOrders.Close()
+	tells, theirTells, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirTells.Close()
+	cmd := exec.Command(self, guardVerb)
+	cmd.Stdin, cmd.Stdout = theirOrders, theirTells
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &guard{cmd, orders, tells}, nil
+}
+
+// ready waits until the guard ignores signals and listens.
+func (g *guard) ready() error {
+	_, err := io.ReadFull(g.tells, make([]byte, 1))
+	return err
+}
+
+// fired reports whether the guard has killed the group.
+func (g *guard) fired() bool {
+	g.tells.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) //nolint:errcheck // pipes have deadlines
+	n, _ := g.tells.Read(make([]byte, 1))
+	return n == 1
+}
+
+func (g *guard) group() int { return g.cmd.Process.Pid }
+
+// until says when the lock ends, by bootTime.
+func (g *guard) until(end time.Duration) { g.order("until", int64(end)) }
+
+// watch says which process is the command, in case it leaves the group.
+func (g *guard) watch(pid int) { g.order("child", int64(pid)) }
+
+// standAside has the guard leave the group, so that the rest can be waited
+// for. It goes on to guard it.
+func (g *guard) standAside() { g.order("aside", 0) }
+
+// order never blocks for long: a guard that is stopped reads nothing.
+func (g *guard) order(verb string, n int64) {
+	g.orders.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // pipes have deadlines
+	fmt.Fprintln(g.orders, verb, n)
+}
+
+// end ends the guard and leaves its group alone.
+func (g *guard) end() {
+	g.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	g.cmd.Wait()         //nolint:errcheck // killed
+	g.orders.Close()
+	g.tells.Close()
+}
+
+// guardMain is the guard process.
+func guardMain() int {
+	group := os.Getpid()
+	if syscall.Getpgrp() != group {
+		return exitUsage // started by hand
+	}
+	signal.Ignore()
+	os.Stdout.WriteString("r") //nolint:errcheck // then pawl has ended, which the orders tell
+	orders := make(chan string)
+	go func() {
+		defer close(orders)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			orders <- in.Text()
+		}
+	}()
+	g := guarding{group: group, until: math.MaxInt64}
+	for {
+		// A timer stands still while the machine sleeps: look often.
+		left := min(g.until-bootTime(), time.Second)
+		select {
+		case order, alive := <-orders:
+			if alive {
+				g.obey(order)
+				continue
+			}
+		case <-time.After(left):
+			if bootTime() < g.until {
+				continue
+			}
+		}
+		g.kill()
+		return exitLost
+	}
+}
+
+// guarding is what the guard knows.
+type guarding struct {
+	group int
+	child *os.Process
+	until time.Duration
+}
+
+func (g *guarding) obey(order string) {
+	var verb string
+	var n int64
+	fmt.Sscan(order, &verb, &n) //nolint:errcheck // from ourselves
+	switch verb {
+	case "until":
+		g.until = time.Duration(n)
+	case "child":
+		g.child, _ = os.FindProcess(int(n)) // holds on to the process, not to its number
+	case "aside":
+		if parent, err := syscall.Getpgid(os.Getppid()); err == nil {
+			syscall.Setpgid(0, parent) //nolint:errcheck // then pawl waits longer
+		}
+	}
+}
+
+// kill ends the group, with the guard itself as long as it is in it.
+func (g *guarding) kill() {
+	os.Stdout.WriteString("k") //nolint:errcheck // pawl may have ended
+	if g.child != nil {
+		g.child.Kill() //nolint:errcheck // it may have ended
+	}
+	syscall.Kill(-g.group, syscall.SIGKILL) //nolint:errcheck // likewise
+}
+
+// bootTime is a clock that all processes share, that nobody sets, and that
+// counts while the machine sleeps.
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(bootClock, &ts); err != nil {
+		panic(err) // the clock exists
+	}
+	return time.Duration(ts.Nano())
+}

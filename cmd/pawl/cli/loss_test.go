@@ -1,0 +1,227 @@
+//go:build unix
+
+package cli
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+const lossTTL = 2 * time.Second
+
+// family is a command with a child of its own, both of which ignore what can
+// be ignored. It prints its process ids and its token.
+const family = `trap "" TERM HUP INT
+	(trap "" TERM HUP INT; while :; do sleep 1000; done) &
+	echo $$; echo $!; echo $PAWL_TOKEN; wait`
+
+type holder struct {
+	*process
+	pids  []int
+	token int
+}
+
+// holdAsFamily runs family under the lock.
+func holdAsFamily(t *testing.T, store, name string) holder {
+	t.Helper()
+	p := start(t, command(t, store, "run", "--ttl", lossTTL.String(), name, "--", "sh", "-c", family))
+	h := holder{process: p}
+	h.pids = []int{p.number(), p.number()}
+	h.token = p.number()
+	return h
+}
+
+// next waits for the lock in another process, whose command prints its token.
+func next(t *testing.T, store, name string) *process {
+	t.Helper()
+	p := start(t, command(t, store, "run", "--ttl", lossTTL.String(), name, "--", "sh", "-c", "echo $PAWL_TOKEN; exec sleep 1000"))
+	eventually(t, "it waits", func() bool { return states(t, store, name) == "granted waiting" })
+	return p
+}
+
+// expectDead fails the test if one of the family runs.
+func (h holder) expectDead() {
+	h.t.Helper()
+	for _, pid := range h.pids {
+		if runs(pid) {
+			h.t.Errorf("process %d runs while another has the lock", pid)
+		}
+	}
+}
+
+func TestRun_killed_takes_its_command_along(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		h := holdAsFamily(t, store, name)
+		p := next(t, store, name)
+		h.signal(syscall.SIGKILL)
+		killed := time.Now()
+		token := p.number()
+		h.expectDead()
+		if took := time.Since(killed); took > lossTTL+time.Second {
+			t.Errorf("the next one waited for %v", took)
+		}
+		if token <= h.token {
+			t.Errorf("token %d after %d", token, h.token)
+		}
+	})
+}
+
+func TestRun_frozen_does_not_keep_its_command(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		h := holdAsFamily(t, store, name)
+		p := next(t, store, name)
+		h.signal(syscall.SIGSTOP)
+		stopped := time.Now()
+		token := p.number()
+		h.expectDead()
+		if took := time.Since(stopped); took > lossTTL+time.Second {
+			t.Errorf("the next one waited for %v", took)
+		}
+		if token <= h.token {
+			t.Errorf("token %d after %d", token, h.token)
+		}
+		h.signal(syscall.SIGCONT)
+		if code := h.wait(); code != 74 {
+			t.Errorf("exit code %d", code)
+		}
+		complaint(t, h.errors(), "lost")
+	})
+}
+
+// The whole group of a run that is frozen: guard and command stand still, and
+// none of them goes on for long.
+func TestRun_frozen_with_all_its_group(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	h := holdAsFamily(t, store, "x")
+	group, err := syscall.Getpgid(h.pids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := next(t, store, "x")
+	h.signal(syscall.SIGSTOP)
+	if err := syscall.Kill(-group, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	p.number()
+	if err := syscall.Kill(-group, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command is dead", func() bool { return !runs(h.pids[0]) && !runs(h.pids[1]) })
+	h.signal(syscall.SIGCONT)
+	if code := h.wait(); code != 74 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A server that comes back empty gives nothing out until those it forgot have
+// ended.
+func TestRun_over_a_Redis_that_forgot(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	store := "redis://" + server.Addr
+	h := holdAsFamily(t, store, "x")
+	server.Kill()
+	server.Restart()
+	p := start(t, command(t, store, "run", "--ttl", lossTTL.String(), "x", "--", "sh", "-c", "echo $PAWL_TOKEN; exec sleep 1000"))
+	token := p.number()
+	h.expectDead()
+	if token <= h.token {
+		t.Errorf("token %d after %d", token, h.token)
+	}
+	if code := h.wait(); code != 74 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestRun_ends_the_command_before_the_lock_is_over(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	// The command says that it was told to end, and does not.
+	p := start(t, command(t, "redis://"+server.Addr, "run", "--ttl", "2s", "--grace", "500ms", "x", "--", "sh", "-c",
+		`exec 2>/dev/null; trap 'echo told' TERM; echo $$; while :; do sleep 0.02; done`))
+	pid := p.number()
+	server.Pause() // from now on nothing is renewed
+	paused := time.Now()
+	if line := p.line(); line != "told" {
+		t.Fatalf("line %q", line)
+	}
+	eventually(t, "the command is dead", func() bool { return !runs(pid) })
+	if took := time.Since(paused); took > 2*time.Second { // if the last renewal was just before the pause
+		t.Errorf("the command is dead after %v", took)
+	}
+	if code := p.wait(); code != 74 {
+		t.Errorf("exit code %d", code)
+	}
+	// The store does not answer to the release and the farewell.
+	if took := time.Since(paused); took > 2*time.Second+2*closeWithin {
+		t.Errorf("ended after %v", took)
+	}
+	complaint(t, p.errors(), `"x": the lock cannot be kept`)
+	server.Resume()
+}
+
+func TestRun_gives_all_of_the_group_its_grace(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	p := start(t, command(t, store, "run", "--ttl", "3s", "x", "--", "sh", "-c",
+		`(trap 'sleep 0.2; echo cleaned; exit' TERM; echo up; while :; do sleep 0.02; done) & wait`))
+	p.line()
+	want(t, 0, store, "break", "--yes", "x")
+	if line := p.line(); line != "cleaned" { // after the command itself has ended
+		t.Errorf("line %q", line)
+	}
+	if code := p.wait(); code != 74 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestRun_broken_stops_its_command(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		h := holdAsFamily(t, store, name)
+		stdout, stderr := want(t, 64, store, "break", name)
+		complaint(t, stderr, "--yes")
+		if !strings.HasPrefix(stdout, "would evict ") || !strings.Contains(stdout, ": sh (token ") {
+			t.Errorf("output %q", stdout)
+		}
+		stdout, _ = want(t, 0, store, "break", "--yes", name)
+		if !strings.HasPrefix(stdout, "evicted ") || !strings.Contains(stdout, "within a third of its TTL") {
+			t.Errorf("output %q", stdout)
+		}
+		if code := h.wait(); code != 74 {
+			t.Errorf("exit code %d", code)
+		}
+		h.expectDead()
+		complaint(t, h.errors(), "broken by an operator")
+		stdout, _ = want(t, 0, store, "break", "--yes", name)
+		if stdout != name+": nobody holds it\n" {
+			t.Errorf("output %q", stdout)
+		}
+	})
+}
+
+// A command that leaves the group, as an interactive shell does, is ended too.
+func TestRun_follows_a_command_that_leaves_its_group(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	for _, how := range []func(*process){
+		func(*process) { want(t, 0, store, "break", "--yes", "x") },
+		func(p *process) { p.signal(syscall.SIGSTOP) },
+	} {
+		p := start(t, command(t, store, "run", "--ttl", "1s", "x", "--", "setsid", "sh", "-c", "echo $$; exec sleep 1000"))
+		pid := p.number()
+		how(p)
+		eventually(t, "the command is dead", func() bool { return !runs(pid) })
+		p.signal(syscall.SIGCONT)
+		if code := p.wait(); code != 74 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}

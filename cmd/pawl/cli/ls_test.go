@@ -1,0 +1,90 @@
+//go:build unix
+
+package cli
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// matches fails the test unless the lines of text match the expressions, in
+// which a space is any number of them.
+func matches(t *testing.T, text string, lines ...string) {
+	t.Helper()
+	expression := "^" + strings.ReplaceAll(strings.Join(lines, "\n"), " ", " +") + "\n$"
+	if !regexp.MustCompile(expression).MatchString(text) {
+		t.Errorf("output is\n%swant\n%s", text, expression)
+	}
+}
+
+func TestLs(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		held(t, store, name+"/lock")
+		held(t, store, "--shared", name+"/many")
+		held(t, store, "--shared", name+"/many")
+		held(t, store, "-n", "3", name+"/pool")
+		held(t, store, name+"-other")
+		start(t, command(t, store, "run", name+"/lock", "--", "true"))
+		eventually(t, "one waits", func() bool { return states(t, store, name+"/lock") == "granted waiting" })
+
+		stdout, _ := want(t, 0, store, "ls", name+"/")
+		const tail = ` \d+ (-|[\d.]+m?s)`
+		matches(t, stdout,
+			`NAME KIND HELD WAITING HOLDER TOKEN AGE`,
+			name+`/lock lock 1 1 \S+ pid \d+: sh`+tail,
+			name+`/many lock 2 0 \S+ pid \d+: sh \(\+1\)`+tail,
+			name+`/pool semaphore of 3 1/3 0 \S+ pid \d+: sh`+tail)
+
+		stdout, _ = want(t, 0, store, "ls", "--json", name+"/")
+		var views []resourceView
+		for decoder := json.NewDecoder(strings.NewReader(stdout)); decoder.More(); {
+			var view resourceView
+			if err := decoder.Decode(&view); err != nil {
+				t.Fatalf("%v in %s", err, stdout)
+			}
+			views = append(views, view)
+		}
+		if len(views) != 3 || strings.Count(stdout, "\n") != 3 {
+			t.Fatalf("not one object a line: %s", stdout)
+		}
+		if v := views[0]; v.Name != name+"/lock" || len(v.Claims) != 2 || v.Claims[1].Place != 1 || v.Claims[1].Token != 0 {
+			t.Errorf("the first is %+v", v)
+		}
+		if v := views[2]; v.Kind != "semaphore" || v.Capacity != 3 || v.Claims[0].Weight != 1 {
+			t.Errorf("the third is %+v", v)
+		}
+	})
+}
+
+func TestLs_empty(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	stdout, _ := want(t, 0, store, "ls")
+	matches(t, stdout, `NAME KIND HELD WAITING HOLDER TOKEN AGE`)
+	if stdout, _ = want(t, 0, store, "ls", "--json"); stdout != "" {
+		t.Errorf("output %q", stdout)
+	}
+}
+
+func TestLs_watches_until_interrupted(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	held(t, store, "early")
+	p := start(t, command(t, store, "ls", "--watch"))
+	for _, begins := range []string{"NAME ", "early ", "NAME "} {
+		if line := p.line(); !strings.HasPrefix(line, begins) {
+			t.Errorf("line %q, want %q", line, begins)
+		}
+	}
+	held(t, store, "late")
+	for !strings.HasPrefix(p.line(), "late ") {
+	}
+	p.signal(syscall.SIGINT)
+	if code := p.wait(); code != 0 || p.errors() != "" {
+		t.Errorf("exit code %d, %q", code, p.errors())
+	}
+}

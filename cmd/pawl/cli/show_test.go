@@ -1,0 +1,56 @@
+//go:build unix
+
+package cli
+
+import (
+	"testing"
+)
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		held(t, store, name)
+		for i, flag := range []string{"--barge=false", "--shared"} {
+			start(t, command(t, store, "run", flag, name, "--", "true"))
+			eventually(t, "it waits", func() bool { return len(show(t, store, name).Claims) == i+2 })
+		}
+		stdout, _ := want(t, 0, store, "show", name)
+		const who, age = `\S+ pid \d+: `, ` (-|[\d.]+m?s)`
+		matches(t, stdout,
+			name+`: lock`,
+			`STATE PLACE WEIGHT LABEL OWNER TOKEN AGE`,
+			`granted - exclusive `+who+`sh \S+ \d+`+age,
+			`waiting 1 exclusive `+who+`true \S+ -`+age,
+			`waiting 2 shared `+who+`true \S+ -`+age)
+
+		claims := show(t, store, name).Claims
+		first, last := claims[0], claims[2]
+		if first.State != "granted" || first.Place != 0 || first.Token == 0 || first.Owner == "" || first.ID == "" || first.Session == "" {
+			t.Errorf("the first claim is %+v", first)
+		}
+		if last.State != "waiting" || last.Place != 2 || last.Token != 0 || last.Weight != 1 {
+			t.Errorf("the last claim is %+v", last)
+		}
+	})
+}
+
+func TestShow_of_nothing(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	stdout, _ := want(t, 0, store, "show", "free")
+	matches(t, stdout, "free: nobody holds it or waits for it")
+	stdout, _ = want(t, 0, store, "show", "--json", "free")
+	matches(t, stdout, `\{"name":"free",.*"claims":\[\]\}`)
+	for _, verb := range []string{"show", "break"} {
+		_, stderr := want(t, 64, store, verb, "a\nb")
+		complaint(t, stderr, "control character")
+		_, stderr = want(t, 64, store, verb)
+		complaint(t, stderr, "accepts 1 arg")
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	if got := printable("ä b\x1b[2J\u202e\n"); got != "ä b?[2J??" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,64 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// catchSignals takes over what is passed on to the command. What pawl was
+// started to ignore stays ignored, as nohup wants it. TSTP and CONT are added
+// when the command runs: before, pawl stops as any program does.
+func catchSignals() chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	for _, sig := range []os.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+	} {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	return signals
+}
+
+// interrupted is the cause of a context that a signal ended.
+type interrupted struct{ sig syscall.Signal }
+
+func (i interrupted) Error() string {
+	return fmt.Sprintf("ended by signal %d (%v)", i.code()-exitSignal, i.sig)
+}
+func (i interrupted) code() int { return exitSignal + int(i.sig) }
+
+// interruptible returns a context that a signal ends; a second one, for which
+// the store has no answer, ends the process. stop gives the signals back.
+func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case sig := <-j.signals:
+				in := interrupted{sig.(syscall.Signal)}
+				switch in.sig {
+				case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+					if ctx.Err() != nil {
+						os.Exit(in.code())
+					}
+					cancel(in)
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		<-ended
+		cancel(nil)
+	}
+}

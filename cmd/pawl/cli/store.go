@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/open"
+)
+
+const (
+	answerWithin = 10 * time.Second // how long a store may take for what needs no waiting
+	closeWithin  = time.Second      // and for the farewell
+)
+
+// store is which one the user wants.
+type store struct{ url string }
+
+// open connects to it. A store that is not named is a file of the user's.
+func (s *store) open(ctx context.Context) (engine.Engine, error) {
+	location := s.url
+	if location == "" {
+		location = os.Getenv("PAWL_STORE")
+	}
+	if location == "" {
+		path, err := defaultPath()
+		if err != nil {
+			return nil, err
+		}
+		location = "sqlite:" + (&url.URL{Path: path}).EscapedPath()
+	}
+	return open.Open(ctx, location)
+}
+
+// defaultPath is where the XDG base directory specification has state. The
+// engine creates it, for nobody else to read.
+func defaultPath() (string, error) {
+	state := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(state) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", &exitError{exitUsage, fmt.Errorf("no --store, no PAWL_STORE and no home folder for a SQLite file: %w", err)}
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(state, "pawl", "pawl.db"), nil
+}
+
+// within calls fn with the engine of the store.
+func (s *store) within(ctx context.Context, fn func(context.Context, engine.Engine) error) error {
+	eng, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer soon(func() { eng.Close() }) //nolint:errcheck // the process ends
+	return fn(ctx, eng)
+}
+
+// ask bounds what asks the store to answerWithin.
+func ask(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
+	defer cancel()
+	err := fn(ctx)
+	if err != nil && ctx.Err() != nil {
+		return engine.Unavailable("ask the store", context.Cause(ctx))
+	}
+	return err
+}
+
+// soon does what a silent store must not keep the process from ending for.
+func soon(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeWithin):
+	}
+}

@@ -1,0 +1,142 @@
+//go:build unix
+
+package cli
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+const secret = "s3cret"
+
+// refused fails the test unless pawl says in one line, without the secret, that
+// the store cannot be used.
+func refused(t *testing.T, store string, code int, says string) {
+	t.Helper()
+	for _, args := range [][]string{{"run", "x", "--", "true"}, {"ls"}} {
+		began := time.Now()
+		stdout, stderr := want(t, code, store, args...)
+		complaint(t, stderr, says)
+		if strings.Contains(stdout+stderr, secret) {
+			t.Errorf("%s: the secret is printed: %s", args[0], stderr)
+		}
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("%s took %v", args[0], took)
+		}
+	}
+}
+
+func TestStore_wrong_URL(t *testing.T) {
+	t.Parallel()
+	for url, says := range map[string]string{
+		"rediss3cret":                      "it has no scheme: known are etcd, etcds, memory, redis, rediss, sqlite",
+		"consul://u:s3cret@127.0.0.1":      `unknown scheme "consul": known are etcd,`,
+		"redis://u:s3cret@127.0.0.1?tls=1": `unknown parameter "tls": allowed is prefix`,
+		"etcd://u:s3cret@127.0.0.1/db":     "it has a path",
+		"redis://u:/s3cret@127.0.0.1":      "percent-encoded",
+		"redis://u:12#s3cret@127.0.0.1":    "percent-encoded",
+		"redis://u:p@s3cret/@127.0.0.1":    "percent-encoded",
+		"etcd://u:s3cret@127.0.0.1:1:2":    "is no host with a port",
+		"redis://u:s3cret@127.0.0.1:70000": `the port "70000" is not a number from 1 to 65535`,
+		"redis://u:s3cret@127.0.0.1/a":     `the database "a" is not a number`,
+		"sqlite:":                          "the path is missing",
+		"sqlite:x.db?mode=ro":              `unknown parameter "mode": none is allowed`,
+	} {
+		refused(t, url, 64, says)
+	}
+}
+
+func TestStore_flag_wins(t *testing.T) {
+	t.Parallel()
+	want(t, 0, "nonsense", "ls", "--store", sqliteStore(t))
+}
+
+func TestStore_down(t *testing.T) {
+	t.Parallel()
+	refused(t, "redis://u:s3cret@127.0.0.1:1", 69, "connect to redis at 127.0.0.1:1: store unavailable: dial tcp 127.0.0.1:1: connect: connection refused")
+	refused(t, "etcd://u:s3cret@127.0.0.1:1,localhost:1", 69, "connect to etcd at 127.0.0.1:1,localhost:1: store unavailable: dial tcp")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, "sqlite:"+file+"/pawl.db", 69, "not a directory")
+	if err := os.WriteFile(file, []byte(strings.Repeat("no database\n", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, "sqlite:"+file, 69, "file is not a database")
+}
+
+func TestStore_hangs(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	for _, scheme := range []string{"redis", "rediss", "etcd", "etcds"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			_, stderr := want(t, 69, scheme+"://u:s3cret@"+silent.Addr().String(), "ls")
+			complaint(t, stderr, "store unavailable: ")
+			if took := time.Since(began); took > 8*time.Second || strings.Contains(stderr, secret) {
+				t.Errorf("after %v: %s", took, stderr)
+			}
+		})
+	}
+}
+
+func TestStore_redis_with_password(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--requirepass", "the right one")
+	refused(t, "redis://:s3cret@"+server.Addr, 69, "WRONGPASS")
+	refused(t, "redis://u:s3cret@"+server.Addr, 69, "WRONGPASS")
+	refused(t, "redis://"+server.Addr, 69, "NOAUTH")
+	want(t, 0, "redis://:the%20right%20one@"+server.Addr+"/3", "run", "--ttl", "200ms", "x", "--", "true")
+}
+
+func TestStore_etcd_with_password(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	ctx := t.Context()
+	if _, err := admin.UserAdd(ctx, "root", "the right one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.UserGrantRole(ctx, "root", "root"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.AuthEnable(ctx); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, "etcd://root:s3cret@"+server.Addr, 69, "invalid user ID or password")
+	refused(t, "etcd://"+server.Addr, 69, "user name is empty")
+	want(t, 0, "etcd://root:the%20right%20one@"+server.Addr, "run", "x", "--", "true")
+}
+
+func TestStore_prefix_keeps_fleets_apart(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"redis", "etcd"} {
+		store := stores[kind](t)
+		for _, prefix := range []string{"one:", "two:"} { // Redis waits for one TTL where it finds nothing
+			want(t, 0, store+"?prefix="+prefix, "run", "--ttl", "1s", "x", "--", "true")
+		}
+		held(t, store+"?prefix=one:", "x")
+		want(t, 75, store+"?prefix=one:", "run", "--try", "x", "--", "true")
+		if is := states(t, store+"?prefix=two:", "x"); is != "" {
+			t.Errorf("%s: claims %s", kind, is)
+		}
+	}
+}

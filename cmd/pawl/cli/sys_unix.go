@@ -1,0 +1,17 @@
+//go:build unix && !linux
+
+package cli
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const bootClock = unix.CLOCK_MONOTONIC
+
+// childAttr puts the command into the group. That it dies with pawl is up to
+// the guard alone.
+func childAttr(group int) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pgid: group}
+}

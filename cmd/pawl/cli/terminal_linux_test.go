@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// screen is a terminal and what was written on it.
+type screen struct {
+	t      *testing.T
+	master *os.File
+
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// onTerminal starts a command as the session leader of a terminal of its own.
+func onTerminal(t *testing.T, cmd *exec.Cmd) *screen {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(master.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: 200}); err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{t: t, master: master}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for buffer := make([]byte, 4096); ; {
+			n, err := master.Read(buffer)
+			s.mu.Lock()
+			s.text.Write(buffer[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return // nobody has the terminal open any more
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait() //nolint:errcheck // killed
+		<-read
+		master.Close()
+	})
+	return s
+}
+
+func (s *screen) keys(text string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// sees waits for text on the screen, and returns all that is there.
+func (s *screen) sees(text string) string {
+	s.t.Helper()
+	var all string
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		s.mu.Lock()
+		all = s.text.String()
+		s.mu.Unlock()
+		if strings.Contains(all, text) {
+			return all
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%q is not on the screen: %q", text, all)
+		}
+	}
+}
+
+func TestRun_lets_the_command_read_the_terminal(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, sqliteStore(t), "run", "x", "--", "sh", "-c", `echo up; read line; echo "got $line"`)
+	s := onTerminal(t, cmd)
+	s.sees("up")
+	s.keys("some text\n")
+	s.sees("got some text")
+}
+
+// In a shell with job control: Ctrl-Z stops the command and pawl, fg continues
+// both, Ctrl-C ends them.
+func TestRun_on_a_terminal_is_a_job(t *testing.T) {
+	t.Parallel()
+	run := command(t, sqliteStore(t), "run", "--ttl", "30s", "x", "--", "sh", "-c",
+		`echo up; read a; echo "got $a"; read b; echo "also $b"; echo wait; sleep 1000`)
+	cmd := exec.Command("sh", append([]string{"-mc", `"$@"; echo "first $?"; fg; echo "second $?"
+		"$1" run x -- sh -c "echo again; sleep 1000"; echo "third $?"`, "sh"}, run.Args...)...)
+	cmd.Env = run.Env
+	s := onTerminal(t, cmd)
+	s.sees("up")
+	s.keys("one\n")
+	s.sees("got one")
+	s.keys("\x1a")      // Ctrl-Z
+	s.sees("first 149") // 128 + SIGTTIN
+	s.keys("two\n")
+	s.sees("also two")
+	s.sees("wait")
+	s.keys("\x03") // Ctrl-C
+	s.sees("second 130")
+	s.sees("again")
+	s.keys("\x03") // before the command has asked for the terminal
+	s.sees("third 130")
+}
+
+func TestRun_says_on_a_terminal_what_it_waits_for(t *testing.T) {
+	t.Parallel()
+	overStores(t, func(t *testing.T, store, name string) {
+		held(t, store, name)
+		p := start(t, command(t, store, "run", name, "--", "true"))
+		eventually(t, "one waits", func() bool { return states(t, store, name) == "granted waiting" })
+		s := onTerminal(t, command(t, store, "run", name, "--", "echo", "it runs"))
+		s.sees("; place 2 of 2")
+		p.signal(syscall.SIGINT)
+		text := s.sees("; place 1 of 1")
+		if want := fmt.Sprintf("\r\x1b[Kpawl: waiting for %q: held by ", name); !strings.Contains(text, want) {
+			t.Errorf("the screen has %q, want %q", text, want)
+		}
+		want(t, 0, store, "break", "--yes", name)
+		s.sees("\r\x1b[Kit runs")
+		if p.wait(); p.errors() != "" && strings.Contains(p.errors(), "held by") {
+			t.Errorf("without a terminal it says %q", p.errors())
+		}
+	})
+}

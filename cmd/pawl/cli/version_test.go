@@ -1,0 +1,32 @@
+//go:build unix
+
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	stdout, _ := want(t, 0, "", "version")
+	matches(t, stdout, `pawl \S+ \(go\S+, \w+/\w+\)`)
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if stdout, _ := want(t, 0, "", "completion", shell); !strings.Contains(stdout, "pawl") {
+			t.Errorf("%s: %q", shell, stdout)
+		}
+	}
+}
+
+func TestUnknownVerb(t *testing.T) {
+	t.Parallel()
+	_, stderr := want(t, 64, "", "lock")
+	complaint(t, stderr, `unknown command "lock"`)
+	_, stderr = want(t, 64, "")
+	complaint(t, stderr, "a verb is missing")
+	want(t, 64, "", guardVerb) // the guard, started by hand, does nothing
+}
