@@ -146,12 +146,11 @@ func (s *stepTaken) granted() (claims []queue.Claim) {
 	return claims
 }
 
-func holds(claims []queue.Claim, owner string) bool {
-	return slices.ContainsFunc(claims, func(c queue.Claim) bool { return c.Token != 0 && c.Owner == owner })
-}
+// own is what an owner holds.
+func own(claims []queue.Claim, owner string) int64 { return load(claims, "") - load(claims, owner) }
 
-// checkOrder: first come, first served. Only who holds already may pass those
-// that wait.
+// checkOrder: first come, first served. Only who holds as much already may pass
+// those that wait.
 func (s *stepTaken) checkOrder() {
 	s.t.Helper()
 	if s.after.Spec.Barging {
@@ -162,7 +161,7 @@ func (s *stepTaken) checkOrder() {
 			if c.ID == g.ID {
 				break
 			}
-			if c.Token == 0 && !holds(s.before.Claims, g.Owner) && !(g.ID == s.request.Claim.ID && holds(s.otherClaims(g.ID), g.Owner)) {
+			if c.Token == 0 && own(s.otherClaims(g.ID), g.Owner) < g.Weight {
 				s.fail("%s overtook %s", g.ID, c.ID)
 			}
 		}
@@ -251,8 +250,7 @@ func (s *stepTaken) checkNoLostWakeup() {
 		if c.Token != 0 {
 			continue
 		}
-		own := load(s.after.Claims, "") - load(s.after.Claims, c.Owner)
-		fits := own >= c.Weight || load(s.after.Claims, c.Owner)+c.Weight <= s.after.Spec.Capacity
+		fits := own(s.after.Claims, c.Owner) >= c.Weight || load(s.after.Claims, c.Owner)+c.Weight <= s.after.Spec.Capacity
 		if !fits {
 			delete(s.told, c.ID) // it is to be told again
 		}

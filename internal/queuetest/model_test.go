@@ -64,10 +64,10 @@ func (m *model) enter(r queue.Request) error {
 		return engine.ErrMismatch
 	}
 	c := &modelClaim{id: r.Claim.ID, owner: r.Claim.Owner, session: r.Claim.Session, weight: r.Claim.Weight}
-	holds := m.heaviest(c.owner) > 0
-	overtakes := m.spec.Barging || holds
+	holds := m.heaviest(c.owner)
+	overtakes := m.spec.Barging || holds >= c.weight
 	c.held = m.fits(c) && (overtakes || m.firstWaiting() == nil)
-	if !c.held && (holds || !r.Wait) {
+	if !c.held && (holds > 0 || !r.Wait) {
 		return engine.ErrBusy
 	}
 	m.claims = append(m.claims, c)

@@ -13,8 +13,9 @@ import (
 func TestMain(m *testing.M) {
 	// The defaults of the tester are made for slow code; flags given on the
 	// command line still win, for they are parsed later.
-	flag.Set("rapid.checks", "1000") //nolint:errcheck // the flag is there
-	flag.Set("rapid.steps", "60")    //nolint:errcheck
+	flag.Set("rapid.checks", "1000")     //nolint:errcheck // the flag is there
+	flag.Set("rapid.steps", "60")        //nolint:errcheck
+	flag.Set("rapid.nofailfile", "true") //nolint:errcheck // the seed is enough
 	os.Exit(m.Run())
 }
 
