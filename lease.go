@@ -144,6 +144,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	err := l.session.leave(l.session.round(), ctx, l.claim)
 	cause := ErrClosed
 	switch lost := context.Cause(l.session.life); {
+	case err != nil && errors.Is(lost, ErrClosed): // Close releases it, and says so if it cannot
+		err = nil
 	case errors.Is(err, engine.ErrGone):
 		cause = fmt.Errorf("%w: the store no longer had it at unlock", ErrLost)
 		err = cause

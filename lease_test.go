@@ -106,15 +106,15 @@ func TestUnlockAcrossHeartbeat(t *testing.T) {
 	})
 }
 
-// TestUnlockWhileTheSessionIsLost: the store could not be told, and does by
-// itself what it was to be told.
+// TestUnlockWhileTheSessionIsLost: the store could not be told while the lock
+// was held, and does by itself what it was to be told.
 func TestUnlockWhileTheSessionIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		c, store := newFaultyClient(t, eng, nil)
 		lease := mustLock(t, t.Context(), c.Mutex("m"))
 		store.set(hangs, verbLeave, verbRenew)
-		wantErr(t, lease.Unlock(t.Context()), pawl.ErrUnavailable)
+		wantErr(t, lease.Unlock(t.Context()), pawl.ErrLost)
 		pass(15 * time.Second)
 		wantFree(t, eng, "m")
 	})
