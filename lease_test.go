@@ -62,13 +62,15 @@ func TestUnlockOfTheLost(t *testing.T) {
 // TestUnlockInTrouble: it is bounded, says that the store could not be told,
 // and the heartbeat tells it.
 func TestUnlockInTrouble(t *testing.T) {
-	for name, f := range map[string]fault{"fail": fails, "hang": hangs, "lose reply": losesReply} {
+	for name, trouble := range map[string]fault{
+		"fail": first(2, fails, nil), "hang": first(1, hangs, nil),
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := memengine.New()
 				c, store := newFaultyClient(t, eng, nil)
 				lease := mustLock(t, t.Context(), c.Mutex("m"))
-				store.set(first(1, f, nil), verbLeave)
+				store.set(trouble, verbLeave)
 				start := time.Now()
 				wantErr(t, lease.Unlock(context.Background()), pawl.ErrUnavailable)
 				if took := time.Since(start); took > 15*time.Second {
@@ -78,6 +80,23 @@ func TestUnlockInTrouble(t *testing.T) {
 				mustUnlock(t, lease) // the second says nothing new
 				synctest.Wait()      // it is told at once, or with the next heartbeat
 				pass(5 * time.Second)
+				wantFree(t, eng, "m")
+			})
+		})
+	}
+}
+
+// TestUnlockAsksTwice: a connection that broke is often back at once, and a
+// request whose reply was lost was heard.
+func TestUnlockAsksTwice(t *testing.T) {
+	for name, f := range map[string]fault{"fail": fails, "lose reply": losesReply} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				lease := mustLock(t, t.Context(), c.Mutex("m"))
+				store.set(first(1, f, nil), verbLeave)
+				mustUnlock(t, lease)
 				wantFree(t, eng, "m")
 			})
 		})

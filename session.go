@@ -236,6 +236,14 @@ func (s *session) drop(l *Lease) {
 // by its session for ever.
 func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	err := s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID)
+	if errors.Is(err, engine.ErrUnavailable) && bound.Err() == nil {
+		// A connection that broke is often back at once. If the first request
+		// did arrive, the claim is gone now.
+		newBackoff(s.client.opts.TTL).sleep(bound, s.life)
+		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) {
+			return nil
+		}
+	}
 	if err != nil && !errors.Is(err, engine.ErrGone) {
 		s.orphan(claim)
 		return unavailable(bound, "leave", err)

@@ -52,9 +52,10 @@ type Options struct {
 
 // Engine is a Redis server. Create it with [New].
 type Engine struct {
-	client rueidis.Client
-	prefix string
-	ttl    atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
+	client          rueidis.Client
+	prefix          string // of every key and channel; the next two are keys
+	sessions, grace string
+	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
 
 	enter, leave, poll, show, put *script
 	session                       *rueidis.Lua
@@ -69,6 +70,7 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	if opts != nil && opts.Prefix != "" {
 		e.prefix = opts.Prefix
 	}
+	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script(enterLua), e.script(leaveLua), e.script(pollLua)
 	e.show, e.put = e.script(showLua), e.script(putLua)
 	return e
@@ -138,14 +140,23 @@ func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
 
 func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string) rueidis.RedisResult {
 	return e.session.Exec(ctx, e.client,
-		[]string{e.prefix + "sessions", e.prefix + "boot", e.prefix + "grace", e.prefix + "session:" + id},
+		[]string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + id},
 		[]string{id, strconv.FormatInt(ttl.Milliseconds(), 10), what})
 }
 
-// keys returns the keys of a resource, as the scripts want them.
-func (e *Engine) keys(name string) []string {
-	head := e.prefix + "{" + escape.Replace(name) + "}"
-	return append(make([]string, 0, 6), head, head+":c", head+":q", e.prefix+"sessions", e.prefix+"grace")
+// keys returns the keys of a resource, as the scripts want them, and one more
+// for Enter: the session's own.
+func (e *Engine) keys(name, session string) []string {
+	if strings.ContainsAny(name, "%{}") {
+		name = escape.Replace(name)
+	}
+	all := e.prefix + "{" + name + "}:c" + e.prefix + "{" + name + "}:q" // one allocation for three keys
+	claims, waiting := all[:len(all)/2], all[len(all)/2:]
+	keys := []string{claims[:len(claims)-2], claims, waiting, e.sessions, e.grace, session}
+	if session == "" {
+		return keys[:5]
+	}
+	return keys
 }
 
 var (
@@ -192,7 +203,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	reply, err := e.eval(ctx, e.show, e.keys(name)).ToArray()
+	reply, err := e.eval(ctx, e.show, e.keys(name, "")).ToArray()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
@@ -222,12 +233,12 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return r, nil
 }
 
-func formatSpec(s engine.Spec) string {
-	discipline := ":f"
+func appendSpec(b []byte, s engine.Spec) []byte {
+	b = strconv.AppendInt(append(append(b, s.Kind...), ':'), s.Capacity, 10)
 	if s.Barging {
-		discipline = ":b"
+		return append(b, ":b"...)
 	}
-	return string(s.Kind) + ":" + strconv.FormatInt(s.Capacity, 10) + discipline
+	return append(b, ":f"...)
 }
 
 func parseSpec(text string) engine.Spec {

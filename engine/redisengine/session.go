@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -31,8 +32,12 @@ type session struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
 
+	entering atomic.Int32 // Enters under way: the grant of one may overtake its reply
+	overtook atomic.Int32 // how many did
+
 	mu      sync.Mutex
-	waiting map[string]*waiter // by claim id
+	waiting map[string]*waiter     // by claim id
+	early   map[string]fence.Token // of claims that are entering
 }
 
 // waiter is a claim that may be told something: its token, or 0 to look.
@@ -44,7 +49,7 @@ type waiter struct {
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter), early: make(map[string]fence.Token)}
 	s.key = e.prefix + "session:" + s.id
 	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
 	for ttl := opts.TTL.Milliseconds(); ; {
@@ -117,6 +122,10 @@ func (s *session) receive(message string) {
 	token, _ := fence.ParseToken(number)
 	s.mu.Lock()
 	w := s.waiting[id]
+	if w == nil && s.entering.Load() > 0 {
+		s.early[id] = token
+		s.overtook.Add(1)
+	}
 	s.mu.Unlock()
 	switch {
 	case w != nil:
@@ -129,22 +138,18 @@ func (s *session) receive(message string) {
 // Enter implements [engine.Session].
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	wish := "0"
-	var w *waiter
-	if wait { // the grant may overtake the reply
+	if wait {
 		wish = "1"
-		w = s.await(c)
+		s.entering.Add(1)
+		defer s.entered()
 	}
-	claim := c.ID + us + formatSpec(c.Spec) + us + s.id + us + c.Owner + us + strconv.FormatInt(c.Weight, 10) + us + c.Label
-	reply, err := s.engine.eval(ctx, s.engine.enter, append(s.engine.keys(c.Resource), s.key), claim, wish, s.keep).ToMessage()
+	reply, err := s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), s.record(c), wish, s.keep).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "enter", err)
 	}
 	if reply.IsArray() {
-		w.look = s.look(reply.ToArray())
+		s.await(c).look = s.look(reply.ToArray())
 		return engine.Grant{}, nil
-	}
-	if wait {
-		s.forget(c.ID)
 	}
 	if reply.IsString() {
 		is, _ := reply.ToString()
@@ -164,6 +169,15 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	}
 }
 
+// record is a claim as the scripts want it.
+func (s *session) record(c *engine.Claim) string {
+	b := appendSpec(append(append(make([]byte, 0, 256), c.ID...), us...), c.Spec)
+	b = append(append(append(append(append(b, us...), s.id...), us...), c.Owner...), us...)
+	b = strconv.AppendInt(b, c.Weight, 10)
+	return string(append(append(b, us...), c.Label...))
+}
+
+// await returns what a waiting claim is told by, with a grant that came early.
 func (s *session) await(c *engine.Claim) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +186,25 @@ func (s *session) await(c *engine.Claim) *waiter {
 		w = &waiter{resource: c.Resource, news: make(chan fence.Token, 1)}
 		s.waiting[c.ID] = w
 	}
+	if token, ok := s.early[c.ID]; ok {
+		delete(s.early, c.ID)
+		w.tell(token)
+	}
 	return w
+}
+
+// entered ends an Enter. The grants that came early and that nobody wants are
+// forgotten with the last one.
+func (s *session) entered() {
+	if s.entering.Add(-1) > 0 || s.overtook.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.entering.Load() == 0 {
+		clear(s.early)
+		s.overtook.Store(0)
+	}
 }
 
 func (s *session) forget(id string) {
@@ -210,7 +242,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
-	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource), c.ID, s.keep).ToMessage()
+	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "await", err)
 	}
@@ -241,7 +273,7 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	s.forget(claim)
-	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource), "T"+claim+us, us+s.id+us, s.keep).AsInt64()
+	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource, ""), "T"+claim+us, us+s.id+us, s.keep).AsInt64()
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -259,13 +291,13 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	}
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.client.B().Evalsha().Sha1(s.engine.poll.sha).Numkeys(5).Key(s.engine.keys(c.Resource)...).
+		polls[i] = s.engine.client.B().Evalsha().Sha1(s.engine.poll.sha).Numkeys(5).Key(s.engine.keys(c.Resource, "")...).
 			Arg(c.ID, s.keep).Build()
 	}
 	var gone []*engine.Claim
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
 		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
-			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource), held[i].ID, s.keep)
+			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep)
 		}
 		token, err := result.AsInt64()
 		if err != nil {
