@@ -82,7 +82,7 @@ func (j *job) execute(path string) (code int, err error) {
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
 		return 0, notRunnable(j.command[0], err)
 	}
-	j.guard.watch(j.child.process.Pid)
+	j.guard.watch(j.child.process.Pid) // until then the guard knows of the group alone
 	signal.Notify(j.signals, syscall.SIGTSTP, syscall.SIGCONT)
 	j.tty = openTerminal()
 	end := j.supervise()

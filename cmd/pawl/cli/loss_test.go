@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-const lossTTL = 2 * time.Second
+const lossTTL = 3 * time.Second
 
 // family is a command with a child of its own, both of which ignore what can
 // be ignored. It prints its process ids and its token.
@@ -90,7 +91,7 @@ func TestRun_frozen_does_not_keep_its_command(t *testing.T) {
 		if code := h.wait(); code != 74 {
 			t.Errorf("exit code %d", code)
 		}
-		complaint(t, h.errors(), "lost")
+		complaint(t, h.errors(), strconv.Quote(name)) // and why
 	})
 }
 
@@ -211,17 +212,32 @@ func TestRun_broken_stops_its_command(t *testing.T) {
 func TestRun_follows_a_command_that_leaves_its_group(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
-	for _, how := range []func(*process){
-		func(*process) { want(t, 0, store, "break", "--yes", "x") },
-		func(p *process) { p.signal(syscall.SIGSTOP) },
-	} {
-		p := start(t, command(t, store, "run", "--ttl", "1s", "x", "--", "setsid", "sh", "-c", "echo $$; exec sleep 1000"))
-		pid := p.number()
-		how(p)
-		eventually(t, "the command is dead", func() bool { return !runs(pid) })
-		p.signal(syscall.SIGCONT)
+	leave := func() (p *process, pid int) {
+		p = start(t, command(t, store, "run", "--ttl", "1s", "x", "--", "setsid", "sh", "-c",
+			`trap "echo told" USR1; echo $$; while :; do sleep 0.02; done`))
+		pid = p.number()
+		p.signal(syscall.SIGUSR1) // passed on once the guard knows of the command
+		if line := p.line(); line != "told" {
+			t.Fatalf("line %q", line)
+		}
+		return p, pid
+	}
+	ended := func(p *process, pid int) {
+		t.Helper()
 		if code := p.wait(); code != 74 {
 			t.Errorf("exit code %d", code)
 		}
+		if runs(pid) {
+			t.Error("the command runs")
+		}
 	}
+	p, pid := leave()
+	want(t, 0, store, "break", "--yes", "x")
+	ended(p, pid)
+
+	p, pid = leave()
+	p.signal(syscall.SIGSTOP)
+	eventually(t, "the command is dead", func() bool { return !runs(pid) })
+	p.signal(syscall.SIGCONT)
+	ended(p, pid)
 }
