@@ -1,0 +1,90 @@
+// Package pawl is for locks between goroutines, processes and machines, over a
+// store that is there already: a file, Redis, etcd, or memory for tests.
+//
+//	client, err := pawl.New(ctx, eng, nil) // eng from one of the engine packages
+//	if err != nil { ... }
+//	defer client.Close(context.Background())
+//
+//	err = client.Mutex("order/42").Do(ctx, func(ctx context.Context) error {
+//		... // ctx ends when the lock is lost
+//	})
+//
+// A [Client] keeps one session alive in the store, whatever it holds. [Mutex],
+// [RWMutex] and [Semaphore] are descriptions: making one does no I/O, and any
+// number of them may exist. What is held is a [Lease]. [LockAll] takes several
+// locks or none. All of them work the same on every store; what a store promises
+// is in its engine.Caps.
+//
+// # Waiting
+//
+// Locks are first come, first served, also between machines: a release hands the
+// lock to the first that waits, in the same step of the store, and wakes no one
+// else. A writer is not starved by readers, nor a request for many permits by
+// those for few. Who waits is alive or is skipped: its place lives as long as its
+// session. [LockOptions].Barging trades the order for throughput.
+//
+// The context given to Lock bounds the waiting only. When it ends, the claim is
+// withdrawn, or given back if its grant was on the way.
+//
+// # Holding, and the trust window
+//
+// The store frees what a client holds one TTL after it last heard of it. The
+// client renews each TTL/3 and counts more strictly: it believes until
+//
+//	start of its last successful renewal + TTL - margin
+//
+// where the margin is a tenth of the TTL and at most a second. The store counts
+// from when it handled that renewal, which is later. So the belief ends first,
+// whatever the network does, as long as the two clocks run at rates that differ by
+// less than the margin; that they show the same time does not matter. At that
+// instant [Lease.Context] ends with the cause [ErrLost], and the holder has the
+// margin to stop before the store can give the lock to another. Renewals that fail
+// are repeated until then, and lose nothing. When the store itself says that the
+// lock is gone, because an operator broke it or it forgot, the context ends at
+// once, but another may have it already.
+//
+// A machine that sleeps runs nothing, so nothing can be told in time. After it
+// wakes [Lease.Err] knows at once where the system has a clock that counts sleep
+// (Linux), and the context ends with the next heartbeat at the latest.
+//
+// # What a lock cannot do
+//
+// A lock does not stop anybody. Code that ignores its context, a process that is
+// frozen between a check and a write, a request that is still on its way: all of
+// them may act on what another holds by then, with this or any other lock service.
+// Where that would do harm, let the protected thing refuse it:
+//
+//	UPDATE orders SET ..., token = $1 WHERE id = 42 AND token <= $1
+//
+// with [Lease.Token], the fencing token. A later grant of a name has a larger one,
+// also after release, crash and restart. It is the same for the re-entries of one
+// owner. Readers, and holders of permits, hold beside one another, so their tokens
+// do not fence them from one another.
+//
+// A store that loses what it has confirmed loses locks, too. An engine that may
+// meet that says so: Redis in a failover may forget the last grants.
+//
+// # Owners
+//
+// Go has no thread identity, so re-entry has to be said: [Mutex.Do] and [Lease.Context]
+// give a context that carries the owner, and locking with it what its owner holds
+// succeeds at once and shares the grant, also the reading side of what is held for
+// writing. See [WithOwner].
+//
+// # Errors
+//
+// Test them with errors.Is. [ErrNotAcquired]: it is held by others, and matches
+// the context's error when that ended the wait. [ErrLost]: it was held and no
+// longer is. [ErrUnavailable]: the store did not answer, which says nothing about
+// the lock; a wait that its context ended meanwhile matches both. [ErrMismatch]:
+// the name is in use as something else. [ErrInvalid] names what is out of range.
+// [ErrClosed]: the client was closed or the lease released.
+//
+// A lock that could not be released, for the store did not answer, is released by
+// a later heartbeat, and in any case by the end of the session.
+//
+// # Testing
+//
+// Code that uses pawl is tested with package memengine, which needs no server and
+// runs under testing/synctest: hours of waiting take no time there.
+package pawl
