@@ -1,0 +1,365 @@
+package pawl_test
+
+import (
+	"bufio"
+	"bytes"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/pawl-go/pawl"
+
+// importRule says what the packages that match pkg may import besides the
+// standard library: packages of this module by their path in it, and modules of
+// others by prefix. The first rule that matches a package holds for it.
+type importRule struct {
+	pkg    string
+	ours   []string
+	theirs []string
+	why    string
+}
+
+var engineParts = []string{"engine", "engine/queue", "fence"}
+
+var importRules = []importRule{
+	{"fence", nil, nil,
+		"a protected resource imports it, and it alone, to refuse old tokens"},
+	{"engine", []string{"fence"}, nil,
+		"the seam is the contract: who writes an engine needs nothing else"},
+	{"engine/queue", []string{"engine", "fence"}, nil,
+		"the rules are pure: they know no store"},
+	{"engine/memengine", engineParts, nil,
+		"the reference brings no module into the tests of its users"},
+	{"engine/redisengine", engineParts, []string{"github.com/redis/rueidis"},
+		"an engine knows its own client only, never the root or another engine"},
+	{"engine/etcdengine", engineParts, []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
+		"as above; grpc is how its client tells errors"},
+	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
+		[]string{"github.com/ncruces/go-sqlite3", "github.com/fsnotify/fsnotify", "golang.org/x/sys"},
+		"as above; the file tells by its events that it changed"},
+	{"engine/open", []string{"engine", "engine/*engine", "fence"}, []string{"*"},
+		"it makes every engine, and the client of each, from a URL"},
+	{"engine/*engine", append(slices.Clone(engineParts), "internal/sqlengine"), []string{"*"},
+		"an engine knows its own client only, never the root or another engine"},
+	{".", []string{"engine", "fence"}, nil,
+		"who uses pawl gets no module but pawl, and no store but the chosen one"},
+	{"enginetest", []string{".", "engine", "fence"}, nil,
+		"others prove engines of theirs with it: it brings no store of ours"},
+	{"cmd/pawl", []string{"cmd/pawl/cli"}, nil,
+		"main is a door: what a command does is tested as a library"},
+	{"cmd/pawl/cli", []string{".", "engine", "engine/open", "fence"}, []string{"github.com/spf13/cobra", "golang.org/x/sys"},
+		"the command sees stores through the URL only, as its users do"},
+	{"internal/testservers", nil, []string{"*"},
+		"it starts servers and knows nothing of pawl"},
+	{"*", []string{"*"}, []string{"*"}, "no rule"},
+}
+
+// testLibraries are never linked into what users build.
+var testLibraries = []string{
+	"pgregory.net/rapid", "github.com/Shopify/toxiproxy", "go.uber.org/goleak", "github.com/anishathalye/porcupine",
+}
+
+// engineLines is what an engine has at most: code, without comments and tests.
+// Those named have more, and may have less only.
+const engineLines = 420
+
+var largerEngines = map[string]int{"redisengine": 600, "etcdengine": 720, "sqliteengine": 840}
+
+// goFile is a file of the module, whatever system it is for.
+type goFile struct {
+	name string // slash-separated, from the root of the module
+	pkg  string // its folder
+	test bool
+	ast  *ast.File
+	fset *token.FileSet
+	text []byte
+}
+
+func (f *goFile) generated() bool { return ast.IsGenerated(f.ast) }
+
+// goFiles parses every file of the module, but not of modules nested in it.
+func goFiles(t *testing.T) (files []*goFile) {
+	t.Helper()
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != ".":
+			if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		case !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		files = append(files, &goFile{name, path.Dir(name), strings.HasSuffix(name, "_test.go"), file, fset, text})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// matches reports whether one of the patterns is the name or, with a star, its
+// shape. A lone star is everything.
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return p == "*" || err == nil && ok
+	})
+}
+
+func ruleFor(pkg string) importRule {
+	return importRules[slices.IndexFunc(importRules, func(r importRule) bool { return matches([]string{r.pkg}, pkg) })]
+}
+
+// TestImports holds who may know whom.
+func TestImports(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		rule := ruleFor(f.pkg)
+		for _, spec := range f.ast.Imports {
+			imp := strings.Trim(spec.Path.Value, `"`)
+			ours, isOurs := cutModule(imp)
+			allowed := matches(rule.theirs, "*") && isTheirs(imp) ||
+				slices.ContainsFunc(rule.theirs, func(m string) bool { return strings.HasPrefix(imp, m) })
+			switch {
+			case isOurs && !matches(rule.ours, ours):
+				t.Errorf("%s imports %s: %s", f.name, ours, rule.why)
+			case isTheirs(imp) && !allowed:
+				t.Errorf("%s imports %s: %s", f.name, imp, rule.why)
+			case ours == "internal/testservers":
+				t.Errorf("%s imports %s, which is for tests", f.name, ours)
+			}
+		}
+	}
+}
+
+// cutModule returns the path of a package in this module, if it is of it.
+func cutModule(imp string) (string, bool) {
+	if imp == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imp, module+"/")
+}
+
+// isTheirs reports whether a package is of a module of others: only the paths
+// of the standard library have no dot in their first part.
+func isTheirs(imp string) bool {
+	first, _, _ := strings.Cut(imp, "/")
+	_, ours := cutModule(imp)
+	return !ours && strings.Contains(first, ".")
+}
+
+// TestTestLibraries: what tests need is not linked into what users build; and
+// the tests of what every user imports need nothing, for modules that they need
+// land in the go.sum of that user.
+func TestTestLibraries(t *testing.T) {
+	bare := []string{".", "fence", "engine", "engine/queue", "engine/memengine", "enginetest"}
+	for _, f := range goFiles(t) {
+		for _, spec := range f.ast.Imports {
+			imp := strings.Trim(spec.Path.Value, `"`)
+			isTest := slices.ContainsFunc(testLibraries, func(lib string) bool { return strings.HasPrefix(imp, lib) })
+			if isTest && !f.test && f.pkg != "internal/testservers" {
+				t.Errorf("%s links %s into what users build", f.name, imp)
+			}
+			if f.test && slices.Contains(bare, f.pkg) && (isTheirs(imp) || imp == module+"/internal/testservers") {
+				t.Errorf("%s brings %s to every user's go.sum", f.name, imp)
+			}
+		}
+	}
+}
+
+// TestSizes: what fits in a head.
+func TestSizes(t *testing.T) {
+	engines := make(map[string]int)
+	for _, f := range goFiles(t) {
+		if f.generated() {
+			continue
+		}
+		if n := bytes.Count(f.text, []byte("\n")); n > 500 {
+			t.Errorf("%s has %d lines, more than 500", f.name, n)
+		}
+		if ok, _ := path.Match("engine/*engine", f.pkg); ok && !f.test {
+			engines[path.Base(f.pkg)] += codeLines(f.text)
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if n := f.lines(d); ok && n > 60 {
+				t.Errorf("%s: %s has %d lines, more than a screen", f.name, fn.Name, n)
+			}
+		}
+	}
+	for name, n := range engines {
+		if most := max(engineLines, largerEngines[name]); n > most {
+			t.Errorf("%s has %d lines of code, more than %d", name, n, most)
+		}
+	}
+}
+
+func (f *goFile) lines(n ast.Node) int {
+	return f.fset.Position(n.End()).Line - f.fset.Position(n.Pos()).Line + 1
+}
+
+// codeLines counts the lines that are neither blank nor only a comment.
+func codeLines(text []byte) (n int) {
+	for scan := bufio.NewScanner(bytes.NewReader(text)); scan.Scan(); {
+		if line := strings.TrimSpace(scan.Text()); line != "" && !strings.HasPrefix(line, "//") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPackageNames: a name says what is in it.
+func TestPackageNames(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if name := f.ast.Name.Name; slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc"}, name) {
+			t.Errorf("%s is of package %s", f.name, name)
+		}
+	}
+}
+
+// TestNoSleep: a test waits for what it needs, not for a while. A pause inside
+// a loop that looks again is no such thing.
+func TestNoSleep(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if !f.test {
+			continue
+		}
+		var loops []ast.Node
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			for len(loops) > 0 && n != nil && n.Pos() >= loops[len(loops)-1].End() {
+				loops = loops[:len(loops)-1]
+			}
+			switch n := n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				loops = append(loops, n)
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && n.Sel.Name == "Sleep" && len(loops) == 0 {
+					t.Errorf("%s sleeps", f.fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestExports: what is exported is documented, and the root has no more than a
+// user can learn.
+func TestExports(t *testing.T) {
+	packages := make(map[string][]*goFile)
+	for _, f := range goFiles(t) {
+		if !f.test && f.ast.Name.Name != "main" {
+			packages[f.pkg] = append(packages[f.pkg], f)
+		}
+	}
+	for pkg, files := range packages {
+		var parsed []*ast.File
+		for _, f := range files {
+			parsed = append(parsed, f.ast)
+		}
+		p, err := doc.NewFromFiles(files[0].fset, parsed, path.Join(module, pkg), doc.PreserveAST)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Doc == "" {
+			t.Errorf("package %s is not documented", pkg)
+		}
+		exports := &exports{t: t, pkg: pkg}
+		exports.packageLevel(p)
+		if pkg == "." && exports.n > 80 {
+			t.Errorf("the root exports %d symbols, more than 80", exports.n)
+		}
+	}
+}
+
+// exports counts what a package exports and asks for its documentation.
+type exports struct {
+	t   *testing.T
+	pkg string
+	n   int
+}
+
+func (e *exports) packageLevel(p *doc.Package) {
+	e.values(p.Consts)
+	e.values(p.Vars)
+	e.funcs("", p.Funcs)
+	for _, typ := range p.Types {
+		if !ast.IsExported(typ.Name) {
+			continue
+		}
+		e.symbol(typ.Name, typ.Doc)
+		e.values(typ.Consts)
+		e.values(typ.Vars)
+		e.funcs("", typ.Funcs)
+		e.funcs(typ.Name+".", typ.Methods)
+		e.methods(typ)
+	}
+}
+
+func (e *exports) symbol(name, text string) {
+	e.n++
+	if strings.TrimSpace(text) == "" {
+		e.t.Errorf("%s: %s is not documented", e.pkg, name)
+	}
+}
+
+func (e *exports) funcs(prefix string, funcs []*doc.Func) {
+	for _, f := range funcs {
+		if ast.IsExported(f.Name) {
+			e.symbol(prefix+f.Name, f.Doc)
+		}
+	}
+}
+
+// values asks each constant or variable for its own words, or a group for some.
+func (e *exports) values(values []*doc.Value) {
+	for _, v := range values {
+		for _, s := range v.Decl.Specs {
+			spec := s.(*ast.ValueSpec)
+			for _, name := range spec.Names {
+				if ast.IsExported(name.Name) {
+					e.symbol(name.Name, v.Doc+spec.Doc.Text()+spec.Comment.Text())
+				}
+			}
+		}
+	}
+}
+
+// methods asks those of an interface.
+func (e *exports) methods(typ *doc.Type) {
+	iface, ok := typ.Decl.Specs[0].(*ast.TypeSpec).Type.(*ast.InterfaceType)
+	if !ok {
+		return
+	}
+	for _, m := range iface.Methods.List {
+		for _, name := range m.Names {
+			if ast.IsExported(name.Name) {
+				e.symbol(typ.Name+"."+name.Name, m.Doc.Text())
+			}
+		}
+	}
+}
