@@ -15,7 +15,7 @@ import (
 
 func work(_ context.Context, token fence.Token) { fmt.Println("at work with token", token) }
 
-func Example() {
+func Example_readme() {
 	ctx := context.Background()
 	store := memengine.New() // for more than one process: sqliteengine, redisengine, etcdengine
 	client, err := pawl.New(ctx, store, nil)
@@ -59,10 +59,10 @@ func TestReadmeExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(source), "func Example() {\n")
+	_, body, _ := strings.Cut(string(source), "func Example_readme() {\n")
 	body, _, found := strings.Cut(body, "\t// Output:\n")
 	if !found {
-		t.Fatal("readme_test.go has no Example with an output")
+		t.Fatal("readme_test.go has no Example_readme with an output")
 	}
 	want := strings.TrimPrefix(strings.ReplaceAll(body, "\n\t", "\n"), "\t")
 	_, shown, _ := strings.Cut(string(readme), "<!-- example -->\n```go\n")
@@ -71,6 +71,6 @@ func TestReadmeExample(t *testing.T) {
 		t.Fatal("README.md has no block between <!-- example --> and <!-- /example -->")
 	}
 	if shown != want {
-		t.Errorf("README.md differs from the Example in readme_test.go, which is\n%s", want)
+		t.Errorf("README.md differs from Example_readme, which is\n%s", want)
 	}
 }

@@ -375,7 +375,7 @@ func BenchmarkHandoff(b *testing.B) {
 				c := claim1(b, fair, all, "")
 				grant, err := s.Enter(ctx, c, true)
 				if err == nil && !grant.Held() {
-					if grant, err = s.Await(ctx, c); err == nil {
+					if _, err = s.Await(ctx, c); err == nil {
 						mu.Lock()
 						took = append(took, time.Since(start)-time.Duration(left.Load()))
 						mu.Unlock()

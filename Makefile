@@ -1,0 +1,44 @@
+# What a contributor needs. The only prerequisites are Go, git, make and a
+# package manager: `make setup` installs the servers that the tests start.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test bench lint fuzz cover
+
+# The race detector needs a C compiler, and cgo where the environment turned
+# it off.
+RACE := CGO_ENABLED=1 go
+
+# Test binaries run one at a time: they start real servers, stop and freeze
+# processes and measure how long things take, which two at once on two cores
+# would disturb. Inside a binary tests run in parallel.
+TEST := $(RACE) test -race -p 1 -timeout 15m
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install redis-server, etcd and a C compiler where they are missing
+	@scripts/setup
+
+# vet in race mode compiles what the tests need, on all cores.
+check: setup
+	@files=$$(gofmt -l .) || exit; if [ -n "$$files" ]; then echo "not formatted (gofmt -w):"; echo "$$files"; exit 1; fi
+	$(RACE) vet -race ./...
+
+test: check ## Run all tests, with the race detector, against real servers
+	$(TEST) ./...
+
+bench: setup ## Run the benchmarks, each beside its floor
+	go test -run '^$$' -bench . ./bench
+
+lint: ## Run golangci-lint
+	@command -v golangci-lint >/dev/null || { echo "golangci-lint 2 is not installed: https://golangci-lint.run/docs/welcome/install/"; exit 1; }
+	golangci-lint run
+
+fuzz: ## Fuzz the queue for 30 seconds
+	go test -run '^$$' -fuzz '^FuzzApply$$' -fuzztime 30s ./internal/queuetest
+
+cover: setup ## Run all tests and say which code they did not reach
+	@mkdir -p .cache
+	$(TEST) -coverpkg ./... -coverprofile .cache/cover.out ./...
+	go tool cover -func .cache/cover.out | tail -1
+	@echo "by line: go tool cover -html .cache/cover.out"
