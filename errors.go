@@ -12,7 +12,8 @@ import (
 var (
 	// ErrNotAcquired says that the lock is held by others: it was contended,
 	// and nothing is held. When a context ended the wait, the error matches
-	// the context's error as well.
+	// the context's error as well; and [ErrUnavailable] if the store did not
+	// answer then, so that nobody knows whether it is held.
 	ErrNotAcquired = errors.New("not acquired")
 
 	// ErrLost says that the lock was held and no longer is, without Unlock:
