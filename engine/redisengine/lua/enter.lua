@@ -76,8 +76,11 @@ end
 n, seq = n + 1, seq + 1
 put(id, r)
 redis.call('ZADD', KEYS[3], seq, id)
-touch(KEYS[2])
-touch(KEYS[3])
-if not first then at = ends_at(get(redis.call('ZRANGE', KEYS[3], 0, 0)[1])[1]) end
+if first then -- later ones are kept by whoever polls
+  touch(KEYS[2])
+  touch(KEYS[3])
+else
+  at = ends_at(get(redis.call('ZRANGE', KEYS[3], 0, 0)[1])[1])
+end
 if grace_end() > 0 and (at == 0 or grace_end() < at) then at = grace_end() end
 return reply(r, math.max(at - now, 0))

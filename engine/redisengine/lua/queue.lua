@@ -154,7 +154,8 @@ local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. sessi
 -- dead. Of a barging resource the first one is told instead.
 local function advance(asking)
   while true do
-    local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+    local pop = used == 0 and not barging() and grace_end() == 0 -- then the first that lives gets it
+    local first = redis.call(pop and 'ZPOPMIN' or 'ZRANGE', KEYS[3], unpack(pop and {} or {0, 0}))[1]
     if not first then return end
     local r = get(first)
     if ends_at(r[1]) == 0 then
@@ -165,7 +166,7 @@ local function advance(asking)
       last = before
       return
     elseif try(first, r) then
-      redis.call('ZREM', KEYS[3], first)
+      if not pop then redis.call('ZREM', KEYS[3], first) end
       hold(first, r)
       send(r[1], 'g' .. US .. first .. US .. r[4])
       if tonumber(r[3]) == cap and r[2] == first then return end -- nothing can fit beside it
