@@ -7,7 +7,6 @@
 //
 //	<prefix>c/<name>/<spec>/q/<lease>.<slot>   the queue, in order of create revision
 //	<prefix>c/<name>/<spec>/g/<lease>.<slot>   grants out of that order
-//	<prefix>x/<claim>                          a claim that must not come in any more
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //
 // First in, first out: nothing is stored of who holds. Enter appends its key
@@ -16,13 +15,12 @@
 // revision. Who waits watches the last claim ahead that has to go first, and
 // nothing else, so a release wakes one client (or all readers behind a
 // writer). Where no single claim has to go, as in a semaphore, it watches the
-// deletions of the resource. Re-entries and upgrades have keys under g with
-// the rank of the claim by which their owner holds: they count at its place,
-// also when it leaves first.
+// deletions of the resource. Re-entries and upgrades have keys under g; a
+// re-entry stores the token that it shares, also when its first leaves first.
 //
 // Barging: keys under g hold, keys under q wait. Who comes puts a key under g
-// if none was added there since it looked. The first that waits watches
-// deletions under g, every other one its predecessor: no herd.
+// if none was added there since it looked. All that wait watch deletions under
+// g and try.
 //
 // The spec (kind, capacity, discipline) is a part of the key: that nobody uses
 // the name as something else is a comparison in the same transaction.
@@ -41,12 +39,15 @@
 package etcdengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
+	"net/url"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -55,6 +56,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // Options are what an [Engine] can be told. The zero value of each field means
@@ -118,9 +120,67 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	return &session{
-		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), keys: strconv.FormatInt(lease.ID, 16), ttl: opts.TTL,
+		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), ttl: opts.TTL,
 		places: make(map[string]*place),
 	}, nil
+}
+
+// read reads all claims of a resource.
+func (e *Engine) read(ctx context.Context, doing, resource string) (*line, error) {
+	reply, err := e.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpGet(e.base(resource), clientv3.WithPrefix())}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return newLine(reply), nil
+}
+
+// listPage bounds what one request of a list reads.
+const listPage = 1000
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		all, last := e.prefix+"c/", ""
+		from := all + url.PathEscape(prefix)
+		end := clientv3.GetPrefixRangeEnd(from)
+		for n := listPage; n == listPage; {
+			page := clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(listPage))
+			reply, err := e.commit(ctx, "list", nil, []clientv3.Op{page}, nil)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			kvs := reply.Responses[0].GetResponseRange().Kvs
+			n = len(kvs)
+			for _, kv := range kvs { // those of one name follow each other
+				from = string(kv.Key) + "\x00"
+				escaped, _, _ := strings.Cut(from[len(all):], "/")
+				name, err := url.PathUnescape(escaped)
+				if err == nil && escaped != last && !yield(name, nil) {
+					return
+				}
+				last = escaped
+			}
+		}
+	}
+}
+
+// Show implements [engine.Engine].
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	l, err := e.read(ctx, "show", name)
+	if err != nil {
+		return engine.Resource{}, err
+	}
+	slices.SortFunc(l.claims, func(a, b *claim) int {
+		return cmp.Or(cmp.Compare(min(b.grant, 1), min(a.grant, 1)), cmp.Compare(a.rev, b.rev))
+	})
+	r := engine.Resource{Name: name, Spec: l.spec}
+	for _, c := range l.claims {
+		r.Claims = append(r.Claims, engine.ClaimInfo{
+			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant), Age: -1,
+		})
+	}
+	return r, nil
 }
 
 // Get implements [engine.Engine].
@@ -133,7 +193,7 @@ func (e *Engine) get(ctx context.Context, doing, key string) (engine.Value, erro
 	if err != nil {
 		return engine.Value{}, err
 	}
-	for _, kv := range found(reply.Responses) {
+	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
 		// Never nil, which would delete when it is put again.
 		return engine.Value{Data: append([]byte{}, kv.Value...), Version: uint64(kv.ModRevision)}, nil
 	}

@@ -3,7 +3,9 @@ package etcdengine
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -11,25 +13,50 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
+// claim is what is stored of a claim, as JSON; its key tells the rest.
+type claim struct {
+	ID      string `json:"id"`
+	Owner   string `json:"owner,omitempty"` // empty: the ID
+	Session string `json:"session"`
+	Label   string `json:"label,omitempty"`
+	Weight  int64  `json:"weight"`
+	Token   int64  `json:"token,omitempty"` // 0: the create revision
+
+	key    string
+	rev    int64 // create revision
+	queued bool
+
+	grant int64  // the token by which it holds, as found by [line.settle], and
+	from  *claim // whose that is, if it is not stored that it shares it
+}
+
 // line is a resource, or as much of it as concerns a claim, at one revision.
+// The zero line is a resource without claims, before all revisions.
 type line struct {
-	spec   engine.Spec // zero: nobody claims it
+	spec   engine.Spec
 	rev    int64
-	claims []*claim          // in their order
+	claims []*claim          // in order of their tokens
 	all    int64             // the weight that is held
 	heavy  map[string]*claim // the claim by which an owner holds
 	waits  bool              // there is a claim that waits
 }
 
-// newLine makes a line of what a transaction read.
+// specFormat is how the spec is written in a key.
+const specFormat = "%d.%t.%s"
+
 func newLine(reply *clientv3.TxnResponse) *line {
 	l := &line{rev: reply.Header.Revision, heavy: make(map[string]*claim)}
-	for _, kv := range found(reply.Responses) {
-		c := &claim{key: string(kv.Key), rev: kv.CreateRevision}
-		if json.Unmarshal(kv.Value, c) == nil { // else it is not of a claim
-			c.Owner = cmp.Or(c.Owner, c.ID)
-			l.spec = c.Spec
-			l.claims = append(l.claims, c)
+	for _, r := range reply.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			c := &claim{key: string(kv.Key), rev: kv.CreateRevision}
+			if at := strings.Split(c.key, "/"); json.Unmarshal(kv.Value, c) == nil && len(at) > 3 {
+				spec := at[len(at)-3:]
+				if len(l.claims) == 0 { // all agree
+					fmt.Sscanf(spec[0], specFormat, &l.spec.Capacity, &l.spec.Barging, &l.spec.Kind) //nolint:errcheck // it is ours
+				}
+				c.queued, c.Owner = spec[1] == "q", cmp.Or(c.Owner, c.ID)
+				l.claims = append(l.claims, c)
+			}
 		}
 	}
 	l.settle()
@@ -39,24 +66,22 @@ func newLine(reply *clientv3.TxnResponse) *line {
 // settle finds who holds. It is the rule of package queue, applied to what is
 // stored: a claim in the queue holds iff all before it do and it fits. Nothing
 // that comes later undoes that: claims ahead only go, who shares adds no
-// weight, and who upgrades fits beside all that hold.
+// weight, and who upgrades passes nobody who waits.
 func (l *line) settle() {
 	slices.SortFunc(l.claims, func(a, b *claim) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.rev, b.rev))
+		return cmp.Or(cmp.Compare(cmp.Or(a.Token, a.rev), cmp.Or(b.Token, b.rev)), cmp.Compare(a.rev, b.rev))
 	})
 	for _, c := range l.claims {
 		own, held := l.held(c.Owner)
-		switch {
-		case c.Queued && (l.waits || l.spec.Barging || l.all-held+max(held, c.Weight) > l.spec.Capacity):
-			l.waits = true
-			continue
+		switch c.grant = cmp.Or(c.Token, c.rev); {
+		case c.queued && (l.waits || l.spec.Barging || l.all-held+max(held, c.Weight) > l.spec.Capacity):
+			l.waits, c.grant = true, 0
 		case held < c.Weight:
 			l.all += c.Weight - held
 			l.heavy[c.Owner] = c
 		case c.Token == 0:
-			c.from = own
+			c.from, c.grant = own, own.grant
 		}
-		c.holds = true
 	}
 }
 
@@ -85,39 +110,31 @@ type move struct {
 
 // next decides, as package queue does, what a claim does about the line that
 // it read: nothing more (nil), or a move. What the decision rests on and could
-// change meanwhile is guarded:
-//
-//   - who shares a grant needs the claim that it shares with;
-//   - who is granted needs that nobody came since. That somebody went can only
-//     help, as it lets nobody else in: of a barging resource grants are keys,
-//     and of another one nobody waits then;
-//   - a claim that by its turn in the queue shares the grant of one before it
-//     writes the token down while that one is there.
-func (l *line) next(c *engine.Claim, p *place, put claim, wait bool) (*move, error) {
-	own, counts := l.find(c.ID), p.dir
+// change meanwhile is guarded: who shares needs the claim that it shares with,
+// and who is granted that nobody came since. (That somebody went can only help:
+// it lets nobody else in.) Who may wait, and has no other claims, needs no
+// guard: its place in the queue decides.
+func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, error) {
 	holds, held := l.held(c.Owner)
-	m := &move{put: put, key: p.grants}
+	m, counts := &move{put: p.put, key: p.queue}, p.dir
 	if c.Barging {
-		counts += "g/"
+		m.key, counts = p.grants, p.dir+"g/"
 	}
 	switch {
 	case own == nil && len(l.claims) > 0 && l.spec != c.Spec:
 		return nil, queue.Mismatch(l.spec, c.Spec)
-	case own != nil && own.holds && own.from != nil:
-		m.put, m.key, m.put.Token = *own, own.key, own.token()
-		m.guards = append(m.guards, stands(own.from.key, own.from.rev))
-	case own != nil && (own.holds || !c.Barging):
+	case own != nil && own.from != nil:
+		holds = own.from
+		m.put, m.key, m.put.Token = *own, own.key, own.grant
+	case own != nil && (own.grant != 0 || !c.Barging):
 		return nil, nil
 	case holds != nil && held >= c.Weight:
-		m.put.Rank, m.put.Token = holds.rank(), holds.token()
-		m.guards = append(m.guards, stands(holds.key, holds.rev))
+		m.key, m.put.Token = p.grants, holds.grant
+	case wait && alone(c):
 	case l.all-held+c.Weight <= c.Capacity && (c.Barging || !l.waits):
 		m.guards = append(m.guards, clientv3.Compare(clientv3.CreateRevision(counts).WithPrefix(), "<", l.rev+1))
 		if holds != nil {
-			m.put.Rank = holds.rank()
-			m.guards = append(m.guards, stands(holds.key, holds.rev))
-		} else if !c.Barging {
-			m.key = p.queue
+			m.key = p.grants
 		}
 	case own != nil:
 		return nil, nil
@@ -126,26 +143,42 @@ func (l *line) next(c *engine.Claim, p *place, put claim, wait bool) (*move, err
 	default:
 		m.key = p.queue
 	}
+	if holds != nil {
+		m.guards = append(m.guards, stands(holds.key, holds.rev))
+	}
 	if own != nil {
 		m.guards = append(m.guards, stands(own.key, own.rev))
 	} else {
-		m.guards = append(append(m.guards, p.mayEnter()...), absent(p.queue), absent(p.grants))
+		m.guards = append(m.guards, p.mayEnter()...)
 	}
-	m.put.Queued = m.key == p.queue
 	return m, nil
 }
 
+// alone reports whether the order decides alone about a claim: it has no owner
+// who may hold already.
+func alone(c *engine.Claim) bool { return !c.Barging && c.Owner == c.ID }
+
 // blocker returns the key whose deletion can unblock the claim, or the prefix
-// of the keys.
-func (l *line) blocker(c *engine.Claim, p *place) string {
-	for _, other := range slices.Backward(l.claims) {
-		mustGo := other.Owner != c.Owner && other.Weight+c.Weight > c.Capacity
-		if other.ID != c.ID && (c.Barging && other.Queued || !c.Barging && mustGo) {
-			return other.key
-		}
-	}
-	if c.Barging {
+// of the keys; none if it holds.
+func (l *line) blocker(c *engine.Claim, p *place, own *claim) string {
+	switch {
+	case own.grant != 0:
+		return ""
+	case c.Barging:
 		return p.dir + "g/"
+	}
+	for _, ahead := range slices.Backward(l.claims[:slices.Index(l.claims, own)]) {
+		if ahead.Owner != c.Owner && ahead.Weight+c.Weight > c.Capacity { // it must go
+			return ahead.key
+		}
 	}
 	return p.dir
 }
+
+// stands compares that a claim still has its key.
+func stands(key string, rev int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", rev)
+}
+
+// absent compares that the key is not there.
+func absent(key string) clientv3.Cmp { return stands(key, 0) }

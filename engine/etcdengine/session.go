@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,6 @@ type session struct {
 	engine *Engine
 	id     string
 	lease  clientv3.LeaseID
-	keys   string // what the keys of its claims are named after
 	ttl    time.Duration
 
 	mu     sync.Mutex
@@ -34,14 +34,47 @@ type session struct {
 
 func (s *session) ID() string { return s.id }
 
+// place is where a claim of this session is kept.
+type place struct {
+	base, dir     string // of all claims of the resource; of those that agree on the spec
+	queue, grants string // the keys that the claim may have
+	put           claim  // what it stores
+	slot          int
+	again         bool // it was asked for before, and may have a key already
+
+	// Guarded by the session's mutex, as Leave may be called at any time.
+	key     string // the one that it has, as far as was seen
+	rev     int64  // its create revision
+	blocker string // while it waits: the key, or prefix of keys, that blocks it
+	doubt   bool   // a request for it may come late
+}
+
+func (s *session) place(c *engine.Claim, slot int) *place {
+	p := &place{base: s.engine.base(c.Resource), slot: slot}
+	p.put = claim{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight}
+	if c.Owner == c.ID {
+		p.put.Owner = "" // it is long
+	}
+	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
+	key := fmt.Sprintf("/%x.%d", s.lease, slot)
+	p.queue, p.grants = p.dir+"q"+key, p.dir+"g"+key
+	return p
+}
+
+// base is what the keys of a resource start with. Names are escaped byte by
+// byte, so that none has a slash, and what is a prefix of a name is one of its
+// keys.
+func (e *Engine) base(resource string) string { return e.prefix + "c/" + url.PathEscape(resource) + "/" }
+
 // take returns the place of a claim that enters. Its keys are named by lease
 // and slot, not by claim, and used again: etcd remembers every key that it had
-// until it is compacted, and a read of a range walks over all of them.
+// until it is compacted, and a read of a range walks over all of them. The slot
+// of a claim in doubt is never used again.
 func (s *session) take(c *engine.Claim) *place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.places[c.ID]; p != nil {
-		p.again, p.key, p.rev = true, "", 0
+		p.again, p.doubt, p.key, p.rev = true, true, "", 0
 		return p
 	}
 	slot := s.slots
@@ -55,30 +88,28 @@ func (s *session) take(c *engine.Claim) *place {
 	return p
 }
 
-// drop forgets a claim that is not in the store. The slot of one in doubt is
-// never used again.
-func (s *session) drop(claim string) {
+// drop forgets a claim that is not in the store.
+func (s *session) drop(claim string, doubt bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.places[claim]; p != nil && !p.doubt {
+	if p := s.places[claim]; p != nil && !doubt {
 		s.free = append(s.free, p.slot)
 	}
 	delete(s.places, claim)
 }
 
 // find returns a copy of the place of a claim, empty if it is not of this
-// session. One that leaves twice at once is in doubt: its slot must not be
-// used again before both requests are done.
-func (s *session) find(claim string, leaves bool) place {
+// session. From now on it is in doubt if a request is about to be sent.
+func (s *session) find(claim string, sends bool) place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.places[claim]
 	if p == nil {
-		return place{}
+		return place{doubt: true}
 	}
-	p.doubt = p.doubt || leaves && p.leaves
-	p.leaves = p.leaves || leaves
-	return *p
+	was := *p
+	p.doubt = p.doubt || sends
+	return was
 }
 
 // note writes down what was found of a claim.
@@ -88,113 +119,100 @@ func (s *session) note(p *place, key string, rev int64, blocker string) {
 	p.key, p.rev, p.blocker = key, rev, blocker
 }
 
-// doubt writes down that a request for a claim has an unknown outcome, unless
-// the session has ended, which keeps everything out.
-func (s *session) doubt(claim string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.places[claim]; p != nil && !errors.Is(err, engine.ErrGone) {
-		p.doubt = true
+// mayEnter compares that nobody uses the resource as something else, and that
+// a claim that was asked for before has no key.
+func (p *place) mayEnter() []clientv3.Cmp {
+	after := clientv3.GetPrefixRangeEnd(p.dir)
+	guards := []clientv3.Cmp{absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
+	if p.again {
+		guards = append(guards, absent(p.queue), absent(p.grants))
 	}
+	return guards
 }
 
-// Enter takes a resource that nobody claims. Where the order alone decides it
-// appends the claim else, and looks what is ahead, in the same transaction;
-// where not, it only looks.
+// view reads what a claim has to know of those that use the resource as it
+// does. Who barges looks at grants only. One that weighs all, and has no owner
+// who may be ahead, needs only to know whether anybody is: two claims of a long
+// queue are enough, once its own place there is known or it is the last.
+func (p *place) view(c *engine.Claim) []clientv3.Op {
+	grants := clientv3.OpGet(p.dir+"g/", clientv3.WithPrefix())
+	if c.Barging {
+		return []clientv3.Op{grants, clientv3.OpGet(p.queue)}
+	}
+	inQueue := []clientv3.OpOption{clientv3.WithPrefix()}
+	if p.rev != 0 {
+		inQueue = append(inQueue, clientv3.WithMaxCreateRev(p.rev))
+	}
+	if c.Weight == c.Capacity && alone(c) && (p.rev != 0 || !p.again) {
+		inQueue = append(inQueue, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
+	}
+	return []clientv3.Op{grants, clientv3.OpGet(p.dir+"q/", inQueue...)}
+}
+
+// fullView reads also whether the resource is used as something else.
+func (p *place) fullView(c *engine.Claim) []clientv3.Op {
+	after, end := clientv3.GetPrefixRangeEnd(p.dir), clientv3.GetPrefixRangeEnd(p.base)
+	return append(p.view(c), clientv3.OpGet(p.base, clientv3.WithRange(p.dir), clientv3.WithLimit(1)),
+		clientv3.OpGet(after, clientv3.WithRange(end), clientv3.WithLimit(1)))
+}
+
+// Enter takes one round trip, unless others come meanwhile.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	p := s.take(c)
-	first, err := (&line{}).next(c, p, s.stored(c), wait)
-	if err != nil {
-		return engine.Grant{}, fmt.Errorf("enter: %w", err)
-	}
-	put, otherwise := s.ops(first, nil), p.view(c)
-	if wait && !c.Barging && c.Owner == c.ID {
-		otherwise = []clientv3.Op{clientv3.OpTxn(p.mayEnter(), append(put, otherwise...), nil)}
-	}
-	nobody := []clientv3.Cmp{absent(p.base).WithPrefix(), absent(p.tomb)}
-	reply, err := s.engine.commit(ctx, "enter", nobody, put, otherwise)
-	if err != nil {
-		s.doubt(c.ID, err)
-		return engine.Grant{}, err
-	}
-	if reply.Succeeded {
-		s.note(p, first.key, reply.Header.Revision, "")
-		return engine.Grant{Token: fence.Token(reply.Header.Revision)}, nil
-	}
-	grant, err := s.pursue(ctx, "enter", c, p, newLine(reply), wait)
-	if err == nil && !grant.Held() && !wait { // it was asked again, and waits
+	grant, err := s.pursue(ctx, "enter", c, p, &line{}, wait) // most often nobody is there
+	if err == nil && !grant.Held() && !wait {                 // it was asked again, and waits
 		err = fmt.Errorf("enter: %w", engine.ErrBusy)
 	}
-	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrMismatch) {
-		return engine.Grant{}, s.refuse(ctx, c, err)
+	switch {
+	case err == nil:
+	case !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch):
+		s.find(c.ID, true)
+	case p.again: // it is stored, perhaps
+		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
+			err = leave
+		}
+	default:
+		s.drop(c.ID, false)
 	}
 	return grant, err
 }
 
-// refuse makes sure that a claim that is refused is not stored. It may be if
-// it was asked for before.
-func (s *session) refuse(ctx context.Context, c *engine.Claim, refusal error) error {
-	if s.find(c.ID, false).again {
-		if err := s.Leave(ctx, c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
-			return err
+// pursue takes moves until the claim holds, waits, is refused or is no longer
+// there. A move that fails does so because others came.
+func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
+	for {
+		own := l.find(c.ID)
+		if own == nil && p.rev != 0 {
+			s.note(p, p.key, p.rev, "")
+			return engine.Grant{}, nil
 		}
+		m, err := l.next(c, p, own, wait)
+		if err != nil {
+			return engine.Grant{}, fmt.Errorf("%s: %w", doing, err)
+		}
+		if own != nil {
+			s.note(p, own.key, own.rev, l.blocker(c, p, own))
+		}
+		if m == nil {
+			return engine.Grant{Token: fence.Token(own.grant)}, nil
+		}
+		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(m, own), p.view(c)...), p.fullView(c))
+		if err != nil {
+			return engine.Grant{}, err
+		}
+		l = newLine(reply)
 	}
-	s.drop(c.ID)
-	return refusal
-}
-
-// stored is what is to be stored of a claim.
-func (s *session) stored(c *engine.Claim) claim {
-	return claim{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight, Spec: c.Spec}
 }
 
 // ops does a move, of a claim that is stored already or not.
 func (s *session) ops(m *move, own *claim) []clientv3.Op {
-	if m.put.Owner == m.put.ID {
-		m.put.Owner = "" // it is long
-	}
-	text, _ := json.Marshal(m.put) // strings, integers and booleans can be marshalled
+	text, _ := json.Marshal(m.put) // strings and integers can be marshalled
 	ops := []clientv3.Op{clientv3.OpPut(m.key, string(text), clientv3.WithLease(s.lease))}
 	if own != nil && own.key != m.key {
 		ops = append(ops, clientv3.OpDelete(own.key))
 	}
 	return ops
 }
-
-// pursue takes moves until the claim holds, waits, is refused or is no longer
-// there.
-func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
-	for range maxMoves {
-		own := l.find(c.ID)
-		if own == nil && p.rev != 0 {
-			s.note(p, p.key, p.rev, "")
-			return engine.Grant{}, nil
-		}
-		m, err := l.next(c, p, s.stored(c), wait)
-		switch {
-		case err != nil:
-			return engine.Grant{}, fmt.Errorf("%s: %w", doing, err)
-		case m == nil && own.holds:
-			s.note(p, own.key, own.rev, "")
-			return engine.Grant{Token: fence.Token(own.token())}, nil
-		case own != nil:
-			s.note(p, own.key, own.rev, l.blocker(c, p))
-		}
-		if m == nil {
-			return engine.Grant{}, nil
-		}
-		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(m, own), p.view(c)...), p.fullView(c))
-		if err != nil {
-			s.doubt(c.ID, err)
-			return engine.Grant{}, err
-		}
-		l = newLine(reply)
-	}
-	return engine.Grant{}, engine.Unavailable(doing, errors.New("others come all the time, or a key is in the way"))
-}
-
-// maxMoves bounds the attempts at moves whose guards fail.
-const maxMoves = 1000
 
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Grant, err error) {
@@ -220,38 +238,29 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 }
 
-// tombSeconds is how long a claim is kept out that left while an Enter of it
-// had an unknown outcome: the request may still be on its way, say through a
-// member that is stopped, and would come in after the claim had left.
-const tombSeconds = 300
-
-// Leave takes one round trip for a claim of this session, two for another's.
+// Leave takes one request for a claim that is where it was seen, which nothing
+// in doubt may still come for; else one to look and one that leaves nothing to
+// chance.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	p := s.find(claim, true)
-	if p.doubt {
-		return s.leaveInDoubt(ctx, claim, p)
-	}
-	if p.key != "" {
+	if p.key != "" && !p.doubt {
 		reply, err := s.engine.kv.Delete(ctx, p.key)
 		if err != nil {
-			s.doubt(claim, err)
 			return failed(ctx, "leave", err)
 		}
 		if reply.Deleted > 0 {
-			s.drop(claim)
+			s.drop(claim, false)
 			return nil
 		}
 	}
-	for { // it was evicted, or has another key by now, or never was of this session
+	for {
 		l, err := s.engine.read(ctx, "leave", resource)
 		if err != nil {
 			return err
 		}
 		own := l.find(claim)
 		if own == nil {
-			if p.key != "" { // else it may be about to come
-				s.drop(claim)
-			}
+			s.drop(claim, true)
 			return fmt.Errorf("leave: %w", engine.ErrGone)
 		}
 		has := []clientv3.Cmp{stands(own.key, own.rev)}
@@ -260,41 +269,17 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 			return err
 		}
 		if reply.Succeeded {
-			if p.key != "" {
-				s.drop(claim)
-			}
+			s.drop(claim, true)
 			return nil
 		}
 	}
-}
-
-// leaveInDoubt leaves wherever the claim may be, and keeps it out.
-func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error {
-	lease, err := s.engine.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: tombSeconds})
-	if err != nil {
-		return failed(ctx, "leave", err)
-	}
-	reply, err := s.engine.commit(ctx, "leave", nil, []clientv3.Op{
-		clientv3.OpDelete(p.queue), clientv3.OpDelete(p.grants),
-		clientv3.OpPut(p.tomb, "", clientv3.WithLease(clientv3.LeaseID(lease.ID))),
-	}, nil)
-	if err != nil {
-		return err
-	}
-	s.drop(claim)
-	for _, r := range reply.Responses {
-		if r.GetResponseDeleteRange().GetDeleted() > 0 {
-			return nil
-		}
-	}
-	return fmt.Errorf("leave: %w", engine.ErrGone)
 }
 
 // Renew implements [engine.Session]. It looks for the claims too: a member
 // that was leader may renew a lease that the others have revoked.
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
 	if err := s.keepAlive(ctx); err != nil {
-		return nil, err
+		return nil, failed(ctx, "renew session", err)
 	}
 	var gone []*engine.Claim
 	for some := range slices.Chunk(held, 100) {
@@ -322,17 +307,14 @@ func (s *session) keepAlive(ctx context.Context) error {
 	defer cancel()
 	stream, err := s.engine.leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return failed(ctx, "renew session", err)
+		return err
 	}
 	stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease)}) //nolint:errcheck // Recv tells why
 	reply, err := stream.Recv()
 	if err == nil && reply.TTL <= 0 {
 		err = rpctypes.ErrLeaseNotFound
 	}
-	if err != nil {
-		return failed(ctx, "renew session", err)
-	}
-	return nil
+	return err
 }
 
 // Close implements [engine.Session].

@@ -104,7 +104,7 @@ func TestListPages(t *testing.T) {
 	s := open(t, e, time.Minute).(*session)
 	var ops []clientv3.Op
 	put := func(name string, i int) {
-		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1, Spec: five, Queued: true}
+		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}
 		key := s.place(&engine.Claim{Spec: five, Resource: name, ID: c.ID}, i).queue
 		ops = append(ops, s.ops(&move{put: c, key: key}, nil)...)
 		if len(ops) == 100 {

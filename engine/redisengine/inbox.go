@@ -17,9 +17,11 @@ type inbox struct {
 
 var errBroken = errors.New("connection lost")
 
-// subscribe returns when the server has confirmed.
+// subscribe returns when the server has confirmed. The connection is closed in
+// the end, not given back to the pool: to unsubscribe it would take an answer
+// of a server that may be frozen.
 func (e *Engine) subscribe(ctx context.Context, channel string, receive func(message string)) (*inbox, error) {
-	conn, release := e.client.Dedicate()
+	conn, _ := e.client.Dedicate()
 	confirmed := make(chan struct{}, 1)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { receive(m.Message) },
@@ -33,17 +35,17 @@ func (e *Engine) subscribe(ctx context.Context, channel string, receive func(mes
 		},
 	})
 	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
-		release()
+		conn.Close()
 		return nil, err
 	}
 	select {
 	case <-confirmed:
-		return &inbox{broken, release}, nil
+		return &inbox{broken, conn.Close}, nil
 	case err := <-broken:
-		release()
+		conn.Close()
 		return nil, errors.Join(errBroken, err)
 	case <-ctx.Done():
-		release()
+		conn.Close()
 		return nil, context.Cause(ctx)
 	}
 }
