@@ -7,6 +7,7 @@
 //
 //	<prefix>c/<name>/<spec>/q/<lease>.<slot>   the queue, in order of create revision
 //	<prefix>c/<name>/<spec>/g/<lease>.<slot>   grants out of that order
+//	<prefix>x/<lease>.<slot>                   a claim that must not come in any more
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //
 // First in, first out: nothing is stored of who holds. Enter appends its key

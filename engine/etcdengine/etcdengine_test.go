@@ -162,7 +162,7 @@ func TestWaitersComeInOrder(t *testing.T) {
 			mustLeave(t, sessions[0], holder)
 			for i := range 20 {
 				got := <-turns
-				if got.i != i || got.token <= last {
+				if got.i != i && !spec.Barging || got.token <= last {
 					t.Errorf("turn %d: got %+v after token %v", i, got, last)
 				}
 				last = got.token

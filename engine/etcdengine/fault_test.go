@@ -216,6 +216,44 @@ func TestNetworkIsFrozen(t *testing.T) {
 	mustAwait(t, s, waits)
 }
 
+// The reply of an Enter is lost, the claim leaves, and then the request comes
+// once more, say from a member that was stopped.
+func TestLateEnterIsKeptOut(t *testing.T) {
+	for _, spec := range []engine.Spec{fair, barging} {
+		proxy := testservers.NewProxy(t, testservers.SharedEtcd(t).Addr)
+		client, _ := newClientOf(t, proxy.Addr)
+		e := New(client, nil)
+		s := open(t, e, 10*time.Second).(*session)
+		c := claim1(t, spec, all, "")
+		if _, err := e.Get(ctx, "x"); err != nil { // connect
+			t.Fatal(err)
+		}
+		proxy.FreezeReplies()
+		brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		if _, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("enter: %v", err)
+		}
+		cancel()
+		proxy.Heal()
+		until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
+		r, err := e.Show(ctx, c.Resource)
+		if err != nil || len(r.Claims) != 1 {
+			t.Fatalf("the request was not executed: %+v, %v", r, err)
+		}
+		p := s.find(c.ID, 0)
+		mustLeave(t, s, c)
+		if _, err := s.pursue(soon(t), "enter", c, &p, &line{}, true); !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("the same transactions, sent again: %v", err)
+		}
+		if r, err := e.Show(ctx, c.Resource); err != nil || len(r.Claims) != 0 {
+			t.Errorf("a claim came in after it had left: %+v, %v", r, err)
+		}
+		next := claim1(t, spec, all, "") // is not kept out
+		mustHold(t, s, next)
+		mustLeave(t, s, next)
+	}
+}
+
 // The reply of a Leave is lost. As the request may come late, no other claim
 // may have the key that it deletes.
 func TestLateLeaveHitsNobody(t *testing.T) {
@@ -225,7 +263,7 @@ func TestLateLeaveHitsNobody(t *testing.T) {
 	s := open(t, e, 10*time.Second).(*session)
 	c := claim1(t, fair, all, "")
 	mustHold(t, s, c)
-	key := s.find(c.ID, false).key
+	key := s.find(c.ID, 0).key
 	proxy.Freeze()
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
@@ -238,7 +276,7 @@ func TestLateLeaveHitsNobody(t *testing.T) {
 	for range 2 {
 		next := claim1(t, fair, all, "")
 		mustHold(t, s, next)
-		if s.find(next.ID, false).key == key {
+		if s.find(next.ID, 0).key == key {
 			t.Error("the key is used again")
 		}
 		mustLeave(t, s, next)

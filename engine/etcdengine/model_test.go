@@ -190,7 +190,7 @@ func (w *world) wake() {
 
 // found reports whether the session knows that the claim holds.
 func (w *world) found(c *engine.Claim) bool {
-	return w.owner[c.ID].(*session).find(c.ID, false).blocker == ""
+	return w.owner[c.ID].(*session).find(c.ID, 0).blocker == ""
 }
 
 // same checks that the tokens of both correspond, in the same order.

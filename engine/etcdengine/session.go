@@ -38,6 +38,7 @@ func (s *session) ID() string { return s.id }
 type place struct {
 	base, dir     string // of all claims of the resource; of those that agree on the spec
 	queue, grants string // the keys that the claim may have
+	tomb          string // the key that keeps it out
 	put           claim  // what it stores
 	slot          int
 	again         bool // it was asked for before, and may have a key already
@@ -46,7 +47,7 @@ type place struct {
 	key     string // the one that it has, as far as was seen
 	rev     int64  // its create revision
 	blocker string // while it waits: the key, or prefix of keys, that blocks it
-	doubt   bool   // a request for it may come late
+	doubts  int    // how many requests for it may come late
 }
 
 func (s *session) place(c *engine.Claim, slot int) *place {
@@ -56,15 +57,17 @@ func (s *session) place(c *engine.Claim, slot int) *place {
 		p.put.Owner = "" // it is long
 	}
 	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
-	key := fmt.Sprintf("/%x.%d", s.lease, slot)
-	p.queue, p.grants = p.dir+"q"+key, p.dir+"g"+key
+	key := fmt.Sprintf("%x.%d", s.lease, slot)
+	p.queue, p.grants, p.tomb = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key
 	return p
 }
 
 // base is what the keys of a resource start with. Names are escaped byte by
 // byte, so that none has a slash, and what is a prefix of a name is one of its
 // keys.
-func (e *Engine) base(resource string) string { return e.prefix + "c/" + url.PathEscape(resource) + "/" }
+func (e *Engine) base(resource string) string {
+	return e.prefix + "c/" + url.PathEscape(resource) + "/"
+}
 
 // take returns the place of a claim that enters. Its keys are named by lease
 // and slot, not by claim, and used again: etcd remembers every key that it had
@@ -74,7 +77,8 @@ func (s *session) take(c *engine.Claim) *place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.places[c.ID]; p != nil {
-		p.again, p.doubt, p.key, p.rev = true, true, "", 0
+		p.again, p.key, p.rev = true, "", 0
+		p.doubts++
 		return p
 	}
 	slot := s.slots
@@ -88,27 +92,28 @@ func (s *session) take(c *engine.Claim) *place {
 	return p
 }
 
-// drop forgets a claim that is not in the store.
-func (s *session) drop(claim string, doubt bool) {
+// drop forgets a claim that is not in the store. Its slot is used again if no
+// more requests are in doubt than the caller knows how they ended.
+func (s *session) drop(claim string, known int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.places[claim]; p != nil && !doubt {
+	if p := s.places[claim]; p != nil && p.doubts == known {
 		s.free = append(s.free, p.slot)
 	}
 	delete(s.places, claim)
 }
 
 // find returns a copy of the place of a claim, empty if it is not of this
-// session. From now on it is in doubt if a request is about to be sent.
-func (s *session) find(claim string, sends bool) place {
+// session, and counts the doubts that there are from now on.
+func (s *session) find(claim string, doubts int) place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.places[claim]
 	if p == nil {
-		return place{doubt: true}
+		return place{}
 	}
 	was := *p
-	p.doubt = p.doubt || sends
+	p.doubts += doubts
 	return was
 }
 
@@ -119,11 +124,11 @@ func (s *session) note(p *place, key string, rev int64, blocker string) {
 	p.key, p.rev, p.blocker = key, rev, blocker
 }
 
-// mayEnter compares that nobody uses the resource as something else, and that
-// a claim that was asked for before has no key.
+// mayEnter compares that nobody uses the resource as something else, that the
+// claim has not left, and, if it was asked for before, that it has no key.
 func (p *place) mayEnter() []clientv3.Cmp {
 	after := clientv3.GetPrefixRangeEnd(p.dir)
-	guards := []clientv3.Cmp{absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
+	guards := []clientv3.Cmp{absent(p.tomb), absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
 	if p.again {
 		guards = append(guards, absent(p.queue), absent(p.grants))
 	}
@@ -166,21 +171,21 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	switch {
 	case err == nil:
 	case !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch):
-		s.find(c.ID, true)
+		s.find(c.ID, 1)
 	case p.again: // it is stored, perhaps
 		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
 			err = leave
 		}
 	default:
-		s.drop(c.ID, false)
+		s.drop(c.ID, 0)
 	}
 	return grant, err
 }
 
 // pursue takes moves until the claim holds, waits, is refused or is no longer
-// there. A move that fails does so because others came.
+// there. A move fails when others came, and always after the claim has left.
 func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
-	for {
+	for range 1000 {
 		own := l.find(c.ID)
 		if own == nil && p.rev != 0 {
 			s.note(p, p.key, p.rev, "")
@@ -202,6 +207,7 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 		}
 		l = newLine(reply)
 	}
+	return engine.Grant{}, engine.Unavailable(doing, errors.New("others come all the time, or it has left"))
 }
 
 // ops does a move, of a claim that is stored already or not.
@@ -238,18 +244,19 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 }
 
-// Leave takes one request for a claim that is where it was seen, which nothing
-// in doubt may still come for; else one to look and one that leaves nothing to
-// chance.
+// Leave takes one request for a claim of this session, two for another's.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	p := s.find(claim, true)
-	if p.key != "" && !p.doubt {
+	p := s.find(claim, 1)
+	switch {
+	case p.doubts > 0:
+		return s.leaveInDoubt(ctx, claim, p)
+	case p.key != "":
 		reply, err := s.engine.kv.Delete(ctx, p.key)
 		if err != nil {
 			return failed(ctx, "leave", err)
 		}
 		if reply.Deleted > 0 {
-			s.drop(claim, false)
+			s.drop(claim, 1)
 			return nil
 		}
 	}
@@ -260,7 +267,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 		}
 		own := l.find(claim)
 		if own == nil {
-			s.drop(claim, true)
+			s.drop(claim, 1)
 			return fmt.Errorf("leave: %w", engine.ErrGone)
 		}
 		has := []clientv3.Cmp{stands(own.key, own.rev)}
@@ -269,10 +276,26 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 			return err
 		}
 		if reply.Succeeded {
-			s.drop(claim, true)
+			s.drop(claim, 1)
 			return nil
 		}
 	}
+}
+
+// leaveInDoubt leaves wherever the claim may be, and keeps it out for as long
+// as the session lives: a request that was given up may still be on its way.
+func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error {
+	reply, err := s.engine.commit(ctx, "leave", nil, []clientv3.Op{
+		clientv3.OpDelete(p.queue), clientv3.OpDelete(p.grants), clientv3.OpPut(p.tomb, "", clientv3.WithLease(s.lease)),
+	}, nil)
+	if err != nil {
+		return err
+	}
+	s.drop(claim, 0)
+	if reply.Responses[0].GetResponseDeleteRange().Deleted+reply.Responses[1].GetResponseDeleteRange().Deleted == 0 {
+		return fmt.Errorf("leave: %w", engine.ErrGone)
+	}
+	return nil
 }
 
 // Renew implements [engine.Session]. It looks for the claims too: a member
@@ -285,7 +308,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	for some := range slices.Chunk(held, 100) {
 		var ops []clientv3.Op
 		for _, c := range some {
-			ops = append(ops, clientv3.OpGet(cmp.Or(s.find(c.ID, false).key, s.engine.base("")), clientv3.WithCountOnly()))
+			ops = append(ops, clientv3.OpGet(cmp.Or(s.find(c.ID, 0).key, s.engine.base("")), clientv3.WithCountOnly()))
 		}
 		reply, err := s.engine.commit(ctx, "renew session", nil, ops, nil)
 		if err != nil {
