@@ -225,7 +225,10 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.round())
 	defer cancel()
 	grant, err := a.session.store.Enter(bound, a.claim, wait)
-	return grant, unavailable(bound, "enter", err)
+	if err = unavailable(bound, "enter", err); errors.Is(err, engine.ErrUnavailable) {
+		a.session.stray(a.claim)
+	}
+	return grant, err
 }
 
 // await waits for as long as the session lives.

@@ -35,11 +35,12 @@ type session struct {
 	farewell sync.Once // to the store
 
 	mu      sync.Mutex
-	renewed mark                       // start of the last successful renewal
-	timer   *time.Timer                // fires at the end of the trust window
-	leases  map[*engine.Claim]*Lease   // what is held
-	orphans map[*engine.Claim]struct{} // what is to be left but could not be yet
-	nudge   chan struct{}              // renew now
+	renewed mark                        // start of the last successful renewal
+	timer   *time.Timer                 // fires at the end of the trust window
+	leases  map[*engine.Claim]*Lease    // what is held
+	orphans map[*engine.Claim]struct{}  // what the heartbeat is to leave
+	strays  map[*engine.Claim]time.Time // until when a request that was given up may still enter it
+	nudge   chan struct{}               // renew now
 
 	rounds   context.Context // see round
 	endRound context.CancelFunc
@@ -52,6 +53,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 		watch:   newStopwatch(c.engine.Caps().Processes != engine.ReachProcess),
 		leases:  make(map[*engine.Claim]*Lease),
 		orphans: make(map[*engine.Claim]struct{}),
+		strays:  make(map[*engine.Claim]time.Time),
 		nudge:   make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
@@ -241,14 +243,37 @@ func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 		// did arrive, the claim is gone now.
 		newBackoff(s.client.opts.TTL).sleep(bound, s.life)
 		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) {
-			return nil
+			err = nil
 		}
 	}
 	if err != nil && !errors.Is(err, engine.ErrGone) {
 		s.orphan(claim)
 		return unavailable(bound, "leave", err)
 	}
+	s.settle(claim)
 	return err
+}
+
+// settle forgets a claim that was left. One that a stray request may still enter
+// is left again by the heartbeats to come: nobody else would, and the session
+// would keep it alive.
+func (s *session) settle(claim *engine.Claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until, ok := s.strays[claim]; ok && time.Now().Before(until) {
+		s.orphans[claim] = struct{}{}
+		return
+	}
+	delete(s.strays, claim)
+	delete(s.orphans, claim)
+}
+
+// stray notes that a request to enter a claim was given up. A store that serves
+// it after more than a TTL is not reckoned with.
+func (s *session) stray(claim *engine.Claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.strays[claim] = time.Now().Add(s.client.opts.TTL)
 }
 
 // orphan leaves a claim to the heartbeat to leave.
@@ -273,9 +298,7 @@ func (s *session) leaveOrphans() {
 			return
 		}
 		if err == nil || errors.Is(err, engine.ErrGone) {
-			s.mu.Lock()
-			delete(s.orphans, claim)
-			s.mu.Unlock()
+			s.settle(claim)
 		}
 	}
 }

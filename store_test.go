@@ -67,6 +67,14 @@ func arrivesLate(d time.Duration) fault {
 	}
 }
 
+// strays: the request is given up at once, and served d later all the same.
+func strays(d time.Duration) fault {
+	return func(ctx context.Context, do func(context.Context) error) error {
+		time.AfterFunc(d, func() { do(context.WithoutCancel(ctx)) }) //nolint:errcheck // nobody is there
+		return engine.Unavailable("stray", errTrouble)
+	}
+}
+
 // repliesLate: the reply comes d after the request was served.
 func repliesLate(d time.Duration) fault {
 	return func(ctx context.Context, do func(context.Context) error) error {
@@ -128,15 +136,17 @@ func (s *faultyStore) do(ctx context.Context, verb string, do func(context.Conte
 	return f(ctx, do)
 }
 
-func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (sess engine.Session, err error) {
-	err = s.do(ctx, verbOpen, func(ctx context.Context) (err error) {
-		sess, err = s.Engine.Open(ctx, opts)
+func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	reply := make(chan engine.Session, 1)
+	err := s.do(ctx, verbOpen, func(ctx context.Context) error {
+		sess, err := s.Engine.Open(ctx, opts)
+		reply <- sess
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &faultySession{sess, s}, nil
+	return &faultySession{<-reply, s}, nil
 }
 
 type faultySession struct {
