@@ -15,7 +15,7 @@ end
 local head = redis.call('GET', KEYS[1])
 local keep = tonumber(ARGV[3])
 --QUEUE--
-local claim = split(ARGV[1])
+local claim = {string.match(ARGV[1], SIX)}
 local id, wait = claim[1], ARGV[2] == '1'
 if head then
   load(head)

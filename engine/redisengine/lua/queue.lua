@@ -13,11 +13,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local ends, grace = {}, nil
 
-local function split(s)
-  local f = {}
-  for v in string.gmatch(s .. US, '([^' .. US .. ']*)' .. US) do f[#f + 1] = v end
-  return f
-end
+local SIX = '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
 
 -- ends_at is when a session ends unless it is renewed; 0 when it has ended.
 local function ends_at(session)
@@ -44,20 +40,18 @@ end
 -- A record is {session, owner, weight, token, since, label}.
 local function get(id)
   local r = redis.call('HGET', KEYS[2], 'c' .. id)
-  return r and split(r)
+  return r and {string.match(r, SIX)}
 end
 
 local function put(id, r) redis.call('HSET', KEYS[2], 'c' .. id, table.concat(r, US)) end
 
 -- own is the heaviest granted weight of an owner and its token.
 local function own(owner, id)
-  local weight, token, list = 0, '0', false
-  if owner ~= id then list = redis.call('HGET', KEYS[2], 'o' .. owner) end
-  if list then
-    for _, c in ipairs(split(list)) do
-      local r = get(c)
-      if tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
-    end
+  if owner == id then return 0, '0', false end
+  local weight, token, list = 0, '0', redis.call('HGET', KEYS[2], 'o' .. owner)
+  for c in string.gmatch(list or '', '[^\31]+') do
+    local r = get(c)
+    if tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
   end
   return weight, token, list
 end
@@ -85,7 +79,7 @@ local function drop(id, r)
   else
     local before, _, list = own(r[2], id)
     local rest = {}
-    for _, c in ipairs(split(list)) do
+    for c in string.gmatch(list, '[^\31]+') do
       if c ~= id then rest[#rest + 1] = c end
     end
     redis.call('HDEL', KEYS[2], 'c' .. id, 'o' .. r[2])
@@ -98,7 +92,7 @@ end
 -- the grant of the dead.
 local function bury(owner)
   local list = redis.call('HGET', KEYS[2], 'o' .. owner)
-  for _, c in ipairs(list and split(list) or {}) do
+  for c in string.gmatch(list or '', '[^\31]+') do
     local r = get(c)
     if ends_at(r[1]) == 0 then drop(c, r) end
   end
@@ -106,15 +100,16 @@ end
 
 -- thin reads a head that is a claim: its id, kind and record.
 local function thin(head)
-  local f = split(string.sub(head, 2))
-  return f[1], f[2], {f[3], f[4], f[5], string.format('%.0f', f[7] * 1000000 + f[8]), f[7] .. '000', f[6]}
+  local id, kind, session, owner, weight, rest = string.match(head, SIX, 2)
+  local label, s, us = string.match(rest, '^(.*)\31(%d+)\31(%d+)$')
+  return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), s .. '000', label}
 end
 
 -- load reads the resource; a thin one becomes fat.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
-    local f = split(string.sub(head, 2))
-    kind, used, last, seq, n = f[1], tonumber(f[2]), tonumber(f[3]), tonumber(f[4]), tonumber(f[5])
+    kind, used, last, seq, n = string.match(head, '^F([^\31]*)\31(%d+)\31(%d+)\31(%d+)\31(%d+)$')
+    used, last, seq, n = tonumber(used), tonumber(last), tonumber(seq), tonumber(n)
   else
     local id, r
     id, kind, r = thin(head)
@@ -126,8 +121,7 @@ end
 
 local function save()
   if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
-  redis.call('SET', KEYS[1], 'F' .. kind .. US .. string.format('%.0f', used) .. US ..
-    string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
+  redis.call('SET', KEYS[1], 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
 end
 
 -- try grants a claim if it fits beside the granted ones; nothing new is given
@@ -155,7 +149,7 @@ local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. sessi
 local function advance(asking)
   while true do
     local pop = used == 0 and not barging() and grace_end() == 0 -- then the first that lives gets it
-    local first = redis.call(pop and 'ZPOPMIN' or 'ZRANGE', KEYS[3], unpack(pop and {} or {0, 0}))[1]
+    local first = (pop and redis.call('ZPOPMIN', KEYS[3]) or redis.call('ZRANGE', KEYS[3], 0, 0))[1]
     if not first then return end
     local r = get(first)
     if ends_at(r[1]) == 0 then
@@ -182,7 +176,7 @@ local function reap()
   local all, soonest = redis.call('HGETALL', KEYS[2]), 0
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 1) == 'c' then
-      local r = split(all[i + 1])
+      local r = {string.match(all[i + 1], SIX)}
       local at = ends_at(r[1])
       if at == 0 then
         drop(string.sub(all[i], 2), r)

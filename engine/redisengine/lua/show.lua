@@ -6,12 +6,6 @@ out[1] = t[1] * 1000 + math.floor(t[2] / 1000)
 local head = redis.call('GET', KEYS[1])
 if not head then return out end
 
-local function split(s)
-  local f = {}
-  for v in string.gmatch(s .. US, '([^' .. US .. ']*)' .. US) do f[#f + 1] = v end
-  return f
-end
-
 local function add(id, record)
   local session = string.match(record, '^[^' .. US .. ']*')
   if tonumber(redis.call('ZSCORE', KEYS[4], session) or 0) > out[1] then
@@ -21,7 +15,8 @@ local function add(id, record)
 end
 
 if string.sub(head, 1, 1) == 'T' then
-  local id, kind, session, owner, weight, label, s, us = unpack(split(string.sub(head, 2)))
+  local F = '([^' .. US .. ']*)' .. US
+  local id, kind, session, owner, weight, label, s, us = string.match(head, '^T' .. string.rep(F, 7) .. '(.*)$')
   out[2] = kind
   local token = string.format('%.0f', s * 1000000 + us)
   add(id, table.concat({session, owner, weight, token, s .. '000', label}, US))
