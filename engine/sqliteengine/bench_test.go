@@ -33,17 +33,28 @@ func benchEngine(b *testing.B, path string) (*Engine, engine.Session) {
 func BenchmarkEnterLeave(b *testing.B) {
 	const batch = 1000
 	e, s := benchEngine(b, b.TempDir()+"/pawl.db")
-	if _, err := e.conn.ExecContext(b.Context(), `CREATE TABLE floor (n INTEGER PRIMARY KEY, s TEXT)`); err != nil {
+	if _, err := e.db.ExecContext(b.Context(), `CREATE TABLE floor (n INTEGER PRIMARY KEY, s TEXT)`); err != nil {
 		b.Fatal(err)
 	}
+	insert, err := e.db.PrepareContext(b.Context(), `INSERT INTO floor VALUES (?, ?)`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer insert.Close()
 	var floor, lock []time.Duration
 	n := 0
 	for b.Loop() {
-		t := &tx{Engine: e}
 		begun := time.Now()
 		for range batch {
 			n++
-			if err := t.run(b.Context(), func() error { return t.exec(`INSERT INTO floor VALUES (?, ?)`, n, "order/42") }); err != nil {
+			tx, err := e.db.BeginTx(b.Context(), nil)
+			if err == nil {
+				_, err = tx.StmtContext(b.Context(), insert).ExecContext(b.Context(), n, "order/42")
+			}
+			if err == nil {
+				err = tx.Commit()
+			}
+			if err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -291,13 +290,6 @@ func await(t *testing.T, s engine.Session, c *engine.Claim) <-chan awaited {
 		g, err := s.Await(t.Context(), c)
 		done <- awaited{g, err, time.Now()}
 	}()
-	e := s.(*session).engine
-	for listens := false; !listens && len(done) == 0; {
-		runtime.Gosched()
-		e.mu.Lock()
-		listens = s.(*session).wake[c.ID] != nil
-		e.mu.Unlock()
-	}
 	return done
 }
 
@@ -311,24 +303,28 @@ func leave(t *testing.T, s engine.Session, c *engine.Claim) {
 // expire ends a session in the file, as if its TTL had passed.
 func expire(t *testing.T, e *Engine, session string) {
 	t.Helper()
-	e.turn <- struct{}{}
-	defer func() { <-e.turn }()
-	if _, err := e.conn.ExecContext(t.Context(), `UPDATE pawl_sessions SET ends = ? WHERE id = ?`, now(), session); err != nil {
+	update(t, e, `UPDATE pawl_sessions SET ends = ? WHERE id = ?`, now(), session)
+}
+
+// pathOf is where the file really is.
+func pathOf(t *testing.T, e *Engine) dialect {
+	t.Helper()
+	var path string
+	if err := e.db.QueryRowContext(t.Context(), `SELECT file FROM pragma_database_list`).Scan(&path); err != nil {
 		t.Fatal(err)
 	}
+	return dialect(path)
 }
 
 // rows counts everything in the file that is to go away, and inboxes.
 func rows(t *testing.T, e *Engine) int {
 	t.Helper()
-	e.turn <- struct{}{}
-	defer func() { <-e.turn }()
 	var n int
-	if err := e.conn.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pawl_claims)
+	if err := e.db.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pawl_claims)
 		+ (SELECT count(*) FROM pawl_sessions) + (SELECT count(*) FROM pawl_values)`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
-	inboxes, err := os.ReadDir(e.path + "-wake")
+	inboxes, err := os.ReadDir(pathOf(t, e).inbox(""))
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func TestExclusionWhenProcessesAreKilled(t *testing.T) {
 		t.Errorf("%d rows or inboxes are left", n)
 	}
 	var verdict string
-	if err := e.conn.QueryRowContext(t.Context(), `PRAGMA integrity_check`).Scan(&verdict); err != nil || verdict != "ok" {
+	if err := e.db.QueryRowContext(t.Context(), `PRAGMA integrity_check`).Scan(&verdict); err != nil || verdict != "ok" {
 		t.Error(verdict, err)
 	}
 }

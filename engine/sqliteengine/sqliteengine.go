@@ -1,10 +1,6 @@
 // Package sqliteengine is the store in one SQLite file, for all processes of
-// one machine: it needs no server.
-//
-// A verb is one transaction that takes the write lock first, loads the claims
-// of the resource, lets package queue decide and writes the difference. A
-// waiter in another process is woken through a file in its inbox, a folder
-// that only its own process watches; see wake.go.
+// one machine: it needs no server. The tables and the verbs are those of
+// package sqlengine.
 //
 // SQLite lets one process write at a time and asks again every millisecond or
 // two for the lock. A process that is stopped in the midst of a transaction,
@@ -25,110 +21,155 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"iter"
-	"sync"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/ncruces/go-sqlite3"
+	_ "github.com/ncruces/go-sqlite3/driver" // "sqlite3"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // Options are what [New] can be told. There is nothing to tell yet.
 type Options struct{}
 
-const (
-	minTTL = 100 * time.Millisecond
-	// pollEvery is how often to read what nothing can tell of.
-	pollEvery = 250 * time.Millisecond
-)
+const minTTL = 100 * time.Millisecond
 
 // Engine is the store in one file. Create it with [New].
 type Engine struct {
-	path    string
-	db      *sql.DB
-	conn    *sql.Conn            // the only one: goroutines of a process queue for it here, in order
-	turn    chan struct{}        // held by who uses conn
-	stmts   map[string]*sql.Stmt // by its text; guarded by turn
-	watcher *fsnotify.Watcher    // nil when the system has none left
-	tasks   sync.WaitGroup
-
-	mu       sync.Mutex
-	sessions map[string]*session // those of this Engine
-	changed  chan struct{}       // closed and replaced when a value was put here
+	*sqlengine.Engine
+	db *sql.DB
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
+//
+// A commit needs no sync (synchronous is normal): what could undo it, a power
+// loss, ends every session as well.
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	path, err := prepare(path, fileSystem)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{
-		path: path, turn: make(chan struct{}, 1), stmts: make(map[string]*sql.Stmt),
-		sessions: make(map[string]*session), changed: make(chan struct{}),
+	escaped := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
+	db, err := sql.Open("sqlite3", "file:"+location.EscapedPath()+"?modeof="+escaped(path)+"&_txlock=immediate"+
+		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
+	if err != nil {
+		return nil, engine.Unavailable("open", err)
 	}
-	if err := e.connect(ctx); err != nil {
-		return nil, errors.Join(err, e.disconnect())
+	db.SetMaxOpenConns(1) // goroutines of a process queue for it here
+	store, err := sqlengine.New(ctx, db, dialect(path), minTTL)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	e.watch()
-	return e, nil
+	return &Engine{Engine: store, db: db}, nil
 }
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
-		Name: "sqlite", Token: engine.TokenRevision, Wake: engine.WakeFile, Expiry: expiry,
+		Name: "sqlite", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: expiry,
 		Failover: engine.FailoverNone, Processes: engine.ReachMachine, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
 	}
 }
 
-// List implements [engine.Engine].
-func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		var names []string // all of them first: yield may want the connection
-		err := e.transact(ctx, "list", "", func(t *tx) (err error) {
-			// The byte 0xFF is in no UTF-8: it ends the range of the prefix.
-			names, err = t.strings(`SELECT DISTINCT resource FROM pawl_claims
-				WHERE resource >= ? AND resource < ?`, prefix, prefix+"\xff")
-			return err
-		})
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
-}
-
-// Show implements [engine.Engine].
-func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = e.transact(ctx, "show", "", func(t *tx) error {
-		q, err := t.load(name)
-		r = q.Show(name, t.now)
-		return err
-	})
-	return r, err
-}
-
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	var err error
-	if e.watcher != nil {
-		err = e.watcher.Close()
-		e.tasks.Wait()
-	}
-	e.turn <- struct{}{}
-	defer func() { <-e.turn }()
-	if err := errors.Join(err, e.disconnect()); err != nil {
+	if err := errors.Join(e.Engine.Close(), e.db.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+// dialect is that of SQLite, for the database at this path.
+type dialect string
+
+func (d dialect) Begin(ctx context.Context, db *sql.DB) (*sql.Tx, int64, error) {
+	tx, err := db.BeginTx(ctx, nil)
+	return tx, now(), err
+}
+
+// Again holds even of the first transaction: some of many processes that open a
+// new file at once are told that it is locked, whatever the busy timeout.
+func (d dialect) Again(err error) bool { return errors.Is(err, sqlite3.BUSY) }
+
+const schemaVersion = 1
+
+const schema = `
+CREATE TABLE IF NOT EXISTS pawl_meta (
+	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, last INTEGER NOT NULL,
+	boot TEXT NOT NULL -- of the machine, for which all times in the file are
+) STRICT;
+CREATE TABLE IF NOT EXISTS pawl_sessions (
+	id TEXT PRIMARY KEY, ends INTEGER NOT NULL, ttl INTEGER NOT NULL, label TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS pawl_sessions_ends ON pawl_sessions (ends);
+CREATE TABLE IF NOT EXISTS pawl_claims (
+	resource TEXT NOT NULL, place INTEGER NOT NULL, session TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL,
+	label TEXT NOT NULL, weight INTEGER NOT NULL, token INTEGER NOT NULL, since INTEGER NOT NULL,
+	kind TEXT NOT NULL, capacity INTEGER NOT NULL, barging INTEGER NOT NULL,
+	PRIMARY KEY (resource, place)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS pawl_claims_session ON pawl_claims (session, resource);
+CREATE TABLE IF NOT EXISTS pawl_values (
+	name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL
+) STRICT;`
+
+// Migrate creates what is missing in the file and forgets what was before the
+// machine started: none of these processes lives.
+func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
+	if err := d.share(); err != nil {
+		return err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, schema); err != nil {
+		return err
+	}
+	// What a power loss took back of the counter, the time of day makes good.
+	if _, err := tx.ExecContext(ctx, `INSERT INTO pawl_meta VALUES (1, ?, ?, ?) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)`,
+		schemaVersion, time.Now().UnixMicro(), boot); err != nil {
+		return err
+	}
+	var version int
+	var before string
+	if err := tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&version, &before); err != nil {
+		return err
+	}
+	if version != schemaVersion {
+		return fmt.Errorf("%w: the file has tables of version %d, this program knows version %d", engine.ErrUnsupported, version, schemaVersion)
+	}
+	if boot != before {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM pawl_claims; DELETE FROM pawl_sessions`); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE pawl_meta SET boot = ?`, boot); err != nil {
+			return err
+		}
+	}
+	return d.tidy(ctx, tx)
+}
+
+// tidy removes the inboxes that processes left when they were killed.
+func (d dialect) tidy(ctx context.Context, tx *sql.Tx) error {
+	inboxes, _ := os.ReadDir(d.inbox("")) // there may be none yet
+	for _, inbox := range inboxes {
+		var known bool
+		if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pawl_sessions WHERE id = ?)`, inbox.Name()).Scan(&known); err != nil {
+			return err
+		}
+		if !known {
+			d.Forget(inbox.Name())
+		}
 	}
 	return nil
 }

@@ -1,130 +1,50 @@
 package sqliteengine
 
 import (
+	"bufio"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
+	"syscall"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// Each session has an inbox: a folder beside the file, watched by the process
-// of the session only, so that a message wakes nobody else. A message is an
-// empty file there, named for the claim that it concerns. It is a hint that
-// may come twice or be lost: the claim in the database counts, and is read
-// afterwards.
+// inbox is the named pipe of a session, in a folder beside the file. Only its
+// own process reads it, so a message wakes nobody else, and one that nobody
+// reads is not stored.
+func (d dialect) inbox(session string) string { return filepath.Join(string(d)+"-wake", session) }
 
-// message is told to a session after the transaction was committed.
-type message struct {
-	session, claim string
-	gone           bool // it was held, and another took it away; else look at it
-}
+const format = "%d %t %s\n" // token, gone, claim: less than the system writes in one piece
 
-func (e *Engine) inbox(session string) string { return filepath.Join(e.path+"-wake", session) }
-
-// openInbox reports whether messages can arrive. Where they cannot, as when
-// the user has no inotify instance left, waiters poll. It is called inside a
-// transaction, so that no other process takes the inbox for an abandoned one.
-func (e *Engine) openInbox(session string) bool {
-	return e.watcher != nil && os.MkdirAll(e.inbox(session), 0o700) == nil && e.watcher.Add(e.inbox(session)) == nil
-}
-
-func (e *Engine) closeInbox(session string) {
-	if e.watcher != nil {
-		e.watcher.Remove(e.inbox(session)) //nolint:errcheck // gone with the folder
+func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() {
+	path := d.inbox(session)
+	if os.MkdirAll(filepath.Dir(path), 0o700) != nil || makePipe(path) != nil {
+		return nil
 	}
-	os.RemoveAll(e.inbox(session)) //nolint:errcheck // left to the next process that starts
-}
-
-// deliver passes the messages on, in this process without a file.
-func (t *tx) deliver() {
-	for _, m := range t.messages {
-		if !t.receive(m) {
-			t.post(m)
-		}
-	}
-	for _, session := range t.buried {
-		os.RemoveAll(t.inbox(session)) //nolint:errcheck // left to the next process that starts
-	}
-}
-
-func (e *Engine) post(m message) {
-	name := "look-" + url.PathEscape(m.claim)
-	if m.gone {
-		name = "gone-" + url.PathEscape(m.claim)
-	}
-	// Truncating makes an event also of a message that is still there.
-	f, err := os.OpenFile(filepath.Join(e.inbox(m.session), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err == nil { // else the receiver is gone or polls
-		f.Close() //nolint:errcheck // empty
-	}
-}
-
-// receive handles a message to a session of this process.
-func (e *Engine) receive(m message) bool {
-	e.mu.Lock()
-	s := e.sessions[m.session]
-	if s == nil {
-		e.mu.Unlock()
-		return false
-	}
-	select {
-	case s.wake[m.claim] <- struct{}{}:
-	default: // nobody waits, or will look anyway
-	}
-	e.mu.Unlock()
-	if m.gone && s.opts.Gone != nil {
-		s.opts.Gone(m.claim)
-	}
-	return true
-}
-
-// watch receives what other processes post until the watcher is closed.
-func (e *Engine) watch() {
-	watcher, err := fsnotify.NewWatcher()
+	pipe, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end
 	if err != nil {
-		return // see openInbox
+		return nil
 	}
-	e.watcher = watcher
-	e.tasks.Go(func() {
-		for {
-			select {
-			case event, open := <-watcher.Events:
-				if !open {
-					return
-				}
-				if event.Has(fsnotify.Create) || event.Has(fsnotify.Write) {
-					e.take(event.Name)
-				}
-			case _, open := <-watcher.Errors: // events were lost: waiters look again by themselves
-				if !open {
-					return
-				}
+	go func() {
+		for lines := bufio.NewScanner(pipe); lines.Scan(); {
+			var m sqlengine.Message
+			if _, err := fmt.Sscanf(lines.Text()+"\n", format, (*uint64)(&m.Token), &m.Gone, &m.Claim); err != nil {
+				continue
+			}
+			if m.Claim, err = url.QueryUnescape(m.Claim); err == nil {
+				receive(m)
 			}
 		}
-	})
+	}()
+	return func() { pipe.Close() } //nolint:errcheck // only read from
 }
 
-func (e *Engine) take(path string) {
-	os.Remove(path) //nolint:errcheck // before the claim is read, so that a later message is another
-	kind, name, _ := strings.Cut(filepath.Base(path), "-")
-	if claim, err := url.PathUnescape(name); err == nil {
-		e.receive(message{session: filepath.Base(filepath.Dir(path)), claim: claim, gone: kind == "gone"})
-	}
+func (d dialect) Post(session string, m sqlengine.Message) {
+	writePipe(d.inbox(session), fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
 }
 
-// tidy removes the inboxes that processes left when they were killed.
-func (t *tx) tidy() error {
-	inboxes, _ := os.ReadDir(t.path + "-wake") // there may be none yet
-	for _, inbox := range inboxes {
-		var known bool
-		if err := t.get(`SELECT EXISTS (SELECT 1 FROM pawl_sessions WHERE id = ?)`, args{inbox.Name()}, &known); err != nil {
-			return err
-		}
-		if !known {
-			os.RemoveAll(t.inbox(inbox.Name())) //nolint:errcheck // once more next time
-		}
-	}
-	return nil
+func (d dialect) Forget(session string) {
+	os.Remove(d.inbox(session)) //nolint:errcheck // left to the next process that starts
 }

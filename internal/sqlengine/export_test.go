@@ -1,0 +1,4 @@
+package sqlengine
+
+// Statements are all that a verb uses.
+var Statements = statements
