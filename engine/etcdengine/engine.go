@@ -10,10 +10,10 @@
 //	<prefix>x/<lease>.<slot>                   a claim that must not come in any more
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //
-// First in, first out: nothing is stored of who holds. Enter appends its key
-// and reads in the same transaction what is ahead; the claim holds iff that
-// and its own weight fit in the capacity, and its token is its create
-// revision. Who waits watches the last claim ahead that has to go first, and
+// First in, first out: nothing is stored of who holds. Enter puts its key if
+// nobody is there; else it appends it and reads in the same transaction what is
+// ahead. The claim holds iff that and its own weight fit in the capacity, and
+// its token is its create revision. Who waits watches the last claim ahead that has to go first, and
 // nothing else, so a release wakes one client (or all readers behind a
 // writer). Where no single claim has to go, as in a semaphore, it watches the
 // deletions of the resource. Re-entries and upgrades have keys under g; a
@@ -126,9 +126,13 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}, nil
 }
 
-// read reads all claims of a resource.
+// everything reads all claims of a resource.
+func everything(base string) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpGet(base, clientv3.WithPrefix())}
+}
+
 func (e *Engine) read(ctx context.Context, doing, resource string) (*line, error) {
-	reply, err := e.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpGet(e.base(resource), clientv3.WithPrefix())}, nil)
+	reply, err := e.commit(ctx, doing, nil, everything(e.base(resource)), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func (s *session) find(claim string, doubts int) place {
 	return was
 }
 
-// note writes down what was found of a claim.
+// note writes down what was found.
 func (s *session) note(p *place, key string, rev int64, blocker string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,18 +154,11 @@ func (p *place) view(c *engine.Claim) []clientv3.Op {
 	return []clientv3.Op{grants, clientv3.OpGet(p.dir+"q/", inQueue...)}
 }
 
-// fullView reads also whether the resource is used as something else.
-func (p *place) fullView(c *engine.Claim) []clientv3.Op {
-	after, end := clientv3.GetPrefixRangeEnd(p.dir), clientv3.GetPrefixRangeEnd(p.base)
-	return append(p.view(c), clientv3.OpGet(p.base, clientv3.WithRange(p.dir), clientv3.WithLimit(1)),
-		clientv3.OpGet(after, clientv3.WithRange(end), clientv3.WithLimit(1)))
-}
-
-// Enter takes one round trip, unless others come meanwhile.
+// Enter takes one round trip if nobody claims the resource.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	p := s.take(c)
-	grant, err := s.pursue(ctx, "enter", c, p, &line{}, wait) // most often nobody is there
-	if err == nil && !grant.Held() && !wait {                 // it was asked again, and waits
+	grant, err := s.enter(ctx, c, p, wait)
+	if err == nil && !grant.Held() && !wait { // it was asked again, and waits
 		err = fmt.Errorf("enter: %w", engine.ErrBusy)
 	}
 	switch {
@@ -180,6 +173,24 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.drop(c.ID, 0)
 	}
 	return grant, err
+}
+
+// enter takes a resource that nobody claims, in a request that is as small as
+// it can be; else it looks who does.
+func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait bool) (engine.Grant, error) {
+	m, nobody := &move{put: p.put, key: p.queue}, []clientv3.Cmp{absent(p.base).WithPrefix(), absent(p.tomb)}
+	if c.Barging {
+		m.key = p.grants
+	}
+	reply, err := s.engine.commit(ctx, "enter", nobody, s.ops(m, nil), p.view(c))
+	if err != nil {
+		return engine.Grant{}, err
+	}
+	if reply.Succeeded {
+		s.note(p, m.key, reply.Header.Revision, "")
+		return engine.Grant{Token: fence.Token(reply.Header.Revision)}, nil
+	}
+	return s.pursue(ctx, "enter", c, p, newLine(reply), wait)
 }
 
 // pursue takes moves until the claim holds, waits, is refused or is no longer
@@ -201,7 +212,11 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 		if m == nil {
 			return engine.Grant{Token: fence.Token(own.grant)}, nil
 		}
-		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(m, own), p.view(c)...), p.fullView(c))
+		otherwise := p.view(c)
+		if own == nil { // it may be there all the same, or others that use the resource as something else
+			otherwise = everything(p.base)
+		}
+		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(m, own), p.view(c)...), otherwise)
 		if err != nil {
 			return engine.Grant{}, err
 		}
