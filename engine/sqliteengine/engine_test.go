@@ -393,3 +393,20 @@ func TestEverythingIsPrivate(t *testing.T) {
 		}
 	}
 }
+
+func TestEngineOutlivesTheContextOfNew(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	e, err := New(ctx, file(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if !enter(t, open(t, e, time.Hour), mutex("job", "a")).Held() {
+		t.Error("it waits")
+	}
+}

@@ -29,7 +29,7 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 	}
 	go func() {
 		for lines := bufio.NewScanner(pipe); lines.Scan(); {
-			var m sqlengine.Message
+			m := sqlengine.Message{Session: session}
 			if _, err := fmt.Sscanf(lines.Text()+"\n", format, (*uint64)(&m.Token), &m.Gone, &m.Claim); err != nil {
 				continue
 			}
@@ -41,8 +41,8 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 	return func() { pipe.Close() } //nolint:errcheck // only read from
 }
 
-func (d dialect) Post(session string, m sqlengine.Message) {
-	writePipe(d.inbox(session), fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
+func (d dialect) Post(m sqlengine.Message) {
+	writePipe(d.inbox(m.Session), fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
 }
 
 func (d dialect) Forget(session string) {

@@ -45,8 +45,8 @@ type Dialect interface {
 	// called. It returns nil where nothing arrives: then waiters poll.
 	Listen(session string, receive func(Message)) (stop func())
 
-	// Post sends a message, which may be lost, to a session of another process.
-	Post(session string, m Message)
+	// Post sends a message to another process. It may be lost.
+	Post(m Message)
 
 	// Forget removes what Listen may have left of a session of any process.
 	Forget(session string)
@@ -55,9 +55,9 @@ type Dialect interface {
 // Message tells a session of one of its claims. It is a hint: the claim in the
 // database counts.
 type Message struct {
-	Claim string
-	Token fence.Token // of the grant; 0: the claim is to be looked at
-	Gone  bool        // it was held, and another took it away
+	Session, Claim string
+	Token          fence.Token // of the grant; 0: the claim is to be looked at
+	Gone           bool        // it was held, and another took it away
 }
 
 // Engine is the store in one database. Create it with [New].
@@ -67,14 +67,13 @@ type Engine struct {
 	minTTL  time.Duration
 	stmts   map[string]*sql.Stmt // by its text; does not change
 
-	mu       sync.Mutex
-	sessions map[string]*session // those of this Engine
+	sessions sync.Map // those of this Engine: id → *session
 }
 
 // New prepares the database. Who calls it closes db after the Engine.
 func New(ctx context.Context, db *sql.DB, dialect Dialect, minTTL time.Duration) (*Engine, error) {
-	e := &Engine{db: db, dialect: dialect, minTTL: minTTL, stmts: make(map[string]*sql.Stmt), sessions: make(map[string]*session)}
-	if err := e.run(ctx, "open", func(t *tx) error { return dialect.Migrate(ctx, t.Tx) }); err != nil {
+	e := &Engine{db: db, dialect: dialect, minTTL: minTTL, stmts: make(map[string]*sql.Stmt)}
+	if err := e.run(ctx, "open", func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) }); err != nil {
 		return nil, err
 	}
 	for _, query := range statements {
@@ -91,10 +90,9 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, minTTL time.Duration)
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		var names []string // all of them first: yield may want the connection
-		err := e.transact(ctx, "list", "", func(t *tx) (err error) {
+		err := e.transact(ctx, "list", "", func(t *tx) {
 			// The byte 0xFF is in no UTF-8: it ends the range of the prefix.
-			names, err = t.strings(listResources, prefix, prefix+"\xff")
-			return err
+			names = t.strings(listResources, prefix, prefix+"\xff")
 		})
 		if err != nil {
 			yield("", err)
@@ -110,43 +108,34 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = e.transact(ctx, "show", "", func(t *tx) error {
-		q, err := t.load(name)
-		r = q.Show(name, t.now)
-		return err
-	})
+	err = e.transact(ctx, "show", "", func(t *tx) { r = t.load(name).Show(name, t.now) })
 	return r, err
 }
 
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (v engine.Value, err error) {
-	err = e.transact(ctx, "get", "", func(t *tx) (err error) {
-		v, err = t.value(key)
-		return err
+	err = e.transact(ctx, "get", "", func(t *tx) {
+		v = engine.Value{}
+		t.get(readValue, args{key}, &v.Data, &v.Version)
 	})
 	return v, err
 }
 
 // Put implements [engine.Engine].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
-	err = e.transact(ctx, "put", "", func(t *tx) error {
-		written = 0
-		is, err := t.value(key)
-		switch {
-		case err != nil:
-			return err
-		case is.Version != version:
+	err = e.transact(ctx, "put", "", func(t *tx) {
+		var is engine.Value
+		t.get(readValue, args{key}, &is.Data, &is.Version)
+		if is.Version != version {
 			t.answer = fmt.Errorf("version is %d, not %d: %w", is.Version, version, engine.ErrBusy)
-			return nil
-		case data == nil:
-			return t.exec(deleteValue, key)
+			return
 		}
-		t.last++
-		written = uint64(t.last)
-		if version == 0 {
-			return t.exec(insertValue, data, t.last, key)
+		t.exec(deleteValue, key)
+		if data != nil {
+			t.last++
+			written = uint64(t.last)
+			t.exec(insertValue, key, t.last, data)
 		}
-		return t.exec(updateValue, data, t.last, key)
 	})
 	return written, err
 }
@@ -170,12 +159,11 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
+	e.sessions.Range(func(_, s any) bool { // those that nobody closed
+		s.(*session).stop()
+		return true
+	})
 	var err error
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.sessions { // those that nobody closed
-		s.stop()
-	}
 	for _, stmt := range e.stmts {
 		err = errors.Join(err, stmt.Close())
 	}
