@@ -80,7 +80,14 @@ type scoped struct {
 	values context.Context
 }
 
-func (s *scoped) Value(key any) any { return s.values.Value(key) }
+// Value asks the life first: so package context finds it and needs no goroutine
+// to follow it.
+func (s *scoped) Value(key any) any {
+	if v := s.Context.Value(key); v != nil {
+		return v
+	}
+	return s.values.Value(key)
+}
 
 // join returns ctx, ended also when life does.
 func join(ctx, life context.Context) (context.Context, context.CancelFunc) {

@@ -116,7 +116,7 @@ func (m *model) settle(t *rapid.T) {
 			if c.Token != 0 || m.dead[s.id] {
 				continue
 			}
-			claim := &engine.Claim{Resource: m.name, ID: c.ID}
+			claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
 			if _, err := s.poll(m.ctx, claim, s.await(claim)); err != nil && class(err) != engine.ErrGone {
 				t.Fatal(err)
 			}
@@ -201,6 +201,7 @@ func TestScriptsDoAsTheQueue(t *testing.T) {
 		}
 		defer m.close()
 		spec := rapid.SampledFrom(specs).Draw(t, "spec")
+		plain := rapid.Bool().Draw(t, "plain") // claims that the short paths are made for, and few others
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.agree,
 			"enter": func(t *rapid.T) {
@@ -212,6 +213,9 @@ func TestScriptsDoAsTheQueue(t *testing.T) {
 				}
 				c.Owner = rapid.SampledFrom([]string{c.ID, c.ID, c.ID, "p", "q"}).Draw(t, "owner")
 				c.Weight = rapid.SampledFrom([]int64{1, 1, 2, c.Capacity}).Draw(t, "weight")
+				if plain && rapid.IntRange(0, 29).Draw(t, "not plain") > 0 {
+					c.Spec, c.Owner, c.Weight = specs[0], c.ID, specs[0].Capacity
+				}
 				m.ids = append(m.ids, c.ID)
 				wait := rapid.Bool().Draw(t, "wait")
 				m.enter(t, s, c, wait)

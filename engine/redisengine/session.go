@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,7 @@ type session struct {
 // waiter is a claim that may be told something: its token, or 0 to look.
 type waiter struct {
 	resource string
+	record   string // the claim as the scripts want it
 	news     chan fence.Token
 	look     time.Time // when it looks by itself
 }
@@ -143,7 +145,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.entering.Add(1)
 		defer s.entered()
 	}
-	reply, err := s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), s.record(c), wish, s.keep).ToMessage()
+	reply, err := s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), s.record(c), wish, s.keep, form(c)).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "enter", err)
 	}
@@ -169,6 +171,14 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	}
 }
 
+// form is the form that a resource may have whose claims are like this one.
+func form(c *engine.Claim) string {
+	if c.Weight == c.Capacity && c.Owner == c.ID && !c.Barging {
+		return "X"
+	}
+	return "T"
+}
+
 // record is a claim as the scripts want it.
 func (s *session) record(c *engine.Claim) string {
 	b := appendSpec(append(append(make([]byte, 0, 256), c.ID...), us...), c.Spec)
@@ -183,7 +193,7 @@ func (s *session) await(c *engine.Claim) *waiter {
 	defer s.mu.Unlock()
 	w := s.waiting[c.ID]
 	if w == nil {
-		w = &waiter{resource: c.Resource, news: make(chan fence.Token, 1)}
+		w = &waiter{resource: c.Resource, record: s.record(c), news: make(chan fence.Token, 1)}
 		s.waiting[c.ID] = w
 	}
 	if token, ok := s.early[c.ID]; ok {
@@ -207,10 +217,15 @@ func (s *session) entered() {
 	}
 }
 
-func (s *session) forget(id string) {
+// forget ends the waiting of a claim and returns its record, if it waited here.
+func (s *session) forget(id string) (record string) {
 	s.mu.Lock()
-	delete(s.waiting, id)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if w := s.waiting[id]; w != nil {
+		record = w.record
+		delete(s.waiting, id)
+	}
+	return record
 }
 
 // Await implements [engine.Session].
@@ -242,7 +257,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
-	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep).ToMessage()
+	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep, s.record(c)).ToMessage()
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "await", err)
 	}
@@ -272,8 +287,7 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	s.forget(claim)
-	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource, ""), "T"+claim+us, us+s.id+us, s.keep).AsInt64()
+	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource, ""), claim+us, us+s.id+us, s.keep, s.forget(claim)).AsInt64()
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -292,12 +306,12 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
 		polls[i] = s.engine.client.B().Evalsha().Sha1(s.engine.poll.sha).Numkeys(5).Key(s.engine.keys(c.Resource, "")...).
-			Arg(c.ID, s.keep).Build()
+			Arg(c.ID, s.keep, "").Build()
 	}
 	var gone []*engine.Claim
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
 		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
-			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep)
+			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep, "")
 		}
 		token, err := result.AsInt64()
 		if err != nil {
@@ -313,8 +327,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
 	s.mu.Lock()
-	waiting := s.waiting
-	s.waiting = make(map[string]*waiter)
+	waiting := maps.Clone(s.waiting)
 	s.mu.Unlock()
 	for id, w := range waiting {
 		if err := s.Leave(ctx, w.resource, id); err != nil && !errors.Is(err, engine.ErrGone) {

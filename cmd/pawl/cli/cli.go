@@ -78,12 +78,12 @@ func coded(err error) error {
 		code int
 	}{
 		{pawl.ErrLost, exitLost},
-		{pawl.ErrNotAcquired, exitNotAcquired},
 		{pawl.ErrInvalid, exitUsage},
 		{pawl.ErrMismatch, exitUsage},
 		{pawl.ErrUnsupported, exitUsage},
 		{open.ErrURL, exitUsage},
-		{pawl.ErrUnavailable, exitUnavailable},
+		{pawl.ErrUnavailable, exitUnavailable}, // also when --wait ended during it: nobody knows whether it was free
+		{pawl.ErrNotAcquired, exitNotAcquired},
 	} {
 		if errors.Is(err, class.err) {
 			code = class.code

@@ -1,18 +1,40 @@
 -- KEYS: as in queue.lua, and 6 the session's own key, which lives as long as it.
 -- ARGV: 1 id, kind:capacity:discipline, session, owner, weight and label in one,
--- 2 wait (1 or 0), 3 keep in ms.
+-- 2 wait (1 or 0), 3 keep in ms, 4 the form that the claim allows, X or T.
 -- Returns the token; or -1 session gone, -2 busy, -3 busy for the grace; or
 -- {ms} when the claim waits and should look again after so long; or, as text,
 -- what the resource is in use as.
 local there = redis.call('EXISTS', KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
 if there < 2 then return -1 end
+local t = redis.call('TIME')
 if there == 2 then -- no grace: if nobody holds, no queue is needed
-  local t = redis.call('TIME')
-  if redis.call('SET', KEYS[1], 'T' .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'NX', 'PX', ARGV[3]) then
+  if redis.call('SET', KEYS[1], ARGV[4] .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'NX', 'PX', ARGV[3]) then
     return t[1] * 1000000 + t[2]
   end
 end
 local head = redis.call('GET', KEYS[1])
+if there == 2 and ARGV[4] == 'X' and string.find(head, '^[XW]') then -- exclusive, and so are all before it
+  local id, kind, session = string.match(head, '^.([^\31]*)\31([^\31]*)\31([^\31]*)')
+  local me, mine = string.match(ARGV[1], '^([^\31]*)\31([^\31]*)')
+  local at = tonumber(redis.call('ZSCORE', KEYS[4], session) or 0)
+  local now = t[1] * 1000 + t[2] / 1000
+  if me ~= id and mine == kind and at > now then
+    if ARGV[2] == '0' then
+      redis.call('ZREM', KEYS[3], ARGV[1])
+      return -2
+    end
+    redis.call('ZADD', KEYS[3], 'NX', t[1] * 1000000 + t[2], ARGV[1])
+    if string.sub(head, 1, 1) == 'X' then
+      redis.call('SET', KEYS[1], 'W' .. string.sub(head, 2), 'PX', ARGV[3])
+      redis.call('PEXPIRE', KEYS[3], ARGV[3])
+    end
+    local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+    if first ~= ARGV[1] then
+      at = tonumber(redis.call('ZSCORE', KEYS[4], string.match(first, '^[^\31]*\31[^\31]*\31([^\31]*)')) or 0)
+    end
+    return {math.max(math.ceil(at - now), 0)}
+  end
+end
 local keep = tonumber(ARGV[3])
 --QUEUE--
 local claim = {string.match(ARGV[1], SIX)}

@@ -1,19 +1,53 @@
--- KEYS: as in queue.lua. ARGV: 1 "T", id and a separator, which is how the head
--- begins if this claim alone holds; 2 the session of who asks, between
--- separators; 3 keep in ms. Returns 1, or 0 when there is no such claim.
+-- KEYS: as in queue.lua. ARGV: 1 id and a separator, which is how the head goes
+-- on after its form if this claim holds alone; 2 the session of who asks,
+-- between separators; 3 keep in ms; 4 the claim as it waits, if known.
+-- Returns 1, or 0 when there is no such claim.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
-if string.sub(head, 1, #ARGV[1]) == ARGV[1] then
-  redis.call('DEL', KEYS[1])
-  if not string.find(head, ARGV[2], 1, true) then -- evicted: tell the holder
-    redis.call('PUBLISH', '--INBOX--' .. string.match(head, '^[^\31]*\31[^\31]*\31([^\31]*)'), 'x\31' .. string.sub(ARGV[1], 2, -2))
+local form, holds = string.sub(head, 1, 1), string.sub(head, 2, #ARGV[1] + 1) == ARGV[1]
+local function evicted(record) -- tell it, unless it is its own session that asks
+  if not string.find(record, ARGV[2], 1, true) then
+    redis.call('PUBLISH', '--INBOX--' .. string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)'), 'x\31' .. string.sub(ARGV[1], 1, -2))
   end
   return 1
 end
-if string.sub(head, 1, 1) == 'T' then return 0 end
+if holds and (form == 'X' or form == 'T') then
+  redis.call('DEL', KEYS[1])
+  return evicted(head)
+end
+if form == 'X' or form == 'T' then return 0 end
+if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the first that lives gets it
+  local t = redis.call('TIME')
+  local s, us = string.match(head, '\31(%d+)\31(%d+)$')
+  local token = math.max(s * 1000000 + us + 1, t[1] * 1000000 + t[2])
+  while true do
+    local first = redis.call('ZPOPMIN', KEYS[3])[1]
+    if not first then
+      redis.call('DEL', KEYS[1])
+      return evicted(head)
+    end
+    local id, session = string.match(first, '^([^\31]*)\31[^\31]*\31([^\31]*)')
+    if tonumber(redis.call('ZSCORE', KEYS[4], session) or 0) > t[1] * 1000 + t[2] / 1000 then
+      local text = string.format('%.0f', token)
+      redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6), 'PX', ARGV[3])
+      redis.call('PUBLISH', '--INBOX--' .. session, 'g\31' .. id .. '\31' .. text)
+      return evicted(head)
+    end
+  end
+end
+if form == 'W' and not holds then
+  if redis.call('ZREM', KEYS[3], ARGV[4]) == 1 then return 1 end
+  for _, record in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do -- of another session
+    if string.sub(record, 1, #ARGV[1]) == ARGV[1] then
+      redis.call('ZREM', KEYS[3], record)
+      return evicted(record)
+    end
+  end
+  return 0
+end
 local keep = tonumber(ARGV[3])
 --QUEUE--
-local id = string.sub(ARGV[1], 2, -2)
+local id = string.sub(ARGV[1], 1, -2)
 load(head)
 local r = get(id)
 if not r then return 0 end

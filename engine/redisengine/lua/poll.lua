@@ -1,15 +1,25 @@
--- KEYS: as in queue.lua. ARGV: 1 id, 2 keep in ms.
+-- KEYS: as in queue.lua. ARGV: 1 id, 2 keep in ms, 3 the claim as it waits, if it
+-- does.
 -- Returns the token of a claim; {ms} when it waits and should look again after
 -- so long; -1 when there is no such claim. It also keeps the keys from expiring.
 local head = redis.call('GET', KEYS[1])
 if not head then return -1 end
 local keep = tonumber(ARGV[2])
 --QUEUE--
-if string.sub(head, 1, 1) == 'T' then
+local form = string.sub(head, 1, 1)
+if form ~= 'F' then
   local id, _, r = thin(head)
-  if id ~= ARGV[1] or ends_at(r[1]) == 0 then return -1 end
-  touch(KEYS[1])
-  return tonumber(r[4])
+  if id == ARGV[1] then
+    if ends_at(r[1]) == 0 then return -1 end
+    touch(KEYS[1])
+    if form == 'W' then touch(KEYS[3]) end
+    return tonumber(r[4])
+  end
+  if form ~= 'W' or not redis.call('ZSCORE', KEYS[3], ARGV[3]) or ends_at(session_of(ARGV[3])) == 0 then return -1 end
+  local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+  local blocks = first == ARGV[3] and r[1] or session_of(first)
+  if ends_at(blocks) > 0 then return {ends_at(blocks) - now} end
+  -- the dead are in the way: the queue knows what to do
 end
 load(head)
 local r = get(ARGV[1])

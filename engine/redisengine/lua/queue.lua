@@ -1,12 +1,17 @@
 -- The weighted claim queue of one resource, as package queue defines it.
 --
--- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace. The head of a resource
--- that one claim holds and nobody else wants is that claim itself, "T…" (thin).
--- In every other case it is "F" .. counters (fat), the claims are a hash (field
--- 'c' .. id: the record; field 'o' .. owner: the granted claims of an owner
--- that is not a claim id) and those that wait are a sorted set in order of
--- arrival. Sessions are scored by when they end, in ms; while the key of the
--- grace lives, nothing new is given out.
+-- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace. The head says in which
+-- of four forms the resource is:
+--   T  one claim holds and nobody waits: the head is that claim;
+--   X  so does one that excludes all others, first come first served;
+--   W  as X, and others of its kind wait: a sorted set of them in order of arrival;
+--   F  everything else: counters in the head, the claims in a hash (field 'c' ..
+--      id: the record; field 'o' .. owner: the granted claims of an owner that
+--      is not a claim id), the ids of those that wait in the sorted set.
+-- T, X and W need no more than the lines at the top of the scripts; whatever
+-- does not fit in there becomes F and stays so until nobody is left. Sessions are
+-- scored by when they end, in ms; while the key of the grace lives, nothing new
+-- is given out.
 local US = '\31'
 local kind, cap, used, last, seq, n
 local t = redis.call('TIME')
@@ -105,7 +110,9 @@ local function thin(head)
   return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), s .. '000', label}
 end
 
--- load reads the resource; a thin one becomes fat.
+local function session_of(record) return string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)') end
+
+-- load reads the resource and makes it F.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
     kind, used, last, seq, n = string.match(head, '^F([^\31]*)\31(%d+)\31(%d+)\31(%d+)\31(%d+)$')
@@ -115,6 +122,16 @@ local function load(head)
     id, kind, r = thin(head)
     used, last, seq, n = 0, tonumber(r[4]), 0, 1
     hold(id, r)
+    local waiting = string.sub(head, 1, 1) == 'W' and redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES') or {}
+    redis.call('DEL', KEYS[3])
+    for i = 1, #waiting, 2 do
+      local w, _, session, owner, weight, label = string.match(waiting[i], SIX)
+      put(w, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label})
+      n, seq = n + 1, seq + 1
+      redis.call('ZADD', KEYS[3], seq, w)
+    end
+    if seq > 0 then touch(KEYS[3]) end
+    touch(KEYS[2])
   end
   cap = tonumber(string.match(kind, ':(%d+)'))
 end

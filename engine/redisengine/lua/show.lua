@@ -14,12 +14,16 @@ local function add(id, record)
   end
 end
 
-if string.sub(head, 1, 1) == 'T' then
+if string.sub(head, 1, 1) ~= 'F' then
   local F = '([^' .. US .. ']*)' .. US
-  local id, kind, session, owner, weight, label, s, us = string.match(head, '^T' .. string.rep(F, 7) .. '(.*)$')
+  local id, kind, session, owner, weight, label, s, us, _ = string.match(head, '^.' .. string.rep(F, 7) .. '(.*)$')
   out[2] = kind
-  local token = string.format('%.0f', s * 1000000 + us)
-  add(id, table.concat({session, owner, weight, token, s .. '000', label}, US))
+  add(id, table.concat({session, owner, weight, string.format('%.0f', s * 1000000 + us), s .. '000', label}, US))
+  local waiting = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+  for i = 1, #waiting, 2 do
+    id, _, session, owner, weight, label = string.match(waiting[i], '^' .. string.rep(F, 5) .. '(.*)$')
+    add(id, table.concat({session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label}, US))
+  end
   return out
 end
 out[2] = string.match(head, '^F([^' .. US .. ']*)')
