@@ -341,3 +341,31 @@ func TestBusyIsTriedAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A transaction that its context ends is undone: it stops nobody.
+func TestVerbsThatAreGivenUp(t *testing.T) {
+	path := file(t)
+	e, other := newEngine(t, path), newEngine(t, path)
+	s, witness := open(t, e, 30*time.Second), open(t, other, 30*time.Second)
+	var tasks sync.WaitGroup
+	for g := range 4 {
+		tasks.Go(func() {
+			for i := range 100 {
+				ctx, cancel := contextFor(t, rand.N(400*time.Microsecond))
+				c := mutex("job", fmt.Sprint(g, "-", i))
+				_, err := s.Enter(ctx, c, true)
+				cancel()
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				if err := s.Leave(t.Context(), "job", c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	tasks.Wait()
+	if !enter(t, witness, mutex("job", "last")).Held() {
+		t.Error("something is left")
+	}
+}

@@ -1,6 +1,7 @@
 // Package sqliteengine is the store in one SQLite file, for all processes of
-// one machine: it needs no server. The tables and the verbs are those of
-// package sqlengine.
+// one machine: it needs no server. The verbs are those of package sqlengine. A
+// waiter in another process is woken through a named pipe of its session; where
+// the system has none, as on Windows, it polls.
 //
 // SQLite lets one process write at a time and asks again every millisecond or
 // two for the lock. A process that is stopped in the midst of a transaction,

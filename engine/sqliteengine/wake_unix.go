@@ -14,5 +14,5 @@ func writePipe(path string, message []byte) {
 		return
 	}
 	unix.Write(pipe, message) //nolint:errcheck // see above
-	unix.Close(pipe)          //nolint:errcheck
+	unix.Close(pipe)          //nolint:errcheck // nothing is buffered
 }
