@@ -38,8 +38,6 @@ const (
 	WakeHandoff Wake = "message with the grant"
 	// WakeWatch is the store's watch; the waiter then reads its place.
 	WakeWatch Wake = "watch, then one read"
-	// WakeFile is a change of a file; the waiter then reads its place.
-	WakeFile Wake = "file event, then one read"
 )
 
 // Expiry says which clock ends a dead session.
