@@ -71,10 +71,15 @@ func (l *Lease) Token() fence.Token { return l.token }
 // Unlock. It needs no I/O and looks at the clock, so it is right at once also
 // after the process was stopped.
 func (l *Lease) Err() error {
+	return l.endedIf(func() bool { return l.session.left() <= 0 })
+}
+
+// endedIf returns why the lease ended. It ends now if expired says so.
+func (l *Lease) endedIf(expired func() bool) error {
 	l.mu.Lock()
 	ended := l.ended
 	l.mu.Unlock()
-	if ended == nil && l.session.left() <= 0 {
+	if ended == nil && expired() {
 		l.session.expire()
 		l.mu.Lock()
 		ended = l.ended
@@ -129,7 +134,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	expired := l.Err() // looks at the clock
+	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store knows of sleep
 	l.mu.Lock()
 	first, lost := !l.done, errors.Is(expired, ErrLost)
 	l.done = true

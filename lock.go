@@ -193,7 +193,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	for pause := newBackoff(s.client.opts.TTL); ; {
 		switch {
 		case err == nil && grant.Held():
-			if s.alive() {
+			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
 				return grant, nil
 			}
 			s.expire() // the reply came too late to be believed
