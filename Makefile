@@ -2,7 +2,7 @@
 # package manager: `make setup` installs the servers that the tests start.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test bench lint fuzz cover
+.PHONY: help setup check test soak bench lint fuzz cover
 
 # The race detector needs a C compiler, and cgo where the environment turned
 # it off.
@@ -26,6 +26,9 @@ check: setup
 
 test: check ## Run all tests, with the race detector, against real servers
 	$(TEST) ./...
+
+soak: setup ## Lock and unlock 100,000 names on each store, and look for what stays
+	go test -count 1 -v -run NothingStays ./engine/open
 
 bench: setup ## Run the benchmarks, each beside its floor
 	go test -run '^$$' -bench . ./bench

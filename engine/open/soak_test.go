@@ -22,7 +22,7 @@ const cycles = 100_000
 
 // soak locks and unlocks random names, and checks that the client keeps no
 // goroutine and no memory of it.
-func soak(t *testing.T, url string, ttl time.Duration, workers int) {
+func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int) {
 	t.Helper()
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: ttl})
 	if err != nil {
@@ -70,7 +70,7 @@ func soak(t *testing.T, url string, ttl time.Duration, workers int) {
 func TestNothingStaysInSQLite(t *testing.T) {
 	dir := t.TempDir()
 	url := "sqlite:" + filepath.Join(dir, "pawl.db")
-	soak(t, url, 30*time.Second, 8)
+	soak(t, url, sqliteCycles, 30*time.Second, 8)
 	rows := sqliteRows(t, filepath.Join(dir, "pawl.db"))
 	if len(rows) > 0 {
 		t.Errorf("rows that stay: %v", rows)
@@ -82,7 +82,7 @@ func TestNothingStaysInSQLite(t *testing.T) {
 
 func TestNothingStaysInRedis(t *testing.T) {
 	addr := testservers.Redis(t).Addr
-	soak(t, redisURL(addr), 5*time.Second, 64) // which is how long the grace of a new server is
+	soak(t, redisURL(addr), cycles, 5*time.Second, 64) // which is how long the grace of a new server is
 	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestNothingStaysInRedis(t *testing.T) {
 
 func TestNothingStaysInEtcd(t *testing.T) {
 	addr := testservers.Etcd(t).Addr
-	soak(t, etcdURL(addr), 30*time.Second, 64)
+	soak(t, etcdURL(addr), cycles, 30*time.Second, 64)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package open_test
+
+const sqliteCycles = cycles
