@@ -7,10 +7,13 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/etcdengine"
@@ -31,6 +34,12 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		DialKeepAliveTime:    2 * connectTimeout, // more often is refused by servers
 		DialKeepAliveTimeout: connectTimeout,
 		Logger:               zap.NewNop(), // all that matters comes as an error
+		// The library's own pauses grow to two minutes: as long as a store that is
+		// back would still be away for us.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: connectTimeout,
+		})},
 	}
 	config.Password, _ = u.User.Password()
 	if u.Scheme == "etcds" {
