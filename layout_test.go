@@ -44,7 +44,7 @@ var importRules = []importRule{
 	{"engine/etcdengine", engineParts, []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
 		"as above; grpc is how its client tells errors"},
 	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
-		[]string{"github.com/ncruces/go-sqlite3", "github.com/fsnotify/fsnotify", "golang.org/x/sys"},
+		[]string{"github.com/ncruces/go-sqlite3", "golang.org/x/sys"},
 		"as above; the file tells by its events that it changed"},
 	{"engine/open", []string{"engine", "engine/*engine", "fence"}, []string{"*"},
 		"it makes every engine, and the client of each, from a URL"},

@@ -67,21 +67,17 @@ func (h *Harness) queued(t *testing.T, name string, n int) {
 	p.until("queued", name, func(r engine.Resource) bool { return len(r.Claims) == n })
 }
 
-// troubled returns an engine with a network, real or, for a store without
-// one, a session that ends under the client: the promise is the same.
-func (h *Harness) troubled(t *testing.T) (engine.Engine, Network, bool) {
+// troubled returns an engine with a network or, for a store without one, an
+// engine whose calls meet the same trouble.
+func (h *Harness) troubled(t *testing.T) (engine.Engine, Network) {
 	if h.Network == nil {
-		return h.Open(t), Network{}, false
+		return hanging(h.Open(t))
 	}
-	eng, net := h.Network(t)
-	return eng, net, true
+	return h.Network(t)
 }
 
 func stopsBelieving(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	a, b := h.client(t, eng), h.client(t, h.Open(t))
 	l := lock(t, a.Mutex("believes"))
 	ended := make(chan time.Time, 1)
@@ -121,10 +117,7 @@ func stopsBelieving(t *testing.T, h *Harness) {
 }
 
 func momentaryTrouble(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	l := lock(t, h.client(t, eng).Mutex("moment"))
 	for range 2 {
 		net.Cut()
@@ -146,10 +139,7 @@ func momentaryTrouble(t *testing.T, h *Harness) {
 }
 
 func waitSurvives(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	holder := h.client(t, h.Open(t))
 	l := lock(t, holder.Mutex("survives"))
 	got := lockLater(t, h.client(t, eng).Mutex("survives"))
@@ -173,10 +163,7 @@ func waitSurvives(t *testing.T, h *Harness) {
 }
 
 func lostReply(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	a, other := h.client(t, eng), h.client(t, h.Open(t))
 	net.FreezeReplies()
 	ctx, cancel := context.WithTimeout(t.Context(), h.TTL/3)
@@ -198,10 +185,7 @@ func lostReply(t *testing.T, h *Harness) {
 }
 
 func unheardUnlock(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	a, b := h.client(t, eng), h.client(t, h.Open(t))
 	l := lock(t, a.Mutex("unheard"))
 	net.Cut()
@@ -218,10 +202,7 @@ func unheardUnlock(t *testing.T, h *Harness) {
 }
 
 func awayIsNotBusy(t *testing.T, h *Harness) {
-	eng, net, ok := h.troubled(t)
-	if !ok {
-		eng, net = hanging(eng)
-	}
+	eng, net := h.troubled(t)
 	c := h.client(t, eng)
 	net.Cut()
 	for range 2 {

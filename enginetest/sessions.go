@@ -48,7 +48,6 @@ func crashedQueue(t *testing.T, h *Harness) {
 	a, b, c := h.party(t), h.party(t), h.party(t)
 	a.hold(a.claim("crash queue", mutex))
 	b.wait(b.claim("crash queue", mutex))
-	a.weigh("crash queue", mutex, 1)
 	a.wait(a.weigh("crash queue", mutex, 1))
 	got := c.wait(c.claim("crash queue", mutex))
 	for _, p := range []*party{a, b} {
