@@ -16,7 +16,7 @@ TEST := $(RACE) test -race -p 1 -timeout 15m
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install redis-server, etcd and a C compiler where they are missing
+setup: ## Install the servers that the tests start, and a C compiler, where they are missing
 	@scripts/setup
 
 # vet in race mode compiles what the tests need, on all cores.

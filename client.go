@@ -62,6 +62,7 @@ func (o *Options) validate(caps engine.Caps) error {
 // A program needs one for each store.
 type Client struct {
 	engine engine.Engine
+	caps   engine.Caps
 	opts   Options
 	margin time.Duration
 
@@ -80,8 +81,8 @@ type Client struct {
 //
 // The engine stays the caller's, to be closed after the client.
 func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error) {
-	c := &Client{engine: eng, opts: opts.withDefaults(), opening: make(chan struct{}, 1)}
-	if err := c.opts.validate(eng.Caps()); err != nil {
+	c := &Client{engine: eng, caps: eng.Caps(), opts: opts.withDefaults(), opening: make(chan struct{}, 1)}
+	if err := c.opts.validate(c.caps); err != nil {
 		return nil, err
 	}
 	c.margin = min(c.opts.TTL/10, time.Second)

@@ -52,11 +52,15 @@ type lock struct {
 }
 
 func newLock(c *Client, name string, kind engine.Kind, capacity, weight int64) lock {
-	return lock{
+	l := lock{
 		client: c, name: name, weight: weight,
 		spec: engine.Spec{Kind: kind, Capacity: capacity},
 		err:  checkText("name", name),
 	}
+	if l.err == nil {
+		l.err = c.caps.Refuse(l.spec, weight)
+	}
+	return l
 }
 
 func (l lock) with(opts LockOptions) lock {

@@ -3,11 +3,13 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
@@ -400,5 +402,33 @@ func TestMismatch(t *testing.T) {
 		}
 		mustUnlock(t, held)
 		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("s"))) // free for another use
+	})
+}
+
+// lacking is the memory engine without some features.
+type lacking struct{ engine.Engine }
+
+func (l lacking) Caps() engine.Caps {
+	caps := l.Engine.Caps()
+	caps.Lacks = map[engine.Feature]string{engine.FeatureShared: "one vote a node", engine.FeatureSemaphore: "two of three"}
+	return caps
+}
+
+// TestUnsupported: what the store lacks is refused with the reason, before the
+// store is asked.
+func TestUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, lacking{memengine.New()}, nil)
+		_, err := c.RWMutex("rw").RLock(t.Context())
+		wantErr(t, err, pawl.ErrUnsupported)
+		if !strings.Contains(err.Error(), "one vote a node") {
+			t.Errorf("%v: without the reason", err)
+		}
+		_, err = c.Semaphore("s", 2).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnsupported)
+		if asked := len(store.called(verbEnter)); asked != 0 {
+			t.Errorf("the store was asked %d times", asked)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), c.RWMutex("rw")))
 	})
 }

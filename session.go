@@ -50,7 +50,7 @@ type session struct {
 func openSession(ctx context.Context, c *Client) (*session, error) {
 	s := &session{
 		client:  c,
-		watch:   newStopwatch(c.engine.Caps().Processes != engine.ReachProcess),
+		watch:   newStopwatch(c.caps.Processes != engine.ReachProcess),
 		leases:  make(map[*engine.Claim]*Lease),
 		orphans: make(map[*engine.Claim]struct{}),
 		strays:  make(map[*engine.Claim]time.Time),

@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Caps is what a store promises. The tables in the documentation are made from
 // it, and the conformance suite checks it.
@@ -15,6 +18,46 @@ type Caps struct {
 	EnterTrip int           // round trips to enter when nobody holds
 	LeaveTrip int           // round trips to leave
 	MinTTL    time.Duration // the shortest TTL that it keeps
+
+	// Lacks is what the store cannot honestly carry, with the reason as users
+	// read it. Nil: it carries everything.
+	Lacks map[Feature]string
+}
+
+// Feature is a part of the model that a store may be unable to carry.
+type Feature string
+
+const (
+	// FeatureOrder is first come, first served. Where it is lacking, claims
+	// are granted in any order, and no claim is refused for it.
+	FeatureOrder Feature = "order of arrival"
+	// FeatureShared is a lock held by several readers.
+	FeatureShared Feature = "shared locks"
+	// FeatureSemaphore is a resource held by the permit.
+	FeatureSemaphore Feature = "semaphores"
+	// FeatureValues is Get, Put and Watch.
+	FeatureValues Feature = "versioned values"
+)
+
+// Refuse returns the [ErrUnsupported] with which an engine refuses a claim of
+// this spec and weight, or nil.
+func (c Caps) Refuse(spec Spec, weight int64) error {
+	switch {
+	case spec.Kind == KindSemaphore:
+		return c.RefuseFeature(FeatureSemaphore)
+	case weight < spec.Capacity:
+		return c.RefuseFeature(FeatureShared)
+	}
+	return nil
+}
+
+// RefuseFeature returns the [ErrUnsupported] with which an engine refuses a
+// feature that it lacks, or nil.
+func (c Caps) RefuseFeature(f Feature) error {
+	if why, lacking := c.Lacks[f]; lacking {
+		return fmt.Errorf("%w: no %s on %s: %s", ErrUnsupported, f, c.Name, why)
+	}
+	return nil
 }
 
 // TokenStrength says how far a store's tokens can be trusted to grow.
@@ -28,6 +71,10 @@ const (
 	// expiry and a restart that lost everything, unless the server's clock
 	// also went back meanwhile.
 	TokenClock TokenStrength = "server clock"
+	// TokenWeak grows as long as the clocks of independent servers agree: two
+	// holders may have one token. It tells who is newer, mostly, and fences
+	// nothing.
+	TokenWeak TokenStrength = "weak"
 )
 
 // Wake says what wakes a waiter.
@@ -38,6 +85,14 @@ const (
 	WakeHandoff Wake = "message with the grant"
 	// WakeWatch is the store's watch; the waiter then reads its place.
 	WakeWatch Wake = "watch, then one read"
+	// WakeServer is the server's own lock queue: the waiter's request blocks
+	// there, and its reply is the grant.
+	WakeServer Wake = "the server's lock queue"
+	// WakePoll is a slow poll, one for all who wait in a process.
+	WakePoll Wake = "one poll a process"
+	// WakeTry is a message that something was freed; who waits then tries
+	// again.
+	WakeTry Wake = "message, then a try"
 )
 
 // Expiry says which clock ends a dead session.
@@ -49,6 +104,9 @@ const (
 	// ExpiryWall follows the server's time of day: a jump of that clock ends
 	// sessions early or late.
 	ExpiryWall Expiry = "time of day"
+	// ExpiryConnection: it ends the moment its connection does, and that of a
+	// machine that vanished after a TTL.
+	ExpiryConnection Expiry = "end of the connection"
 )
 
 // Failover says what a change of the store's leader can lose.
@@ -61,6 +119,11 @@ const (
 	FailoverSafe Failover = "keeps grants"
 	// FailoverLoses: a replica that takes over may not know the last grants.
 	FailoverLoses Failover = "may lose the last grants"
+	// FailoverAcked: a grant is known to as many replicas as were asked for
+	// before anybody believes in it.
+	FailoverAcked Failover = "keeps grants that k replicas know"
+	// FailoverQuorum: there is no leader; a minority may fail.
+	FailoverQuorum Failover = "a minority may fail"
 )
 
 // Reach says who can share the store.

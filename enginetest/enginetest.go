@@ -54,6 +54,10 @@ type Case struct {
 	Name string
 	Why  string // what goes wrong for users of locks that lack it
 	Run  func(t *testing.T, h *Harness)
+
+	// Needs is what a store may lack. Where it lacks one of them, the row is
+	// run as the refusal of that feature instead, under that name.
+	Needs []engine.Feature
 }
 
 // Cases is the table.
@@ -65,12 +69,21 @@ func Cases() []Case {
 	return all
 }
 
-// Run runs every row, in parallel where the store allows it.
+// Run runs every row, in parallel where the store allows it. A row that needs
+// what the store lacks by its capabilities checks that it is refused.
 func Run(t *testing.T, h *Harness) {
+	caps := h.Open(t).Caps()
 	for _, c := range Cases() {
-		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+		name, run := c.Name, c.Run
+		for _, feature := range c.Needs {
+			if caps.RefuseFeature(feature) != nil {
+				name, run = fmt.Sprintf("%s: refused, no %s", c.Name, feature), refusals[feature]
+				break
+			}
+		}
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			c.Run(t, h)
+			run(t, h)
 			if t.Failed() {
 				t.Log("why this row: " + c.Why)
 			}

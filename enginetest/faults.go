@@ -11,14 +11,14 @@ import (
 )
 
 var faultCases = []Case{
-	{"a holder stops believing before another holds", "told too late: the deadline counted from the reply; told never", stopsBelieving},
-	{"trouble of a moment loses nothing", "one failed heartbeat is taken for a loss", momentaryTrouble},
-	{"a wait survives a cut connection", "a lost message stalls a waiter to the TTL, or for ever", waitSurvives},
-	{"a lost reply counts once", "an ambiguous acquire retried: held twice, or blocked by itself", lostReply},
-	{"an unlock that was not heard is said again", "the local state says free, the server says held: a dead lock for ever", unheardUnlock},
-	{"a store that is away is not busy", "errors say taken when they mean that the server is down", awayIsNotBusy},
-	{"a store that forgot gives nothing out", "a restart without data grants what another still holds", forgets},
-	{"a lock lost is taken again with a new session", "the client of a lost session never works again", newSession},
+	{"a holder stops believing before another holds", "told too late: the deadline counted from the reply; told never", stopsBelieving, nil},
+	{"trouble of a moment loses nothing", "one failed heartbeat is taken for a loss", momentaryTrouble, nil},
+	{"a wait survives a cut connection", "a lost message stalls a waiter to the TTL, or for ever", waitSurvives, nil},
+	{"a lost reply counts once", "an ambiguous acquire retried: held twice, or blocked by itself", lostReply, nil},
+	{"an unlock that was not heard is said again", "the local state says free, the server says held: a dead lock for ever", unheardUnlock, nil},
+	{"a store that is away is not busy", "errors say taken when they mean that the server is down", awayIsNotBusy, nil},
+	{"a store that forgot gives nothing out", "a restart without data grants what another still holds", forgets, nil},
+	{"a lock lost is taken again with a new session", "the client of a lost session never works again", newSession, nil},
 }
 
 func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {

@@ -12,21 +12,21 @@ import (
 )
 
 var queueCases = []Case{
-	{"one holds", "an AtomicInteger that reaches N says nothing about exclusion", oneHolds},
-	{"two claims of one session are two", "etcd Mutex: two locks of one session are one lock", twoClaims},
-	{"first come first served", "wake and race: a barger wins, waiters starve", firstCome},
-	{"grant comes by itself", "waiters that poll: 50 ms to 20 s", grantComes},
-	{"barging", "the unfair lock must still wake who waits", bargingOvertakes},
-	{"readers share and do not starve writers", "Redisson: read locks starve writers", readersShare},
-	{"permits have weight", "a release wakes the wrong waiter, and those that fit sleep on", permitsWeigh},
-	{"busy leaves nothing", "a failed try leaves a node that becomes owner later (zombie)", busyLeavesNothing},
-	{"kinds do not mix", "a mutex and a semaphore on one key corrupt each other", kindsDoNotMix},
-	{"entering twice counts once", "a slow reply makes the acquire run twice: count 2, later 41", enterTwice},
-	{"leaving twice", "a late unlock frees the next holder", leaveTwice},
-	{"a withdrawn waiter gets nothing", "a cancelled waiter's node becomes owner later", withdrawn},
-	{"a grant on its way is given back", "a waiter that gave up holds for a TTL", giveBack},
-	{"tokens grow", "tokens restart when the lock is deleted; heartbeats change them", tokensGrow},
-	{"names are kept apart", "MySQL folds case and cuts at 64; a brace or slash joins two names", namesApart},
+	{"one holds", "an AtomicInteger that reaches N says nothing about exclusion", oneHolds, nil},
+	{"two claims of one session are two", "etcd Mutex: two locks of one session are one lock", twoClaims, nil},
+	{"first come first served", "wake and race: a barger wins, waiters starve", firstCome, needs(engine.FeatureOrder)},
+	{"grant comes by itself", "waiters that poll: 50 ms to 20 s", grantComes, nil},
+	{"barging", "the unfair lock must still wake who waits", bargingOvertakes, nil},
+	{"readers share and do not starve writers", "Redisson: read locks starve writers", readersShare, needs(engine.FeatureShared, engine.FeatureOrder)},
+	{"permits have weight", "a release wakes the wrong waiter, and those that fit sleep on", permitsWeigh, needs(engine.FeatureSemaphore)},
+	{"busy leaves nothing", "a failed try leaves a node that becomes owner later (zombie)", busyLeavesNothing, nil},
+	{"kinds do not mix", "a mutex and a semaphore on one key corrupt each other", kindsDoNotMix, needs(engine.FeatureSemaphore)},
+	{"entering twice counts once", "a slow reply makes the acquire run twice: count 2, later 41", enterTwice, nil},
+	{"leaving twice", "a late unlock frees the next holder", leaveTwice, nil},
+	{"a withdrawn waiter gets nothing", "a cancelled waiter's node becomes owner later", withdrawn, nil},
+	{"a grant on its way is given back", "a waiter that gave up holds for a TTL", giveBack, nil},
+	{"tokens grow", "tokens restart when the lock is deleted; heartbeats change them", tokensGrow, nil},
+	{"names are kept apart", "MySQL folds case and cuts at 64; a brace or slash joins two names", namesApart, nil},
 }
 
 func oneHolds(t *testing.T, h *Harness) {

@@ -12,11 +12,11 @@ import (
 )
 
 var valueCases = []Case{
-	{"a value changes if nobody else changed it", "read, then write: the lost update", compareAndSet},
-	{"a value is any bytes", "binary data and sizes that a store folds or cuts", anyBytes},
-	{"versions only grow", "a deleted and remade value is taken for the old one", versionsGrow},
-	{"a watch sees the change", "the watch starts after the change, and waits for ever", watchSees},
-	{"counting with values", "optimistic locking that loses updates under contention", counting},
+	{"a value changes if nobody else changed it", "read, then write: the lost update", compareAndSet, needs(engine.FeatureValues)},
+	{"a value is any bytes", "binary data and sizes that a store folds or cuts", anyBytes, needs(engine.FeatureValues)},
+	{"versions only grow", "a deleted and remade value is taken for the old one", versionsGrow, needs(engine.FeatureValues)},
+	{"a watch sees the change", "the watch starts after the change, and waits for ever", watchSees, needs(engine.FeatureValues)},
+	{"counting with values", "optimistic locking that loses updates under contention", counting, needs(engine.FeatureValues)},
 }
 
 func (p *party) put(key string, data []byte, version uint64) uint64 {

@@ -1,0 +1,102 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+)
+
+func needs(all ...engine.Feature) []engine.Feature { return all }
+
+// refusals is how a store that lacks a feature behaves: it says so at once and
+// with the reason, and nothing changes in the store.
+var refusals = map[engine.Feature]func(*testing.T, *Harness){
+	engine.FeatureOrder:     everyoneHasATurn,
+	engine.FeatureShared:    noReaders,
+	engine.FeatureSemaphore: noPermits,
+	engine.FeatureValues:    noValues,
+}
+
+// everyoneHasATurn is what is left of the order of arrival: nobody is
+// forgotten.
+func everyoneHasATurn(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	name := "turns/" + t.Name()[len(t.Name())-12:]
+	first := a.claim(name, mutex)
+	a.hold(first)
+	const waiters = 5
+	out := make(chan error, waiters)
+	for i := range waiters {
+		p := []*party{a, b}[i%2]
+		c := p.claim(name, mutex)
+		go func() {
+			g, err := p.Enter(p.ctx, c, true)
+			if err == nil && !g.Held() {
+				g, err = p.Await(p.ctx, c)
+			}
+			if err == nil && !g.Held() {
+				err = errors.New("woken without a grant")
+			}
+			if err == nil {
+				err = p.Leave(p.ctx, c.Resource, c.ID)
+			}
+			out <- err
+		}()
+	}
+	a.leave(first)
+	for range waiters {
+		if err := <-out; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func noReaders(t *testing.T, h *Harness) {
+	p := h.party(t)
+	for _, wait := range []bool{false, true} {
+		p.refuses(p.weigh("refused", mutex, 1), wait)
+	}
+	c := h.client(t, h.Open(t))
+	l, err := c.RWMutex("refused").RLock(t.Context())
+	refused(t, "a reader", l, err)
+	if err := lock(t, c.RWMutex("refused")).Unlock(t.Context()); err != nil {
+		t.Errorf("the writing side: %v", err)
+	}
+}
+
+func noPermits(t *testing.T, h *Harness) {
+	p := h.party(t)
+	for _, wait := range []bool{false, true} {
+		p.refuses(p.weigh("refused", semaphore(3), 1), wait)
+		p.refuses(p.weigh("refused", semaphore(3), 3), wait)
+	}
+	l, err := h.client(t, h.Open(t)).Semaphore("refused", 2).TryLock(t.Context())
+	refused(t, "a semaphore", l, err)
+}
+
+func (p *party) refuses(c *engine.Claim, wait bool) {
+	p.t.Helper()
+	p.tryFails(c, wait, engine.ErrUnsupported)
+}
+
+func refused(t *testing.T, what string, l *pawl.Lease, err error) {
+	t.Helper()
+	if l != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("%s: %v, %v", what, l, err)
+	}
+}
+
+func noValues(t *testing.T, h *Harness) {
+	p := h.party(t)
+	_, get := p.engine.Get(p.ctx, "refused")
+	_, put := p.engine.Put(p.ctx, "refused", []byte("x"), 0)
+	_, watch := p.engine.Watch(p.ctx, "refused", 0)
+	for i, err := range []error{get, put, watch} {
+		if !errors.Is(err, engine.ErrUnsupported) {
+			t.Error(fmt.Sprint([]string{"get", "put", "watch"}[i], ": ", err))
+		}
+	}
+}
