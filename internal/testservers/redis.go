@@ -2,7 +2,9 @@ package testservers
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -13,12 +15,18 @@ import (
 var redisKind = kind{
 	name: "redis-server", binary: "PAWL_TEST_REDIS_SERVER", given: "PAWL_TEST_REDIS", ports: 1,
 	args: func(dir string, ports []int) []string {
-		return []string{
-			"--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", dir, "--save", "", "--appendonly", "no",
-			"--daemonize", "no", "--logfile", "", "--protected-mode", "no", "--hz", "100",
-		}
+		return append(redisArgs(dir), "--port", strconv.Itoa(ports[0]))
 	},
 	ready: redisReady,
+}
+
+func redisArgs(dir string) []string {
+	return []string{
+		"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+		"--daemonize", "no", "--logfile", "", "--protected-mode", "no", "--hz", "100",
+		// Masters and replicas find each other, and a loss, quickly.
+		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "5",
+	}
 }
 
 // Redis starts a private redis-server for one test. It keeps nothing on disk
@@ -29,25 +37,111 @@ func Redis(t testing.TB, args ...string) *Server { t.Helper(); return start(t, r
 // PAWL_TEST_REDIS names. Tests use names of their own in it.
 func SharedRedis(t testing.TB) *Server { t.Helper(); return shared(t, redisKind) }
 
-// redisReady pings. A server that asks for a password serves, too.
-func redisReady(addr string) error {
+// RedisTLS starts a redis-server that speaks TLS only. It asks for no
+// certificate of the client unless args say "--tls-auth-clients", "yes".
+func RedisTLS(t testing.TB, ca *CA, args ...string) *Server {
+	t.Helper()
+	cert, k := ca.Issue("redis"), redisKind
+	config := ca.Client(cert)
+	k.args = func(dir string, ports []int) []string {
+		return append(redisArgs(dir), "--port", "0", "--tls-port", strconv.Itoa(ports[0]), "--tls-ca-cert-file", ca.File,
+			"--tls-cert-file", cert.CertFile, "--tls-key-file", cert.KeyFile, "--tls-auth-clients", "no")
+	}
+	k.ready = func(addr string) error {
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", addr, config)
+		if err != nil {
+			return err
+		}
+		return redisPong(redisAskOn(conn, "PING"))
+	}
+	return start(t, k, args)
+}
+
+// RedisUser starts a redis-server for one user, with these rules of an access
+// list; nobody else may do anything there.
+func RedisUser(t testing.TB, user, password string, rules ...string) *Server {
+	t.Helper()
+	return Redis(t, append([]string{"--user", "default", "off", "--user", user, "on", ">" + password}, rules...)...)
+}
+
+// redis sends a command that must be well.
+func (s *Server) redis(command string) {
+	s.t.Helper()
+	if _, err := redisAsk(s.Addr, command); err != nil {
+		s.t.Fatalf("%s: %v", command, err)
+	}
+}
+
+func redisReady(addr string) error { return redisPong(redisAsk(addr, "PING")) }
+
+// redisPong takes the answer to a PING. A server that asks for a password
+// serves, too.
+func redisPong(reply string, err error) error {
+	switch {
+	case err != nil && strings.HasPrefix(err.Error(), "NOAUTH"):
+		return nil
+	case err == nil && reply != "PONG\n":
+		return fmt.Errorf("PING was answered with %q", reply)
+	}
+	return err
+}
+
+// redisSays asks for a text and fails unless all the pieces are in it.
+func redisSays(addr, command string, pieces ...string) error {
+	reply, err := redisAsk(addr, command)
+	for _, piece := range pieces {
+		if err == nil && !strings.Contains(reply, piece) {
+			err = fmt.Errorf("%s does not say %q: %s", command, piece, reply)
+		}
+	}
+	return err
+}
+
+// redisAsk sends a command over a connection of its own, and returns the reply
+// as lines.
+func redisAsk(addr, command string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
-		return err
+		return "", err
 	}
+	return redisAskOn(conn, command)
+}
+
+func redisAskOn(conn net.Conn, command string) (string, error) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return err
+		return "", err
 	}
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return err
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		return "", err
 	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
+	return redisReply(bufio.NewReader(conn))
+}
+
+func redisReply(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
 	if err != nil {
-		return err
+		return "", err
 	}
-	if strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-NOAUTH") {
-		return nil
+	line = strings.TrimSpace(line)
+	rest := line[1:]
+	switch n, _ := strconv.Atoi(rest); line[0] {
+	case '-':
+		return "", fmt.Errorf("%s", rest)
+	case '$':
+		text := make([]byte, max(n, 0)+2)
+		_, err := io.ReadFull(r, text)
+		return string(text[:max(n, 0)]) + "\n", err
+	case '*':
+		var all strings.Builder
+		for range n {
+			one, err := redisReply(r)
+			if err != nil {
+				return "", err
+			}
+			all.WriteString(one)
+		}
+		return all.String(), nil
 	}
-	return fmt.Errorf("PING was answered with %q", line)
+	return rest + "\n", nil
 }

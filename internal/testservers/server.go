@@ -39,11 +39,12 @@ type kind struct {
 
 // process is a server that this process started.
 type process struct {
-	kind kind
-	path string
-	args []string
-	addr string
-	dir  string
+	kind  kind
+	path  string
+	args  []string
+	ports []int
+	addr  string
+	dir   string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd     // nil: not running
@@ -69,13 +70,9 @@ func start(t testing.TB, k kind, args []string) *Server {
 // launch starts a server in a new folder, on other ports if those chosen were
 // taken meanwhile.
 func launch(k kind, args []string) (*process, error) {
-	path := os.Getenv(k.binary)
-	if path == "" {
-		path = k.name
-	}
-	path, err := exec.LookPath(path)
+	path, err := k.lookPath()
 	if err != nil {
-		return nil, missed(fmt.Errorf("%w: install it with `make setup`, or name one by %s", err, k.binary))
+		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
 		p, err := launchOnce(k, path, args)
@@ -88,24 +85,57 @@ func launch(k kind, args []string) (*process, error) {
 	}
 }
 
-func launchOnce(k kind, path string, args []string) (*process, error) {
-	dir, err := os.MkdirTemp("", "pawl-"+k.name+"-")
-	if err != nil {
-		return nil, err
+// lookPath finds the program.
+func (k kind) lookPath() (string, error) {
+	path := os.Getenv(k.binary)
+	if path == "" {
+		path = k.name
 	}
+	path, err := exec.LookPath(path)
+	if err != nil {
+		return "", missed(fmt.Errorf("%w: install it with `make setup`, or name one by %s", err, k.binary))
+	}
+	return path, nil
+}
+
+func launchOnce(k kind, path string, args []string) (*process, error) {
 	ports, err := freePorts(k.ports)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{
-		kind: k, path: path, dir: dir, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
-		args: append(k.args(dir, ports), args...),
+	p, err := prepare(k, path, ports, args)
+	if err != nil {
+		return nil, err
 	}
 	if err := p.start(); err != nil {
 		p.remove()
 		return nil, err
 	}
 	return p, nil
+}
+
+// prepare makes the folder of a server that is to be started.
+func prepare(k kind, path string, ports []int, args []string) (*process, error) {
+	dir, err := os.MkdirTemp("", "pawl-"+k.name+"-")
+	if err != nil {
+		return nil, err
+	}
+	return &process{
+		kind: k, path: path, dir: dir, ports: ports, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
+		args: append(k.args(dir, ports), args...),
+	}, nil
+}
+
+// until waits for what a server needs some time for after it is ready.
+func until(t testing.TB, what string, done func() error) {
+	t.Helper()
+	deadline := time.Now().Add(readyWithin)
+	for err := done(); err != nil; err = done() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s: %v", readyWithin, what, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 // freePorts finds ports below those that outgoing connections take.

@@ -1,0 +1,136 @@
+package testservers
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// RedisReplica starts a replica of the master at addr, and waits until it
+// follows.
+func RedisReplica(t testing.TB, master string, args ...string) *Server {
+	t.Helper()
+	host, port, err := net.SplitHostPort(master)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := redisKind
+	k.ready = func(addr string) error { return redisSays(addr, "INFO replication", "master_link_status:up") }
+	return start(t, k, append([]string{"--replicaof", host, port}, args...))
+}
+
+// Sentinels is a master of Redis with a replica, and three Sentinels that make
+// the one the other if need be, within about two seconds.
+type Sentinels struct {
+	Master, Replica *Server // as they were at first
+	Watchers        []*Server
+}
+
+// SentinelMaster is what the Sentinels call the master.
+const SentinelMaster = "mymaster"
+
+// RedisSentinels starts them; args are for the Sentinels.
+func RedisSentinels(t testing.TB, args ...string) *Sentinels {
+	t.Helper()
+	master := Redis(t)
+	s := &Sentinels{Master: master, Replica: RedisReplica(t, master.Addr)}
+	for range 3 {
+		s.Watchers = append(s.Watchers, redisSentinel(t, SentinelMaster, master.Addr, 2, 500*time.Millisecond, args))
+	}
+	for _, w := range s.Watchers {
+		until(t, "the Sentinels know all", func() error {
+			if err := redisSays(w.Addr, "SENTINEL MASTER "+SentinelMaster, "num-other-sentinels\n2\n", "num-slaves\n1\n", "flags\nmaster\n"); err != nil {
+				return err
+			}
+			return redisSays(w.Addr, "SENTINEL CKQUORUM "+SentinelMaster, "OK 3 ")
+		})
+	}
+	return s
+}
+
+// Addrs returns where the Sentinels listen.
+func (s *Sentinels) Addrs() (addrs []string) {
+	for _, w := range s.Watchers {
+		addrs = append(addrs, w.Addr)
+	}
+	return addrs
+}
+
+// RedisObserver starts one Sentinel that calls the server at addr master and
+// never replaces it. Clients get addr from it, which may be a proxy.
+func RedisObserver(t testing.TB, addr string) *Server {
+	t.Helper()
+	return redisSentinel(t, ObservedMaster, addr, 1, time.Hour, nil)
+}
+
+// ObservedMaster is what a [RedisObserver] calls its master.
+const ObservedMaster = "observed"
+
+// sentinelConfig is a file, for a Sentinel writes what it learns into it.
+const sentinelConfig = `port %d
+bind 127.0.0.1
+protected-mode no
+daemonize no
+logfile ""
+dir %s
+sentinel monitor %[3]s %s %s %d
+sentinel down-after-milliseconds %[3]s %[7]d
+sentinel failover-timeout %[3]s 3000
+sentinel parallel-syncs %[3]s 1
+`
+
+func redisSentinel(t testing.TB, name, addr string, quorum int, down time.Duration, args []string) *Server {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := redisKind
+	k.args = func(dir string, ports []int) []string {
+		file := filepath.Join(dir, "sentinel.conf")
+		if err := os.WriteFile(file, fmt.Appendf(nil, sentinelConfig, ports[0], dir, name, host, port, quorum, down.Milliseconds()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{file, "--sentinel"}
+	}
+	s := start(t, k, args)
+	// How often they tell each other of themselves: else they need seconds to meet.
+	until(t, "the Sentinel takes settings", func() error {
+		return redisSays(s.Addr, "SENTINEL DEBUG publish-period 100 info-period 1000", "OK")
+	})
+	return s
+}
+
+// RedisCluster starts a Redis Cluster of three masters and no replicas. Its
+// Restart needs the others to be there.
+func RedisCluster(t testing.TB, args ...string) []*Server {
+	t.Helper()
+	k := redisKind
+	k.ports = 2
+	k.args = func(dir string, ports []int) []string {
+		return append(redisArgs(dir), "--port", strconv.Itoa(ports[0]), "--cluster-port", strconv.Itoa(ports[1]),
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000")
+	}
+	const nodes, slots = 3, 16384
+	var all []*Server
+	for i := range nodes {
+		s := start(t, k, args)
+		s.redis(fmt.Sprintf("CLUSTER SET-CONFIG-EPOCH %d", i+1))
+		s.redis(fmt.Sprintf("CLUSTER ADDSLOTSRANGE %d %d", i*slots/nodes, (i+1)*slots/nodes-1))
+		if i > 0 {
+			host, port, _ := net.SplitHostPort(s.Addr)
+			all[0].redis(fmt.Sprintf("CLUSTER MEET %s %s %d", host, port, s.proc.ports[1]))
+		}
+		all = append(all, s)
+	}
+	for _, s := range all {
+		until(t, "the cluster serves", func() error {
+			return redisSays(s.Addr, "CLUSTER INFO", "cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3")
+		})
+	}
+	return all
+}
