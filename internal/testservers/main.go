@@ -13,6 +13,8 @@ var (
 	mu      sync.Mutex
 	running = make(map[string]*process) // shared servers by kind
 	missing error                       // why a server that a test needs could not run
+	// folders of data as a new server has them, by kind
+	templates = make(map[string]string)
 )
 
 // missed remembers that a server could not run, so that [Main] fails the run
@@ -70,6 +72,9 @@ func Main(m *testing.M) int {
 	defer mu.Unlock()
 	for _, p := range running {
 		p.remove()
+	}
+	for _, dir := range templates {
+		os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 	}
 	if code != 0 {
 		return code

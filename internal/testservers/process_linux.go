@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,15 +46,45 @@ func spawn(cmd *exec.Cmd) error {
 	return <-r.done
 }
 
+// family returns a process and its children.
+func family(pid int) []int {
+	all := []int{pid}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task) // a thread that has ended has none
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(all, child)
+			}
+		}
+	}
+	return all
+}
+
+// bury kills what a server left behind, and waits until it is gone: it has the
+// server's memory and its connections.
+func bury(orphans []int) {
+	deadline := time.Now().Add(stopWithin)
+	for _, pid := range orphans {
+		syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // most have ended by themselves
+		for !ended(pid) && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// ended reports whether a process has ended, though nobody may have reaped it.
+func ended(pid int) bool {
+	state := state(fmt.Sprintf("/proc/%d/stat", pid))
+	return state == 0 || state == 'Z'
+}
+
 // awaitPaused waits until the kernel has stopped every thread: the signal is
 // only sent when kill returns.
-func (s *Server) awaitPaused() {
+func (s *Server) awaitPaused(pid int) {
 	s.t.Helper()
-	s.proc.mu.Lock()
-	pid := s.proc.cmd.Process.Pid
-	s.proc.mu.Unlock()
 	deadline := time.Now().Add(stopWithin)
-	for !stopped(pid) {
+	for !stopped(pid) && !ended(pid) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("process %d did not stop within %v", pid, stopWithin)
 		}
@@ -62,13 +95,19 @@ func (s *Server) awaitPaused() {
 func stopped(pid int) bool {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	for _, task := range tasks {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
-		if err != nil {
-			continue // the thread has ended
-		}
-		if end := bytes.LastIndexByte(stat, ')'); end+2 >= len(stat) || stat[end+2] != 'T' {
+		// 0: the thread has ended.
+		if is := state(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name())); is != 0 && is != 'T' {
 			return false
 		}
 	}
 	return err == nil
+}
+
+// state returns the state of a process or thread, 0 if there is none.
+func state(stat string) byte {
+	text, _ := os.ReadFile(stat)
+	if end := bytes.LastIndexByte(text, ')'); end >= 0 && end+2 < len(text) {
+		return text[end+2]
+	}
+	return 0
 }

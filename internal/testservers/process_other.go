@@ -12,5 +12,10 @@ func sysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: t
 
 func spawn(cmd *exec.Cmd) error { return cmd.Start() }
 
+// family knows of no children: they have to notice by themselves.
+func family(pid int) []int { return []int{pid} }
+
+func bury([]int) {}
+
 // awaitPaused takes the signal's word for it.
-func (s *Server) awaitPaused() {}
+func (s *Server) awaitPaused(int) {}

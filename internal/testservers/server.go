@@ -30,12 +30,21 @@ type Server struct {
 // kind is what there is to know of one sort of server.
 type kind struct {
 	name   string // of the binary
-	binary string // environment: path of the binary
+	binary string // environment: path of the binary, or of its folder
 	given  string // environment: address of a server that runs
 	ports  int    // how many it listens on; the first is the client's
 	args   func(dir string, ports []int) []string
 	ready  func(addr string) error
+
+	// What only some need:
+	folders []string       // where the binary may be besides the PATH, as patterns
+	nobody  bool           // it refuses to run as root
+	fill    filler         // fills its new folder
+	stop    syscall.Signal // lets it shut down, if SIGTERM is not it
+	discard syscall.Signal // ends one whose folder goes as well, if SIGKILL is not it
 }
+
+type filler func(k kind, path, dir string, ports []int) error
 
 // process is a server that this process started.
 type process struct {
@@ -88,14 +97,34 @@ func launch(k kind, args []string) (*process, error) {
 // lookPath finds the program.
 func (k kind) lookPath() (string, error) {
 	path := os.Getenv(k.binary)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, k.name)
+	}
 	if path == "" {
 		path = k.name
+		if found := k.elsewhere(); found != "" {
+			path = found
+		}
 	}
 	path, err := exec.LookPath(path)
 	if err != nil {
 		return "", missed(fmt.Errorf("%w: install it with `make setup`, or name one by %s", err, k.binary))
 	}
 	return path, nil
+}
+
+// elsewhere returns the program where it is in none of the folders of the PATH.
+func (k kind) elsewhere() string {
+	if _, err := exec.LookPath(k.name); err == nil {
+		return ""
+	}
+	for _, folder := range k.folders {
+		found, _ := filepath.Glob(filepath.Join(folder, k.name)) // the patterns are well formed
+		if len(found) > 0 {
+			return found[len(found)-1]
+		}
+	}
+	return ""
 }
 
 func launchOnce(k kind, path string, args []string) (*process, error) {
@@ -116,14 +145,41 @@ func launchOnce(k kind, path string, args []string) (*process, error) {
 
 // prepare makes the folder of a server that is to be started.
 func prepare(k kind, path string, ports []int, args []string) (*process, error) {
-	dir, err := os.MkdirTemp("", "pawl-"+k.name+"-")
+	dir, err := k.folder()
+	if err == nil && k.fill != nil {
+		err = k.fill(k, path, dir, ports)
+	}
 	if err != nil {
+		os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		return nil, err
 	}
 	return &process{
 		kind: k, path: path, dir: dir, ports: ports, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 		args: append(k.args(dir, ports), args...),
 	}, nil
+}
+
+// folder makes a folder that belongs to whom the server runs as. It is not in
+// the one that a test gets, for the folder above that lets nobody else in.
+func (k kind) folder() (string, error) {
+	dir, err := os.MkdirTemp("", "pawl-"+k.name+"-")
+	if err == nil && k.nobody && os.Getuid() == 0 {
+		err = os.Chown(dir, nobody, nobody)
+	}
+	return dir, err
+}
+
+// nobody is who servers run as that refuse to be root's.
+const nobody = 65534
+
+// command makes a child that dies with this process.
+func (k kind) command(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.SysProcAttr = sysProcAttr()
+	if k.nobody && os.Getuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	return cmd
 }
 
 // until waits for what a server needs some time for after it is ready.
@@ -167,8 +223,8 @@ func (p *process) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.path, p.args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = p.dir, log, log, sysProcAttr()
+	cmd := p.kind.command(p.path, p.args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
 	if err := spawn(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.path, err)
 	}
@@ -231,8 +287,11 @@ func (p *process) end(sig syscall.Signal) {
 	if p.cmd == nil {
 		return
 	}
-	p.cmd.Process.Signal(sig)             //nolint:errcheck // it may have ended by itself
-	p.cmd.Process.Signal(syscall.SIGCONT) //nolint:errcheck // it may be paused
+	all := family(p.cmd.Process.Pid)
+	p.cmd.Process.Signal(sig) //nolint:errcheck // it may have ended by itself
+	for _, pid := range all { // it may be paused
+		syscall.Kill(pid, syscall.SIGCONT) //nolint:errcheck // as above
+	}
 	select {
 	case <-p.done:
 	case <-time.After(stopWithin):
@@ -240,11 +299,12 @@ func (p *process) end(sig syscall.Signal) {
 		<-p.done
 	}
 	p.cmd = nil
+	bury(all[1:])
 }
 
-// remove kills the server and removes its folder.
+// remove ends the server and removes its folder.
 func (p *process) remove() {
-	p.end(syscall.SIGKILL)
+	p.end(or(p.kind.discard, syscall.SIGKILL))
 	os.RemoveAll(p.dir) //nolint:errcheck // a temporary folder
 }
 
@@ -262,7 +322,14 @@ func (s *Server) own() *process {
 func (s *Server) Kill() { s.t.Helper(); s.own().end(syscall.SIGKILL) }
 
 // Stop lets the server shut down, and waits until it has.
-func (s *Server) Stop() { s.t.Helper(); s.own().end(syscall.SIGTERM) }
+func (s *Server) Stop() { s.t.Helper(); p := s.own(); p.end(or(p.kind.stop, syscall.SIGTERM)) }
+
+func or(sig, usual syscall.Signal) syscall.Signal {
+	if sig == 0 {
+		return usual
+	}
+	return sig
+}
 
 // Restart starts the server again, on the same port and folder, after a Kill
 // if it still runs, and waits until it serves.
@@ -275,12 +342,37 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause stops the server as a long pause of its machine would: connections
-// stay and nothing answers.
-func (s *Server) Pause() { s.t.Helper(); s.Signal(syscall.SIGSTOP); s.awaitPaused() }
+// Pause stops the server with its children, as a long pause of its machine
+// would: connections stay and nothing answers.
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.Signal(syscall.SIGSTOP) // from here on it has no new children
+	pid := s.pid()
+	s.awaitPaused(pid)
+	for _, child := range family(pid)[1:] {
+		syscall.Kill(child, syscall.SIGSTOP) //nolint:errcheck // it may have ended by itself
+		s.awaitPaused(child)
+	}
+}
 
 // Resume ends a Pause.
-func (s *Server) Resume() { s.t.Helper(); s.Signal(syscall.SIGCONT) }
+func (s *Server) Resume() {
+	s.t.Helper()
+	for _, pid := range family(s.pid()) {
+		syscall.Kill(pid, syscall.SIGCONT) //nolint:errcheck // a child may have ended by itself
+	}
+}
+
+func (s *Server) pid() int {
+	s.t.Helper()
+	p := s.own()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		s.t.Fatalf("%s does not run", p.kind.name)
+	}
+	return p.cmd.Process.Pid
+}
 
 // Signal sends any other signal.
 func (s *Server) Signal(sig syscall.Signal) {

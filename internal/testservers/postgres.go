@@ -1,0 +1,74 @@
+package testservers
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var postgresKind = kind{
+	name: "postgres", binary: "PAWL_TEST_POSTGRES_BIN", given: "PAWL_TEST_POSTGRES", ports: 1,
+	args: func(dir string, ports []int) []string {
+		args := []string{"-D", filepath.Join(dir, "data"), "-p", strconv.Itoa(ports[0]), "-h", "127.0.0.1", "-k", ""}
+		for _, setting := range []string{
+			"logging_collector=off", "shared_buffers=16MB", "max_connections=400", "jit=off", "autovacuum=off",
+			// What was committed survives the death of the process, if not that
+			// of the machine.
+			"fsync=off", "full_page_writes=off", "synchronous_commit=on", "wal_level=minimal", "max_wal_senders=0",
+		} {
+			args = append(args, "-c", setting)
+		}
+		return args
+	},
+	ready:   postgresReady,
+	folders: []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"},
+	nobody:  true,
+	fill:    fillPostgres,
+	stop:    syscall.SIGINT,  // SIGTERM waits for the clients
+	discard: syscall.SIGQUIT, // SIGKILL leaves its shared memory behind
+}
+
+func fillPostgres(k kind, path, dir string, _ []int) error {
+	return k.copyTemplate(dir, func(data string) error {
+		return run(k.command(filepath.Join(filepath.Dir(path), "initdb"), "-D", data, "-U", "postgres", "-A", "trust",
+			"-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", "--wal-segsize=1"))
+	})
+}
+
+// Postgres starts a private PostgreSQL for one test, with settings such as "-c",
+// "max_connections=10". It keeps its data over Kill and Restart.
+func Postgres(t testing.TB, args ...string) *Server { t.Helper(); return start(t, postgresKind, args) }
+
+// SharedPostgres returns the PostgreSQL of this test process, or the one that
+// PAWL_TEST_POSTGRES names, which lets the user postgres in without a password.
+// Tests use names of their own in it.
+func SharedPostgres(t testing.TB) *Server { t.Helper(); return shared(t, postgresKind) }
+
+// PostgresURL is how to connect, as the superuser postgres, to the database
+// postgres of the server, proxy or pooler at addr.
+func PostgresURL(addr string) string {
+	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+}
+
+// postgresReady asks a query, in the form that every pooler takes.
+func postgresReady(addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, PostgresURL(addr))
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code[:2] == "28" {
+		return nil // a server that asks for a password serves, too
+	}
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "SELECT 1", pgx.QueryExecModeSimpleProtocol)
+	return errors.Join(err, conn.Close(ctx))
+}
