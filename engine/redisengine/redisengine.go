@@ -57,8 +57,8 @@ type Engine struct {
 	sessions, grace string
 	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
 
-	enter, leave, poll, show, put *script
-	session                       *rueidis.Lua
+	enter, leave, many, poll, show, put *script
+	session                             *rueidis.Lua
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -73,6 +73,7 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script(enterLua), e.script(leaveLua), e.script(pollLua)
 	e.show, e.put = e.script(showLua), e.script(putLua)
+	e.many = e.script(strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua).Replace(manyLua))
 	return e
 }
 
@@ -91,7 +92,7 @@ type script struct{ text, sha string }
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
 func (e *Engine) script(text string) *script {
-	text = strings.ReplaceAll(strings.Replace(text, "--QUEUE--", queueLua, 1), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
+	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	return &script{text, hex.EncodeToString(sum[:])}
 }
@@ -103,6 +104,8 @@ var (
 	enterLua string
 	//go:embed lua/leave.lua
 	leaveLua string
+	//go:embed lua/many.lua
+	manyLua string
 	//go:embed lua/poll.lua
 	pollLua string
 	//go:embed lua/session.lua
@@ -126,7 +129,7 @@ func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...str
 		if err := e.checkBoot(ctx); err.Error() != nil {
 			return err
 		}
-		for _, load := range []*script{e.enter, e.leave, e.poll, e.show, e.put} {
+		for _, load := range []*script{e.enter, e.leave, e.many, e.poll, e.show, e.put} {
 			if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
 				return err
 			}

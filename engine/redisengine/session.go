@@ -33,6 +33,8 @@ type session struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
 
+	batch batch
+
 	entering atomic.Int32 // Enters under way: the grant of one may overtake its reply
 	overtook atomic.Int32 // how many did
 
@@ -145,7 +147,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.entering.Add(1)
 		defer s.entered()
 	}
-	reply, err := s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), s.record(c), wish, s.keep, form(c)).ToMessage()
+	reply, err := s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c), wish, s.keep, form(c)})
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "enter", err)
 	}
@@ -287,7 +289,11 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	left, err := s.engine.eval(ctx, s.engine.leave, s.engine.keys(resource, ""), claim+us, us+s.id+us, s.keep, s.forget(claim)).AsInt64()
+	reply, err := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.id + us, s.keep, s.forget(claim)})
+	if err != nil {
+		return failed(ctx, "leave", err)
+	}
+	left, err := reply.AsInt64()
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -340,7 +346,9 @@ func (s *session) Close(ctx context.Context) error {
 		b.Zrem().Key(s.engine.prefix+"sessions").Member(s.id).Build()) {
 		err = cmp.Or(err, result.Error())
 	}
+	s.batch.mu.Lock() // from now on no request starts
 	s.end()
+	s.batch.mu.Unlock()
 	s.done.Wait()
 	return failed(ctx, "close session", err)
 }

@@ -4,18 +4,18 @@
 -- Returns 1, or 0 when there is no such claim.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
-local form, holds = string.sub(head, 1, 1), string.sub(head, 2, #ARGV[1] + 1) == ARGV[1]
+local holds = string.find(head, ARGV[1], 2, true) == 2
+local alone = string.find(head, '^[XT]')
+if holds and alone then redis.call('DEL', KEYS[1]) end
+if holds and alone and string.find(head, ARGV[2], 1, true) then return 1 end
 local function evicted(record) -- tell it, unless it is its own session that asks
   if not string.find(record, ARGV[2], 1, true) then
     redis.call('PUBLISH', '--INBOX--' .. string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)'), 'x\31' .. string.sub(ARGV[1], 1, -2))
   end
   return 1
 end
-if holds and (form == 'X' or form == 'T') then
-  redis.call('DEL', KEYS[1])
-  return evicted(head)
-end
-if form == 'X' or form == 'T' then return 0 end
+if alone then return holds and evicted(head) or 0 end
+local form = string.sub(head, 1, 1)
 if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the first that lives gets it
   local t = redis.call('TIME')
   local s, us = string.match(head, '\31(%d+)\31(%d+)$')

@@ -1,0 +1,107 @@
+package redisengine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// batch sends the steps of a session. A few go each by itself, at once. While so
+// many are under way, those that come meanwhile wait until one of these is
+// back, and go together as one script: the busier the session, the fewer
+// requests, each of which costs the client and the server more than a step does.
+type batch struct {
+	mu      sync.Mutex
+	flying  int
+	waiting []*step
+}
+
+const (
+	maxFlying = 8  // requests under way
+	maxSteps  = 32 // in one request, for nobody else is served meanwhile
+)
+
+// step is an Enter or a Leave on its way.
+type step struct {
+	script *script
+	keys   []string // as the script wants them
+	args   [4]string
+	done   chan reply
+}
+
+type reply struct {
+	rueidis.RedisMessage
+	err error
+}
+
+// step runs the script of one step, alone or with others.
+func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) (rueidis.RedisMessage, error) {
+	b := &s.batch
+	b.mu.Lock()
+	if b.flying < maxFlying {
+		b.flying++
+		b.mu.Unlock()
+		defer s.landed()
+		return s.engine.eval(ctx, sc, keys, args[:]...).ToMessage()
+	}
+	st := &step{sc, keys, args, make(chan reply, 1)}
+	b.waiting = append(b.waiting, st)
+	b.mu.Unlock()
+	select {
+	case r := <-st.done:
+		return r.RedisMessage, r.err
+	case <-ctx.Done():
+		return rueidis.RedisMessage{}, context.Cause(ctx)
+	}
+}
+
+// landed ends a request. Steps that wait take its place.
+func (s *session) landed() {
+	b := &s.batch
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.life.Err() != nil {
+		for _, st := range b.waiting {
+			st.done <- reply{err: context.Cause(s.life)}
+		}
+		b.waiting = nil
+	}
+	if len(b.waiting) == 0 {
+		b.flying--
+		return
+	}
+	n := min(len(b.waiting), maxSteps)
+	steps := b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	s.done.Go(func() { s.fly(steps) })
+}
+
+func (s *session) fly(steps []*step) {
+	defer s.landed()
+	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL)
+	defer cancel()
+	if len(steps) == 1 {
+		m, err := s.engine.eval(ctx, steps[0].script, steps[0].keys, steps[0].args[:]...).ToMessage()
+		steps[0].done <- reply{m, err}
+		return
+	}
+	keys := append(make([]string, 0, 3+3*len(steps)), s.engine.sessions, s.engine.grace, s.key)
+	args := make([]string, 0, 5*len(steps))
+	for _, st := range steps {
+		what := "e"
+		if st.script == s.engine.leave {
+			what = "l"
+		}
+		keys = append(keys, st.keys[:3]...)
+		args = append(append(args, what), st.args[:]...)
+	}
+	replies, err := s.engine.eval(ctx, s.engine.many, keys, args...).ToArray()
+	for i, st := range steps {
+		if err != nil {
+			st.done <- reply{err: err}
+			continue
+		}
+		st.done <- reply{replies[i], replies[i].Error()}
+	}
+}

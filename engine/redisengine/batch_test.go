@@ -1,0 +1,103 @@
+package redisengine
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestStepsGoTogether: what a busy session asks for goes in few requests, each
+// step has its own answer, and the error of one is no other's.
+func TestStepsGoTogether(t *testing.T) {
+	client := dial(t, testservers.Redis(t).Addr)
+	eng := New(client, nil)
+	awaitGrace(t, eng)
+	opened, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opened.(*session)
+	defer s.Close(t.Context())
+	claim := func(name, id string) *engine.Claim {
+		return &engine.Claim{
+			Spec:     engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity},
+			Resource: name, ID: s.id + "." + id, Owner: s.id + "." + id, Weight: engine.LockCapacity,
+		}
+	}
+	broken := eng.keys("broken", "")[0]
+	if err := client.Do(t.Context(), client.B().Hset().Key(broken).FieldValue().FieldValue("a", "string").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	const many = 200
+	s.batch.mu.Lock() // nothing is sent until all of them wait
+	s.batch.flying = maxFlying
+	s.batch.mu.Unlock()
+	var all sync.WaitGroup
+	errs := make([]error, many)
+	for i := range many {
+		all.Go(func() {
+			name := "n" + strconv.Itoa(i)
+			if i == 7 {
+				name = "broken"
+			}
+			c := claim(name, strconv.Itoa(i+1))
+			g, err := s.Enter(t.Context(), c, true)
+			if err == nil && !g.Held() {
+				err = errors.New("not granted")
+			}
+			if err == nil {
+				err = s.Leave(t.Context(), name, c.ID)
+			}
+			if err == nil {
+				if again := s.Leave(t.Context(), name, c.ID); !errors.Is(again, engine.ErrGone) {
+					err = fmt.Errorf("left again: %v", again)
+				}
+			}
+			errs[i] = err
+		})
+	}
+	for waiting := 0; waiting < many; {
+		s.batch.mu.Lock()
+		waiting = len(s.batch.waiting)
+		s.batch.mu.Unlock()
+	}
+	before := scriptCalls(t, client)
+	s.landed()
+	all.Wait()
+	for i, err := range errs {
+		if i == 7 {
+			if !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("a key of another type: %v", err)
+			}
+		} else if err != nil {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+	if calls := scriptCalls(t, client) - before; calls > 3*many/4 {
+		t.Errorf("%d steps took %d requests", 3*many, calls)
+	}
+}
+
+var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
+
+func scriptCalls(t *testing.T, c rueidis.Client) int {
+	t.Helper()
+	text, err := c.Do(t.Context(), c.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(evalsha.FindStringSubmatch(text)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
