@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -27,12 +28,6 @@ func TestStepsGoTogether(t *testing.T) {
 	}
 	s := opened.(*session)
 	defer s.Close(t.Context())
-	claim := func(name, id string) *engine.Claim {
-		return &engine.Claim{
-			Spec:     engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity},
-			Resource: name, ID: s.id + "." + id, Owner: s.id + "." + id, Weight: engine.LockCapacity,
-		}
-	}
 	broken := eng.keys("broken", "")[0]
 	if err := client.Do(t.Context(), client.B().Hset().Key(broken).FieldValue().FieldValue("a", "string").Build()).Error(); err != nil {
 		t.Fatal(err)
@@ -44,26 +39,11 @@ func TestStepsGoTogether(t *testing.T) {
 	var all sync.WaitGroup
 	errs := make([]error, many)
 	for i := range many {
-		all.Go(func() {
-			name := "n" + strconv.Itoa(i)
-			if i == 7 {
-				name = "broken"
-			}
-			c := claim(name, strconv.Itoa(i+1))
-			g, err := s.Enter(t.Context(), c, true)
-			if err == nil && !g.Held() {
-				err = errors.New("not granted")
-			}
-			if err == nil {
-				err = s.Leave(t.Context(), name, c.ID)
-			}
-			if err == nil {
-				if again := s.Leave(t.Context(), name, c.ID); !errors.Is(again, engine.ErrGone) {
-					err = fmt.Errorf("left again: %v", again)
-				}
-			}
-			errs[i] = err
-		})
+		name := "n" + strconv.Itoa(i)
+		if i == 7 {
+			name = "broken"
+		}
+		all.Go(func() { errs[i] = enterLeaveTwice(s, name, i) })
 	}
 	for waiting := 0; waiting < many; {
 		s.batch.mu.Lock()
@@ -85,6 +65,28 @@ func TestStepsGoTogether(t *testing.T) {
 	if calls := scriptCalls(t, client) - before; calls > 3*many/4 {
 		t.Errorf("%d steps took %d requests", 3*many, calls)
 	}
+}
+
+// enterLeaveTwice takes a free lock and leaves it, and finds that it has left.
+func enterLeaveTwice(s *session, name string, i int) error {
+	id := s.id + "." + strconv.Itoa(i)
+	g, err := s.Enter(context.Background(), &engine.Claim{
+		Spec:     engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity},
+		Resource: name, ID: id, Owner: id, Weight: engine.LockCapacity,
+	}, true)
+	if err == nil && !g.Held() {
+		return errors.New("not granted")
+	}
+	if err == nil {
+		err = s.Leave(context.Background(), name, id)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.Leave(context.Background(), name, id); !errors.Is(err, engine.ErrGone) {
+		return fmt.Errorf("left again: %v", err)
+	}
+	return nil
 }
 
 var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
