@@ -2,11 +2,10 @@ package open
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -27,9 +26,19 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if strings.Trim(u.Path, "/") != "" {
 		return nil, wrong("it has a path")
 	}
+	user, password, err := login(u)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := tlsConfig(u)
+	if err != nil {
+		return nil, err
+	}
 	config := clientv3.Config{
 		Endpoints:            addrs,
-		Username:             u.User.Username(),
+		Username:             user,
+		Password:             password,
+		TLS:                  secure,
 		DialTimeout:          connectTimeout,
 		DialKeepAliveTime:    2 * connectTimeout, // more often is refused by servers
 		DialKeepAliveTimeout: connectTimeout,
@@ -41,10 +50,6 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 			MinConnectTimeout: connectTimeout,
 		})},
 	}
-	config.Password, _ = u.User.Password()
-	if u.Scheme == "etcds" {
-		config.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
 	prefix := u.Query().Get("prefix")
 	client, err := connectEtcd(ctx, config, prefix)
 	if err != nil {
@@ -54,9 +59,11 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 }
 
 func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*clientv3.Client, error) {
-	if err := reach(ctx, config.Endpoints); err != nil {
-		return nil, err
-	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	defer cancel(nil)
+	probing.Go(func() { probe(ctx, config.Endpoints, config.TLS, cancel) })
 	life, end := context.WithCancel(context.Background()) // the client's own: ctx ends it only until it is connected
 	config.Context = life
 	stop := context.AfterFunc(ctx, end)
@@ -82,30 +89,4 @@ func either(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// reach finds out in one round trip, and with a plain error, whether any of
-// the servers listens; the client itself would try until its time is over.
-func reach(ctx context.Context, addrs []string) error {
-	answers := make(chan error, len(addrs))
-	for _, addr := range addrs {
-		go func() {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-			if err == nil {
-				err = conn.Close()
-			}
-			answers <- err
-		}()
-	}
-	var first error
-	for range addrs {
-		err := <-answers
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return either(ctx, first)
 }

@@ -2,15 +2,30 @@
 // setting where their store is. A program that has a client of its store
 // already calls the engine's own New instead, and then links no other engine.
 //
-//	memory:                                      inside this process
-//	sqlite:PATH  sqlite:///ABSOLUTE/PATH         a file, for the processes of one machine
-//	redis://[USER:PASSWORD@]HOST[:PORT][/DB]     rediss:// for TLS
-//	etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]   etcds:// for TLS
+//	memory:           inside this process
+//	sqlite:PATH       a file, for the processes of one machine; or sqlite:///ABSOLUTE/PATH
+//	redis://[user:password@]host[:port][/db]
+//	rediss://[user:password@]host[:port][/db]
+//	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
+//	etcd://[user:password@]host[:port][,host[:port]...]
+//	etcds://[user:password@]host[:port][,host[:port]...]
 //
-// Redis and etcd URLs take the parameter prefix, which begins every key there:
-// redis://localhost?prefix=staging: keeps one server for several fleets apart.
 // The special characters of a password or a path are percent-encoded, as in
-// every URL.
+// every URL. A parameter that is not known is an error. docs/stores.md says
+// which URL takes which:
+//
+//   - prefix begins every key: redis://localhost?prefix=staging: keeps one
+//     server for several fleets apart.
+//   - password-env and password-file name an environment variable or a file that
+//     has the password, read when the store is opened, instead of the URL; the
+//     end of the file's line is not a part of it.
+//   - tls-ca names a file of the certificates to trust, in PEM, instead of those
+//     of the system; tls-cert and tls-key name what this client shows;
+//     tls-server-name is whose certificate the server must show, if not that of
+//     its host. All checks are made: there is no way to turn one off.
+//   - tls=on speaks TLS, where the scheme itself does not say so.
+//   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
+//     Sentinels; the user of the URL is that of the servers they watch.
 package open
 
 import (
@@ -41,17 +56,21 @@ type scheme struct {
 }
 
 const (
-	redisForm = "[user:password@]host[:port][/db]"
-	etcdForm  = "[user:password@]host[:port][,host[:port]]"
+	redisForm    = "[user:password@]host[:port][/db]"
+	sentinelForm = "[user:password@]host[:port][,host[:port]...]/master[/db]"
+	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
 )
 
+var sentinelParams = []string{"prefix", "sentinel-user", "sentinel-password-env", "sentinel-password-file"}
+
 var schemes = map[string]scheme{
-	"memory": {"memory:", nil, false, openMemory},
-	"sqlite": {"sqlite:PATH", nil, false, openSQLite},
-	"redis":  {"redis://" + redisForm, []string{"prefix"}, true, openRedis},
-	"rediss": {"rediss://" + redisForm, []string{"prefix"}, true, openRedis},
-	"etcd":   {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
-	"etcds":  {"etcds://" + etcdForm, []string{"prefix"}, true, openEtcd},
+	"memory":         {"memory:", nil, false, openMemory},
+	"sqlite":         {"sqlite:PATH", nil, false, openSQLite},
+	"redis":          {"redis://" + redisForm, []string{"prefix"}, true, openRedis},
+	"rediss":         {"rediss://" + redisForm, slices.Concat([]string{"prefix"}, tlsParams), true, openRedis},
+	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
+	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
+	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
 }
 
 // Open connects to the store at rawURL. Close of the engine closes the
@@ -65,6 +84,9 @@ func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 		return nil, unknown(name, found)
 	}
 	u, err := parse(rawURL, rest, s)
+	if err == nil {
+		err = password(u)
+	}
 	if err == nil {
 		ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 		defer cancel()
@@ -98,14 +120,22 @@ func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 		return nil, wrong("its parameters cannot be read: %v", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(params)) {
-		if !slices.Contains(s.params, key) {
-			return nil, wrong("unknown parameter %q: %s", key, allowed(s.params))
+		if !slices.Contains(s.allowed(), key) {
+			return nil, wrong("unknown parameter %q: %s", key, allowed(s.allowed()))
 		}
 		if len(params[key]) > 1 {
 			return nil, wrong("parameter %q is given twice", key)
 		}
 	}
 	return u, nil
+}
+
+// allowed returns the parameters that a URL may have.
+func (s scheme) allowed() []string {
+	if !s.network {
+		return s.params
+	}
+	return slices.Concat(s.params, passwordParams)
 }
 
 func unknown(name string, found bool) error {

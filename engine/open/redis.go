@@ -2,11 +2,15 @@ package open
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -14,14 +18,52 @@ import (
 	"github.com/pawl-go/pawl/engine/redisengine"
 )
 
+// openRedis takes one server.
 func openRedis(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	addrs, err := addresses(u, "6379")
+	option, err := redisOption(u, "6379")
 	if err != nil {
 		return nil, err
 	}
-	option := rueidis.ClientOption{
-		InitAddress:  addrs,
-		Username:     u.User.Username(),
+	if len(option.InitAddress) > 1 {
+		return nil, wrong("it is for one server: more are redis+sentinel or redis+cluster")
+	}
+	if option.SelectDB, err = database(strings.Trim(u.Path, "/")); err != nil {
+		return nil, err
+	}
+	option.ForceSingleClient = true
+	return connectRedis(ctx, u, option, "standalone")
+}
+
+// openSentinel asks Sentinels which server is the master.
+func openSentinel(ctx context.Context, u *url.URL) (engine.Engine, error) {
+	option, err := redisOption(u, "26379")
+	if err != nil {
+		return nil, err
+	}
+	name, db, _ := strings.Cut(strings.Trim(u.Path, "/"), "/")
+	if name == "" {
+		return nil, wrong("the name that the Sentinels have for the master is missing")
+	}
+	if option.SelectDB, err = database(db); err != nil {
+		return nil, err
+	}
+	option.Sentinel = rueidis.SentinelOption{
+		MasterSet: name, ClientName: option.ClientName, TLSConfig: option.TLSConfig,
+		Dialer: net.Dialer{Timeout: connectTimeout, ControlContext: paced(50 * time.Millisecond)},
+	}
+	option.Sentinel.Username = u.Query().Get("sentinel-user")
+	var given bool
+	if option.Sentinel.Password, given, err = secret(u, "sentinel-password"); err != nil {
+		return nil, err
+	}
+	if option.Sentinel.Username != "" && !given {
+		return nil, wrong("sentinel-user has no password")
+	}
+	return connectRedis(ctx, u, option, "standalone")
+}
+
+func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err error) {
+	option = rueidis.ClientOption{
 		ClientName:   "pawl",
 		DisableCache: true,
 		Dialer:       net.Dialer{Timeout: connectTimeout},
@@ -29,20 +71,83 @@ func openRedis(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		// within the usual TTL.
 		ConnWriteTimeout: connectTimeout,
 	}
-	option.Password, _ = u.User.Password()
-	if u.Scheme == "rediss" {
-		option.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	if option.InitAddress, err = addresses(u, port); err != nil {
+		return option, err
 	}
-	if db := strings.Trim(u.Path, "/"); db != "" {
-		option.SelectDB, err = strconv.Atoi(db)
-		if err != nil || option.SelectDB < 0 {
-			return nil, wrong("the database %q is not a number from 0", db)
-		}
+	if option.Username, option.Password, err = login(u); err != nil {
+		return option, err
 	}
+	option.TLSConfig, err = tlsConfig(u)
+	return option, err
+}
+
+// database reads the number of one, which is 0 when it is not said.
+func database(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	db, err := strconv.Atoi(text)
+	if err != nil || db < 0 {
+		return 0, wrong("the database %q is not a number from 0", text)
+	}
+	return db, nil
+}
+
+// redisModes are what servers call themselves, and how to reach such a one.
+var redisModes = map[string]string{
+	"standalone": "a server by itself, for which the scheme is redis",
+	"cluster":    "a node of a Redis Cluster, for which the scheme is redis+cluster",
+	"sentinel":   "a Sentinel, for which the scheme is redis+sentinel",
+}
+
+// connectRedis expects a server of the mode.
+func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, mode string) (engine.Engine, error) {
 	client, err := within(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
-		return nil, engine.Unavailable("connect to redis at "+strings.Join(addrs, ","), err)
+		if option.TLSConfig != nil {
+			err = whyNoTLS(ctx, option, err)
+		}
+		return nil, engine.Unavailable("connect to redis at "+strings.Join(option.InitAddress, ","), err)
+	}
+	// Any user may say HELLO; what does not know its mode is taken as it is.
+	hello, _ := client.Do(ctx, client.B().Arbitrary("HELLO").Build()).AsMap()
+	answer := hello["mode"]
+	if is, _ := answer.ToString(); is != mode && redisModes[is] != "" {
+		client.Close()
+		return nil, wrong("there is %s", redisModes[is])
 	}
 	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix")})
 	return opened{eng, func() error { client.Close(); return nil }}, nil
+}
+
+// whyNoTLS finds a better error than the client has where TLS is the reason.
+func whyNoTLS(ctx context.Context, option rueidis.ClientOption, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", err, errNoTLS)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	probe(ctx, option.InitAddress, option.TLSConfig, func(better error) { err = better })
+	return err
+}
+
+// paced returns what keeps two connections to one address apart by a while: the
+// client tries Sentinels that are away again and again without any pause.
+func paced(while time.Duration) func(context.Context, string, string, syscall.RawConn) error {
+	var mu sync.Mutex
+	next := make(map[string]time.Time)
+	return func(ctx context.Context, _, addr string, _ syscall.RawConn) error {
+		mu.Lock()
+		pause := time.Until(next[addr])
+		next[addr] = time.Now().Add(max(pause, 0) + while)
+		mu.Unlock()
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -39,7 +39,10 @@ func RedisSentinels(t testing.TB, args ...string) *Sentinels {
 	master := Redis(t)
 	s := &Sentinels{Master: master, Replica: RedisReplica(t, master.Addr)}
 	for range 3 {
-		s.Watchers = append(s.Watchers, redisSentinel(t, SentinelMaster, master.Addr, 2, 500*time.Millisecond, args))
+		w := redisSentinel(t, SentinelMaster, master.Addr, 2, 500*time.Millisecond, args)
+		// How often they tell each other of themselves: else they need seconds to meet.
+		w.redis("SENTINEL DEBUG publish-period 100 info-period 1000")
+		s.Watchers = append(s.Watchers, w)
 	}
 	for _, w := range s.Watchers {
 		until(t, "the Sentinels know all", func() error {
@@ -61,10 +64,11 @@ func (s *Sentinels) Addrs() (addrs []string) {
 }
 
 // RedisObserver starts one Sentinel that calls the server at addr master and
-// never replaces it. Clients get addr from it, which may be a proxy.
-func RedisObserver(t testing.TB, addr string) *Server {
+// never replaces it. Clients get addr from it, which may be a proxy; args are
+// for the Sentinel.
+func RedisObserver(t testing.TB, addr string, args ...string) *Server {
 	t.Helper()
-	return redisSentinel(t, ObservedMaster, addr, 1, time.Hour, nil)
+	return redisSentinel(t, ObservedMaster, addr, 1, time.Hour, args)
 }
 
 // ObservedMaster is what a [RedisObserver] calls its master.
@@ -97,12 +101,7 @@ func redisSentinel(t testing.TB, name, addr string, quorum int, down time.Durati
 		}
 		return []string{file, "--sentinel"}
 	}
-	s := start(t, k, args)
-	// How often they tell each other of themselves: else they need seconds to meet.
-	until(t, "the Sentinel takes settings", func() error {
-		return redisSays(s.Addr, "SENTINEL DEBUG publish-period 100 info-period 1000", "OK")
-	})
-	return s
+	return start(t, k, args)
 }
 
 // RedisCluster starts a Redis Cluster of three masters and no replicas. Its

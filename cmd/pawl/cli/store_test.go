@@ -37,9 +37,9 @@ func refused(t *testing.T, store string, code int, says string) {
 func TestStore_wrong_URL(t *testing.T) {
 	t.Parallel()
 	for url, says := range map[string]string{
-		"rediss3cret":                      "it has no scheme: known are etcd, etcds, memory, redis, rediss, sqlite",
+		"rediss3cret":                      "it has no scheme: known are etcd, etcds, memory,",
 		"consul://u:s3cret@127.0.0.1":      `unknown scheme "consul": known are etcd,`,
-		"redis://u:s3cret@127.0.0.1?tls=1": `unknown parameter "tls": allowed is prefix`,
+		"redis://u:s3cret@127.0.0.1?tls=1": `unknown parameter "tls": allowed is prefix, password-env, password-file`,
 		"etcd://u:s3cret@127.0.0.1/db":     "it has a path",
 		"redis://u:/s3cret@127.0.0.1":      "percent-encoded",
 		"redis://u:12#s3cret@127.0.0.1":    "percent-encoded",

@@ -1,0 +1,65 @@
+package open
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// passwordParams are what every scheme takes that has a password: a URL is
+// seen by others, in a list of processes or a log.
+var passwordParams = []string{"password-env", "password-file"}
+
+// password puts the one that stands elsewhere into the URL, so that openers
+// find it where it always is.
+func password(u *url.URL) error {
+	text, given, err := secret(u, "password")
+	if err != nil || !given {
+		return err
+	}
+	if _, twice := u.User.Password(); twice {
+		return wrong("the password is given twice, in the URL and by parameter")
+	}
+	u.User = url.UserPassword(u.User.Username(), text)
+	return nil
+}
+
+// secret reads what the parameters NAME-env and NAME-file lead to. No error
+// repeats their values: who mistook them for the secret itself has it there.
+func secret(u *url.URL, name string) (text string, given bool, err error) {
+	params := u.Query()
+	env, file := params.Get(name+"-env"), params.Get(name+"-file")
+	switch {
+	case env != "" && file != "":
+		return "", false, wrong("%[1]s-env and %[1]s-file are two passwords: give one", name)
+	case env != "":
+		text = os.Getenv(env)
+	case file != "":
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", false, wrong("%s-file: %v", name, errors.Unwrap(err)) // the outer error quotes the name
+		}
+		text = strings.TrimRight(string(content), "\r\n")
+	default:
+		for _, empty := range []string{name + "-env", name + "-file"} {
+			if params.Has(empty) {
+				return "", false, wrong("parameter %q is empty", empty)
+			}
+		}
+		return "", false, nil
+	}
+	if text == "" {
+		return "", false, wrong("what the %s parameter names is empty or not there", name)
+	}
+	return text, true, nil
+}
+
+// login returns user and password for a store that takes both or none.
+func login(u *url.URL) (user, password string, err error) {
+	password, given := u.User.Password()
+	if user = u.User.Username(); user != "" && !given {
+		return "", "", wrong("it has a user and no password")
+	}
+	return user, password, nil
+}

@@ -1,0 +1,172 @@
+package open
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+const right, secretText = "the right one", "s3cret"
+
+// opens checks that the store can be used.
+func opens(t *testing.T, rawURL string) {
+	t.Helper()
+	eng, err := Open(t.Context(), rawURL)
+	if err != nil {
+		t.Errorf("%s: %v", rawURL, err)
+		return
+	}
+	if _, err := eng.Get(t.Context(), "nothing"); err != nil {
+		t.Errorf("%s: %v", rawURL, err)
+	}
+	if err := eng.Close(); err != nil {
+		t.Errorf("%s: close: %v", rawURL, err)
+	}
+}
+
+// refuses checks that one line without a secret says why it cannot be opened.
+func refuses(t *testing.T, rawURL string, class error, says string) {
+	t.Helper()
+	began := time.Now()
+	eng, err := Open(t.Context(), rawURL)
+	if eng != nil {
+		t.Errorf("%s: opened", rawURL)
+		eng.Close()
+		return
+	}
+	text := err.Error()
+	if !errors.Is(err, class) || !strings.Contains(text, says) {
+		t.Errorf("%s: %q, want %v: %q", rawURL, text, class, says)
+	}
+	if strings.Contains(text, secretText) || strings.Contains(text, right) || strings.Contains(text, "\n") {
+		t.Errorf("%s: the error is %q", rawURL, text)
+	}
+	if took := time.Since(began); took > connectTimeout+time.Second {
+		t.Errorf("%s: told after %v", rawURL, took)
+	}
+}
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestOpen_password: every scheme that has one takes it from the URL, a file
+// and the environment.
+func TestOpen_password(t *testing.T) {
+	const ofSentinel = secretText + " of the Sentinel"
+	redis := testservers.RedisUser(t, "app", right, "~*", "&*", "+@all").Addr
+	sentinel := testservers.RedisObserver(t, redis, "--requirepass", ofSentinel).Addr
+	t.Setenv("PAWL_TEST_RIGHT", right)
+	t.Setenv("PAWL_TEST_WRONG", secretText)
+	t.Setenv("PAWL_TEST_SENTINEL", ofSentinel)
+	for _, store := range []struct{ url, params, wrong string }{
+		{"redis://app@" + redis, "", "WRONGPASS"},
+		{"redis://@" + testservers.Redis(t, "--requirepass", right).Addr, "", "WRONGPASS"},
+		{"etcd://app@" + testservers.EtcdUser(t, "app", right, "pawl/").Addr, "", "invalid user ID or password"},
+		{"redis+sentinel://app@" + sentinel + "/" + testservers.ObservedMaster, "&sentinel-password-env=PAWL_TEST_SENTINEL", "WRONGPASS"},
+	} {
+		with := strings.NewReplacer("@", ":"+url.PathEscape(right)+"@").Replace
+		opens(t, with(store.url)+"?"+strings.TrimPrefix(store.params, "&"))
+		opens(t, store.url+"?password-env=PAWL_TEST_RIGHT"+store.params)
+		opens(t, store.url+"?password-file="+file(t, "right", right+"\n")+store.params)
+		refuses(t, store.url+"?password-env=PAWL_TEST_WRONG"+store.params, engine.ErrUnavailable, store.wrong)
+		refuses(t, store.url+"?password-file="+file(t, "wrong", secretText)+store.params, engine.ErrUnavailable, store.wrong)
+
+		refuses(t, store.url+"?password-env="+secretText+store.params, ErrURL, "what the password parameter names is empty or not there")
+		refuses(t, store.url+"?password-file=/nowhere/"+secretText+store.params, ErrURL, "password-file: no such file or directory")
+		refuses(t, store.url+"?password-file="+file(t, "empty", "\n")+store.params, ErrURL, "is empty or not there")
+		refuses(t, store.url+"?password-file="+store.params, ErrURL, `"password-file" is empty`)
+		refuses(t, store.url+"?password-file=a&password-env=b"+store.params, ErrURL, "give one")
+		refuses(t, with(store.url)+"?password-env=PAWL_TEST_RIGHT"+store.params, ErrURL, "the password is given twice")
+		refuses(t, store.url+"?pasword-env=x"+store.params, ErrURL, `unknown parameter "pasword-env": allowed is`)
+		if !strings.Contains(store.url, "//@") {
+			refuses(t, store.url+"?"+strings.TrimPrefix(store.params, "&"), ErrURL, "it has a user and no password")
+		}
+	}
+	master := "redis+sentinel://app@" + sentinel + "/" + testservers.ObservedMaster + "?password-env=PAWL_TEST_RIGHT"
+	opens(t, master+"&sentinel-password-file="+file(t, "sentinel", ofSentinel+"\r\n"))
+	refuses(t, master, engine.ErrUnavailable, "NOAUTH")
+	refuses(t, master+"&sentinel-password-env=PAWL_TEST_WRONG", engine.ErrUnavailable, "WRONGPASS")
+	refuses(t, master+"&sentinel-password-env="+secretText, ErrURL, "what the sentinel-password parameter names is empty")
+	refuses(t, master+"&sentinel-user=x", ErrURL, "sentinel-user has no password")
+}
+
+// TestOpen_TLS: every scheme that has it takes the same parameters.
+func TestOpen_TLS(t *testing.T) {
+	t.Parallel()
+	ca, other := testservers.NewCA(t), testservers.NewCA(t)
+	mine, stranger := ca.Issue("client"), other.Issue("client")
+	shows := func(c testservers.Certificate) string { return "&tls-cert=" + c.CertFile + "&tls-key=" + c.KeyFile }
+	for _, store := range []struct{ scheme, open, closed string }{ // to whom nothing is shown, and to whom a certificate
+		{"rediss", testservers.RedisTLS(t, ca).Addr, testservers.RedisTLS(t, ca, "--tls-auth-clients", "yes").Addr},
+		{"etcds", testservers.EtcdTLS(t, ca).Addr, testservers.EtcdTLS(t, ca, "--client-cert-auth", "--trusted-ca-file", ca.File).Addr},
+	} {
+		open, closed := store.scheme+"://"+store.open+"?tls-ca=", store.scheme+"://"+store.closed+"?tls-ca="
+		opens(t, open+ca.File)
+		opens(t, open+ca.File+"&tls-server-name=localhost")
+		opens(t, open+ca.File+shows(mine))
+		opens(t, closed+ca.File+shows(mine))
+		refuses(t, open+other.File, engine.ErrUnavailable, "signed by unknown authority")
+		refuses(t, store.scheme+"://"+store.open, engine.ErrUnavailable, "signed by unknown authority")
+		refuses(t, open+ca.File+"&tls-server-name=example.com", engine.ErrUnavailable, "is valid for localhost, not example.com")
+		refuses(t, closed+ca.File, engine.ErrUnavailable, "remote error: tls: ")
+		refuses(t, closed+ca.File+shows(stranger), engine.ErrUnavailable, "remote error: tls: ")
+
+		refuses(t, open+"/nowhere/ca.pem", ErrURL, "tls-ca: open /nowhere/ca.pem: no such file or directory")
+		refuses(t, open+mine.KeyFile, ErrURL, "has no certificate in PEM")
+		refuses(t, open+ca.File+"&tls-cert="+mine.CertFile, ErrURL, "tls-cert and tls-key belong together")
+		refuses(t, open+ca.File+"&tls-cert=/nowhere&tls-key="+mine.KeyFile, ErrURL, "tls-cert and tls-key: open /nowhere: no such file")
+		refuses(t, open+ca.File+"&tls-cert="+mine.CertFile+"&tls-key="+stranger.KeyFile, ErrURL, "private key does not match")
+		refuses(t, open+ca.File+"&tls-insecure=1", ErrURL, `unknown parameter "tls-insecure"`)
+		refuses(t, strings.Replace(open, "s://", "://", 1)+ca.File, ErrURL, `unknown parameter "tls-ca"`)
+	}
+}
+
+// TestOpen_TLS_on_one_side: the wrong scheme is told, and a password that was
+// to be secret is not sent.
+func TestOpen_TLS_on_one_side(t *testing.T) {
+	t.Parallel()
+	ca := testservers.NewCA(t)
+	for rawURL, says := range map[string]string{
+		"redis://u:s3cret@" + testservers.RedisTLS(t, ca).Addr: "connection reset by peer",
+		"etcd://" + testservers.EtcdTLS(t, ca).Addr:            "does the server speak TLS only?",
+		"etcd://u:s3cret@" + testservers.EtcdTLS(t, ca).Addr:   "does the server speak TLS only?",
+		"rediss://u:s3cret@" + testservers.SharedRedis(t).Addr: "does the server speak TLS?",
+		"etcds://u:s3cret@" + testservers.SharedEtcd(t).Addr:   "TLS",
+	} {
+		t.Run(strings.SplitN(rawURL, "127", 2)[0], func(t *testing.T) {
+			t.Parallel()
+			refuses(t, rawURL, engine.ErrUnavailable, says)
+		})
+	}
+}
+
+// TestOpen_Redis_of_another_kind: a scheme is for one kind of server.
+func TestOpen_Redis_of_another_kind(t *testing.T) {
+	t.Parallel()
+	alone, node := testservers.SharedRedis(t).Addr, testservers.RedisCluster(t)[0].Addr
+	sentinel := testservers.RedisObserver(t, alone).Addr
+	refuses(t, "redis://u:s3cret@"+alone+","+alone, ErrURL, "it is for one server")
+	refuses(t, "redis://"+node, ErrURL, "the scheme is redis+cluster")
+	refuses(t, "redis://"+sentinel, ErrURL, "the scheme is redis+sentinel")
+	refuses(t, "redis+sentinel://"+sentinel, ErrURL, "the name that the Sentinels have for the master is missing")
+	refuses(t, "redis+sentinel://"+sentinel+"/"+testservers.ObservedMaster+"/x", ErrURL, `the database "x" is not a number`)
+	refuses(t, "redis+sentinel://"+sentinel+"/nobody", engine.ErrUnavailable, "No such master with that name")
+	refuses(t, "redis+sentinel://"+alone+"/mymaster", engine.ErrUnavailable, "unknown command")
+	refuses(t, "redis+sentinel://u:s3cret@127.0.0.1:1,127.0.0.1:2/mymaster", engine.ErrUnavailable, "connection refused")
+	opens(t, "redis+sentinel://127.0.0.1:1,"+sentinel+"/"+testservers.ObservedMaster+"/2?tls=off")
+	refuses(t, "redis+sentinel://"+sentinel+"/x?tls=insecure", ErrURL, "the parameter tls is on or off")
+	refuses(t, "redis+sentinel://"+sentinel+"/x?tls-ca=x", ErrURL, `parameter "tls-ca" is for TLS, which is off without tls=on`)
+}
