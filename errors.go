@@ -29,6 +29,14 @@ var (
 	// a semaphore, two sizes of a semaphore, a fair and a barging lock.
 	ErrMismatch = engine.ErrMismatch
 
+	// ErrConflict says that a value is no longer at the version expected.
+	// Nothing was written.
+	ErrConflict = errors.New("version conflict")
+
+	// ErrBroken says that a barrier is broken: a party gave up or died while
+	// others waited, or the barrier was reset.
+	ErrBroken = errors.New("barrier broken")
+
 	// ErrUnsupported says that the store cannot honestly carry what was asked.
 	ErrUnsupported = engine.ErrUnsupported
 

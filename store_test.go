@@ -19,6 +19,9 @@ const (
 	verbLeave = "leave"
 	verbRenew = "renew"
 	verbClose = "close"
+	verbGet   = "get"
+	verbPut   = "put"
+	verbWatch = "watch"
 )
 
 // faultyStore is a store as one client sees it: its verbs can be made to hang,
@@ -149,6 +152,24 @@ func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (eng
 	return &faultySession{<-reply, s}, nil
 }
 
+func (s *faultyStore) Get(ctx context.Context, key string) (v engine.Value, err error) {
+	err = s.do(ctx, verbGet, func(ctx context.Context) (err error) { v, err = s.Engine.Get(ctx, key); return err })
+	return v, err
+}
+
+func (s *faultyStore) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+	err = s.do(ctx, verbPut, func(ctx context.Context) (err error) {
+		written, err = s.Engine.Put(ctx, key, data, version)
+		return err
+	})
+	return written, err
+}
+
+func (s *faultyStore) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
+	err = s.do(ctx, verbWatch, func(ctx context.Context) (err error) { v, err = s.Engine.Watch(ctx, key, version); return err })
+	return v, err
+}
+
 type faultySession struct {
 	engine.Session
 	store *faultyStore
@@ -241,6 +262,14 @@ func wantErr(t *testing.T, err error, wants ...error) {
 }
 
 // wantFree fails unless name has no claims.
+// noErr may be called by any goroutine.
+func noErr(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func wantFree(t *testing.T, eng engine.Engine, name string) {
 	t.Helper()
 	if r := show(t, eng, name); len(r.Claims) > 0 {

@@ -1,0 +1,256 @@
+package pawl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// MaxBarrier is how many parties a [Barrier] can have.
+const MaxBarrier = 500
+
+// Barrier lets a number of parties wait for one another, again and again: the
+// parties of one generation leave together. When one of them gives up or dies
+// while others wait, the barrier is broken for all, as that of
+// java.util.concurrent.CyclicBarrier is, until it is reset. It needs a store
+// that keeps versioned values and shared locks; one small value stays there. It
+// is a description, as [Mutex] is.
+type Barrier struct {
+	value   *Value
+	present lock // a claim of it says that a party lives
+	parties int
+}
+
+// Barrier returns the barrier of this name for so many parties, 1 to
+// [MaxBarrier]. All users of a name must agree on the number, else
+// [ErrMismatch]. See [Client.Mutex] for names.
+func (c *Client) Barrier(name string, parties int) *Barrier {
+	b := &Barrier{
+		newValue(c, "barrier", name), newLock(c, scopedName("barrier", name), engine.KindLock, engine.LockCapacity, 1), parties,
+	}
+	b.value.again = true // a party arrives once, however often it says so
+	if b.value.err == nil {
+		b.value.err = b.present.err
+	}
+	if b.value.err == nil && (parties < 1 || parties > MaxBarrier) {
+		b.value.err = invalid("parties is %d: 1 to %d are allowed", parties, MaxBarrier)
+	}
+	return b
+}
+
+// barrierState is what is stored.
+type barrierState struct {
+	Parties    int      `json:"parties"`
+	Generation uint64   `json:"generation"`     // how many have left together
+	Resets     uint64   `json:"resets"`         // how often it was reset
+	Broken     bool     `json:"broken"`         // this generation is
+	Arrived    []string `json:"arrived"`        // the claims of those that wait, in order
+	Last       []string `json:"last,omitempty"` // of those that left last
+}
+
+func (b *Barrier) parse(v Version) (s barrierState, err error) {
+	if v.Number == 0 {
+		return barrierState{Parties: b.parties}, nil
+	}
+	if err := json.Unmarshal(v.Data, &s); err != nil {
+		return s, fmt.Errorf("%w: the value in the store is no barrier", ErrMismatch)
+	}
+	if s.Parties != b.parties {
+		return s, fmt.Errorf("%w: it has %d parties, not %d", ErrMismatch, s.Parties, b.parties)
+	}
+	return s, nil
+}
+
+// update changes what is stored, unless change returns an error.
+func (b *Barrier) update(ctx context.Context, doing string, change func(*barrierState) error) error {
+	_, err := b.value.Update(ctx, func(v Version) ([]byte, error) {
+		s, err := b.parse(v)
+		if err == nil {
+			err = change(&s)
+		}
+		if err != nil && !errors.Is(err, errUnchanged) {
+			return nil, b.value.failed(doing, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(s)
+	})
+	return unlessUnchanged(err)
+}
+
+// Wait waits until all parties of this generation wait, and returns how many of
+// them came after this one: the last one gets 0. When ctx ends before, or the
+// session of a party does, the generation is broken: all that wait get
+// [ErrBroken], who gave up joined with its reason, and so does everybody who
+// comes later, until Reset.
+func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
+	if b.value.err != nil {
+		return 0, b.value.failed("wait", b.value.err)
+	}
+	present, err := b.present.Lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer present.Unlock(ctx) //nolint:errcheck // it says that a party lives; nobody waits for it
+	w := &barrierWait{Barrier: b, id: present.claim.ID}
+	if err := b.update(ctx, "wait", w.arrive); err != nil {
+		if errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			return 0, w.giveUp(ctx, err)
+		}
+		return 0, err
+	}
+	if w.left {
+		return w.index, nil
+	}
+	alive, stop := join(ctx, present.Context())
+	defer stop()
+	for v, err := range b.value.watch(alive, b.value.client.opts.TTL/3) {
+		left, err := w.look(alive, v, err)
+		if left || err != nil && !errors.Is(err, ErrUnavailable) {
+			return w.index, err
+		}
+	}
+	return w.index, w.giveUp(ctx, context.Cause(alive))
+}
+
+// barrierWait is a party that waits.
+type barrierWait struct {
+	*Barrier
+	id         string // of its claim
+	generation uint64
+	resets     uint64
+	index      int
+	left       bool   // with the others, when it arrived
+	seen       uint64 // the version that it saw last
+}
+
+var errBroken = fmt.Errorf("%w: a party gave up or died", ErrBroken)
+
+// arrive is the step of a party that comes.
+func (w *barrierWait) arrive(s *barrierState) error {
+	w.left = false // of an arrival that came to nothing, for another was faster
+	if i := slices.Index(s.Last, w.id); i >= 0 { // it was the last, and did not hear so
+		w.index, w.left = w.parties-1-i, true
+		return errUnchanged
+	}
+	if s.Broken {
+		return errBroken
+	}
+	i := slices.Index(s.Arrived, w.id)
+	again := i >= 0
+	if !again {
+		i = len(s.Arrived)
+		s.Arrived = append(s.Arrived, w.id)
+	}
+	w.generation, w.resets, w.index = s.Generation, s.Resets, w.parties-1-i
+	switch {
+	case again:
+		return errUnchanged
+	case w.index == 0:
+		w.left = true
+		s.Generation, s.Arrived, s.Last = s.Generation+1, nil, s.Arrived
+	}
+	return nil
+}
+
+// over says whether the generation of this party has ended, and how.
+func (w *barrierWait) over(s barrierState) (left bool, err error) {
+	switch {
+	case s.Generation > w.generation:
+		return true, nil
+	case s.Generation < w.generation:
+		return false, fmt.Errorf("%w: the store has forgotten it", ErrBroken)
+	case s.Resets != w.resets:
+		return false, fmt.Errorf("%w: it was reset", ErrBroken)
+	case s.Broken:
+		return false, errBroken
+	case !slices.Contains(s.Arrived, w.id):
+		return false, fmt.Errorf("%w: the store has forgotten it", ErrBroken)
+	}
+	return false, nil
+}
+
+// look is what a party that waits does when the value changed; and when it has not
+// changed for some time, it breaks the generation if another party has died.
+func (w *barrierWait) look(ctx context.Context, v Version, err error) (left bool, _ error) {
+	if err != nil {
+		return false, err
+	}
+	s, err := w.parse(v)
+	if err == nil {
+		left, err = w.over(s)
+	}
+	if left || err != nil {
+		if err != nil {
+			err = w.value.failed("wait", err)
+		}
+		return left, err
+	}
+	if v.Number != w.seen {
+		w.seen = v.Number
+		return false, nil
+	}
+	var is engine.Resource
+	if err := w.value.call(ctx, "wait", func(ctx context.Context) (err error) {
+		is, err = w.value.client.engine.Show(ctx, w.present.name)
+		return err
+	}); err != nil {
+		return false, err
+	}
+	for _, id := range s.Arrived {
+		if !slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == id }) {
+			return false, w.breaks(ctx, func(s *barrierState) bool { return slices.Contains(s.Arrived, id) })
+		}
+	}
+	return false, nil
+}
+
+// breaks breaks the generation if it is still there and missing says so. That
+// it has broken is then read as by everybody.
+func (w *barrierWait) breaks(ctx context.Context, missing func(*barrierState) bool) error {
+	return w.update(ctx, "break", func(s *barrierState) error {
+		if left, err := w.over(*s); left || err != nil || !missing(s) {
+			return errUnchanged
+		}
+		s.Broken = true
+		return nil
+	})
+}
+
+// giveUp breaks the generation because this party does not wait any longer,
+// unless all have left meanwhile.
+func (w *barrierWait) giveUp(ctx context.Context, reason error) error {
+	// What cannot be told now shows when the claim of this party is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
+	defer cancel()
+	var left bool
+	err := w.update(ctx, "give up", func(s *barrierState) (err error) {
+		if slices.Contains(s.Last, w.id) {
+			left = true
+			return errUnchanged
+		}
+		if !slices.Contains(s.Arrived, w.id) || s.Broken {
+			return errUnchanged
+		}
+		s.Broken = true
+		return nil
+	})
+	if left && err == nil {
+		return nil
+	}
+	return w.value.failed("wait", errors.Join(ErrBroken, reason, err))
+}
+
+// Reset ends the generation: who waits gets [ErrBroken]; a barrier that was
+// broken is whole again.
+func (b *Barrier) Reset(ctx context.Context) error {
+	return b.update(ctx, "reset", func(s *barrierState) error {
+		s.Resets, s.Broken, s.Arrived = s.Resets+1, false, nil
+		return nil
+	})
+}

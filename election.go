@@ -1,0 +1,185 @@
+package pawl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Leader is who leads.
+type Leader struct {
+	Value []byte      // what it says of itself
+	Token fence.Token // of its term, larger than that of every term before; 0: nobody leads
+}
+
+// Election has at most one leader, who says something of itself that others
+// can observe. Candidates lead in the order in which they came. It needs a store that
+// keeps versioned values; one small value stays there. It is a description,
+// as [Mutex] is.
+type Election struct {
+	value *Value
+	lock  lock
+}
+
+// Election returns the election of this name; see [Client.Mutex] for names.
+func (c *Client) Election(name string) *Election {
+	e := &Election{
+		newValue(c, "election", name),
+		newLock(c, scopedName("election", name), engine.KindLock, engine.LockCapacity, engine.LockCapacity),
+	}
+	e.value.again = true // a term is announced once, however often it is said
+	e.lock.err = errors.Join(e.value.err, e.lock.err)
+	return e
+}
+
+// Campaign waits until this candidate leads, as [Mutex.Lock] waits, and
+// announces value, of at most [MaxValue] - 16 bytes. The lease is the term: it ends with
+// [Election.Resign] or Unlock, which hand over to the next candidate, or is lost. A
+// leader stops leading when its context ends: before anybody else leads.
+func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
+	if err := checkAnnouncement(value); err != nil {
+		return nil, e.value.failed("campaign", err)
+	}
+	term, err := e.lock.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.announce(ctx, term, value, false); err != nil {
+		return nil, errors.Join(err, term.Unlock(ctx))
+	}
+	return term, nil
+}
+
+// Proclaim announces another value of the leader whose term this is, without an
+// election. [ErrLost] says that it leads no more.
+func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) error {
+	if err := checkAnnouncement(value); err != nil {
+		return e.value.failed("proclaim", err)
+	}
+	if err := term.Err(); err != nil {
+		return e.value.failed("proclaim", err)
+	}
+	return e.announce(ctx, term, value, false)
+}
+
+// Resign ends a term and hands over to the next candidate. Observers are told
+// that nobody leads, unless there is a next one at once. It is idempotent, as Unlock is.
+func (e *Election) Resign(ctx context.Context, term *Lease) error {
+	var vacant error
+	if term.Err() == nil {
+		vacant = e.announce(context.WithoutCancel(ctx), term, nil, true)
+	}
+	if err := term.Unlock(ctx); err != nil {
+		return err
+	}
+	return vacant
+}
+
+// What is announced is kept as the token, a byte that is 1 when the term has
+// ended, and the value.
+const announcementHead = 9
+
+func checkAnnouncement(value []byte) error {
+	if len(value) > MaxValue-16 {
+		return invalid("value has %d bytes: at most %d are allowed", len(value), MaxValue-16)
+	}
+	return nil
+}
+
+func (e *Election) announce(ctx context.Context, term *Lease, value []byte, vacant bool) error {
+	data := binary.BigEndian.AppendUint64(make([]byte, 0, announcementHead+len(value)), uint64(term.Token()))
+	data = append(data, 0)
+	if vacant {
+		data[8] = 1
+	}
+	data = append(data, value...)
+	_, err := e.value.Update(ctx, func(v Version) ([]byte, error) {
+		is, _, err := parseAnnouncement(v)
+		if err == nil && is.Token > term.Token() {
+			err = fmt.Errorf("%w: another leads with token %v", ErrLost, is.Token)
+		}
+		if err != nil {
+			return nil, e.value.failed("announce", err)
+		}
+		return data, nil
+	})
+	return err
+}
+
+func parseAnnouncement(v Version) (l Leader, vacant bool, err error) {
+	switch {
+	case v.Number == 0:
+		return Leader{}, true, nil
+	case len(v.Data) < announcementHead:
+		return Leader{}, true, fmt.Errorf("%w: the value in the store is no announcement", ErrMismatch)
+	}
+	return Leader{Token: fence.Token(binary.BigEndian.Uint64(v.Data)), Value: v.Data[announcementHead:]}, v.Data[8] == 1, nil
+}
+
+// Leader returns who leads now, as the store knows it; Token 0: nobody. It may
+// lead no more when it is returned: what must not happen under two leaders
+// needs the token.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	v, err := e.value.Get(ctx)
+	if err != nil {
+		return Leader{}, err
+	}
+	return e.confirm(ctx, v)
+}
+
+// confirm returns who leads, if what is announced says who. A leader who has the
+// lock and has not announced itself yet does not lead yet.
+func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
+	l, vacant, err := parseAnnouncement(v)
+	if err != nil {
+		return Leader{}, e.value.failed("leader", err)
+	}
+	if vacant {
+		return Leader{}, nil
+	}
+	var is engine.Resource
+	if err := e.value.call(ctx, "leader", func(ctx context.Context) (err error) {
+		is, err = e.value.client.engine.Show(ctx, e.lock.name)
+		return err
+	}); err != nil {
+		return Leader{}, err
+	}
+	if len(is.Claims) > 0 && is.Claims[0].Token == l.Token {
+		return l, nil
+	}
+	return Leader{}, nil
+}
+
+// Observe yields who leads, and then each change: another leader, another value, or
+// nobody (Token 0). A leader that died is noticed within two TTLs, others at once. Of changes
+// that follow one another quickly it may yield only the last. It goes on while
+// the store is away, and ends when ctx does, and with an error only if there
+// can be no more.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		var last *Leader
+		for v, err := range e.value.watch(ctx, e.value.client.opts.TTL/3) {
+			var is Leader
+			if err == nil {
+				is, err = e.confirm(ctx, v)
+			}
+			switch {
+			case errors.Is(err, ErrUnavailable), ctx.Err() != nil:
+				continue
+			case err != nil:
+				yield(Leader{}, err)
+				return
+			case last != nil && is.Token == last.Token && string(is.Value) == string(last.Value):
+				continue
+			}
+			if last = &is; !yield(is, nil) {
+				return
+			}
+		}
+	}
+}
