@@ -110,7 +110,10 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	alive, stop := join(ctx, present.Context())
 	defer stop()
 	for v, err := range b.value.watch(alive, b.value.client.opts.TTL/3) {
-		left, err := w.look(alive, v, err)
+		if err != nil {
+			return w.index, w.giveUp(ctx, err)
+		}
+		left, err := w.look(alive, v)
 		if left || err != nil && !errors.Is(err, ErrUnavailable) {
 			return w.index, err
 		}
@@ -133,7 +136,7 @@ var errBroken = fmt.Errorf("%w: a party gave up or died", ErrBroken)
 
 // arrive is the step of a party that comes.
 func (w *barrierWait) arrive(s *barrierState) error {
-	w.left = false // of an arrival that came to nothing, for another was faster
+	w.left = false                               // of an arrival that came to nothing, for another was faster
 	if i := slices.Index(s.Last, w.id); i >= 0 { // it was the last, and did not hear so
 		w.index, w.left = w.parties-1-i, true
 		return errUnchanged
@@ -177,10 +180,7 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 
 // look is what a party that waits does when the value changed; and when it has not
 // changed for some time, it breaks the generation if another party has died.
-func (w *barrierWait) look(ctx context.Context, v Version, err error) (left bool, _ error) {
-	if err != nil {
-		return false, err
-	}
+func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error) {
 	s, err := w.parse(v)
 	if err == nil {
 		left, err = w.over(s)

@@ -293,10 +293,15 @@ func TestExports(t *testing.T) {
 		if pkg == "." && exports.n > 80 {
 			t.Errorf("the root exports %d symbols, more than 80", exports.n)
 		}
+		if pkg == "." {
+			t.Logf("the root exports %d symbols, not counting the methods of handles", exports.n)
+		}
 	}
 }
 
-// exports counts what a package exports and asks for its documentation.
+// exports counts what a package exports and asks for its documentation. It
+// counts what a user looks through to find something: the names of the package and
+// the methods of Client. Those of a handle come with the handle.
 type exports struct {
 	t   *testing.T
 	pkg string
@@ -321,7 +326,9 @@ func (e *exports) packageLevel(p *doc.Package) {
 }
 
 func (e *exports) symbol(name, text string) {
-	e.n++
+	if method := strings.Contains(name, "."); !method || strings.HasPrefix(name, "Client.") {
+		e.n++
+	}
 	if strings.TrimSpace(text) == "" {
 		e.t.Errorf("%s: %s is not documented", e.pkg, name)
 	}

@@ -1,0 +1,165 @@
+package pawl_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+type arrival struct {
+	index int
+	err   error
+}
+
+func arrive(ctx context.Context, b *pawl.Barrier) <-chan arrival {
+	done := make(chan arrival, 1)
+	go func() {
+		index, err := b.Wait(ctx)
+		done <- arrival{index, err}
+	}()
+	return done
+}
+
+// arrived waits until so many wait.
+func arrived(t *testing.T, eng engine.Engine, name string, n int) {
+	t.Helper()
+	for range 1000 {
+		synctest.Wait()
+		if len(show(t, eng, "pawl:barrier/"+name).Claims) == n {
+			return
+		}
+		pass(time.Millisecond)
+	}
+	t.Fatalf("never %d at the barrier", n)
+}
+
+func TestBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		const parties, rounds = 4, 20
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		indexes := make([][]int, rounds)
+		for range parties {
+			b := newClient(t, eng, nil).Barrier("b", parties)
+			all.Go(func() {
+				for round := range rounds {
+					index, err := b.Wait(t.Context())
+					noErr(t, err)
+					mu.Lock()
+					indexes[round] = append(indexes[round], index)
+					if round > 0 && len(indexes[round-1]) != parties {
+						t.Errorf("round %d is over before all left round %d", round, round-1)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		for round, is := range indexes {
+			if slices.Sort(is); !slices.Equal(is, []int{0, 1, 2, 3}) {
+				t.Errorf("round %d: %v", round, is)
+			}
+		}
+		wantFree(t, eng, "pawl:barrier/b")
+	})
+}
+
+func TestBarrierArguments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		for _, bad := range []int{0, -1, pawl.MaxBarrier + 1} {
+			_, err := newClient(t, eng, nil).Barrier("bad", bad).Wait(t.Context())
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+		index, err := newClient(t, eng, nil).Barrier("one", 1).Wait(t.Context())
+		if noErr(t, err); index != 0 {
+			t.Errorf("alone: index %d", index)
+		}
+		_, err = newClient(t, eng, nil).Barrier("one", 2).Wait(t.Context())
+		wantErr(t, err, pawl.ErrMismatch)
+	})
+}
+
+// TestBarrierBreaks: whoever gives up, however, breaks it for all, and for who
+// comes later, until it is reset.
+func TestBarrierBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(t *testing.T, c *pawl.Client, store *faultyStore, cancel func()){
+		"cancelled": func(_ *testing.T, _ *pawl.Client, _ *faultyStore, cancel func()) { cancel() },
+		"closed": func(t *testing.T, c *pawl.Client, _ *faultyStore, _ func()) {
+			noErr(t, c.Close(context.Background()))
+		},
+		"crashed": func(_ *testing.T, _ *pawl.Client, store *faultyStore, _ func()) {
+			store.set(fails, verbRenew, verbEnter, verbLeave, verbGet, verbPut, verbWatch, verbOpen, verbClose)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				quitter, store := newFaultyClient(t, eng, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				quits := arrive(ctx, quitter.Barrier("b", 3))
+				arrived(t, eng, "b", 1)
+				b := newClient(t, eng, nil).Barrier("b", 3)
+				stays := arrive(t.Context(), b)
+				arrived(t, eng, "b", 2)
+				start := time.Now()
+				breaks(t, quitter, store, cancel)
+				wantErr(t, (<-quits).err, pawl.ErrBroken)
+				wantErr(t, (<-stays).err, pawl.ErrBroken)
+				if took := time.Since(start); took > 2*15*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				store.set(nil, verbRenew, verbEnter, verbLeave, verbGet, verbPut, verbWatch, verbOpen, verbClose)
+				_, err := b.Wait(t.Context())
+				wantErr(t, err, pawl.ErrBroken)
+				noErr(t, b.Reset(t.Context()))
+				var again []<-chan arrival
+				for range 3 {
+					again = append(again, arrive(t.Context(), newClient(t, eng, nil).Barrier("b", 3)))
+				}
+				for _, a := range again {
+					noErr(t, (<-a).err)
+				}
+			})
+		})
+	}
+}
+
+func TestBarrierReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		b := newClient(t, eng, nil).Barrier("b", 2)
+		waits := arrive(t.Context(), b)
+		arrived(t, eng, "b", 1)
+		noErr(t, b.Reset(t.Context()))
+		wantErr(t, (<-waits).err, pawl.ErrBroken)
+		first := arrive(t.Context(), b)
+		arrived(t, eng, "b", 1)
+		_, err := b.Wait(t.Context())
+		noErr(t, err)
+		noErr(t, (<-first).err)
+	})
+}
+
+// TestBarrierLostReplies: a party arrives once, whatever is lost.
+func TestBarrierLostReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		for range 5 {
+			store.set(first(1, losesReply, nil), verbPut)
+			one, two := arrive(t.Context(), c.Barrier("b", 2)), arrive(t.Context(), newClient(t, eng, nil).Barrier("b", 2))
+			noErr(t, (<-one).err)
+			noErr(t, (<-two).err)
+		}
+	})
+}

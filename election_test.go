@@ -1,0 +1,113 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+func campaign(t *testing.T, e *pawl.Election, value string) *pawl.Lease {
+	t.Helper()
+	term, err := e.Campaign(t.Context(), []byte(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+func wantLeader(t *testing.T, e *pawl.Election, value string, term *pawl.Lease) {
+	t.Helper()
+	is, err := e.Leader(t.Context())
+	if err != nil || string(is.Value) != value || (term != nil && is.Token != term.Token()) || (term == nil) != (is.Token == 0) {
+		t.Errorf("leader %q with token %v, %v, want %q", is.Value, is.Token, err, value)
+	}
+}
+
+func TestElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := newClient(t, eng, nil).Election("e"), newClient(t, eng, nil).Election("e")
+		wantLeader(t, a, "", nil)
+		first := campaign(t, a, "a")
+		wantLeader(t, b, "a", first)
+		next := make(chan *pawl.Lease)
+		go func() {
+			term, err := b.Campaign(t.Context(), []byte("b"))
+			noErr(t, err)
+			next <- term
+		}()
+		noErr(t, a.Proclaim(t.Context(), first, []byte("a, on port 2")))
+		wantLeader(t, b, "a, on port 2", first)
+		noErr(t, a.Resign(t.Context(), first))
+		noErr(t, a.Resign(t.Context(), first))
+		second := <-next
+		if second.Token() <= first.Token() {
+			t.Errorf("token %v after %v", second.Token(), first.Token())
+		}
+		wantLeader(t, a, "b", second)
+		wantErr(t, a.Proclaim(t.Context(), first, []byte("late")), pawl.ErrClosed)
+		mustUnlock(t, second)
+		wantLeader(t, a, "", nil)
+		_, err := a.Campaign(t.Context(), make([]byte, pawl.MaxValue))
+		wantErr(t, err, pawl.ErrInvalid)
+	})
+}
+
+// TestElectionFails: who cannot announce itself does not lead, and is in
+// nobody's way.
+func TestElectionFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(fails, verbPut)
+		_, err := c.Election("e").Campaign(t.Context(), []byte("c"))
+		wantErr(t, err, pawl.ErrUnavailable)
+		mustUnlock(t, campaign(t, newClient(t, eng, nil).Election("e"), "other"))
+	})
+}
+
+// TestObserve: observers see each leader, each value, and that nobody leads,
+// also when a leader dies.
+func TestObserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, store := newFaultyClient(t, eng, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		seen, done := make(chan pawl.Leader), make(chan struct{})
+		go func() {
+			defer close(done)
+			for is, err := range newClient(t, eng, nil).Election("e").Observe(ctx) {
+				noErr(t, err)
+				seen <- is
+			}
+		}()
+		want := func(value string, leads bool) {
+			t.Helper()
+			if is := <-seen; string(is.Value) != value || (is.Token != 0) != leads {
+				t.Fatalf("observed %q with token %v, want %q", is.Value, is.Token, value)
+			}
+		}
+		want("", false)
+		term := campaign(t, mortal.Election("e"), "one")
+		want("one", true)
+		noErr(t, mortal.Election("e").Proclaim(t.Context(), term, []byte("still one")))
+		want("still one", true)
+		died := time.Now()
+		store.set(fails, verbRenew, verbOpen, verbLeave)
+		want("", false)
+		if took := time.Since(died); took > 2*15*time.Second {
+			t.Errorf("seen %v after the death", took)
+		}
+		e := newClient(t, eng, nil).Election("e")
+		term = campaign(t, e, "two")
+		want("two", true)
+		noErr(t, e.Resign(t.Context(), term))
+		want("", false)
+		cancel()
+		<-done
+	})
+}
