@@ -3,7 +3,6 @@ package sqlengine
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +16,7 @@ type session struct {
 	engine *Engine
 	id     string
 	opts   engine.SessionOptions
-	stop   func()        // ends listening to other processes
+	stop   func()        // ends listening
 	look   time.Duration // how long a waiter trusts that it is told
 
 	waiters sync.Map // claim id → chan fence.Token, while it is awaited
@@ -27,14 +26,11 @@ type session struct {
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
-	ttl := s.opts.TTL.Microseconds()
-	if err := e.transact(ctx, "open session", "", func(t *tx) {
-		t.exec(insertSession, s.id, t.now+ttl, ttl, opts.Label)
-	}); err != nil {
+	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
 	}
 	// Only now: the inbox of a session that is not in the store is taken for a dead one's.
-	s.stop = e.dialect.Listen(s.id, func(m Message) { e.receive(m) })
+	s.stop = e.store.listen(s.id)
 	if s.look = s.opts.TTL / 3; s.stop == nil {
 		s.look, s.stop = min(s.look, pollEvery), func() {}
 	}
@@ -42,52 +38,17 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	return s, nil
 }
 
-// receive tells a session of this Engine, and reports whether it is one.
-func (e *Engine) receive(m Message) bool {
-	known, ok := e.sessions.Load(m.Session)
-	if !ok {
-		return false
-	}
-	s := known.(*session)
-	if told, ok := s.waiters.Load(m.Claim); ok {
-		select {
-		case told.(chan fence.Token) <- m.Token:
-		default: // it will look anyway
-		}
-	}
-	if m.Gone && s.opts.Gone != nil {
-		s.opts.Gone(m.Claim)
-	}
-	return true
-}
-
 func (s *session) ID() string { return s.id }
 
-// step takes one step of a resource, at the time now.
-func (s *session) step(ctx context.Context, verb, resource string, r queue.Request) (out queue.Outcome, now int64, err error) {
-	err = s.engine.transact(ctx, verb, s.id, func(t *tx) {
-		if now = t.now; r.Op == queue.Enter && t.ends <= now {
-			t.answer = fmt.Errorf("session: %w", engine.ErrGone)
-			return
-		}
-		out = t.apply(resource, r)
-		t.answer = out.Err
-	})
-	if err != nil {
-		out = queue.Outcome{}
-	}
-	return out, now, err
-}
-
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	out, _, err := s.step(ctx, "enter", c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+	token, _, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
 		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
 	}})
-	return engine.Grant{Token: out.Token}, err
+	return engine.Grant{Token: token}, err
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	_, _, err := s.step(ctx, "leave", resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
+	_, _, err := s.engine.store.step(ctx, "leave", s.id, resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	return err
 }
 
@@ -95,14 +56,16 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	told := make(chan fence.Token, 1)
 	s.waiters.Store(c.ID, told)
 	defer s.waiters.Delete(c.ID)
+	s.engine.waiting.Add(1)
+	defer s.engine.waiting.Add(-1)
+	s.engine.await()
 	for {
-		out, now, err := s.step(ctx, "await", c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
-		if err != nil || out.Token != 0 {
-			return engine.Grant{Token: out.Token}, err
+		token, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		if err != nil || token != 0 {
+			return engine.Grant{Token: token}, err
 		}
-		pause := s.look
-		if out.Next > 0 {
-			pause = min(pause, time.Duration(out.Next-now)*time.Microsecond)
+		if pause == 0 || pause > s.look {
+			pause = s.look
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -117,31 +80,21 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	}
 }
 
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
-	err = s.engine.transact(ctx, "renew session", s.id, func(t *tx) {
-		if t.ends <= t.now {
-			t.answer = engine.ErrGone
-			return
-		}
-		t.exec(renewSession, t.now, s.id)
-		ids := t.strings(heldBy, s.id)
-		slices.Sort(ids)
-		gone = slices.DeleteFunc(slices.Clone(held), func(c *engine.Claim) bool {
-			_, there := slices.BinarySearch(ids, c.ID)
-			return there
-		})
-	})
-	return gone, err
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	ids, err := s.engine.store.renew(ctx, s.id)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(ids)
+	return slices.DeleteFunc(slices.Clone(held), func(c *engine.Claim) bool {
+		_, there := slices.BinarySearch(ids, c.ID)
+		return there
+	}), nil
 }
 
 func (s *session) Close(ctx context.Context) error {
-	e := s.engine
-	err := e.transact(ctx, "close session", s.id, func(t *tx) {
-		t.exec(endSession, s.id)
-		t.sweep()
-	})
-	e.sessions.Delete(s.id)
+	err := s.engine.store.end(ctx, s.id)
+	s.engine.sessions.Delete(s.id)
 	s.stop()
-	e.dialect.Forget(s.id)
 	return err
 }

@@ -1,13 +1,17 @@
-// Package sqlengine is the store in tables of an SQL database. A verb is one
-// transaction that no other runs beside: it loads the claims of the resource,
-// lets package queue decide and writes the difference.
+// Package sqlengine is the store in tables of an SQL database.
 //
-// The database has these tables, in a form of its own:
+// What all databases share is here: sessions, waiters and what tells them, and
+// what is read. A verb is done in one of two ways. In a database inside the
+// process ([New]) it is one transaction that loads the claims of the resource,
+// lets package queue decide and writes the difference. In a server ([NewServer])
+// that would take a round trip for each statement: there it is one call of a
+// procedure, which says what package queue does; see rules.sql.
 //
-//	pawl_meta     last                     one row: the token or version given out last
-//	pawl_sessions id ends ttl label        times in µs on the store's clock
-//	pawl_claims   resource place session id owner label weight token since kind capacity barging
-//	pawl_values   name version data
+// The tables, in a form that each database has of its own:
+//
+//	sessions id ends ttl label             times in µs on the store's clock
+//	claims   resource place session id owner label weight token since kind capacity barging
+//	values   name version data
 //
 // A claim carries the spec of its resource, on which all claims of one agree:
 // so a resource needs no row of its own, to be written twice for each hold.
@@ -15,41 +19,37 @@ package sqlengine
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 )
 
 // pollEvery is how often to read what nothing tells of.
 const pollEvery = 250 * time.Millisecond
 
-// Dialect is what differs between databases.
-type Dialect interface {
-	// Migrate creates what is missing. It is called once, before all else.
-	Migrate(ctx context.Context, tx *sql.Tx) error
+// store does the verbs, each atomically, on the clock of the database.
+type store interface {
+	open(ctx context.Context, session string, opts engine.SessionOptions) error
+	// step returns the token of the claim, or how long it may wait before it
+	// looks: 0 is as long as it likes.
+	step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error)
+	renew(ctx context.Context, session string) (held []string, err error)
+	end(ctx context.Context, session string) error
+	list(ctx context.Context, prefix string) ([]string, error)
+	show(ctx context.Context, name string) (engine.Resource, error)
+	get(ctx context.Context, key string) (engine.Value, error)
+	put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
+	close() error
 
-	// Begin starts a transaction that waits for the one before it, and says
-	// what time it is then, in µs on the store's clock.
-	Begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, now int64, err error)
-
-	// Again reports whether err only says that others were in the way.
-	Again(err error) bool
-
-	// Listen receives what other processes post to a session, until stop is
-	// called. It returns nil where nothing arrives: then waiters poll.
-	Listen(session string, receive func(Message)) (stop func())
-
-	// Post sends a message to another process. It may be lost.
-	Post(m Message)
-
-	// Forget removes what Listen may have left of a session of any process.
-	Forget(session string)
+	// listen makes a session be told, until stop is called. It returns nil
+	// where nothing arrives: then waiters poll.
+	listen(session string) (stop func())
 }
 
 // Message tells a session of one of its claims. It is a hint: the claim in the
@@ -60,40 +60,53 @@ type Message struct {
 	Gone           bool        // it was held, and another took it away
 }
 
-// Engine is the store in one database. Create it with [New].
+// Engine is the store in one database. Create it with [New] or [NewServer].
 type Engine struct {
-	db      *sql.DB
-	dialect Dialect
-	minTTL  time.Duration
-	stmts   map[string]*sql.Stmt // by its text; does not change
-
-	sessions sync.Map // those of this Engine: id → *session
+	store    store
+	minTTL   time.Duration
+	sessions sync.Map     // those of this Engine: id → *session
+	waiting  atomic.Int64 // how many claims are awaited
+	await    func()       // is called when one more is
 }
 
-// New prepares the database. Who calls it closes db after the Engine.
-func New(ctx context.Context, db *sql.DB, dialect Dialect, minTTL time.Duration) (*Engine, error) {
-	e := &Engine{db: db, dialect: dialect, minTTL: minTTL, stmts: make(map[string]*sql.Stmt)}
-	if err := e.run(ctx, "open", func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) }); err != nil {
-		return nil, err
+// Receive tells a session of this Engine, and reports whether it is one.
+func (e *Engine) Receive(m Message) bool {
+	known, ok := e.sessions.Load(m.Session)
+	if !ok {
+		return false
 	}
-	for _, query := range statements {
-		stmt, err := db.PrepareContext(ctx, query)
-		if err != nil {
-			return nil, engine.Unavailable("open", errors.Join(err, e.Close()))
-		}
-		e.stmts[query] = stmt
+	s := known.(*session)
+	if told, ok := s.waiters.Load(m.Claim); ok {
+		tell(told, m.Token)
 	}
-	return e, nil
+	if m.Gone && s.opts.Gone != nil {
+		s.opts.Gone(m.Claim)
+	}
+	return true
+}
+
+func tell(waiter any, token fence.Token) {
+	select {
+	case waiter.(chan fence.Token) <- token:
+	default: // it will look anyway
+	}
+}
+
+// LookAll makes everyone who waits look: messages may have been lost.
+func (e *Engine) LookAll() {
+	e.sessions.Range(func(_, s any) bool {
+		s.(*session).waiters.Range(func(_, waiter any) bool {
+			tell(waiter, 0)
+			return true
+		})
+		return true
+	})
 }
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		var names []string // all of them first: yield may want the connection
-		err := e.transact(ctx, "list", "", func(t *tx) {
-			// The byte 0xFF is in no UTF-8: it ends the range of the prefix.
-			names = t.strings(listResources, prefix, prefix+"\xff")
-		})
+		names, err := e.store.list(ctx, prefix) // all of them first: yield may want the connection
 		if err != nil {
 			yield("", err)
 			return
@@ -107,37 +120,23 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 }
 
 // Show implements [engine.Engine].
-func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = e.transact(ctx, "show", "", func(t *tx) { r = t.load(name).Show(name, t.now) })
-	return r, err
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	return e.store.show(ctx, name)
 }
 
 // Get implements [engine.Engine].
-func (e *Engine) Get(ctx context.Context, key string) (v engine.Value, err error) {
-	err = e.transact(ctx, "get", "", func(t *tx) {
-		v = engine.Value{}
-		t.get(readValue, args{key}, &v.Data, &v.Version)
-	})
-	return v, err
+func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
+	return e.store.get(ctx, key)
 }
 
 // Put implements [engine.Engine].
-func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
-	err = e.transact(ctx, "put", "", func(t *tx) {
-		var is engine.Value
-		t.get(readValue, args{key}, &is.Data, &is.Version)
-		if is.Version != version {
-			t.answer = fmt.Errorf("version is %d, not %d: %w", is.Version, version, engine.ErrBusy)
-			return
-		}
-		t.exec(deleteValue, key)
-		if data != nil {
-			t.last++
-			written = uint64(t.last)
-			t.exec(insertValue, key, t.last, data)
-		}
-	})
-	return written, err
+func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	return e.store.put(ctx, key, data, version)
+}
+
+// otherVersion is the error of a Put at a version that is not there.
+func otherVersion(is, want uint64) error {
+	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrBusy)
 }
 
 // Watch implements [engine.Engine]. It polls: who watches is not in the store.
@@ -163,9 +162,5 @@ func (e *Engine) Close() error {
 		s.(*session).stop()
 		return true
 	})
-	var err error
-	for _, stmt := range e.stmts {
-		err = errors.Join(err, stmt.Close())
-	}
-	return err
+	return e.store.close()
 }

@@ -49,7 +49,7 @@ var statements = []string{
 type tx struct {
 	*sql.Tx
 	ctx     context.Context
-	engine  *Engine
+	store   *transactions
 	err     error
 	now     int64
 	last    int64  // token or version given out
@@ -62,9 +62,9 @@ type tx struct {
 }
 
 // run does all of do or nothing, again and again while others are in the way.
-func (e *Engine) run(ctx context.Context, verb string, do func(*tx)) error {
+func (s *transactions) run(ctx context.Context, verb string, do func(*tx)) error {
 	for {
-		t := &tx{ctx: ctx, engine: e}
+		t := &tx{ctx: ctx, store: s}
 		t.run(do)
 		switch {
 		case t.err == nil && t.answer != nil:
@@ -73,7 +73,7 @@ func (e *Engine) run(ctx context.Context, verb string, do func(*tx)) error {
 			return ctx.Err()
 		case errors.Is(t.err, engine.ErrUnsupported):
 			return fmt.Errorf("%s: %w", verb, t.err)
-		case t.err == nil || !e.dialect.Again(t.err):
+		case t.err == nil || !s.dialect.Again(t.err):
 			return engine.Unavailable(verb, t.err)
 		}
 		time.Sleep(time.Millisecond) // the database has waited itself, unless it saw no use in it
@@ -81,8 +81,8 @@ func (e *Engine) run(ctx context.Context, verb string, do func(*tx)) error {
 }
 
 func (t *tx) run(do func(*tx)) {
-	e := t.engine
-	if t.Tx, t.now, t.err = e.dialect.Begin(t.ctx, e.db); t.err != nil {
+	s := t.store
+	if t.Tx, t.now, t.err = s.dialect.Begin(t.ctx, s.db); t.err != nil {
 		return
 	}
 	defer t.Rollback() //nolint:errcheck // after the commit there is nothing to undo
@@ -93,19 +93,19 @@ func (t *tx) run(do func(*tx)) {
 		return
 	}
 	for _, m := range t.messages {
-		if !e.receive(m) {
-			e.dialect.Post(m)
+		if !s.receive(m) {
+			s.dialect.Post(m)
 		}
 	}
 	for _, session := range t.buried {
-		e.dialect.Forget(session)
+		s.dialect.Forget(session)
 	}
 }
 
 // transact is one verb: step sees no ended session, so nothing of the dead
 // stays in the store while anybody uses it.
-func (e *Engine) transact(ctx context.Context, verb, session string, step func(*tx)) error {
-	return e.run(ctx, verb, func(t *tx) {
+func (s *transactions) transact(ctx context.Context, verb, session string, step func(*tx)) error {
+	return s.run(ctx, verb, func(t *tx) {
 		t.session = session
 		var dead bool
 		t.get(readMeta, args{session, t.now}, &t.last, &t.ends, &dead)
@@ -136,7 +136,7 @@ type args = []any
 
 func (t *tx) exec(query string, args ...any) {
 	if t.err == nil {
-		_, t.err = t.StmtContext(t.ctx, t.engine.stmts[query]).ExecContext(t.ctx, args...)
+		_, t.err = t.StmtContext(t.ctx, t.store.stmts[query]).ExecContext(t.ctx, args...)
 	}
 }
 
@@ -145,7 +145,7 @@ func (t *tx) each(query string, args args, row func(scan func(...any))) {
 	if t.err != nil {
 		return
 	}
-	rows, err := t.StmtContext(t.ctx, t.engine.stmts[query]).QueryContext(t.ctx, args...)
+	rows, err := t.StmtContext(t.ctx, t.store.stmts[query]).QueryContext(t.ctx, args...)
 	if t.err = err; err != nil {
 		return
 	}

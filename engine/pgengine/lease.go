@@ -1,0 +1,151 @@
+package pgengine
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
+)
+
+// Options change where claims are kept in lease mode, and how they are reached.
+// The zero value is the default.
+type Options struct {
+	// Schema is where the tables are. Default "pawl".
+	Schema string
+
+	// Unlogged keeps claims and sessions in unlogged tables: no lock waits for
+	// the disk. A crash of the server empties them, and so does a promotion
+	// of a replica; then nothing is given out for the longest TTL that was
+	// used, so the promise is the same. Values are kept in any case. A schema
+	// has the one or the other for good.
+	Unlogged bool
+
+	// Pooled says that the connections go through a pooler which gives each
+	// transaction another one of the server, as pgbouncer does in its mode
+	// transaction. Then no statement is prepared, and who waits cannot be told
+	// but asks, one query for all of a process; unless there is a Listener.
+	Pooled bool
+
+	// Listener is how to reach the server itself, for the one connection on
+	// which an Engine is told of its grants. The default is what the pool
+	// connects to, if it is not Pooled.
+	Listener *pgx.ConnConfig
+}
+
+// Engine is the lease mode in one database. Create it with [New] or [NewDB].
+type Engine struct {
+	*sqlengine.Engine
+	db       *sql.DB
+	close    func() error // what was made of the user's client
+	language language
+	args     []any // begin those of every query
+	caps     engine.Caps
+	listener *listener // nil: nobody is told
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+const minTTL = 100 * time.Millisecond
+
+// New returns the engine of a pool, which stays the caller's. Nil opts are the
+// defaults. It creates the tables where they are missing, if the user may.
+func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	e, err := newEngine(ctx, db, pool.Config().ConnConfig, db.Close, opts)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return e, nil
+}
+
+// NewDB is [New] for a database that was opened by the driver of pgx.
+func NewDB(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
+	config, err := configOf(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(ctx, db, config, func() error { return nil }, opts)
+}
+
+func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, engine.Unavailable("open", err)
+	}
+	defer conn.Close()
+	err = conn.Raw(func(raw any) error {
+		c, ok := raw.(*stdlib.Conn)
+		if !ok {
+			return fmt.Errorf("open: %w: the database was not opened by the driver of pgx, but by %T", engine.ErrUnsupported, raw)
+		}
+		config = c.Conn().Config()
+		return nil
+	})
+	return config, err
+}
+
+func newEngine(ctx context.Context, db *sql.DB, config *pgx.ConnConfig, closeDB func() error, opts *Options) (*Engine, error) {
+	o := Options{Schema: "pawl"}
+	if opts != nil {
+		o = *opts
+		if o.Schema == "" {
+			o.Schema = "pawl"
+		}
+	}
+	e := &Engine{db: db, close: closeDB, language: language{o.Schema, o.Unlogged}, caps: engine.Caps{
+		Name: "postgres", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
+	}}
+	if o.Unlogged {
+		e.caps.Token = engine.TokenClock
+	}
+	if o.Pooled {
+		e.args = []any{pgx.QueryExecModeExec}
+		config = nil
+	}
+	if o.Listener != nil {
+		config = o.Listener
+	}
+	if err := e.migrate(ctx); err != nil {
+		return nil, err
+	}
+	server := sqlengine.Server{
+		DB: db, Dialect: e.language, MinTTL: minTTL, Client: rand.Text(), Args: e.args,
+		Again: func(err error) bool { return hasCode(err, "40") }, // the transaction was rolled back
+	}
+	if config == nil {
+		e.caps.Wake = engine.WakePoll
+		server.Client = "-" + server.Client
+	} else {
+		e.listener = newListener(config.Copy(), "pawl_"+server.Client)
+		server.Listen, server.Told = e.listener.start, e.listener.connected.Load
+	}
+	var err error
+	if e.Engine, err = sqlengine.NewServer(ctx, server); err != nil {
+		return nil, err
+	}
+	if e.listener != nil {
+		e.listener.engine = e.Engine
+	}
+	return e, nil
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps { return e.caps }
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	if e.listener != nil {
+		e.listener.stop()
+	}
+	return errors.Join(e.Engine.Close(), e.close())
+}

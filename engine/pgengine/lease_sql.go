@@ -1,0 +1,157 @@
+package pgengine
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// language is PL/pgSQL, for package sqlengine. Two locks of the server's keep
+// steps apart that must not go on together: those of one name, and the end of a
+// session and its Enters. They cost no write, as a lock of a row would.
+type language struct {
+	schema   string
+	unlogged bool
+}
+
+// seed keeps the locks of schemas apart.
+func (l language) seed(of string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte("pawl " + of + " " + l.schema))
+	return int64(h.Sum64())
+}
+
+func (l language) P() string         { return pgx.Identifier{l.schema}.Sanitize() + "." }
+func (l language) Text() string      { return "text" }
+func (l language) Blob() string      { return "bytea" }
+func (l language) Key(int) string    { return `text COLLATE "C"` }
+func (l language) Logged() string    { return "CREATE TABLE IF NOT EXISTS" }
+func (l language) TableEnd() string  { return "" }
+func (l language) LoggedEnd() string { return "" }
+
+func (l language) Table() string {
+	if l.unlogged {
+		return "CREATE UNLOGGED TABLE IF NOT EXISTS"
+	}
+	return l.Logged()
+}
+
+func (l language) Inside(string, string) string { return "" }
+
+func (l language) After(name, table, on string) string {
+	return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s%s (%s);", name, l.P(), table, on)
+}
+
+func params(typed []string) string {
+	var all []string
+	for i := 0; i < len(typed); i += 2 {
+		mode := ""
+		if strings.HasPrefix(typed[i+1], "r_") {
+			mode = "INOUT "
+		}
+		all = append(all, mode+typed[i+1]+" "+typed[i])
+	}
+	return strings.Join(all, ", ")
+}
+
+// rights: who may call a procedure needs none on the tables. A plan without an
+// index would be kept when a table that was small has grown.
+const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off"
+
+func (l language) Proc(name string, typed ...string) string {
+	attributes := rights
+	if name == "fits" || name == "advance" { // only called by the others
+		attributes = ""
+	}
+	return "CREATE OR REPLACE PROCEDURE " + l.P() + name + "(" + params(typed) + ") LANGUAGE plpgsql" + attributes + " AS $pawl$"
+}
+
+func (l language) Rows(name string, typed ...string) string {
+	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed[:2]) + ") RETURNS TABLE (" + params(typed[2:]) +
+		") LANGUAGE plpgsql VOLATILE" + rights + " AS $pawl$"
+}
+
+func (l language) Vars(typed ...string) string {
+	text := "DECLARE"
+	for i := 0; i < len(typed); i += 2 {
+		text += " " + typed[i+1] + " " + typed[i] + ";"
+	}
+	return text + "\nBEGIN"
+}
+
+func (l language) End() string     { return "END $pawl$" }
+func (l language) EndRows() string { return "END $pawl$" }
+func (l language) Return() string  { return "RETURN QUERY" }
+func (l language) Set() string     { return "" }
+func (l language) Do() string      { return "LOOP" }
+func (l language) Loop() string    { return "LOOP" }
+
+func (l language) Now() string { return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint" }
+
+func (l language) Grace() string {
+	if !l.unlogged {
+		return "0"
+	}
+	return "COALESCE((SELECT b.grace FROM " + l.P() + "boot b), 9223372036854775807)"
+}
+
+func (l language) Lock(name, slot string) string {
+	return fmt.Sprintf("%s := hashtextextended(%s, %d); PERFORM pg_advisory_xact_lock(%[1]s);", slot, name, l.seed("name"))
+}
+
+func (l language) ShareSession(id string) string {
+	return fmt.Sprintf("PERFORM pg_advisory_xact_lock_shared(hashtextextended(%s, %d));", id, l.seed("session"))
+}
+
+func (l language) OwnSession(id string) string {
+	return fmt.Sprintf("PERFORM pg_advisory_xact_lock(hashtextextended(%s, %d));", id, l.seed("session"))
+}
+
+func (l language) tokens() string { return strings.ReplaceAll(l.P()+"tokens", "'", "''") }
+
+func (l language) Mint(into, _, _ string) string { return into + " := nextval('" + l.tokens() + "');" }
+
+// Boot finds out whether the unlogged tables are as the server left them: a
+// crash empties them. Then nothing is given out for the longest TTL there was,
+// and tokens go on from the time of day, in case that some were lost too.
+func (l language) Boot(now, ttl string) string {
+	if !l.unlogged {
+		return ""
+	}
+	return fmt.Sprintf(`
+  IF NOT EXISTS (SELECT FROM %[1]sboot) OR (SELECT m.ttl FROM %[1]smeta m) < %[3]s THEN
+    PERFORM pg_advisory_xact_lock(%[4]d);
+    UPDATE %[1]smeta m SET ttl = %[3]s WHERE m.ttl < %[3]s;
+    %[2]s := %[5]s;
+    IF NOT EXISTS (SELECT FROM %[1]sboot) THEN
+      PERFORM setval('%[6]s', GREATEST((SELECT t.last_value FROM %[1]stokens t) + 1, %[2]s));
+      INSERT INTO %[1]sboot (grace) SELECT %[2]s + m.ttl FROM %[1]smeta m;
+    END IF;
+  END IF;`, l.P(), now, ttl, l.seed("boot"), l.Now(), l.tokens())
+}
+
+// Tell sends a message to the client of a session, when this step is done. One
+// that has no listener begins its name with a dash.
+func (l language) Tell(session, id, token, gone string) string {
+	return fmt.Sprintf("PERFORM pg_notify('pawl_' || s.client, concat_ws(' ', %s, %s, s.id, %s)) FROM %ssessions s "+
+		"WHERE s.id = %s AND left(s.client, 1) <> '-';", token, gone, id, l.P(), session)
+}
+
+func (l language) Changed(string) string { return "" }
+
+func (l language) Arg(n int) string { return fmt.Sprintf("$%d", n) }
+
+func (l language) Call(name string, in, out int) string {
+	args := make([]string, 0, in+out)
+	for i := range in {
+		args = append(args, l.Arg(i+1))
+	}
+	for range out {
+		args = append(args, "NULL")
+	}
+	return "CALL " + l.P() + name + "(" + strings.Join(args, ", ") + ")"
+}
+
+func (l language) CallRows(name string) string { return "SELECT * FROM " + l.P() + name + "($1)" }

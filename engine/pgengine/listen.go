@@ -1,0 +1,143 @@
+package pgengine
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/sqlengine"
+)
+
+// listener is the one connection on which an Engine is told of its claims. It
+// is not of the pool: it would be missing there for ever.
+type listener struct {
+	config    *pgx.ConnConfig
+	channel   string
+	engine    *sqlengine.Engine
+	connected atomic.Bool
+
+	life context.Context
+	end  context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex // held by who starts it
+	started bool
+}
+
+// A connection that says nothing for so long is asked whether it lives.
+const silence = 5 * time.Second
+
+func newListener(config *pgx.ConnConfig, channel string) *listener {
+	l := &listener{config: config, channel: channel}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// start listens from the first session on: who only looks needs no connection
+// for that.
+func (l *listener) start(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started {
+		return nil
+	}
+	conn, err := l.connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return engine.Unavailable("listen", err)
+	}
+	l.started = true
+	l.done.Go(func() { l.run(conn) })
+	return nil
+}
+
+func (l *listener) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, l.config)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize()); err != nil {
+		l.hangUp(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (l *listener) hangUp(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn.Close(ctx) //nolint:errcheck // there is nothing to lose
+}
+
+// run reads messages, and connects again when the connection is lost. What was
+// sent meanwhile is lost too, so then everyone who waits looks.
+func (l *listener) run(conn *pgx.Conn) {
+	for {
+		l.connected.Store(true)
+		l.read(conn)
+		l.connected.Store(false)
+		l.hangUp(conn)
+		for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+			if l.life.Err() != nil {
+				return
+			}
+			ctx, cancel := context.WithTimeout(l.life, silence)
+			next, err := l.connect(ctx)
+			cancel()
+			if conn = next; err == nil {
+				break
+			}
+			select {
+			case <-time.After(pause):
+			case <-l.life.Done():
+			}
+		}
+		l.engine.LookAll()
+	}
+}
+
+// read returns when the connection is lost or not wanted any more.
+func (l *listener) read(conn *pgx.Conn) {
+	for l.life.Err() == nil {
+		ctx, cancel := context.WithTimeout(l.life, silence)
+		n, err := conn.WaitForNotification(ctx)
+		quiet := ctx.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			l.engine.Receive(message(n.Payload))
+		case !quiet || conn.IsClosed():
+			return
+		default:
+			ctx, cancel := context.WithTimeout(l.life, silence)
+			err := conn.Ping(ctx)
+			cancel()
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+// message reads what the procedures tell: token, gone, session, claim.
+func message(payload string) sqlengine.Message {
+	f := append(strings.SplitN(payload, " ", 4), "", "", "", "")
+	token, _ := fence.ParseToken(f[0]) // 0, as in a message that is none: the claim is to be looked at
+	return sqlengine.Message{Token: token, Gone: f[1] == "1", Session: f[2], Claim: f[3]}
+}
+
+func (l *listener) stop() {
+	l.end()
+	l.mu.Lock() // whoever starts it comes first
+	defer l.mu.Unlock()
+	l.started = true
+	l.done.Wait()
+}

@@ -1,0 +1,127 @@
+package pgengine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
+)
+
+// leaseVersion is that of the tables and routines of lease mode.
+const leaseVersion = 1
+
+// PostgreSQL's names of what can go wrong.
+const (
+	noTable  = "42P01"
+	noSchema = "3F000"
+	noRight  = "42501"
+)
+
+func hasCode(err error, codes ...string) bool {
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	for _, code := range codes {
+		if refused.Code == code || strings.HasPrefix(refused.Code, code) && len(code) == 2 {
+			return true
+		}
+	}
+	return false
+}
+
+// migrate makes sure that the tables are there, and of our version.
+func (e *Engine) migrate(ctx context.Context) error {
+	err := e.checkTables(ctx)
+	if hasCode(err, noTable, noSchema) || errors.Is(err, errOlder) {
+		err = e.createTables(ctx)
+		if hasCode(err, noRight) {
+			return fmt.Errorf("open: %w: the tables in schema %q are missing or old, and this user may not create them: "+
+				"let one who may run pawl store init: %w", engine.ErrUnavailable, e.language.schema, err)
+		}
+		if err == nil {
+			err = e.checkTables(ctx)
+		}
+	}
+	if err == nil || errors.Is(err, engine.ErrUnsupported) {
+		return err
+	}
+	return engine.Unavailable("open", err)
+}
+
+var errOlder = errors.New("the tables are of an older version")
+
+// checkTables finds out in one round trip whether this database is fit for us.
+func (e *Engine) checkTables(ctx context.Context) error {
+	var isolation, encoding string
+	var version int
+	var unlogged bool
+	row := e.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), version, unlogged FROM `+
+		e.language.P()+`meta`, e.args...)
+	if err := row.Scan(&isolation, &encoding, &version, &unlogged); err != nil {
+		return err
+	}
+	switch {
+	case version < leaseVersion:
+		return errOlder
+	case version > leaseVersion:
+		return fmt.Errorf("open: %w: the tables in schema %q are of version %d, this program knows version %d",
+			engine.ErrUnsupported, e.language.schema, version, leaseVersion)
+	case isolation != "read committed": // a step must see what was committed before it got its lock
+		return fmt.Errorf("open: %w: transactions are %s by default: set default_transaction_isolation to read committed for this user",
+			engine.ErrUnsupported, isolation)
+	case encoding != "UTF8":
+		return fmt.Errorf("open: %w: the database is encoded in %s, not UTF8", engine.ErrUnsupported, encoding)
+	case unlogged != e.language.unlogged:
+		return fmt.Errorf("open: %w: schema %q was made with unlogged tables: %v, not %v: use another schema",
+			engine.ErrUnsupported, e.language.schema, unlogged, e.language.unlogged)
+	}
+	return nil
+}
+
+// createTables does it all or nothing, and one client at a time.
+func (e *Engine) createTables(ctx context.Context) error {
+	tx, err := e.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
+	for _, statement := range e.definitions() {
+		if _, err := tx.ExecContext(ctx, statement, e.args...); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+func (e *Engine) definitions() []string {
+	l := e.language
+	p := l.P()
+	all := []string{
+		fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")),
+		`SET LOCAL client_min_messages = warning`, // that something is there already is no news
+		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
+	}
+	tables, routines := sqlengine.Rules(l)
+	all = append(all, tables...)
+	all = append(all,
+		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
+		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL)`, l.Table(), p),
+		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p))
+	for _, r := range routines {
+		all = append(all, r.Text)
+	}
+	// Tokens are about the time in µs, so that no later copy of the tables
+	// begins below. What was just made has forgotten nothing.
+	return append(all,
+		fmt.Sprintf(`SELECT setval('%s', GREATEST((SELECT last_value FROM %stokens), %s))`, l.tokens(), p, l.Now()),
+		fmt.Sprintf(`INSERT INTO %[1]sboot (grace) SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]smeta) ON CONFLICT DO NOTHING`, p),
+		fmt.Sprintf(`INSERT INTO %smeta (one, version, unlogged, ttl) VALUES (1, %d, %v, 0) ON CONFLICT (one) DO UPDATE SET version = excluded.version`,
+			p, leaseVersion, l.unlogged))
+}

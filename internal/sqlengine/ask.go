@@ -1,0 +1,77 @@
+package sqlengine
+
+import (
+	"context"
+	"time"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// await is called when somebody begins to wait.
+func (s *routines) await() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ask tells all who wait in this process, by one query for them all, while no
+// messages arrive.
+func (s *routines) ask() {
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	for {
+		idle := tick.C
+		if s.engine.waiting.Load() == 0 {
+			idle = nil
+		}
+		select {
+		case <-idle:
+		case <-s.wake:
+			continue
+		case <-s.life.Done():
+			return
+		}
+		if s.Told == nil || !s.Told() {
+			s.askOnce()
+		}
+	}
+}
+
+// answer is what became of a claim.
+type answer struct {
+	token fence.Token
+	look  bool
+}
+
+// askOnce asks for those that waited before. Whoever is no longer there looks,
+// and finds out. A failure is left to the next time.
+func (s *routines) askOnce() {
+	waiters := make(map[string]any)
+	s.engine.sessions.Range(func(_, known any) bool {
+		known.(*session).waiters.Range(func(claim, told any) bool {
+			waiters[claim.(string)] = told
+			return true
+		})
+		return true
+	})
+	ctx, cancel := context.WithTimeout(s.life, 50*askEvery)
+	defer cancel()
+	answers := make(map[string]answer)
+	err := s.query(ctx, "ask", "waited", func(scan func(...any) error) error {
+		var claim string
+		var token fence.Token
+		var waited int
+		err := scan(&claim, &token, &waited)
+		answers[claim] = answer{token, waited == 2}
+		return err
+	}, s.Client)
+	if err != nil {
+		return
+	}
+	for claim, told := range waiters {
+		if is, known := answers[claim]; !known || is.look || is.token != 0 {
+			tell(told, is.token)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package sqlengine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Embedded is what is special in a database inside the process.
+type Embedded interface {
+	// Migrate creates what is missing. It is called once, before all else.
+	Migrate(ctx context.Context, tx *sql.Tx) error
+
+	// Begin starts a transaction that waits for the one before it, and says
+	// what time it is then, in µs on the store's clock.
+	Begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, now int64, err error)
+
+	// Again reports whether err only says that others were in the way.
+	Again(err error) bool
+
+	// Listen receives what other processes post to a session, until stop is
+	// called. It returns nil where nothing arrives: then waiters poll.
+	Listen(session string, receive func(Message)) (stop func())
+
+	// Post sends a message to another process. It may be lost.
+	Post(m Message)
+
+	// Forget removes what Listen may have left of a session of any process.
+	Forget(session string)
+}
+
+// transactions is the store whose verbs are transactions.
+type transactions struct {
+	db      *sql.DB
+	dialect Embedded
+	stmts   map[string]*sql.Stmt // by its text; does not change
+	receive func(Message) bool
+}
+
+// New prepares a database inside the process, which has the tables pawl_meta
+// (last: the token or version given out last), pawl_sessions, pawl_claims and
+// pawl_values. Who calls it closes db after the Engine.
+func New(ctx context.Context, db *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
+	e := &Engine{minTTL: minTTL, await: func() {}}
+	s := &transactions{db: db, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive}
+	e.store = s
+	if err := s.run(ctx, "open", func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) }); err != nil {
+		return nil, err
+	}
+	for _, query := range statements {
+		stmt, err := db.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, engine.Unavailable("open", errors.Join(err, e.Close()))
+		}
+		s.stmts[query] = stmt
+	}
+	return e, nil
+}
+
+func (s *transactions) close() (err error) {
+	for _, stmt := range s.stmts {
+		err = errors.Join(err, stmt.Close())
+	}
+	return err
+}
+
+func (s *transactions) listen(session string) func() {
+	return s.dialect.Listen(session, func(m Message) { s.receive(m) })
+}
+
+func (s *transactions) open(ctx context.Context, session string, opts engine.SessionOptions) error {
+	ttl := opts.TTL.Microseconds()
+	return s.transact(ctx, "open session", "", func(t *tx) {
+		t.exec(insertSession, session, t.now+ttl, ttl, opts.Label)
+	})
+}
+
+func (s *transactions) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
+	var out queue.Outcome
+	var now int64
+	err := s.transact(ctx, verb, session, func(t *tx) {
+		if now = t.now; r.Op == queue.Enter && t.ends <= now {
+			t.answer = fmt.Errorf("session: %w", engine.ErrGone)
+			return
+		}
+		out = t.apply(resource, r)
+		t.answer = out.Err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	if out.Next == 0 {
+		return out.Token, 0, nil
+	}
+	return out.Token, time.Duration(out.Next-now) * time.Microsecond, nil
+}
+
+func (s *transactions) renew(ctx context.Context, session string) (held []string, err error) {
+	err = s.transact(ctx, "renew session", session, func(t *tx) {
+		if t.ends <= t.now {
+			t.answer = engine.ErrGone
+			return
+		}
+		t.exec(renewSession, t.now, session)
+		held = t.strings(heldBy, session)
+	})
+	return held, err
+}
+
+func (s *transactions) end(ctx context.Context, session string) error {
+	err := s.transact(ctx, "close session", session, func(t *tx) {
+		t.exec(endSession, session)
+		t.sweep()
+	})
+	s.dialect.Forget(session)
+	return err
+}
+
+func (s *transactions) list(ctx context.Context, prefix string) (names []string, err error) {
+	err = s.transact(ctx, "list", "", func(t *tx) {
+		// The byte 0xFF is in no UTF-8: it ends the range of the prefix.
+		names = t.strings(listResources, prefix, prefix+"\xff")
+	})
+	return names, err
+}
+
+func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
+	err = s.transact(ctx, "show", "", func(t *tx) { r = t.load(name).Show(name, t.now) })
+	return r, err
+}
+
+func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err error) {
+	err = s.transact(ctx, "get", "", func(t *tx) {
+		v = engine.Value{}
+		t.get(readValue, args{key}, &v.Data, &v.Version)
+	})
+	return v, err
+}
+
+func (s *transactions) put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+	err = s.transact(ctx, "put", "", func(t *tx) {
+		var is engine.Value
+		t.get(readValue, args{key}, &is.Data, &is.Version)
+		if is.Version != version {
+			t.answer = otherVersion(is.Version, version)
+			return
+		}
+		t.exec(deleteValue, key)
+		if data != nil {
+			t.last++
+			written = uint64(t.last)
+			t.exec(insertValue, key, t.last, data)
+		}
+	})
+	return written, err
+}
