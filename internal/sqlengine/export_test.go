@@ -1,4 +1,18 @@
 package sqlengine
 
+import (
+	"context"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
 // Statements are all that a verb uses.
 var Statements = statements
+
+// Step takes one step of a resource, as a session does.
+func Step(ctx context.Context, s engine.Session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
+	return s.(*session).engine.store.step(ctx, "step", s.ID(), resource, r)
+}

@@ -50,7 +50,7 @@ a new one, or none: 0. And how much its owner holds. */}}
 the first that waits to try, unless that one asks. */}}
 {{define "advance"}}
 {{.Proc "advance" .Text "p_resource" .Text "p_asking" "BIGINT" "p_slot" "BIGINT" "p_now"}}
-{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "INT" "v_barging" "INT" "v_waited" .Text "v_id" .Text "v_session" .Text "v_owner"}}
+{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_barging" "BIGINT" "v_waited" .Text "v_id" .Text "v_session" .Text "v_owner"}}
   {{.Set}} v_fit := 1; {{.Set}} v_own := 0;
   WHILE v_fit <> 0 {{.Do}}
     {{.Set}} v_fit := 0;
@@ -81,7 +81,7 @@ the first that waits to try, unless that one asks. */}}
 in use if that is something else. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging"}}
-{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "INT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
+{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
   {{.Set}} r_code := 0; {{.Set}} r_token := 0; {{.Set}} r_pause := 0; {{.Set}} r_kind := ''; {{.Set}} r_capacity := 0; {{.Set}} r_barging := 0;
   {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_ends := 0;
   IF p_op = 'enter' THEN
@@ -198,7 +198,7 @@ returns whether there is more of it, and another session that has ended. No
 Enter of the session is under way meanwhile, so none comes after. */}}
 {{define "finish"}}
 {{.Proc "finish" .Text "p_session" "BIGINT" "p_force" "BIGINT" "r_more" .Text "r_dead"}}
-{{.Vars "BIGINT" "v_now" "BIGINT" "v_ends" "INT" "v_left" .Text "v_resource" "INT" "v_code" "BIGINT" "v_token" "BIGINT" "v_pause" .Text "v_kind" "BIGINT" "v_capacity" "INT" "v_barging"}}
+{{.Vars "BIGINT" "v_now" "BIGINT" "v_ends" "BIGINT" "v_left" .Text "v_resource" "BIGINT" "v_code" "BIGINT" "v_token" "BIGINT" "v_pause" .Text "v_kind" "BIGINT" "v_capacity" "BIGINT" "v_barging"}}
   {{.Set}} r_more := 0;
   {{.OwnSession "p_session"}}
   {{.Set}} v_now := {{.Now}};
@@ -257,7 +257,7 @@ found and the one that was written: 0 for none. */}}
 {{/* renew returns whether the session lives, one that does not, and what it holds. */}}
 {{define "renew"}}
 {{.Rows "renew" .Text "p_session" "INT" "alive" .Text "dead" .Text "held"}}
-{{.Vars "BIGINT" "v_now" "INT" "v_alive" .Text "v_dead"}}
+{{.Vars "BIGINT" "v_now" "BIGINT" "v_alive" .Text "v_dead"}}
   {{.Set}} v_now := {{.Now}};
   UPDATE {{.P}}sessions SET ends = v_now + ttl WHERE id = p_session AND ends > v_now;
   {{.Set}} v_alive := (SELECT COUNT(*) FROM {{.P}}sessions s WHERE s.id = p_session AND s.ends > v_now);

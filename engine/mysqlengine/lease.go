@@ -1,0 +1,67 @@
+package mysqlengine
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
+)
+
+// Options change where claims are kept in lease mode. The zero value is the
+// default.
+type Options struct {
+	// Prefix begins the name of every table and procedure: letters, digits and
+	// underscores. Default "pawl_".
+	Prefix string
+}
+
+// Engine is the lease mode in one database. Create it with [New].
+type Engine struct {
+	*sqlengine.Engine
+	db       *sql.DB
+	language language
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+const minTTL = 100 * time.Millisecond
+
+var prefixes = regexp.MustCompile(`^[A-Za-z0-9_]{1,40}$`)
+
+// New returns the engine of a database, which stays the caller's. Nil opts are
+// the defaults. It creates the tables where they are missing, if the user may.
+func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
+	prefix := "pawl_"
+	if opts != nil && opts.Prefix != "" {
+		prefix = opts.Prefix
+	}
+	if !prefixes.MatchString(prefix) {
+		return nil, fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
+	}
+	e := &Engine{db: db, language: language{prefix, make(map[string][]string)}}
+	if err := e.migrate(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	e.Engine, err = sqlengine.NewServer(ctx, sqlengine.Server{
+		DB: db, Dialect: e.language, MinTTL: minTTL, Client: rand.Text(), Prepare: true,
+		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "mysql", Token: engine.TokenRevision, Wake: engine.WakePoll, Expiry: engine.ExpiryWall,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
+	}
+}

@@ -1,0 +1,125 @@
+package mysqlengine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// slots is how many locks there are for all names: rows that are never added
+// or removed, so that no lock is ever one of a gap. Each remembers the last
+// token that was given out under it.
+const slots = 1024
+
+// language is that of stored procedures, for package sqlengine. Those that
+// clients call run the others in a transaction.
+type language struct {
+	prefix string
+	params map[string][]string // of the procedures so far
+}
+
+func (l language) P() string                           { return l.prefix }
+func (l language) Text() string                        { return "VARBINARY(512)" }
+func (l language) Blob() string                        { return "MEDIUMBLOB" }
+func (l language) Key(n int) string                    { return fmt.Sprintf("VARBINARY(%d)", n) }
+func (l language) Table() string                       { return "CREATE TABLE IF NOT EXISTS" }
+func (l language) Logged() string                      { return l.Table() }
+func (l language) TableEnd() string                    { return " ENGINE=InnoDB ROW_FORMAT=DYNAMIC" }
+func (l language) LoggedEnd() string                   { return l.TableEnd() }
+func (l language) Inside(name, on string) string       { return ", INDEX " + name + " (" + on + ")" }
+func (l language) After(string, string, string) string { return "" }
+
+// pick returns the parameters whose names begin so.
+func pick(typed []string, prefix, format string) string {
+	var all []string
+	for i := 0; i < len(typed); i += 2 {
+		if strings.HasPrefix(typed[i+1], prefix) {
+			all = append(all, fmt.Sprintf(format, typed[i+1], typed[i]))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func (l language) Proc(name string, typed ...string) string {
+	l.params[name] = typed
+	params := []string{pick(typed, "p_", "%s %s")}
+	if results := pick(typed, "r_", "INOUT %s %s"); results != "" {
+		params = append(params, results)
+	}
+	return "CREATE PROCEDURE " + l.prefix + name + "(" + strings.Join(params, ", ") + ") MODIFIES SQL DATA"
+}
+
+func (l language) Rows(name string, typed ...string) string {
+	return "CREATE PROCEDURE " + l.prefix + name + "(" + pick(typed, "p_", "%s %s") + ") MODIFIES SQL DATA"
+}
+
+// wrap is what clients call. It sees what was committed before it got its lock,
+// and leaves no transaction open when something fails.
+func (l language) wrap(name string) string {
+	typed := l.params[name]
+	var declare string
+	for i := 0; i < len(typed); i += 2 {
+		if strings.HasPrefix(typed[i+1], "r_") {
+			declare += fmt.Sprintf("  DECLARE %s %s DEFAULT 0;\n", typed[i+1], typed[i])
+		}
+	}
+	p, r := pick(typed, "p_", "%[1]s"), pick(typed, "r_", "%[1]s")
+	return fmt.Sprintf(`CREATE PROCEDURE %[1]scall_%[2]s(%[3]s) MODIFIES SQL DATA
+BEGIN
+%[4]s  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  CALL %[1]s%[2]s(%[5]s, %[6]s);
+  COMMIT;
+  SELECT %[6]s;
+END`, l.prefix, name, pick(typed, "p_", "%s %s"), declare, p, r)
+}
+
+func (l language) Vars(typed ...string) string {
+	text := "BEGIN"
+	for i := 0; i < len(typed); i += 2 {
+		text += "\n  DECLARE " + typed[i+1] + " " + typed[i] + ";"
+	}
+	return text
+}
+
+func (l language) End() string     { return "END" }
+func (l language) EndRows() string { return "END" }
+func (l language) Return() string  { return "" }
+func (l language) Set() string     { return "SET" }
+func (l language) Do() string      { return "DO" }
+func (l language) Loop() string    { return "WHILE" }
+
+// Now is of the statement that it is in, not of the procedure.
+func (l language) Now() string {
+	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+}
+
+func (l language) Grace() string { return "0" }
+
+func (l language) Lock(name, slot string) string {
+	return fmt.Sprintf("SELECT l.id INTO %s FROM %sslots l WHERE l.id = CRC32(%s) %% %d FOR UPDATE;", slot, l.prefix, name, slots)
+}
+
+func (l language) ShareSession(id string) string {
+	return fmt.Sprintf("SELECT COUNT(*) INTO v_ends FROM %ssessions s WHERE s.id = %s LOCK IN SHARE MODE;", l.prefix, id)
+}
+
+func (l language) OwnSession(id string) string {
+	return fmt.Sprintf("SELECT COUNT(*) INTO v_ends FROM %ssessions s WHERE s.id = %s FOR UPDATE;", l.prefix, id)
+}
+
+func (l language) Mint(into, slot, now string) string {
+	return fmt.Sprintf("UPDATE %[1]sslots SET last = GREATEST(last + 1, %[4]s) WHERE id = %[3]s; SET %[2]s := (SELECT l.last FROM %[1]sslots l WHERE l.id = %[3]s);",
+		l.prefix, into, slot, now)
+}
+
+func (l language) Boot(string, string) string                 { return "" }
+func (l language) Tell(string, string, string, string) string { return "DO 0;" } // who waits asks
+func (l language) Changed(string) string                      { return "" }
+func (l language) Arg(int) string                             { return "?" }
+
+func (l language) Call(name string, in, _ int) string {
+	return "CALL " + l.prefix + "call_" + name + "(" + strings.Repeat("?, ", in-1) + "?)"
+}
+
+func (l language) CallRows(name string) string { return "CALL " + l.prefix + name + "(?)" }

@@ -1,0 +1,237 @@
+package sqlengine_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"pgregory.net/rapid"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/sqlengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+// model drives the routines of a server and queue.Apply with the same steps.
+// After each of them all that can be seen must be the same.
+type model struct {
+	engine.Engine
+	ctx      context.Context
+	kill     func(session string) error
+	name     string
+	sessions []engine.Session
+	dead     map[string]bool
+	state    queue.State
+	ids      []string // every claim that ever entered
+	next     int
+}
+
+// ends is in the hour after the next for the first session, an hour later for
+// the second.
+func (m *model) ends(session string) int64 {
+	if m.dead[session] {
+		return 0
+	}
+	i := slices.IndexFunc(m.sessions, func(s engine.Session) bool { return s.ID() == session })
+	return 1 + int64(i+1)*time.Hour.Microseconds()
+}
+
+// class is the part of an error that the seam promises.
+func class(err error) error {
+	for _, c := range []error{engine.ErrBusy, engine.ErrGone, engine.ErrMismatch} {
+		if errors.Is(err, c) {
+			return c
+		}
+	}
+	return err
+}
+
+// step takes a step in the server and in the model.
+func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
+	token, pause, err := sqlengine.Step(m.ctx, s, m.name, r)
+	if r.Op == queue.Enter && m.dead[s.ID()] {
+		if class(err) != engine.ErrGone {
+			t.Fatalf("enter of a dead session: %v, %v", token, err)
+		}
+		return
+	}
+	var out queue.Outcome
+	m.state, out = queue.Apply(m.state, r, queue.Clock{Now: 1, Mint: 1, Ends: m.ends})
+	if class(err) != class(out.Err) || (token != 0) != (out.Token != 0) {
+		t.Fatalf("%+v: server %v %v, model %v %v", r, token, err, out.Token, out.Err)
+	}
+	wait := time.Duration(max(out.Next-1, 0)) * time.Microsecond
+	if out.Err == nil && (pause > wait || pause < wait-time.Minute) {
+		t.Fatalf("%+v: looks after %v, model %v", r, pause, wait)
+	}
+	m.agree(t)
+}
+
+// agree compares what is in the server with the model.
+func (m *model) agree(t *rapid.T) {
+	is, err := m.Show(m.ctx, m.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := m.state
+	live.Claims = slices.DeleteFunc(slices.Clone(live.Claims), func(c queue.Claim) bool { return m.dead[c.Session] })
+	want := live.Show(m.name, 1)
+	if len(want.Claims) != len(is.Claims) || len(want.Claims) > 0 && want.Spec != is.Spec {
+		t.Fatalf("server %+v\nmodel  %+v", is, want)
+	}
+	for i, x := range want.Claims {
+		y := is.Claims[i]
+		if y.ID != x.ID || y.Owner != x.Owner || y.Weight != x.Weight || y.Session != x.Session || y.Label != x.Label || (y.Token != 0) != (x.Token != 0) {
+			t.Fatalf("server %+v\nmodel  %+v", is, want)
+		}
+		for j := range i { // tokens grow and are shared alike
+			if (x.Token < want.Claims[j].Token) != (y.Token < is.Claims[j].Token) || (x.Token == want.Claims[j].Token) != (y.Token == is.Claims[j].Token) {
+				t.Fatalf("order of tokens: server %+v\nmodel  %+v", is, want)
+			}
+		}
+	}
+}
+
+var specs = []engine.Spec{
+	{Kind: engine.KindLock, Capacity: engine.LockCapacity},
+	{Kind: engine.KindSemaphore, Capacity: 3},
+	{Kind: engine.KindLock, Capacity: engine.LockCapacity, Barging: true},
+	{Kind: engine.KindSemaphore, Capacity: 3, Barging: true},
+}
+
+func (m *model) any(t *rapid.T) engine.Session {
+	return m.sessions[rapid.IntRange(0, len(m.sessions)-1).Draw(t, "session")]
+}
+
+func (m *model) enter(t *rapid.T, spec engine.Spec) {
+	s := m.any(t)
+	m.next++
+	r := queue.Request{Op: queue.Enter, Spec: spec, Wait: rapid.Bool().Draw(t, "wait")}
+	if rapid.IntRange(0, 19).Draw(t, "other spec") == 0 {
+		r.Spec = rapid.SampledFrom(specs).Draw(t, "spec")
+	}
+	id := fmt.Sprintf("%s.%d", s.ID(), m.next)
+	r.Claim = queue.Claim{
+		ID: id, Session: s.ID(), Label: "l", Owner: rapid.SampledFrom([]string{id, id, id, "p", "q"}).Draw(t, "owner"),
+		Weight: rapid.SampledFrom([]int64{1, 1, 2, r.Spec.Capacity}).Draw(t, "weight"),
+	}
+	m.ids = append(m.ids, id)
+	m.step(t, s, r)
+	if rapid.IntRange(0, 4).Draw(t, "again") == 0 {
+		r.Wait = rapid.Bool().Draw(t, "wait again")
+		m.step(t, s, r)
+	}
+}
+
+func (m *model) run(t *rapid.T) {
+	for i := range 3 {
+		s, err := m.Open(m.ctx, engine.SessionOptions{TTL: time.Duration(i+1) * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.sessions = append(m.sessions, s)
+	}
+	defer func() {
+		for _, s := range m.sessions {
+			if err := s.Close(m.ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}()
+	spec := rapid.SampledFrom(specs).Draw(t, "spec")
+	of := func(t *rapid.T, op queue.Op, ids []string) {
+		if len(ids) == 0 {
+			t.Skip()
+		}
+		m.step(t, m.any(t), queue.Request{Op: op, Claim: queue.Claim{ID: rapid.SampledFrom(ids).Draw(t, "id")}})
+	}
+	there := func() (ids []string) {
+		for _, c := range m.state.Claims {
+			ids = append(ids, c.ID)
+		}
+		return ids
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"enter":               func(t *rapid.T) { m.enter(t, spec) },
+		"leave":               func(t *rapid.T) { of(t, queue.Leave, m.ids) },
+		"leave what is there": func(t *rapid.T) { of(t, queue.Leave, there()) },
+		"poll":                func(t *rapid.T) { of(t, queue.Poll, m.ids) },
+		"poll what is there":  func(t *rapid.T) { of(t, queue.Poll, there()) },
+		"look":                func(t *rapid.T) { m.step(t, m.any(t), queue.Request{Op: queue.Poll}) },
+		"kill": func(t *rapid.T) {
+			if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+				t.Skip()
+			}
+			s := m.any(t).ID()
+			if err := m.kill(s); err != nil {
+				t.Fatal(err)
+			}
+			m.dead[s] = true
+		},
+	})
+}
+
+// server is one whose routines are checked.
+type server struct {
+	engine.Engine
+	db   *sql.DB
+	kill string // the statement
+}
+
+func postgres(t *testing.T) server {
+	pool, err := pgxpool.New(t.Context(), testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { db.Close() })
+	e, err := pgengine.New(t.Context(), pool, &pgengine.Options{Schema: "model", Unlogged: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return server{e, db, `UPDATE model.sessions SET ends = 0 WHERE id = $1`}
+}
+
+func mariadb(t *testing.T) server {
+	db, err := sql.Open("mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	e, err := mysqlengine.New(t.Context(), db, &mysqlengine.Options{Prefix: "model_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return server{e, db, `UPDATE model_sessions SET ends = 0 WHERE id = ?`}
+}
+
+func TestRoutinesDoAsTheQueue(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			cases := 0
+			rapid.Check(t, func(t *rapid.T) {
+				cases++
+				m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
+				m.kill = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }
+				m.run(t)
+			})
+		})
+	}
+}
