@@ -24,7 +24,6 @@ func (l language) Key(n int) string                    { return fmt.Sprintf("VAR
 func (l language) Table() string                       { return "CREATE TABLE IF NOT EXISTS" }
 func (l language) Logged() string                      { return l.Table() }
 func (l language) TableEnd() string                    { return " ENGINE=InnoDB ROW_FORMAT=DYNAMIC" }
-func (l language) LoggedEnd() string                   { return l.TableEnd() }
 func (l language) Inside(name, on string) string       { return ", INDEX " + name + " (" + on + ")" }
 func (l language) After(string, string, string) string { return "" }
 
@@ -82,12 +81,11 @@ func (l language) Vars(typed ...string) string {
 	return text
 }
 
-func (l language) End() string     { return "END" }
-func (l language) EndRows() string { return "END" }
-func (l language) Return() string  { return "" }
-func (l language) Set() string     { return "SET" }
-func (l language) Do() string      { return "DO" }
-func (l language) Loop() string    { return "WHILE" }
+func (l language) End() string    { return "END" }
+func (l language) Return() string { return "" }
+func (l language) Set() string    { return "SET" }
+func (l language) Do() string     { return "DO" }
+func (l language) Loop() string   { return "WHILE" }
 
 // Now is of the statement that it is in, not of the procedure.
 func (l language) Now() string {

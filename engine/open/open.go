@@ -9,6 +9,9 @@
 //	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
 //	etcd://[user:password@]host[:port][,host[:port]...]
 //	etcds://[user:password@]host[:port][,host[:port]...]
+//	postgres://user[:password]@host[:port]/database
+//	postgresql://user[:password]@host[:port]/database
+//	mysql://user[:password]@host[:port]/database
 //
 // The special characters of a password or a path are percent-encoded, as in
 // every URL. A parameter that is not known is an error. docs/stores.md says
@@ -24,6 +27,14 @@
 //     tls-server-name is whose certificate the server must show, if not that of
 //     its host. All checks are made: there is no way to turn one off.
 //   - tls=on speaks TLS, where the scheme itself does not say so.
+//   - mode is how a database keeps locks: lease, rows that live by a heartbeat.
+//   - schema is where the tables are in PostgreSQL, and prefix begins their names
+//     in MySQL.
+//   - unlogged=on keeps what is held in unlogged tables of PostgreSQL: no lock
+//     waits for the disk. A schema has the one kind or the other for good.
+//   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction
+//     another connection; listen is then the host and port of the server itself,
+//     for the one connection that tells who waits. Without it they poll.
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
 //     Sentinels; the user of the URL is that of the servers they watch.
 package open
@@ -59,9 +70,15 @@ const (
 	redisForm    = "[user:password@]host[:port][/db]"
 	sentinelForm = "[user:password@]host[:port][,host[:port]...]/master[/db]"
 	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
+	databaseForm = "user[:password]@host[:port]/database"
 )
 
 var sentinelParams = []string{"prefix", "sentinel-user", "sentinel-password-env", "sentinel-password-file"}
+
+var (
+	postgresParams = slices.Concat([]string{"mode", "schema", "unlogged", "pooled", "listen"}, optionalTLS)
+	mysqlParams    = slices.Concat([]string{"mode", "prefix"}, optionalTLS)
+)
 
 var schemes = map[string]scheme{
 	"memory":         {"memory:", nil, false, openMemory},
@@ -71,6 +88,9 @@ var schemes = map[string]scheme{
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
+	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},
+	"postgresql":     {"postgresql://" + databaseForm, postgresParams, true, openPostgres},
+	"mysql":          {"mysql://" + databaseForm, mysqlParams, true, openMySQL},
 }
 
 // Open connects to the store at rawURL. Close of the engine closes the

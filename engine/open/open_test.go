@@ -60,7 +60,7 @@ func TestOpen_wrong_URL(t *testing.T) {
 		"s3cret":                      "it has no scheme",
 		"//u:s3cret@h":                "it has no scheme",
 		"u@s3cret:x":                  "it has no scheme",
-		"mysql://u:s3cret@h":          `unknown scheme "mysql": known are etcd, etcds,`,
+		"oracle://u:s3cret@h":         `unknown scheme "oracle": known are etcd, etcds,`,
 		"memory:x":                    "nothing may follow",
 		"memory:?a=b":                 `unknown parameter "a": none is allowed`,
 		"sqlite:":                     "the path is missing",

@@ -23,13 +23,12 @@ func (l language) seed(of string) int64 {
 	return int64(h.Sum64())
 }
 
-func (l language) P() string         { return pgx.Identifier{l.schema}.Sanitize() + "." }
-func (l language) Text() string      { return "text" }
-func (l language) Blob() string      { return "bytea" }
-func (l language) Key(int) string    { return `text COLLATE "C"` }
-func (l language) Logged() string    { return "CREATE TABLE IF NOT EXISTS" }
-func (l language) TableEnd() string  { return "" }
-func (l language) LoggedEnd() string { return "" }
+func (l language) P() string        { return pgx.Identifier{l.schema}.Sanitize() + "." }
+func (l language) Text() string     { return "text" }
+func (l language) Blob() string     { return "bytea" }
+func (l language) Key(int) string   { return `text COLLATE "C"` }
+func (l language) Logged() string   { return "CREATE TABLE IF NOT EXISTS" }
+func (l language) TableEnd() string { return "" }
 
 func (l language) Table() string {
 	if l.unlogged {
@@ -81,12 +80,11 @@ func (l language) Vars(typed ...string) string {
 	return text + "\nBEGIN"
 }
 
-func (l language) End() string     { return "END $pawl$" }
-func (l language) EndRows() string { return "END $pawl$" }
-func (l language) Return() string  { return "RETURN QUERY" }
-func (l language) Set() string     { return "" }
-func (l language) Do() string      { return "LOOP" }
-func (l language) Loop() string    { return "LOOP" }
+func (l language) End() string    { return "END $pawl$" }
+func (l language) Return() string { return "RETURN QUERY" }
+func (l language) Set() string    { return "" }
+func (l language) Do() string     { return "LOOP" }
+func (l language) Loop() string   { return "LOOP" }
 
 func (l language) Now() string { return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint" }
 

@@ -11,43 +11,73 @@ var rulesText string
 
 var rules = template.Must(template.New("rules").Parse(rulesText))
 
-// Dialect is the language of a server, as rules.sql asks for it. Its methods
-// return pieces of SQL.
+// Dialect is the language of a server, as rules.sql asks for it. Each method
+// returns a piece of SQL. What it is given are names of parameters, variables
+// and columns, or expressions; typed names come in pairs of type and name.
 type Dialect interface {
-	P() string                     // what every name begins with
-	Text() string                  // the type of parameters that are text
-	Blob() string                  // the type of bytes
-	Key(length int) string         // the type of columns that are text, compared byte by byte
-	Table() string                 // creates a table that may be forgotten
-	Logged() string                // creates one that may not
-	TableEnd() string              // of the first
-	LoggedEnd() string             // of the second
-	Inside(name, on string) string // an index, inside the definition of its table
+	// P is what every name begins with.
+	P() string
+	// Text is the type of parameters that are text.
+	Text() string
+	// Blob is the type of bytes.
+	Blob() string
+	// Key is the type of columns that are text, compared byte by byte.
+	Key(length int) string
+
+	// Table begins a table that may be forgotten in a crash.
+	Table() string
+	// Logged begins one that may not.
+	Logged() string
+	// TableEnd ends both.
+	TableEnd() string
+	// Inside is an index that is defined inside its table.
+	Inside(name, on string) string
+	// After is one that is defined after it.
 	After(name, table, on string) string
 
-	Proc(name string, typed ...string) string // begins a procedure; results begin with r_
-	Vars(typed ...string) string              // its variables, and BEGIN
-	End() string
-	Rows(name string, typed ...string) string // begins one that returns rows, see Return
+	// Proc begins a procedure. Its results begin with r_.
+	Proc(name string, typed ...string) string
+	// Rows begins one that returns rows: its first parameter, then the columns.
+	Rows(name string, typed ...string) string
+	// Vars declares variables and begins the body.
+	Vars(typed ...string) string
+	// Return comes before the SELECT of the rows to return.
 	Return() string
-	EndRows() string
-	Set() string  // begins an assignment
-	Do() string   // begins the body of a WHILE
-	Loop() string // follows the END of a WHILE
+	// End ends the procedure.
+	End() string
+	// Set begins an assignment.
+	Set() string
+	// Do begins the body of a WHILE.
+	Do() string
+	// Loop follows the END of a WHILE.
+	Loop() string
 
-	Now() string                     // µs on the server's clock, at this moment
-	Grace() string                   // until when nothing is given out
-	Lock(name, slot string) string   // no other step of this name goes on, and where that is noted
-	ShareSession(name string) string // the session is not ended meanwhile
-	OwnSession(name string) string   // no Enter of it goes on
+	// Now is the time at this moment on the server's clock, in µs.
+	Now() string
+	// Grace is the time until which nothing is given out.
+	Grace() string
+	// Lock waits until no other step of this name goes on, and sets the
+	// variable to the number of the lock.
+	Lock(name, slot string) string
+	// ShareSession waits while the session is being ended, and keeps it from that.
+	ShareSession(id string) string
+	// OwnSession waits until no Enter of the session goes on.
+	OwnSession(id string) string
+	// Mint sets the variable to the next token.
 	Mint(into, slot, now string) string
+	// Boot finds out whether the server has forgotten.
 	Boot(now, ttl string) string
+	// Tell tells a session of a claim.
 	Tell(session, id, token, gone string) string
-	Changed(name string) string // tells who watches the value
+	// Changed tells who watches the value.
+	Changed(name string) string
 
-	Arg(n int) string                     // a parameter of a query
-	Call(name string, in, out int) string // calls a procedure that returns its results as a row
-	CallRows(name string) string          // calls renew
+	// Arg is the nth parameter of a query.
+	Arg(n int) string
+	// Call calls a procedure and returns its results as a row.
+	Call(name string, in, out int) string
+	// CallRows calls one that returns rows.
+	CallRows(name string) string
 }
 
 // Routine is a procedure of the rules.

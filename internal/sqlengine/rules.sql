@@ -24,7 +24,7 @@ taken for a column. Times are in µs on the server's clock. */}}
 {{.After "claims_session" "claims" "session, slot"}}
 {{.Logged}} {{.P}}values (
   name {{.Key 512}} NOT NULL PRIMARY KEY, version BIGINT NOT NULL, data {{.Blob}} NOT NULL
-){{.LoggedEnd}};
+){{.TableEnd}};
 {{end}}
 
 {{/* fits finds the token that a claim gets beside the granted ones: its owner's,
@@ -256,14 +256,14 @@ found and the one that was written: 0 for none. */}}
 
 {{/* renew returns whether the session lives, one that does not, and what it holds. */}}
 {{define "renew"}}
-{{.Rows "renew" .Text "p_session" "INT" "alive" .Text "dead" .Text "held"}}
+{{.Rows "renew" .Text "p_session" "BIGINT" "alive" .Text "dead" .Text "held"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_alive" .Text "v_dead"}}
   {{.Set}} v_now := {{.Now}};
   UPDATE {{.P}}sessions SET ends = v_now + ttl WHERE id = p_session AND ends > v_now;
   {{.Set}} v_alive := (SELECT COUNT(*) FROM {{.P}}sessions s WHERE s.id = p_session AND s.ends > v_now);
   {{.Set}} v_dead := COALESCE((SELECT s.id FROM {{.P}}sessions s WHERE s.ends <= v_now ORDER BY s.ends LIMIT 1), '');
   {{.Return}} SELECT v_alive, v_dead, c.id FROM (SELECT 1 AS one) o LEFT JOIN {{.P}}claims c ON c.session = p_session AND c.token <> 0;
-{{.EndRows}}
+{{.End}}
 {{end}}
 
 {{/* The rest is asked as it is. */}}

@@ -1,0 +1,36 @@
+package open_test
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func mysqlURL(addr string) string { return "mysql://root@" + addr + "/pawl" }
+
+func TestMariaDBLease(t *testing.T) {
+	addr := testservers.SharedMariaDB(t).Addr
+	raw, err := sql.Open("mysql", testservers.MariaDBConfig(addr).FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { raw.Close() })
+	enginetest.Run(t, &enginetest.Harness{
+		Open:    func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) },
+		TTL:     time.Second,
+		Network: proxied(addr, mysqlURL),
+		KillSession: func(t *testing.T, session string) {
+			result, err := raw.Exec("UPDATE pawl_sessions SET ends = 0 WHERE id = ?", session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := result.RowsAffected(); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		},
+	})
+}

@@ -1,0 +1,64 @@
+package open_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// postgresURL returns what makes a URL from an address.
+func postgresURL(params string) func(addr string) string {
+	return func(addr string) string { return "postgres://postgres@" + addr + "/postgres?" + params }
+}
+
+// postgresHarness reaches a schema of the server at addr, directly or through
+// the proxy or pooler at via.
+func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest.Harness {
+	t.Helper()
+	raw, err := pgxpool.New(t.Context(), testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	url := postgresURL("schema=" + schema + params)
+	return &enginetest.Harness{
+		Open:    func(t *testing.T) engine.Engine { return connect(t, url(via)) },
+		TTL:     time.Second,
+		Network: proxied(via, url),
+		KillSession: func(t *testing.T, session string) {
+			tag, err := raw.Exec(context.Background(), "UPDATE "+schema+".sessions SET ends = 0 WHERE id = $1", session)
+			if err != nil || tag.RowsAffected() != 1 {
+				t.Fatal(tag, err)
+			}
+		},
+	}
+}
+
+func TestPostgresLease(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	enginetest.Run(t, postgresHarness(t, addr, addr, "logged", ""))
+}
+
+func TestPostgresUnlogged(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	h := postgresHarness(t, addr, addr, "unlogged", "&unlogged=on")
+	h.Forgetful = func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+		server := testservers.Postgres(t)
+		return func(t *testing.T) engine.Engine { return connect(t, postgresURL("unlogged=on")(server.Addr)) },
+			func() { server.Kill(); server.Restart() }
+	}
+	enginetest.Run(t, h)
+}
+
+// TestPostgresPooled: nothing depends on what a connection remembers.
+func TestPostgresPooled(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	pooler := testservers.PgBouncer(t, addr).Addr
+	enginetest.Run(t, postgresHarness(t, addr, pooler, "pooled", "&pooled=on"))
+}

@@ -1,0 +1,106 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestOpen_databases(t *testing.T) {
+	postgres, mariadb := testservers.SharedPostgres(t).Addr, testservers.SharedMariaDB(t).Addr
+	pooler := testservers.PgBouncer(t, postgres).Addr
+	for rawURL, wake := range map[string]engine.Wake{
+		"postgres://postgres@" + postgres + "/postgres":                                                      engine.WakeHandoff,
+		"postgresql://postgres@" + postgres + "/postgres?schema=other&mode=lease":                            engine.WakeHandoff,
+		"postgres://postgres@" + postgres + "/postgres?schema=opened&unlogged=on":                            engine.WakeHandoff,
+		"postgres://postgres@" + pooler + "/postgres?schema=opened&unlogged=on&pooled=on":                    engine.WakePoll,
+		"postgres://postgres@" + pooler + "/postgres?schema=opened&unlogged=on&pooled=on&listen=" + postgres: engine.WakeHandoff,
+		"mysql://root@" + mariadb + "/pawl":                                                                  engine.WakePoll,
+		"mysql://root@" + mariadb + "/pawl?prefix=other_":                                                    engine.WakePoll,
+	} {
+		eng, err := Open(t.Context(), rawURL)
+		if err != nil {
+			t.Errorf("%s: %v", rawURL, err)
+			continue
+		}
+		if is := eng.Caps().Wake; is != wake {
+			t.Errorf("%s: wakes by %s", rawURL, is)
+		}
+		s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Second})
+		if err == nil {
+			err = s.Close(t.Context())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", rawURL, err)
+		}
+		if err := eng.Close(); err != nil {
+			t.Errorf("%s: close: %v", rawURL, err)
+		}
+	}
+}
+
+func TestOpen_wrong_database_URL(t *testing.T) {
+	for rawURL, says := range map[string]string{
+		"postgres:":                               "the host is missing",
+		"postgres://u:s3cret@h":                   "the database is missing",
+		"postgres://h/d":                          "the user is missing",
+		"postgres://u:s3cret@h,i/d":               "it is for one server",
+		"postgres://u:s3cret@h/d/e":               "has a / in it",
+		"postgres://u:s3cret@h/d?unlogged=s3cret": "unlogged is on or off",
+		"postgres://u:s3cret@h/d?pooled=":         "pooled is on or off",
+		"postgres://u:s3cret@h/d?mode=x":          "the parameter mode is",
+		"postgres://u:s3cret@h/d?listen=:1":       "a host is missing",
+		"postgres://u:s3cret@h/d?prefix=x":        `unknown parameter "prefix"`,
+		"mysql://u:s3cret@h":                      "the database is missing",
+		"mysql://h/d":                             "the user is missing",
+		"mysql://u:s3cret@h,i/d":                  "it is for one server",
+		"mysql://u:s3cret@h/d?mode=x":             "the parameter mode is",
+		"mysql://u:s3cret@h/d?schema=x":           `unknown parameter "schema"`,
+		"mysql://u:s3cret@h/d?tls-ca=x":           "which is off without tls=on",
+	} {
+		eng, err := Open(t.Context(), rawURL)
+		switch {
+		case eng != nil || !errors.Is(err, ErrURL):
+			t.Errorf("%q: %v", rawURL, err)
+		case !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "s3cret"):
+			t.Errorf("%q: %q, want %q", rawURL, err, says)
+		}
+	}
+}
+
+func TestOpen_gives_up_on_databases(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	for _, scheme := range []string{"postgres", "mysql"} {
+		for _, tls := range []string{"", "?tls=on"} {
+			t.Run(scheme+tls, func(t *testing.T) {
+				t.Parallel()
+				gaveUp(t, t.Context(), scheme+"://u:s3cret@"+silent.Addr().String()+"/d"+tls, connectTimeout+time.Second)
+				soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				gaveUp(t, soon, scheme+"://u:s3cret@"+silent.Addr().String()+"/d"+tls, time.Second)
+				gaveUp(t, t.Context(), scheme+"://u:s3cret@127.0.0.1:1/d"+tls, time.Second)
+			})
+		}
+	}
+}
+
+// TestOpen_database_refuses: a wrong password is the store's word, in one line
+// and not repeated.
+func TestOpen_database_refuses(t *testing.T) {
+	mariadb := testservers.SharedMariaDB(t).Addr
+	refuses(t, "mysql://nobody:"+secretText+"@"+mariadb+"/pawl", engine.ErrUnavailable, "Access denied")
+	postgres := testservers.SharedPostgres(t).Addr
+	refuses(t, "postgres://nobody:"+secretText+"@"+postgres+"/postgres", engine.ErrUnavailable, `role "nobody" does not exist`)
+	refuses(t, "postgres://postgres:"+url.PathEscape(right)+"@"+postgres+"/none", engine.ErrUnavailable, `database "none" does not exist`)
+}

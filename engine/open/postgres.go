@@ -1,0 +1,136 @@
+package open
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/pgengine"
+)
+
+// leaseConns is how many connections lease mode needs, however many locks a
+// process holds or waits for; on PostgreSQL one more is listened on.
+const leaseConns = 3
+
+func openPostgres(ctx context.Context, u *url.URL) (engine.Engine, error) {
+	config, err := postgresConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	switch mode := u.Query().Get("mode"); mode {
+	case "", "lease":
+		return openPostgresLease(ctx, u, config)
+	default:
+		return nil, wrong("the parameter mode is lease")
+	}
+}
+
+func openPostgresLease(ctx context.Context, u *url.URL, config *pgxpool.Config) (eng engine.Engine, err error) {
+	opts := &pgengine.Options{Schema: u.Query().Get("schema")}
+	if opts.Unlogged, err = onOff(u, "unlogged"); err != nil {
+		return nil, err
+	}
+	if opts.Pooled, err = onOff(u, "pooled"); err != nil {
+		return nil, err
+	}
+	if listen := u.Query().Get("listen"); listen != "" {
+		opts.Listener = config.ConnConfig.Copy()
+		if err := setAddress(&opts.Listener.Config, listen); err != nil {
+			return nil, err
+		}
+	}
+	config.MaxConns = leaseConns
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, engine.Unavailable("connect to postgres at "+u.Host, err)
+	}
+	lease, err := pgengine.New(ctx, pool, opts)
+	if err != nil {
+		pool.Close()
+		return nil, inOneLine(ctx, "postgres at "+u.Host, err)
+	}
+	return opened{lease, func() error { pool.Close(); return nil }}, nil
+}
+
+// postgresConfig takes all from the URL and nothing from the environment, which
+// may be meant for another database.
+func postgresConfig(u *url.URL) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig("sslmode=disable passfile=/dev/null")
+	if err != nil {
+		return nil, wrong("the environment has settings of PostgreSQL that cannot be read")
+	}
+	c := config.ConnConfig
+	if err := setAddress(&c.Config, u.Host); err != nil {
+		return nil, err
+	}
+	c.User = u.User.Username()
+	c.Password, _ = u.User.Password()
+	c.Database = strings.Trim(u.Path, "/")
+	switch {
+	case u.Opaque != "":
+		return nil, wrong("the host is missing")
+	case c.User == "":
+		return nil, wrong("the user is missing")
+	case c.Database == "":
+		return nil, wrong("the database is missing")
+	case strings.Contains(c.Database, "/"):
+		return nil, wrong("the database %q has a / in it", c.Database)
+	}
+	if c.TLSConfig, err = tlsConfig(u); err != nil {
+		return nil, err
+	}
+	if c.TLSConfig != nil && c.TLSConfig.ServerName == "" {
+		c.TLSConfig.ServerName = c.Host
+	}
+	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
+	c.RuntimeParams = map[string]string{"application_name": "pawl"}
+	return config, nil
+}
+
+func setAddress(c *pgconn.Config, host string) error {
+	addrs, err := addresses(&url.URL{Host: host}, "5432")
+	if err != nil {
+		return err
+	}
+	if len(addrs) > 1 {
+		return wrong("it is for one server")
+	}
+	name, port, _ := net.SplitHostPort(addrs[0])
+	number, err := strconv.ParseUint(port, 10, 16)
+	c.Host, c.Port = name, uint16(number)
+	return err
+}
+
+// onOff reads a parameter that is on or off, which is what it is unsaid.
+func onOff(u *url.URL, name string) (bool, error) {
+	is := u.Query().Get(name)
+	if is != "on" && is != "off" && u.Query().Has(name) {
+		return false, wrong("the parameter %s is on or off", name)
+	}
+	return is == "on", nil
+}
+
+// inOneLine says in one line why a database could not be opened: what was tried
+// on which address is several for some drivers.
+func inOneLine(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return engine.Unavailable("connect to "+what, context.Cause(ctx))
+	}
+	return &oneLine{what, err}
+}
+
+type oneLine struct {
+	what string
+	err  error
+}
+
+func (e *oneLine) Error() string {
+	return e.what + ": " + strings.Join(strings.Fields(e.err.Error()), " ")
+}
+func (e *oneLine) Unwrap() error { return e.err }
