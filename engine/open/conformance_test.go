@@ -1,17 +1,13 @@
 package open_test
 
 import (
-	"context"
 	"database/sql"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	_ "github.com/ncruces/go-sqlite3/driver"
 	"github.com/redis/rueidis"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
@@ -98,23 +94,11 @@ func redisURL(addr string) string { return "redis://" + addr }
 
 func TestRedis(t *testing.T) {
 	addr := testservers.SharedRedis(t).Addr
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(raw.Close)
 	enginetest.Run(t, &enginetest.Harness{
-		Open:    func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) },
-		TTL:     time.Second,
-		Network: proxied(addr, redisURL),
-		KillSession: func(t *testing.T, session string) {
-			for _, r := range raw.DoMulti(context.Background(), raw.B().Del().Key("pawl:session:"+session).Build(),
-				raw.B().Zrem().Key("pawl:sessions").Member(session).Build()) {
-				if n, err := r.AsInt64(); err != nil || n != 1 {
-					t.Fatal(n, err)
-				}
-			}
-		},
+		Open:        func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) },
+		TTL:         time.Second,
+		Network:     proxied(addr, redisURL),
+		KillSession: redisKiller(t, rueidis.ClientOption{InitAddress: []string{addr}}),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := testservers.Redis(t)
 			return func(t *testing.T) engine.Engine { return connect(t, redisURL(server.Addr)) },
@@ -127,24 +111,10 @@ func etcdURL(addr string) string { return "etcd://" + addr }
 
 func TestEtcd(t *testing.T) {
 	addr := testservers.SharedEtcd(t).Addr
-	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { raw.Close() })
 	enginetest.Run(t, &enginetest.Harness{
-		Open:    func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) },
-		TTL:     2 * time.Second,
-		Network: proxied(addr, etcdURL),
-		KillSession: func(t *testing.T, session string) {
-			lease, _, _ := strings.Cut(session, "-")
-			id, err := strconv.ParseInt(lease, 16, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := raw.Revoke(context.Background(), clientv3.LeaseID(id)); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Open:        func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) },
+		TTL:         2 * time.Second,
+		Network:     proxied(addr, etcdURL),
+		KillSession: etcdKiller(t, addr),
 	})
 }

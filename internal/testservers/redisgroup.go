@@ -36,8 +36,9 @@ const SentinelMaster = "mymaster"
 // RedisSentinels starts them; args are for the Sentinels.
 func RedisSentinels(t testing.TB, args ...string) *Sentinels {
 	t.Helper()
-	master := Redis(t)
-	s := &Sentinels{Master: master, Replica: RedisReplica(t, master.Addr)}
+	// The replica is a user of its own, so that it can be shut out.
+	master := Redis(t, "--user", "replica", "on", ">replica", "+psync", "+replconf", "+ping")
+	s := &Sentinels{Master: master, Replica: RedisReplica(t, master.Addr, "--masteruser", "replica", "--masterauth", "replica")}
 	for range 3 {
 		w := redisSentinel(t, SentinelMaster, master.Addr, 2, 500*time.Millisecond, args)
 		// How often they tell each other of themselves: else they need seconds to meet.
@@ -61,6 +62,14 @@ func (s *Sentinels) Addrs() (addrs []string) {
 		addrs = append(addrs, w.Addr)
 	}
 	return addrs
+}
+
+// CutReplica ends the replication: what the master does from now on its replica
+// never knows, nor does it after it was made the master.
+func (s *Sentinels) CutReplica() {
+	s.Master.t.Helper()
+	s.Master.redis("ACL DELUSER replica") // which closes its connection
+	until(s.Master.t, "the replica is cut off", func() error { return redisSays(s.Replica.Addr, "INFO replication", "master_link_status:down") })
 }
 
 // RedisObserver starts one Sentinel that calls the server at addr master and

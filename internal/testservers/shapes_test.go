@@ -68,8 +68,14 @@ func TestRedisSentinels(t *testing.T) {
 	if is := master(s.Addrs()[0], SentinelMaster); is != s.Master.Addr {
 		t.Fatalf("master is %s, not %s", is, s.Master.Addr)
 	}
+	s.Master.redis("SET known 1")
+	until(t, "it is replicated", func() error { return redisSays(s.Replica.Addr, "EXISTS known", "1") })
+	s.CutReplica()
+	s.Master.redis("SET unknown 1")
 	s.Master.Kill()
 	until(t, "the replica is master", func() error { return redisSays(s.Replica.Addr, "ROLE", "master") })
+	want(t, s.Replica.Addr, "EXISTS known", ":1")
+	want(t, s.Replica.Addr, "EXISTS unknown", ":0")
 	until(t, "all know it", func() error {
 		for _, addr := range s.Addrs() {
 			if is := master(addr, SentinelMaster); is != s.Replica.Addr {

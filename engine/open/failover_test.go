@@ -1,0 +1,206 @@
+package open_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// failoverTTL is well above the two seconds and some that a failover takes.
+const failoverTTL = 6 * time.Second
+
+// held is what a test knows of a lock that was taken before a fault.
+type held struct {
+	*pawl.Lease
+	ended chan time.Time // when its context did
+}
+
+func client(t *testing.T, url string) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: failoverTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), failoverTTL)
+		defer cancel()
+		c.Close(ctx) //nolint:errcheck // some stores are away by then
+	})
+	return c
+}
+
+func hold(t *testing.T, c *pawl.Client, name string) held {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l, err := c.Mutex(name).Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := held{l, make(chan time.Time, 1)}
+	context.AfterFunc(l.Context(), func() { h.ended <- time.Now() })
+	return h
+}
+
+type granted struct {
+	*pawl.Lease
+	err error
+	at  time.Time
+}
+
+func waitFor(t *testing.T, c *pawl.Client, name string) <-chan granted {
+	got := make(chan granted, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		l, err := c.Mutex(name).Lock(ctx)
+		got <- granted{l, err, time.Now()}
+	}()
+	return got
+}
+
+// eventually polls for what takes a while.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// queued waits until so many claims are in the store.
+func queued(t *testing.T, url, name string, n int) {
+	t.Helper()
+	eng := connect(t, url)
+	eventually(t, "queued", func() bool {
+		r, err := eng.Show(t.Context(), name)
+		return err == nil && len(r.Claims) == n
+	})
+}
+
+// after checks that the next holder came after the first had ended, with a
+// larger token.
+func after(t *testing.T, first held, ended time.Time, got <-chan granted) {
+	t.Helper()
+	next := <-got
+	if next.err != nil {
+		t.Fatal(next.err)
+	}
+	t.Logf("the next holds %v after the first ended", next.at.Sub(ended).Round(time.Millisecond))
+	if next.at.Before(ended) {
+		t.Errorf("both believed for %v", ended.Sub(next.at))
+	}
+	if next.Token() <= first.Token() {
+		t.Errorf("token %v after %v", next.Token(), first.Token())
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// keeps waits until the first has lived on for a TTL after a fault, and then
+// ends it, which it returns the time of.
+func keeps(t *testing.T, first held, fault time.Time) (ended time.Time) {
+	t.Helper()
+	eventually(t, "it was renewed, or is lost", func() bool {
+		return first.Err() != nil || first.ValidUntil().After(fault.Add(2*failoverTTL))
+	})
+	if err := first.Err(); err != nil {
+		t.Errorf("lost: %v", err)
+	}
+	t.Logf("renewed %v after the fault", time.Since(fault).Round(time.Millisecond))
+	ended = time.Now()
+	// A request may meet a server that hangs; the heartbeat repeats it.
+	if err := first.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	return ended
+}
+
+// TestRedisFailover: a grant that the replica knows outlives the master.
+func TestRedisFailover(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*testservers.Server){
+		"master killed": (*testservers.Server).Kill,
+		"master paused": (*testservers.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testservers.RedisSentinels(t)
+			url := sentinelURL(testservers.SentinelMaster, s.Addrs()...)
+			first := hold(t, client(t, url), "failover")
+			next := waitFor(t, client(t, url), "failover")
+			queued(t, url, "failover", 2)
+			replicated(t, s.Replica.Addr, "failover")
+			began := time.Now()
+			fault(s.Master)
+			after(t, first, keeps(t, first, began), next)
+		})
+	}
+}
+
+// replicated waits until the replica knows who holds.
+func replicated(t *testing.T, addr, name string) {
+	t.Helper()
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	eventually(t, "replicated", func() bool {
+		n, err := raw.Do(t.Context(), raw.B().Exists().Key("pawl:{"+name+"}").Build()).AsInt64()
+		return err == nil && n == 1
+	})
+}
+
+// TestRedisFailoverLosesWhatWasNotReplicated documents what replication that
+// nobody waits for is worth: the grant is lost. The engine notices that another
+// server speaks, and gives nothing out for one TTL; so the holder is told, and
+// no two believe at once.
+func TestRedisFailoverLosesWhatWasNotReplicated(t *testing.T) {
+	t.Parallel()
+	s := testservers.RedisSentinels(t)
+	url := sentinelURL(testservers.SentinelMaster, s.Addrs()...)
+	a, b := client(t, url), client(t, url)
+	if err := hold(t, a, "known").Unlock(t.Context()); err != nil { // the grace of a new server is over
+		t.Fatal(err)
+	}
+	s.CutReplica()
+	first := hold(t, a, "failover")
+	s.Master.Kill()
+	next := waitFor(t, b, "failover")
+	ended := <-first.ended
+	if err := first.Err(); !errors.Is(err, pawl.ErrLost) {
+		t.Errorf("lost: %v", err)
+	}
+	after(t, first, ended, next)
+}
+
+// TestEtcdLeaderFails: nothing is lost, whoever leads.
+func TestEtcdLeaderFails(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*testservers.Server){
+		"leader killed": (*testservers.Server).Kill,
+		"leader paused": (*testservers.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testservers.EtcdCluster(t)
+			url := etcdCluster(cluster)
+			first := hold(t, client(t, url), "failover")
+			next := waitFor(t, client(t, url), "failover")
+			queued(t, url, "failover", 2)
+			leader, _ := testservers.EtcdLeader(t, cluster)
+			began := time.Now()
+			fault(leader)
+			after(t, first, keeps(t, first, began), next)
+		})
+	}
+}
