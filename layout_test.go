@@ -43,6 +43,8 @@ var importRules = []importRule{
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/etcdengine", engineParts, []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
 		"as above; grpc is how its client tells errors"},
+	{"engine/zkengine", engineParts, []string{"github.com/go-zookeeper/zk"},
+		"an engine knows its own client only, never the root or another engine"},
 	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
 		[]string{"github.com/ncruces/go-sqlite3", "golang.org/x/sys"},
 		"as above; the file tells by its events that it changed"},

@@ -9,6 +9,7 @@
 //	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
 //	etcd://[user:password@]host[:port][,host[:port]...]
 //	etcds://[user:password@]host[:port][,host[:port]...]
+//	zk://[user:password@]host[:port][,host[:port]...][/root]
 //	postgres://user[:password]@host[:port]/database
 //	postgresql://user[:password]@host[:port]/database
 //	mysql://user[:password]@host[:port]/database
@@ -35,6 +36,7 @@
 //   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction
 //     another connection; listen is then the host and port of the server itself,
 //     for the one connection that tells who waits. Without it they poll.
+//   - tick is the tickTime of ZooKeeper servers, if it is not 2s.
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
 //     Sentinels; the user of the URL is that of the servers they watch.
 package open
@@ -70,6 +72,7 @@ const (
 	redisForm    = "[user:password@]host[:port][/db]"
 	sentinelForm = "[user:password@]host[:port][,host[:port]...]/master[/db]"
 	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
+	zkForm       = "[user:password@]host[:port][,host[:port]...][/root]"
 	databaseForm = "user[:password]@host[:port]/database"
 )
 
@@ -87,6 +90,7 @@ var schemes = map[string]scheme{
 	"rediss":         {"rediss://" + redisForm, slices.Concat([]string{"prefix"}, tlsParams), true, openRedis},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
+	"zk":             {"zk://" + zkForm, slices.Concat([]string{"tick"}, optionalTLS), true, openZooKeeper},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
 	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},
 	"postgresql":     {"postgresql://" + databaseForm, postgresParams, true, openPostgres},

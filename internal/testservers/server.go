@@ -3,6 +3,7 @@
 package testservers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -37,6 +38,7 @@ type kind struct {
 	ready  func(addr string) error
 
 	// What only some need:
+	program string         // the binary, where that has another name
 	folders []string       // where the binary may be besides the PATH, as patterns
 	nobody  bool           // it refuses to run as root
 	fill    filler         // fills its new folder
@@ -101,7 +103,7 @@ func (k kind) lookPath() (string, error) {
 		path = filepath.Join(path, k.name)
 	}
 	if path == "" {
-		path = k.name
+		path = cmp.Or(k.program, k.name)
 		if found := k.elsewhere(); found != "" {
 			path = found
 		}

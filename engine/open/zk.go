@@ -1,0 +1,50 @@
+package open
+
+import (
+	"context"
+	"crypto/tls"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/zkengine"
+)
+
+func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
+	addrs, err := addresses(u, "2181")
+	if err != nil {
+		return nil, err
+	}
+	opts := zkengine.Options{Root: strings.Trim(u.Path, "/")}
+	if opts.User, opts.Password, err = login(u); err != nil {
+		return nil, err
+	}
+	secure, err := tlsConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	if secure != nil {
+		opts.Dial = (&tls.Dialer{Config: secure}).DialContext
+	}
+	if strings.Contains(u.Path, "//") {
+		return nil, wrong("the path has a part without a name")
+	}
+	if tick := u.Query().Get("tick"); tick != "" {
+		if opts.Tick, err = time.ParseDuration(tick); err != nil || opts.Tick < time.Millisecond || opts.Tick > time.Minute {
+			return nil, wrong("the tick %q is not a duration from 1ms to 1m", tick)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	defer cancel(nil)
+	probing.Go(func() { probe(ctx, addrs, secure, cancel) })
+	eng := zkengine.New(addrs, &opts)
+	if _, err := eng.Get(ctx, "nothing"); err != nil {
+		eng.Close() //nolint:errcheck // it has nothing
+		return nil, engine.Unavailable("connect to zookeeper at "+strings.Join(addrs, ","), either(ctx, err))
+	}
+	return eng, nil
+}

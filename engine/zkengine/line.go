@@ -1,0 +1,229 @@
+package zkengine
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+)
+
+// note is what is written in the node of a claim, as JSON, for operators.
+type note struct {
+	ID      string `json:"id"`
+	Owner   string `json:"owner,omitempty"` // empty: the ID
+	Session string `json:"session"`
+	Label   string `json:"label,omitempty"`
+
+	czxid int64
+}
+
+func (n *note) read(data []byte) { json.Unmarshal(data, n) } //nolint:errcheck // it is ours
+
+// claim is a claim as the name of its node tells it.
+type claim struct {
+	id, owner string // hashes
+	weight    int64
+	spec      engine.Spec
+	token     int64 // of a claim in g: that of the grant it shares, 0 if it is its own
+	sequence  int64 // of a claim in the queue
+	inTurn    bool  // it is in the queue
+
+	path  string
+	czxid int64 // 0 when it was not asked for
+
+	holds  bool
+	shares *claim // whose grant, if it holds in the queue by its owner
+}
+
+// grant is the token by which a claim holds; its czxid must be known.
+func (c *claim) grant() int64 {
+	if c.shares != nil {
+		return c.shares.grant()
+	}
+	return cmp.Or(c.token, c.czxid)
+}
+
+// hash names an id or an owner, which may be long, in the names of nodes.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(sum[:15])
+}
+
+// nodeName is the name of a claim's node, without the number at its end.
+func nodeName(c *engine.Claim) string {
+	return strings.Join([]string{
+		strconv.FormatInt(c.Weight, 36), strconv.FormatInt(c.Capacity, 36), strconv.FormatBool(c.Barging), string(c.Kind),
+		hash(c.Owner), hash(c.ID), "",
+	}, ".")
+}
+
+func parse(folder, name string, inTurn bool) *claim {
+	parts := strings.Split(name, ".")
+	if len(parts) != 7 {
+		return nil
+	}
+	weight, err1 := strconv.ParseInt(parts[0], 36, 64)
+	capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
+	number, err3 := strconv.ParseInt(parts[6], 10, 64)
+	if errors.Join(err1, err2, err3) != nil {
+		return nil
+	}
+	c := &claim{id: parts[5], owner: parts[4], weight: weight, inTurn: inTurn, path: folder + "/" + name}
+	c.spec = engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"}
+	if c.sequence = number; !inTurn {
+		c.sequence, c.token = 0, number
+	}
+	return c
+}
+
+// line is a resource as it is stored.
+type line struct {
+	queue.Line[claim]
+	claims  []*claim // those of g, then the queue
+	version int32    // of the folder: who comes writes it
+	missing bool     // there is no folder
+	hasG    bool
+}
+
+// read lists the claims of a resource. The queue is read before g: who is in g
+// came there by a claim that stood, so it cannot be overlooked.
+func (l *link) read(ctx context.Context, doing, folder string) (*line, error) {
+	names, stat, err := l.children(ctx, doing, folder)
+	if errors.Is(err, zk.ErrNoNode) {
+		return &line{missing: true}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := &line{version: stat.Version, hasG: slices.Contains(names, "g")}
+	var inTurn []*claim
+	for _, name := range names {
+		if c := parse(folder, name, true); c != nil {
+			inTurn = append(inTurn, c)
+		}
+	}
+	if err := l.sort(ctx, doing, inTurn); err != nil {
+		return nil, err
+	}
+	if found.hasG {
+		names, _, err := l.children(ctx, doing, folder+"/g")
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return nil, err
+		}
+		for _, name := range names {
+			if c := parse(folder+"/g", name, false); c != nil {
+				found.claims = append(found.claims, c)
+			}
+		}
+	}
+	found.claims = append(found.claims, inTurn...)
+	found.settle()
+	return found, nil
+}
+
+func (l *link) children(ctx context.Context, doing, path string) ([]string, *zk.Stat, error) {
+	type list struct {
+		names []string
+		stat  *zk.Stat
+	}
+	r, err := ask(ctx, l, doing, func() (r list, err error) {
+		r.names, r.stat, err = l.conn.Children(path)
+		return r, err
+	})
+	return r.names, r.stat, err
+}
+
+// lastSequence is from where sequences are not trusted: they end at 2³¹, where
+// ZooKeeper goes on with negative ones or gives the last one out for ever.
+const lastSequence = math.MaxInt32 - 1<<20
+
+// sort puts the queue in order: by sequence as long as these grow, else by the
+// zxids of creation, which have to be asked for.
+func (l *link) sort(ctx context.Context, doing string, claims []*claim) error {
+	if slices.ContainsFunc(claims, func(c *claim) bool { return c.sequence < 0 || c.sequence > lastSequence }) {
+		if err := each(len(claims), func(i int) error { return l.age(ctx, doing, claims[i]) }); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(claims, func(a, b *claim) int {
+		if a.czxid != 0 && b.czxid != 0 {
+			return cmp.Compare(a.czxid, b.czxid)
+		}
+		return cmp.Compare(a.sequence, b.sequence)
+	})
+	return nil
+}
+
+// age finds out when a claim was created. One that went meanwhile is the last.
+func (l *link) age(ctx context.Context, doing string, c *claim) error {
+	stat, err := l.exists(ctx, doing, c.path)
+	if err == nil {
+		c.czxid = stat.Czxid
+	} else if errors.Is(err, zk.ErrNoNode) {
+		c.czxid, err = math.MaxInt64, nil
+	}
+	return err
+}
+
+// settle finds who holds. A claim that uses the resource as something else than
+// the first does is about to go, and holds nothing until it is the first.
+func (l *line) settle() {
+	mixed := false
+	for i, c := range l.claims {
+		if i == 0 {
+			l.Spec = c.spec
+		}
+		if mixed = mixed || c.spec != l.Spec; mixed && c.inTurn {
+			l.Waits = true
+			continue
+		}
+		c.holds, c.shares = l.Add(c, c.owner, c.weight, c.inTurn)
+		if !c.inTurn {
+			c.shares = nil // it is written in its name
+		}
+	}
+}
+
+func (l *line) find(id string) *claim {
+	i := slices.IndexFunc(l.claims, func(c *claim) bool { return c.id == id })
+	if i < 0 {
+		return nil
+	}
+	return l.claims[i]
+}
+
+// blocker is what a waiting claim watches.
+type blocker struct {
+	path   string // of the claim that has to go first; empty: any of them
+	direct bool   // when that claim hands over, ours holds
+	hasG   bool
+}
+
+// blocker returns what can unblock a claim of the queue.
+func (l *line) blocker(own *claim) blocker {
+	b := blocker{hasG: l.hasG}
+	if own.spec.Barging {
+		return b
+	}
+	between := int64(0)
+	for _, ahead := range slices.Backward(l.claims[:slices.Index(l.claims, own)]) {
+		if ahead.spec != own.spec || ahead.owner != own.owner && ahead.weight+own.weight > own.spec.Capacity {
+			b.path = ahead.path
+			b.direct = ahead.inTurn && ahead.spec == own.spec && ahead.weight == own.spec.Capacity && between+own.weight <= own.spec.Capacity
+			return b
+		}
+		between += ahead.weight
+	}
+	return b
+}

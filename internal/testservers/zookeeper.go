@@ -1,0 +1,124 @@
+package testservers
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// zookeeperJar names its class path in its manifest.
+const zookeeperJar = "/usr/share/java/zookeeper.jar"
+
+var zookeeperKind = zookeeperNode(1, "")
+
+// zookeeperNode is a node of an ensemble, or a server that stands alone if it
+// has no peers.
+func zookeeperNode(id int, peers string, more ...string) kind {
+	return kind{
+		name: "zookeeper", program: "java", binary: "PAWL_TEST_JAVA", given: "PAWL_TEST_ZOOKEEPER", ports: 2,
+		args: func(dir string, ports []int) []string {
+			jar := os.Getenv("PAWL_TEST_ZOOKEEPER_JAR")
+			if jar == "" {
+				jar = zookeeperJar
+			}
+			return []string{
+				"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-Xms16m", "-Xmx96m", "-XX:-UsePerfData",
+				"-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.awt.headless=true",
+				"-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=1000",
+				"-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"),
+			}
+		},
+		fill: func(_ kind, _, dir string, ports []int) error {
+			data := filepath.Join(dir, "data")
+			if err := os.Mkdir(data, 0o700); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(id)), 0o600); err != nil {
+				return err
+			}
+			config := fmt.Sprintf("tickTime=200\ninitLimit=25\nsyncLimit=5\ndataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\n"+
+				"admin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\nminSessionTimeout=200\nmaxSessionTimeout=300000\n",
+				data, ports[0]) + peers
+			for _, line := range more {
+				config += strings.ReplaceAll(line, "SECOND_PORT", strconv.Itoa(ports[1])) + "\n"
+			}
+			return os.WriteFile(filepath.Join(dir, "zoo.cfg"), []byte(config), 0o600)
+		},
+		ready: zookeeperReady,
+	}
+}
+
+// ZooKeeper starts a private ZooKeeper that stands alone, for one test. It
+// keeps its data over Kill and Restart. Its tick is 200 ms, and it looks for
+// empty containers every second.
+func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind, nil) }
+
+// SharedZooKeeper returns the ZooKeeper of this test process, or the one that
+// PAWL_TEST_ZOOKEEPER names. Tests use names of their own in it.
+func SharedZooKeeper(t testing.TB) *Server { t.Helper(); return shared(t, zookeeperKind) }
+
+// ZooKeeperEnsemble starts three nodes for one test, as [ZooKeeper] does. Each
+// can be killed, paused and started again by itself.
+func ZooKeeperEnsemble(t testing.TB) []*Server {
+	t.Helper()
+	const n = 3
+	ports, err := freePorts(2 * n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := ""
+	for i := range n {
+		peers += fmt.Sprintf("server.%d=127.0.0.1:%d:%d\n", i+1, ports[2*i], ports[2*i+1])
+	}
+	nodes, errs := make([]*Server, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n { // at once: none serves before there is a majority
+		wg.Go(func() {
+			var p *process
+			if p, errs[i] = launch(zookeeperNode(i+1, peers), nil); errs[i] == nil {
+				t.Cleanup(p.remove)
+				nodes[i] = &Server{Addr: p.addr, Dir: p.dir, t: t, proc: p}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return nodes
+}
+
+// ZooKeeperSays sends a four letter word, and returns the answer.
+func ZooKeeperSays(addr, word string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(conn)
+	return string(text), err
+}
+
+// zookeeperReady asks for the mode, which tells of a leader as well.
+func zookeeperReady(addr string) error {
+	text, err := ZooKeeperSays(addr, "srvr")
+	if err == nil && !strings.Contains(text, "Mode: ") {
+		err = fmt.Errorf("srvr is %q", text)
+	}
+	return err
+}
