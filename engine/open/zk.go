@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -36,11 +35,6 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 			return nil, wrong("the tick %q is not a duration from 1ms to 1m", tick)
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	var probing sync.WaitGroup
-	defer probing.Wait()
-	defer cancel(nil)
-	probing.Go(func() { probe(ctx, addrs, secure, cancel) })
 	eng := zkengine.New(addrs, &opts)
 	if _, err := eng.Get(ctx, "nothing"); err != nil {
 		eng.Close() //nolint:errcheck // it has nothing

@@ -5,9 +5,9 @@
 // A session is one of ZooKeeper's, with a connection of its own. A claim is an
 // ephemeral node, so it vanishes with its session:
 //
-//	<root>/c/<name>/<claim>.<sequence>   the queue, in order of creation
-//	<root>/c/<name>/g/<claim>.<token>    who holds out of that order
-//	<root>/v/<key>                       a value; its version is the zxid of its last change
+//	<root>/c/<name>/<claim><sequence>     the queue, in order of creation
+//	<root>/c/<name>/g/<claim><sequence>   who holds out of that order
+//	<root>/v/<key>                        a value; its version is the zxid of its last change
 //
 // The folder of a name, and its g, are containers: ZooKeeper removes them when
 // they have become empty. The name of a claim's node has its weight, the spec,
@@ -27,7 +27,7 @@
 // who waits behind it that it holds; that of a deletion only that it has to
 // look, for a session may have ended, or a waiter left, anywhere in the queue.
 //
-// Re-entries have nodes under g with the token that they share; so have those
+// Re-entries have nodes under g, named by the token that they share; so have those
 // that hold a barging resource, whose queue holds nothing. Such a node is
 // created on condition that the folder was not written since it was listed,
 // which means that nobody came.

@@ -36,8 +36,8 @@ type claim struct {
 	weight    int64
 	spec      engine.Spec
 	token     int64 // of a claim in g: that of the grant it shares, 0 if it is its own
-	sequence  int64 // of a claim in the queue
-	inTurn    bool  // it is in the queue
+	sequence  int64
+	inTurn    bool // it is in the queue
 
 	path  string
 	czxid int64 // 0 when it was not asked for
@@ -60,7 +60,8 @@ func hash(text string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:15])
 }
 
-// nodeName is the name of a claim's node, without the number at its end.
+// nodeName is the name of a claim's node, without the token that it shares, if
+// any, and the sequence at its end.
 func nodeName(c *engine.Claim) string {
 	return strings.Join([]string{
 		strconv.FormatInt(c.Weight, 36), strconv.FormatInt(c.Capacity, 36), strconv.FormatBool(c.Barging), string(c.Kind),
@@ -70,27 +71,26 @@ func nodeName(c *engine.Claim) string {
 
 func parse(folder, name string, inTurn bool) *claim {
 	parts := strings.Split(name, ".")
-	if len(parts) != 7 {
+	if len(parts) != 8 {
 		return nil
 	}
 	weight, err1 := strconv.ParseInt(parts[0], 36, 64)
 	capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
-	number, err3 := strconv.ParseInt(parts[6], 10, 64)
-	if errors.Join(err1, err2, err3) != nil {
+	token, err3 := strconv.ParseInt(parts[6], 10, 64)
+	sequence, err4 := strconv.ParseInt(parts[7], 10, 64)
+	if errors.Join(err1, err2, err3, err4) != nil {
 		return nil
 	}
-	c := &claim{id: parts[5], owner: parts[4], weight: weight, inTurn: inTurn, path: folder + "/" + name}
-	c.spec = engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"}
-	if c.sequence = number; !inTurn {
-		c.sequence, c.token = 0, number
+	return &claim{
+		id: parts[5], owner: parts[4], weight: weight, token: token, sequence: sequence, inTurn: inTurn, path: folder + "/" + name,
+		spec: engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"},
 	}
-	return c
 }
 
 // line is a resource as it is stored.
 type line struct {
 	queue.Line[claim]
-	claims  []*claim // those of g, then the queue
+	claims  []*claim // in the order of their tokens, as far as these are compared
 	version int32    // of the folder: who comes writes it
 	missing bool     // there is no folder
 	hasG    bool
@@ -107,29 +107,50 @@ func (l *link) read(ctx context.Context, doing, folder string) (*line, error) {
 		return nil, err
 	}
 	found := &line{version: stat.Version, hasG: slices.Contains(names, "g")}
-	var inTurn []*claim
-	for _, name := range names {
-		if c := parse(folder, name, true); c != nil {
-			inTurn = append(inTurn, c)
+	inTurn, err := l.sorted(ctx, doing, folder, names, true)
+	var inG []*claim
+	if found.hasG && err == nil {
+		if names, _, err = l.children(ctx, doing, folder+"/g"); errors.Is(err, zk.ErrNoNode) {
+			err = nil
+		}
+		if err == nil {
+			inG, err = l.sorted(ctx, doing, folder+"/g", names, false)
 		}
 	}
-	if err := l.sort(ctx, doing, inTurn); err != nil {
+	if err == nil {
+		found.claims, err = l.merge(ctx, doing, inTurn, inG)
+	}
+	found.settle()
+	return found, err
+}
+
+// merge puts the claims of g among those of the queue: each behind the claims of
+// its owner whose tokens are not larger, as which of them holds decides about
+// the token of the next. All of the others that are before those hold as well.
+func (l *link) merge(ctx context.Context, doing string, inTurn, inG []*claim) ([]*claim, error) {
+	if len(inG) == 0 || inG[0].spec.Barging {
+		return append(inG, inTurn...), nil
+	}
+	if err := each(len(inTurn), func(i int) error {
+		c := inTurn[i]
+		if c.czxid != 0 || !slices.ContainsFunc(inG, func(g *claim) bool { return g.owner == c.owner }) {
+			return nil
+		}
+		return l.age(ctx, doing, c)
+	}); err != nil {
 		return nil, err
 	}
-	if found.hasG {
-		names, _, err := l.children(ctx, doing, folder+"/g")
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return nil, err
-		}
-		for _, name := range names {
-			if c := parse(folder+"/g", name, false); c != nil {
-				found.claims = append(found.claims, c)
+	slices.SortStableFunc(inG, func(a, b *claim) int { return cmp.Compare(a.token, b.token) })
+	for _, g := range inG {
+		at := 0
+		for i, c := range inTurn {
+			if c.owner == g.owner && cmp.Or(c.token, c.czxid) <= g.token {
+				at = i + 1
 			}
 		}
+		inTurn = slices.Insert(inTurn, at, g)
 	}
-	found.claims = append(found.claims, inTurn...)
-	found.settle()
-	return found, nil
+	return inTurn, nil
 }
 
 func (l *link) children(ctx context.Context, doing, path string) ([]string, *zk.Stat, error) {
@@ -148,21 +169,26 @@ func (l *link) children(ctx context.Context, doing, path string) ([]string, *zk.
 // ZooKeeper goes on with negative ones or gives the last one out for ever.
 const lastSequence = math.MaxInt32 - 1<<20
 
-// sort puts the queue in order: by sequence as long as these grow, else by the
-// zxids of creation, which have to be asked for.
-func (l *link) sort(ctx context.Context, doing string, claims []*claim) error {
-	if slices.ContainsFunc(claims, func(c *claim) bool { return c.sequence < 0 || c.sequence > lastSequence }) {
-		if err := each(len(claims), func(i int) error { return l.age(ctx, doing, claims[i]) }); err != nil {
-			return err
+// sorted returns the claims of a folder in order of creation: by sequence as long
+// as these grow, else by zxid, which has to be asked for.
+func (l *link) sorted(ctx context.Context, doing, folder string, names []string, inTurn bool) (claims []*claim, err error) {
+	mixed := false
+	for _, name := range names {
+		if c := parse(folder, name, inTurn); c != nil {
+			claims = append(claims, c)
+			mixed = mixed || c.sequence < 0 || c.sequence > lastSequence
 		}
 	}
+	if mixed {
+		err = each(len(claims), func(i int) error { return l.age(ctx, doing, claims[i]) })
+	}
 	slices.SortFunc(claims, func(a, b *claim) int {
-		if a.czxid != 0 && b.czxid != 0 {
+		if mixed {
 			return cmp.Compare(a.czxid, b.czxid)
 		}
 		return cmp.Compare(a.sequence, b.sequence)
 	})
-	return nil
+	return claims, err
 }
 
 // age finds out when a claim was created. One that went meanwhile is the last.

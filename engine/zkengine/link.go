@@ -1,6 +1,7 @@
 package zkengine
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -138,29 +139,34 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.life, max(l.asked/4, pause))
 	defer cancel()
 	conn, err := l.engine.dialer(ctx, network, addr)
-	l.mu.Lock()
-	if l.misses++; err == nil {
-		l.misses = 0
-	}
-	all := l.misses >= len(l.servers)
-	l.mu.Unlock()
 	if err != nil {
-		if all {
-			l.tell()
-			select {
-			case l.failed <- err:
-			default:
-			}
-			select {
-			case <-time.After(pause):
-			case <-l.life.Done():
-			}
-		}
+		l.missed(err)
 		return nil, err
 	}
 	w := &wire{Conn: conn, link: l}
 	w.stop = context.AfterFunc(l.life, func() { conn.Close() })
 	return w, nil
+}
+
+// missed counts a connection that failed. After one to each server it tells who
+// waits, and pauses.
+func (l *link) missed(err error) {
+	l.mu.Lock()
+	l.misses++
+	all := l.misses >= len(l.servers)
+	l.mu.Unlock()
+	if !all {
+		return
+	}
+	l.tell()
+	select {
+	case l.failed <- err:
+	default:
+	}
+	select {
+	case <-time.After(pause):
+	case <-l.life.Done():
+	}
 }
 
 // wire is a connection that is given up in time. The client would wait for a
@@ -172,6 +178,7 @@ type wire struct {
 	stop  func() bool
 	head  []byte // the first bytes of the answer to the greeting
 	known bool   // it told the time-out of the session
+	err   error  // why not
 }
 
 // greeting is the length of an answer, the version and the time-out.
@@ -180,10 +187,14 @@ const greeting = 12
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if !w.known {
+		w.err = err
 		w.head = append(w.head, p[:n]...)
 		if len(w.head) >= greeting {
 			ms := int32(binary.BigEndian.Uint32(w.head[8:greeting]))
 			w.known = true
+			w.link.mu.Lock()
+			w.link.misses = 0
+			w.link.mu.Unlock()
 			if ms > 0 { // 0: the session is over
 				w.link.timeout.Store(int64(time.Duration(ms) * time.Millisecond))
 			}
@@ -205,7 +216,12 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	return w.Conn.SetReadDeadline(t)
 }
 
-func (w *wire) Close() error { w.stop(); return w.Conn.Close() }
+func (w *wire) Close() error {
+	if w.stop() && !w.known {
+		w.link.missed(cmp.Or(w.err, net.ErrClosed))
+	}
+	return w.Conn.Close()
+}
 
 type silent struct{}
 

@@ -193,8 +193,7 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait boo
 func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
 	for range tries {
 		replies, err := s.link.multi(ctx, "enter",
-			&zk.CreateRequest{Path: p.folder + "/" + p.name, Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential},
-			&zk.SetDataRequest{Path: p.folder, Version: -1})
+			s.node(p.folder, p, 0), &zk.SetDataRequest{Path: p.folder, Version: -1})
 		switch {
 		case err == nil:
 			s.at(p, replies[0].String, replies[1].Stat.Mzxid)
@@ -207,6 +206,13 @@ func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error)
 		}
 	}
 	return false, engine.Unavailable("enter", errors.New("the folder is removed all the time"))
+}
+
+// node creates the node of a claim.
+func (s *session) node(folder string, p *place, token int64) *zk.CreateRequest {
+	return &zk.CreateRequest{
+		Path: fmt.Sprintf("%s/%s%d.", folder, p.name, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
+	}
 }
 
 // tries bounds how often a step is tried that others make impossible.

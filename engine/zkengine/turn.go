@@ -125,7 +125,7 @@ func (t *turn) found(ctx context.Context, l *line, own *claim) (engine.Grant, er
 // nobody came since. (That somebody went can only help.)
 func (t *turn) do(ctx context.Context, l *line, own *claim, m *move) (engine.Grant, error) {
 	s, p := t.session, t.p
-	path, flags, token := p.folder+"/"+p.name, int32(zk.FlagEphemeralSequential), int64(0)
+	folder, token := p.folder, int64(0)
 	if m.shares {
 		if m.with.token == 0 && m.with.czxid == 0 {
 			stat, err := s.link.exists(ctx, t.doing, m.with.path)
@@ -142,9 +142,9 @@ func (t *turn) do(ctx context.Context, l *line, own *claim, m *move) (engine.Gra
 		}
 	}
 	if m.inG {
-		path, flags = fmt.Sprintf("%s/g/%s%d", p.folder, p.name, token), zk.FlagEphemeral
+		folder += "/g"
 		if !l.hasG {
-			if err := s.link.create(ctx, t.doing, p.folder+"/g", zk.FlagContainer); err != nil {
+			if err := s.link.create(ctx, t.doing, folder, zk.FlagContainer); err != nil {
 				return engine.Grant{}, err
 			}
 		}
@@ -153,7 +153,7 @@ func (t *turn) do(ctx context.Context, l *line, own *claim, m *move) (engine.Gra
 	if m.shares {
 		guard.Version = -1
 	}
-	ops := []any{guard, &zk.CreateRequest{Path: path, Data: p.data, Acl: s.engine.acl, Flags: flags}}
+	ops := []any{guard, s.node(folder, p, token)}
 	if m.with != nil {
 		ops = append(ops, &zk.CheckVersionRequest{Path: m.with.path, Version: -1})
 	}
