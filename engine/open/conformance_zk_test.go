@@ -49,42 +49,43 @@ func zkPacket(fields ...any) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// killZooKeeper takes a session over and closes it.
+// killZooKeeper takes a session over and closes it, until the server says that
+// it is not there: its client takes it back as soon as it can.
 func killZooKeeper(addr, session string) error {
 	hex, _, _ := strings.Cut(session, "-")
 	id, err := strconv.ParseUint(hex, 16, 64)
 	if err != nil {
 		return err
 	}
+	for range 100 {
+		var left bool
+		if left, err = closeZooKeeper(addr, int64(id)); left {
+			return nil
+		}
+	}
+	return fmt.Errorf("session %s is still there: %w", session, err)
+}
+
+// closeZooKeeper tries so once, and reports whether the session was gone before.
+func closeZooKeeper(addr string, session int64) (gone bool, err error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+		return false, err
 	}
-	const closeSession = int32(-11)
-	for _, packet := range [][]byte{
-		zkPacket(int32(0), int64(0), int32(5000), int64(id), zkPassword(int64(id))),
-		zkPacket(int32(1), closeSession),
-	} {
-		if _, err := conn.Write(packet); err != nil {
-			return err
-		}
-		head := make([]byte, 4)
-		if _, err := io.ReadFull(conn, head); err != nil {
-			return err
-		}
-		body := make([]byte, binary.BigEndian.Uint32(head))
-		if _, err := io.ReadFull(conn, body); err != nil {
-			return err
-		}
-		if len(body) > 16 && binary.BigEndian.Uint64(body[8:]) != id { // the answer to the greeting
-			return fmt.Errorf("session %s is not there", session)
-		}
+	const version, lastZxid, timeout, xid, closeSession = int32(0), int64(0), int32(5000), int32(1), int32(-11)
+	both := append(zkPacket(version, lastZxid, timeout, session, zkPassword(session)), zkPacket(xid, closeSession)...)
+	if _, err := conn.Write(both); err != nil {
+		return false, err
 	}
-	return nil
+	answer := make([]byte, 20) // length, version, time-out, session
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return false, err
+	}
+	return binary.BigEndian.Uint64(answer[12:]) == 0, nil
 }
 
 func zkHarness(addrs ...string) *enginetest.Harness {

@@ -37,7 +37,8 @@ type link struct {
 	mu      sync.Mutex
 	servers []string
 	next    int           // server
-	misses  int           // connections that failed, since one did not
+	misses  int           // servers that were not reached, since one was
+	mutes   int           // and that hung up before they answered, since one did
 	changed chan struct{} // closed when there is news of the connection
 	watches map[string]<-chan zk.Event
 }
@@ -140,9 +141,12 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 	defer cancel()
 	conn, err := l.engine.dialer(ctx, network, addr)
 	if err != nil {
-		l.missed(err)
+		l.missed(&l.misses, err)
 		return nil, err
 	}
+	l.mu.Lock()
+	l.misses = 0
+	l.mu.Unlock()
 	w := &wire{Conn: conn, link: l}
 	w.stop = context.AfterFunc(l.life, func() { conn.Close() })
 	return w, nil
@@ -150,10 +154,10 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 
 // missed counts a connection that failed. After one to each server it tells who
 // waits, and pauses.
-func (l *link) missed(err error) {
+func (l *link) missed(count *int, err error) {
 	l.mu.Lock()
-	l.misses++
-	all := l.misses >= len(l.servers)
+	*count++
+	all := l.misses+l.mutes >= len(l.servers)
 	l.mu.Unlock()
 	if !all {
 		return
@@ -193,7 +197,7 @@ func (w *wire) Read(p []byte) (int, error) {
 			ms := int32(binary.BigEndian.Uint32(w.head[8:greeting]))
 			w.known = true
 			w.link.mu.Lock()
-			w.link.misses = 0
+			w.link.mutes = 0
 			w.link.mu.Unlock()
 			if ms > 0 { // 0: the session is over
 				w.link.timeout.Store(int64(time.Duration(ms) * time.Millisecond))
@@ -218,7 +222,7 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 
 func (w *wire) Close() error {
 	if w.stop() && !w.known {
-		w.link.missed(cmp.Or(w.err, net.ErrClosed))
+		w.link.missed(&w.link.mutes, cmp.Or(w.err, net.ErrClosed))
 	}
 	return w.Conn.Close()
 }
