@@ -179,7 +179,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	slices.SortFunc(l.claims, func(a, b *claim) int {
 		return cmp.Or(cmp.Compare(min(b.grant, 1), min(a.grant, 1)), cmp.Compare(a.rev, b.rev))
 	})
-	r := engine.Resource{Name: name, Spec: l.spec}
+	r := engine.Resource{Name: name, Spec: l.Spec}
 	for _, c := range l.claims {
 		r.Claims = append(r.Claims, engine.ClaimInfo{
 			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant), Age: -1,

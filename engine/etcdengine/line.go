@@ -33,26 +33,23 @@ type claim struct {
 // line is a resource, or as much of it as concerns a claim, at one revision.
 // The zero line is a resource without claims, before all revisions.
 type line struct {
-	spec   engine.Spec
+	queue.Line[claim]
 	rev    int64
-	claims []*claim          // in order of their tokens
-	all    int64             // the weight that is held
-	heavy  map[string]*claim // the claim by which an owner holds
-	waits  bool              // there is a claim that waits
+	claims []*claim // in order of their tokens
 }
 
 // specFormat is how the spec is written in a key.
 const specFormat = "%d.%t.%s"
 
 func newLine(reply *clientv3.TxnResponse) *line {
-	l := &line{rev: reply.Header.Revision, heavy: make(map[string]*claim)}
+	l := &line{rev: reply.Header.Revision}
 	for _, r := range reply.Responses {
 		for _, kv := range r.GetResponseRange().GetKvs() {
 			c := &claim{key: string(kv.Key), rev: kv.CreateRevision}
 			if at := strings.Split(c.key, "/"); json.Unmarshal(kv.Value, c) == nil && len(at) > 3 {
 				spec := at[len(at)-3:]
 				if len(l.claims) == 0 { // all agree
-					fmt.Sscanf(spec[0], specFormat, &l.spec.Capacity, &l.spec.Barging, &l.spec.Kind) //nolint:errcheck // it is ours
+					fmt.Sscanf(spec[0], specFormat, &l.Spec.Capacity, &l.Spec.Barging, &l.Spec.Kind) //nolint:errcheck // it is ours
 				}
 				c.queued, c.Owner = spec[1] == "q", cmp.Or(c.Owner, c.ID)
 				l.claims = append(l.claims, c)
@@ -63,34 +60,20 @@ func newLine(reply *clientv3.TxnResponse) *line {
 	return l
 }
 
-// settle finds who holds. It is the rule of package queue, applied to what is
-// stored: a claim in the queue holds iff all before it do and it fits. Nothing
-// that comes later undoes that: claims ahead only go, who shares adds no
-// weight, and who upgrades passes nobody who waits.
+// settle finds who holds.
 func (l *line) settle() {
 	slices.SortFunc(l.claims, func(a, b *claim) int {
 		return cmp.Or(cmp.Compare(cmp.Or(a.Token, a.rev), cmp.Or(b.Token, b.rev)), cmp.Compare(a.rev, b.rev))
 	})
 	for _, c := range l.claims {
-		own, held := l.held(c.Owner)
+		holds, shares := l.Add(c, c.Owner, c.Weight, c.queued)
 		switch c.grant = cmp.Or(c.Token, c.rev); {
-		case c.queued && (l.waits || l.spec.Barging || l.all-held+max(held, c.Weight) > l.spec.Capacity):
-			l.waits, c.grant = true, 0
-		case held < c.Weight:
-			l.all += c.Weight - held
-			l.heavy[c.Owner] = c
-		case c.Token == 0:
-			c.from, c.grant = own, own.grant
+		case !holds:
+			c.grant = 0
+		case shares != nil && c.Token == 0:
+			c.from, c.grant = shares, shares.grant
 		}
 	}
-}
-
-// held returns the claim by which the owner holds, if it does, and its weight.
-func (l *line) held(owner string) (*claim, int64) {
-	if c := l.heavy[owner]; c != nil {
-		return c, c.Weight
-	}
-	return nil, 0
 }
 
 func (l *line) find(id string) *claim {
@@ -115,14 +98,17 @@ type move struct {
 // it lets nobody else in.) Who may wait, and has no other claims, needs no
 // guard: its place in the queue decides.
 func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, error) {
-	holds, held := l.held(c.Owner)
+	holds, held := l.Held(c.Owner)
 	m, counts := &move{put: p.put, key: p.queue}, p.dir
+	if len(l.claims) == 0 {
+		l.Spec = c.Spec
+	}
 	if c.Barging {
 		m.key, counts = p.grants, p.dir+"g/"
 	}
 	switch {
-	case own == nil && len(l.claims) > 0 && l.spec != c.Spec:
-		return nil, queue.Mismatch(l.spec, c.Spec)
+	case own == nil && len(l.claims) > 0 && l.Spec != c.Spec:
+		return nil, queue.Mismatch(l.Spec, c.Spec)
 	case own != nil && own.from != nil:
 		holds = own.from
 		m.put, m.key, m.put.Token = *own, own.key, own.grant
@@ -131,7 +117,7 @@ func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, er
 	case holds != nil && held >= c.Weight:
 		m.key, m.put.Token = p.grants, holds.grant
 	case wait && alone(c):
-	case l.all-held+c.Weight <= c.Capacity && (c.Barging || !l.waits):
+	case l.Fits(c.Owner, c.Weight) && (c.Barging || !l.Waits):
 		m.guards = append(m.guards, clientv3.Compare(clientv3.CreateRevision(counts).WithPrefix(), "<", l.rev+1))
 		if holds != nil {
 			m.key = p.grants

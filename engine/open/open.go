@@ -90,11 +90,11 @@ var schemes = map[string]scheme{
 	"rediss":         {"rediss://" + redisForm, slices.Concat([]string{"prefix"}, tlsParams), true, openRedis},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
-	"zk":             {"zk://" + zkForm, slices.Concat([]string{"tick"}, optionalTLS), true, openZooKeeper},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
 	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},
 	"postgresql":     {"postgresql://" + databaseForm, postgresParams, true, openPostgres},
 	"mysql":          {"mysql://" + databaseForm, mysqlParams, true, openMySQL},
+	"zk":             {"zk://" + zkForm, slices.Concat([]string{"tick"}, optionalTLS), true, openZooKeeper},
 }
 
 // Open connects to the store at rawURL. Close of the engine closes the
