@@ -21,6 +21,18 @@ type Options struct {
 	// pauses.
 	TTL time.Duration
 
+	// LockDelay is how much longer the store keeps what this client holds when it
+	// dies or cannot be heard: for resources that cannot check tokens, so that what a
+	// dead or frozen holder had under way can end. 0 to 60 s; default 0. What is
+	// released or closed in order is free at once. The price: also a claim that the
+	// client was waiting with stands in the way of others for so much longer.
+	LockDelay time.Duration
+
+	// Observe, when set, is told what happens to the locks of this client. It is called
+	// by the goroutine that it happens to, must not block, and must be safe for
+	// concurrent use.
+	Observe func(Event)
+
 	// Label tells an operator who this is; up to 512 bytes without control
 	// characters. Default: host name and process id.
 	Label string
@@ -30,6 +42,7 @@ const (
 	defaultTTL = 15 * time.Second
 	minTTL     = 100 * time.Millisecond
 	maxTTL     = 24 * time.Hour
+	maxDelay   = time.Minute
 )
 
 func (o *Options) withDefaults() Options {
@@ -53,6 +66,9 @@ func (o *Options) withDefaults() Options {
 func (o *Options) validate(caps engine.Caps) error {
 	if least := max(minTTL, caps.MinTTL); o.TTL < least || o.TTL > maxTTL {
 		return invalid("Options.TTL is %v: %v to %v are allowed on %s", o.TTL, least, maxTTL, caps.Name)
+	}
+	if o.LockDelay < 0 || o.LockDelay > maxDelay {
+		return invalid("Options.LockDelay is %v: 0 to %v are allowed", o.LockDelay, maxDelay)
 	}
 	return checkText("Options.Label", o.Label)
 }

@@ -19,6 +19,7 @@ type Lease struct {
 	claim   *engine.Claim
 	token   fence.Token
 	values  context.Context
+	since   time.Time
 
 	mu      sync.Mutex
 	ended   error // why it is no longer held
@@ -168,15 +169,22 @@ func (l *Lease) Unlock(ctx context.Context) error {
 func (l *Lease) lose(cause error) bool {
 	l.stopTimer()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended != nil {
-		return false
+	first := l.ended == nil
+	if first {
+		l.ended = cause
+		if l.cancel != nil {
+			l.cancel(cause)
+		}
 	}
-	l.ended = cause
-	if l.cancel != nil {
-		l.cancel(cause)
+	l.mu.Unlock()
+	switch {
+	case !first:
+	case errors.Is(cause, ErrLost):
+		l.lock.observe(EventLost, l.token, l.since, cause)
+	default:
+		l.lock.observe(EventReleased, l.token, l.since, nil)
 	}
-	return true
+	return first
 }
 
 func (l *Lease) stopTimer() {

@@ -48,6 +48,7 @@ type lock struct {
 	spec   engine.Spec
 	weight int64
 	opts   LockOptions
+	owned  bool  // each claim has an owner, who may claim more
 	err    error // what is wrong with it, said at the first use
 }
 
@@ -123,6 +124,19 @@ func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err erro
 
 // acquire gets a lease. values are the context values of the hold.
 func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
+	l.observe(EventAttempt, 0, time.Time{}, nil)
+	start := time.Now()
+	lease, err := l.attempts(ctx, values, wait)
+	if err != nil {
+		l.observe(EventRefused, 0, start, err)
+		return nil, err
+	}
+	l.observe(EventGranted, lease.token, start, nil)
+	return lease, nil
+}
+
+// attempts asks until the lock is held, with one session after the other.
+func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) {
 	owner := ownerOf(ctx)
 	if owner != "" && l.err == nil {
 		if err := checkText("owner", owner); err != nil {
@@ -140,10 +154,10 @@ func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
 		if err != nil {
 			return nil, l.failed(l.client.stopped(ctx, err))
 		}
-		a := attempt{session: s, claim: s.newClaim(l, owner)}
+		a := attempt{session: s, lock: l, claim: s.newClaim(l, owner)}
 		grant, err := a.run(ctx, wait)
 		if err == nil {
-			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values}
+			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
 			if lease.start() {
 				return lease, nil
 			}
@@ -188,12 +202,16 @@ func unavailable(ctx context.Context, doing string, err error) error {
 // attempt is one claim on its way to a grant.
 type attempt struct {
 	session *session
+	lock    *lock
 	claim   *engine.Claim
 }
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
 	grant, err := a.enter(ctx, wait)
+	if err == nil && !grant.Held() {
+		a.lock.observe(EventContended, 0, time.Time{}, nil)
+	}
 	for pause := newBackoff(s.client.opts.TTL); ; {
 		switch {
 		case err == nil && grant.Held():

@@ -2,6 +2,8 @@ package pawl
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -11,11 +13,8 @@ import (
 // readers before it, and readers that come later wait for it, so neither
 // starves. It is a description, as [Mutex] is.
 //
-// An owner that holds the writing side may take the reading side and release
-// the writing one: that is a downgrade. The other way round it gets the
-// writing side only if it is the one reader then and nobody waits; else
-// [ErrNotAcquired] at once, for two readers that wait to write would wait for
-// each other.
+// A writer may go on as a reader, see [RWMutex.Downgrade], and a reader that is
+// alone as a writer, see [RWMutex.TryUpgrade].
 type RWMutex struct {
 	lock
 	readers Mutex
@@ -24,10 +23,12 @@ type RWMutex struct {
 // RWMutex returns the read-write lock of this name; see [Client.Mutex] for
 // names.
 func (c *Client) RWMutex(name string) *RWMutex {
-	return &RWMutex{
+	m := &RWMutex{
 		newLock(c, name, engine.KindLock, engine.LockCapacity, engine.LockCapacity),
 		Mutex{newLock(c, name, engine.KindLock, engine.LockCapacity, 1)},
 	}
+	m.owned, m.readers.owned = true, true
+	return m
 }
 
 // With returns the same lock, both sides taken with opts.
@@ -44,3 +45,38 @@ func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) { return m.readers.
 
 // TryRLock is TryLock of the reading side.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.readers.TryLock(ctx) }
+
+// Downgrade makes a reader of the writer whose lease w is: readers that come, or
+// wait next in line, are let in, and nobody wrote in between. It returns the
+// lease of the reader, which has the token of the writer, and w is released. When
+// it fails, w is as it was, or lost.
+func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
+	return m.turn(ctx, "downgrade", w, &m.readers.lock)
+}
+
+// TryUpgrade makes a writer of the reader whose lease r is, if it is the only
+// one and nobody waits; else it fails with [ErrNotAcquired] at once, and r is as
+// it was: two readers that wait to write would wait for each other for ever. It
+// returns the lease of the writer, which has a new token, and r is released.
+func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
+	return m.turn(ctx, "upgrade", r, &m.lock)
+}
+
+// turn takes the other side for the same owner and releases the lease.
+func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock) (*Lease, error) {
+	if from.lock.client != m.client || from.lock.name != m.name || from.lock.weight == to.weight || from.claim.Owner == from.claim.ID {
+		return nil, m.failed(fmt.Errorf("%s: %w", doing, invalid("lease is not one of the other side of this RWMutex")))
+	}
+	if err := from.Err(); err != nil {
+		return nil, m.failed(fmt.Errorf("%s: %w", doing, err))
+	}
+	lease, err := to.acquire(WithOwner(ctx, from.claim.Owner), from.values, false)
+	if err != nil {
+		return nil, err
+	}
+	// What could not be told to the store, the heartbeat tells again.
+	if err := from.Unlock(ctx); errors.Is(err, ErrLost) {
+		return nil, errors.Join(err, lease.Unlock(ctx))
+	}
+	return lease, nil
+}

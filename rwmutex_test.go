@@ -110,3 +110,46 @@ func TestRWMutexOptions(t *testing.T) {
 		}
 	})
 }
+
+// TestTurn: Downgrade and TryUpgrade do with leases what owners do with
+// claims, and leave the lease as it was when they fail.
+func TestTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		w := mustLock(t, t.Context(), rw)
+		reader := lockSoon(t.Context(), rw.RLocker())
+		synctest.Wait()
+		r, err := rw.Downgrade(t.Context(), w)
+		if err != nil || r.Token() != w.Token() || r.Err() != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, w.Err(), pawl.ErrClosed)
+		other := <-reader
+		noErr(t, other.err)
+		_, err = rw.TryUpgrade(t.Context(), r)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		noErr(t, r.Err())
+		mustUnlock(t, other.lease)
+		again, err := rw.TryUpgrade(t.Context(), r)
+		if err != nil || again.Token() <= r.Token() {
+			t.Fatal(err)
+		}
+		_, err = rw.TryRLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		_, err = rw.TryUpgrade(t.Context(), r) // released
+		wantErr(t, err, pawl.ErrClosed)
+		for name, bad := range map[string]*pawl.Lease{
+			"the same side": again, "another name": mustLock(t, t.Context(), c.RWMutex("other").RLocker()),
+			"another client": mustLock(t, t.Context(), newClient(t, eng, nil).RWMutex("third").RLocker()),
+			"no owner":       mustLock(t, t.Context(), c.Mutex("fourth")),
+		} {
+			t.Log(name)
+			_, err := rw.TryUpgrade(t.Context(), bad)
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+		mustUnlock(t, again)
+		wantFree(t, eng, "m")
+	})
+}

@@ -58,7 +58,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()
-	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL, Label: c.opts.Label, Gone: s.gone})
+	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL + c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone})
 	if err != nil {
 		s.end(err)
 		return nil, unavailable(ctx, "open", err)
@@ -189,11 +189,15 @@ func (s *session) renew() error {
 	ctx, cancel := context.WithTimeout(s.life, max(s.left()/2, time.Millisecond))
 	defer cancel()
 	start := s.watch.now()
+	late := s.age() - s.client.opts.TTL/3
 	gone, err := s.store.Renew(ctx, held)
 	if err != nil {
-		return unavailable(ctx, "renew", err)
+		err = unavailable(ctx, "renew", err)
+		s.client.observe(Event{Kind: EventRenewed, Took: late, Err: err})
+		return err
 	}
 	s.extend(start)
+	s.client.observe(Event{Kind: EventRenewed, Took: late})
 	for _, claim := range gone {
 		s.loseLease(claim)
 	}
@@ -338,13 +342,19 @@ func (s *session) closeLost() {
 	}
 	ctx, cancel := context.WithTimeout(s.client.life, s.client.opts.TTL)
 	defer cancel()
+	if s.client.opts.LockDelay > 0 {
+		cancel() // only what is here is freed: the store shall keep the rest
+	}
 	s.farewell.Do(func() { s.store.Close(ctx) }) //nolint:errcheck // expires by itself
 }
 
 // newClaim makes a claim that nobody else has.
 func (s *session) newClaim(l *lock, owner string) *engine.Claim {
 	id := s.store.ID() + "." + strconv.FormatUint(s.seq.Add(1), 36)
-	if owner == "" {
+	switch {
+	case owner == "" && l.owned:
+		owner = NewOwner()
+	case owner == "":
 		owner = id
 	}
 	return &engine.Claim{

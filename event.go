@@ -1,0 +1,69 @@
+package pawl
+
+import (
+	"time"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// EventKind is what happened.
+type EventKind int
+
+// What [Options.Observe] is told.
+const (
+	// EventAttempt: a lock is wanted.
+	EventAttempt EventKind = iota + 1
+	// EventContended: it is held by others, and the wait begins.
+	EventContended
+	// EventGranted: it is held; Took is how long that took.
+	EventGranted
+	// EventRefused: it was not had; Took is how long it was tried, and Err why
+	// it was not.
+	EventRefused
+	// EventReleased: it was released; Took is how long it was held.
+	EventReleased
+	// EventLost: it was held and no longer is, without a release; Took is how
+	// long it was held, and Err why it is not.
+	EventLost
+	// EventRenewed: the client told the store that it lives, or could not, which is
+	// Err. Took is how long after its time, a third of the TTL after the last one that
+	// was heard; it is negative when a renewal comes early. It has no name.
+	EventRenewed
+)
+
+// String returns the kind in one word.
+func (k EventKind) String() string {
+	names := [...]string{"unknown", "attempt", "contended", "granted", "refused", "released", "lost", "renewed"}
+	if k < 1 || int(k) >= len(names) {
+		k = 0
+	}
+	return names[k]
+}
+
+// Event is something that happened to a lock, or to the session of a client.
+type Event struct {
+	Kind  EventKind
+	Name  string      // of the lock
+	Use   string      // "lock" or "semaphore"
+	Token fence.Token // of the grant, where there is one
+	Took  time.Duration
+	Err   error
+}
+
+func (c *Client) observe(e Event) {
+	if c.opts.Observe != nil {
+		c.opts.Observe(e)
+	}
+}
+
+// observe tells of a lock what began at start.
+func (l *lock) observe(kind EventKind, token fence.Token, start time.Time, err error) {
+	if l.client.opts.Observe == nil {
+		return
+	}
+	e := Event{Kind: kind, Name: l.name, Use: string(l.spec.Kind), Token: token, Err: err}
+	if !start.IsZero() {
+		e.Took = time.Since(start)
+	}
+	l.client.opts.Observe(e)
+}

@@ -1,0 +1,131 @@
+package pawl_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// recorder keeps what a client tells, in words.
+type recorder struct {
+	mu     sync.Mutex
+	told   []string
+	failed int
+	late   time.Duration
+}
+
+func (r *recorder) observe(e pawl.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.Kind == pawl.EventRenewed {
+		r.late = max(r.late, e.Took)
+		if e.Err != nil {
+			r.failed++
+		}
+		return
+	}
+	word := fmt.Sprintf("%v %s %s %v", e.Kind, e.Use, e.Name, e.Took)
+	for _, sentinel := range []error{pawl.ErrNotAcquired, pawl.ErrLost} {
+		if errors.Is(e.Err, sentinel) {
+			word += " " + sentinel.Error()
+		}
+	}
+	r.told = append(r.told, word)
+}
+
+func (r *recorder) want(t *testing.T, want ...string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.told, want) {
+		t.Errorf("told %q, want %q", r.told, want)
+	}
+	r.told = nil
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		var r recorder
+		c, store := newFaultyClient(t, eng, &pawl.Options{Observe: r.observe})
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		pass(time.Minute)
+		mustUnlock(t, lease)
+		mustUnlock(t, lease)
+		r.want(t, "attempt lock m 0s", "granted lock m 0s", "released lock m 1m0s")
+
+		held := mustLock(t, t.Context(), newClient(t, eng, nil).Semaphore("s", 1))
+		_, err := c.Semaphore("s", 1).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		r.want(t, "attempt semaphore s 0s", "refused semaphore s 0s not acquired")
+		waits := lockSoon(t.Context(), c.Semaphore("s", 1))
+		pass(2 * time.Second)
+		mustUnlock(t, held)
+		got := <-waits
+		noErr(t, got.err)
+		r.want(t, "attempt semaphore s 0s", "contended semaphore s 0s", "granted semaphore s 2s")
+
+		store.set(fails, verbRenew)
+		<-got.lease.Context().Done()
+		store.set(nil, verbRenew)
+		r.mu.Lock()
+		told, failed, late := r.told, r.failed, r.late
+		r.mu.Unlock()
+		if len(told) != 1 || told[0][:14] != "lost semaphore" || failed == 0 || late <= 0 {
+			t.Errorf("told %q, %d renewals failed, at most %v late", told, failed, late)
+		}
+		if s := pawl.EventKind(99).String() + pawl.EventLost.String(); s != "unknownlost" {
+			t.Error(s)
+		}
+	})
+}
+
+// TestLockDelay: what a client held that died is free a delay later than its
+// TTL, and what it released is free at once.
+func TestLockDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		const delay = 30 * time.Second
+		mortal, store := newFaultyClient(t, eng, &pawl.Options{TTL: 10 * time.Second, LockDelay: delay})
+		c := newClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), mortal.Mutex("m"))
+		next := lockSoon(t.Context(), c.Mutex("m"))
+		synctest.Wait()
+		start := time.Now()
+		mustUnlock(t, lease)
+		got := <-next
+		noErr(t, got.err)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("a release took %v", took)
+		}
+		mustUnlock(t, got.lease)
+
+		lease = mustLock(t, t.Context(), mortal.Mutex("m"))
+		next = lockSoon(t.Context(), c.Mutex("m"))
+		synctest.Wait()
+		start = time.Now()
+		store.set(fails, verbRenew)
+		<-lease.Context().Done()
+		if told := time.Since(start); told > 10*time.Second {
+			t.Errorf("told after %v", told)
+		}
+		store.set(nil, verbRenew)
+		got = <-next
+		noErr(t, got.err)
+		if took := time.Since(start); took < delay+5*time.Second || took > delay+11*time.Second {
+			t.Errorf("free after %v", took)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), mortal.Mutex("other"))) // with a new session
+		for _, bad := range []time.Duration{-1, time.Hour} {
+			_, err := pawl.New(t.Context(), eng, &pawl.Options{LockDelay: bad})
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+	})
+}
