@@ -113,6 +113,8 @@ type Session interface {
 
 	// Close ends the session in the store, and with it the claims it has
 	// left, and frees what it uses here even when the store cannot be reached.
+	// With a ctx that has ended it does only the latter: the store ends the
+	// session in its own time.
 	Close(ctx context.Context) error
 }
 

@@ -18,6 +18,7 @@ var sessionCases = []Case{
 	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder, nil},
 	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter, nil},
 	{"closing hands over at once", "a clean end costs the next one a TTL", closing, nil},
+	{"a farewell that was not said frees nothing", "what a dead client held is free before what it had under way has ended", noFarewell, nil},
 	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats, nil},
 }
 
@@ -148,6 +149,24 @@ func closing(t *testing.T, h *Harness) {
 	if _, err := a.Renew(a.ctx, nil); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("renewal of a closed session: %v", err)
 	}
+}
+
+func noFarewell(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("farewell", mutex))
+	if _, err := a.Renew(a.ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	died := time.Now()
+	a.stop()
+	dead, cancel := context.WithCancel(a.ctx)
+	cancel()
+	if err := a.Close(dead); err == nil {
+		t.Error("a farewell in a context that has ended was said")
+	}
+	b.tryFails(b.claim("farewell", mutex), false, engine.ErrBusy)
+	got := b.wait(b.claim("farewell", mutex))
+	h.inTime(t, "granted", died, getGrant(t, "waiter", got).at)
 }
 
 func heartbeats(t *testing.T, h *Harness) {

@@ -129,6 +129,9 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 }
 
 func (s *session) Close(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
