@@ -68,8 +68,9 @@ func (s latchState) data() []byte {
 
 // CountDown counts a party, once: a party that says it again, because it did
 // not hear the reply, counts no more. The names of parties follow the rules of
-// names and are told apart by 64 bits of their hash. After [ErrUnavailable] nobody
-// knows whether it was counted: say it again.
+// names and are told apart by 64 bits of their hash. [ErrUnavailable] says that the
+// store did not answer for a whole TTL: nobody knows whether it was counted, so say
+// it again.
 func (l *Latch) CountDown(ctx context.Context, party string) error {
 	if err := checkText("party", party); err != nil {
 		return l.value.failed("count down", err)

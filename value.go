@@ -116,24 +116,31 @@ func (v *Value) Update(ctx context.Context, fn func(Version) ([]byte, error)) (V
 }
 
 func (v *Value) tryUpdate(ctx context.Context, fn func(Version) ([]byte, error), tries int) (is Version, err error) {
-	pause := newBackoff(v.client.opts.TTL)
-	for try := range tries {
-		if try > 0 && !pause.sleep(ctx, v.client.life) {
-			break
-		}
-		if is, err = v.Get(ctx); err != nil {
+	pause, giveUp := newBackoff(v.client.opts.TTL), time.Now().Add(v.client.opts.TTL)
+	for {
+		is, err = v.updateOnce(ctx, fn)
+		switch {
+		case errors.Is(err, ErrConflict):
+			tries--
+		case v.again && errors.Is(err, ErrUnavailable) && time.Now().Before(giveUp):
+		default:
 			return is, err
 		}
-		data, refused := fn(is)
-		if refused != nil {
-			return is, refused
-		}
-		is, err = v.Put(ctx, data, is.Number)
-		if !errors.Is(err, ErrConflict) && !(v.again && errors.Is(err, ErrUnavailable)) {
+		if tries == 0 || !pause.sleep(ctx, v.client.life) {
 			return is, err
 		}
 	}
-	return is, err
+}
+
+func (v *Value) updateOnce(ctx context.Context, fn func(Version) ([]byte, error)) (is Version, err error) {
+	if is, err = v.Get(ctx); err != nil {
+		return is, err
+	}
+	data, refused := fn(is)
+	if refused != nil {
+		return is, refused
+	}
+	return v.Put(ctx, data, is.Number)
 }
 
 // Watch yields the value as it is, and then whatever it becomes. Of changes that

@@ -107,6 +107,29 @@ func (t *trouble) Open(ctx context.Context, opts engine.SessionOptions) (s engin
 	return &troubled{s, t}, nil
 }
 
+func (t *trouble) Show(ctx context.Context, name string) (r engine.Resource, err error) {
+	err = t.meet(ctx, func(ctx context.Context) (err error) { r, err = t.Engine.Show(ctx, name); return err })
+	return r, err
+}
+
+func (t *trouble) Get(ctx context.Context, key string) (v engine.Value, err error) {
+	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.Get(ctx, key); return err })
+	return v, err
+}
+
+func (t *trouble) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+	err = t.meet(ctx, func(ctx context.Context) (err error) {
+		written, err = t.Engine.Put(ctx, key, data, version)
+		return err
+	})
+	return written, err
+}
+
+func (t *trouble) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
+	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.Watch(ctx, key, version); return err })
+	return v, err
+}
+
 type troubled struct {
 	engine.Session
 	t *trouble
