@@ -229,6 +229,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 		}
 		grant, err := s.await(ctx, c, p)
+		if errors.Is(err, zk.ErrConnectionClosed) && s.link.settled(ctx) { // it only looked
+			continue
+		}
 		if err != nil || grant.Held() {
 			return grant, err
 		}
