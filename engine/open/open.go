@@ -20,6 +20,8 @@
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one
 //     server for several fleets apart.
+//   - wait is how many replicas of a Redis master have to know a grant before it
+//     is believed in, and what else changes there.
 //   - password-env and password-file name an environment variable or a file that
 //     has the password, read when the store is opened, instead of the URL; the
 //     end of the file's line is not a part of it.
@@ -76,7 +78,10 @@ const (
 	databaseForm = "user[:password]@host[:port]/database"
 )
 
-var sentinelParams = []string{"prefix", "sentinel-user", "sentinel-password-env", "sentinel-password-file"}
+var (
+	redisParams    = []string{"prefix", "wait"}
+	sentinelParams = append(slices.Clone(redisParams), "sentinel-user", "sentinel-password-env", "sentinel-password-file")
+)
 
 var (
 	postgresParams = slices.Concat([]string{"mode", "schema", "unlogged", "pooled", "listen"}, optionalTLS)
@@ -86,8 +91,8 @@ var (
 var schemes = map[string]scheme{
 	"memory":         {"memory:", nil, false, openMemory},
 	"sqlite":         {"sqlite:PATH", nil, false, openSQLite},
-	"redis":          {"redis://" + redisForm, []string{"prefix"}, true, openRedis},
-	"rediss":         {"rediss://" + redisForm, slices.Concat([]string{"prefix"}, tlsParams), true, openRedis},
+	"redis":          {"redis://" + redisForm, redisParams, true, openRedis},
+	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, openRedis},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},

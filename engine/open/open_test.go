@@ -76,6 +76,8 @@ func TestOpen_wrong_URL(t *testing.T) {
 		"redis://u:s3cret@h/-1":       `the database "-1" is not a number from 0`,
 		"redis://u:s3cret@h?a=s3cret": `unknown parameter "a": allowed is prefix`,
 		"redis://h?prefix=a&prefix=b": `parameter "prefix" is given twice`,
+		"redis://h?wait=one":          "wait is the number of replicas",
+		"redis://h?wait=-1":           "wait is the number of replicas",
 		"redis://h?a;b":               "its parameters cannot be read",
 		"redis://u:s3cret@h#x":        "write %23",
 		"redis://u:s3cret@::1":        `"::1" is no host with a port`,

@@ -1,6 +1,7 @@
 package open
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,6 +103,10 @@ var redisModes = map[string]string{
 
 // connectRedis expects a server of the mode.
 func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, mode string) (engine.Engine, error) {
+	replicas, err := strconv.Atoi(cmp.Or(u.Query().Get("wait"), "0"))
+	if err != nil || replicas < 0 {
+		return nil, wrong("wait is the number of replicas that have to know a grant")
+	}
 	client, err := within(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
 		if option.TLSConfig != nil {
@@ -116,7 +121,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		client.Close()
 		return nil, wrong("there is %s", redisModes[is])
 	}
-	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix")})
+	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix"), Wait: replicas})
 	return opened{eng, func() error { client.Close(); return nil }}, nil
 }
 

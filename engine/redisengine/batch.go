@@ -22,7 +22,7 @@ const (
 	maxSteps  = 32 // in one request, for nobody else is served meanwhile
 )
 
-// step is an Enter or a Leave on its way.
+// step is an Enter, a Leave or a look on its way.
 type step struct {
 	script *script
 	keys   []string // as the script wants them
@@ -32,27 +32,33 @@ type step struct {
 
 type reply struct {
 	rueidis.RedisMessage
-	err error
+	err   error
+	short error // too few replicas know it
+}
+
+func replied(result rueidis.RedisResult, short error) reply {
+	m, err := result.ToMessage()
+	return reply{m, err, short}
 }
 
 // step runs the script of one step, alone or with others.
-func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) (rueidis.RedisMessage, error) {
+func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) reply {
 	b := &s.batch
 	b.mu.Lock()
 	if b.flying < maxFlying {
 		b.flying++
 		b.mu.Unlock()
 		defer s.landed()
-		return s.engine.eval(ctx, sc, keys, args[:]...).ToMessage()
+		return replied(s.engine.eval(ctx, sc, keys, args[:]...))
 	}
 	st := &step{sc, keys, args, make(chan reply, 1)}
 	b.waiting = append(b.waiting, st)
 	b.mu.Unlock()
 	select {
 	case r := <-st.done:
-		return r.RedisMessage, r.err
+		return r
 	case <-ctx.Done():
-		return rueidis.RedisMessage{}, context.Cause(ctx)
+		return reply{err: context.Cause(ctx)}
 	}
 }
 
@@ -82,26 +88,22 @@ func (s *session) fly(steps []*step) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL)
 	defer cancel()
 	if len(steps) == 1 {
-		m, err := s.engine.eval(ctx, steps[0].script, steps[0].keys, steps[0].args[:]...).ToMessage()
-		steps[0].done <- reply{m, err}
+		steps[0].done <- replied(s.engine.eval(ctx, steps[0].script, steps[0].keys, steps[0].args[:]...))
 		return
 	}
 	keys := append(make([]string, 0, 3+3*len(steps)), s.engine.sessions, s.engine.grace, s.key)
 	args := make([]string, 0, 5*len(steps))
 	for _, st := range steps {
-		what := "e"
-		if st.script == s.engine.leave {
-			what = "l"
-		}
 		keys = append(keys, st.keys[:3]...)
-		args = append(append(args, what), st.args[:]...)
+		args = append(append(args, st.script.letter), st.args[:]...)
 	}
-	replies, err := s.engine.eval(ctx, s.engine.many, keys, args...).ToArray()
+	result, short := s.engine.eval(ctx, s.engine.many, keys, args...)
+	replies, err := result.ToArray()
 	for i, st := range steps {
 		if err != nil {
 			st.done <- reply{err: err}
 			continue
 		}
-		st.done <- reply{replies[i], replies[i].Error()}
+		st.done <- reply{replies[i], replies[i].Error(), short}
 	}
 }

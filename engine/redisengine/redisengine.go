@@ -26,6 +26,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // what EVALSHA calls a script
 	_ "embed"
@@ -44,10 +45,24 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
+// # Replicas
+//
+// A replica that is promoted may not know the last grants. With [Options.Wait]
+// nobody gets a grant that fewer replicas know: it is given back, and the error
+// says how many did. The same holds for renewals, so that who is left alone with
+// a master that lost its replicas stops believing; for releases, which else could
+// come undone; and for versioned values. A failover then keeps a grant if it
+// promotes one of the replicas that know it.
+
 // Options change where things are kept. The zero value is the default.
 type Options struct {
 	// Prefix begins every key and channel. Default "pawl:".
 	Prefix string
+
+	// Wait is how many replicas have to know a grant before anybody believes
+	// in it. Each step then takes the time of a replica as well, and fails when
+	// fewer answer within a second or a third of the TTL. Default 0.
+	Wait int
 }
 
 // Engine is a Redis server. Create it with [New].
@@ -56,9 +71,9 @@ type Engine struct {
 	prefix          string // of every key and channel; the next two are keys
 	sessions, grace string
 	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
+	wait            int64        // replicas
 
 	enter, leave, many, poll, show, put *script
-	session                             *rueidis.Lua
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -66,35 +81,41 @@ var _ engine.Engine = (*Engine)(nil)
 // New returns the engine of a client, which stays the caller's. Each session
 // takes one connection of it for its inbox. Nil opts are the defaults.
 func New(client rueidis.Client, opts *Options) *Engine {
-	e := &Engine{client: client, prefix: "pawl:", session: rueidis.NewLuaScript(sessionLua)}
-	if opts != nil && opts.Prefix != "" {
-		e.prefix = opts.Prefix
+	e := &Engine{client: client, prefix: "pawl:"}
+	if opts != nil {
+		e.prefix = cmp.Or(opts.Prefix, e.prefix)
+		e.wait = int64(opts.Wait)
 	}
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
-	e.enter, e.leave, e.poll = e.script(enterLua), e.script(leaveLua), e.script(pollLua)
-	e.show, e.put = e.script(showLua), e.script(putLua)
-	e.many = e.script(strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua).Replace(manyLua))
+	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
+	e.show, e.put = e.script("", showLua), e.script("", putLua)
+	e.many = e.script("", strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua))
 	return e
 }
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
-	return engine.Caps{
+	caps := engine.Caps{
 		Name: "redis", Token: engine.TokenClock, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: true,
 		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
 		MinTTL: 100 * time.Millisecond,
 	}
+	if e.wait > 0 { // to the master, and from there to the replicas
+		caps.Failover, caps.EnterTrip, caps.LeaveTrip = engine.FailoverAcked, 2, 2
+	}
+	return caps
 }
 
-// script is a script and the name by which the server knows it.
-type script struct{ text, sha string }
+// script is a script and the name by which the server knows it. Its letter is how
+// a batch calls it.
+type script struct{ text, sha, letter string }
 
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
-func (e *Engine) script(text string) *script {
+func (e *Engine) script(letter, text string) *script {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
-	return &script{text, hex.EncodeToString(sum[:])}
+	return &script{text, hex.EncodeToString(sum[:]), letter}
 }
 
 var (
@@ -116,35 +137,48 @@ var (
 	putLua string
 )
 
-// eval runs a script. A server that does not know it may have been restarted:
-// the boot mark is looked at before the script is loaded, so nothing is
-// granted by a server whose loss nobody has noticed.
-func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) rueidis.RedisResult {
-	for first := true; ; first = false {
-		b := e.client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...)
-		result := e.client.Do(ctx, b.Build())
-		if err, ok := rueidis.IsRedisErr(result.Error()); !first || !ok || !err.IsNoScript() {
-			return result
-		}
-		if err := e.checkBoot(ctx); err.Error() != nil {
-			return err
-		}
-		for _, load := range []*script{e.enter, e.leave, e.many, e.poll, e.show, e.put} {
-			if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
-				return err
-			}
+// eval runs a script. A server that does not know one that gives something out may
+// have been restarted: the boot mark is looked at before such scripts are loaded,
+// so nothing is granted by a server whose loss nobody has noticed. Short is as of
+// acked.
+func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result rueidis.RedisResult, short error) {
+	wait := e.wait
+	if s == e.show {
+		wait = 0
+	}
+	result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
+	if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsNoScript() {
+		return result, short
+	}
+	if s == e.show || s == e.put {
+		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
+	}
+	if err := e.checkBoot(ctx); err.Error() != nil {
+		return err, nil
+	}
+	for _, load := range []*script{e.enter, e.leave, e.many, e.poll} {
+		if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
+			return err, nil
 		}
 	}
+	return e.acked(ctx, e.evalsha(s, keys, args...), wait)
 }
 
+func (e *Engine) evalsha(s *script, keys []string, args ...string) rueidis.Completed {
+	return e.client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+// checkBoot looks at the boot mark. The session that it is asked for is nobody's.
 func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
-	return e.sessionStep(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check")
+	result, _ := e.sessionStep(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check", 0)
+	return result
 }
 
-func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string) rueidis.RedisResult {
-	return e.session.Exec(ctx, e.client,
-		[]string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + id},
-		[]string{id, strconv.FormatInt(ttl.Milliseconds(), 10), what})
+// sessionStep runs the one script that does not need to be loaded.
+func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string, wait int64) (rueidis.RedisResult, error) {
+	return e.acked(ctx, e.client.B().Eval().Script(sessionLua).Numkeys(4).
+		Key(e.sessions, e.prefix+"boot", e.grace, e.prefix+"session:"+id).
+		Arg(id, strconv.FormatInt(ttl.Milliseconds(), 10), what).Build(), wait)
 }
 
 // keys returns the keys of a resource, as the scripts want them, and one more
@@ -206,7 +240,8 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	reply, err := e.eval(ctx, e.show, e.keys(name, "")).ToArray()
+	result, _ := e.eval(ctx, e.show, e.keys(name, ""))
+	reply, err := result.ToArray()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}

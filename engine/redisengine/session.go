@@ -67,7 +67,8 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		s.end()
 		return nil, failed(ctx, "open session", err)
 	}
-	if err := e.sessionStep(ctx, s.id, opts.TTL, "open").Error(); err != nil {
+	result, short := e.sessionStep(ctx, s.id, opts.TTL, "open", e.wait)
+	if err := cmp.Or(result.Error(), short); err != nil {
 		s.end()
 		in.close()
 		return nil, failed(ctx, "open session", err)
@@ -147,9 +148,9 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.entering.Add(1)
 		defer s.entered()
 	}
-	reply, err := s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c), wish, s.keep, form(c)})
-	if err != nil {
-		return engine.Grant{}, failed(ctx, "enter", err)
+	reply := s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c), wish, s.keep, form(c)})
+	if reply.err != nil {
+		return engine.Grant{}, failed(ctx, "enter", reply.err)
 	}
 	if reply.IsArray() {
 		s.await(c).look = s.look(reply.ToArray())
@@ -169,8 +170,19 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	case code < 0:
 		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
 	default:
-		return engine.Grant{Token: fence.Token(code)}, nil
+		return s.granted(ctx, c, fence.Token(code), reply.short)
 	}
+}
+
+// granted gives back at once what too few replicas know. If that fails the caller
+// does it, as whenever the outcome is unknown.
+func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Token, short error) (engine.Grant, error) {
+	if short == nil {
+		return engine.Grant{Token: token}, nil
+	}
+	e := s.engine
+	e.client.Do(ctx, e.evalsha(e.leave, e.keys(c.Resource, ""), c.ID+us, us+s.id+us, s.keep, s.forget(c.ID)))
+	return engine.Grant{}, failed(ctx, "grant given back", short)
 }
 
 // form is the form that a resource may have whose claims are like this one.
@@ -238,7 +250,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	for {
 		select {
 		case token := <-w.news:
-			if token != 0 {
+			if token != 0 && s.engine.wait <= 0 {
 				s.forget(c.ID)
 				return engine.Grant{Token: token}, nil
 			}
@@ -256,12 +268,20 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 
 // poll reads what became of a claim. A deadline of its own lets the client
 // keep its fast path, which a context that can only be cancelled ends.
+//
+// Replicas acknowledge what was written over one connection; but a grant that was
+// handed over was written by who left. So a claim that has to be known there
+// writes something when it looks: that is behind its grant, and on the same server.
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
-	reply, err := s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep, s.record(c)).ToMessage()
-	if err != nil {
-		return engine.Grant{}, failed(ctx, "await", err)
+	write := "0"
+	if s.engine.wait > 0 {
+		write = "1"
+	}
+	reply := s.step(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, w.record, write})
+	if reply.err != nil {
+		return engine.Grant{}, failed(ctx, "await", reply.err)
 	}
 	if reply.IsArray() {
 		w.look = s.look(reply.ToArray())
@@ -272,7 +292,10 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	if err == nil && token < 0 {
 		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 	}
-	return engine.Grant{Token: fence.Token(token)}, failed(ctx, "await", err)
+	if err != nil {
+		return engine.Grant{}, failed(ctx, "await", err)
+	}
+	return s.granted(ctx, c, fence.Token(token), reply.short)
 }
 
 // look is until when a waiter believes that no message was lost: until the
@@ -289,11 +312,9 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	reply, err := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.id + us, s.keep, s.forget(claim)})
-	if err != nil {
-		return failed(ctx, "leave", err)
-	}
+	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.id + us, s.keep, s.forget(claim)})
 	left, err := reply.AsInt64()
+	err = cmp.Or(reply.err, err, reply.short)
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -302,22 +323,22 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 
 // Renew implements [engine.Session].
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	alive, err := s.engine.sessionStep(ctx, s.id, s.opts.TTL, "renew").AsInt64()
-	if err != nil {
-		return nil, failed(ctx, "renew session", err)
-	}
-	if alive == 0 {
+	result, short := s.engine.sessionStep(ctx, s.id, s.opts.TTL, "renew", s.engine.wait)
+	alive, err := result.AsInt64()
+	if err == nil && alive == 0 {
 		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	}
+	if err = cmp.Or(err, short); err != nil {
+		return nil, failed(ctx, "renew session", err)
 	}
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.client.B().Evalsha().Sha1(s.engine.poll.sha).Numkeys(5).Key(s.engine.keys(c.Resource, "")...).
-			Arg(c.ID, s.keep, "").Build()
+		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep, "", "0")
 	}
 	var gone []*engine.Claim
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
 		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
-			result = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep, "")
+			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep, "", "0")
 		}
 		token, err := result.AsInt64()
 		if err != nil {

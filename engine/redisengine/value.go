@@ -35,11 +35,12 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	if data == nil {
 		remove = "1"
 	}
-	reply, err := e.eval(ctx, e.put, []string{e.valueKey(key)},
-		strconv.FormatUint(version, 10), rueidis.BinaryString(data), remove, e.valueChannel(key)).ToAny()
+	result, short := e.eval(ctx, e.put, []string{e.valueKey(key)},
+		strconv.FormatUint(version, 10), rueidis.BinaryString(data), remove, e.valueChannel(key))
+	reply, err := result.ToAny()
 	switch is := reply.(type) {
 	case int64:
-		return uint64(is), nil
+		return uint64(is), engine.Unavailable("put", short)
 	case []any:
 		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
 	}

@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,7 +12,7 @@ import (
 )
 
 // RedisReplica starts a replica of the master at addr, and waits until it
-// follows.
+// follows and the master counts on it.
 func RedisReplica(t testing.TB, master string, args ...string) *Server {
 	t.Helper()
 	host, port, err := net.SplitHostPort(master)
@@ -20,7 +21,19 @@ func RedisReplica(t testing.TB, master string, args ...string) *Server {
 	}
 	k := redisKind
 	k.ready = func(addr string) error { return redisSays(addr, "INFO replication", "master_link_status:up") }
-	return start(t, k, append([]string{"--replicaof", host, port}, args...))
+	s := start(t, k, append([]string{"--replicaof", host, port}, args...))
+	_, port, _ = net.SplitHostPort(s.Addr)
+	until(t, "it has acknowledged something", func() error {
+		is := "port=" + port + ",state=online,offset="
+		if err := redisSays(master, "INFO replication", is); err != nil {
+			return err
+		}
+		if redisSays(master, "INFO replication", is+"0,") == nil {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	return s
 }
 
 // Sentinels is a master of Redis with a replica, and three Sentinels that make

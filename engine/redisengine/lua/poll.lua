@@ -1,10 +1,11 @@
 -- KEYS: as in queue.lua. ARGV: 1 id, 2 keep in ms, 3 the claim as it waits, if it
--- does.
+-- does, 4 whether to write something in any case (1 or 0).
 -- Returns the token of a claim; {ms} when it waits and should look again after
 -- so long; -1 when there is no such claim. It also keeps the keys from expiring.
 local head = redis.call('GET', KEYS[1])
 if not head then return -1 end
 local keep = tonumber(ARGV[2])
+if ARGV[4] == '1' then redis.call('PEXPIRE', KEYS[1], keep) end
 --QUEUE--
 local form = string.sub(head, 1, 1)
 if form ~= 'F' then
