@@ -1,14 +1,20 @@
-// Package fence holds the fencing token: the number by which a protected
-// resource recognises a holder that is too late.
+// Package fence holds the fencing token, the number by which a protected
+// resource recognises a holder that is too late, and what guards agree on.
 //
 // A lock service cannot stop a frozen client from writing after its lease
 // ended. The resource can: it remembers the largest token it has seen and
 // refuses a smaller one. See Kleppmann, "How to do distributed locking"
 // (2016), and the sequencer of Burrows, "The Chubby lock service" (OSDI 2006),
 // section 2.4.
+//
+// [Guard] is what compares them. [Memory] is one for what a single process
+// writes; packages sqlfence, redisfence, etcdfence and httpfence have others.
 package fence
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Token is the fencing token of one grant. For one resource a later grant has
 // a larger token, also after release, crash and restart, to the strength that
@@ -18,6 +24,19 @@ type Token uint64
 
 // String returns the token as a decimal number.
 func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
+
+// MaxToken is the largest token: 2^53 - 1. A guard that took a larger one, sent
+// by mistake, would refuse every holder after it.
+const MaxToken Token = 1<<53 - 1
+
+// Validate returns an error that matches [ErrInvalid] unless the token is 1 to
+// [MaxToken].
+func (t Token) Validate() error {
+	if t == 0 || t > MaxToken {
+		return fmt.Errorf("%w fencing token %d: it has to be 1 to 2^53-1", ErrInvalid, t)
+	}
+	return nil
+}
 
 // ParseToken reads what [Token.String] wrote, as found in the PAWL_TOKEN
 // variable of a command that `pawl run` started.

@@ -1,0 +1,85 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
+
+var (
+	// ErrStale says that a token is older than the newest one that the
+	// protected resource has seen: who sent it no longer holds the lock. The
+	// same token will never be accepted again.
+	ErrStale = errors.New("stale fencing token")
+
+	// ErrInvalid says that a token or the name of a resource is none: nothing
+	// was compared.
+	ErrInvalid = errors.New("invalid")
+)
+
+// Guard is what stands at a protected resource: it remembers the newest token
+// and refuses older ones. All guards agree on this:
+//
+//   - The first token of a resource passes, whichever it is. So the first one
+//     after the guard's memory was lost passes too, although it may be old.
+//   - An equal token passes: it is the same holder, who writes again or repeats
+//     a write whose reply was lost.
+//   - Passing is remembered even if the write that follows fails.
+//   - No clock is involved.
+//   - Tokens of different locks cannot be compared, so one resource is protected
+//     by one lock. Nor can those of readers, or of holders of permits, who hold
+//     beside one another.
+//
+// A guard protects only if the check and the write are one atomic step at the
+// resource. Check alone is not: between it and the write that follows, a newer
+// holder may check and write, and then the older write lands last. Each guard
+// says how its check and a write become one step.
+type Guard interface {
+	// Check lets the token pass if no newer one has passed for the resource,
+	// and remembers it, else it returns an error that matches [ErrStale].
+	// Names and tokens that [Validate] refuses are not looked up.
+	Check(ctx context.Context, resource string, token Token) error
+}
+
+// Validate returns an error that matches [ErrInvalid] unless resource is 1 to
+// 512 bytes of UTF-8 without control characters, as every name in pawl, and the
+// token is one. It is for those who write a guard.
+func Validate(resource string, token Token) error {
+	if resource == "" || len(resource) > 512 || !utf8.ValidString(resource) || hasControl(resource) {
+		return fmt.Errorf("%w name of a protected resource %.80q: it has to be 1 to 512 bytes of UTF-8 without control characters", ErrInvalid, resource)
+	}
+	return token.Validate()
+}
+
+func hasControl(s string) bool {
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// Stale returns the error for a token that is refused. It is for those who
+// write a guard.
+func Stale(resource string, token Token) error {
+	return fmt.Errorf("%w: %q has seen a newer one than %d", ErrStale, resource, token)
+}
+
+type tokenKey struct{}
+
+// WithToken returns a context that carries a token, for code that writes to a
+// protected resource further down, such as the transport of package httpfence:
+//
+//	ctx := fence.WithToken(lease.Context(), lease.Token())
+func WithToken(ctx context.Context, token Token) context.Context {
+	return context.WithValue(ctx, tokenKey{}, token)
+}
+
+// FromContext returns the token that [WithToken] put into ctx, if there is one.
+func FromContext(ctx context.Context) (Token, bool) {
+	token, ok := ctx.Value(tokenKey{}).(Token)
+	return token, ok
+}

@@ -1,0 +1,135 @@
+package sqlfence
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Marks is a table that has the newest token of each protected resource. It is
+// a description and safe for concurrent use.
+//
+//	tx, err := db.BeginTx(ctx, nil)
+//	if err != nil { ... }
+//	defer tx.Rollback()
+//	if err := marks.Check(ctx, tx, "account/7", lease.Token()); err != nil {
+//		return err // fence.ErrStale: another holds the lock by now
+//	}
+//	... // write whatever the lock protects, in tx
+//	return tx.Commit()
+//
+// A row stays for each resource: delete one only when no holder can be left that
+// is older.
+type Marks struct {
+	// Dialect of the database. It has to be given.
+	Dialect Dialect
+	// Table is the name of the table, with its schema if it is not in the usual
+	// one. Default "pawl_fences".
+	Table string
+}
+
+func (m Marks) table() string {
+	if m.Table == "" {
+		return "pawl_fences"
+	}
+	return m.Table
+}
+
+// Schema returns the statement that creates the table if it is missing, for
+// your migrations.
+func (m Marks) Schema() (string, error) {
+	// Names are compared by the byte: a collation may take two for one.
+	resource, end := "text COLLATE \"C\"", ""
+	switch m.Dialect {
+	case MySQL:
+		resource, end = "varbinary(512)", " ENGINE=InnoDB"
+	case SQLite:
+		resource, end = "TEXT", " STRICT, WITHOUT ROWID"
+	}
+	integer := "bigint"
+	if m.Dialect == SQLite {
+		integer = "INTEGER"
+	}
+	query, _, err := newStatement(m.Dialect).add("CREATE TABLE IF NOT EXISTS ").table(m.table()).
+		add(" (resource ", resource, " NOT NULL PRIMARY KEY, token ", integer, " NOT NULL)", end).build()
+	return query, err
+}
+
+// Create creates the table if it is missing.
+func (m Marks) Create(ctx context.Context, db DB) error {
+	query, err := m.Schema()
+	if err == nil {
+		_, err = db.ExecContext(ctx, query)
+	}
+	if err != nil {
+		return fmt.Errorf("create %s: %w", m.table(), err)
+	}
+	return nil
+}
+
+// Check lets the token pass if no newer one has passed for the resource, and
+// remembers it, else it returns an error that matches [fence.ErrStale]. Called
+// with a transaction, it holds the mark until that ends, and what the
+// transaction writes is protected; so call it before anything that costs.
+// Called with a *sql.DB it is a step of its own, which protects nothing that
+// comes after it.
+func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.Token) error {
+	s, err := m.statement(resource, token)
+	if err != nil {
+		return err
+	}
+	rows, mark, err := s.run(ctx, db)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check token in %s: %w", m.table(), err)
+	case m.Dialect == MySQL && mark > int64(token), m.Dialect != MySQL && rows == 0: //nolint:gosec // below 2^53
+		return fence.Stale(resource, token)
+	}
+	return nil
+}
+
+// Statement returns what Check runs, for a client of PostgreSQL or SQLite that
+// is not database/sql, such as pgx: the token has passed if one row was
+// affected, and is stale if none was. On MySQL the affected rows do not say it:
+// use Check.
+func (m Marks) Statement(resource string, token fence.Token) (query string, args []any, err error) {
+	s, err := m.statement(resource, token)
+	if err != nil {
+		return "", nil, err
+	}
+	return s.build()
+}
+
+// statement writes the mark. MySQL counts a row that is there already and stays
+// as it is as 0, 1 or 2 affected ones, by the settings of the connection; so it
+// tells the mark through LAST_INSERT_ID instead, which is 0 for a new row.
+func (m Marks) statement(resource string, token fence.Token) (*statement, error) {
+	if err := fence.Validate(resource, token); err != nil {
+		return nil, err
+	}
+	number := int64(token) //nolint:gosec // below 2^53
+	s := newStatement(m.Dialect).add("INSERT INTO ").table(m.table()).
+		add(" (resource, token) VALUES (").value(resource).add(", ").value(number).add(")")
+	if m.Dialect == MySQL {
+		s.add(" ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ").value(number).add("))")
+	} else {
+		s.add(" ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE ").
+			table(m.table()).add(".token <= excluded.token")
+	}
+	return s, s.err
+}
+
+// Guard returns the marks as a [fence.Guard] that checks in a step of its own,
+// for what takes one, as package httpfence does. What then writes to the same
+// database should call Check again, in its transaction: that is what protects.
+func (m Marks) Guard(db DB) fence.Guard { return guard{m, db} }
+
+type guard struct {
+	marks Marks
+	db    DB
+}
+
+func (g guard) Check(ctx context.Context, resource string, token fence.Token) error {
+	return g.marks.Check(ctx, g.db, resource, token)
+}

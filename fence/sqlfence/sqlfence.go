@@ -1,0 +1,164 @@
+// Package sqlfence makes fencing tokens count in a SQL database: PostgreSQL,
+// MySQL, MariaDB or SQLite, through database/sql.
+//
+// [Marks] is for whatever a transaction writes: one row for each protected
+// resource remembers the newest token. [Table] is for the rows of a table of
+// your own, which has a column for the token, or one for a version if nobody
+// locks and the first to write wins. Each is one statement, so one round trip.
+//
+// # What it protects
+//
+// The check and the write are one step because they are one transaction: Check
+// first, in the transaction that writes, and the row of the mark stays locked
+// until that ends. Who comes with another token waits, and is then compared
+// with what was committed. A rollback takes the mark back together with the
+// writes. With [Table], check and write are even one statement. It does not
+// matter which isolation level is used; from REPEATABLE READ on, PostgreSQL may
+// answer with a serialization failure (40001) instead, and MySQL with a deadlock
+// at any level: then nothing was written, and the transaction is to be repeated.
+//
+// # What it does not protect
+//
+//   - Writes that do not ask. All who write to the resource have to.
+//   - What is outside of the transaction: a mail, a file, another database; and
+//     Check without a transaction, which is a step of its own.
+//   - Anything, after the marks were lost: of a row that was deleted, of a
+//     database that was restored from a backup or failed over to a replica that
+//     lags behind, the first token passes, whichever it is.
+//   - Two locks for one resource: their tokens cannot be compared.
+//
+// Equal tokens pass: it is the same holder, who may write again and again.
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+const (
+	// PostgreSQL is 9.5 or later, or what speaks its SQL.
+	PostgreSQL Dialect = 1 + iota
+	// MySQL is MySQL 5.7 or MariaDB 10.2, or later.
+	MySQL
+	// SQLite is 3.37 or later.
+	SQLite
+)
+
+// DB is a *sql.DB, *sql.Tx or *sql.Conn.
+type DB interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Columns are names of columns and their values. Values are sent as parameters.
+type Columns map[string]any
+
+// ErrName says that a table or column has a name that this package does not put
+// into a statement: names have 1 to 63 ASCII letters, digits and underscores,
+// and do not begin with a digit; that of a table may have a schema and a dot
+// before it. They are quoted, so keywords are well, and on PostgreSQL upper case
+// is not lower case.
+var ErrName = errors.New("sqlfence: bad name")
+
+// names are those that mean one thing in every encoding of a connection.
+var names = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// statement is SQL in the making.
+type statement struct {
+	dialect Dialect
+	text    strings.Builder
+	args    []any
+	err     error
+}
+
+func newStatement(d Dialect) *statement {
+	s := &statement{dialect: d}
+	if d < PostgreSQL || d > SQLite {
+		s.err = fmt.Errorf("sqlfence: Dialect is %d: it has to be PostgreSQL, MySQL or SQLite", d)
+	}
+	return s
+}
+
+// add appends pieces of SQL.
+func (s *statement) add(pieces ...string) *statement {
+	for _, piece := range pieces {
+		s.text.WriteString(piece)
+	}
+	return s
+}
+
+// table appends a quoted name that may have a schema.
+func (s *statement) table(name string) *statement {
+	if schema, table, found := strings.Cut(name, "."); found {
+		return s.name(schema).add(".").name(table)
+	}
+	return s.name(name)
+}
+
+func (s *statement) name(name string) *statement {
+	if !names.MatchString(name) && s.err == nil {
+		s.err = fmt.Errorf("%w: %.80q", ErrName, name)
+	}
+	if s.dialect == MySQL {
+		return s.add("`", name, "`")
+	}
+	return s.add(`"`, name, `"`)
+}
+
+// value appends the placeholder of a parameter.
+func (s *statement) value(v any) *statement {
+	s.args = append(s.args, v)
+	if s.dialect == PostgreSQL {
+		return s.add("$", strconv.Itoa(len(s.args)))
+	}
+	return s.add("?")
+}
+
+// columns appends "name = value" for each, in one order always, so that the
+// database can keep the statement prepared.
+func (s *statement) columns(c Columns, between string) *statement {
+	for i, name := range slices.Sorted(maps.Keys(c)) {
+		if i > 0 {
+			s.add(between)
+		}
+		s.name(name).add(" = ").value(c[name])
+	}
+	return s
+}
+
+func (s *statement) build() (string, []any, error) {
+	if s.err != nil {
+		return "", nil, s.err
+	}
+	return s.text.String(), s.args, nil
+}
+
+// run executes the statement and returns how many rows were affected and, on
+// MySQL, what the statement set LAST_INSERT_ID to, or 0.
+func (s *statement) run(ctx context.Context, db DB) (rows, id int64, err error) {
+	query, args, err := s.build()
+	if err != nil {
+		return 0, 0, err
+	}
+	result, err := db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.dialect == MySQL {
+		if id, err = result.LastInsertId(); err != nil {
+			return 0, 0, err
+		}
+	}
+	rows, err = result.RowsAffected()
+	return rows, id, err
+}

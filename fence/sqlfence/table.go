@@ -1,0 +1,169 @@
+package sqlfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// ErrConflict says that a row is no longer at the version that was read:
+// somebody wrote it meanwhile. Read it again, decide again, write again.
+var ErrConflict = errors.New("the row was changed meanwhile")
+
+// Table is a table of your own whose rows are written under guard, each by one
+// UPDATE. It is a description and safe for concurrent use.
+//
+// A row that is not there cannot be guarded: insert it first, or use [Marks].
+// Nor can one that was deleted and inserted again. What an UPDATE cannot say as
+// "column = value" is written in a transaction after Check of [Marks].
+type Table struct {
+	// Dialect of the database. It has to be given.
+	Dialect Dialect
+	// Name of the table, with its schema if it is not in the usual one. It has
+	// to be given.
+	Name string
+	// Token is the column that has the newest token of the row, a bigint NOT
+	// NULL DEFAULT 0: a row where it is NULL refuses every token. Default "fence".
+	Token string
+	// Version is the column that counts the writes of the row, a bigint NOT
+	// NULL. Default "version".
+	Version string
+}
+
+func (t Table) token() string {
+	if t.Token == "" {
+		return "fence"
+	}
+	return t.Token
+}
+
+func (t Table) version() string {
+	if t.Version == "" {
+		return "version"
+	}
+	return t.Version
+}
+
+// UpdateIfNotOlder sets columns of a row, and its token, if no newer token has
+// written it, in one statement. Key are the columns that name one row, as those
+// of its primary key; set may be empty. Its error matches [fence.ErrStale] when
+// the token is refused, and sql.ErrNoRows when there is no such row.
+func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key, set Columns, token fence.Token) error {
+	s, err := t.ifNotOlder(key, set, token)
+	if err != nil {
+		return err
+	}
+	rows, seen, err := s.run(ctx, db)
+	if written := rows == 1 || rows == 0 && seen != 0; err == nil && !written {
+		err = t.refused(ctx, db, key, rows, fence.Stale(t.Name, token))
+	}
+	return t.failed(err)
+}
+
+// UpdateIfVersion sets columns of a row, and counts its version up, if it still
+// is at this version, in one statement, and returns the new version. Key are
+// the columns that name one row. Its error matches [ErrConflict] when the
+// version is another, and sql.ErrNoRows when there is no such row. This is
+// the optimistic lock: it needs no lock and no token, and the first to write
+// wins. An update whose reply was lost has an unknown outcome.
+func (t Table) UpdateIfVersion(ctx context.Context, db DB, key, set Columns, version int64) (int64, error) {
+	s := t.ifVersion(key, set, version)
+	rows, _, err := s.run(ctx, db)
+	if err == nil && rows != 1 {
+		err = t.refused(ctx, db, key, rows, fmt.Errorf("%w: it is not at version %d", ErrConflict, version))
+	}
+	if err != nil {
+		return 0, t.failed(err)
+	}
+	return version + 1, nil
+}
+
+// NotOlderStatement returns what UpdateIfNotOlder runs, for a client of
+// PostgreSQL or SQLite that is not database/sql, such as pgx: one affected row
+// was written, none says that the token is stale or the row is missing. On MySQL
+// the affected rows do not say it: use UpdateIfNotOlder.
+func (t Table) NotOlderStatement(key, set Columns, token fence.Token) (query string, args []any, err error) {
+	s, err := t.ifNotOlder(key, set, token)
+	if err != nil {
+		return "", nil, err
+	}
+	return s.build()
+}
+
+// VersionStatement returns what UpdateIfVersion runs, for a client that is not
+// database/sql: one affected row was written, none says that the version is
+// another or the row is missing.
+func (t Table) VersionStatement(key, set Columns, version int64) (query string, args []any, err error) {
+	return t.ifVersion(key, set, version).build()
+}
+
+// ifNotOlder: where an equal token writes what is there already, MySQL says by
+// the settings of the connection that no row or that one was affected; so there
+// LAST_INSERT_ID tells that the row was found.
+func (t Table) ifNotOlder(key, set Columns, token fence.Token) (*statement, error) {
+	if err := token.Validate(); err != nil {
+		return nil, err
+	}
+	number := int64(token) //nolint:gosec // below 2^53
+	s := t.update(key, set, t.token())
+	if t.Dialect == MySQL {
+		s.add("LAST_INSERT_ID(GREATEST(").name(t.token()).add(", ").value(number).add("))")
+	} else {
+		s.value(number)
+	}
+	s.add(" WHERE ").columns(key, " AND ").add(" AND ").name(t.token()).add(" <= ").value(number)
+	return s, s.err
+}
+
+func (t Table) ifVersion(key, set Columns, version int64) *statement {
+	return t.update(key, set, t.version()).name(t.version()).add(" + 1 WHERE ").
+		columns(key, " AND ").add(" AND ").name(t.version()).add(" = ").value(version)
+}
+
+// update begins the statement, up to the new value of the guarding column.
+func (t Table) update(key, set Columns, guarding string) *statement {
+	s := newStatement(t.Dialect)
+	_, twice := set[guarding]
+	switch {
+	case s.err != nil:
+	case len(key) == 0:
+		s.err = errors.New("sqlfence: no key: every row would be written")
+	case twice:
+		s.err = fmt.Errorf("%w: %q guards the row and is not to be set", ErrName, guarding)
+	}
+	s.add("UPDATE ").table(t.Name).add(" SET ")
+	if len(set) > 0 {
+		s.columns(set, ", ").add(", ")
+	}
+	return s.name(guarding).add(" = ")
+}
+
+// refused finds out why not one row was written. MySQL is asked for what is
+// there now, as the UPDATE was, not for what the transaction saw at first.
+func (t Table) refused(ctx context.Context, db DB, key Columns, rows int64, why error) error {
+	if rows > 1 {
+		return fmt.Errorf("the key named %d rows and all of them were written", rows)
+	}
+	s := newStatement(t.Dialect).add("SELECT 1 FROM ").table(t.Name).add(" WHERE ").columns(key, " AND ")
+	if t.Dialect == MySQL {
+		s.add(" FOR UPDATE")
+	}
+	query, args, err := s.build()
+	if err != nil {
+		return err
+	}
+	var one int
+	if err := db.QueryRowContext(ctx, query, args...).Scan(&one); err != nil {
+		return err
+	}
+	return why
+}
+
+func (t Table) failed(err error) error {
+	if err != nil {
+		return fmt.Errorf("update %s: %w", t.Name, err)
+	}
+	return nil
+}
