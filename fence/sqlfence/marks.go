@@ -83,7 +83,7 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 	switch {
 	case err != nil:
 		return fmt.Errorf("check token in %s: %w", m.table(), err)
-	case m.Dialect == MySQL && mark > int64(token), m.Dialect != MySQL && rows == 0: //nolint:gosec // below 2^53
+	case m.Dialect == MySQL && mark > int64(token), m.Dialect != MySQL && rows == 0:
 		return fence.Stale(resource, token)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (m Marks) statement(resource string, token fence.Token) (*statement, error)
 	if err := fence.Validate(resource, token); err != nil {
 		return nil, err
 	}
-	number := int64(token) //nolint:gosec // below 2^53
+	number := int64(token)
 	s := newStatement(m.Dialect).add("INSERT INTO ").table(m.table()).
 		add(" (resource, token) VALUES (").value(resource).add(", ").value(number).add(")")
 	if m.Dialect == MySQL {

@@ -106,7 +106,7 @@ func (t Table) ifNotOlder(key, set Columns, token fence.Token) (*statement, erro
 	if err := token.Validate(); err != nil {
 		return nil, err
 	}
-	number := int64(token) //nolint:gosec // below 2^53
+	number := int64(token)
 	s := t.update(key, set, t.token())
 	if t.Dialect == MySQL {
 		s.add("LAST_INSERT_ID(GREATEST(").name(t.token()).add(", ").value(number).add("))")

@@ -41,7 +41,7 @@ func Race(ctx context.Context, r Resource, writers, writes int) error {
 	for range writers {
 		spawn(&all, func() error {
 			for range writes {
-				token := fence.Token(1 + rand.Uint64N(uint64(writers*writes))) //nolint:gosec // any will do
+				token := fence.Token(1 + rand.Uint64N(uint64(writers*writes)))
 				raise(&largest, uint64(token))
 				err := r.writeOnce(ctx, token)
 				switch {
@@ -89,7 +89,7 @@ func (r Resource) writeOnce(ctx context.Context, token fence.Token) error {
 	case refused == nil && is < token:
 		return fmt.Errorf("%d was accepted and then there is %d", token, is)
 	case refused != nil && is <= token:
-		return fmt.Errorf("%d was refused and there is %d: %v", token, is, refused) //nolint:errorlint // not a refusal any more
+		return fmt.Errorf("%d was refused and there is %d: %v", token, is, refused)
 	}
 	return refused
 }
@@ -153,11 +153,11 @@ func Contract(ctx context.Context, guard fence.Guard, prefix string) error {
 		{"'\"`\\ {}%s ; -- é", 1, fence.ErrStale, "every other character is"},
 	} {
 		if err := guard.Check(ctx, prefix+step.resource, step.token); !errors.Is(err, step.want) {
-			wrong = append(wrong, fmt.Errorf("%q, token %d: %v, want %v: %s", step.resource, step.token, err, step.want, step.why)) //nolint:errorlint // told, not matched
+			wrong = append(wrong, fmt.Errorf("%q, token %d: %v, want %v: %s", step.resource, step.token, err, step.want, step.why))
 		}
 	}
 	if err := guard.Check(ctx, "", 1); !errors.Is(err, fence.ErrInvalid) {
-		wrong = append(wrong, fmt.Errorf("no name: %v", err)) //nolint:errorlint // told, not matched
+		wrong = append(wrong, fmt.Errorf("no name: %v", err))
 	}
 	return errors.Join(wrong...)
 }

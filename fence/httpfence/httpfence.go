@@ -1,0 +1,181 @@
+// Package httpfence carries fencing tokens over HTTP, in the header Pawl-Fence:
+// [Transport] sends the token of the lock with each request, [Handler] refuses
+// requests whose token is older than one it has seen.
+//
+// # What a server replies
+//
+//   - 412 Precondition Failed: the token is stale. The header is a condition of
+//     the client, as If-Match is, and it no longer holds. To tell it from those,
+//     the reply has the header "Pawl-Fence: stale"; see [CheckResponse].
+//   - 400 Bad Request: the header is no token, or there are two.
+//   - 428 Precondition Required: there is no header, unless Options.Optional.
+//   - 503 Service Unavailable: the guard could not be asked.
+//
+// # What it protects
+//
+// The check and the write are one step where the guard makes them one. With
+// [fence.Memory], the handler runs inside of the guard's step, so all that it
+// writes before it returns is protected, as long as one process serves the
+// resource. With every other guard the check comes first and then the handler
+// runs, and a newer request may overtake it in between: the check turns away who
+// is late, early and cheaply, but what protects is a second check with the write.
+// The handler finds the token in its context, by [fence.FromContext], and writes
+// with package sqlfence, redisfence or etcdfence.
+//
+// # What it does not protect
+//
+//   - Requests that do not come by: other routes, other servers, other methods
+//     if resource leaves them out.
+//   - What a handler does after it returned.
+//   - A server that was restarted and has its marks in memory: the first token
+//     passes, whichever it is.
+//   - From clients who lie: who may send the header may send a token so large
+//     that all others are refused for ever. Authenticate first.
+//
+// Equal tokens pass: it is the same holder, and its requests run beside one
+// another.
+package httpfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Header is the name of the header. Its value is a token as a decimal number.
+const Header = "Pawl-Fence"
+
+// stale is the value of the header in a reply that refuses a token.
+const stale = "stale"
+
+// Transport adds the token to requests. It is an http.RoundTripper, safe for
+// concurrent use. It sends the token to every server that its client is
+// redirected to: no secret, but a number that says how often the lock was taken.
+type Transport struct {
+	// Base sends the requests. Default http.DefaultTransport.
+	Base http.RoundTripper
+	// Token returns the token of a request, if it has one. Default: that of its
+	// context, as [fence.WithToken] puts it there.
+	Token func(*http.Request) (fence.Token, bool)
+}
+
+// RoundTrip implements http.RoundTripper. A request without a token is sent as
+// it is.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base, find := t.Base, t.Token
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if find == nil {
+		find = func(r *http.Request) (fence.Token, bool) { return fence.FromContext(r.Context()) }
+	}
+	if token, ok := find(r); ok {
+		r = r.Clone(r.Context()) // it is not ours to change
+		r.Header.Set(Header, token.String())
+	}
+	return base.RoundTrip(r)
+}
+
+// CheckResponse returns an error that matches [fence.ErrStale] if the response
+// says that the token of its request is stale. It does not close the body.
+func CheckResponse(r *http.Response) error {
+	if r.StatusCode == http.StatusPreconditionFailed && r.Header.Get(Header) == stale {
+		return fmt.Errorf("%w: refused by the server", fence.ErrStale)
+	}
+	return nil
+}
+
+// Options are what [Handler] can be told. The zero value is the default.
+type Options struct {
+	// Optional lets requests without the header pass unchecked, as long as not
+	// all clients send it. Default: they are refused with 428.
+	Optional bool
+	// Refuse replies to a request that is refused, instead of a line of text. It
+	// is also where to log: err says why, and may name what strangers should not
+	// know, as the address of a database.
+	Refuse func(w http.ResponseWriter, r *http.Request, status int, err error)
+}
+
+// handler is the middleware.
+type handler struct {
+	next     http.Handler
+	guard    fence.Guard
+	resource func(*http.Request) string
+	opts     Options
+}
+
+// doer is a guard that makes the check and what follows it one step.
+type doer interface {
+	Do(ctx context.Context, resource string, token fence.Token, write func() error) error
+}
+
+// Handler returns next behind a guard. resource names what a request writes to,
+// the same name for all that one lock protects, or returns "" for a request that
+// needs no token, such as one that reads. next finds the token in the context of
+// the request. A guard that has a method Do as that of [fence.Memory] runs next
+// within it. Nil opts are the defaults.
+func Handler(next http.Handler, guard fence.Guard, resource func(*http.Request) string, opts *Options) http.Handler {
+	h := &handler{next: next, guard: guard, resource: resource}
+	if opts != nil {
+		h.opts = *opts
+	}
+	return h
+}
+
+var (
+	errMissing = errors.New("no " + Header + " header: send the fencing token of the lock")
+	errUnclear = fmt.Errorf("%w %s header: it has to be one token, a decimal number from 1 to 2^53-1", fence.ErrInvalid, Header)
+)
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := h.resource(r)
+	values := r.Header.Values(Header)
+	if resource == "" || len(values) == 0 && h.opts.Optional {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	if len(values) == 0 {
+		h.refuse(w, r, errMissing)
+		return
+	}
+	token, err := fence.ParseToken(values[0])
+	if err != nil || len(values) > 1 || token.Validate() != nil || token.String() != values[0] {
+		h.refuse(w, r, errUnclear)
+		return
+	}
+	serve := func() error {
+		h.next.ServeHTTP(w, r.WithContext(fence.WithToken(r.Context(), token)))
+		return nil
+	}
+	if guard, ok := h.guard.(doer); ok {
+		err = guard.Do(r.Context(), resource, token, serve)
+	} else if err = h.guard.Check(r.Context(), resource, token); err == nil {
+		err = serve()
+	}
+	if err != nil {
+		h.refuse(w, r, err)
+	}
+}
+
+// refuse replies. What the guard says in case of trouble is not for strangers.
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, text := http.StatusServiceUnavailable, "the fencing token could not be checked"
+	switch {
+	case errors.Is(err, errMissing):
+		status, text = http.StatusPreconditionRequired, err.Error()
+	case errors.Is(err, fence.ErrStale):
+		status, text = http.StatusPreconditionFailed, err.Error()
+		w.Header().Set(Header, stale)
+	case errors.Is(err, fence.ErrInvalid):
+		status, text = http.StatusBadRequest, err.Error()
+	}
+	if h.opts.Refuse != nil {
+		h.opts.Refuse(w, r, status, err)
+		return
+	}
+	http.Error(w, text, status)
+}
