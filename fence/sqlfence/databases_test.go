@@ -37,16 +37,18 @@ type database struct {
 // tells of affected rows and sends parameters.
 func each(t *testing.T, test func(*testing.T, *database)) {
 	t.Helper()
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, postgres(t, pgx.QueryExecModeCacheStatement)) })
-	t.Run("PostgreSQL, simple protocol", func(t *testing.T) { test(t, postgres(t, pgx.QueryExecModeSimpleProtocol)) })
+	on := func(name string, open func(*testing.T) *database) {
+		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, open(t)) })
+	}
+	on("PostgreSQL", func(t *testing.T) *database { return postgres(t, pgx.QueryExecModeCacheStatement) })
+	on("PostgreSQL, simple protocol", func(t *testing.T) *database { return postgres(t, pgx.QueryExecModeSimpleProtocol) })
 	for _, found := range []bool{false, true} {
 		for _, interpolate := range []bool{false, true} {
-			t.Run(fmt.Sprintf("MariaDB, clientFoundRows=%t, interpolateParams=%t", found, interpolate), func(t *testing.T) {
-				test(t, mariadb(t, found, interpolate))
-			})
+			name := fmt.Sprintf("MariaDB, clientFoundRows=%t, interpolateParams=%t", found, interpolate)
+			on(name, func(t *testing.T) *database { return mariadb(t, found, interpolate) })
 		}
 	}
-	t.Run("SQLite", func(t *testing.T) { test(t, sqlite(t)) })
+	on("SQLite", sqlite)
 }
 
 func postgres(t *testing.T, mode pgx.QueryExecMode) *database {

@@ -56,7 +56,9 @@ const (
 
 // DB is a *sql.DB, *sql.Tx or *sql.Conn.
 type DB interface {
+	// ExecContext runs a statement.
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	// QueryRowContext runs a query of one row.
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
