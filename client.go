@@ -29,9 +29,9 @@ type Options struct {
 	LockDelay time.Duration
 
 	// Observe, when set, is told what happens to the locks of this client. It is called
-	// by the goroutine that it happens to, must not block, and must be safe for
-	// concurrent use.
-	Observe func(Event)
+	// by the goroutine that it happens to, with the context of the call if there is
+	// one, must not block, and must be safe for concurrent use. See package observe.
+	Observe func(context.Context, Event)
 
 	// Label tells an operator who this is; up to 512 bytes without control
 	// characters. Default: host name and process id.

@@ -12,8 +12,11 @@
 // A [Client] keeps one session alive in the store, whatever it holds. [Mutex],
 // [RWMutex] and [Semaphore] are descriptions: making one does no I/O, and any
 // number of them may exist. What is held is a [Lease]. [LockAll] takes several
-// locks or none. All of them work the same on every store; what a store promises
-// is in its engine.Caps.
+// locks or none. All of them work the same on every store; what a store promises,
+// and what it lacks, is in its engine.Caps.
+//
+// On versioned values, [Value], stand [Latch], [Barrier] and [Election]; [Striped] is
+// many locks for any number of keys.
 //
 // # Waiting
 //
@@ -61,6 +64,9 @@
 // owner. Readers, and holders of permits, hold beside one another, so their tokens
 // do not fence them from one another.
 //
+// Where nothing can refuse it, Options.LockDelay keeps what a dead holder had for some
+// time longer, so that what it had under way can end. That is a guess, not a proof.
+//
 // A store that loses what it has confirmed loses locks, too. An engine that may
 // meet that says so: Redis in a failover may forget the last grants.
 //
@@ -77,7 +83,9 @@
 // the context's error when that ended the wait. [ErrLost]: it was held and no
 // longer is. [ErrUnavailable]: the store did not answer, which says nothing about
 // the lock; a wait that its context ended meanwhile matches both. [ErrMismatch]:
-// the name is in use as something else. [ErrInvalid] names what is out of range.
+// the name is in use as something else. [ErrUnsupported]: the store cannot
+// carry it, which is said before the store is asked. [ErrConflict]: a value is at
+// another version. [ErrBroken]: a barrier is. [ErrInvalid] names what is out of range.
 // [ErrClosed]: the client was closed or the lease released.
 //
 // A lock that could not be released, for the store did not answer, is released by

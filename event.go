@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"context"
 	"time"
 
 	"github.com/pawl-go/pawl/fence"
@@ -50,14 +51,14 @@ type Event struct {
 	Err   error
 }
 
-func (c *Client) observe(e Event) {
+func (c *Client) observe(ctx context.Context, e Event) {
 	if c.opts.Observe != nil {
-		c.opts.Observe(e)
+		c.opts.Observe(ctx, e)
 	}
 }
 
 // observe tells of a lock what began at start.
-func (l *lock) observe(kind EventKind, token fence.Token, start time.Time, err error) {
+func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, start time.Time, err error) {
 	if l.client.opts.Observe == nil {
 		return
 	}
@@ -65,5 +66,5 @@ func (l *lock) observe(kind EventKind, token fence.Token, start time.Time, err e
 	if !start.IsZero() {
 		e.Took = time.Since(start)
 	}
-	l.client.opts.Observe(e)
+	l.client.opts.Observe(ctx, e)
 }

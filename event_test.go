@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +22,7 @@ type recorder struct {
 	late   time.Duration
 }
 
-func (r *recorder) observe(e pawl.Event) {
+func (r *recorder) observe(_ context.Context, e pawl.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.Kind == pawl.EventRenewed {

@@ -180,9 +180,9 @@ func (l *Lease) lose(cause error) bool {
 	switch {
 	case !first:
 	case errors.Is(cause, ErrLost):
-		l.lock.observe(EventLost, l.token, l.since, cause)
+		l.lock.observe(l.values, EventLost, l.token, l.since, cause)
 	default:
-		l.lock.observe(EventReleased, l.token, l.since, nil)
+		l.lock.observe(l.values, EventReleased, l.token, l.since, nil)
 	}
 	return first
 }

@@ -124,14 +124,14 @@ func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err erro
 
 // acquire gets a lease. values are the context values of the hold.
 func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
-	l.observe(EventAttempt, 0, time.Time{}, nil)
+	l.observe(ctx, EventAttempt, 0, time.Time{}, nil)
 	start := time.Now()
 	lease, err := l.attempts(ctx, values, wait)
 	if err != nil {
-		l.observe(EventRefused, 0, start, err)
+		l.observe(ctx, EventRefused, 0, start, err)
 		return nil, err
 	}
-	l.observe(EventGranted, lease.token, start, nil)
+	l.observe(ctx, EventGranted, lease.token, start, nil)
 	return lease, nil
 }
 
@@ -210,7 +210,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
 	grant, err := a.enter(ctx, wait)
 	if err == nil && !grant.Held() {
-		a.lock.observe(EventContended, 0, time.Time{}, nil)
+		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
 	}
 	for pause := newBackoff(s.client.opts.TTL); ; {
 		switch {

@@ -193,11 +193,11 @@ func (s *session) renew() error {
 	gone, err := s.store.Renew(ctx, held)
 	if err != nil {
 		err = unavailable(ctx, "renew", err)
-		s.client.observe(Event{Kind: EventRenewed, Took: late, Err: err})
+		s.client.observe(s.life, Event{Kind: EventRenewed, Took: late, Err: err})
 		return err
 	}
 	s.extend(start)
-	s.client.observe(Event{Kind: EventRenewed, Took: late})
+	s.client.observe(s.life, Event{Kind: EventRenewed, Took: late})
 	for _, claim := range gone {
 		s.loseLease(claim)
 	}

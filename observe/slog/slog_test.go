@@ -1,0 +1,55 @@
+package slog_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/observe"
+	pawlslog "github.com/pawl-go/pawl/observe/slog"
+)
+
+func TestLog(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == "took" || a.Key == "token" {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	var count int
+	c, err := pawl.New(t.Context(), memengine.New(), &pawl.Options{
+		Observe: observe.All(pawlslog.New(log), func(context.Context, pawl.Event) { count++ }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	lease, err := c.Mutex("m").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Mutex("m").TryLock(t.Context()); err == nil {
+		t.Fatal("held twice")
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`level=DEBUG msg="pawl attempt" name=m use=lock`,
+		`level=DEBUG msg="pawl granted" name=m use=lock`,
+		`level=DEBUG msg="pawl attempt" name=m use=lock`,
+		`level=WARN msg="pawl refused" name=m use=lock error="lock \"m\": not acquired: enter: busy"`,
+		`level=DEBUG msg="pawl released" name=m use=lock`,
+	}
+	if is := strings.Split(strings.TrimSpace(text.String()), "\n"); strings.Join(is, "\n") != strings.Join(want, "\n") {
+		t.Errorf("logged\n%s\nwant\n%s", strings.Join(is, "\n"), strings.Join(want, "\n"))
+	}
+	if count != len(want) {
+		t.Errorf("%d events, want %d", count, len(want))
+	}
+}
