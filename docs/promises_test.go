@@ -6,6 +6,7 @@
 package docs_test
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -49,8 +50,16 @@ var promises = []struct {
 		return "no"
 	}},
 	{"A change of the store's leader", func(c engine.Caps) string { return string(c.Failover) }},
-	{"Round trips to lock + to unlock, uncontended", func(c engine.Caps) string {
+	{"Round trips to lock + unlock", func(c engine.Caps) string {
 		return fmt.Sprintf("%d + %d", c.EnterTrip, c.LeaveTrip)
+	}},
+	{"What it lacks", func(c engine.Caps) string {
+		var lacks []string
+		for f := range c.Lacks {
+			lacks = append(lacks, string(f))
+		}
+		slices.Sort(lacks)
+		return cmp.Or(strings.Join(lacks, ", "), "nothing")
 	}},
 	{"Shortest TTL", func(c engine.Caps) string { return max(c.MinTTL, shortestTTL).String() }},
 }
@@ -97,18 +106,20 @@ func engines(t *testing.T) []engine.Caps {
 	}
 }
 
+// promisesTable has a row for each engine.
 func promisesTable(all []engine.Caps) string {
-	row := func(title string, of func(engine.Caps) string) string {
-		cells := []string{title}
-		for _, c := range all {
-			cells = append(cells, of(c))
-		}
-		return "| " + strings.Join(cells, " | ") + " |\n"
-	}
-	table := row("", func(c engine.Caps) string { return c.Name })
-	table += "|" + strings.Join(slices.Repeat([]string{"---"}, len(all)+1), "|") + "|\n"
+	table, line := "| store", "|---"
 	for _, p := range promises {
-		table += row(p.title, p.of)
+		table += " | " + p.title
+		line += "|---"
+	}
+	table += " |\n" + line + "|\n"
+	for _, c := range all {
+		table += "| " + c.Name
+		for _, p := range promises {
+			table += " | " + p.of(c)
+		}
+		table += " |\n"
 	}
 	return table
 }
