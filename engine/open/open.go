@@ -7,6 +7,7 @@
 //	redis://[user:password@]host[:port][/db]
 //	rediss://[user:password@]host[:port][/db]
 //	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
+//	redlock://[user:password@]host[:port],host[:port],host[:port]...   or redlock:host...
 //	etcd://[user:password@]host[:port][,host[:port]...]
 //	etcds://[user:password@]host[:port][,host[:port]...]
 //	zk://[user:password@]host[:port][,host[:port]...][/root]
@@ -20,6 +21,7 @@
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one
 //     server for several fleets apart.
+//   - tokens=off saves Redlock a round trip; its tokens then fence nothing.
 //   - wait is how many replicas of a Redis master have to know a grant before it
 //     is believed in, and what else changes there.
 //   - password-env and password-file name an environment variable or a file that
@@ -73,6 +75,7 @@ type scheme struct {
 const (
 	redisForm    = "[user:password@]host[:port][/db]"
 	sentinelForm = "[user:password@]host[:port][,host[:port]...]/master[/db]"
+	redlockForm  = "[user:password@]host[:port],host[:port],host[:port]..."
 	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
 	zkForm       = "[user:password@]host[:port][,host[:port]...][/root]"
 	databaseForm = "user[:password]@host[:port]/database"
@@ -94,6 +97,7 @@ var schemes = map[string]scheme{
 	"redis":          {"redis://" + redisForm, redisParams, true, openRedis},
 	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, openRedis},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
+	"redlock":        {"redlock://" + redlockForm, slices.Concat([]string{"prefix", "tokens"}, optionalTLS), true, openRedlock},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
 	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},

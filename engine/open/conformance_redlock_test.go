@@ -1,0 +1,124 @@
+package open_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func redlockURL(addrs []string) string { return "redlock://" + strings.Join(addrs, ",") }
+
+// redlockServers starts independent servers.
+func redlockServers(t *testing.T, n int) (servers []*testservers.Server, addrs []string) {
+	t.Helper()
+	for range n {
+		server := testservers.Redis(t)
+		servers, addrs = append(servers, server), append(addrs, server.Addr)
+	}
+	return servers, addrs
+}
+
+// redlockNetwork is one network to all nodes.
+func redlockNetwork(t *testing.T, addrs []string) (engine.Engine, enginetest.Network) {
+	var proxies []*testservers.Proxy
+	var through []string
+	for _, addr := range addrs {
+		proxy := testservers.NewProxy(t, addr)
+		t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
+		proxies, through = append(proxies, proxy), append(through, proxy.Addr)
+	}
+	each := func(do func(*testservers.Proxy)) func() {
+		return func() {
+			for _, proxy := range proxies {
+				do(proxy)
+			}
+		}
+	}
+	return connect(t, redlockURL(through)), enginetest.Network{
+		Freeze: each((*testservers.Proxy).Freeze), FreezeReplies: each((*testservers.Proxy).FreezeReplies),
+		Cut: each((*testservers.Proxy).Cut), Heal: each((*testservers.Proxy).Heal),
+	}
+}
+
+// killOnNodes ends the sessions on all nodes that a session with a claim has.
+func killOnNodes(t *testing.T, clients []rueidis.Client, session string) {
+	t.Helper()
+	ctx, killed := context.Background(), 0
+	for _, c := range clients {
+		node, on := redisengine.New(c, nil), ""
+		for name, err := range node.List(ctx, "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := node.Show(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, claim := range r.Claims {
+				if strings.HasPrefix(claim.ID, session+".") {
+					on = claim.Session
+				}
+			}
+		}
+		for _, r := range c.DoMulti(ctx, c.B().Del().Key("pawl:session:"+on).Build(), c.B().Zrem().Key("pawl:sessions").Member(on).Build()) {
+			n, err := r.AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			killed += int(n)
+		}
+	}
+	if killed != 2*len(clients) {
+		t.Fatalf("session %s: %d keys of %d nodes", session, killed, len(clients))
+	}
+}
+
+func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string) {
+	var clients []rueidis.Client
+	for _, server := range servers {
+		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		clients = append(clients, c)
+	}
+	enginetest.Run(t, &enginetest.Harness{
+		Open: func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },
+		TTL:  2 * time.Second,
+		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
+			return redlockNetwork(t, addrs)
+		},
+		KillSession: func(t *testing.T, session string) { killOnNodes(t, clients, session) },
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			servers, addrs := redlockServers(t, 5)
+			return func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },
+				func() {
+					for _, server := range servers {
+						server.Kill()
+						server.Restart()
+					}
+				}
+		},
+	})
+}
+
+func TestRedlock5(t *testing.T) {
+	servers, addrs := redlockServers(t, 5)
+	conformRedlock(t, servers, addrs)
+}
+
+func TestRedlock5With2Dead(t *testing.T) {
+	servers, addrs := redlockServers(t, 5)
+	servers[1].Kill()
+	servers[3].Kill()
+	conformRedlock(t, []*testservers.Server{servers[0], servers[2], servers[4]}, addrs)
+}

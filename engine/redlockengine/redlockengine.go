@@ -1,0 +1,334 @@
+// Package redlockengine is Redlock: one lock on several stores that know nothing
+// of one another, usually five plain Redis servers. Who is granted by a majority
+// of them holds, so a minority may be down, cut off or without its data, and
+// there is no leader whose change could lose a grant.
+//
+// The algorithm is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/:
+// every node is asked at once and for a short time; a majority must grant
+// within TTL - elapsed - drift; else, and to release, every node is told to
+// leave, whatever it said; who got no majority tries again after a random pause.
+//
+// # What was said against it, and what is done about it
+//
+//   - A node that restarts without its data votes again for what it has granted
+//     already. The page asks operators to keep it off for one TTL. Here the
+//     engine of each node does so by itself (restart grace), so nothing is left
+//     to remember.
+//   - Kleppmann ("How to do distributed locking", 2016): a holder that was paused
+//     writes after its lease ended, and Redlock has no number by which a resource
+//     could refuse it. Here a second round gives each grant a token, see Tokens.
+//   - Also there: it is safe only while clocks run at about the same rate and none
+//     jumps. That stays. The sessions on the nodes live for the TTL and 1 % and 2 ms
+//     more, which is the drift that is allowed for. A node whose time of day is set
+//     forward ends its sessions early and gives one vote too many; when that can
+//     happen to a majority at once, use a store with consensus, or the tokens.
+//
+// # Votes
+//
+// A holder believes until the start of its session's last renewal + TTL. So a
+// node's vote counts only if the node took part in that renewal: one that missed
+// it would end the session too early. A node that was away is joined again by a
+// later renewal, which also enters there what is held, so that a lock survives
+// when one node after the other is restarted.
+//
+// # Tokens
+//
+// A token is one more than the largest that the majority knows; it is written
+// back to each node by compare-and-set, and the claim is granted only if a
+// majority accepts. Any two majorities share a node, so tokens grow without any
+// clock. After a loss of data on a node that was needed for that, they grow by
+// the nodes' clocks, for no token is smaller than what the nodes themselves
+// minted. The memory of tokens is at most 65,536 small values on each node,
+// whatever the number of names: names of one hash share a value.
+//
+// # What it refuses
+//
+// Readers and semaphores: two permits over three nodes admit three holders.
+// Versioned values: those on independent nodes need consensus. There is no order
+// of arrival, for each node has a queue of its own, and an owner re-enters
+// within its session only.
+package redlockengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Options change how nodes are asked. The zero value is the default.
+type Options struct {
+	// NodeTimeout is how long a node may take to answer. Default: an eighth
+	// of the TTL, at most 250 ms.
+	NodeTimeout time.Duration
+
+	// NoTokens leaves the second round out. Tokens are then the largest of the
+	// nodes' own and fence nothing ([engine.TokenWeak]).
+	NoTokens bool
+}
+
+// Engine is a lock service of independent nodes. Create it with [New].
+type Engine struct {
+	nodes  []engine.Engine
+	opts   Options
+	quorum int
+	caps   engine.Caps
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New returns the engine of an odd number of nodes, at least three, which stay
+// the caller's. They must be independent: no two of them on one server, no
+// replica of another. Nil opts are the defaults.
+func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
+	n := len(nodes)
+	switch {
+	case n < 3:
+		return nil, fmt.Errorf("redlock: %d nodes: at least 3 are needed, for of fewer none may be down", n)
+	case n%2 == 0:
+		return nil, fmt.Errorf("redlock: %d nodes: an even number bears no more failures than %d, and is more often split", n, n-1)
+	}
+	e := &Engine{nodes: nodes, quorum: n/2 + 1}
+	if opts != nil {
+		e.opts = *opts
+	}
+	if e.opts.NodeTimeout < 0 {
+		return nil, fmt.Errorf("redlock: Options.NodeTimeout is %v: 0 (the default) or more is allowed", e.opts.NodeTimeout)
+	}
+	e.caps = e.weakest()
+	return e, nil
+}
+
+// weakest is what is left of the promises of the nodes.
+func (e *Engine) weakest() engine.Caps {
+	node := e.nodes[0].Caps()
+	caps := engine.Caps{
+		Name: "redlock", Token: engine.TokenRevision, Wake: node.Wake, Expiry: engine.ExpiryMonotonic,
+		Failover: engine.FailoverQuorum, Processes: node.Processes, EnterTrip: 2 * node.EnterTrip, LeaveTrip: node.LeaveTrip,
+		Lacks: map[engine.Feature]string{
+			engine.FeatureOrder:     "each node has a queue of its own",
+			engine.FeatureShared:    "readers over independent nodes may hold beside a writer",
+			engine.FeatureSemaphore: "two permits over three nodes admit three holders",
+			engine.FeatureValues:    "a value on independent nodes needs consensus",
+		},
+	}
+	for _, node := range e.nodes {
+		c := node.Caps()
+		caps.Forgets = caps.Forgets || c.Forgets
+		caps.MinTTL = max(caps.MinTTL, c.MinTTL)
+		if c.Expiry != engine.ExpiryMonotonic {
+			caps.Expiry = c.Expiry
+		}
+	}
+	switch {
+	case e.opts.NoTokens:
+		caps.Token, caps.EnterTrip = engine.TokenWeak, node.EnterTrip
+	case caps.Forgets:
+		caps.Token = engine.TokenClock
+	}
+	return caps
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps { return e.caps }
+
+// timeout is how long a node may take for one step of a session.
+func (e *Engine) timeout(ttl time.Duration) time.Duration {
+	if e.opts.NodeTimeout > 0 {
+		return e.opts.NodeTimeout
+	}
+	return min(ttl/8, 250*time.Millisecond)
+}
+
+// drift is how far the clocks of two nodes may part within a TTL.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// errSkipped is the answer of a node that was not asked.
+var errSkipped = errors.New("not asked: it did not answer lately")
+
+// each does a step on some of the nodes at once, and returns what came of it,
+// by node, when all have answered or the time is over.
+func (e *Engine) each(ctx context.Context, timeout time.Duration, nodes []int, step func(context.Context, int) error) []error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	errs := make([]error, len(e.nodes))
+	for i := range errs {
+		errs[i] = errSkipped
+	}
+	var wg sync.WaitGroup
+	for k, i := range nodes {
+		if k == len(nodes)-1 { // this goroutine does one, too
+			errs[i] = step(ctx, i)
+			break
+		}
+		wg.Go(func() { errs[i] = step(ctx, i) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// all are the indices of all nodes.
+func (e *Engine) all() []int {
+	nodes := make([]int, len(e.nodes))
+	for i := range nodes {
+		nodes[i] = i
+	}
+	return nodes
+}
+
+// operatorTimeout is how long a node may take to answer an operator.
+const operatorTimeout = time.Second
+
+// reach does a step that a majority must answer, for an operator.
+func (e *Engine) reach(ctx context.Context, doing string, step func(context.Context, int) error) ([]error, error) {
+	errs := e.each(ctx, operatorTimeout, e.all(), step)
+	if failures := failed(errs); len(errs)-len(failures) < e.quorum {
+		return errs, e.unreached(ctx, doing, failures)
+	}
+	return errs, nil
+}
+
+// failed are the errors by which a node gave no answer.
+func failed(errs []error) (failures []error) {
+	for i, err := range errs {
+		if err != nil && !answered(err) {
+			failures = append(failures, fmt.Errorf("node %d: %w", i+1, err))
+		}
+	}
+	return failures
+}
+
+// answered reports whether an error is an answer of a store.
+func answered(err error) bool {
+	return errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGone) ||
+		errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported)
+}
+
+// unreached is the error of a step without a majority. What ctx ended is not
+// the store's fault.
+func (e *Engine) unreached(ctx context.Context, doing string, failures []error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return engine.Unavailable(fmt.Sprintf("%s on %d of %d nodes", doing, e.quorum, len(e.nodes)), errors.Join(failures...))
+}
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		var mu sync.Mutex
+		names := make(map[string]bool)
+		_, err := e.reach(ctx, "list", func(ctx context.Context, i int) error {
+			for name, err := range e.nodes[i].List(ctx, prefix) {
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				names[name] = true
+				mu.Unlock()
+			}
+			return nil
+		})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Show implements [engine.Engine]: the claims of all nodes, in the order of the
+// first that answered. Who stands on a majority holds. Its token is the last one
+// that was given to a name of the same hash.
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	views := make([]engine.Resource, len(e.nodes))
+	marks := make([]mark, len(e.nodes))
+	errs, err := e.reach(ctx, "show", func(ctx context.Context, i int) (err error) {
+		if views[i], err = e.nodes[i].Show(ctx, name); err == nil && !e.opts.NoTokens && len(views[i].Claims) > 0 {
+			marks[i], err = e.mark(ctx, i, name)
+		}
+		return err
+	})
+	r := engine.Resource{Name: name}
+	if err != nil {
+		return r, err
+	}
+	votes := make(map[string]int)
+	at := make(map[string]int)
+	for i, view := range views {
+		if errs[i] != nil {
+			continue
+		}
+		for _, c := range view.Claims {
+			k, known := at[c.ID]
+			if !known {
+				k, at[c.ID] = len(r.Claims), len(r.Claims)
+				r.Spec, r.Claims = view.Spec, append(r.Claims, ours(c))
+			}
+			if c.Token != 0 {
+				votes[c.ID]++
+			}
+			is := &r.Claims[k]
+			is.Age, is.Token = max(is.Age, c.Age), max(is.Token, c.Token)
+		}
+	}
+	for k := range r.Claims {
+		is := &r.Claims[k]
+		switch {
+		case votes[is.ID] < e.quorum:
+			is.Token = 0
+		case !e.opts.NoTokens:
+			is.Token = highest(marks)
+		}
+	}
+	sortHeld(r.Claims)
+	return r, nil
+}
+
+// sortHeld puts the holder first and leaves the order otherwise.
+func sortHeld(claims []engine.ClaimInfo) {
+	for k := range claims {
+		if held := claims[k]; held.Token != 0 {
+			copy(claims[1:k+1], claims[:k])
+			claims[0] = held
+		}
+	}
+}
+
+// ours takes off what a session put before the texts of its claims.
+func ours(c engine.ClaimInfo) engine.ClaimInfo {
+	session, label, found := strings.Cut(c.Label, " ")
+	if !found {
+		return c // of somebody who uses the node as a store of its own
+	}
+	c.Session, c.Label = session, label
+	c.Owner = strings.TrimPrefix(c.Owner, session+" ")
+	return c
+}
+
+// Get implements [engine.Engine]: it is refused.
+func (e *Engine) Get(context.Context, string) (engine.Value, error) {
+	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Put implements [engine.Engine]: it is refused.
+func (e *Engine) Put(context.Context, string, []byte, uint64) (uint64, error) {
+	return 0, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Watch implements [engine.Engine]: it is refused.
+func (e *Engine) Watch(context.Context, string, uint64) (engine.Value, error) {
+	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Close implements [engine.Engine]. The nodes stay open.
+func (e *Engine) Close() error { return nil }
