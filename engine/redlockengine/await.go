@@ -24,9 +24,10 @@ type wait struct {
 
 // news is what a node said of a claim that waits there.
 type news struct {
-	node  int
-	grant engine.Grant
-	err   error
+	node    int
+	session engine.Session
+	grant   engine.Grant
+	err     error
 }
 
 // Await implements [engine.Session]. Who is granted by some nodes but no majority
@@ -135,7 +136,7 @@ func (w *wait) watch() (some bool) {
 		w.watched[i] = true
 		w.watchers.Go(func() {
 			grant, err := is.Await(w.ctx, &w.cl.Claim)
-			w.news <- news{i, grant, err}
+			w.news <- news{i, is, grant, err}
 		})
 	}
 	return some
@@ -148,6 +149,7 @@ func (w *wait) note(n news) {
 	w.watched[n.node] = false
 	at := &w.cl.at[n.node]
 	switch {
+	case w.nodes[n.node].session != n.session: // which has ended meanwhile
 	case n.err == nil:
 		if n.grant.Token > at.past {
 			at.token = n.grant.Token
@@ -175,10 +177,12 @@ func (w *wait) yield(patience time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		at := &w.cl.at[i]
-		at.in, at.token, at.past = false, 0, at.token
 		if err != nil && !answered(err) {
 			at.doubt = time.Now().Add(w.opts.TTL)
+		} else {
+			at.past = at.token
 		}
+		at.in, at.token = false, 0
 		return err
 	})
 	if sleep(w.ctx, w.life, rand.N(patience+1)) {

@@ -118,7 +118,7 @@ func (s *session) lost(i int, was engine.Session) {
 	n.session, n.ended = nil, true
 	clear(n.owed)
 	for _, cl := range s.claims {
-		cl.at[i] = place{}
+		cl.at[i] = place{doubt: cl.at[i].doubt} // who asks to leave needs no session
 	}
 	ended := 0
 	for _, n := range s.nodes {

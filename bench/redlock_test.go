@@ -1,0 +1,59 @@
+package bench
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func pawlOnRedlock(b *testing.B, addrs []string, opts *redlockengine.Options) *pawl.Client {
+	b.Helper()
+	var nodes []engine.Engine
+	for _, addr := range addrs {
+		nodes = append(nodes, redisengine.New(redisClient(b, addr), nil))
+	}
+	eng, err := redlockengine.New(nodes, opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close(ctx) })
+	return c
+}
+
+// BenchmarkRedlock: the floor is the same lock on one of the nodes.
+func BenchmarkRedlock(b *testing.B) {
+	for _, v := range []struct {
+		name string
+		opts redlockengine.Options
+		goal float64
+	}{
+		{"without token", redlockengine.Options{NoTokens: true}, 1.5},
+		{"with token", redlockengine.Options{}, 2.5},
+	} {
+		b.Run(v.name, func(b *testing.B) {
+			var addrs []string
+			for range 5 {
+				addrs = append(addrs, testservers.Redis(b).Addr)
+			}
+			five, one := pawlOnRedlock(b, addrs, &v.opts), pawlOnRedis(b, addrs[0])
+			warm(b, five)
+			warm(b, one)
+			many, single := five.Mutex("order/42"), one.Mutex("order/43")
+			var ours, floor samples
+			for b.Loop() {
+				floor.time(func() { lockUnlock(b, single) })
+				ours.time(func() { lockUnlock(b, many) })
+			}
+			compare(b, "redlock of 5 "+v.name+" p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), v.goal)
+		})
+	}
+}

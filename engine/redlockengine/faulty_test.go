@@ -1,0 +1,222 @@
+package redlockengine_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/engine/redlockengine"
+)
+
+// server is a node that can lose all it has. Afterwards it is away for one TTL,
+// as a node is whose engine keeps a restart grace.
+type server struct {
+	mu   sync.Mutex
+	eng  *memengine.Engine
+	back time.Time
+}
+
+func (s *server) forget(away time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.eng, s.back = memengine.New(), time.Now().Add(away)
+}
+
+func (s *server) now() *memengine.Engine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.eng
+}
+
+func (s *server) away() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Before(s.back)
+}
+
+type trouble int
+
+const (
+	none  trouble = iota
+	fails         // the request is not sent
+	hangs         // the request is never answered
+	loses         // the request is done, the reply is lost
+	late          // the request is done later, also when nobody waits for it any more
+)
+
+// link is one client's way to one node.
+type link struct {
+	server *server
+	mu     sync.Mutex
+	is     trouble
+	delay  time.Duration // of what is late
+}
+
+func (l *link) set(is trouble) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.is = is
+}
+
+func (l *link) trouble() (trouble, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.is, rand.N(l.delay + 1)
+}
+
+var errLink = errors.New("connection lost")
+
+func call[T any](ctx context.Context, l *link, do func(context.Context) (T, error)) (result T, err error) {
+	type outcome struct {
+		T   T
+		err error
+	}
+	if ctx.Err() != nil {
+		return result, ctx.Err()
+	}
+	asked := do
+	do = func(ctx context.Context) (none T, err error) {
+		if l.server.away() {
+			return none, engine.Unavailable("call", errLink)
+		}
+		return asked(ctx)
+	}
+	switch is, delay := l.trouble(); is {
+	case fails:
+		return result, engine.Unavailable("call", errLink)
+	case hangs:
+		<-ctx.Done()
+		return result, ctx.Err()
+	case loses:
+		do(ctx) //nolint:errcheck // nobody hears of it
+		return result, engine.Unavailable("call", errLink)
+	case late:
+		done := make(chan outcome, 1)
+		time.AfterFunc(delay, func() {
+			result, err := do(context.WithoutCancel(ctx))
+			done <- outcome{result, err}
+		})
+		select {
+		case o := <-done:
+			return o.T, o.err
+		case <-ctx.Done():
+			return result, ctx.Err()
+		}
+	}
+	return do(ctx)
+}
+
+func (l *link) Caps() engine.Caps { return l.server.now().Caps() }
+func (l *link) Close() error      { return nil }
+
+func (l *link) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	return call(ctx, l, func(ctx context.Context) (engine.Session, error) {
+		eng := l.server.now()
+		s, err := eng.Open(ctx, opts)
+		return &linked{s, l, eng}, err
+	})
+}
+
+func (l *link) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	names, err := call(ctx, l, func(ctx context.Context) (iter.Seq2[string, error], error) {
+		return l.server.now().List(ctx, prefix), nil
+	})
+	if err != nil {
+		return func(yield func(string, error) bool) { yield("", err) }
+	}
+	return names
+}
+
+func (l *link) Show(ctx context.Context, name string) (engine.Resource, error) {
+	return call(ctx, l, func(ctx context.Context) (engine.Resource, error) { return l.server.now().Show(ctx, name) })
+}
+
+func (l *link) Get(ctx context.Context, key string) (engine.Value, error) {
+	return call(ctx, l, func(ctx context.Context) (engine.Value, error) { return l.server.now().Get(ctx, key) })
+}
+
+func (l *link) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	return call(ctx, l, func(ctx context.Context) (uint64, error) { return l.server.now().Put(ctx, key, data, version) })
+}
+
+func (l *link) Watch(context.Context, string, uint64) (engine.Value, error) {
+	return engine.Value{}, engine.ErrUnsupported
+}
+
+// linked is a session on a server as it was when it was opened.
+type linked struct {
+	engine.Session
+	link *link
+	eng  *memengine.Engine
+}
+
+func onSession[T any](ctx context.Context, s *linked, do func(context.Context) (T, error)) (T, error) {
+	return call(ctx, s.link, func(ctx context.Context) (none T, err error) {
+		if s.eng != s.link.server.now() {
+			return none, engine.ErrGone // the server has forgotten it
+		}
+		return do(ctx)
+	})
+}
+
+func (s *linked) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	return onSession(ctx, s, func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
+}
+
+func (s *linked) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	switch is, _ := s.link.trouble(); {
+	case is == hangs:
+		<-ctx.Done()
+		return engine.Grant{}, ctx.Err()
+	case is == fails, s.link.server.away():
+		return engine.Grant{}, engine.Unavailable("await", errLink)
+	case s.eng != s.link.server.now():
+		return engine.Grant{}, engine.ErrGone
+	}
+	return s.Session.Await(ctx, c)
+}
+
+func (s *linked) Leave(ctx context.Context, resource, claim string) error {
+	_, err := onSession(ctx, s, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Session.Leave(ctx, resource, claim) })
+	return err
+}
+
+func (s *linked) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	return onSession(ctx, s, func(ctx context.Context) ([]*engine.Claim, error) { return s.Session.Renew(ctx, held) })
+}
+
+func (s *linked) Close(ctx context.Context) error {
+	_, err := onSession(ctx, s, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Session.Close(ctx) })
+	return err
+}
+
+// nodes are servers in memory, and every client has its own way to each.
+type nodes []*server
+
+func newNodes(n int) (all nodes) {
+	for range n {
+		all = append(all, &server{eng: memengine.New()})
+	}
+	return all
+}
+
+func (all nodes) client(t *testing.T, opts *redlockengine.Options) (*redlockengine.Engine, []*link) {
+	t.Helper()
+	var links []*link
+	var engines []engine.Engine
+	for _, s := range all {
+		l := &link{server: s}
+		links, engines = append(links, l), append(engines, l)
+	}
+	eng, err := redlockengine.New(engines, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return eng, links
+}
