@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -24,11 +23,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 		return s.join(ctx, i, start)
 	})
 	gone, err := s.renewed(ctx, held, start, errs)
-	if err != nil {
-		return nil, err
-	}
 	s.repair(ctx, errs)
-	return gone, nil
+	return gone, err
 }
 
 // renew renews our session on one node and looks at what it grants.
@@ -66,10 +62,11 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 	return nil
 }
 
-// renewed decides what came of a renewal. Trust in every claim that holds rests
-// on it from now on, so it fails when one that the caller does not ask for, as
-// it was granted meanwhile, does not stand on a majority of the nodes that took
-// part.
+// renewed decides what came of a renewal. From now on trust in every claim that
+// holds would rest on it, so it succeeds only if each of them stands on a
+// majority of the nodes that took part, or is reported gone. Gone is what cannot
+// stand on a majority, or what did not for most of the TTL: a node that did not
+// answer just now costs nobody a lock.
 func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.Time, errs []error) (gone []*engine.Claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,27 +76,36 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	if count(errs, nil) < s.engine.quorum {
 		return nil, s.engine.unreached(ctx, "renew session", failed(errs))
 	}
-	stand := make(map[string]bool)
+	patient := time.Since(s.base) < s.opts.TTL*2/3
+	doubt, asked := false, make(map[string]bool, len(held))
+	for _, c := range held {
+		asked[c.ID] = true
+	}
 	for id, cl := range s.claims {
-		n := 0
-		for i, err := range errs {
-			if err == nil && cl.at[i].token != 0 {
-				n++
+		stands, may := 0, 0
+		for i, at := range cl.at {
+			if at.token != 0 {
+				may++
+				if errs[i] == nil {
+					stands++
+				}
 			}
 		}
-		stand[id] = n >= s.engine.quorum
-	}
-	for _, c := range held {
-		if cl := s.claims[c.ID]; cl == nil {
-			gone = append(gone, c)
-		} else if cl.token != 0 && !stand[c.ID] {
-			gone = append(gone, c)
+		switch {
+		case cl.token == 0 || stands >= s.engine.quorum:
+		case may >= s.engine.quorum && patient:
+			doubt = true
+		default:
 			s.forget(cl)
+			doubt = doubt || !asked[id] // granted since the caller looked
 		}
 	}
-	for id, cl := range s.claims {
-		if cl.token != 0 && !stand[id] {
-			return nil, engine.Unavailable("renew session", errors.New("a claim was granted meanwhile by other nodes"))
+	if doubt {
+		return nil, engine.Unavailable("renew session", errors.New("what is held does not stand on a majority of the nodes that answered"))
+	}
+	for _, c := range held {
+		if s.claims[c.ID] == nil {
+			gone = append(gone, c)
 		}
 	}
 	if s.base.Before(start) {
@@ -108,12 +114,16 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	return gone, nil
 }
 
-// forget ends a claim; what is left of it on nodes is left to be left. s.mu is
-// held.
+// forget ends a claim that is gone. What nodes still have of it is left when its
+// holder has been told and had time to stop. s.mu is held.
 func (s *session) forget(cl *claim) {
+	var from time.Time
+	if cl.token != 0 {
+		from = time.Now().Add(s.opts.TTL / 10)
+	}
 	delete(s.claims, cl.ID)
 	for i := range s.nodes {
-		s.owe(i, cl)
+		s.owe(i, cl, from)
 	}
 }
 
@@ -133,7 +143,11 @@ func (s *session) repair(ctx context.Context, errs []error) {
 				missing[i] = append(missing[i], cl)
 			}
 		}
-		owes[i] = slices.Collect(maps.Keys(n.owed))
+		for what, when := range n.owed {
+			if !time.Now().Before(when.from) {
+				owes[i] = append(owes[i], what)
+			}
+		}
 		if len(missing[i])+len(owes[i]) > 0 {
 			nodes = append(nodes, i)
 		}

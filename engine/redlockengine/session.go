@@ -35,13 +35,17 @@ type session struct {
 type node struct {
 	session engine.Session // nil: not joined
 	joining bool
-	ended   bool               // the node has ended our session, and we have not joined again
-	since   time.Time          // start of the last renewal there
-	down    bool               // did not answer since then: asked only if the others are too few
-	owed    map[owed]time.Time // claims to leave there; and until when again, because a lost request may enter them
+	ended   bool          // the node has ended our session, and we have not joined again
+	since   time.Time     // start of the last renewal there
+	down    bool          // did not answer since then: asked only if the others are too few
+	owed    map[owed]span // claims to be left there
 }
 
 type owed struct{ resource, claim string }
+
+// span is when a claim is to be left: not before its holder had time to stop, and
+// again until no lost request can enter it any more.
+type span struct{ from, until time.Time }
 
 // claim is one claim on all nodes. The session's mutex guards what is not the
 // caller's.
@@ -69,7 +73,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	s := &session{engine: e, id: rand.Text(), opts: opts, timeout: e.timeout(opts.TTL), claims: make(map[string]*claim)}
 	s.life, s.end = context.WithCancel(context.Background())
 	for range e.nodes {
-		s.nodes = append(s.nodes, &node{owed: make(map[owed]time.Time)})
+		s.nodes = append(s.nodes, &node{owed: make(map[owed]span)})
 	}
 	s.base = time.Now()
 	errs := e.each(ctx, s.timeout, e.all(), func(ctx context.Context, i int) error { return s.join(ctx, i, s.base) })
@@ -231,15 +235,15 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		at.in, at.token = false, 0
 	}
 	if s.claims[cl.ID] != cl { // left meanwhile
-		s.owe(i, cl)
+		s.owe(i, cl, time.Time{})
 	}
 	return err
 }
 
 // owe notes that a claim has to be left on a node. s.mu is held.
-func (s *session) owe(i int, cl *claim) {
+func (s *session) owe(i int, cl *claim, from time.Time) {
 	if at := cl.at[i]; at.in || !at.doubt.IsZero() {
-		s.nodes[i].owed[owed{cl.Resource, cl.ID}] = at.doubt
+		s.nodes[i].owed[owed{cl.Resource, cl.ID}] = span{from, at.doubt}
 	}
 }
 
@@ -405,9 +409,9 @@ func (s *session) Leave(ctx context.Context, resource, id string) error {
 	delete(s.claims, id)
 	for i, n := range s.nodes {
 		if cl != nil {
-			s.owe(i, cl)
+			s.owe(i, cl, time.Time{})
 		} else {
-			n.owed[owed{resource, id}] = time.Time{}
+			n.owed[owed{resource, id}] = span{}
 		}
 	}
 	s.mu.Unlock()
@@ -430,12 +434,12 @@ func (s *session) leave(ctx context.Context, i int, is engine.Session, what owed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[i]
-	until, is2 := n.owed[what]
+	when, open := n.owed[what]
 	switch {
-	case !is2 || n.session != is:
+	case !open || n.session != is:
 	case err != nil && !answered(err):
-		n.owed[what] = time.Now().Add(s.opts.TTL)
-	case !time.Now().Before(until):
+		n.owed[what] = span{until: time.Now().Add(s.opts.TTL)}
+	case !time.Now().Before(when.until):
 		delete(n.owed, what)
 	}
 	return err
