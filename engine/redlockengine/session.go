@@ -227,6 +227,8 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 	defer s.mu.Unlock()
 	at := &cl.at[i]
 	switch {
+	case s.nodes[i].session != is: // it has ended meanwhile, and the claim with it
+		return errSkipped
 	case err == nil:
 		at.in, at.token = true, grant.Token
 	case !answered(err):
@@ -410,8 +412,8 @@ func (s *session) Leave(ctx context.Context, resource, id string) error {
 	for i, n := range s.nodes {
 		if cl != nil {
 			s.owe(i, cl, time.Time{})
-		} else {
-			n.owed[owed{resource, id}] = span{}
+		} else if what := (owed{resource, id}); n.session != nil {
+			n.owed[what] = span{until: n.owed[what].until}
 		}
 	}
 	s.mu.Unlock()
