@@ -81,18 +81,6 @@ func killOnNodes(t *testing.T, clients []rueidis.Client, session string) {
 	}
 }
 
-// notice opens the first session of new servers: their grace is its TTL.
-func notice(t *testing.T, eng engine.Engine, ttl time.Duration) {
-	t.Helper()
-	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string) {
 	var clients []rueidis.Client
 	for _, server := range servers {
@@ -103,11 +91,9 @@ func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string)
 		t.Cleanup(c.Close)
 		clients = append(clients, c)
 	}
-	const ttl = 2 * time.Second
-	notice(t, connect(t, redlockURL(addrs)), ttl)
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },
-		TTL:  ttl,
+		TTL:  2 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			return redlockNetwork(t, addrs)
 		},

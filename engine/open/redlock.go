@@ -62,10 +62,7 @@ type redlockNode struct {
 }
 
 func newRedlockNode(u *url.URL, addr string) *redlockNode {
-	one := url.URL{Scheme: "redis", User: u.User, Host: addr}
-	if prefix := u.Query().Get("prefix"); prefix != "" {
-		one.RawQuery = url.Values{"prefix": {prefix}}.Encode()
-	}
+	one := url.URL{Scheme: "redis", User: u.User, Host: addr, RawQuery: u.RawQuery}
 	return &redlockNode{
 		open: func(ctx context.Context) (engine.Engine, error) { return openRedis(ctx, &one) },
 		turn: make(chan struct{}, 1),

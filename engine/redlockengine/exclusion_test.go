@@ -167,4 +167,3 @@ func exclusion(t *testing.T, seed uint64, forget bool) {
 		}
 	}
 }
-
