@@ -10,6 +10,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,13 +27,9 @@ import (
 	"github.com/pawl-go/pawl/engine/sqliteengine"
 )
 
-var update = flag.Bool("update", false, "write the table of promises into README.md")
+var update = flag.Bool("update", false, "write the tables of promises")
 
-const (
-	readme = "../README.md"
-	begin  = "<!-- promises -->\n"
-	end    = "<!-- /promises -->\n"
-)
+const readme = "../README.md"
 
 // promises are the rows of the table.
 var promises = []struct {
@@ -67,25 +64,34 @@ var promises = []struct {
 // shortestTTL is what pawl.Options.TTL may be, whatever the store keeps.
 const shortestTTL = 100 * time.Millisecond
 
-// TestPromises: the table of promises in the README is what the engines say.
+// TestPromises: the tables of promises are what the engines say.
 func TestPromises(t *testing.T) {
-	want := promisesTable(engines(t))
-	text, err := os.ReadFile(readme)
+	all := engines(t)
+	generated(t, readme, "promises", promisesTable(all))
+	generated(t, "engines.md", "promises", promisesTable(all))
+	generated(t, "engines.md", "lacks", lacksTable(all))
+}
+
+// generated holds the part of a file between two comments to what it should be.
+func generated(t *testing.T, file, part, want string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	begin, end := "<!-- "+part+" -->\n", "<!-- /"+part+" -->\n"
 	before, rest, found := strings.Cut(string(text), begin)
 	is, after, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		t.Fatalf("%s has no place for the table: %s ... %s", readme, begin, end)
+		t.Fatalf("%s has no place for it: %s ... %s", file, begin, end)
 	}
 	if is == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("the table in %s is not what the engines say (go test ./docs -update writes it):\n%s", readme, want)
+		t.Fatalf("what %s says of %s is not what the engines say (go test ./docs -update writes it):\n%s", file, part, want)
 	}
-	if err := os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -120,6 +126,17 @@ func promisesTable(all []engine.Caps) string {
 			table += " | " + p.of(c)
 		}
 		table += " |\n"
+	}
+	return table
+}
+
+// lacksTable says why each engine lacks what it lacks.
+func lacksTable(all []engine.Caps) string {
+	table := "| store | lacks | because |\n|---|---|---|\n"
+	for _, c := range all {
+		for _, f := range slices.Sorted(maps.Keys(c.Lacks)) {
+			table += "| " + c.Name + " | " + string(f) + " | " + c.Lacks[f] + " |\n"
+		}
 	}
 	return table
 }
