@@ -65,7 +65,7 @@ func BenchmarkEtcdUncontended(b *testing.B) {
 // BenchmarkEtcdHandoff compares with etcd's own concurrency.Mutex.
 func BenchmarkEtcdHandoff(b *testing.B) {
 	addr := testservers.Etcd(b).Addr
-	const clients, each = 8, 40
+	const clients, each = 16, 40
 	locks := make([]*pawl.Mutex, clients)
 	theirs := make([]*concurrency.Mutex, clients)
 	for i := range clients {
@@ -114,5 +114,5 @@ func BenchmarkEtcdHandoff(b *testing.B) {
 			return func() error { return l.Unlock(context.Background()) }
 		})...)
 	}
-	compare(b, "etcd handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1)
+	compare(b, "etcd handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.6)
 }

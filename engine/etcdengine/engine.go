@@ -228,7 +228,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 // Watch implements [engine.Engine].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
-		err = e.watch(ctx, "watch", time.Minute, e.prefix+"v/"+key, func() (bool, error) {
+		err = e.watch(ctx, "watch", time.Minute, e.prefix+"v/"+key, func(int64) (bool, error) {
 			v, err = e.get(ctx, "watch", key)
 			return v.Version != version, err
 		})
@@ -253,19 +253,21 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 // and each while, until look is done or the subscription has ended. It does
 // not subscribe from an older revision: etcd catches up on those every 100 ms
 // only. A member may hang that watches for us, while others serve: so it looks
-// by itself too, and does not wait for a subscription for ever.
-func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, key string, look func() (bool, error), opts ...clientv3.OpOption) error {
+// by itself too, and does not wait for a subscription for ever. look is told
+// the revision of the event, or 0.
+func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
 	watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer stop()
 	hangs := time.AfterFunc(while, stop)
 	events := e.client.Watch(watching, key, opts...)
 	hangs.Stop()
-	for {
-		if done, err := look(); done || err != nil {
+	for at := int64(0); ; {
+		if done, err := look(at); done || err != nil {
 			return err
 		}
 		select {
 		case event, open := <-events:
+			at = event.Header.Revision
 			if err := event.Err(); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 				return failed(ctx, doing, err)
 			}
@@ -273,6 +275,7 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, k
 				return nil
 			}
 		case <-time.After(while):
+			at = 0
 		case <-ctx.Done():
 			return failed(ctx, doing, ctx.Err())
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,6 +31,8 @@ type session struct {
 	places map[string]*place // by claim id, from Enter to Leave
 	slots  int               // how many were ever in use at once
 	free   []int             // those that are not now
+
+	crowded atomic.Bool // the last claim that entered met others
 }
 
 func (s *session) ID() string { return s.id }
@@ -139,12 +142,12 @@ func (p *place) mayEnter() []clientv3.Cmp {
 // does. Who barges looks at grants only. One that weighs all, and has no owner
 // who may be ahead, needs only to know whether anybody is: two claims of a long
 // queue are enough, once its own place there is known or it is the last.
-func (p *place) view(c *engine.Claim) []clientv3.Op {
-	grants := clientv3.OpGet(p.dir+"g/", clientv3.WithPrefix())
+func (p *place) view(c *engine.Claim, how ...clientv3.OpOption) []clientv3.Op {
+	inQueue := append(how, clientv3.WithPrefix())
+	grants := clientv3.OpGet(p.dir+"g/", inQueue...)
 	if c.Barging {
-		return []clientv3.Op{grants, clientv3.OpGet(p.queue)}
+		return []clientv3.Op{grants, clientv3.OpGet(p.queue, how...)}
 	}
-	inQueue := []clientv3.OpOption{clientv3.WithPrefix()}
 	if p.rev != 0 {
 		inQueue = append(inQueue, clientv3.WithMaxCreateRev(p.rev))
 	}
@@ -178,6 +181,11 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 // enter takes a resource that nobody claims, in a request that is as small as
 // it can be; else it looks who does.
 func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait bool) (engine.Grant, error) {
+	if wait && alone(c) && s.crowded.Load() { // append it, in one request, instead of asking first
+		grant, err := s.pursue(ctx, "enter", c, p, &line{}, wait)
+		s.crowded.Store(!grant.Held())
+		return grant, err
+	}
 	m, nobody := &move{put: p.put, key: p.queue}, []clientv3.Cmp{absent(p.base).WithPrefix(), absent(p.tomb)}
 	if c.Barging {
 		m.key = p.grants
@@ -190,6 +198,7 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait boo
 		s.note(p, m.key, reply.Header.Revision, "")
 		return engine.Grant{Token: fence.Token(reply.Header.Revision)}, nil
 	}
+	s.crowded.Store(true)
 	return s.pursue(ctx, "enter", c, p, newLine(reply), wait)
 }
 
@@ -245,8 +254,8 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 		if strings.HasSuffix(key, "/") {
 			opts = append(opts, clientv3.WithPrefix())
 		}
-		err := s.engine.watch(ctx, "await", s.ttl/3, key, func() (bool, error) {
-			reply, err := s.engine.commit(ctx, "await", nil, p.view(c), nil)
+		err := s.engine.watch(ctx, "await", s.ttl/3, key, func(event int64) (bool, error) {
+			reply, err := s.look(ctx, c, p, event)
 			if err == nil {
 				grant, err = s.pursue(ctx, "await", c, p, newLine(reply), true)
 			}
@@ -257,6 +266,19 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 		}
 	}
 	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+}
+
+// look reads what a waiting claim has to know. After an event any member may
+// tell that knows of it, without a word with the others: who was ahead and has
+// gone does not come back.
+func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int64) (*clientv3.TxnResponse, error) {
+	if event > 0 {
+		reply, err := s.engine.commit(ctx, "await", nil, p.view(c, clientv3.WithSerializable()), nil)
+		if err != nil || reply.Header.Revision >= event {
+			return reply, err
+		}
+	}
+	return s.engine.commit(ctx, "await", nil, p.view(c), nil)
 }
 
 // Leave takes one request for a claim of this session, two for another's.
