@@ -1,0 +1,85 @@
+package open_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// expirer is an engine whose sessions are in the client, so that only there
+// they can be ended.
+type expirer interface {
+	engine.Engine
+	Expire(session string) bool
+}
+
+// expirers makes the hook that ends a session of any of the engines opened.
+func expirers(open func(t *testing.T) expirer) (opened func(*testing.T) engine.Engine, kill func(*testing.T, string)) {
+	var mu sync.Mutex
+	var all []expirer
+	return func(t *testing.T) engine.Engine {
+			e := open(t)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, e)
+			return e
+		}, func(t *testing.T, session string) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range all {
+				if e.Expire(session) {
+					return
+				}
+			}
+			t.Fatalf("no session %s", session)
+		}
+}
+
+// postgresRow opens the row mode with a pool of its own.
+func postgresRow(t *testing.T, addr string) expirer {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 30
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	eng, err := pgengine.NewRow(t.Context(), pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() })
+	return eng
+}
+
+func TestPostgresRow(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	opened, kill := expirers(func(t *testing.T) expirer { return postgresRow(t, addr) })
+	enginetest.Run(t, &enginetest.Harness{
+		Open: opened, KillSession: kill, TTL: time.Second,
+		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
+			proxy := testservers.NewProxy(t, addr)
+			eng := postgresRow(t, proxy.Addr)
+			t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
+			return eng, enginetest.Network{
+				Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
+			}
+		},
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			server := testservers.Postgres(t)
+			return func(t *testing.T) engine.Engine { return postgresRow(t, server.Addr) },
+				func() { server.Kill(); server.Restart() }
+		},
+	})
+}

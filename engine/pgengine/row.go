@@ -1,0 +1,292 @@
+package pgengine
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/rowengine"
+)
+
+// RowOptions change where the names of row mode are kept. The zero value is the
+// default.
+type RowOptions struct {
+	// Schema is where the tables are: lower-case letters, digits and
+	// underscores. Default "pawl".
+	Schema string
+}
+
+// Row is the row mode in one database. Create it with [NewRow].
+type Row struct{ *rowengine.Engine }
+
+var _ engine.Engine = Row{}
+
+var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
+// the defaults. It creates the tables where they are missing, if the user may.
+//
+// Each lock that is held or waited for takes a connection of the pool for
+// itself, so MaxConns bounds how many there can be. Who finds none free waits
+// for one until its context ends. What holds needs no other connection to be
+// renewed or released; operators, and who looks after a connection that broke,
+// do need one. A pooler between pawl and the server has to pool by the session.
+func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
+	schema := "pawl"
+	if opts != nil && opts.Schema != "" {
+		schema = opts.Schema
+	}
+	if !rowSchemas.MatchString(schema) {
+		return Row{}, fmt.Errorf("open: %w: Schema %q: lower-case letters, digits and underscores are allowed", engine.ErrUnsupported, schema)
+	}
+	store := &rowStore{pool, rowLanguage(schema), "pawl row mode in " + schema}
+	if err := store.migrate(ctx); err != nil {
+		return Row{}, err
+	}
+	return Row{rowengine.New(store)}, nil
+}
+
+// rowStore implements [rowengine.Store].
+type rowStore struct {
+	pool *pgxpool.Pool
+	sql  rowStatements
+	key  string // of what is remembered with a connection
+}
+
+func (s *rowStore) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "postgres row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minRowTTL,
+		Lacks: rowengine.Lacks(),
+	}
+}
+
+const minRowTTL = 100 * time.Millisecond
+
+// tag begins the application name of a connection as long as it is used for
+// the claim: the rest is the token. It is how others see whether the claim of
+// this connection in the table of claims is the one of today, and granted.
+func tag(claim string) string {
+	sum := sha256.Sum256([]byte(claim))
+	return fmt.Sprintf("pawl %x ", sum[:16])
+}
+
+// rowConn implements [rowengine.Conn].
+type rowConn struct {
+	*pgxpool.Conn
+	store *rowStore
+	born  time.Time // since then the server has not restarted
+	trim  int64     // names up to this one are to be looked at when the lock is free
+}
+
+// Connect prepares a connection when it is used for the first time.
+func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &rowConn{Conn: conn, store: s}
+	if born, known := conn.Conn().PgConn().CustomData()[s.key]; known {
+		c.born = born.(time.Time)
+		return c, nil
+	}
+	if err := c.prepare(ctx); err != nil {
+		c.Destroy()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prepare makes the row in which the claims of this connection are shown, and
+// finds out for how long the server has run, to its knowledge.
+func (c *rowConn) prepare(ctx context.Context) error {
+	var age int64
+	batch := &pgx.Batch{}
+	batch.Queue(c.store.sql.boot)
+	batch.Queue(c.store.sql.age).QueryRow(func(row pgx.Row) error { return row.Scan(&age) })
+	batch.Queue(c.store.sql.show)
+	batch.Queue(c.store.sql.sweep)
+	if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	c.born = time.Now().Add(-time.Duration(age) * time.Microsecond)
+	c.Conn.Conn().PgConn().CustomData()[c.store.key] = c.born
+	return nil
+}
+
+func (c *rowConn) pg() *pgconn.PgConn { return c.Conn.Conn().PgConn() }
+
+func (c *rowConn) exec(ctx context.Context, query string) error {
+	return c.pg().Exec(ctx, query).Close()
+}
+
+// Enter implements [rowengine.Conn]: the claim is shown in a transaction of its
+// own, and the row is locked in the next one, all in one round trip.
+func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
+	for range 3 {
+		if c.pg().TxStatus() != 'I' {
+			if err := c.exec(ctx, "ROLLBACK"); err != nil {
+				return rowengine.Answer{}, err
+			}
+		}
+		shown, token := false, int64(0)
+		batch := &pgx.Batch{}
+		batch.Queue(rowBegin)
+		batch.Queue(c.store.sql.claim, r.Resource, tag(r.ID), r.ID, r.Owner, r.Session, r.Label, r.Barging).Query(func(rows pgx.Rows) error {
+			var added *int64
+			for rows.Next() {
+				shown = true
+				if err := rows.Scan(&added); err != nil {
+					return err
+				}
+			}
+			if added != nil && *added%trimEvery == 0 {
+				c.trim = *added - keptNames
+			}
+			return rows.Err()
+		})
+		batch.Queue(rowNext)
+		batch.Queue(c.store.sql.try, r.Resource, tag(r.ID), milliseconds(r.TTL)).QueryRow(func(row pgx.Row) error { return row.Scan(nil, nil, &token) })
+		if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
+			return rowengine.Answer{}, err
+		}
+		if shown {
+			return rowengine.Answer{Token: fence.Token(token), Age: max(time.Since(c.born), 1)}, nil
+		}
+		// Somebody took the row of this connection for that of a dead one.
+		if err := c.exec(ctx, "ROLLBACK"); err != nil {
+			return rowengine.Answer{}, err
+		}
+		if err := c.prepare(ctx); err != nil {
+			return rowengine.Answer{}, err
+		}
+	}
+	return rowengine.Answer{}, errors.New("its row in the table of claims goes away again and again")
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
+// would not notice before that the client is dead.
+func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
+	var token int64
+	batch := &pgx.Batch{}
+	batch.Queue(rowLimits, milliseconds(r.TTL))
+	batch.Queue(c.store.sql.wait, r.Resource, tag(r.ID), milliseconds(r.TTL)).QueryRow(func(row pgx.Row) error { return row.Scan(nil, nil, &token) })
+	err := c.Conn.SendBatch(ctx, batch).Close()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return rowengine.Answer{}, err
+	case rowCode(err) == lockTimedOut:
+		return rowengine.Answer{}, nil
+	case rowCode(err) == queryCanceled:
+		return rowengine.Answer{}, rowengine.ErrBroken
+	case err != nil || token == 0: // nobody holds a name that is not there
+		return rowengine.Answer{}, err
+	}
+	return rowengine.Answer{Token: fence.Token(token), Age: max(time.Since(c.born), 1)}, nil
+}
+
+// Ping implements [rowengine.Conn].
+func (c *rowConn) Ping(ctx context.Context) error {
+	err := c.pg().Ping(ctx)
+	if err == nil && c.pg().TxStatus() != 'T' {
+		err = errors.New("the transaction is over")
+	}
+	return err
+}
+
+// Alive implements [rowengine.Conn].
+func (c *rowConn) Alive() bool { return !c.pg().IsClosed() && silent(c.pg().Conn()) }
+
+// Free implements [rowengine.Conn].
+func (c *rowConn) Free(ctx context.Context) error {
+	err := c.lastWords()
+	if err == nil {
+		err = c.exec(ctx, "COMMIT")
+	}
+	if err == nil && c.trim > 0 {
+		// What one cannot clean up another will.
+		c.Conn.Exec(ctx, c.store.sql.trim, c.trim, 2*trimEvery) //nolint:errcheck // the lock is free
+	}
+	if err != nil {
+		c.Destroy()
+		return ended(err)
+	}
+	c.Release() // which closes it if a transaction is open
+	return nil
+}
+
+// lastWords returns the error that the server has sent unasked, if it has.
+func (c *rowConn) lastWords() error {
+	if c.Alive() {
+		return nil
+	}
+	return c.pg().CheckConn() //nolint:staticcheck // Ping would write to who may have gone, and lose what it said
+}
+
+// ended says of an error with which the server closed the connection that it
+// ended the transaction.
+func ended(err error) error {
+	var said *pgconn.PgError
+	if errors.As(err, &said) && said.Severity == "FATAL" {
+		return fmt.Errorf("%w: %w", rowengine.ErrEnded, err)
+	}
+	return err
+}
+
+// Destroy implements [rowengine.Conn]. It does not wait for the server.
+func (c *rowConn) Destroy() {
+	conn := c.Hijack()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	conn.Close(ctx) //nolint:errcheck // it may be broken
+}
+
+// List implements [rowengine.Store].
+func (s *rowStore) List(ctx context.Context, prefix string) ([]string, error) {
+	rows, err := s.pool.Query(ctx, s.sql.list, prefix)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// Show implements [rowengine.Store].
+func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, err error) {
+	rows, err := s.pool.Query(ctx, s.sql.look, name)
+	if err != nil {
+		return r, err
+	}
+	r.Claims, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (engine.ClaimInfo, error) {
+		c := engine.ClaimInfo{Weight: engine.LockCapacity}
+		var token, age int64
+		err := row.Scan(&c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &token, &age)
+		c.Token, c.Age = fence.Token(token), time.Duration(age)*time.Microsecond
+		return c, err
+	})
+	if len(r.Claims) > 0 {
+		r.Kind, r.Capacity = engine.KindLock, engine.LockCapacity
+	}
+	return r, err
+}
+
+// Break implements [rowengine.Store].
+func (s *rowStore) Break(ctx context.Context, resource, claim string) (bool, error) {
+	rows, err := s.pool.Query(ctx, s.sql.end, resource, claim)
+	if err != nil {
+		return false, err
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	return len(all) > 0, err
+}

@@ -1,0 +1,141 @@
+package pgengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+const (
+	// keptNames is how many names are kept though nobody uses them: to lock
+	// one of them again writes nothing that lasts.
+	keptNames = 1024
+	// trimEvery is after how many new names somebody removes the oldest ones.
+	trimEvery = 64
+)
+
+const (
+	rowBegin  = `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`
+	rowNext   = `COMMIT AND CHAIN`
+	rowLimits = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`
+)
+
+// rowStatements are what row mode says to the server, for the tables of one
+// schema:
+//
+//	row_names   id name                       what is locked; the oldest that nobody uses go when new ones come
+//	row_claims  pid tag resource claim …      what a connection was last used for: it counts while the
+//	                                          connection's application name begins with the tag
+//	row_boot    started since                 the server that was last seen, and since when
+//	row_tokens                                a sequence
+//
+// The tables are unlogged: a lock writes nothing to the disk, and a crash, which
+// empties them, has ended all that they tell of.
+type rowStatements struct {
+	tables                 []string
+	claim, try, wait       string // of a claim
+	boot, age, show, sweep string // of a new connection
+	trim, list, look, end  string
+	version                string
+}
+
+const rowVersion = 1
+
+func rowLanguage(schema string) rowStatements {
+	in := func(text string) string { return strings.ReplaceAll(text, "pawl.", schema+".") }
+	// The token is taken when the row is locked: the inner query is one of its own.
+	lock := in(`SELECT set_config('application_name', $2 || coalesce(token::text, ''), true),
+		set_config('idle_in_transaction_session_timeout', $3, true), coalesce(token, 0)
+		FROM (SELECT (SELECT nextval('pawl.row_tokens') FROM (SELECT FROM pawl.row_names WHERE name = $1 FOR UPDATE%s) locked) AS token OFFSET 0) got`)
+	// Only its own transaction sets the name of a connection so.
+	live := in(` FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag) `)
+	return rowStatements{
+		tables: rowTables(in),
+		claim: in(`WITH added AS (INSERT INTO pawl.row_names (name) SELECT $1::text WHERE NOT EXISTS (SELECT FROM pawl.row_names WHERE name = $1)
+				ON CONFLICT DO NOTHING RETURNING id)
+			UPDATE pawl.row_claims SET resource = $1, tag = $2, claim = $3, owner = $4, session = $5, label = $6, barging = $7, since = clock_timestamp()
+				WHERE pid = pg_backend_pid() RETURNING (SELECT id FROM added)`),
+		try:  fmt.Sprintf(lock, " SKIP LOCKED"),
+		wait: fmt.Sprintf(lock, ""),
+		// The first to notice that the server has started again says since
+		// when it knows of all locks, and makes tokens go on from the time:
+		// a crash may have lost the last ones.
+		boot: in(`INSERT INTO pawl.row_boot AS b (started, since) VALUES (pg_postmaster_start_time(), clock_timestamp())
+			ON CONFLICT (one) DO UPDATE SET started = excluded.started, since = excluded.since WHERE b.started <> excluded.started
+			RETURNING setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
+		age:   in(`SELECT (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint FROM pawl.row_boot`),
+		show:  in(`INSERT INTO pawl.row_claims (pid, tag) VALUES (pg_backend_pid(), '-') ON CONFLICT (pid) DO UPDATE SET tag = '-'`),
+		sweep: in(`DELETE FROM pawl.row_claims c WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = c.pid)`),
+		trim:  in(`DELETE FROM pawl.row_names WHERE id IN (SELECT id FROM pawl.row_names WHERE id <= $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`),
+		list:  `SELECT DISTINCT c.resource` + live + `WHERE starts_with(c.resource, $1)`,
+		look: `SELECT c.claim, c.owner, c.session, c.label, c.barging, coalesce(nullif(substr(a.application_name, length(c.tag) + 1), '')::bigint, 0) AS token,
+			(extract(epoch FROM clock_timestamp() - c.since) * 1000000)::bigint` + live + `WHERE c.resource = $1 ORDER BY 6 = 0, c.since`,
+		// One that waits stays connected; one that holds has nothing to cancel.
+		end: `SELECT CASE WHEN a.state = 'active' THEN pg_cancel_backend(a.pid) ELSE pg_terminate_backend(a.pid) END` + live +
+			`WHERE c.resource = $1 AND c.claim = $2`,
+		version: in(`SELECT version FROM pawl.row_meta`),
+	}
+}
+
+func rowTables(in func(string) string) []string {
+	return []string{
+		in(`SELECT pg_advisory_xact_lock(hashtext('pawl.row'), 0)`), // one client at a time
+		`SET LOCAL client_min_messages = warning`,                   // that something is there already is no news
+		strings.TrimSuffix(in(`CREATE SCHEMA IF NOT EXISTS pawl.`), "."),
+		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL)`),
+		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_names (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT COLLATE "C" NOT NULL UNIQUE)`),
+		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, resource TEXT COLLATE "C", claim TEXT,
+			owner TEXT, session TEXT, label TEXT, barging BOOLEAN, since TIMESTAMPTZ) WITH (fillfactor = 50)`),
+		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, since TIMESTAMPTZ NOT NULL)`),
+		in(`CREATE SEQUENCE IF NOT EXISTS pawl.row_tokens`),
+		// What was just made has forgotten nothing.
+		in(`INSERT INTO pawl.row_boot (started, since) SELECT pg_postmaster_start_time(), 'epoch' WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
+		in(`SELECT setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
+		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version) VALUES (%d) ON CONFLICT (one) DO UPDATE SET version = excluded.version`, rowVersion)),
+	}
+}
+
+// PostgreSQL's names of what can go wrong.
+const (
+	lockTimedOut  = "55P03"
+	queryCanceled = "57014"
+)
+
+// rowCode returns the name of an error of the server, "" of any other.
+func rowCode(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+// migrate makes sure that the tables are there, and of our version.
+func (s *rowStore) migrate(ctx context.Context) error {
+	var version int
+	err := s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
+	if code := rowCode(err); code == "42P01" || code == "3F000" || errors.Is(err, pgx.ErrNoRows) || err == nil && version < rowVersion {
+		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			for _, statement := range s.sql.tables {
+				if _, err := tx.Exec(ctx, statement); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		version = rowVersion
+		if rowCode(err) == "42501" {
+			err = fmt.Errorf("the tables of row mode are missing or old, and this user may not create them: let one who may run pawl store init: %w", err)
+		}
+	}
+	if err == nil && version > rowVersion {
+		return fmt.Errorf("open: %w: the tables of row mode are of version %d, this program knows version %d", engine.ErrUnsupported, version, rowVersion)
+	}
+	return engine.Unavailable("open", err)
+}

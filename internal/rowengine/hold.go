@@ -1,0 +1,149 @@
+package rowengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// hold is a connection that holds or awaits a lock, with the claims that share
+// it: those of one owner.
+type hold struct {
+	session *session
+	request Request
+
+	turn  chan struct{} // of one place: who has put something in may use what follows
+	conn  Conn          // nil: none
+	after time.Time     // before it the server has not known of all locks for long enough
+	doubt bool          // a connection was lost: the server may still have its lock, or its wait
+
+	// Guarded by session.mu.
+	grant     engine.Grant
+	claims    map[string]struct{}     // those that have not left
+	interrupt context.CancelCauseFunc // ends the Await under way
+}
+
+// take waits until nobody else uses the connection.
+func (h *hold) take(ctx context.Context) error {
+	select {
+	case h.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (h *hold) give() { <-h.turn }
+
+// enter asks for the lock on a new connection, or on the one it has. It keeps a
+// connection that is of use.
+func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
+	if h.conn == nil {
+		conn, err := h.session.engine.store.Connect(ctx)
+		if err != nil {
+			return engine.Grant{}, fmt.Errorf("take a connection, of which each lock that is held or waited for needs its own: %w", err)
+		}
+		h.conn = conn
+	}
+	return h.settle(ctx, h.conn.Enter)
+}
+
+// settle makes a request and looks what came of it.
+func (h *hold) settle(ctx context.Context, ask func(context.Context, *Request) (Answer, error)) (engine.Grant, error) {
+	got, err := ask(ctx, &h.request)
+	grace := h.request.TTL - got.Age
+	switch {
+	case err != nil:
+		h.destroy()
+		return engine.Grant{}, err
+	case got == (Answer{}):
+		return engine.Grant{}, nil
+	case grace > 0: // who held a lock when the server went down may still believe in it
+		h.after = time.Now().Add(grace)
+	case got.Token != 0:
+		return engine.Grant{Token: got.Token}, nil
+	case h.request.Wait:
+		return engine.Grant{}, nil
+	}
+	return engine.Grant{}, h.free(ctx)
+}
+
+// await waits until the lock is granted, after an enter that did not get it.
+func (h *hold) await(ctx context.Context) (grant engine.Grant, err error) {
+	for entered := true; err == nil && !grant.Held(); {
+		timer := time.NewTimer(time.Until(h.after))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return engine.Grant{}, context.Cause(ctx)
+		}
+		if entered = entered && h.conn != nil; entered {
+			grant, err = h.settle(ctx, h.conn.Wait)
+		} else {
+			grant, err = h.enter(ctx)
+		}
+		entered = !entered
+	}
+	return grant, err
+}
+
+// free ends the transaction.
+func (h *hold) free(ctx context.Context) error {
+	if h.conn == nil {
+		return nil
+	}
+	err := h.conn.Free(ctx)
+	h.conn = nil
+	h.doubt = h.doubt || err != nil && !errors.Is(err, ErrEnded)
+	return err
+}
+
+func (h *hold) destroy() {
+	if h.conn != nil {
+		h.conn.Destroy()
+		h.conn, h.doubt = nil, true
+	}
+}
+
+// ping finds out whether the hold still stands. It goes on when ctx has ended,
+// for to give up would destroy the connection, and so the lock: nothing is lost
+// by a network that stands still for less than the TTL.
+func (h *hold) ping(ctx context.Context) (stands bool, err error) {
+	if err := h.take(ctx); err != nil {
+		return false, err
+	}
+	done := make(chan bool, 1)
+	if !h.session.start(func() {
+		defer h.give()
+		bound, cancel := context.WithTimeout(h.session.life, h.request.TTL)
+		defer cancel()
+		if h.conn != nil && h.conn.Ping(bound) != nil {
+			h.destroy()
+		}
+		done <- h.conn != nil
+	}) {
+		h.give()
+		return false, engine.ErrGone
+	}
+	select {
+	case stands := <-done:
+		return stands, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// dead looks whether the connection has ended, unless it is in use.
+func (h *hold) dead() bool {
+	select {
+	case h.turn <- struct{}{}:
+		defer h.give()
+		return h.conn == nil || !h.conn.Alive()
+	default:
+		return false
+	}
+}

@@ -1,0 +1,209 @@
+// Package rowengine is the store in row locks of an SQL database: who holds a
+// resource has a transaction open that locked the row of its name, on a
+// connection of its own, and who waits has one that is blocked by it. The lock
+// is free at the moment when the transaction ends, however it does.
+//
+// What a session is, and which claims share a connection, is known here, in the
+// client. What a database does is its [Store].
+package rowengine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Store is one database.
+type Store interface {
+	// Caps are those of the engine.
+	Caps() engine.Caps
+
+	// Connect takes a connection for a claim alone.
+	Connect(ctx context.Context) (Conn, error)
+
+	// List returns the names that start with prefix and have claims.
+	List(ctx context.Context, prefix string) ([]string, error)
+
+	// Show returns the claims of a resource, granted ones first.
+	Show(ctx context.Context, name string) (engine.Resource, error)
+
+	// Break ends the transaction of a claim of any session, or its waiting,
+	// and reports whether there was something to end. It may end a little
+	// later.
+	Break(ctx context.Context, resource, claim string) (bool, error)
+}
+
+// Conn is the connection of one claim. After an error of Enter, Wait or Ping
+// only Destroy is left.
+type Conn interface {
+	// Enter begins a transaction that locks the row, unless that is locked
+	// already, and lets operators see the claim.
+	Enter(ctx context.Context, c *Request) (Answer, error)
+
+	// Wait is Enter for one that had to wait: it blocks in the server. The
+	// zero Answer says that it is to Enter again.
+	Wait(ctx context.Context, c *Request) (Answer, error)
+
+	// Ping makes the server count the time anew after which it ends a
+	// transaction that nobody uses.
+	Ping(ctx context.Context) error
+
+	// Alive looks whether the connection has ended, without a round trip.
+	Alive() bool
+
+	// Free ends the transaction and gives the connection back. If that fails
+	// the connection is destroyed.
+	Free(ctx context.Context) error
+
+	// Destroy closes the connection.
+	Destroy()
+}
+
+// Request is a claim as the server has to know it.
+type Request struct {
+	*engine.Claim
+	Session string
+	TTL     time.Duration
+	Wait    bool // it is to be seen although it is not granted
+}
+
+// Answer is what came of a request.
+type Answer struct {
+	Token fence.Token   // 0: somebody else has the lock
+	Age   time.Duration // for how long the server has known of all locks
+}
+
+var (
+	// ErrBroken says that an operator ended the waiting of a claim.
+	ErrBroken = errors.New("broken by an operator")
+
+	// ErrEnded says that the server had ended the transaction before.
+	ErrEnded = errors.New("the server has ended the connection")
+)
+
+// Engine is the store in one database. Create it with [New].
+type Engine struct {
+	store    Store
+	caps     engine.Caps
+	sessions sync.Map // those that are open: id → *session
+}
+
+// New returns the engine of a database.
+func New(store Store) *Engine { return &Engine{store: store, caps: store.Caps()} }
+
+// Lacks is what a row cannot carry, with the reasons.
+func Lacks() map[engine.Feature]string {
+	return map[engine.Feature]string{
+		engine.FeatureOrder:     "the database promises no order to those that wait for a row",
+		engine.FeatureShared:    "a row that is locked to read lets more readers pass a writer that waits, for ever",
+		engine.FeatureSemaphore: "a row is locked by one",
+		engine.FeatureValues:    "a row lock stores nothing: lease mode does",
+	}
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps { return e.caps }
+
+// Open implements [engine.Engine]. A session is in the client only.
+func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := &session{engine: e, id: rand.Text(), opts: opts, renewed: time.Now(), holds: make(map[string]*hold)}
+	s.opts.TTL = max(opts.TTL, e.caps.MinTTL)
+	s.life, s.end = context.WithCancelCause(context.Background())
+	e.sessions.Store(s.id, s)
+	s.tasks.Go(s.watch)
+	return s, nil
+}
+
+// Expire ends a session at once, as its TTL would, and destroys its connections.
+// It reports whether there was such a session. It is for tests.
+func (e *Engine) Expire(id string) bool {
+	s, ok := e.sessions.Load(id)
+	if ok {
+		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
+	}
+	return ok
+}
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := e.store.List(ctx, prefix)
+		if err != nil {
+			yield("", unavailable(ctx, "list", err))
+			return
+		}
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Show implements [engine.Engine].
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	r, err := e.store.Show(ctx, name)
+	r.Name = name
+	return r, unavailable(ctx, "show", err)
+}
+
+// Get implements [engine.Engine]: it is refused.
+func (e *Engine) Get(context.Context, string) (engine.Value, error) {
+	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Put implements [engine.Engine]: it is refused.
+func (e *Engine) Put(context.Context, string, []byte, uint64) (uint64, error) {
+	return 0, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Watch implements [engine.Engine]: it is refused.
+func (e *Engine) Watch(context.Context, string, uint64) (engine.Value, error) {
+	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	e.sessions.Range(func(id, _ any) bool { // those that nobody closed
+		e.Expire(id.(string))
+		return true
+	})
+	return nil
+}
+
+// unavailable classes an error of the database, unless ctx ended.
+func unavailable(ctx context.Context, doing string, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s: %w (%w)", doing, context.Cause(ctx), err)
+	}
+	return engine.Unavailable(doing, err)
+}
+
+// evict breaks a claim that is not known here, and waits until it is gone. It
+// reports whether there was such a claim.
+func (e *Engine) evict(ctx context.Context, resource, claim string) (there bool, err error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		found, err := e.store.Break(ctx, resource, claim)
+		if err != nil || !found {
+			return there, unavailable(ctx, "leave", err)
+		}
+		there = true // and again, for a waiter may have been granted meanwhile
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return there, unavailable(ctx, "leave", ctx.Err())
+		}
+	}
+}

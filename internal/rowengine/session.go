@@ -1,0 +1,400 @@
+package rowengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// session is what a client holds and waits for.
+type session struct {
+	engine *Engine
+	id     string
+	opts   engine.SessionOptions
+
+	life  context.Context // ends with the session
+	end   context.CancelCauseFunc
+	tasks sync.WaitGroup // what runs beside the calls
+
+	mu      sync.Mutex
+	renewed time.Time        // start of the last successful Renew
+	holds   map[string]*hold // by claim
+}
+
+// errShared says to one that waits that its owner holds the lock now.
+var errShared = errors.New("its owner has the lock")
+
+func (s *session) ID() string { return s.id }
+
+// alive reports whether the session lives. s.mu is held.
+func (s *session) alive() bool { return s.life.Err() == nil && time.Since(s.renewed) < s.opts.TTL }
+
+// start runs a task beside the calls, unless the session has ended.
+func (s *session) start(task func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() == nil {
+		s.tasks.Go(task)
+	}
+	return s.life.Err() == nil
+}
+
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if err := s.engine.caps.Refuse(c.Spec, c.Weight); err != nil {
+		return engine.Grant{}, fmt.Errorf("enter: %w", err)
+	}
+	s.mu.Lock()
+	alive, known, h := s.alive(), s.holds[c.ID] != nil, s.find(c)
+	waits := h != nil && !h.grant.Held()
+	s.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return engine.Grant{}, fmt.Errorf("enter: %w", context.Cause(ctx))
+	case !alive:
+		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
+	case waits && wait:
+		return engine.Grant{}, nil
+	case waits:
+		if err := s.Leave(ctx, c.Resource, c.ID); err != nil {
+			return engine.Grant{}, err
+		}
+		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
+	case h != nil:
+		stands, err := h.ping(ctx)
+		if err != nil {
+			return engine.Grant{}, unavailable(ctx, "enter", err)
+		}
+		if stands && s.join(h, c.ID) {
+			return h.grant, nil
+		}
+		s.forget(h)
+		if known {
+			return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrGone)
+		}
+	}
+	return s.enter(ctx, c, wait)
+}
+
+// find returns the hold of a claim, or the one that its owner has of the same
+// resource. s.mu is held.
+func (s *session) find(c *engine.Claim) *hold {
+	if h := s.holds[c.ID]; h != nil {
+		return h
+	}
+	return s.held(c)
+}
+
+// held returns what the owner of a claim holds of its resource. s.mu is held.
+func (s *session) held(c *engine.Claim) *hold {
+	if c.Owner == c.ID { // which is nobody else's
+		return nil
+	}
+	for _, h := range s.holds {
+		if h.grant.Held() && h.request.Owner == c.Owner && h.request.Resource == c.Resource {
+			return h
+		}
+	}
+	return nil
+}
+
+// join makes a claim share a hold, unless all others have left it meanwhile.
+func (s *session) join(h *hold, claim string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(h.claims) == 0 || !s.alive() {
+		return false
+	}
+	h.claims[claim] = struct{}{}
+	s.holds[claim] = h
+	return true
+}
+
+// forget drops a hold that is no more, with all its claims.
+func (s *session) forget(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for claim := range h.claims {
+		delete(s.holds, claim)
+	}
+	clear(h.claims)
+}
+
+// enter asks for a lock that the owner does not have here.
+func (s *session) enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	h := &hold{
+		session: s, turn: make(chan struct{}, 1), claims: map[string]struct{}{c.ID: {}},
+		request: Request{Claim: c, Session: s.id, TTL: s.opts.TTL, Wait: wait},
+	}
+	grant, err := h.enter(ctx)
+	if err != nil {
+		return engine.Grant{}, unavailable(ctx, "enter", err)
+	}
+	if !grant.Held() && !wait {
+		h.destroy()
+		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
+	}
+	if !s.keep(h, grant, c.ID) {
+		h.destroy()
+		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
+	}
+	return grant, nil
+}
+
+// keep notes what a hold has got. It fails if the session has ended meanwhile,
+// or an entered claim was left.
+func (s *session) keep(h *hold, grant engine.Grant, claim string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, entered := h.claims[claim]; !entered || !s.alive() {
+		return false
+	}
+	h.grant = grant
+	s.holds[claim] = h
+	if !grant.Held() {
+		return true
+	}
+	for _, other := range s.holds { // those that wait here for the same owner
+		if other != h && other.interrupt != nil && other.request.Owner == h.request.Owner && other.request.Resource == h.request.Resource {
+			other.interrupt(errShared)
+		}
+	}
+	return true
+}
+
+func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	for {
+		s.mu.Lock()
+		h := s.holds[c.ID]
+		if h == nil {
+			s.mu.Unlock()
+			return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+		}
+		if h.grant.Held() {
+			defer s.mu.Unlock()
+			return h.grant, nil
+		}
+		bound, cancel := context.WithCancelCause(ctx)
+		h.interrupt = cancel
+		if s.held(c) != nil { // since it entered
+			cancel(errShared)
+		}
+		s.mu.Unlock()
+		grant, err := s.await(bound, h, c)
+		cancel(nil)
+		if !errors.Is(err, errShared) {
+			return grant, err
+		}
+		h.turn <- struct{}{}
+		h.destroy()
+		h.give()
+		s.forget(h)
+		if grant, err := s.Enter(ctx, c, true); err != nil || grant.Held() {
+			return grant, err
+		}
+	}
+}
+
+func (s *session) await(ctx context.Context, h *hold, c *engine.Claim) (engine.Grant, error) {
+	if err := h.take(ctx); err != nil {
+		return engine.Grant{}, err
+	}
+	defer h.give()
+	grant, err := h.await(ctx)
+	s.mu.Lock()
+	h.interrupt = nil
+	s.mu.Unlock()
+	switch {
+	case err == nil && s.keep(h, grant, c.ID):
+		return grant, nil
+	case err == nil:
+		h.destroy()
+		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+	case ctx.Err() != nil:
+		h.destroy()
+		return engine.Grant{}, fmt.Errorf("await: %w", context.Cause(ctx))
+	case errors.Is(err, ErrBroken):
+		s.forget(h)
+		return engine.Grant{}, fmt.Errorf("await: %w: %w", engine.ErrGone, err)
+	}
+	return engine.Grant{}, engine.Unavailable("await", err)
+}
+
+func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	s.mu.Lock()
+	h := s.holds[claim]
+	if h == nil || h.request.Resource != resource {
+		s.mu.Unlock()
+		there, err := s.engine.evict(ctx, resource, claim)
+		if err == nil && !there {
+			err = fmt.Errorf("leave: %w", engine.ErrGone)
+		}
+		return err
+	}
+	if h.interrupt != nil {
+		h.interrupt(engine.ErrGone)
+	}
+	s.mu.Unlock()
+	if err := h.take(ctx); err != nil {
+		return unavailable(ctx, "leave", err)
+	}
+	defer h.give()
+	return s.leave(ctx, h, claim)
+}
+
+// leave ends a hold, unless other claims share it. If the server may not have
+// heard of it the claim is kept, to be left again.
+func (s *session) leave(ctx context.Context, h *hold, claim string) error {
+	s.mu.Lock()
+	delete(h.claims, claim) // the last one lets none join
+	delete(s.holds, claim)
+	shared := len(h.claims) > 0
+	s.mu.Unlock()
+	if shared {
+		return nil
+	}
+	err := h.free(ctx)
+	switch {
+	case errors.Is(err, ErrEnded) && h.grant.Held():
+		return fmt.Errorf("leave: %w: %w", engine.ErrGone, err)
+	case errors.Is(err, ErrEnded):
+		return nil
+	case err != nil:
+		err = unavailable(ctx, "leave", err)
+	case h.doubt:
+		_, err = s.engine.evict(ctx, h.request.Resource, h.request.ID)
+	}
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.life.Err() == nil {
+			h.claims[claim] = struct{}{}
+			s.holds[claim] = h
+		}
+	}
+	return err
+}
+
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	start := time.Now()
+	s.mu.Lock()
+	all := make(map[*hold]struct{})
+	for _, h := range s.holds {
+		if h.grant.Held() {
+			all[h] = struct{}{}
+		}
+	}
+	alive := s.alive()
+	s.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("renew: %w", context.Cause(ctx))
+	case !alive:
+		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	}
+	answers := make(chan error, len(all))
+	for h := range all {
+		go func() {
+			stands, err := h.ping(ctx)
+			if err == nil && !stands {
+				s.forget(h)
+			}
+			answers <- err
+		}()
+	}
+	for range all {
+		err = errors.Join(err, <-answers)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.alive():
+		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	case err != nil:
+		return nil, unavailable(ctx, "renew", err)
+	}
+	s.renewed = start
+	for _, c := range held {
+		if h := s.holds[c.ID]; h == nil || !h.grant.Held() {
+			gone = append(gone, c)
+		}
+	}
+	return gone, nil
+}
+
+// watch tells soon of a connection that ended: the server gives its lock away
+// at once. It asks the operating system only.
+func (s *session) watch() {
+	tick := time.NewTicker(min(s.opts.TTL/10, 100*time.Millisecond))
+	defer tick.Stop()
+	told := make(map[*hold]struct{})
+	for {
+		select {
+		case <-tick.C:
+		case <-s.life.Done():
+			return
+		}
+		s.mu.Lock()
+		held := make(map[*hold]string)
+		for claim, h := range s.holds {
+			if h.grant.Held() {
+				held[h] = claim
+			}
+		}
+		s.mu.Unlock()
+		for h, claim := range held {
+			if _, done := told[h]; !done && s.opts.Gone != nil && h.dead() {
+				told[h] = struct{}{}
+				s.opts.Gone(claim)
+			}
+		}
+		for h := range told {
+			if _, still := held[h]; !still {
+				delete(told, h)
+			}
+		}
+	}
+}
+
+func (s *session) Close(ctx context.Context) error {
+	return s.finish(func(h *hold) error {
+		err := h.free(ctx)
+		if errors.Is(err, ErrEnded) {
+			return nil
+		}
+		return err
+	})
+}
+
+// finish ends the session and each of its holds.
+func (s *session) finish(end func(*hold) error) error {
+	s.mu.Lock()
+	s.end(engine.ErrGone)
+	all := make(map[*hold]struct{})
+	for _, h := range s.holds {
+		all[h] = struct{}{}
+		if h.interrupt != nil {
+			h.interrupt(engine.ErrGone)
+		}
+	}
+	clear(s.holds)
+	s.mu.Unlock()
+	s.engine.sessions.Delete(s.id)
+	s.tasks.Wait()
+	ended := make(chan error, len(all))
+	for h := range all {
+		go func() {
+			h.turn <- struct{}{} // who waited was told to stop
+			defer h.give()
+			ended <- end(h)
+		}()
+	}
+	var err error
+	for range all {
+		err = errors.Join(err, <-ended)
+	}
+	return engine.Unavailable("close session", err)
+}
