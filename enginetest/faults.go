@@ -119,6 +119,10 @@ func stopsBelieving(t *testing.T, h *Harness) {
 func momentaryTrouble(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
 	l := lock(t, h.client(t, eng).Mutex("moment"))
+	if eng.Caps().Expiry == engine.ExpiryConnection {
+		lostWithConnection(t, h, net, l)
+		return
+	}
 	for range 2 {
 		net.Cut()
 		timer := time.NewTimer(h.TTL / 3)
@@ -134,6 +138,29 @@ func momentaryTrouble(t *testing.T, h *Harness) {
 		}
 	}
 	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// lostWithConnection is what is left of it where the connection is the lock: the
+// holder is told long before its trust window ends, and all goes on.
+func lostWithConnection(t *testing.T, h *Harness, net Network, l *pawl.Lease) {
+	start := time.Now()
+	net.Cut()
+	select {
+	case <-l.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("never told")
+	}
+	if told := time.Since(start); told > h.TTL/2 || !errors.Is(l.Err(), pawl.ErrLost) {
+		t.Errorf("told after %v of a TTL of %v: %v", told, h.TTL, l.Err())
+	}
+	net.Heal()
+	next := lock(t, h.client(t, h.Open(t)).Mutex("moment"))
+	if next.Token() <= l.Token() {
+		t.Errorf("token %v after %v", next.Token(), l.Token())
+	}
+	if err := next.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

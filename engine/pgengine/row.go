@@ -73,6 +73,9 @@ func (s *rowStore) Caps() engine.Caps {
 
 const minRowTTL = 100 * time.Millisecond
 
+// Check implements [rowengine.Store].
+func (s *rowStore) Check(ctx context.Context) error { return s.pool.Ping(ctx) }
+
 // tag begins the application name of a connection as long as it is used for
 // the claim: the rest is the token. It is how others see whether the claim of
 // this connection in the table of claims is the one of today, and granted.

@@ -44,6 +44,7 @@ func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
 	if h.conn == nil {
 		conn, err := h.session.engine.store.Connect(ctx)
 		if err != nil {
+			h.session.trouble.Store(true)
 			return engine.Grant{}, fmt.Errorf("take a connection, of which each lock that is held or waited for needs its own: %w", err)
 		}
 		h.conn = conn
@@ -54,6 +55,7 @@ func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
 // settle makes a request and looks what came of it.
 func (h *hold) settle(ctx context.Context, ask func(context.Context, *Request) (Answer, error)) (engine.Grant, error) {
 	got, err := ask(ctx, &h.request)
+	h.session.trouble.Store(err != nil)
 	grace := h.request.TTL - got.Age
 	switch {
 	case err != nil:
@@ -82,7 +84,10 @@ func (h *hold) await(ctx context.Context) (grant engine.Grant, err error) {
 			return engine.Grant{}, context.Cause(ctx)
 		}
 		if entered = entered && h.conn != nil; entered {
-			grant, err = h.settle(ctx, h.conn.Wait)
+			// The server answers within a TTL, if only to say nothing.
+			bound, cancel := context.WithTimeout(ctx, 2*h.request.TTL)
+			grant, err = h.settle(bound, h.conn.Wait)
+			cancel()
 		} else {
 			grant, err = h.enter(ctx)
 		}

@@ -25,6 +25,9 @@ type Store interface {
 	// Caps are those of the engine.
 	Caps() engine.Caps
 
+	// Check asks whether the server answers.
+	Check(ctx context.Context) error
+
 	// Connect takes a connection for a claim alone.
 	Connect(ctx context.Context) (Conn, error)
 
@@ -113,8 +116,8 @@ func (e *Engine) Caps() engine.Caps { return e.caps }
 
 // Open implements [engine.Engine]. A session is in the client only.
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if err := e.store.Check(ctx); err != nil {
+		return nil, unavailable(ctx, "open session", err)
 	}
 	s := &session{engine: e, id: rand.Text(), opts: opts, renewed: time.Now(), holds: make(map[string]*hold)}
 	s.opts.TTL = max(opts.TTL, e.caps.MinTTL)

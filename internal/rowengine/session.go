@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -19,6 +20,8 @@ type session struct {
 	life  context.Context // ends with the session
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup // what runs beside the calls
+
+	trouble atomic.Bool // the last request for a lock failed
 
 	mu      sync.Mutex
 	renewed time.Time        // start of the last successful Renew
@@ -307,6 +310,11 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	}
 	for range all {
 		err = errors.Join(err, <-answers)
+	}
+	if len(all) == 0 && s.trouble.Load() { // nothing else would find out that the server is away
+		if err = s.engine.store.Check(ctx); err == nil {
+			s.trouble.Store(false)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
