@@ -1,13 +1,16 @@
 package open_test
 
 import (
+	"database/sql"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/mysqlengine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/enginetest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -63,23 +66,49 @@ func postgresRow(t *testing.T, addr string) expirer {
 	return eng
 }
 
-func TestPostgresRow(t *testing.T) {
-	addr := testservers.SharedPostgres(t).Addr
-	opened, kill := expirers(func(t *testing.T) expirer { return postgresRow(t, addr) })
+// mariadbRow opens the row mode with a pool of its own.
+func mariadbRow(t *testing.T, addr string) expirer {
+	t.Helper()
+	connector, err := mysql.NewConnector(testservers.MariaDBConfig(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(30)
+	db.SetMaxIdleConns(30)
+	t.Cleanup(func() { db.Close() })
+	eng, err := mysqlengine.NewRow(t.Context(), db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() })
+	return eng
+}
+
+func runRow(t *testing.T, addr string, open func(*testing.T, string) expirer, private func(*testing.T) *testservers.Server) {
+	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr) })
 	enginetest.Run(t, &enginetest.Harness{
 		Open: opened, KillSession: kill, TTL: time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			proxy := testservers.NewProxy(t, addr)
-			eng := postgresRow(t, proxy.Addr)
+			eng := open(t, proxy.Addr)
 			t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
 			return eng, enginetest.Network{
 				Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
 			}
 		},
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
-			server := testservers.Postgres(t)
-			return func(t *testing.T) engine.Engine { return postgresRow(t, server.Addr) },
+			server := private(t)
+			return func(t *testing.T) engine.Engine { return open(t, server.Addr) },
 				func() { server.Kill(); server.Restart() }
 		},
 	})
+}
+
+func TestPostgresRow(t *testing.T) {
+	runRow(t, testservers.SharedPostgres(t).Addr, postgresRow, func(t *testing.T) *testservers.Server { return testservers.Postgres(t) })
+}
+
+func TestMariaDBRow(t *testing.T) {
+	runRow(t, testservers.SharedMariaDB(t).Addr, mariadbRow, func(t *testing.T) *testservers.Server { return testservers.MariaDB(t) })
 }

@@ -74,7 +74,10 @@ func (s *rowStore) Caps() engine.Caps {
 const minRowTTL = 100 * time.Millisecond
 
 // Check implements [rowengine.Store].
-func (s *rowStore) Check(ctx context.Context) error { return s.pool.Ping(ctx) }
+func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
+	_, err := s.pool.Exec(ctx, s.sql.ttl, ttl.Microseconds())
+	return err
+}
 
 // tag begins the application name of a connection as long as it is used for
 // the claim: the rest is the token. It is how others see whether the claim of
@@ -88,7 +91,7 @@ func tag(claim string) string {
 type rowConn struct {
 	*pgxpool.Conn
 	store *rowStore
-	born  time.Time // since then the server has not restarted
+	ready time.Time // before it nothing is given out
 	trim  int64     // names up to this one are to be looked at when the lock is free
 }
 
@@ -99,8 +102,8 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 		return nil, err
 	}
 	c := &rowConn{Conn: conn, store: s}
-	if born, known := conn.Conn().PgConn().CustomData()[s.key]; known {
-		c.born = born.(time.Time)
+	if ready, known := c.pg().CustomData()[s.key]; known {
+		c.ready = ready.(time.Time)
 		return c, nil
 	}
 	if err := c.prepare(ctx); err != nil {
@@ -111,19 +114,19 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 }
 
 // prepare makes the row in which the claims of this connection are shown, and
-// finds out for how long the server has run, to its knowledge.
+// finds out when the server has run for long enough.
 func (c *rowConn) prepare(ctx context.Context) error {
-	var age int64
+	var grace int64
 	batch := &pgx.Batch{}
 	batch.Queue(c.store.sql.boot)
-	batch.Queue(c.store.sql.age).QueryRow(func(row pgx.Row) error { return row.Scan(&age) })
+	batch.Queue(c.store.sql.grace).QueryRow(func(row pgx.Row) error { return row.Scan(&grace) })
 	batch.Queue(c.store.sql.show)
 	batch.Queue(c.store.sql.sweep)
 	if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	c.born = time.Now().Add(-time.Duration(age) * time.Microsecond)
-	c.Conn.Conn().PgConn().CustomData()[c.store.key] = c.born
+	c.ready = time.Now().Add(time.Duration(grace) * time.Microsecond)
+	c.pg().CustomData()[c.store.key] = c.ready
 	return nil
 }
 
@@ -164,7 +167,7 @@ func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.An
 			return rowengine.Answer{}, err
 		}
 		if shown {
-			return rowengine.Answer{Token: fence.Token(token), Age: max(time.Since(c.born), 1)}, nil
+			return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, nil
 		}
 		// Somebody took the row of this connection for that of a dead one.
 		if err := c.exec(ctx, "ROLLBACK"); err != nil {
@@ -197,7 +200,7 @@ func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Ans
 	case err != nil || token == 0: // nobody holds a name that is not there
 		return rowengine.Answer{}, err
 	}
-	return rowengine.Answer{Token: fence.Token(token), Age: max(time.Since(c.born), 1)}, nil
+	return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, nil
 }
 
 // Ping implements [rowengine.Conn].

@@ -32,17 +32,18 @@ const (
 //	row_names   id name                       what is locked; the oldest that nobody uses go when new ones come
 //	row_claims  pid tag resource claim …      what a connection was last used for: it counts while the
 //	                                          connection's application name begins with the tag
-//	row_boot    started since                 the server that was last seen, and since when
+//	row_meta    version ttl                   the longest TTL ever used
+//	row_boot    started ready                 the server that was last seen, and when it may give something out
 //	row_tokens                                a sequence
 //
-// The tables are unlogged: a lock writes nothing to the disk, and a crash, which
+// The tables but row_meta are unlogged: a lock writes nothing to the disk, and a crash, which
 // empties them, has ended all that they tell of.
 type rowStatements struct {
-	tables                 []string
-	claim, try, wait       string // of a claim
-	boot, age, show, sweep string // of a new connection
-	trim, list, look, end  string
-	version                string
+	tables                        []string
+	claim, try, wait              string // of a claim
+	ttl, boot, grace, show, sweep string // of a new connection
+	trim, list, look, end         string
+	version                       string
 }
 
 const rowVersion = 1
@@ -63,13 +64,15 @@ func rowLanguage(schema string) rowStatements {
 				WHERE pid = pg_backend_pid() RETURNING (SELECT id FROM added)`),
 		try:  fmt.Sprintf(lock, " SKIP LOCKED"),
 		wait: fmt.Sprintf(lock, ""),
-		// The first to notice that the server has started again says since
-		// when it knows of all locks, and makes tokens go on from the time:
-		// a crash may have lost the last ones.
-		boot: in(`INSERT INTO pawl.row_boot AS b (started, since) VALUES (pg_postmaster_start_time(), clock_timestamp())
-			ON CONFLICT (one) DO UPDATE SET started = excluded.started, since = excluded.since WHERE b.started <> excluded.started
+		ttl:  in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
+		// The first to notice that the server has started again says when it
+		// may give something out, for who held a lock before may believe in
+		// it for a TTL; and makes tokens go on from the time, for a crash may
+		// have lost the last ones.
+		boot: in(`INSERT INTO pawl.row_boot AS b (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() + ttl * interval '1 microsecond' FROM pawl.row_meta
+			ON CONFLICT (one) DO UPDATE SET started = excluded.started, ready = excluded.ready WHERE b.started <> excluded.started
 			RETURNING setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
-		age:   in(`SELECT (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint FROM pawl.row_boot`),
+		grace: in(`SELECT (extract(epoch FROM ready - clock_timestamp()) * 1000000)::bigint FROM pawl.row_boot`),
 		show:  in(`INSERT INTO pawl.row_claims (pid, tag) VALUES (pg_backend_pid(), '-') ON CONFLICT (pid) DO UPDATE SET tag = '-'`),
 		sweep: in(`DELETE FROM pawl.row_claims c WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = c.pid)`),
 		trim:  in(`DELETE FROM pawl.row_names WHERE id IN (SELECT id FROM pawl.row_names WHERE id <= $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`),
@@ -88,14 +91,14 @@ func rowTables(in func(string) string) []string {
 		in(`SELECT pg_advisory_xact_lock(hashtext('pawl.row'), 0)`), // one client at a time
 		`SET LOCAL client_min_messages = warning`,                   // that something is there already is no news
 		strings.TrimSuffix(in(`CREATE SCHEMA IF NOT EXISTS pawl.`), "."),
-		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL)`),
+		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL, ttl BIGINT NOT NULL DEFAULT 0)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_names (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT COLLATE "C" NOT NULL UNIQUE)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, resource TEXT COLLATE "C", claim TEXT,
 			owner TEXT, session TEXT, label TEXT, barging BOOLEAN, since TIMESTAMPTZ) WITH (fillfactor = 50)`),
-		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, since TIMESTAMPTZ NOT NULL)`),
+		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, ready TIMESTAMPTZ NOT NULL)`),
 		in(`CREATE SEQUENCE IF NOT EXISTS pawl.row_tokens`),
 		// What was just made has forgotten nothing.
-		in(`INSERT INTO pawl.row_boot (started, since) SELECT pg_postmaster_start_time(), 'epoch' WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
+		in(`INSERT INTO pawl.row_boot (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
 		in(`SELECT setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
 		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version) VALUES (%d) ON CONFLICT (one) DO UPDATE SET version = excluded.version`, rowVersion)),
 	}

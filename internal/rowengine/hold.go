@@ -17,7 +17,7 @@ type hold struct {
 
 	turn  chan struct{} // of one place: who has put something in may use what follows
 	conn  Conn          // nil: none
-	after time.Time     // before it the server has not known of all locks for long enough
+	after time.Time     // before it nothing is given out
 	doubt bool          // a connection was lost: the server may still have its lock, or its wait
 
 	// Guarded by session.mu.
@@ -56,15 +56,12 @@ func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
 func (h *hold) settle(ctx context.Context, ask func(context.Context, *Request) (Answer, error)) (engine.Grant, error) {
 	got, err := ask(ctx, &h.request)
 	h.session.trouble.Store(err != nil)
-	grace := h.request.TTL - got.Age
 	switch {
 	case err != nil:
 		h.destroy()
 		return engine.Grant{}, err
-	case got == (Answer{}):
-		return engine.Grant{}, nil
-	case grace > 0: // who held a lock when the server went down may still believe in it
-		h.after = time.Now().Add(grace)
+	case got.Grace > 0:
+		h.after = time.Now().Add(got.Grace)
 	case got.Token != 0:
 		return engine.Grant{Token: got.Token}, nil
 	case h.request.Wait:

@@ -25,8 +25,9 @@ type Store interface {
 	// Caps are those of the engine.
 	Caps() engine.Caps
 
-	// Check asks whether the server answers.
-	Check(ctx context.Context) error
+	// Check asks whether the server answers. It notes the longest TTL: for so
+	// long nothing is given out when the server has started again.
+	Check(ctx context.Context, ttl time.Duration) error
 
 	// Connect takes a connection for a claim alone.
 	Connect(ctx context.Context) (Conn, error)
@@ -50,8 +51,8 @@ type Conn interface {
 	// already, and lets operators see the claim.
 	Enter(ctx context.Context, c *Request) (Answer, error)
 
-	// Wait is Enter for one that had to wait: it blocks in the server. The
-	// zero Answer says that it is to Enter again.
+	// Wait is Enter for one that had to wait: it blocks in the server. Without
+	// a token in the Answer it is to Enter again.
 	Wait(ctx context.Context, c *Request) (Answer, error)
 
 	// Ping makes the server count the time anew after which it ends a
@@ -80,7 +81,7 @@ type Request struct {
 // Answer is what came of a request.
 type Answer struct {
 	Token fence.Token   // 0: somebody else has the lock
-	Age   time.Duration // for how long the server has known of all locks
+	Grace time.Duration // for how long a holder may still believe in a lock that the server has forgotten
 }
 
 var (
@@ -116,11 +117,12 @@ func (e *Engine) Caps() engine.Caps { return e.caps }
 
 // Open implements [engine.Engine]. A session is in the client only.
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	if err := e.store.Check(ctx); err != nil {
+	ttl := max(opts.TTL, e.caps.MinTTL)
+	if err := e.store.Check(ctx, ttl); err != nil {
 		return nil, unavailable(ctx, "open session", err)
 	}
 	s := &session{engine: e, id: rand.Text(), opts: opts, renewed: time.Now(), holds: make(map[string]*hold)}
-	s.opts.TTL = max(opts.TTL, e.caps.MinTTL)
+	s.opts.TTL = ttl
 	s.life, s.end = context.WithCancelCause(context.Background())
 	e.sessions.Store(s.id, s)
 	s.tasks.Go(s.watch)

@@ -312,7 +312,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 		err = errors.Join(err, <-answers)
 	}
 	if len(all) == 0 && s.trouble.Load() { // nothing else would find out that the server is away
-		if err = s.engine.store.Check(ctx); err == nil {
+		if err = s.engine.store.Check(ctx, s.opts.TTL); err == nil {
 			s.trouble.Store(false)
 		}
 	}

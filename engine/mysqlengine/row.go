@@ -1,0 +1,255 @@
+package mysqlengine
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/rowengine"
+)
+
+// RowOptions change where the names of row mode are kept. The zero value is the
+// default.
+type RowOptions struct {
+	// Prefix begins the name of every table and procedure: letters, digits and
+	// underscores. Default "pawl_".
+	Prefix string
+}
+
+// Row is the row mode in one database. Create it with [NewRow].
+type Row struct{ *rowengine.Engine }
+
+var _ engine.Engine = Row{}
+
+var rowPrefixes = regexp.MustCompile(`^[A-Za-z0-9_]{1,40}$`)
+
+// NewRow returns the row mode on a database, which stays the caller's. Nil opts
+// are the defaults. It creates the tables and procedures where they are missing,
+// if the user may.
+//
+// Each lock that is held or waited for takes a connection for itself, so
+// SetMaxOpenConns bounds how many there can be. Who finds none free waits for one
+// until its context ends. What holds needs no other connection to be renewed or
+// released; operators, and who looks after a connection that broke, do need one.
+//
+// A row lock is known to one server: clusters in which several take writes, such
+// as Galera, have one for each. The TTL is rounded up to seconds.
+func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
+	prefix := "pawl_"
+	if opts != nil && opts.Prefix != "" {
+		prefix = opts.Prefix
+	}
+	if !rowPrefixes.MatchString(prefix) {
+		return Row{}, fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
+	}
+	store := &rowStore{db, prefix}
+	if err := store.migrate(ctx); err != nil {
+		return Row{}, err
+	}
+	return Row{rowengine.New(store)}, nil
+}
+
+// rowStore implements [rowengine.Store].
+type rowStore struct {
+	db     *sql.DB
+	prefix string
+}
+
+func (s *rowStore) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "mysql row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: time.Second,
+		Lacks: rowengine.Lacks(),
+	}
+}
+
+// Check implements [rowengine.Store].
+func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
+	_, err := s.db.ExecContext(ctx, fmt.Sprintf("UPDATE %srow_meta SET ttl = %[2]d WHERE ttl < %[2]d", s.prefix, ttl.Microseconds()))
+	return err
+}
+
+// text is a string as a literal that needs no escaping, so that a call is one
+// round trip without a prepared statement.
+func text(s string) string { return fmt.Sprintf("x'%x'", s) }
+
+// rowConn implements [rowengine.Conn].
+type rowConn struct {
+	*sql.Conn
+	prefix string
+}
+
+// Connect implements [rowengine.Store].
+func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &rowConn{conn, s.prefix}, nil
+}
+
+// call runs a procedure of a claim.
+func (c *rowConn) call(ctx context.Context, procedure string, r *rowengine.Request) (rowengine.Answer, error) {
+	var token, grace int64
+	ttl := (r.TTL + time.Second - 1) / time.Second
+	query := fmt.Sprintf("CALL %srow_%s(%s, %s, %s, %s, %s, %t, %t, %d)", c.prefix, procedure,
+		text(r.Resource), text(r.ID), text(r.Owner), text(r.Session), text(r.Label), r.Barging, r.Wait, ttl)
+	err := c.QueryRowContext(ctx, query).Scan(&token, &grace)
+	return rowengine.Answer{Token: fence.Token(token), Grace: time.Duration(grace) * time.Microsecond}, err
+}
+
+// Enter implements [rowengine.Conn].
+func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
+	return c.call(ctx, "enter", r)
+}
+
+// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
+// would not notice before that the client is dead.
+func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
+	got, err := c.call(ctx, "wait", r)
+	if err != nil && ctx.Err() == nil && rowNumber(err) == interrupted {
+		err = rowengine.ErrBroken
+	}
+	return got, err
+}
+
+// Ping implements [rowengine.Conn].
+func (c *rowConn) Ping(ctx context.Context) error { return c.PingContext(ctx) }
+
+// Alive implements [rowengine.Conn]: the driver looks at the socket when a
+// connection is taken from the pool.
+func (c *rowConn) Alive() bool {
+	alive := true
+	err := c.Raw(func(conn any) error {
+		if r, ok := conn.(driver.SessionResetter); ok {
+			alive = r.ResetSession(context.Background()) == nil
+		}
+		return nil
+	})
+	return alive && err == nil
+}
+
+// Free implements [rowengine.Conn].
+func (c *rowConn) Free(ctx context.Context) error {
+	_, err := c.ExecContext(ctx, "CALL "+c.prefix+"row_leave()")
+	if err == nil {
+		return c.Close()
+	}
+	c.Destroy()
+	if slices.Contains([]uint16{killed, idleTooLong}, rowNumber(err)) {
+		err = fmt.Errorf("%w: %w", rowengine.ErrEnded, err)
+	}
+	return err
+}
+
+// Destroy implements [rowengine.Conn].
+func (c *rowConn) Destroy() {
+	c.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
+}
+
+// The server's numbers of what can go wrong.
+const (
+	interrupted = 1317
+	killed      = 1927
+	idleTooLong = 4031
+	noThread    = 1094
+)
+
+// rowNumber returns the number of an error of the server, 0 of any other.
+func rowNumber(err error) uint16 {
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) {
+		return refused.Number
+	}
+	return 0
+}
+
+// peek reads what open transactions have written: that is where claims are.
+func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(...any) error) error) error {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // it has read
+	rows, err := tx.QueryContext(ctx, strings.ReplaceAll(query, "pawl_", s.prefix))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// List implements [rowengine.Store].
+func (s *rowStore) List(ctx context.Context, prefix string) (names []string, err error) {
+	query := "SELECT DISTINCT resource FROM pawl_row_claims"
+	if prefix != "" { // the byte 0xFF is in no UTF-8
+		query += " WHERE resource >= " + text(prefix) + " AND resource < " + text(prefix+"\xff")
+	}
+	err = s.peek(ctx, query, func(scan func(...any) error) error {
+		names = append(names, "")
+		return scan(&names[len(names)-1])
+	})
+	return names, err
+}
+
+// Show implements [rowengine.Store].
+func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, err error) {
+	query := `SELECT id, held, claim, owner, session, label, barging, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6))
+		FROM pawl_row_claims WHERE resource = ` + text(name) + ` ORDER BY held DESC, id`
+	err = s.peek(ctx, query, func(scan func(...any) error) error {
+		c := engine.ClaimInfo{Weight: engine.LockCapacity}
+		var id, age int64
+		var held bool
+		if err := scan(&id, &held, &c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &age); err != nil {
+			return err
+		}
+		if held {
+			c.Token = fence.Token(id)
+		}
+		c.Age = time.Duration(age) * time.Microsecond
+		// For an instant one that is being granted is there twice.
+		if !slices.ContainsFunc(r.Claims, func(is engine.ClaimInfo) bool { return is.ID == c.ID }) {
+			r.Claims = append(r.Claims, c)
+		}
+		r.Kind, r.Capacity = engine.KindLock, engine.LockCapacity
+		return nil
+	})
+	return r, err
+}
+
+// Break implements [rowengine.Store]. One that waits stays connected; one that
+// holds has nothing to interrupt.
+func (s *rowStore) Break(ctx context.Context, resource, claim string) (found bool, err error) {
+	query := `SELECT IF(c.held OR COALESCE(p.command, '') <> 'Query', 'CONNECTION', 'QUERY'), c.conn
+		FROM pawl_row_claims c LEFT JOIN information_schema.processlist p ON p.id = c.conn
+		WHERE c.resource = ` + text(resource) + ` AND c.claim = ` + text(claim)
+	var kills []string
+	err = s.peek(ctx, query, func(scan func(...any) error) error {
+		var what string
+		var conn int64
+		err := scan(&what, &conn)
+		kills = append(kills, fmt.Sprintf("KILL %s %d", what, conn))
+		return err
+	})
+	for _, kill := range kills {
+		if _, failed := s.db.ExecContext(ctx, kill); failed != nil && rowNumber(failed) != noThread {
+			err = errors.Join(err, failed)
+		}
+	}
+	return len(kills) > 0, err
+}

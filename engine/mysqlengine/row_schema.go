@@ -1,0 +1,188 @@
+package mysqlengine
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// rowVersion is that of the tables and procedures of row mode.
+const rowVersion = 1
+
+// rowDefinitions make the tables and procedures of row mode:
+//
+//	pawl_row_names   id name                     what is locked; the oldest that nobody uses go when new ones come
+//	pawl_row_claims  id held conn resource …     who holds and waits; id is the token
+//	pawl_row_meta    version ttl                 the longest TTL ever used
+//	pawl_row_boot    ready                       when the server may give something out; empty when it has just started
+//
+// A claim is never committed: it is a row of the transaction that holds the
+// lock or waits for it, goes with that, and is seen by who reads uncommitted.
+// Numbers that were given out are not given out again, also when the row is gone.
+func rowDefinitions(prefix string) []string {
+	const end = " ENGINE=InnoDB"
+	const args = `(IN p_name VARBINARY(512), IN p_claim VARBINARY(512), IN p_owner VARBINARY(512), IN p_session VARBINARY(512),
+		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
+	const insert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since)
+		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, UTC_TIMESTAMP(6))`
+	const answer = `SELECT v_token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
+	all := []string{
+		"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'", // nothing is ever cut
+		`CREATE TABLE IF NOT EXISTS pawl_row_meta (version INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL DEFAULT 0)` + end,
+		`CREATE TABLE IF NOT EXISTS pawl_row_boot (one INT NOT NULL PRIMARY KEY, ready DATETIME(6) NOT NULL) ENGINE=MEMORY`,
+		`CREATE TABLE IF NOT EXISTS pawl_row_names (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARBINARY(512) NOT NULL UNIQUE)` + end,
+		`CREATE TABLE IF NOT EXISTS pawl_row_claims (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, held BOOLEAN NOT NULL,
+			conn BIGINT UNSIGNED NOT NULL, resource VARBINARY(512) NOT NULL, claim VARBINARY(512) NOT NULL, owner VARBINARY(512) NOT NULL,
+			session VARBINARY(512) NOT NULL, label VARBINARY(512) NOT NULL, barging BOOLEAN NOT NULL, since DATETIME(6) NOT NULL, KEY (resource))` + end,
+	}
+	for name, body := range map[string]string{
+		// What a connection does when it is used for the first time. The first
+		// to notice that the server has started again says when it may give
+		// something out, for who held a lock before may believe in it for a
+		// TTL. Numbers go on from the time at least.
+		"prepare": `() BEGIN
+			INSERT IGNORE INTO pawl_row_boot (one, ready)
+				SELECT 1, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
+			START TRANSACTION;
+			INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
+				VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
+			ROLLBACK;
+			SELECT ready INTO @pawl_ready FROM pawl_row_boot;
+		END`,
+		"enter": args + ` BEGIN
+			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
+			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+			ROLLBACK;
+			IF @pawl_ready IS NULL THEN
+				CALL pawl_row_prepare();
+			END IF;
+			IF @pawl_idle IS NULL THEN
+				SET @pawl_idle = @@SESSION.wait_timeout, @pawl_patience = @@SESSION.innodb_lock_wait_timeout;
+			END IF;
+			SET SESSION wait_timeout = p_ttl, SESSION innodb_lock_wait_timeout = p_ttl;
+			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name;
+			IF v_row IS NULL THEN
+				CALL pawl_row_name(p_name);
+			END IF;
+			SET v_row = NULL;
+			SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+			START TRANSACTION;
+			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE SKIP LOCKED;
+			IF v_row IS NOT NULL OR p_wait THEN
+				` + insert + `;
+				SET @pawl_claim = LAST_INSERT_ID();
+				SET v_token = IF(v_row IS NULL, 0, @pawl_claim);
+			END IF;
+			` + answer + `;
+		END`,
+		"wait": args + ` BEGIN
+			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
+			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; -- lock wait time-out
+			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE;
+			IF v_row IS NOT NULL THEN
+				` + insert + `;
+				SET v_token = LAST_INSERT_ID();
+				DELETE FROM pawl_row_claims WHERE id = @pawl_claim;
+			END IF;
+			` + answer + `;
+		END`,
+		"leave": `() BEGIN
+			ROLLBACK;
+			SET SESSION wait_timeout = @pawl_idle, SESSION innodb_lock_wait_timeout = @pawl_patience;
+			SET @pawl_idle = NULL;
+		END`,
+		// Who makes the same name at once may have locked it already: then it
+		// is there. A new name makes old ones go that nobody uses.
+		"name": fmt.Sprintf(`(IN p_name VARBINARY(512)) BEGIN
+			DECLARE v_new, v_row BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_left INT DEFAULT %[1]d;
+			DECLARE v_patience INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
+			DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_left = 0;
+			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END;
+			SET SESSION innodb_lock_wait_timeout = 1;
+			INSERT IGNORE INTO pawl_row_names (name) VALUES (p_name);
+			SET v_new = IF(ROW_COUNT() = 1, LAST_INSERT_ID(), 1);
+			COMMIT;
+			IF v_new %% %[2]d = 0 AND v_new > %[3]d THEN
+				SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+				START TRANSACTION;
+				WHILE v_left > 0 DO
+					SELECT id INTO v_row FROM pawl_row_names WHERE id <= v_new - %[3]d ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+					DELETE FROM pawl_row_names WHERE id = v_row AND v_left > 0;
+					SET v_left = v_left - 1;
+				END WHILE;
+				COMMIT;
+			END IF;
+			SET SESSION innodb_lock_wait_timeout = v_patience;
+		END`, 2*trimEvery, trimEvery, keptNames),
+	} {
+		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)
+	}
+	// What was just made has forgotten nothing.
+	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) VALUES (1, UTC_TIMESTAMP(6))")
+	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version) VALUES (%d)", rowVersion)) // last, for each statement is kept
+	for i := range all {
+		all[i] = strings.ReplaceAll(strings.ReplaceAll(all[i], "pawl_row_", prefix+"row_"), "@pawl_", "@"+prefix)
+	}
+	return all
+}
+
+const (
+	// keptNames is how many names are kept though nobody uses them: to lock
+	// one of them again writes nothing that lasts.
+	keptNames = 1024
+	// trimEvery is after how many new names somebody removes the oldest ones.
+	trimEvery = 64
+)
+
+// migrate makes sure that the tables are there, and of our version.
+func (s *rowStore) migrate(ctx context.Context) error {
+	version, err := s.version(ctx, s.db)
+	if err == nil && version < rowVersion || rowNumber(err) == 1146 {
+		err = s.create(ctx)
+		version = rowVersion
+	}
+	switch rowNumber(err) {
+	case 1044, 1142, 1370:
+		err = fmt.Errorf("the tables of row mode are missing or old, and this user may not create them: let one who may run pawl store init: %w", err)
+	}
+	if err == nil && version > rowVersion {
+		return fmt.Errorf("open: %w: the tables of row mode are of version %d, this program knows version %d", engine.ErrUnsupported, version, rowVersion)
+	}
+	return engine.Unavailable("open", err)
+}
+
+func (s *rowStore) version(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) (version int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+s.prefix+"row_meta").Scan(&version)
+	return version, err
+}
+
+// create makes everything, one client at a time.
+func (s *rowStore) create(ctx context.Context) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // ends the connection, and its lock and mode
+	if _, err := conn.ExecContext(ctx, "DO GET_LOCK(CONCAT('pawl init ', LEFT(MD5(DATABASE()), 16)), 30)"); err != nil {
+		return err
+	}
+	if version, err := s.version(ctx, conn); err == nil && version >= rowVersion {
+		return nil // somebody did it meanwhile
+	}
+	for _, statement := range rowDefinitions(s.prefix) {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
