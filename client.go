@@ -70,6 +70,9 @@ func (o *Options) validate(caps engine.Caps) error {
 	if o.LockDelay < 0 || o.LockDelay > maxDelay {
 		return invalid("Options.LockDelay is %v: 0 to %v are allowed", o.LockDelay, maxDelay)
 	}
+	if err := caps.RefuseFeature(engine.FeatureDelay); err != nil && o.LockDelay > 0 {
+		return err
+	}
 	return checkText("Options.Label", o.Label)
 }
 

@@ -60,7 +60,7 @@ var importRules = []importRule{
 		"as above; the file tells by its events that it changed"},
 	{"engine/open", []string{"engine", "engine/*engine", "fence"}, []string{"*"},
 		"it makes every engine, and the client of each, from a URL"},
-	{"engine/*engine", append(slices.Clone(engineParts), "internal/sqlengine"), []string{"*"},
+	{"engine/*engine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine"), []string{"*"},
 		"an engine knows its own client only, never the root or another engine"},
 	{".", []string{"engine", "fence"}, nil,
 		"who uses pawl gets no module but pawl, and no store but the chosen one"},

@@ -37,6 +37,9 @@ const (
 	FeatureSemaphore Feature = "semaphores"
 	// FeatureValues is Get, Put and Watch.
 	FeatureValues Feature = "versioned values"
+	// FeatureDelay is that what a dead client held stays held for the rest of
+	// its session's TTL.
+	FeatureDelay Feature = "lock-delay"
 )
 
 // Refuse returns the [ErrUnsupported] with which an engine refuses a claim of

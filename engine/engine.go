@@ -114,7 +114,7 @@ type Session interface {
 	// Close ends the session in the store, and with it the claims it has
 	// left, and frees what it uses here even when the store cannot be reached.
 	// With a ctx that has ended it does only the latter: the store ends the
-	// session in its own time.
+	// session in its own time, unless it lacks [FeatureDelay].
 	Close(ctx context.Context) error
 }
 

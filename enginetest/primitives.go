@@ -24,7 +24,7 @@ var primitiveCases = []Case{
 	{"a dead party breaks the barrier", "a barrier waits for the dead for ever", barrierBreaks, needs(engine.FeatureValues, engine.FeatureShared)},
 	{"one leads, and all see who", "two leaders; observers that miss the change; a dead leader that still shows", oneLeads, needs(engine.FeatureValues)},
 	{"a downgraded lease lets readers in", "Redisson: a downgrade wakes nobody", leaseTurns, needs(engine.FeatureShared, engine.FeatureOrder)},
-	{"a dead holder's lock is delayed", "what a dead holder had under way meets the next one's work", delayed, nil},
+	{"a dead holder's lock is delayed", "what a dead holder had under way meets the next one's work", delayed, needs(engine.FeatureDelay)},
 }
 
 func updates(t *testing.T, h *Harness) {

@@ -18,6 +18,7 @@ var refusals = map[engine.Feature]func(*testing.T, *Harness){
 	engine.FeatureShared:    noReaders,
 	engine.FeatureSemaphore: noPermits,
 	engine.FeatureValues:    noValues,
+	engine.FeatureDelay:     noDelay,
 }
 
 // everyoneHasATurn is what is left of the order of arrival: nobody is
@@ -86,6 +87,13 @@ func refused(t *testing.T, what string, l *pawl.Lease, err error) {
 	t.Helper()
 	if l != nil || !errors.Is(err, pawl.ErrUnsupported) {
 		t.Errorf("%s: %v, %v", what, l, err)
+	}
+}
+
+func noDelay(t *testing.T, h *Harness) {
+	c, err := pawl.New(t.Context(), h.Open(t), &pawl.Options{TTL: h.TTL, LockDelay: h.TTL})
+	if c != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("a client with a lock-delay: %v, %v", c, err)
 	}
 }
 

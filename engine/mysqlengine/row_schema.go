@@ -25,11 +25,6 @@ const rowVersion = 1
 // Numbers that were given out are not given out again, also when the row is gone.
 func rowDefinitions(prefix string) []string {
 	const end = " ENGINE=InnoDB"
-	const args = `(IN p_name VARBINARY(512), IN p_claim VARBINARY(512), IN p_owner VARBINARY(512), IN p_session VARBINARY(512),
-		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
-	const insert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since)
-		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, UTC_TIMESTAMP(6))`
-	const answer = `SELECT v_token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
 	all := []string{
 		"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'", // nothing is ever cut
 		`CREATE TABLE IF NOT EXISTS pawl_row_meta (version INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL DEFAULT 0)` + end,
@@ -39,90 +34,7 @@ func rowDefinitions(prefix string) []string {
 			conn BIGINT UNSIGNED NOT NULL, resource VARBINARY(512) NOT NULL, claim VARBINARY(512) NOT NULL, owner VARBINARY(512) NOT NULL,
 			session VARBINARY(512) NOT NULL, label VARBINARY(512) NOT NULL, barging BOOLEAN NOT NULL, since DATETIME(6) NOT NULL, KEY (resource))` + end,
 	}
-	for name, body := range map[string]string{
-		// What a connection does when it is used for the first time. The first
-		// to notice that the server has started again says when it may give
-		// something out, for who held a lock before may believe in it for a
-		// TTL. Numbers go on from the time at least.
-		"prepare": `() BEGIN
-			INSERT IGNORE INTO pawl_row_boot (one, ready)
-				SELECT 1, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
-			START TRANSACTION;
-			INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
-				VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
-			ROLLBACK;
-			SELECT ready INTO @pawl_ready FROM pawl_row_boot;
-		END`,
-		"enter": args + ` BEGIN
-			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
-			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
-			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-			ROLLBACK;
-			IF @pawl_ready IS NULL THEN
-				CALL pawl_row_prepare();
-			END IF;
-			IF @pawl_idle IS NULL THEN
-				SET @pawl_idle = @@SESSION.wait_timeout, @pawl_patience = @@SESSION.innodb_lock_wait_timeout;
-			END IF;
-			SET SESSION wait_timeout = p_ttl, SESSION innodb_lock_wait_timeout = p_ttl;
-			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name;
-			IF v_row IS NULL THEN
-				CALL pawl_row_name(p_name);
-			END IF;
-			SET v_row = NULL;
-			SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-			START TRANSACTION;
-			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE SKIP LOCKED;
-			IF v_row IS NOT NULL OR p_wait THEN
-				` + insert + `;
-				SET @pawl_claim = LAST_INSERT_ID();
-				SET v_token = IF(v_row IS NULL, 0, @pawl_claim);
-			END IF;
-			` + answer + `;
-		END`,
-		"wait": args + ` BEGIN
-			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
-			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
-			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; -- lock wait time-out
-			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE;
-			IF v_row IS NOT NULL THEN
-				` + insert + `;
-				SET v_token = LAST_INSERT_ID();
-				DELETE FROM pawl_row_claims WHERE id = @pawl_claim;
-			END IF;
-			` + answer + `;
-		END`,
-		"leave": `() BEGIN
-			ROLLBACK;
-			SET SESSION wait_timeout = @pawl_idle, SESSION innodb_lock_wait_timeout = @pawl_patience;
-			SET @pawl_idle = NULL;
-		END`,
-		// Who makes the same name at once may have locked it already: then it
-		// is there. A new name makes old ones go that nobody uses.
-		"name": fmt.Sprintf(`(IN p_name VARBINARY(512)) BEGIN
-			DECLARE v_new, v_row BIGINT UNSIGNED DEFAULT NULL;
-			DECLARE v_left INT DEFAULT %[1]d;
-			DECLARE v_patience INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
-			DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_left = 0;
-			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END;
-			SET SESSION innodb_lock_wait_timeout = 1;
-			INSERT IGNORE INTO pawl_row_names (name) VALUES (p_name);
-			SET v_new = IF(ROW_COUNT() = 1, LAST_INSERT_ID(), 1);
-			COMMIT;
-			IF v_new %% %[2]d = 0 AND v_new > %[3]d THEN
-				SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-				START TRANSACTION;
-				WHILE v_left > 0 DO
-					SELECT id INTO v_row FROM pawl_row_names WHERE id <= v_new - %[3]d ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
-					DELETE FROM pawl_row_names WHERE id = v_row AND v_left > 0;
-					SET v_left = v_left - 1;
-				END WHILE;
-				COMMIT;
-			END IF;
-			SET SESSION innodb_lock_wait_timeout = v_patience;
-		END`, 2*trimEvery, trimEvery, keptNames),
-	} {
+	for name, body := range rowProcedures {
 		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)
 	}
 	// What was just made has forgotten nothing.

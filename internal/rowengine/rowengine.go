@@ -109,6 +109,7 @@ func Lacks() map[engine.Feature]string {
 		engine.FeatureShared:    "a row that is locked to read lets more readers pass a writer that waits, for ever",
 		engine.FeatureSemaphore: "a row is locked by one",
 		engine.FeatureValues:    "a row lock stores nothing: lease mode does",
+		engine.FeatureDelay:     "a row is free at the moment when its holder's connection ends",
 	}
 }
 
