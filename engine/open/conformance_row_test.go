@@ -88,7 +88,7 @@ func mariadbRow(t *testing.T, addr string) expirer {
 func runRow(t *testing.T, addr string, open func(*testing.T, string) expirer, private func(*testing.T) *testservers.Server) {
 	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr) })
 	enginetest.Run(t, &enginetest.Harness{
-		Open: opened, KillSession: kill, TTL: time.Second,
+		Open: opened, KillSession: kill, TTL: 2 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			proxy := testservers.NewProxy(t, addr)
 			eng := open(t, proxy.Addr)
