@@ -1,0 +1,480 @@
+package pawl_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// keyStore knows which values there are.
+type keyStore struct {
+	engine.Engine
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func newKeyStore() *keyStore { return &keyStore{Engine: memengine.New(), keys: make(map[string]bool)} }
+
+func (s *keyStore) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	written, err := s.Engine.Put(ctx, key, data, version)
+	if err == nil {
+		if s.keys[key] = data != nil; data == nil {
+			delete(s.keys, key)
+		}
+	}
+	return written, err
+}
+
+// wantEmpty fails unless nothing is left of a pool but its head.
+func (s *keyStore) wantEmpty(t *testing.T, name string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.keys) != 1 || !s.keys["pawl:pool/"+name] {
+		t.Errorf("values that stay: %v", s.keys)
+	}
+	for name := range s.List(t.Context(), "") {
+		t.Errorf("claims stay on %q", name)
+	}
+}
+
+func tasks(from, to int) (items [][]byte) {
+	for i := from; i < to; i++ {
+		items = append(items, fmt.Appendf(nil, "item %d", i))
+	}
+	return items
+}
+
+func mustClaim(t *testing.T, p *pawl.Pool) *pawl.Item {
+	t.Helper()
+	item, err := p.Claim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return item
+}
+
+func wantLen(t *testing.T, p *pawl.Pool, want int) {
+	t.Helper()
+	if n, err := p.Len(t.Context()); err != nil || n != want {
+		t.Errorf("%d items, %v, want %d", n, err, want)
+	}
+}
+
+func TestPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newKeyStore()
+		p, other := newClient(t, eng, nil).Pool("p", nil), newClient(t, eng, nil).Pool("p", nil)
+		_, err := p.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		noErr(t, p.Put(t.Context()))
+		noErr(t, p.Put(t.Context(), tasks(0, 50)...))
+		noErr(t, other.Put(t.Context(), tasks(50, 51)...))
+		wantLen(t, other, 51)
+		names := make(map[string]bool)
+		for i := range 51 {
+			item := mustClaim(t, other)
+			if want := fmt.Sprintf("item %d", i); string(item.Data) != want || item.Token() == 0 || names[item.Name()] {
+				t.Errorf("%q as %q with token %v, want %q", item.Data, item.Name(), item.Token(), want)
+			}
+			names[item.Name()] = true
+			if i == 7 {
+				noErr(t, item.Return(t.Context()))
+				again := mustClaim(t, other)
+				if string(again.Data) != "item 7" || again.Token() <= item.Token() {
+					t.Errorf("%q with token %v after %v", again.Data, again.Token(), item.Token())
+				}
+				wantErr(t, item.Done(t.Context()), pawl.ErrClosed)
+				item = again
+			}
+			noErr(t, item.Done(t.Context()))
+			noErr(t, item.Done(t.Context()))
+		}
+		_, err = other.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		wantLen(t, p, 0)
+		eng.wantEmpty(t, "p")
+		// Another process begins anew, and no name comes twice.
+		noErr(t, p.Put(t.Context(), []byte{}, nil))
+		for range 2 {
+			item := mustClaim(t, newClient(t, eng, nil).Pool("p", nil))
+			if len(item.Data) != 0 || names[item.Name()] {
+				t.Errorf("%q as %q", item.Data, item.Name())
+			}
+			noErr(t, item.Done(t.Context()))
+		}
+	})
+}
+
+func TestPoolArguments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		bad := c.Pool("a\nb", nil)
+		wantErr(t, bad.Put(t.Context(), []byte("x")), pawl.ErrInvalid)
+		_, err := bad.Claim(t.Context())
+		wantErr(t, err, pawl.ErrInvalid)
+		p := c.Pool(strings.Repeat("é", 256), nil)
+		large := bytes.Repeat([]byte("x"), pawl.MaxItem)
+		noErr(t, p.Put(t.Context(), []byte("a"), large, large))
+		wantErr(t, p.Put(t.Context(), []byte("a"), append(large, 'x')), pawl.ErrInvalid)
+		wantLen(t, p, 3)
+		wantErr(t, p.Put(t.Context(), make([][]byte, 20_000*32)...), pawl.ErrFull)
+		noErr(t, mustClaim(t, p).Done(t.Context()))
+		if item := mustClaim(t, p); !bytes.Equal(item.Data, large) {
+			t.Errorf("an item of %d bytes", len(item.Data))
+		}
+		for _, data := range []string{"\x80", "\x01", "\x05\x01\x80"} {
+			eng := memengine.New()
+			_, err := eng.Put(t.Context(), "pawl:pool/other", []byte(data), 0)
+			noErr(t, err)
+			_, err = newClient(t, eng, nil).Pool("other", nil).Claim(t.Context())
+			wantErr(t, err, pawl.ErrMismatch)
+		}
+	})
+}
+
+// TestPoolOwner: an owner is nobody to share an item with.
+func TestPoolOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		noErr(t, c.Pool("p", nil).Put(t.Context(), tasks(0, 1)...))
+		first := mustClaim(t, c.Pool("p", nil))
+		_, err := c.Pool("p", nil).TryClaim(first.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+	})
+}
+
+// TestPoolRandom: each item once, in no order.
+func TestPoolRandom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newClient(t, memengine.New(), nil).Pool("p", &pawl.PoolOptions{Random: true})
+		noErr(t, p.Put(t.Context(), tasks(0, 200)...))
+		var got []string
+		for range 200 {
+			item := mustClaim(t, p)
+			got = append(got, string(item.Data))
+			noErr(t, item.Done(t.Context()))
+		}
+		if slices.IsSorted(got) || got[0] == "item 0" && got[1] == "item 1" {
+			t.Errorf("in order: %q", got[:9])
+		}
+		slices.Sort(got)
+		if n := len(slices.Compact(got)); n != 200 {
+			t.Errorf("%d items", n)
+		}
+	})
+}
+
+type claimed struct {
+	item *pawl.Item
+	err  error
+	at   time.Time
+}
+
+func claimSoon(ctx context.Context, p *pawl.Pool) <-chan claimed {
+	done := make(chan claimed, 1)
+	go func() {
+		item, err := p.Claim(ctx)
+		done <- claimed{item, err, time.Now()}
+	}()
+	return done
+}
+
+// TestPoolWaits: who waits is told at once of what is put, hears of what is
+// returned, and ends with its context or client.
+func TestPoolWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		worker, putter := newClient(t, eng, nil), newClient(t, eng, nil).Pool("p", nil)
+		p := worker.Pool("p", nil)
+		for range 2 { // of a pool that never was, and of an empty one
+			waits := claimSoon(t.Context(), p)
+			pass(time.Minute)
+			put := time.Now()
+			noErr(t, putter.Put(t.Context(), tasks(0, 1)...))
+			got := <-waits
+			if noErr(t, got.err); got.at != put {
+				t.Errorf("told after %v", got.at.Sub(put))
+			}
+			noErr(t, got.item.Done(t.Context()))
+		}
+		noErr(t, putter.Put(t.Context(), tasks(0, 1)...))
+		item := mustClaim(t, putter)
+		waits := claimSoon(t.Context(), p)
+		pass(time.Minute)
+		returned := time.Now()
+		noErr(t, item.Return(t.Context()))
+		got := <-waits
+		if noErr(t, got.err); got.at.Sub(returned) > 500*time.Millisecond {
+			t.Errorf("noticed after %v", got.at.Sub(returned))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantErr(t, (<-claimSoon(ctx, p)).err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		waits = claimSoon(t.Context(), p)
+		time.AfterFunc(time.Minute, func() { worker.Close(context.Background()) })
+		wantErr(t, (<-waits).err, pawl.ErrClosed)
+	})
+}
+
+// TestPoolCrash: what a dead worker had is claimed anew within its TTL and a
+// second, also while there is other work, and the dead one has nothing to say.
+func TestPoolCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, store := newFaultyClient(t, eng, nil)
+		p := newClient(t, eng, nil).Pool("p", nil)
+		noErr(t, p.Put(t.Context(), tasks(0, 3)...))
+		lost := []*pawl.Item{mustClaim(t, mortal.Pool("p", nil)), mustClaim(t, mortal.Pool("p", nil))}
+		died := time.Now()
+		store.set(fails, verbRenew, verbOpen, verbLeave, verbClose)
+		noErr(t, mustClaim(t, p).Done(t.Context()))
+		for i, was := range lost {
+			got := <-claimSoon(t.Context(), p)
+			if noErr(t, got.err); got.at.Sub(died) > 16*time.Second || got.item.Token() <= was.Token() {
+				t.Errorf("item %d came back after %v with token %v after %v", i, got.at.Sub(died), got.item.Token(), was.Token())
+			}
+			wantErr(t, was.Err(), pawl.ErrLost)
+			wantErr(t, was.Done(t.Context()), pawl.ErrLost)
+			wantErr(t, was.Return(t.Context()), pawl.ErrLost)
+			noErr(t, got.item.Done(t.Context()))
+		}
+		wantLen(t, p, 0)
+	})
+}
+
+// TestPoolLostReplies: whatever reply is lost, each item is there once and done
+// once.
+func TestPoolLostReplies(t *testing.T) {
+	for _, verb := range []string{verbPut, verbGet, verbEnter, verbLeave, verbWatch} {
+		for skip := range 6 {
+			t.Run(fmt.Sprint(verb, skip), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					eng := newKeyStore()
+					c, store := newFaultyClient(t, eng, nil)
+					p := c.Pool("p", nil)
+					noErr(t, p.Put(t.Context(), tasks(0, 1)...))
+					store.set(first(skip, nil, first(1, losesReply, nil)), verb)
+					if err := p.Put(t.Context(), tasks(1, 40)...); err != nil {
+						t.Fatal(err)
+					}
+					seen := make(map[string]bool)
+					for range 40 {
+						item := mustClaim(t, p)
+						if seen[string(item.Data)] {
+							t.Errorf("%q comes twice", item.Data)
+						}
+						seen[string(item.Data)] = true
+						noErr(t, item.Done(t.Context()))
+					}
+					pass(time.Minute) // the heartbeat leaves what could not be left
+					_, err := p.TryClaim(t.Context())
+					wantErr(t, err, pawl.ErrNotAcquired)
+					eng.wantEmpty(t, "p")
+				})
+			})
+		}
+	}
+}
+
+// TestPoolPutFails: who cannot put all puts nothing, and what it left behind
+// goes.
+func TestPoolPutFails(t *testing.T) {
+	for writes := range 6 { // reserve, four pages, publish
+		t.Run(fmt.Sprint(writes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := newKeyStore()
+				mortal, store := newFaultyClient(t, eng, nil)
+				p := newClient(t, eng, nil).Pool("p", nil)
+				store.set(first(writes, nil, fails), verbPut)
+				wantErr(t, mortal.Pool("p", nil).Put(t.Context(), tasks(0, 128)...), pawl.ErrUnavailable)
+				wantLen(t, p, 0)
+				noErr(t, p.Put(t.Context(), tasks(128, 129)...))
+				noErr(t, mustClaim(t, p).Done(t.Context()))
+				_, err := p.TryClaim(t.Context())
+				wantErr(t, err, pawl.ErrNotAcquired)
+				eng.wantEmpty(t, "p")
+			})
+		})
+	}
+}
+
+// TestPoolPutFrozen: who was frozen while it put, and lost its turn, puts nothing
+// in the midst of others.
+func TestPoolPutFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newKeyStore()
+		frozen, store := newFaultyClient(t, eng, nil)
+		store.set(first(3, nil, arrivesLate(20*time.Second)), verbPut)
+		store.set(hangs, verbRenew)
+		done := make(chan error)
+		go func() { done <- frozen.Pool("p", nil).Put(t.Context(), tasks(0, 128)...) }()
+		synctest.Wait()
+		p := newClient(t, eng, nil).Pool("p", nil)
+		noErr(t, p.Put(t.Context(), tasks(128, 129)...))
+		wantErr(t, <-done, pawl.ErrLost)
+		wantLen(t, p, 1)
+	})
+}
+
+// ledger is a protected resource: it takes work with the largest token that it
+// has seen for an item, once.
+type ledger struct {
+	mu     sync.Mutex
+	tokens map[string]fence.Token
+	done   map[string]int
+}
+
+func (l *ledger) do(name string, token fence.Token) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if token < l.tokens[name] || l.done[name] > 0 {
+		return false
+	}
+	l.tokens[name] = token
+	l.done[name]++
+	return true
+}
+
+// TestPoolModel: workers that die, forget, return, and lose replies, while
+// others put. Each item is done once, and nothing stays.
+func TestPoolModel(t *testing.T) {
+	const items = 600
+	for _, random := range []bool{false, true} {
+		t.Run(fmt.Sprint("random ", random), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := newKeyStore()
+				book := &ledger{tokens: make(map[string]fence.Token), done: make(map[string]int)}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var workers, putters sync.WaitGroup
+				for range 8 {
+					workers.Go(func() {
+						for ctx.Err() == nil {
+							liveAndDie(ctx, t, eng, random, book)
+						}
+					})
+				}
+				for i := range 3 {
+					p := newClient(t, eng, nil).Pool("p", nil)
+					putters.Go(func() {
+						for n := i * items / 3; n < (i+1)*items/3; n += 10 {
+							noErr(t, p.Put(t.Context(), tasks(n, n+10)...))
+							pass(rand.N(time.Second))
+						}
+					})
+				}
+				putters.Wait()
+				p := newClient(t, eng, nil).Pool("p", nil)
+				for n := 1; n > 0; pass(time.Second) {
+					var err error
+					n, err = p.Len(t.Context())
+					noErr(t, err)
+				}
+				cancel()
+				workers.Wait()
+				pass(time.Minute)
+				p.TryClaim(t.Context()) //nolint:errcheck // it takes pages off the head
+				eng.wantEmpty(t, "p")
+				if len(book.done) != items {
+					t.Errorf("%d items were done of %d", len(book.done), items)
+				}
+			})
+		})
+	}
+}
+
+// liveAndDie is a worker that works until it dies.
+func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random bool, book *ledger) {
+	store := newFaultyStore(eng)
+	c, err := pawl.New(t.Context(), store, &pawl.Options{TTL: 3 * time.Second})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	p := c.Pool("p", &pawl.PoolOptions{Random: random})
+	defer c.Close(context.Background())
+	for range rand.N(40) {
+		item, err := p.Claim(ctx)
+		if err != nil {
+			return
+		}
+		pass(rand.N(200 * time.Millisecond))
+		switch rand.N(12) {
+		case 0:
+			noErr(t, item.Return(ctx))
+			continue
+		case 1:
+			store.set(first(1, losesReply, nil), []string{verbPut, verbGet, verbEnter, verbLeave}[rand.N(4)])
+		}
+		if err := item.Err(); err != nil {
+			t.Error(err)
+		}
+		if !book.do(string(item.Data), item.Token()) {
+			t.Errorf("%q was done already", item.Data)
+		}
+		for item.Done(ctx) != nil {
+			pass(time.Millisecond)
+		}
+	}
+	p.Claim(ctx) //nolint:errcheck // and dies with it
+	store.set(fails, verbRenew, verbOpen, verbEnter, verbLeave, verbClose, verbGet, verbPut, verbWatch)
+}
+
+// TestPoolOfMany: thousands of items and eight workers take O(n) requests.
+func TestPoolOfMany(t *testing.T) {
+	for _, random := range []bool{false, true} {
+		t.Run(fmt.Sprint("random ", random), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				const items, workers = 5000, 8
+				noErr(t, newClient(t, eng, nil).Pool("p", nil).Put(t.Context(), tasks(0, items)...))
+				var all sync.WaitGroup
+				var stores []*faultyStore
+				for range workers {
+					c, store := newFaultyClient(t, eng, nil)
+					stores = append(stores, store)
+					p := c.Pool("p", &pawl.PoolOptions{Random: random})
+					all.Go(func() {
+						for {
+							item, err := p.TryClaim(t.Context())
+							if err != nil {
+								wantErr(t, err, pawl.ErrNotAcquired)
+								return
+							}
+							pass(rand.N(10 * time.Millisecond))
+							noErr(t, item.Done(t.Context()))
+						}
+					})
+				}
+				all.Wait()
+				calls := make(map[string]int)
+				requests := 0
+				for _, s := range stores {
+					for _, verb := range []string{verbGet, verbPut, verbEnter, verbAwait, verbLeave} {
+						calls[verb] += len(s.called(verb))
+						requests += len(s.called(verb))
+					}
+				}
+				if t.Logf("%d items took %d requests: %v", items, requests, calls); requests > 10*items {
+					t.Errorf("%d items took %d requests: %v", items, requests, calls)
+				}
+				wantLen(t, newClient(t, eng, nil).Pool("p", nil), 0)
+			})
+		})
+	}
+}
