@@ -20,10 +20,11 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if u.Opaque != "" {
 		u.Host, u.Opaque = u.Opaque, ""
 	}
-	addrs, err := addresses(u, "6379")
+	option, err := redisOption(u, "6379") // of every node
 	if err != nil {
 		return nil, err
 	}
+	addrs := option.InitAddress
 	if strings.Trim(u.Path, "/") != "" {
 		return nil, wrong("it has a path")
 	}
@@ -159,7 +160,7 @@ func (nodes redlockNodes) connect(ctx context.Context) error {
 	wg.Wait()
 	failures := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(failures) > len(nodes)/2 {
-		return fmt.Errorf("%d of %d nodes: %w", len(failures), len(nodes), errors.Join(failures...))
+		return fmt.Errorf("%d of %d nodes: %w", len(failures), len(nodes), failures[0]) // in one line
 	}
 	return nil
 }

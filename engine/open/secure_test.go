@@ -1,6 +1,7 @@
 package open
 
 import (
+	"database/sql"
 	"errors"
 	"net/url"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -23,7 +26,7 @@ func opens(t *testing.T, rawURL string) {
 		t.Errorf("%s: %v", rawURL, err)
 		return
 	}
-	if _, err := eng.Get(t.Context(), "nothing"); err != nil {
+	if _, err := eng.Show(t.Context(), "nothing"); err != nil {
 		t.Errorf("%s: %v", rawURL, err)
 	}
 	if err := eng.Close(); err != nil {
@@ -71,11 +74,21 @@ func TestOpen_password(t *testing.T) {
 	t.Setenv("PAWL_TEST_RIGHT", right)
 	t.Setenv("PAWL_TEST_WRONG", secretText)
 	t.Setenv("PAWL_TEST_SENTINEL", ofSentinel)
-	for _, store := range []struct{ url, params, wrong string }{
-		{"redis://app@" + redis, "", "WRONGPASS"},
-		{"redis://@" + testservers.Redis(t, "--requirepass", right).Addr, "", "WRONGPASS"},
-		{"etcd://app@" + testservers.EtcdUser(t, "app", right, "pawl/").Addr, "", "invalid user ID or password"},
-		{"redis+sentinel://app@" + sentinel + "/" + testservers.ObservedMaster, "&sentinel-password-env=PAWL_TEST_SENTINEL", "WRONGPASS"},
+	users := func() string { return testservers.RedisUser(t, "app", right, "~*", "&*", "+@all").Addr }
+	ca := testservers.NewCA(t)
+	postgres, mariadb := testservers.PostgresTLS(t, ca).Addr, testservers.MariaDB(t).Addr
+	makeDatabaseUsers(t, ca, postgres, mariadb)
+	for _, store := range []struct {
+		url, params, wrong string
+		both               bool // a user without a password is a mistake
+	}{
+		{"redis://app@" + redis, "", "WRONGPASS", true},
+		{"redis://@" + testservers.Redis(t, "--requirepass", right).Addr, "", "WRONGPASS", false},
+		{"redis+sentinel://app@" + sentinel + "/" + testservers.ObservedMaster, "&sentinel-password-env=PAWL_TEST_SENTINEL", "WRONGPASS", true},
+		{"redlock://app@" + users() + "," + users() + "," + users(), "", "WRONGPASS", true},
+		{"etcd://app@" + testservers.EtcdUser(t, "app", right, "pawl/").Addr, "", "invalid user ID or password", true},
+		{"postgres://app@" + postgres + "/postgres", "&tls=on&tls-ca=" + ca.File, "password authentication failed", false},
+		{"mysql://app@" + mariadb + "/pawl", "", "Access denied", false},
 	} {
 		with := strings.NewReplacer("@", ":"+url.PathEscape(right)+"@").Replace
 		opens(t, with(store.url)+"?"+strings.TrimPrefix(store.params, "&"))
@@ -91,7 +104,7 @@ func TestOpen_password(t *testing.T) {
 		refuses(t, store.url+"?password-file=a&password-env=b"+store.params, ErrURL, "give one")
 		refuses(t, with(store.url)+"?password-env=PAWL_TEST_RIGHT"+store.params, ErrURL, "the password is given twice")
 		refuses(t, store.url+"?pasword-env=x"+store.params, ErrURL, `unknown parameter "pasword-env": allowed is`)
-		if !strings.Contains(store.url, "//@") {
+		if store.both {
 			refuses(t, store.url+"?"+strings.TrimPrefix(store.params, "&"), ErrURL, "it has a user and no password")
 		}
 	}
@@ -103,35 +116,79 @@ func TestOpen_password(t *testing.T) {
 	refuses(t, master+"&sentinel-user=x", ErrURL, "sentinel-user has no password")
 }
 
+// makeDatabaseUsers makes the user app.
+func makeDatabaseUsers(t *testing.T, ca *testservers.CA, postgres, mariadb string) {
+	t.Helper()
+	config, err := pgx.ParseConfig("postgres://postgres@" + postgres + "/postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Fallbacks, config.TLSConfig = nil, ca.Client()
+	config.TLSConfig.ServerName = "localhost"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE app LOGIN SUPERUSER PASSWORD '"+right+"'"); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("mysql", testservers.MariaDBConfig(mariadb).FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, statement := range []string{"CREATE USER app IDENTIFIED BY '" + right + "'", "GRANT ALL ON pawl.* TO app"} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestOpen_TLS: every scheme that has it takes the same parameters.
 func TestOpen_TLS(t *testing.T) {
 	t.Parallel()
 	ca, other := testservers.NewCA(t), testservers.NewCA(t)
 	mine, stranger := ca.Issue("client"), other.Issue("client")
 	shows := func(c testservers.Certificate) string { return "&tls-cert=" + c.CertFile + "&tls-key=" + c.KeyFile }
-	for _, store := range []struct{ scheme, open, closed string }{ // to whom nothing is shown, and to whom a certificate
-		{"rediss", testservers.RedisTLS(t, ca).Addr, testservers.RedisTLS(t, ca, "--tls-auth-clients", "yes").Addr},
-		{"etcds", testservers.EtcdTLS(t, ca).Addr, testservers.EtcdTLS(t, ca, "--client-cert-auth", "--trusted-ca-file", ca.File).Addr},
+	type urls struct{ open, closed, needed, strange string } // to whom nothing is shown, and to whom a certificate, and what it says of none and of a wrong one
+	const alert = "remote error: tls: "
+	postgres, mariadb := testservers.PostgresTLS(t, ca).Addr, testservers.MariaDBTLS(t, ca).Addr
+	redlock := "redlock:" + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "?tls=on&"
+	for _, store := range []urls{
+		{
+			"rediss://" + testservers.RedisTLS(t, ca).Addr + "?",
+			"rediss://" + testservers.RedisTLS(t, ca, "--tls-auth-clients", "yes").Addr + "?", alert, alert,
+		},
+		{
+			"etcds://" + testservers.EtcdTLS(t, ca).Addr + "?",
+			"etcds://" + testservers.EtcdTLS(t, ca, "--client-cert-auth", "--trusted-ca-file", ca.File).Addr + "?", alert, alert,
+		},
+		{"postgres://postgres@" + postgres + "/postgres?tls=on&", "postgres://postgres@" + postgres + "/template1?tls=on&", "valid client certificate", alert},
+		{"mysql://root@" + mariadb + "/pawl?tls=on&", "mysql://shown@" + mariadb + "/pawl?tls=on&", "Access denied", ""},
+		{redlock, "", "", ""},
 	} {
-		open, closed := store.scheme+"://"+store.open+"?tls-ca=", store.scheme+"://"+store.closed+"?tls-ca="
+		plain, open, closed := store.open, store.open+"tls-ca=", store.closed+"tls-ca="
 		opens(t, open+ca.File)
 		opens(t, open+ca.File+"&tls-server-name=localhost")
 		opens(t, open+ca.File+shows(mine))
-		opens(t, closed+ca.File+shows(mine))
 		refuses(t, open+other.File, engine.ErrUnavailable, "signed by unknown authority")
-		refuses(t, store.scheme+"://"+store.open, engine.ErrUnavailable, "signed by unknown authority")
+		refuses(t, strings.TrimRight(plain, "?&"), engine.ErrUnavailable, "signed by unknown authority")
 		refuses(t, open+ca.File+"&tls-server-name=example.com", engine.ErrUnavailable, "is valid for localhost, not example.com")
-		refuses(t, closed+ca.File, engine.ErrUnavailable, "remote error: tls: ")
-		refuses(t, closed+ca.File+shows(stranger), engine.ErrUnavailable, "remote error: tls: ")
-
+		if store.closed != "" {
+			opens(t, closed+ca.File+shows(mine))
+			refuses(t, closed+ca.File, engine.ErrUnavailable, store.needed)
+			refuses(t, closed+ca.File+shows(stranger), engine.ErrUnavailable, store.strange)
+		}
 		refuses(t, open+"/nowhere/ca.pem", ErrURL, "tls-ca: open /nowhere/ca.pem: no such file or directory")
 		refuses(t, open+mine.KeyFile, ErrURL, "has no certificate in PEM")
 		refuses(t, open+ca.File+"&tls-cert="+mine.CertFile, ErrURL, "tls-cert and tls-key belong together")
 		refuses(t, open+ca.File+"&tls-cert=/nowhere&tls-key="+mine.KeyFile, ErrURL, "tls-cert and tls-key: open /nowhere: no such file")
 		refuses(t, open+ca.File+"&tls-cert="+mine.CertFile+"&tls-key="+stranger.KeyFile, ErrURL, "private key does not match")
 		refuses(t, open+ca.File+"&tls-insecure=1", ErrURL, `unknown parameter "tls-insecure"`)
-		refuses(t, strings.Replace(open, "s://", "://", 1)+ca.File, ErrURL, `unknown parameter "tls-ca"`)
 	}
+	refuses(t, "redis://h?tls-ca="+ca.File, ErrURL, `unknown parameter "tls-ca"`)
+	refuses(t, "etcd://h?tls-ca="+ca.File, ErrURL, `unknown parameter "tls-ca"`)
 }
 
 // TestOpen_TLS_on_one_side: the wrong scheme is told, and a password that was
