@@ -29,8 +29,11 @@ var (
 //   - Passing is remembered even if the write that follows fails.
 //   - No clock is involved.
 //   - Tokens of different locks cannot be compared, so one resource is protected
-//     by one lock. Nor can those of readers, or of holders of permits, who hold
-//     beside one another.
+//     by one lock, in one store: who moves the lock to another store deletes the
+//     marks. Nor can those of readers, or of holders of permits, who hold beside
+//     one another.
+//   - A guard is worth what the tokens are: where a store's may repeat or go
+//     back, as its capabilities say, a late holder may pass.
 //
 // A guard protects only if the check and the write are one atomic step at the
 // resource. Check alone is not: between it and the write that follows, a newer

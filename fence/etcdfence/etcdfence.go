@@ -1,8 +1,7 @@
 // Package etcdfence makes fencing tokens count in etcd 3.4 or later: for a key
 // that a lock protects, a mark beside it remembers the newest token, and one
 // transaction compares the mark, raises it and writes. The lock may be in another
-// store; of a lock in the same etcd the mark remembers more than a comparison of
-// the lock's key, which a new holder changes only when it enters.
+// store.
 //
 // # What it protects
 //

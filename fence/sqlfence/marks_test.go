@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/fence/sqlfence"
 	"github.com/pawl-go/pawl/internal/fencetest"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 func TestMarks(t *testing.T) {
@@ -158,6 +161,46 @@ func TestMarksStatement(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// pgx itself takes what database/sql takes, and says how many rows it were.
+func TestStatementsInPgx(t *testing.T) {
+	d := postgres(t, pgx.QueryExecModeCacheStatement)
+	d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte("it"))
+	conn, err := pgx.Connect(t.Context(), testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	rows := func(query string, args []any, err error) int64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tag, err := conn.Exec(t.Context(), query, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tag.RowsAffected()
+	}
+	key, set := sqlfence.Columns{"id": []byte("it")}, sqlfence.Columns{"order": 42}
+	for _, step := range []struct {
+		token fence.Token
+		rows  int64
+	}{{5, 1}, {5, 1}, {4, 0}, {6, 1}} {
+		if n := rows(d.marks.Statement("it", step.token)); n != step.rows {
+			t.Errorf("mark, token %d: %d rows", step.token, n)
+		}
+		if n := rows(d.own.NotOlderStatement(key, set, step.token)); n != step.rows {
+			t.Errorf("row, token %d: %d rows", step.token, n)
+		}
+	}
+	if n := rows(d.own.VersionStatement(key, set, 1)); n != 1 {
+		t.Errorf("version 1: %d rows", n)
+	}
+	if n := rows(d.own.VersionStatement(key, set, 1)); n != 0 {
+		t.Errorf("version 1 again: %d rows", n)
+	}
 }
 
 func TestMarksSayWhatFailed(t *testing.T) {
