@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -13,8 +14,15 @@ import (
 	"time"
 )
 
-// zookeeperJar names its class path in its manifest.
+// zookeeperJar names its class path in its manifest, but for what beside it is
+// needed to speak TLS.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
+
+func zookeeperClasses() string {
+	jar := cmp.Or(os.Getenv("PAWL_TEST_ZOOKEEPER_JAR"), zookeeperJar)
+	folder := filepath.Dir(jar)
+	return strings.Join([]string{jar, filepath.Join(folder, "netty-codec.jar"), filepath.Join(folder, "netty-resolver.jar")}, ":")
+}
 
 var zookeeperKind = zookeeperNode(1, "")
 
@@ -24,15 +32,11 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 	return kind{
 		name: "zookeeper", program: "java", binary: "PAWL_TEST_JAVA", given: "PAWL_TEST_ZOOKEEPER", ports: 2,
 		args: func(dir string, ports []int) []string {
-			jar := os.Getenv("PAWL_TEST_ZOOKEEPER_JAR")
-			if jar == "" {
-				jar = zookeeperJar
-			}
 			return []string{
 				"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-Xms16m", "-Xmx96m", "-XX:-UsePerfData",
 				"-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.awt.headless=true",
 				"-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=1000",
-				"-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"),
+				"-cp", zookeeperClasses(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"),
 			}
 		},
 		fill: func(_ kind, _, dir string, ports []int) error {
@@ -63,6 +67,30 @@ func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind
 // SharedZooKeeper returns the ZooKeeper of this test process, or the one that
 // PAWL_TEST_ZOOKEEPER names. Tests use names of their own in it.
 func SharedZooKeeper(t testing.TB) *Server { t.Helper(); return shared(t, zookeeperKind) }
+
+// ZooKeeperTLS is as [ZooKeeper], and its second address is for clients that speak
+// TLS; of them it asks for a certificate.
+func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
+	t.Helper()
+	cert := ca.Issue("zookeeper")
+	var both []byte
+	for _, file := range []string{cert.KeyFile, cert.CertFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	store := strings.TrimSuffix(cert.KeyFile, ".key") + ".store.pem"
+	if err := os.WriteFile(store, both, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server = start(t, zookeeperNode(1, "", "secureClientPort=SECOND_PORT", "secureClientPortAddress=127.0.0.1",
+		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		"ssl.keyStore.location="+store, "ssl.keyStore.type=PEM", "ssl.trustStore.location="+ca.File, "ssl.trustStore.type=PEM",
+	), nil)
+	return server, net.JoinHostPort("127.0.0.1", strconv.Itoa(server.proc.ports[1]))
+}
 
 // ZooKeeperEnsemble starts three nodes for one test, as [ZooKeeper] does. Each
 // can be killed, paused and started again by itself.

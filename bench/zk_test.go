@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/zkengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func zkConn(b *testing.B, addr string) *zk.Conn {
+	b.Helper()
+	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(conn.Close)
+	return conn
+}
+
+func pawlOnZooKeeper(b *testing.B, addr string) *pawl.Client {
+	b.Helper()
+	eng := zkengine.New([]string{addr}, &zkengine.Options{Tick: 200 * time.Millisecond})
+	b.Cleanup(func() { eng.Close() })
+	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 10 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close(ctx) })
+	return c
+}
+
+func zkLock(b *testing.B, conn *zk.Conn) *zk.Lock {
+	return zk.NewLock(conn, "/theirs", zk.WorldACL(zk.PermAll))
+}
+
+// BenchmarkZooKeeperUncontended compares with the client's own Lock, which
+// creates, lists and deletes.
+func BenchmarkZooKeeperUncontended(b *testing.B) {
+	addr := testservers.ZooKeeper(b).Addr
+	m, theirs := pawlOnZooKeeper(b, addr).Mutex("order/42"), zkLock(b, zkConn(b, addr))
+	both := func(ours, floor *samples) {
+		floor.time(func() {
+			if err := theirs.Lock(); err != nil {
+				b.Error(err)
+			}
+			if err := theirs.Unlock(); err != nil {
+				b.Error(err)
+			}
+		})
+		ours.time(func() { lockUnlock(b, m) })
+	}
+	for range 1000 { // the server compiles what is hot
+		both(new(samples), new(samples))
+	}
+	var ours, floor samples
+	for b.Loop() {
+		both(&ours, &floor)
+	}
+	compare(b, "ZooKeeper lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.9)
+}
+
+// BenchmarkZooKeeperHandoff compares with the client's own Lock.
+func BenchmarkZooKeeperHandoff(b *testing.B) {
+	addr := testservers.ZooKeeper(b).Addr
+	const clients, each = 16, 100
+	locks, theirs := make([]*pawl.Mutex, clients), make([]*zk.Lock, clients)
+	for i := range clients {
+		locks[i], theirs[i] = pawlOnZooKeeper(b, addr).Mutex("hot"), zkLock(b, zkConn(b, addr))
+	}
+	handoff := func(lock func(i int) func() error) samples {
+		var got samples
+		var left time.Time // written by who holds
+		var wg sync.WaitGroup
+		for i := range clients {
+			wg.Go(func() {
+				for range each {
+					unlock := lock(i)
+					if !left.IsZero() {
+						got = append(got, time.Since(left))
+					}
+					left = time.Now()
+					if err := unlock(); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return got
+	}
+	both := func() (ours, floor samples) {
+		floor = handoff(func(i int) func() error {
+			if err := theirs[i].Lock(); err != nil {
+				b.Error(err)
+			}
+			return theirs[i].Unlock
+		})
+		ours = handoff(func(i int) func() error {
+			l, err := locks[i].Lock(ctx)
+			if err != nil {
+				b.Error(err)
+			}
+			return func() error { return l.Unlock(context.Background()) }
+		})
+		return ours, floor
+	}
+	both() // the server compiles what is hot
+	var ours, floor samples
+	for b.Loop() {
+		o, f := both()
+		ours, floor = append(ours, o...), append(floor, f...)
+	}
+	compare(b, "ZooKeeper handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.7)
+}

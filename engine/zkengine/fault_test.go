@@ -1,0 +1,485 @@
+package zkengine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func until(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !done(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+type answer struct {
+	engine.Grant
+	err error
+}
+
+// awaiting awaits in the background, and returns when the node that the claim
+// waits for and its own are watched.
+func awaiting(t testing.TB, s *session, c *engine.Claim) <-chan answer {
+	t.Helper()
+	got := make(chan answer, 1)
+	ctx := soon(t)
+	go func() {
+		g, err := s.Await(ctx, c)
+		got <- answer{g, err}
+	}()
+	s.mu.Lock()
+	p := s.places[c.ID]
+	own, ahead := p.path, p.blocker.path
+	s.mu.Unlock()
+	until(t, "both watches are set", func() bool {
+		s.link.mu.Lock()
+		defer s.link.mu.Unlock()
+		return s.link.watches[own] != nil && (ahead == "" || s.link.watches[ahead] != nil)
+	})
+	return got
+}
+
+func granted(t testing.TB, got <-chan answer) engine.Grant {
+	t.Helper()
+	r := <-got
+	if r.err != nil || !r.Held() {
+		t.Fatalf("got %v, %v; want a grant", r.Grant, r.err)
+	}
+	return r.Grant
+}
+
+// counting counts what is sent, but for the pings of the client.
+type counting struct {
+	net.Conn
+	sent *atomic.Int64
+}
+
+func (c counting) Write(p []byte) (int, error) {
+	const ping = 12
+	if len(p) != ping {
+		c.sent.Add(1)
+	}
+	return c.Conn.Write(p)
+}
+
+// TestRoundTrips: one to enter, one to leave, and who waits is handed the
+// resource by the event alone.
+func TestRoundTrips(t *testing.T) {
+	var sent atomic.Int64
+	addr := testservers.SharedZooKeeper(t).Addr
+	e := New([]string{addr}, &Options{Tick: tick, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return counting{conn, &sent}, err
+	}})
+	a, b := open(t, shared(t), time.Minute), open(t, e, time.Minute)
+	trips := func(what string, want int64, do func()) {
+		t.Helper()
+		before := sent.Load()
+		do()
+		if n := sent.Load() - before; n != want {
+			t.Errorf("%s takes %d requests, want %d", what, n, want)
+		}
+	}
+	for _, owner := range []string{"", "owner"} {
+		c := claim1(t, fair, all, owner)
+		mustHold(t, b, c) // makes the folder
+		mustLeave(t, b, c)
+		c = claim1(t, fair, all, owner)
+		trips("enter", 1, func() { mustHold(t, b, c) })
+		trips("leave", 1, func() { mustLeave(t, b, c) })
+		held, waits := claim1(t, fair, all, ""), claim1(t, fair, all, owner)
+		mustHold(t, a, held)
+		mustWait(t, b, waits)
+		got := awaiting(t, b, waits)
+		trips("handoff", 0, func() { mustLeave(t, a, held); granted(t, got) })
+		trips("leave", 1, func() { mustLeave(t, b, waits) })
+	}
+}
+
+// TestOneIsWoken: nobody watches what need not go first.
+func TestOneIsWoken(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	e := newEngine(t, server.Addr)
+	a := open(t, e, time.Minute)
+	mustHold(t, a, claim1(t, fair, all, ""))
+	var gots []<-chan answer
+	for range 10 {
+		s, c := open(t, e, time.Minute), claim1(t, fair, all, "")
+		mustWait(t, s, c)
+		gots = append(gots, awaiting(t, s, c))
+	}
+	text, err := testservers.ZooKeeperSays(server.Addr, "wchp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchers := make(map[string]int)
+	path := ""
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimRight(line, "\n"); {
+		case strings.HasPrefix(line, "/"):
+			path = line
+		case line != "":
+			watchers[path]++
+		}
+	}
+	ones := 0
+	for path, n := range watchers {
+		if n > 2 { // its own, and the next one's
+			t.Errorf("%d watch %s", n, path)
+		}
+		if n == 1 {
+			ones++
+		}
+	}
+	if len(watchers) != 11 || ones != 2 {
+		t.Errorf("watches: %v; want one of the holder and of the last, two of the others", watchers)
+	}
+	for i := range gots {
+		select {
+		case r := <-gots[i]:
+			t.Errorf("waiter %d: %v, %v", i, r.Grant, r.err)
+		default:
+		}
+	}
+}
+
+// TestEvictedIsNotHandedOver: who was taken out of the queue just before its
+// turn does not take the handing over for its own.
+func TestEvictedIsNotHandedOver(t *testing.T) {
+	e := shared(t)
+	a, b, c := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
+	for range 50 {
+		held, evicted, next := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
+		mustHold(t, a, held)
+		mustWait(t, b, evicted)
+		out := awaiting(t, b, evicted)
+		mustWait(t, c, next)
+		in := awaiting(t, c, next)
+		mustLeave(t, a, evicted) // one connection: in this order
+		mustLeave(t, a, held)
+		if r := <-out; !errors.Is(r.err, engine.ErrGone) {
+			t.Fatalf("evicted: %v, %v", r.Grant, r.err)
+		}
+		granted(t, in)
+		mustLeave(t, c, next)
+	}
+}
+
+// TestReentryIsNotPassed: a claim whose owner holds by another session's claim
+// is not overtaken when the first one hands over, nor when a waiter goes that
+// others wait for.
+func TestReentryIsNotPassed(t *testing.T) {
+	e := shared(t)
+	a, b, c, d := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
+	held, quits, waits := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
+	token := mustHold(t, a, held)
+	mustWait(t, d, quits)
+	mustWait(t, b, waits)
+	got := awaiting(t, b, waits)
+	again := claim1(t, fair, all, held.Owner)
+	if is := mustHold(t, c, again); is != token {
+		t.Fatalf("re-entry has %v, want %v", is, token)
+	}
+	blockedBy := func(path string) func() bool {
+		return func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return strings.Contains(b.places[waits.ID].blocker.path, path)
+		}
+	}
+	mustLeave(t, d, quits)
+	until(t, "it waits for the holder", blockedBy(hash(held.ID)))
+	mustLeave(t, a, held)
+	until(t, "it waits for who re-entered", blockedBy("/g/"))
+	select {
+	case r := <-got:
+		t.Fatalf("beside the owner: %v, %v", r.Grant, r.err)
+	default:
+	}
+	mustFail(t, a, claim1(t, fair, all, ""), false, engine.ErrBusy)
+	mustLeave(t, c, again)
+	if g := granted(t, got); g.Token <= token {
+		t.Errorf("token %v after %v", g.Token, token)
+	}
+}
+
+// TestSessionExpires: a session that is cut off ends in the store after its
+// TTL, its claims pass on, and it is told at once when it is back.
+func TestSessionExpires(t *testing.T) {
+	addr := testservers.SharedZooKeeper(t).Addr
+	proxy := testservers.NewProxy(t, addr)
+	far, near := newEngine(t, proxy.Addr), newEngine(t, addr)
+	gone := make(chan string, 10)
+	s, err := far.Open(soon(t), engine.SessionOptions{TTL: 2 * time.Second, Gone: func(claim string) { gone <- claim }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(soonOnly()) })
+	b := open(t, near, time.Minute)
+	held, waits, next := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
+	mustHold(t, s, held)
+	mustWait(t, s, waits)
+	out := awaiting(t, s.(*session), waits)
+	mustWait(t, b, next)
+	in := awaiting(t, b, next)
+	if _, err := s.Renew(soon(t), []*engine.Claim{held}); err != nil {
+		t.Fatal(err)
+	}
+	s.(*session).alarm.Stop() // the store ends it, not we
+	proxy.Freeze()
+	start := time.Now()
+	granted(t, in)
+	if took := time.Since(start); took < time.Second || took > 4*time.Second {
+		t.Errorf("passed on after %v, TTL 2s", took)
+	}
+	proxy.Heal()
+	if claim := <-gone; claim != held.ID {
+		t.Errorf("told that %s is gone", claim)
+	}
+	r := <-out
+	if errors.Is(r.err, engine.ErrUnavailable) { // it looked while it was cut off
+		r.Grant, r.err = s.Await(soon(t), waits)
+	}
+	if !errors.Is(r.err, engine.ErrGone) {
+		t.Errorf("its waiter: %v, %v", r.Grant, r.err)
+	}
+	for range 2 {
+		if _, err := s.Renew(soon(t), nil); !errors.Is(err, engine.ErrGone) {
+			t.Errorf("renew: %v", err)
+		}
+	}
+	if g, err := s.Enter(soon(t), claim1(t, fair, all, ""), true); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("enter: %v, %v", g, err)
+	}
+	mustLeave(t, b, next)
+	if r, err := near.Show(soon(t), next.Resource); err != nil || len(r.Claims) != 0 {
+		t.Errorf("a new session has claims of the old one: %+v, %v", r, err)
+	}
+}
+
+// TestLostReply: an Enter that was served and not answered is found again, and
+// does not stay when it is given up.
+func TestLostReply(t *testing.T) {
+	for _, spec := range []engine.Spec{fair, barging} {
+		for _, again := range []bool{true, false} {
+			addr := testservers.SharedZooKeeper(t).Addr
+			proxy := testservers.NewProxy(t, addr)
+			near := newEngine(t, addr)
+			s, c := open(t, newEngine(t, proxy.Addr), time.Minute), claim1(t, spec, all, "")
+			mustHold(t, s, c) // makes the folders
+			mustLeave(t, s, c)
+			c = claim1(t, spec, all, "")
+			proxy.FreezeReplies()
+			brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			if g, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("enter: %v, %v", g, err)
+			}
+			cancel()
+			proxy.Heal()
+			until(t, "connected again", func() bool { return s.link.sync(ctx, "test") == nil })
+			if again {
+				token := mustHold(t, s, c)
+				if r, err := near.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != token {
+					t.Errorf("%+v, %v; want token %v", r, err, token)
+				}
+			}
+			if err := s.Leave(soon(t), c.Resource, c.ID); err != nil && (again || !errors.Is(err, engine.ErrGone)) {
+				t.Fatal(err)
+			}
+			if r, err := near.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 0 {
+				t.Errorf("a zombie: %+v, %v", r, err)
+			}
+		}
+	}
+}
+
+// TestNothingStays: of names that nobody uses, ZooKeeper removes the folders.
+func TestNothingStays(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	e := newEngine(t, server.Addr)
+	s := open(t, e, time.Minute)
+	for i, spec := range []engine.Spec{fair, barging, five} {
+		a, b, c := claim1(t, spec, 1, "owner"), claim1(t, spec, 1, "owner"), claim1(t, spec, spec.Capacity, "")
+		for _, claim := range []*engine.Claim{a, b, c} {
+			claim.Resource += string("abc"[i])
+		}
+		mustHold(t, s, a)
+		mustHold(t, s, b)
+		mustWait(t, s, c)
+		mustLeave(t, s, a)
+		mustLeave(t, s, b)
+		mustAwait(t, s, c)
+		mustLeave(t, s, c)
+	}
+	if n := len(s.places) + len(s.ours); n > 0 {
+		t.Errorf("%d claims are remembered", n)
+	}
+	if _, err := s.Renew(soon(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.link.watches); n > 0 {
+		t.Errorf("%d watches are remembered", n)
+	}
+	conn := raw(t, server.Addr)
+	until(t, "no folder is left", func() bool {
+		names, _, err := conn.Children("/pawl/c")
+		return err == nil && len(names) == 0
+	})
+}
+
+func TestPassword(t *testing.T) {
+	addr := testservers.SharedZooKeeper(t).Addr
+	made := func(root, user, password string) *Engine {
+		e := New([]string{addr}, &Options{Tick: tick, Root: root, User: user, Password: password})
+		t.Cleanup(func() { e.Close() })
+		return e
+	}
+	ours := made("/private/pawl", "app", "right")
+	s := open(t, ours, time.Minute)
+	c := claim1(t, fair, all, "")
+	mustHold(t, s, c)
+	if _, err := ours.Put(soon(t), "key", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []*Engine{made("/private/pawl", "", ""), made("/private/pawl", "app", "wrong")} {
+		if v, err := other.Get(soon(t), "key"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "not authenticated") {
+			t.Errorf("get: %+v, %v", v, err)
+		}
+		if s, err := other.Open(soon(t), engine.SessionOptions{TTL: time.Minute}); err == nil {
+			if err := s.Leave(soon(t), c.Resource, c.ID); !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("evict: %v", err)
+			}
+			if g, err := s.Enter(soon(t), claim1(t, fair, all, ""), true); !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("enter: %v, %v", g, err)
+			}
+			if err := s.Close(soon(t)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	mustLeave(t, s, c)
+}
+
+func TestTLS(t *testing.T) {
+	ca, other := testservers.NewCA(t), testservers.NewCA(t)
+	_, addr := testservers.ZooKeeperTLS(t, ca)
+	mine := ca.Issue("client")
+	e := New([]string{addr}, &Options{Tick: tick, Dial: (&tls.Dialer{Config: ca.Client(mine)}).DialContext})
+	defer e.Close()
+	s, c := open(t, e, time.Minute), claim1(t, fair, all, "")
+	mustHold(t, s, c)
+	if r, err := e.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	mustLeave(t, s, c)
+	strange := New([]string{addr}, &Options{Dial: (&tls.Dialer{Config: other.Client(mine)}).DialContext})
+	defer strange.Close()
+	if _, err := strange.Get(soon(t), "x"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("a server of another authority: %v", err)
+	}
+}
+
+// TestServersAreAway: that is told at once, by each verb.
+func TestServersAreAway(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	e := newEngine(t, server.Addr)
+	s, held := open(t, e, time.Minute), claim1(t, fair, all, "")
+	token := mustHold(t, s, held)
+	if _, err := e.Get(soon(t), "x"); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	start := time.Now()
+	_, enter := s.Enter(soon(t), claim1(t, fair, all, ""), true)
+	_, renew := s.Renew(soon(t), nil)
+	_, get := e.Get(soon(t), "x")
+	_, more := newEngine(t, server.Addr).Open(soon(t), engine.SessionOptions{TTL: time.Minute})
+	for _, err := range []error{enter, renew, get, more, s.Leave(soon(t), "x", "y")} {
+		if !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("told after %v", took)
+	}
+	server.Restart()
+	until(t, "renewed", func() bool { gone, err := s.Renew(soon(t), []*engine.Claim{held}); return err == nil && len(gone) == 0 })
+	if again := mustHold(t, s, held); again != token {
+		t.Errorf("token %v, was %v", again, token)
+	}
+	mustLeave(t, s, held)
+}
+
+// TestRefusesShortSessions: what servers or we cannot keep.
+func TestRefusesShortSessions(t *testing.T) {
+	e := New([]string{testservers.SharedZooKeeper(t).Addr}, nil)
+	defer e.Close()
+	for _, ttl := range []time.Duration{5 * time.Second, time.Hour} { // maxSessionTimeout is 5 min
+		if _, err := e.Open(soon(t), engine.SessionOptions{TTL: ttl}); !errors.Is(err, engine.ErrUnsupported) {
+			t.Errorf("TTL %v: %v", ttl, err)
+		}
+	}
+}
+
+// TestRace lets many do everything at once; what holds fits, and tokens grow.
+func TestRace(t *testing.T) {
+	e := shared(t)
+	for _, spec := range []engine.Spec{fair, barging} {
+		var inside, last, rounds atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 4 {
+			s := open(t, e, time.Minute)
+			for j := range 2 {
+				wg.Go(func() {
+					for n := range 40 {
+						owner := ""
+						if j == 1 {
+							owner = s.ID()
+						}
+						c := claim1(t, spec, all, owner)
+						bound, cancel := soon(t), context.CancelFunc(func() {})
+						if (i+n)%5 == 0 { // gives up at a bad time
+							bound, cancel = context.WithTimeout(ctx, time.Duration(n)*100*time.Microsecond)
+						}
+						g, err := s.Enter(bound, c, true)
+						if err == nil && !g.Held() {
+							g, err = s.Await(bound, c)
+						}
+						cancel()
+						if err == nil && owner == "" {
+							if inside.Add(1) != 1 || last.Swap(int64(g.Token)) >= int64(g.Token) {
+								t.Errorf("%s: two hold, or token %v is old", c.ID, g.Token)
+							}
+							rounds.Add(1)
+							inside.Add(-1)
+						}
+						if err := s.Leave(soon(t), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if rounds.Load() < 50 {
+			t.Errorf("only %d grants: nothing is shown", rounds.Load())
+		}
+		for name, err := range e.List(soon(t), "test/"+t.Name()) {
+			t.Errorf("%q stays, %v", name, err)
+		}
+	}
+}
