@@ -2,14 +2,18 @@ package open_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/enginetest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -130,4 +134,98 @@ func TestZooKeeper3(t *testing.T) {
 		addrs = append(addrs, node.Addr)
 	}
 	enginetest.Run(t, zkHarness(addrs...))
+}
+
+// leader returns the node that leads.
+func leader(t *testing.T, nodes []*testservers.Server) *testservers.Server {
+	t.Helper()
+	for range 500 {
+		for _, node := range nodes {
+			if text, err := testservers.ZooKeeperSays(node.Addr, "srvr"); err == nil && strings.Contains(text, "Mode: leader") {
+				return node
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no node leads")
+	return nil
+}
+
+// TestZooKeeperLeaderFails: several count under a lock while the leader is
+// killed, and the next one paused. Never do two believe, tokens grow, and no
+// lock is lost, as the sessions live on with the others.
+func TestZooKeeperLeaderFails(t *testing.T) {
+	nodes := testservers.ZooKeeperEnsemble(t)
+	var addrs []string
+	for _, node := range nodes {
+		addrs = append(addrs, node.Addr)
+	}
+	var inside atomic.Int32
+	var last atomic.Uint64
+	var count atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		c, err := pawl.New(t.Context(), connect(t, zkURL(addrs...)), &pawl.Options{TTL: 12 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer c.Close(t.Context())
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l, err := c.Mutex("counted").Lock(t.Context())
+				if errors.Is(err, pawl.ErrUnavailable) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d hold", n)
+				}
+				if before := last.Swap(uint64(l.Token())); before >= uint64(l.Token()) {
+					t.Errorf("token %v after %v", l.Token(), before)
+				}
+				if err := l.Err(); err != nil {
+					t.Errorf("lost: %v", err)
+				}
+				count.Add(1)
+				inside.Add(-1)
+				if err := l.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
+					t.Errorf("unlock: %v", err)
+				}
+			}
+		})
+	}
+	more := func(what string) {
+		t.Helper()
+		start, want := time.Now(), count.Load()+200
+		for count.Load() < want {
+			if time.Since(start) > 30*time.Second {
+				t.Errorf("%s: only %d more", what, count.Load()+200-want)
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		t.Logf("%s: 200 more after %v", what, time.Since(start).Round(time.Millisecond))
+	}
+	more("all well")
+	first := leader(t, nodes)
+	first.Kill()
+	more("leader killed")
+	first.Restart()
+	more("restarted")
+	second := leader(t, nodes)
+	second.Pause()
+	more("leader paused")
+	second.Resume()
+	more("resumed")
+	close(stop)
+	wg.Wait()
 }
