@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
 func TestOpen_every_scheme(t *testing.T) {
 	dir := t.TempDir()
-	redis, etcd := testservers.SharedRedis(t).Addr, testservers.SharedEtcd(t).Addr
+	redis, etcd, zk := testservers.SharedRedis(t).Addr, testservers.SharedEtcd(t).Addr, testservers.SharedZooKeeper(t).Addr
 	for rawURL, name := range map[string]string{
 		"memory:":                                 "memory",
 		"sqlite:" + dir + "/a.db":                 "sqlite",
@@ -30,6 +30,8 @@ func TestOpen_every_scheme(t *testing.T) {
 		"redis://" + redis + "/2?prefix=other:":   "redis",
 		"etcd://" + etcd:                          "etcd",
 		"etcd://127.0.0.1:1," + etcd + "?prefix=": "etcd", // one of them is enough
+		"zk://" + zk:                              "zookeeper",
+		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s": "zookeeper",
 	} {
 		eng, err := Open(t.Context(), rawURL)
 		if err != nil {
@@ -84,6 +86,9 @@ func TestOpen_wrong_URL(t *testing.T) {
 		"etcd://u:s3cret@h,:1":        "a host is missing",
 		"etcd://u:s3cret@h,i:y,j:1":   `"i:y" is no host with a port`,
 		"etcds://u:s3cret@h/path":     "it has a path",
+		"zk://u:s3cret@h//path":       "a part without a name",
+		"zk://u:s3cret@h?tick=1":      `the tick "1" is not a duration from 1ms to 1m`,
+		"zk://u:s3cret@h?tls-ca=x":    "TLS, which is off without tls=on",
 		"redis://u:/s3cret@h":         "percent-encoded",
 		"redis://u:1?s3cret@h":        "percent-encoded",
 		"redis://u:1#s3cret@h":        "percent-encoded",
@@ -123,7 +128,7 @@ func TestOpen_gives_up(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
-	for _, scheme := range []string{"redis", "rediss", "etcd", "etcds"} {
+	for _, scheme := range []string{"redis", "rediss", "etcd", "etcds", "zk"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			rawURL := scheme + "://u:s3cret@" + silent.Addr().String()

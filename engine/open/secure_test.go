@@ -87,6 +87,7 @@ func TestOpen_password(t *testing.T) {
 		{"redis+sentinel://app@" + sentinel + "/" + testservers.ObservedMaster, "&sentinel-password-env=PAWL_TEST_SENTINEL", "WRONGPASS", true},
 		{"redlock://app@" + users() + "," + users() + "," + users(), "", "WRONGPASS", true},
 		{"etcd://app@" + testservers.EtcdUser(t, "app", right, "pawl/").Addr, "", "invalid user ID or password", true},
+		{"zk://app@" + testservers.SharedZooKeeper(t).Addr + "/private", "", "not authenticated", true},
 		{"postgres://app@" + postgres + "/postgres", "&tls=on&tls-ca=" + ca.File, "password authentication failed", false},
 		{"mysql://app@" + mariadb + "/pawl", "", "Access denied", false},
 	} {

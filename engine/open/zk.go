@@ -36,9 +36,11 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		}
 	}
 	eng := zkengine.New(addrs, &opts)
-	if _, err := eng.Get(ctx, "nothing"); err != nil {
-		eng.Close() //nolint:errcheck // it has nothing
-		return nil, engine.Unavailable("connect to zookeeper at "+strings.Join(addrs, ","), either(ctx, err))
+	for _, err := range eng.List(ctx, "\x00") { // of no name: a server checks who we are when it is asked for a list
+		if err != nil {
+			eng.Close() //nolint:errcheck // it has nothing
+			return nil, engine.Unavailable("connect to zookeeper at "+strings.Join(addrs, ","), either(ctx, err))
+		}
 	}
 	return eng, nil
 }

@@ -87,6 +87,8 @@ type Engine struct {
 	dialer               func(ctx context.Context, network, addr string) (net.Conn, error)
 	tick                 time.Duration
 
+	partings sync.WaitGroup // of clients that were not connected
+
 	mu       sync.Mutex
 	closed   bool
 	operator chan *link // has one, nil when it is not connected
@@ -205,6 +207,7 @@ func (e *Engine) Close() error {
 		defer cancel()
 		l.close(ctx) //nolint:errcheck // it owns nothing
 	}
+	e.partings.Wait()
 	return nil
 }
 

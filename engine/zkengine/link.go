@@ -415,14 +415,14 @@ func (l *link) close(ctx context.Context) (err error) {
 	l.closing.Store(true)
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
-	if l.conn.State() != zk.StateHasSession {
+	if start := time.Now(); l.conn.State() == zk.StateHasSession {
+		l.conn.Close() // waits a second for the answer
+		if time.Since(start) >= time.Second || ctx.Err() != nil {
+			err = errors.New("no answer")
+		}
+	} else {
 		err = errNotConnected
-		l.end()
-	}
-	start := time.Now()
-	l.conn.Close() // waits a second for the answer
-	if err == nil && time.Since(start) >= time.Second || ctx.Err() != nil {
-		err = errors.New("no answer")
+		l.engine.partings.Go(l.conn.Close) // waits as well, for nothing
 	}
 	l.end()
 	for range l.events { // closed when the client has stopped
