@@ -35,6 +35,7 @@ type link struct {
 	failed  chan error   // why none of the servers was reached, once
 
 	mu      sync.Mutex
+	wire    *wire // the last connection
 	servers []string
 	next    int           // server
 	misses  int           // servers that were not reached, since one was
@@ -149,6 +150,9 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 	l.mu.Unlock()
 	w := &wire{Conn: conn, link: l}
 	w.stop = context.AfterFunc(l.life, func() { conn.Close() })
+	l.mu.Lock()
+	l.wire = w
+	l.mu.Unlock()
 	return w, nil
 }
 
@@ -415,7 +419,16 @@ func (l *link) close(ctx context.Context) (err error) {
 	l.closing.Store(true)
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
-	if start := time.Now(); l.conn.State() == zk.StateHasSession {
+	if ctx.Err() != nil { // nothing is said: the store ends the session in its own time
+		l.end()
+		l.mu.Lock()
+		if l.wire != nil {
+			l.wire.Conn.Close()
+		}
+		l.mu.Unlock()
+		l.engine.partings.Go(l.conn.Close)
+		err = ctx.Err()
+	} else if start := time.Now(); l.conn.State() == zk.StateHasSession {
 		l.conn.Close() // waits a second for the answer
 		if time.Since(start) >= time.Second || ctx.Err() != nil {
 			err = errors.New("no answer")
