@@ -86,7 +86,7 @@ const engineLines = 420
 
 var largerEngines = map[string]int{"redlockengine": 1100, "redisengine": 750, "etcdengine": 800, "sqliteengine": 900,
 	"pgengine": 850, "mysqlengine": 700, // two engines each: lease mode and row mode
-	"zkengine": 1460} // its client knows neither contexts nor time-outs, and a session is a connection of its own
+	"zkengine": 1480} // its client knows neither contexts nor time-outs, and a session is a connection of its own
 
 // goFile is a file of the module, whatever system it is for.
 type goFile struct {

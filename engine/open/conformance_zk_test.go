@@ -151,6 +151,61 @@ func leader(t *testing.T, nodes []*testservers.Server) *testservers.Server {
 	return nil
 }
 
+// counter is counted under a lock by several clients until it is stopped.
+type counter struct {
+	inside atomic.Int32
+	last   atomic.Uint64 // token
+	count  atomic.Int64
+	stop   chan struct{}
+	done   sync.WaitGroup
+}
+
+func (n *counter) run(t *testing.T, m *pawl.Mutex) {
+	for {
+		select {
+		case <-n.stop:
+			return
+		default:
+		}
+		l, err := m.Lock(t.Context())
+		if errors.Is(err, pawl.ErrUnavailable) {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if inside := n.inside.Add(1); inside != 1 {
+			t.Errorf("%d hold", inside)
+		}
+		if before := n.last.Swap(uint64(l.Token())); before >= uint64(l.Token()) {
+			t.Errorf("token %v after %v", l.Token(), before)
+		}
+		if err := l.Err(); err != nil {
+			t.Errorf("lost: %v", err)
+		}
+		n.count.Add(1)
+		n.inside.Add(-1)
+		if err := l.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
+			t.Errorf("unlock: %v", err)
+		}
+	}
+}
+
+// more waits until it was counted 200 times more.
+func (n *counter) more(t *testing.T, what string) {
+	t.Helper()
+	start, want := time.Now(), n.count.Load()+200
+	for n.count.Load() < want {
+		if time.Since(start) > 30*time.Second {
+			t.Errorf("%s: only %d more", what, n.count.Load()+200-want)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("%s: 200 more after %v", what, time.Since(start).Round(time.Millisecond))
+}
+
 // TestZooKeeperLeaderFails: several count under a lock while the leader is
 // killed, and the next one paused. Never do two believe, tokens grow, and no
 // lock is lost, as the sessions live on with the others.
@@ -160,72 +215,28 @@ func TestZooKeeperLeaderFails(t *testing.T) {
 	for _, node := range nodes {
 		addrs = append(addrs, node.Addr)
 	}
-	var inside atomic.Int32
-	var last atomic.Uint64
-	var count atomic.Int64
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
+	n := &counter{stop: make(chan struct{})}
 	for range 4 {
 		c, err := pawl.New(t.Context(), connect(t, zkURL(addrs...)), &pawl.Options{TTL: 12 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		wg.Go(func() {
+		n.done.Go(func() {
 			defer c.Close(t.Context())
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				l, err := c.Mutex("counted").Lock(t.Context())
-				if errors.Is(err, pawl.ErrUnavailable) {
-					continue
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if n := inside.Add(1); n != 1 {
-					t.Errorf("%d hold", n)
-				}
-				if before := last.Swap(uint64(l.Token())); before >= uint64(l.Token()) {
-					t.Errorf("token %v after %v", l.Token(), before)
-				}
-				if err := l.Err(); err != nil {
-					t.Errorf("lost: %v", err)
-				}
-				count.Add(1)
-				inside.Add(-1)
-				if err := l.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
-					t.Errorf("unlock: %v", err)
-				}
-			}
+			n.run(t, c.Mutex("counted"))
 		})
 	}
-	more := func(what string) {
-		t.Helper()
-		start, want := time.Now(), count.Load()+200
-		for count.Load() < want {
-			if time.Since(start) > 30*time.Second {
-				t.Errorf("%s: only %d more", what, count.Load()+200-want)
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		t.Logf("%s: 200 more after %v", what, time.Since(start).Round(time.Millisecond))
-	}
-	more("all well")
+	n.more(t, "all well")
 	first := leader(t, nodes)
 	first.Kill()
-	more("leader killed")
+	n.more(t, "leader killed")
 	first.Restart()
-	more("restarted")
+	n.more(t, "restarted")
 	second := leader(t, nodes)
 	second.Pause()
-	more("leader paused")
+	n.more(t, "leader paused")
 	second.Resume()
-	more("resumed")
-	close(stop)
-	wg.Wait()
+	n.more(t, "resumed")
+	close(n.stop)
+	n.done.Wait()
 }
