@@ -104,6 +104,7 @@ func (j *job) supervise() childEvent {
 			}
 			j.stopped(ev.status.StopSignal())
 		case sig := <-j.signals:
+			j.ended = j.ended || ends(sig)
 			j.child.signal(sig.(syscall.Signal))
 		case <-lost:
 			lost = nil

@@ -115,7 +115,7 @@ Other users of the machine see arguments, but not variables: a URL with a
 password belongs into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
-"pawl help run" has those of run.`,
+"pawl help run" and "pawl help elect" have those of run and elect.`,
 		Args:          cobra.NoArgs,
 		RunE:          verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help)") }),
 		SilenceUsage:  true,
@@ -123,6 +123,6 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 	}
 	s := &store{}
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
-	root.AddCommand(newRun(s), newLs(s), newShow(s), newBreak(s), newVersion())
+	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newVersion())
 	return root
 }

@@ -90,26 +90,16 @@ func newRun(s *store) *cobra.Command {
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
 	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number")
-	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long the store keeps the lock of a machine that died")
-	f.DurationVar(&o.grace, "grace", 0, "from SIGTERM to SIGKILL when the lock is lost, at most half of --ttl (default: 5s or a third of --ttl)")
+	o.timeFlags(cmd)
 	f.BoolVar(&o.barge, "barge", false, "let who comes first when the lock is free overtake those who wait; all users of NAME must say so")
 	return cmd
 }
 
 // complete checks what was asked for as far as that needs no store.
 func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
-	const form = "the form is: pawl run [flags] NAME -- CMD [ARG...]"
-	switch {
-	case len(args) == 0 || cmd.ArgsLenAtDash() == 0 && (len(args) < 2 || args[1] != "--"):
-		return usageError("the name of the lock is missing: %s", form)
-	case len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-"):
-		return usageError("flag %s stands after the name: flags go before it: %s", args[1], form)
-	case len(args) < 2 || args[1] != "--":
-		return usageError("-- is missing between the name and the command: %s", form)
-	case len(args) < 3:
-		return usageError("the command is missing: %s", form)
+	if err := o.split(cmd, args); err != nil {
+		return err
 	}
-	o.name, o.command = args[0], args[2:]
 	set := cmd.Flags().Changed
 	o.limited = set("permits")
 	switch {
@@ -121,14 +111,45 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 		return usageError("--wait is %v: more than 0 is allowed; --try does not wait", o.wait)
 	case o.limited && (o.permits < 1 || o.permits > pawl.MaxPermits):
 		return usageError("-n is %d: 1 to %d are allowed", o.permits, pawl.MaxPermits)
+	}
+	return o.completeTimes(cmd)
+}
+
+// split finds the name and the command in the arguments.
+func (o *runOptions) split(cmd *cobra.Command, args []string) error {
+	form := "the form is: pawl " + cmd.Use
+	switch {
+	case len(args) == 0 || cmd.ArgsLenAtDash() == 0 && (len(args) < 2 || args[1] != "--"):
+		return usageError("the name is missing: %s", form)
+	case len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-"):
+		return usageError("flag %s stands after the name: flags go before it: %s", args[1], form)
+	case len(args) < 2 || args[1] != "--":
+		return usageError("-- is missing between the name and the command: %s", form)
+	case len(args) < 3:
+		return usageError("the command is missing: %s", form)
+	}
+	o.name, o.command = args[0], args[2:]
+	return pawl.CheckName(o.name)
+}
+
+// completeTimes checks --ttl and --grace.
+func (o *runOptions) completeTimes(cmd *cobra.Command) error {
+	switch {
 	case o.ttl <= 0:
 		return usageError("--ttl is %v: more than 0 is allowed", o.ttl)
-	case !set("grace"):
+	case !cmd.Flags().Changed("grace"):
 		o.grace = min(defaultGrace, o.ttl/3)
 	case o.grace < 0 || o.grace > o.ttl/2:
 		return usageError("--grace is %v: 0 to half of --ttl (%v) are allowed", o.grace, o.ttl/2)
 	}
-	return pawl.CheckName(o.name)
+	return nil
+}
+
+// timeFlags are those of what runs a command.
+func (o *runOptions) timeFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long the store keeps the lock of a machine that died")
+	f.DurationVar(&o.grace, "grace", 0, "from SIGTERM to SIGKILL when the lock is lost, at most half of --ttl (default: 5s or a third of --ttl)")
 }
 
 // run does what is asked for. The guard starts first, for it takes as long to
@@ -145,7 +166,7 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 	defer j.guard.end()
 	eng, client, err := j.acquire(ctx)
 	if eng != nil {
-		defer j.leave(eng, client)
+		defer leave(eng, client)
 	}
 	if err != nil {
 		return err
@@ -188,6 +209,7 @@ type job struct {
 	child   *child
 	tty     *terminal
 
+	ended  bool      // a signal that ends pawl was passed on to the child
 	lost   error     // why the child was told to end
 	killAt time.Time // when we do, after it was told to end
 }
@@ -196,32 +218,29 @@ type job struct {
 func (j *job) acquire(ctx context.Context) (engine.Engine, *pawl.Client, error) {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
-	said := func(err error) error {
-		if in := (interrupted{}); errors.As(context.Cause(ctx), &in) {
-			return &exitError{in.code(), fmt.Errorf("%w while waiting for %q", in, j.name)}
-		}
-		return err
-	}
-	eng, err := j.store.open(ctx)
+	eng, client, err := j.connect(ctx)
 	if err != nil {
-		return nil, nil, said(err)
+		return eng, nil, j.said(ctx, err)
 	}
-	var client *pawl.Client
-	own := label(j.command[0])
-	err = ask(ctx, func(ctx context.Context) (err error) {
-		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: j.ttl, Label: own})
-		return err
-	})
-	if err != nil {
-		return eng, nil, said(err)
-	}
-	show := startWaitLine(eng, j.name, own)
+	show := startWaitLine(eng, j.name, label(j.command[0]))
 	j.lease, err = j.lock(ctx, client)
 	show.stop()
 	if err == nil && ctx.Err() != nil { // the signal came as the lock did
 		err = errors.Join(ctx.Err(), j.release())
 	}
-	return eng, client, said(err)
+	return eng, client, j.said(ctx, err)
+}
+
+// connect returns what was opened also when it fails later.
+func (o *runOptions) connect(ctx context.Context) (eng engine.Engine, client *pawl.Client, err error) {
+	if eng, err = o.store.open(ctx); err != nil {
+		return nil, nil, err
+	}
+	err = ask(ctx, func(ctx context.Context) (err error) {
+		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: o.ttl, Label: label(o.command[0])})
+		return err
+	})
+	return eng, client, err
 }
 
 // lock waits for the lock as long as it was asked to.
@@ -262,7 +281,7 @@ func (j *job) release() error {
 }
 
 // leave ends the session in the store, as far as the store can be told soon.
-func (j *job) leave(eng engine.Engine, c *pawl.Client) {
+func leave(eng engine.Engine, c *pawl.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
 	soon(func() {

@@ -15,12 +15,17 @@ func guardMain() int { return exitUsage }
 
 // newRun says that there are no process groups and signals here, without which
 // run could not keep its promises.
-func newRun(*store) *cobra.Command {
+func newRun(*store) *cobra.Command { return unixOnly("run", "Run a command under a lock") }
+
+// newElect needs the same.
+func newElect(*store) *cobra.Command { return unixOnly("elect", "Keep one command running in a fleet") }
+
+func unixOnly(use, short string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "run",
-		Short: "Run a command under a lock (Unix only)",
+		Use:   use,
+		Short: short + " (Unix only)",
 		RunE: verb(func(*cobra.Command, []string) error {
-			return &exitError{exitUsage, fmt.Errorf("run needs a Unix system")}
+			return &exitError{exitUsage, fmt.Errorf("%s needs a Unix system", use)}
 		}),
 	}
 }

@@ -249,11 +249,11 @@ func TestRun_refuses_wrong_usage(t *testing.T) {
 	t.Parallel()
 	store := "redis://127.0.0.1:1" // not asked
 	for _, test := range []struct{ args, says string }{
-		{"", "name of the lock is missing"},
+		{"", "name is missing"},
 		{"x", "-- is missing"},
 		{"x true", "-- is missing"},
 		{"x --", "command is missing"},
-		{"-- true", "name of the lock is missing"},
+		{"-- true", "name is missing"},
 		{"x --try -- true", "flag --try stands after the name"},
 		{"--no-such-flag x -- true", "unknown flag: --no-such-flag"},
 		{"--try --wait 3s x -- true", "--try and --wait exclude"},

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -25,6 +26,11 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
+// ends reports whether a signal is to end pawl.
+func ends(sig os.Signal) bool {
+	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
+}
+
 // interrupted is the cause of a context that a signal ended.
 type interrupted struct{ sig syscall.Signal }
 
@@ -44,13 +50,13 @@ func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()
 			select {
 			case sig := <-j.signals:
 				in := interrupted{sig.(syscall.Signal)}
-				switch in.sig {
-				case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-					if ctx.Err() != nil {
-						os.Exit(in.code())
-					}
-					cancel(in)
+				if !ends(sig) {
+					continue
 				}
+				if ctx.Err() != nil {
+					os.Exit(in.code())
+				}
+				cancel(in)
 			case <-done:
 				return
 			}
@@ -61,4 +67,12 @@ func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()
 		<-ended
 		cancel(nil)
 	}
+}
+
+// said is err, or what is to be said when a signal ended ctx.
+func (j *job) said(ctx context.Context, err error) error {
+	if in := (interrupted{}); errors.As(context.Cause(ctx), &in) {
+		return &exitError{in.code(), fmt.Errorf("%w while waiting for %q", in, j.name)}
+	}
+	return err
 }

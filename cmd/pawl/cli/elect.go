@@ -1,0 +1,200 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+)
+
+const electHelp = `Keep one CMD running among all who say so for the same NAME: each waits until it
+leads the election NAME, and runs CMD while it does. When CMD ends by itself, with
+whatever code, the next candidate leads, and this one campaigns again after a
+pause: 1s, and up to 30s while CMD ends within 10s each time.
+
+CMD is run, stopped and told its environment as by "pawl run": it does not outlive
+the leadership, also when pawl is killed or stopped, and another CMD runs
+elsewhere at most the TTL and a second later. INT, TERM, HUP and QUIT are passed on
+to CMD and end pawl, which hands over to the next candidate.
+
+The leader announces host and process id, or --value, for who observes the
+election with the library. "pawl show pawl:election/NAME" shows who leads and
+who waits, "pawl break pawl:election/NAME --yes" has the next one lead.
+
+Exit codes, when it was ended by a signal or by --once, are those of "pawl run":
+the one of CMD, 74 when the leadership was lost, 128+n when signal n came before
+CMD ran. Wrong usage is 64, a store that is unavailable at the start 69; later pawl
+goes on trying. A CMD that cannot be executed ends it with 126, or 127.`
+
+// electOptions is what the user asked elect for.
+type electOptions struct {
+	runOptions
+	value string
+	once  bool
+}
+
+const (
+	electPause     = time.Second
+	mostElectPause = 30 * time.Second
+	atOnce         = 10 * time.Second // a command that runs no longer than this fails at once
+)
+
+func newElect(s *store) *cobra.Command {
+	o := &electOptions{runOptions: runOptions{store: s}}
+	cmd := &cobra.Command{
+		Use:     "elect [flags] NAME -- CMD [ARG...]",
+		Short:   "Keep one command running in a fleet",
+		Long:    electHelp,
+		Example: "  pawl elect --store redis://cache:6379 scheduler -- ./scheduler",
+
+		DisableFlagsInUseLine: true,
+		RunE: verb(func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(o.split(cmd, args), o.completeTimes(cmd)); err != nil {
+				return err
+			}
+			return o.elect(cmd.Context())
+		}),
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows NAME is not ours
+	o.timeFlags(cmd)
+	f.StringVar(&o.value, "value", "", "what the leader announces (default: host, process id and command)")
+	f.BoolVar(&o.once, "once", false, "end when CMD has ended, with its exit code")
+	return cmd
+}
+
+// candidate is an elect.
+type candidate struct {
+	*electOptions
+	path     string
+	signals  chan os.Signal
+	engine   engine.Engine
+	election *pawl.Election
+}
+
+// job is the next time that the command runs.
+func (c *candidate) job() *job { return &job{runOptions: &c.runOptions, signals: c.signals} }
+
+func (o *electOptions) elect(ctx context.Context) error {
+	path, err := lookPath(o.command[0])
+	if err != nil {
+		return notRunnable(o.command[0], err)
+	}
+	if o.value == "" {
+		o.value = label(o.command[0])
+	}
+	c := &candidate{electOptions: o, path: path, signals: catchSignals()}
+	eng, client, err := c.connect(ctx)
+	if eng != nil {
+		defer leave(eng, client)
+	}
+	if err != nil {
+		return err
+	}
+	c.engine, c.election = eng, client.Election(o.name)
+	for pause := electPause; ; pause = min(2*pause, mostElectPause) {
+		j := c.job()
+		ran, err := c.term(ctx, j)
+		if err == nil || !errors.Is(err, errAgain) {
+			return err
+		}
+		if ran > atOnce {
+			pause = electPause
+		}
+		complain(os.Stderr, fmt.Errorf("%q: %w in %v", o.name, err, pause))
+		if err := j.rest(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// connect is ended by a signal, as all that waits.
+func (c *candidate) connect(ctx context.Context) (engine.Engine, *pawl.Client, error) {
+	j := c.job()
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	eng, client, err := c.runOptions.connect(ctx)
+	return eng, client, j.said(ctx, err)
+}
+
+// errAgain says that there is no reason to end.
+var errAgain = errors.New("campaigning again")
+
+// term waits until it leads, runs the command, and hands over. ran is how long the
+// command did.
+func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err error) {
+	if err := c.campaign(ctx, j); err != nil {
+		return 0, err
+	}
+	code := 0
+	began := time.Now()
+	if j.guard, err = startGuard(); err == nil {
+		code, err = j.execute(c.path)
+		j.guard.end()
+	}
+	ran = time.Since(began)
+	c.resign(j)
+	switch {
+	case err != nil:
+		return ran, err
+	case (j.ended || c.once) && code == 0:
+		return ran, nil
+	case j.ended || c.once:
+		return ran, &exitError{code, nil}
+	case j.lost != nil:
+		return ran, fmt.Errorf("no longer the leader; %w", errAgain)
+	}
+	return ran, fmt.Errorf("%s ended with exit code %d; %w", c.command[0], code, errAgain)
+}
+
+// campaign waits until it leads. A signal ends that, and trouble does not.
+func (c *candidate) campaign(ctx context.Context, j *job) error {
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	show := startWaitLine(c.engine, "pawl:election/"+c.name, label(c.command[0]))
+	var err error
+	j.lease, err = c.election.Campaign(ctx, []byte(c.value))
+	show.stop()
+	if err == nil && ctx.Err() != nil { // the signal came as the leadership did
+		err = errors.Join(ctx.Err(), c.election.Resign(ctx, j.lease))
+	}
+	if err = j.said(ctx, err); errors.As(err, new(*exitError)) {
+		return err
+	}
+	for _, passing := range []error{pawl.ErrUnavailable, pawl.ErrLost, pawl.ErrNotAcquired} {
+		if errors.Is(err, passing) {
+			return fmt.Errorf("%w; %w", err, errAgain)
+		}
+	}
+	return err
+}
+
+// resign hands over to the next candidate. A store that cannot be told does so by
+// itself.
+func (c *candidate) resign(j *job) {
+	ctx, stop := j.interruptible(context.Background())
+	defer stop()
+	if err := c.election.Resign(ctx, j.lease); err != nil && j.lost == nil {
+		complain(os.Stderr, fmt.Errorf("resign: %w: nobody leads for up to %v", err, c.ttl))
+	}
+	j.ended = j.ended || ctx.Err() != nil
+}
+
+// rest pauses before the next campaign, unless a signal comes.
+func (j *job) rest(ctx context.Context, pause time.Duration) error {
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+	}
+	return j.said(ctx, nil)
+}
