@@ -46,13 +46,13 @@ func expirers(open func(t *testing.T) expirer) (opened func(*testing.T) engine.E
 }
 
 // postgresRow opens the row mode with a pool of its own.
-func postgresRow(t *testing.T, addr string) expirer {
+func postgresRow(t *testing.T, addr string, connections int) expirer {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.MaxConns = 30
+	config.MaxConns = int32(connections)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -67,15 +67,15 @@ func postgresRow(t *testing.T, addr string) expirer {
 }
 
 // mariadbRow opens the row mode with a pool of its own.
-func mariadbRow(t *testing.T, addr string) expirer {
+func mariadbRow(t *testing.T, addr string, connections int) expirer {
 	t.Helper()
 	connector, err := mysql.NewConnector(testservers.MariaDBConfig(addr))
 	if err != nil {
 		t.Fatal(err)
 	}
 	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(30)
-	db.SetMaxIdleConns(30)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
 	t.Cleanup(func() { db.Close() })
 	eng, err := mysqlengine.NewRow(t.Context(), db, nil)
 	if err != nil {
@@ -85,13 +85,13 @@ func mariadbRow(t *testing.T, addr string) expirer {
 	return eng
 }
 
-func runRow(t *testing.T, addr string, open func(*testing.T, string) expirer, private func(*testing.T) *testservers.Server) {
-	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr) })
+func runRow(t *testing.T, addr string, open func(*testing.T, string, int) expirer, private func(*testing.T) *testservers.Server) {
+	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr, 30) })
 	enginetest.Run(t, &enginetest.Harness{
 		Open: opened, KillSession: kill, TTL: 2 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			proxy := testservers.NewProxy(t, addr)
-			eng := open(t, proxy.Addr)
+			eng := open(t, proxy.Addr, 30)
 			t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
 			return eng, enginetest.Network{
 				Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
@@ -99,7 +99,7 @@ func runRow(t *testing.T, addr string, open func(*testing.T, string) expirer, pr
 		},
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := private(t)
-			return func(t *testing.T) engine.Engine { return open(t, server.Addr) },
+			return func(t *testing.T) engine.Engine { return open(t, server.Addr, 30) },
 				func() { server.Kill(); server.Restart() }
 		},
 	})

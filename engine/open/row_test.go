@@ -1,0 +1,367 @@
+package open_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// rowDatabase is a database with a row mode, for what holds of each.
+type rowDatabase struct {
+	shared, private func(t *testing.T) *testservers.Server
+	open            func(t *testing.T, addr string, connections int) expirer
+	admin           func(t *testing.T, addr string) *sql.DB
+	conn            string // the query of the connection of a claim, by name and whether it is granted
+	kill            string // ends a connection
+	names           string // counts the names that are kept
+	backends        string // counts the connections that do something for pawl
+}
+
+var rowDatabases = map[string]rowDatabase{
+	"Postgres": {
+		shared:  func(t *testing.T) *testservers.Server { return testservers.SharedPostgres(t) },
+		private: func(t *testing.T) *testservers.Server { return testservers.Postgres(t) },
+		open:    postgresRow,
+		admin: func(t *testing.T, addr string) *sql.DB {
+			config, err := pgx.ParseConfig(testservers.PostgresURL(addr))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stdlib.OpenDB(*config)
+		},
+		conn: `SELECT c.pid FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag)
+			WHERE c.resource = '%s' AND (a.application_name <> c.tag) = %t`,
+		kill:     `SELECT pg_terminate_backend(%d)`,
+		names:    `SELECT count(*) FROM pawl.row_names`,
+		backends: `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pawl %'`,
+	},
+	"MariaDB": {
+		shared:  func(t *testing.T) *testservers.Server { return testservers.SharedMariaDB(t) },
+		private: func(t *testing.T) *testservers.Server { return testservers.MariaDB(t) },
+		open:    mariadbRow,
+		admin: func(t *testing.T, addr string) *sql.DB {
+			config := testservers.MariaDBConfig(addr)
+			config.Params = map[string]string{"tx_isolation": "'READ-UNCOMMITTED'"}
+			connector, err := mysql.NewConnector(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sql.OpenDB(connector)
+		},
+		conn:     `SELECT conn FROM pawl_row_claims WHERE resource = '%s' AND held = %t`,
+		kill:     `KILL %d`,
+		names:    `SELECT count(*) FROM pawl_row_names`,
+		backends: `SELECT count(*) FROM pawl_row_claims`,
+	},
+}
+
+// onRows runs a test on each.
+func onRows(t *testing.T, test func(t *testing.T, d rowDatabase)) {
+	for name, d := range rowDatabases {
+		t.Run(name, func(t *testing.T) { test(t, d) })
+	}
+}
+
+func (d rowDatabase) ask(t *testing.T, addr, query string) (n int64) {
+	t.Helper()
+	db := d.admin(t, addr)
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// end ends the connection of the claim that holds name, or waits for it.
+func (d rowDatabase) end(t *testing.T, addr, name string, held bool) {
+	t.Helper()
+	conn := d.ask(t, addr, fmt.Sprintf(d.conn, name, held))
+	db := d.admin(t, addr)
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), fmt.Sprintf(d.kill, conn)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rowClient(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c.Close(ctx) //nolint:errcheck // some stores are away by then
+	})
+	return c
+}
+
+type locked struct {
+	*pawl.Lease
+	err error
+	at  time.Time
+}
+
+func lockSoon(t *testing.T, m *pawl.Mutex) <-chan locked {
+	got := make(chan locked, 1)
+	go func() {
+		l, err := m.Lock(t.Context())
+		got <- locked{l, err, time.Now()}
+	}()
+	return got
+}
+
+func mustLock(t *testing.T, m *pawl.Mutex) *pawl.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := m.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func mustUnlock(t *testing.T, l *pawl.Lease) {
+	t.Helper()
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// claims waits until the resource has as many claims.
+func claims(t *testing.T, eng engine.Engine, name string, n int) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		r, err := eng.Show(t.Context(), name)
+		if err == nil && len(r.Claims) == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("want %d claims: %+v, %v", n, r, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// A holder whose connection ends is told long before its window does.
+func TestRowHolderKilled(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		const ttl = 30 * time.Second
+		addr := d.shared(t).Addr
+		eng := d.open(t, addr, 10)
+		l := mustLock(t, rowClient(t, eng, ttl).Mutex("holder killed"))
+		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("holder killed"))
+		claims(t, eng, "holder killed", 2)
+		start := time.Now()
+		d.end(t, addr, "holder killed", true)
+		select {
+		case <-l.Context().Done():
+		case <-time.After(ttl / 4): // before the next heartbeat
+			t.Fatal("the holder was not told")
+		}
+		told := time.Since(start)
+		next := <-got
+		if next.err != nil || next.Token() <= l.Token() {
+			t.Fatalf("the next: %v, token %v after %v", next.err, next.Token(), l.Token())
+		}
+		t.Logf("told after %v, the next had it after %v", told.Round(time.Millisecond), next.at.Sub(start).Round(time.Millisecond))
+		if took := next.at.Sub(start); took > 2*time.Second {
+			t.Errorf("the next had it after %v", took)
+		}
+		if err := l.Unlock(t.Context()); !errors.Is(err, pawl.ErrLost) {
+			t.Errorf("unlock of what was lost: %v", err)
+		}
+		mustUnlock(t, next.Lease)
+	})
+}
+
+// An unlock that comes before anybody noticed says that the lock was lost, too.
+func TestRowUnlockOfWhatWasKilled(t *testing.T) {
+	d := rowDatabases["Postgres"]
+	addr := d.shared(t).Addr
+	eng := d.open(t, addr, 10)
+	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	c := &engine.Claim{
+		Spec:     engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity},
+		Resource: "unlock killed", ID: s.ID() + ".1", Owner: s.ID() + ".1", Weight: engine.LockCapacity,
+	}
+	if _, err := s.Enter(t.Context(), c, false); err != nil {
+		t.Fatal(err)
+	}
+	d.end(t, addr, "unlock killed", true)
+	claims(t, eng, "unlock killed", 0)
+	if err := s.Leave(t.Context(), c.Resource, c.ID); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("leave: %v, want gone", err)
+	}
+}
+
+// A waiter whose connection ends goes on waiting, on another one.
+func TestRowWaiterKilled(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		addr := d.shared(t).Addr
+		eng := d.open(t, addr, 10)
+		l := mustLock(t, rowClient(t, eng, 10*time.Second).Mutex("waiter killed"))
+		got := lockSoon(t, rowClient(t, eng, 10*time.Second).Mutex("waiter killed"))
+		claims(t, eng, "waiter killed", 2)
+		before := d.ask(t, addr, fmt.Sprintf(d.conn, "waiter killed", false))
+		d.end(t, addr, "waiter killed", false)
+		db := d.admin(t, addr)
+		defer db.Close()
+		deadline := time.Now().Add(10 * time.Second)
+		for now := before; now == before; time.Sleep(2 * time.Millisecond) {
+			err := db.QueryRowContext(t.Context(), fmt.Sprintf(d.conn, "waiter killed", false)).Scan(&now)
+			if time.Now().After(deadline) {
+				t.Fatalf("it does not wait again: %v", err)
+			}
+		}
+		mustUnlock(t, l)
+		next := <-got
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		mustUnlock(t, next.Lease)
+	})
+}
+
+// A server that starts again has forgotten all locks: nothing is given out
+// before their holders know.
+func TestRowServerRestarted(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		const ttl = 3 * time.Second
+		server := d.private(t)
+		eng := d.open(t, server.Addr, 10)
+		l := mustLock(t, rowClient(t, eng, ttl).Mutex("restart"))
+		ended := make(chan time.Time, 1)
+		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
+		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("restart"))
+		claims(t, eng, "restart", 2)
+		for range 2 {
+			server.Stop() // in order: tables that are not logged stay
+			server.Restart()
+			server.Kill()
+			server.Restart()
+		}
+		next := <-got
+		if next.err != nil || next.Token() <= l.Token() {
+			t.Fatalf("the next: %v, token %v after %v", next.err, next.Token(), l.Token())
+		}
+		at := <-ended
+		t.Logf("told %v before the next had it", next.at.Sub(at).Round(time.Millisecond))
+		if !at.Before(next.at) {
+			t.Error("told too late")
+		}
+		mustUnlock(t, next.Lease)
+	})
+}
+
+// A client that vanished without a word holds for its TTL.
+func TestRowFrozen(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		const ttl = 2 * time.Second
+		addr := d.shared(t).Addr
+		proxy := testservers.NewProxy(t, addr)
+		l := mustLock(t, rowClient(t, d.open(t, proxy.Addr, 10), ttl).Mutex("frozen"))
+		t.Cleanup(proxy.Heal)
+		ended := make(chan time.Time, 1)
+		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
+		eng := d.open(t, addr, 10)
+		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("frozen"))
+		claims(t, eng, "frozen", 2)
+		proxy.Freeze()
+		start := time.Now()
+		next := <-got
+		at := <-ended
+		if took := next.at.Sub(start); next.err != nil || took > ttl+time.Second || !at.Before(next.at) {
+			t.Errorf("%v: told after %v, the next had it after %v of a TTL of %v", next.err, at.Sub(start), took, ttl)
+		}
+		mustUnlock(t, next.Lease)
+	})
+}
+
+// A wait that was given up leaves nothing in the server.
+func TestRowWaitGivenUp(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		server := d.private(t)
+		eng := d.open(t, server.Addr, 10)
+		c := rowClient(t, eng, 30*time.Second)
+		l := mustLock(t, c.Mutex("given up"))
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			if _, err := c.Mutex("given up").Lock(ctx); !errors.Is(err, pawl.ErrNotAcquired) {
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		claims(t, eng, "given up", 1)
+		mustUnlock(t, l)
+		if n := d.ask(t, server.Addr, d.backends); n != 0 {
+			t.Errorf("%d connections still do something", n)
+		}
+		mustUnlock(t, mustLock(t, c.Mutex("given up")))
+	})
+}
+
+// What was locked once is not remembered for ever.
+func TestRowNamesAreBounded(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		server := d.private(t)
+		eng := d.open(t, server.Addr, 10)
+		c := rowClient(t, eng, 30*time.Second)
+		kept := mustLock(t, c.Mutex("kept"))
+		for i := range 2000 {
+			mustUnlock(t, mustLock(t, c.Mutex(fmt.Sprintf("bounded/%d", i))))
+		}
+		if n := d.ask(t, server.Addr, d.names); n > 1024+64+1 || n < 1000 {
+			t.Errorf("%d names are kept", n)
+		}
+		if l, err := rowClient(t, eng, 30*time.Second).Mutex("kept").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
+			t.Errorf("a held name was forgotten: %v, %v", l, err)
+		}
+		mustUnlock(t, kept)
+	})
+}
+
+// A pool without a free connection stops who comes, but not who holds.
+func TestRowPoolExhausted(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		const ttl = 2 * time.Second
+		c := rowClient(t, d.open(t, d.shared(t).Addr, 2), ttl)
+		a, b := mustLock(t, c.Mutex("exhausted/a")), mustLock(t, c.Mutex("exhausted/b"))
+		until := a.ValidUntil().Add(ttl)
+		ctx, cancel := context.WithDeadline(t.Context(), until)
+		defer cancel()
+		if l, err := c.Mutex("exhausted/c").Lock(ctx); err == nil || !strings.Contains(err.Error(), "connection") {
+			t.Errorf("%v, %v: it does not tell of connections", l, err)
+		}
+		if a.Err() != nil || b.Err() != nil {
+			t.Errorf("who held lost it: %v, %v", a.Err(), b.Err())
+		}
+		got := lockSoon(t, c.Mutex("exhausted/c"))
+		mustUnlock(t, a)
+		next := <-got
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		mustUnlock(t, next.Lease)
+		mustUnlock(t, b)
+	})
+}
