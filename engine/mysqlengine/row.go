@@ -6,12 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -31,8 +28,6 @@ type Row struct{ *rowengine.Engine }
 
 var _ engine.Engine = Row{}
 
-var rowPrefixes = regexp.MustCompile(`^[A-Za-z0-9_]{1,40}$`)
-
 // NewRow returns the row mode on a database, which stays the caller's. Nil opts
 // are the defaults. It creates the tables and procedures where they are missing,
 // if the user may.
@@ -49,7 +44,7 @@ func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	if opts != nil && opts.Prefix != "" {
 		prefix = opts.Prefix
 	}
-	if !rowPrefixes.MatchString(prefix) {
+	if !prefixes.MatchString(prefix) {
 		return Row{}, fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
 	}
 	store := &rowStore{db, prefix}
@@ -117,7 +112,7 @@ func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.An
 // would not notice before that the client is dead.
 func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
 	got, err := c.call(ctx, "wait", r)
-	if err != nil && ctx.Err() == nil && rowNumber(err) == interrupted {
+	if err != nil && ctx.Err() == nil && hasNumber(err, interrupted) {
 		err = rowengine.ErrBroken
 	}
 	return got, err
@@ -146,7 +141,7 @@ func (c *rowConn) Free(ctx context.Context) error {
 		return c.Close()
 	}
 	c.Destroy()
-	if slices.Contains([]uint16{killed, idleTooLong}, rowNumber(err)) {
+	if hasNumber(err, killed, idleTooLong) {
 		err = fmt.Errorf("%w: %w", rowengine.ErrEnded, err)
 	}
 	return err
@@ -157,22 +152,13 @@ func (c *rowConn) Destroy() {
 	c.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
 }
 
-// The server's numbers of what can go wrong.
+// More numbers of what can go wrong.
 const (
 	interrupted = 1317
 	killed      = 1927
 	idleTooLong = 4031
 	noThread    = 1094
 )
-
-// rowNumber returns the number of an error of the server, 0 of any other.
-func rowNumber(err error) uint16 {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) {
-		return refused.Number
-	}
-	return 0
-}
 
 // peek reads what open transactions have written: that is where claims are.
 func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(...any) error) error) error {
@@ -247,7 +233,7 @@ func (s *rowStore) Break(ctx context.Context, resource, claim string) (found boo
 		return err
 	})
 	for _, kill := range kills {
-		if _, failed := s.db.ExecContext(ctx, kill); failed != nil && rowNumber(failed) != noThread {
+		if _, failed := s.db.ExecContext(ctx, kill); failed != nil && !hasNumber(failed, noThread) {
 			err = errors.Join(err, failed)
 		}
 	}

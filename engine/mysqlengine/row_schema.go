@@ -57,12 +57,11 @@ const (
 // migrate makes sure that the tables are there, and of our version.
 func (s *rowStore) migrate(ctx context.Context) error {
 	version, err := s.version(ctx, s.db)
-	if err == nil && version < rowVersion || rowNumber(err) == 1146 {
+	if err == nil && version < rowVersion || hasNumber(err, noTable) {
 		err = s.create(ctx)
 		version = rowVersion
 	}
-	switch rowNumber(err) {
-	case 1044, 1142, 1370:
+	if hasNumber(err, noDatabaseRight, noTableRight, noProcedureRight) {
 		err = fmt.Errorf("the tables of row mode are missing or old, and this user may not create them: let one who may run pawl store init: %w", err)
 	}
 	if err == nil && version > rowVersion {

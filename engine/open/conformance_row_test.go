@@ -85,18 +85,11 @@ func mariadbRow(t *testing.T, addr string, connections int) expirer {
 	return eng
 }
 
-func runRow(t *testing.T, addr string, open func(*testing.T, string, int) expirer, private func(*testing.T) *testservers.Server) {
+func runRow(t *testing.T, addr string, url func(addr string) string, open func(*testing.T, string, int) expirer, private func(*testing.T) *testservers.Server) {
 	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr, 30) })
 	enginetest.Run(t, &enginetest.Harness{
 		Open: opened, KillSession: kill, TTL: 2 * time.Second,
-		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			proxy := testservers.NewProxy(t, addr)
-			eng := open(t, proxy.Addr, 30)
-			t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
-			return eng, enginetest.Network{
-				Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
-			}
-		},
+		Network: proxied(addr, url),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := private(t)
 			return func(t *testing.T) engine.Engine { return open(t, server.Addr, 30) },
@@ -106,9 +99,10 @@ func runRow(t *testing.T, addr string, open func(*testing.T, string, int) expire
 }
 
 func TestPostgresRow(t *testing.T) {
-	runRow(t, testservers.SharedPostgres(t).Addr, postgresRow, func(t *testing.T) *testservers.Server { return testservers.Postgres(t) })
+	runRow(t, testservers.SharedPostgres(t).Addr, postgresURL("mode=row"), postgresRow, func(t *testing.T) *testservers.Server { return testservers.Postgres(t) })
 }
 
 func TestMariaDBRow(t *testing.T) {
-	runRow(t, testservers.SharedMariaDB(t).Addr, mariadbRow, func(t *testing.T) *testservers.Server { return testservers.MariaDB(t) })
+	url := func(addr string) string { return "mysql://root@" + addr + "/pawl?mode=row" }
+	runRow(t, testservers.SharedMariaDB(t).Addr, url, mariadbRow, func(t *testing.T) *testservers.Server { return testservers.MariaDB(t) })
 }

@@ -20,9 +20,14 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	}
 	switch mode := u.Query().Get("mode"); mode {
 	case "", "lease":
+		if err := only(u, "lease", "connections"); err != nil {
+			return nil, err
+		}
 		return openMySQLLease(ctx, u, config)
+	case "row":
+		return openMySQLRow(ctx, u, config)
 	default:
-		return nil, wrong("the parameter mode is lease")
+		return nil, wrong("the parameter mode is lease or row")
 	}
 }
 

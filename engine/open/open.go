@@ -32,7 +32,10 @@
 //     tls-server-name is whose certificate the server must show, if not that of
 //     its host. All checks are made: there is no way to turn one off.
 //   - tls=on speaks TLS, where the scheme itself does not say so.
-//   - mode is how a database keeps locks: lease, rows that live by a heartbeat.
+//   - mode is how a database keeps locks: lease, rows that live by a heartbeat,
+//     or row, locked rows that are free when the connection of their holder ends.
+//   - connections is how many of these there may be in mode=row: each lock that is
+//     held or waited for takes one. 32 if it is not said.
 //   - schema is where the tables are in PostgreSQL, and prefix begins their names
 //     in MySQL.
 //   - unlogged=on keeps what is held in unlogged tables of PostgreSQL: no lock
@@ -87,8 +90,8 @@ var (
 )
 
 var (
-	postgresParams = slices.Concat([]string{"mode", "schema", "unlogged", "pooled", "listen"}, optionalTLS)
-	mysqlParams    = slices.Concat([]string{"mode", "prefix"}, optionalTLS)
+	postgresParams = slices.Concat([]string{"mode", "connections", "schema", "unlogged", "pooled", "listen"}, optionalTLS)
+	mysqlParams    = slices.Concat([]string{"mode", "connections", "prefix"}, optionalTLS)
 )
 
 var schemes = map[string]scheme{

@@ -25,9 +25,14 @@ func openPostgres(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	}
 	switch mode := u.Query().Get("mode"); mode {
 	case "", "lease":
+		if err := only(u, "lease", "connections"); err != nil {
+			return nil, err
+		}
 		return openPostgresLease(ctx, u, config)
+	case "row":
+		return openPostgresRow(ctx, u, config)
 	default:
-		return nil, wrong("the parameter mode is lease")
+		return nil, wrong("the parameter mode is lease or row")
 	}
 }
 

@@ -66,12 +66,10 @@ type rowStore struct {
 func (s *rowStore) Caps() engine.Caps {
 	return engine.Caps{
 		Name: "postgres row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minRowTTL,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
 		Lacks: rowengine.Lacks(),
 	}
 }
-
-const minRowTTL = 100 * time.Millisecond
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
@@ -193,9 +191,9 @@ func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Ans
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return rowengine.Answer{}, err
-	case rowCode(err) == lockTimedOut:
+	case hasCode(err, lockTimedOut):
 		return rowengine.Answer{}, nil
-	case rowCode(err) == queryCanceled:
+	case hasCode(err, queryCanceled):
 		return rowengine.Answer{}, rowengine.ErrBroken
 	case err != nil || token == 0: // nobody holds a name that is not there
 		return rowengine.Answer{}, err

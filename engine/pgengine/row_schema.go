@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -104,26 +103,17 @@ func rowTables(in func(string) string) []string {
 	}
 }
 
-// PostgreSQL's names of what can go wrong.
+// More names of what can go wrong.
 const (
 	lockTimedOut  = "55P03"
 	queryCanceled = "57014"
 )
 
-// rowCode returns the name of an error of the server, "" of any other.
-func rowCode(err error) string {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
-		return refused.Code
-	}
-	return ""
-}
-
 // migrate makes sure that the tables are there, and of our version.
 func (s *rowStore) migrate(ctx context.Context) error {
 	var version int
 	err := s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
-	if code := rowCode(err); code == "42P01" || code == "3F000" || errors.Is(err, pgx.ErrNoRows) || err == nil && version < rowVersion {
+	if hasCode(err, noTable, noSchema) || errors.Is(err, pgx.ErrNoRows) || err == nil && version < rowVersion {
 		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			for _, statement := range s.sql.tables {
 				if _, err := tx.Exec(ctx, statement); err != nil {
@@ -133,7 +123,7 @@ func (s *rowStore) migrate(ctx context.Context) error {
 			return nil
 		})
 		version = rowVersion
-		if rowCode(err) == "42501" {
+		if hasCode(err, noRight) {
 			err = fmt.Errorf("the tables of row mode are missing or old, and this user may not create them: let one who may run pawl store init: %w", err)
 		}
 	}
