@@ -83,9 +83,14 @@ func (l language) Vars(typed ...string) string {
 
 func (l language) End() string    { return "END" }
 func (l language) Return() string { return "" }
-func (l language) Set() string    { return "SET" }
-func (l language) Do() string     { return "DO" }
-func (l language) Loop() string   { return "WHILE" }
+func (l language) CallStep(args ...string) string {
+	return "CALL " + l.prefix + "step(" + strings.Join(args, ", ") + ");"
+}
+
+func (l language) Count(into string) string { return "SET " + into + " := ROW_COUNT();" }
+func (l language) Set() string              { return "SET" }
+func (l language) Do() string               { return "DO" }
+func (l language) Loop() string             { return "WHILE" }
 
 // Now is of the statement that it is in, not of the procedure.
 func (l language) Now() string {

@@ -45,7 +45,6 @@ type Options struct {
 type Engine struct {
 	*sqlengine.Engine
 	db       *sql.DB
-	close    func() error // what was made of the user's client
 	language language
 	args     []any // begin those of every query
 	caps     engine.Caps
@@ -60,11 +59,11 @@ const minTTL = 100 * time.Millisecond
 // defaults. It creates the tables where they are missing, if the user may.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
 	db := stdlib.OpenDBFromPool(pool)
-	e, err := newEngine(ctx, db, pool.Config().ConnConfig, db.Close, opts)
+	e, err := newEngine(ctx, db, pool, pool.Config().ConnConfig, opts)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return e, nil
+	return e, db.Close() // the pool is asked without it from now on
 }
 
 // NewDB is [New] for a database that was opened by the driver of pgx.
@@ -73,7 +72,7 @@ func NewDB(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newEngine(ctx, db, config, func() error { return nil }, opts)
+	return newEngine(ctx, db, nil, config, opts)
 }
 
 func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err error) {
@@ -93,7 +92,7 @@ func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err erro
 	return config, err
 }
 
-func newEngine(ctx context.Context, db *sql.DB, config *pgx.ConnConfig, closeDB func() error, opts *Options) (*Engine, error) {
+func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.ConnConfig, opts *Options) (*Engine, error) {
 	o := Options{Schema: "pawl"}
 	if opts != nil {
 		o = *opts
@@ -101,7 +100,7 @@ func newEngine(ctx context.Context, db *sql.DB, config *pgx.ConnConfig, closeDB 
 			o.Schema = "pawl"
 		}
 	}
-	e := &Engine{db: db, close: closeDB, language: language{o.Schema, o.Unlogged}, caps: engine.Caps{
+	e := &Engine{db: db, language: language{o.Schema, o.Unlogged}, caps: engine.Caps{
 		Name: "postgres", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
 		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
 	}}
@@ -121,6 +120,21 @@ func newEngine(ctx context.Context, db *sql.DB, config *pgx.ConnConfig, closeDB 
 	server := sqlengine.Server{
 		DB: db, Dialect: e.language, MinTTL: minTTL, Client: rand.Text(), Args: e.args,
 		Again: func(err error) bool { return hasCode(err, "40") }, // the transaction was rolled back
+	}
+	if pool != nil {
+		server.Query = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+			rows, err := pool.Query(ctx, query, args...)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				if err := row(rows.Scan); err != nil {
+					return err
+				}
+			}
+			return rows.Err()
+		}
 	}
 	if config == nil {
 		e.caps.Wake = engine.WakePoll
@@ -147,5 +161,5 @@ func (e *Engine) Close() error {
 	if e.listener != nil {
 		e.listener.stop()
 	}
-	return errors.Join(e.Engine.Close(), e.close())
+	return e.Engine.Close()
 }

@@ -43,12 +43,13 @@ func (l language) After(name, table, on string) string {
 	return fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s%s (%s);", name, l.P(), table, on)
 }
 
-func params(typed []string) string {
+// params lists parameters; results are marked.
+func params(typed []string, results string) string {
 	var all []string
 	for i := 0; i < len(typed); i += 2 {
 		mode := ""
 		if strings.HasPrefix(typed[i+1], "r_") {
-			mode = "INOUT "
+			mode = results
 		}
 		all = append(all, mode+typed[i+1]+" "+typed[i])
 	}
@@ -57,20 +58,29 @@ func params(typed []string) string {
 
 // rights: who may call a procedure needs none on the tables. A plan without an
 // index would be kept when a table that was small has grown.
-const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off"
+const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off"
 
+// Proc begins a function where clients call it, for that takes less time than a
+// procedure, and a procedure where the others do.
 func (l language) Proc(name string, typed ...string) string {
-	attributes := rights
-	if name == "fits" || name == "advance" { // only called by the others
-		attributes = ""
+	if name == "fits" || name == "advance" {
+		return "CREATE OR REPLACE PROCEDURE " + l.P() + name + "(" + params(typed, "INOUT ") + ") LANGUAGE plpgsql AS $pawl$"
 	}
-	return "CREATE OR REPLACE PROCEDURE " + l.P() + name + "(" + params(typed) + ") LANGUAGE plpgsql" + attributes + " AS $pawl$"
+	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed, "OUT ") + ") LANGUAGE plpgsql" + rights + " AS $pawl$"
 }
 
 func (l language) Rows(name string, typed ...string) string {
-	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed[:2]) + ") RETURNS TABLE (" + params(typed[2:]) +
-		") LANGUAGE plpgsql VOLATILE" + rights + " AS $pawl$"
+	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed[:2], "") + ") RETURNS TABLE (" + params(typed[2:], "") +
+		") LANGUAGE plpgsql" + rights + " AS $pawl$"
 }
+
+// CallStep: the results of step are its last six.
+func (l language) CallStep(args ...string) string {
+	in, out := args[:len(args)-6], args[len(args)-6:]
+	return "SELECT * INTO " + strings.Join(out, ", ") + " FROM " + l.P() + "step(" + strings.Join(in, ", ") + ");"
+}
+
+func (l language) Count(into string) string { return "GET DIAGNOSTICS " + into + " = ROW_COUNT;" }
 
 func (l language) Vars(typed ...string) string {
 	text := "DECLARE"
@@ -86,7 +96,7 @@ func (l language) Set() string    { return "" }
 func (l language) Do() string     { return "LOOP" }
 func (l language) Loop() string   { return "LOOP" }
 
-func (l language) Now() string { return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint" }
+func (l language) Now() string { return "(date_part('epoch', clock_timestamp()) * 1000000)::bigint" }
 
 func (l language) Grace() string {
 	if !l.unlogged {
@@ -95,17 +105,22 @@ func (l language) Grace() string {
 	return "COALESCE((SELECT b.grace FROM " + l.P() + "boot b), 9223372036854775807)"
 }
 
+// locked waits for a lock of the server until the end of the transaction. As a
+// condition it is evaluated without a query.
+func locked(how, key string) string {
+	return "IF pg_advisory_xact_lock" + how + "(" + key + ") IS NULL THEN END IF;"
+}
+
 func (l language) Lock(name, slot string) string {
-	return fmt.Sprintf("%s := hashtextextended(%s, %d); PERFORM pg_advisory_xact_lock(%[1]s);", slot, name, l.seed("name"))
+	return fmt.Sprintf("%s := hashtextextended(%s, %d); ", slot, name, l.seed("name")) + locked("", slot)
 }
 
-func (l language) ShareSession(id string) string {
-	return fmt.Sprintf("PERFORM pg_advisory_xact_lock_shared(hashtextextended(%s, %d));", id, l.seed("session"))
+func (l language) sessionLock(id string) string {
+	return fmt.Sprintf("hashtextextended(%s, %d)", id, l.seed("session"))
 }
 
-func (l language) OwnSession(id string) string {
-	return fmt.Sprintf("PERFORM pg_advisory_xact_lock(hashtextextended(%s, %d));", id, l.seed("session"))
-}
+func (l language) ShareSession(id string) string { return locked("_shared", l.sessionLock(id)) }
+func (l language) OwnSession(id string) string   { return locked("", l.sessionLock(id)) }
 
 func (l language) tokens() string { return strings.ReplaceAll(l.P()+"tokens", "'", "''") }
 
@@ -141,15 +156,12 @@ func (l language) Changed(string) string { return "" }
 
 func (l language) Arg(n int) string { return fmt.Sprintf("$%d", n) }
 
-func (l language) Call(name string, in, out int) string {
-	args := make([]string, 0, in+out)
-	for i := range in {
-		args = append(args, l.Arg(i+1))
+func (l language) Call(name string, in, _ int) string {
+	args := make([]string, in)
+	for i := range args {
+		args[i] = l.Arg(i + 1)
 	}
-	for range out {
-		args = append(args, "NULL")
-	}
-	return "CALL " + l.P() + name + "(" + strings.Join(args, ", ") + ")"
+	return "SELECT * FROM " + l.P() + name + "(" + strings.Join(args, ", ") + ")"
 }
 
-func (l language) CallRows(name string) string { return "SELECT * FROM " + l.P() + name + "($1)" }
+func (l language) CallRows(name string) string { return l.Call(name, 1, 0) }

@@ -2,13 +2,17 @@ package sqlengine
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/pawl-go/pawl/fence"
 )
 
-// await is called when somebody begins to wait.
-func (s *routines) await() {
+// waits counts who waits, and wakes who asks for them.
+func (s *routines) waits(more int64) {
+	if s.count.Add(more) != more {
+		return
+	}
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -22,7 +26,7 @@ func (s *routines) ask() {
 	defer tick.Stop()
 	for {
 		idle := tick.C
-		if s.engine.waiting.Load() == 0 {
+		if s.count.Load() == 0 {
 			idle = nil
 		}
 		select {
@@ -47,12 +51,9 @@ type answer struct {
 // askOnce asks for those that waited before. Whoever is no longer there looks,
 // and finds out. A failure is left to the next time.
 func (s *routines) askOnce() {
-	waiters := make(map[string]any)
+	waiters := make(map[string]*waiter)
 	s.engine.sessions.Range(func(_, known any) bool {
-		known.(*session).waiters.Range(func(claim, told any) bool {
-			waiters[claim.(string)] = told
-			return true
-		})
+		maps.Copy(waiters, known.(*session).waiting(true))
 		return true
 	})
 	ctx, cancel := context.WithTimeout(s.life, 50*askEvery)
@@ -69,9 +70,9 @@ func (s *routines) askOnce() {
 	if err != nil {
 		return
 	}
-	for claim, told := range waiters {
+	for claim, w := range waiters {
 		if is, known := answers[claim]; !known || is.look || is.token != 0 {
-			tell(told, is.token)
+			w.tell(is.token)
 		}
 	}
 }

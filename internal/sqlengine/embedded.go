@@ -47,7 +47,7 @@ type transactions struct {
 // (last: the token or version given out last), pawl_sessions, pawl_claims and
 // pawl_values. Who calls it closes db after the Engine.
 func New(ctx context.Context, db *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
-	e := &Engine{minTTL: minTTL, await: func() {}}
+	e := &Engine{minTTL: minTTL, waits: func(int64) {}}
 	s := &transactions{db: db, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive}
 	e.store = s
 	if err := s.run(ctx, "open", func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) }); err != nil {

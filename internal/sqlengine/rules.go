@@ -45,6 +45,10 @@ type Dialect interface {
 	Return() string
 	// End ends the procedure.
 	End() string
+	// CallStep calls the procedure step, with the variables of its results last.
+	CallStep(args ...string) string
+	// Count sets the variable to the number of rows that were just deleted.
+	Count(into string) string
 	// Set begins an assignment.
 	Set() string
 	// Do begins the body of a WHILE.

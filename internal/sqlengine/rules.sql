@@ -54,10 +54,11 @@ the first that waits to try, unless that one asks. */}}
   {{.Set}} v_fit := 1; {{.Set}} v_own := 0;
   WHILE v_fit <> 0 {{.Do}}
     {{.Set}} v_fit := 0;
-    {{.Set}} v_place := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.token = 0 ORDER BY c.resource, c.place LIMIT 1);
+    {{.Set}} v_place := NULL;
+    SELECT c.place, c.id, c.session, c.owner, c.weight, c.capacity, c.barging, c.waited
+      INTO v_place, v_id, v_session, v_owner, v_weight, v_capacity, v_barging, v_waited
+      FROM {{.P}}claims c WHERE c.resource = p_resource AND c.token = 0 ORDER BY c.resource, c.place LIMIT 1;
     IF v_place IS NOT NULL THEN
-      SELECT c.id, c.session, c.owner, c.weight, c.capacity, c.barging, c.waited INTO v_id, v_session, v_owner, v_weight, v_capacity, v_barging, v_waited
-        FROM {{.P}}claims c WHERE c.resource = p_resource AND c.place = v_place;
       CALL {{.P}}fits(p_resource, v_owner, v_weight, v_capacity, p_slot, p_now, v_fit, v_own);
       IF v_fit <> 0 AND v_barging = 1 THEN
         IF v_id <> p_asking THEN
@@ -81,22 +82,29 @@ the first that waits to try, unless that one asks. */}}
 in use if that is something else. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging"}}
-{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
+{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_more" "BIGINT" "v_left" "BIGINT" "v_buried" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
   {{.Set}} r_code := 0; {{.Set}} r_token := 0; {{.Set}} r_pause := 0; {{.Set}} r_kind := ''; {{.Set}} r_capacity := 0; {{.Set}} r_barging := 0;
-  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_ends := 0;
+  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_buried := 0;
   IF p_op = 'enter' THEN
     {{.ShareSession "p_session"}}
   END IF;
   {{.Lock "p_resource" "v_slot"}}
-  IF p_op = 'enter' THEN
-    {{.Set}} v_ends := COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0);
-  END IF;
   {{.Set}} v_now := {{.Now}};
-  {{.Set}} v_grace := {{.Grace}};
+  SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0), {{.Grace}},
+      CASE WHEN EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.resource = p_resource AND (p_op <> 'leave' OR c.id <> p_id)) THEN 1 ELSE 0 END
+    INTO v_ends, v_grace, v_more;
   IF p_op = 'enter' AND v_ends <= v_now THEN
     {{.Set}} r_code := 4;
   ELSE
-    {{.Set}} v_dead := '';
+    IF p_op = 'leave' AND v_ends > v_now THEN
+      DELETE FROM {{.P}}claims WHERE resource = p_resource AND id = p_id AND session = p_session;
+      {{.Count "v_left"}}
+    END IF;
+    IF v_more = 0 AND (v_left = 1 OR p_op <> 'leave') THEN -- nobody else is there: most of the time
+      {{.Set}} v_count := 0; {{.Set}} v_waiting := 0; {{.Set}} v_top := 0; {{.Set}} v_dead := NULL;
+    ELSE
+      {{.Set}} v_dead := '';
+    END IF;
     WHILE v_dead IS NOT NULL {{.Do}}
       SELECT COUNT(*), COALESCE(SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), 0), COALESCE(MAX(c.place), 0),
           MIN(CASE WHEN COALESCE(s.ends, 0) > v_now THEN NULL ELSE c.session END), MIN(c.kind), MIN(c.capacity), MIN(c.barging),
@@ -106,31 +114,34 @@ in use if that is something else. */}}
         FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource;
       IF v_dead IS NOT NULL THEN
         DELETE FROM {{.P}}claims WHERE resource = p_resource AND session = v_dead;
+        {{.Set}} v_buried := 1;
       END IF;
     END {{.Loop}};
 
-    IF p_op = 'leave' THEN
+    IF p_op = 'leave' AND v_left = 0 THEN
       IF v_place IS NULL THEN
         {{.Set}} r_code := 2;
-      ELSE
+      ELSE -- it is of another session
         DELETE FROM {{.P}}claims WHERE resource = p_resource AND place = v_place;
-        IF v_session <> p_session THEN
-          {{.Tell "v_session" "p_id" "0" "CASE WHEN v_token = 0 THEN 0 ELSE 1 END"}}
-        END IF;
+        {{.Tell "v_session" "p_id" "0" "CASE WHEN v_token = 0 THEN 0 ELSE 1 END"}}
         IF v_token = 0 THEN
           {{.Set}} v_waiting := v_waiting - 1;
         END IF;
       END IF;
     END IF;
 
-    IF v_waiting > 0 AND v_grace <= v_now THEN
+    -- Who could be granted has been, unless somebody has left or died, or a grace
+    -- has ended.
+    IF v_waiting > 0 AND (p_op IN ('leave', 'look') OR v_buried = 1 OR v_grace > 0) AND v_grace <= v_now THEN
       IF p_op = 'poll' THEN
         CALL {{.P}}advance(p_resource, p_id, v_slot, v_now);
       ELSE
         CALL {{.P}}advance(p_resource, '', v_slot, v_now);
       END IF;
-      SELECT SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), MAX(CASE WHEN c.id = p_id THEN c.token END) INTO v_waiting, v_token
-        FROM {{.P}}claims c WHERE c.resource = p_resource;
+      IF p_op IN ('enter', 'poll') THEN
+        SELECT SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), MAX(CASE WHEN c.id = p_id THEN c.token END) INTO v_waiting, v_token
+          FROM {{.P}}claims c WHERE c.resource = p_resource;
+      END IF;
     END IF;
 
     IF p_op = 'enter' AND v_place IS NULL THEN
@@ -141,7 +152,7 @@ in use if that is something else. */}}
           {{.Set}} v_fit := 0;
         ELSEIF v_count = 0 THEN
           {{.Mint "v_fit" "v_slot" "v_now"}}
-        ELSE
+        ELSEIF v_waiting = 0 OR p_barging = 1 OR p_owner <> p_id THEN
           CALL {{.P}}fits(p_resource, p_owner, p_weight, p_capacity, v_slot, v_now, v_fit, v_own);
           IF v_own < p_weight AND p_barging = 0 AND v_waiting > 0 THEN
             {{.Set}} v_fit := 0; -- an upgrade passes nobody either
@@ -213,7 +224,7 @@ Enter of the session is under way meanwhile, so none comes after. */}}
         DELETE FROM {{.P}}sessions WHERE id = p_session;
       ELSE
         {{.Set}} v_left := v_left - 1;
-        CALL {{.P}}step('look', p_session, v_resource, '', '', '', 0, '', 0, 0, 0, v_code, v_token, v_pause, v_kind, v_capacity, v_barging);
+        {{.CallStep "'look'" "p_session" "v_resource" "''" "''" "''" "0" "''" "0" "0" "0" "v_code" "v_token" "v_pause" "v_kind" "v_capacity" "v_barging"}}
       END IF;
     END {{.Loop}};
     IF v_left = 0 THEN

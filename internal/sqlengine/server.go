@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -30,6 +31,9 @@ type Server struct {
 	// Prepare has statements prepared once for each connection, where the
 	// driver does not do that itself.
 	Prepare bool
+
+	// Query, when set, asks in place of DB.
+	Query func(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error
 
 	// Args, when set, are put before those of each query: how it is asked.
 	Args []any
@@ -57,6 +61,7 @@ type routines struct {
 	stop   context.CancelFunc
 	asking sync.WaitGroup
 	wake   chan struct{} // somebody waits
+	count  atomic.Int64  // how many claims do
 }
 
 // NewServer returns the store in a server that has the tables and routines of
@@ -70,7 +75,7 @@ func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	for _, name := range []string{"list", "show", "get", "waited"} {
 		s.queries[name] = render(d, name)
 	}
-	e := &Engine{store: s, minTTL: server.MinTTL, await: s.await}
+	e := &Engine{store: s, minTTL: server.MinTTL, waits: s.waits}
 	s.engine = e
 	s.life, s.stop = context.WithCancel(context.Background())
 	if server.Prepare {
@@ -115,6 +120,9 @@ func (s *routines) query(ctx context.Context, verb, name string, row func(scan f
 }
 
 func (s *routines) queryOnce(ctx context.Context, name string, row func(scan func(...any) error) error, args []any) (err error) {
+	if s.Query != nil {
+		return s.Query(ctx, s.queries[name], append(s.Args[:len(s.Args):len(s.Args)], args...), row)
+	}
 	var rows *sql.Rows
 	if stmt := s.stmts[name]; stmt != nil {
 		rows, err = stmt.QueryContext(ctx, args...)
@@ -165,12 +173,12 @@ const (
 var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", queue.Poll: "poll"}
 
 func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
-	var code, token, pause int64
+	var code, token, pause, barging int64
 	var is engine.Spec
 	c := r.Claim
 	err := s.call(ctx, verb, "step", args{
 		opNames[r.Op], session, resource, c.ID, c.Owner, c.Label, c.Weight, string(r.Spec.Kind), r.Spec.Capacity, number(r.Spec.Barging), number(r.Wait),
-	}, &code, &token, &pause, &is.Kind, &is.Capacity, &is.Barging)
+	}, &code, &token, &pause, &is.Kind, &is.Capacity, &barging)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -180,6 +188,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	case answerGone:
 		err = engine.ErrGone
 	case answerMismatch:
+		is.Barging = barging == 1
 		err = queue.Mismatch(is, r.Spec)
 	case answerSessionGone:
 		err = fmt.Errorf("session: %w", engine.ErrGone)
@@ -255,8 +264,9 @@ func (s *routines) show(ctx context.Context, name string) (engine.Resource, erro
 	r := engine.Resource{Name: name}
 	err := s.query(ctx, "show", "show", func(scan func(...any) error) error {
 		var c engine.ClaimInfo
-		var age int64
-		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &r.Kind, &r.Capacity, &r.Barging)
+		var age, barging int64
+		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &r.Kind, &r.Capacity, &barging)
+		r.Barging = barging == 1
 		c.Age = time.Duration(age) * time.Microsecond
 		r.Claims = append(r.Claims, c)
 		return err

@@ -19,12 +19,13 @@ type session struct {
 	stop   func()        // ends listening
 	look   time.Duration // how long a waiter trusts that it is told
 
-	waiters sync.Map // claim id → chan fence.Token, while it is awaited
+	mu      sync.Mutex
+	waiters map[string]*waiter // by claim id
 }
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s := &session{engine: e, id: rand.Text(), opts: opts}
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
@@ -40,43 +41,105 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 
 func (s *session) ID() string { return s.id }
 
+// waiter is a claim that may be told something: its token, or 0 to look.
+type waiter struct {
+	told  chan fence.Token
+	waits bool      // the store said so
+	look  time.Time // when it looks by itself
+}
+
+func (w *waiter) tell(token fence.Token) {
+	select {
+	case w.told <- token:
+	default: // it has been told something, and will look
+	}
+}
+
+// expect makes the claim one that may be told something.
+func (s *session) expect(claim string) *waiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiters[claim]
+	if w == nil {
+		w = &waiter{told: make(chan fence.Token, 1)}
+		s.waiters[claim] = w
+	}
+	return w
+}
+
+// wait notes that the claim waits, and looks after the pause if it is told
+// nothing.
+func (s *session) wait(w *waiter, pause time.Duration) {
+	if pause == 0 || pause > s.look {
+		pause = s.look
+	}
+	w.look = time.Now().Add(pause)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !w.waits {
+		w.waits = true
+		s.engine.waits(1)
+	}
+}
+
+func (s *session) forget(claim string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.waiters[claim]; w != nil {
+		delete(s.waiters, claim)
+		if w.waits {
+			s.engine.waits(-1)
+		}
+	}
+}
+
+// Enter expects to be told before it asks: a grant may come before the answer.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	token, _, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+	var w *waiter
+	if wait {
+		w = s.expect(c.ID)
+	}
+	token, pause, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
 		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
 	}})
+	switch {
+	case err == nil && token == 0:
+		s.wait(w, pause)
+	case wait:
+		s.forget(c.ID)
+	}
 	return engine.Grant{Token: token}, err
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	s.forget(claim)
 	_, _, err := s.engine.store.step(ctx, "leave", s.id, resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	return err
 }
 
+// Await looks at once when it does not know since when the claim waits.
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	told := make(chan fence.Token, 1)
-	s.waiters.Store(c.ID, told)
-	defer s.waiters.Delete(c.ID)
-	s.engine.waiting.Add(1)
-	defer s.engine.waiting.Add(-1)
-	s.engine.await()
+	w := s.expect(c.ID)
+	timer := time.NewTimer(time.Until(w.look))
+	defer timer.Stop()
 	for {
-		token, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
-		if err != nil || token != 0 {
-			return engine.Grant{Token: token}, err
-		}
-		if pause == 0 || pause > s.look {
-			pause = s.look
-		}
-		timer := time.NewTimer(pause)
 		select {
-		case token := <-told:
+		case token := <-w.told:
 			if token != 0 {
+				s.forget(c.ID)
 				return engine.Grant{Token: token}, nil
 			}
 		case <-timer.C:
 		case <-ctx.Done():
 			return engine.Grant{}, ctx.Err()
 		}
+		token, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		if err != nil || token != 0 {
+			s.forget(c.ID)
+			return engine.Grant{Token: token}, err
+		}
+		s.wait(w, pause)
+		timer.Reset(time.Until(w.look))
 	}
 }
 
@@ -95,6 +158,22 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 func (s *session) Close(ctx context.Context) error {
 	err := s.engine.store.end(ctx, s.id)
 	s.engine.sessions.Delete(s.id)
+	for claim := range s.waiting(false) {
+		s.forget(claim)
+	}
 	s.stop()
 	return err
+}
+
+// waiting returns those that may be told something, or only those that wait.
+func (s *session) waiting(only bool) map[string]*waiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]*waiter, len(s.waiters))
+	for claim, w := range s.waiters {
+		if w.waits || !only {
+			all[claim] = w
+		}
+	}
+	return all
 }

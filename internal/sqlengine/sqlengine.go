@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"iter"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -64,9 +63,8 @@ type Message struct {
 type Engine struct {
 	store    store
 	minTTL   time.Duration
-	sessions sync.Map     // those of this Engine: id → *session
-	waiting  atomic.Int64 // how many claims are awaited
-	await    func()       // is called when one more is
+	sessions sync.Map         // those of this Engine: id → *session
+	waits    func(more int64) // is called when more claims wait, or less
 }
 
 // Receive tells a session of this Engine, and reports whether it is one.
@@ -76,8 +74,11 @@ func (e *Engine) Receive(m Message) bool {
 		return false
 	}
 	s := known.(*session)
-	if told, ok := s.waiters.Load(m.Claim); ok {
-		tell(told, m.Token)
+	s.mu.Lock()
+	w := s.waiters[m.Claim]
+	s.mu.Unlock()
+	if w != nil {
+		w.tell(m.Token)
 	}
 	if m.Gone && s.opts.Gone != nil {
 		s.opts.Gone(m.Claim)
@@ -85,20 +86,12 @@ func (e *Engine) Receive(m Message) bool {
 	return true
 }
 
-func tell(waiter any, token fence.Token) {
-	select {
-	case waiter.(chan fence.Token) <- token:
-	default: // it will look anyway
-	}
-}
-
 // LookAll makes everyone who waits look: messages may have been lost.
 func (e *Engine) LookAll() {
 	e.sessions.Range(func(_, s any) bool {
-		s.(*session).waiters.Range(func(_, waiter any) bool {
-			tell(waiter, 0)
-			return true
-		})
+		for _, w := range s.(*session).waiting(false) {
+			w.tell(0)
+		}
 		return true
 	})
 }
