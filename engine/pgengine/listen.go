@@ -78,7 +78,7 @@ func (l *listener) hangUp(conn *pgx.Conn) {
 }
 
 // run reads messages, and connects again when the connection is lost. What was
-// sent meanwhile is lost too, so then everyone who waits looks.
+// sent meanwhile is lost too, so then it asks for all who wait.
 func (l *listener) run(conn *pgx.Conn) {
 	for {
 		l.connected.Store(true)
@@ -100,7 +100,7 @@ func (l *listener) run(conn *pgx.Conn) {
 			case <-l.life.Done():
 			}
 		}
-		l.engine.LookAll()
+		l.engine.Ask()
 	}
 }
 

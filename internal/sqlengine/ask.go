@@ -31,6 +31,7 @@ func (s *routines) ask() {
 		}
 		select {
 		case <-idle:
+		case <-s.next:
 		case <-s.wake:
 			continue
 		case <-s.life.Done():
@@ -48,6 +49,26 @@ type answer struct {
 	look  bool
 }
 
+// Ask asks once for all who wait: messages may have been lost.
+func (e *Engine) Ask() { e.store.(*routines).askOnce() }
+
+// left is called when a claim has left: the next one may be in this process.
+func (s *routines) left(resource string) {
+	if s.Told != nil && s.Told() {
+		return
+	}
+	s.engine.sessions.Range(func(_, known any) bool {
+		if !known.(*session).waitsFor(resource) {
+			return true
+		}
+		select {
+		case s.next <- struct{}{}:
+		default:
+		}
+		return false
+	})
+}
+
 // askOnce asks for those that waited before. Whoever is no longer there looks,
 // and finds out. A failure is left to the next time.
 func (s *routines) askOnce() {
@@ -56,7 +77,7 @@ func (s *routines) askOnce() {
 		maps.Copy(waiters, known.(*session).waiting(true))
 		return true
 	})
-	ctx, cancel := context.WithTimeout(s.life, 50*askEvery)
+	ctx, cancel := context.WithTimeout(s.life, 100*askEvery)
 	defer cancel()
 	answers := make(map[string]answer)
 	err := s.query(ctx, "ask", "waited", func(scan func(...any) error) error {

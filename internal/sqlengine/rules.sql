@@ -82,7 +82,7 @@ the first that waits to try, unless that one asks. */}}
 in use if that is something else. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging"}}
-{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_more" "BIGINT" "v_left" "BIGINT" "v_buried" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
+{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_more" "BIGINT" "v_left" "BIGINT" "v_buried" "BIGINT" "v_ended" "BIGINT" "v_waiting" "BIGINT" "v_top" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
   {{.Set}} r_code := 0; {{.Set}} r_token := 0; {{.Set}} r_pause := 0; {{.Set}} r_kind := ''; {{.Set}} r_capacity := 0; {{.Set}} r_barging := 0;
   {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_buried := 0;
   IF p_op = 'enter' THEN
@@ -91,8 +91,9 @@ in use if that is something else. */}}
   {{.Lock "p_resource" "v_slot"}}
   {{.Set}} v_now := {{.Now}};
   SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0), {{.Grace}},
-      CASE WHEN EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.resource = p_resource AND (p_op <> 'leave' OR c.id <> p_id)) THEN 1 ELSE 0 END
-    INTO v_ends, v_grace, v_more;
+      CASE WHEN EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.resource = p_resource AND (p_op <> 'leave' OR c.id <> p_id)) THEN 1 ELSE 0 END,
+      CASE WHEN EXISTS (SELECT 1 FROM {{.P}}sessions s WHERE s.ends <= v_now) THEN 1 ELSE 0 END
+    INTO v_ends, v_grace, v_more, v_ended;
   IF p_op = 'enter' AND v_ends <= v_now THEN
     {{.Set}} r_code := 4;
   ELSE
@@ -100,23 +101,27 @@ in use if that is something else. */}}
       DELETE FROM {{.P}}claims WHERE resource = p_resource AND id = p_id AND session = p_session;
       {{.Count "v_left"}}
     END IF;
-    IF v_more = 0 AND (v_left = 1 OR p_op <> 'leave') THEN -- nobody else is there: most of the time
-      {{.Set}} v_count := 0; {{.Set}} v_waiting := 0; {{.Set}} v_top := 0; {{.Set}} v_dead := NULL;
-    ELSE
-      {{.Set}} v_dead := '';
+    IF p_op = 'leave' AND v_left = 0 THEN
+      {{.Set}} v_more := 1; -- it may be of another session, or of one that has ended
     END IF;
-    WHILE v_dead IS NOT NULL {{.Do}}
-      SELECT COUNT(*), COALESCE(SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), 0), COALESCE(MAX(c.place), 0),
-          MIN(CASE WHEN COALESCE(s.ends, 0) > v_now THEN NULL ELSE c.session END), MIN(c.kind), MIN(c.capacity), MIN(c.barging),
-          MAX(CASE WHEN c.id = p_id THEN c.place END), MAX(CASE WHEN c.id = p_id THEN c.token END), MAX(CASE WHEN c.id = p_id THEN c.weight END),
-          MAX(CASE WHEN c.id = p_id THEN c.owner END), MAX(CASE WHEN c.id = p_id THEN c.session END)
-        INTO v_count, v_waiting, v_top, v_dead, v_kind, v_capacity, v_barging, v_place, v_token, v_weight, v_owner, v_session
-        FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource;
-      IF v_dead IS NOT NULL THEN
+    WHILE v_ended = 1 {{.Do}} -- some session has: remove what it may have here
+      {{.Set}} v_dead := (SELECT c.session FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
+        WHERE s.ends <= v_now AND c.resource = p_resource LIMIT 1);
+      IF v_dead IS NULL THEN
+        {{.Set}} v_ended := 0;
+      ELSE
         DELETE FROM {{.P}}claims WHERE resource = p_resource AND session = v_dead;
         {{.Set}} v_buried := 1;
       END IF;
     END {{.Loop}};
+    {{.Set}} v_count := 0; {{.Set}} v_waiting := 0; {{.Set}} v_top := 0;
+    IF v_more = 1 THEN -- most of the time nobody is there
+      SELECT COUNT(*), COALESCE(SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), 0), COALESCE(MAX(c.place), 0), MIN(c.kind), MIN(c.capacity), MIN(c.barging),
+          MAX(CASE WHEN c.id = p_id THEN c.place END), MAX(CASE WHEN c.id = p_id THEN c.token END), MAX(CASE WHEN c.id = p_id THEN c.weight END),
+          MAX(CASE WHEN c.id = p_id THEN c.owner END), MAX(CASE WHEN c.id = p_id THEN c.session END)
+        INTO v_count, v_waiting, v_top, v_kind, v_capacity, v_barging, v_place, v_token, v_weight, v_owner, v_session
+        FROM {{.P}}claims c WHERE c.resource = p_resource;
+    END IF;
 
     IF p_op = 'leave' AND v_left = 0 THEN
       IF v_place IS NULL THEN
@@ -192,8 +197,8 @@ in use if that is something else. */}}
 
     -- Who waits looks by itself when the first session that blocks it can end.
     IF r_code = 0 AND r_token = 0 AND p_op IN ('enter', 'poll') THEN
-      {{.Set}} v_next := (SELECT MIN(s.ends) FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
-        WHERE c.resource = p_resource AND c.id <> p_id AND (c.place < v_place OR c.token <> 0 OR v_barging = 1));
+      {{.Set}} v_next := (SELECT MIN(s.ends) FROM {{.P}}sessions s WHERE s.id IN (SELECT c.session FROM {{.P}}claims c
+        WHERE c.resource = p_resource AND c.id <> p_id AND (c.place < v_place OR c.token <> 0 OR v_barging = 1)));
       IF v_grace > v_now THEN
         {{.Set}} v_next := LEAST(v_grace, COALESCE(v_next, v_grace));
       END IF;

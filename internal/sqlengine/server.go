@@ -17,7 +17,7 @@ import (
 
 // askEvery is how often a process asks for all its waiters at once, while
 // nothing tells them.
-const askEvery = 100 * time.Millisecond
+const askEvery = 50 * time.Millisecond
 
 // Server is how a database server is reached whose routines do the verbs.
 type Server struct {
@@ -62,13 +62,14 @@ type routines struct {
 	asking sync.WaitGroup
 	wake   chan struct{} // somebody waits
 	count  atomic.Int64  // how many claims do
+	next   chan struct{} // ask now
 }
 
 // NewServer returns the store in a server that has the tables and routines of
 // [Rules] already. Who calls it closes the database after the Engine.
 func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), wake: make(chan struct{}, 1), queries: map[string]string{
+	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), wake: make(chan struct{}, 1), next: make(chan struct{}, 1), queries: map[string]string{
 		"start": d.Call("start", 4, 1), "step": d.Call("step", 11, 6), "finish": d.Call("finish", 2, 2),
 		"put": d.Call("put", 4, 2), "renew": d.CallRows("renew"),
 	}}
@@ -197,6 +198,9 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", verb, err)
+	}
+	if r.Op == queue.Leave {
+		s.left(resource)
 	}
 	return fence.Token(token), time.Duration(pause) * time.Microsecond, nil
 }

@@ -3,6 +3,7 @@ package sqlengine
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -21,11 +22,12 @@ type session struct {
 
 	mu      sync.Mutex
 	waiters map[string]*waiter // by claim id
+	lines   map[string]*line   // by resource
 }
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter)}
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
@@ -44,8 +46,15 @@ func (s *session) ID() string { return s.id }
 // waiter is a claim that may be told something: its token, or 0 to look.
 type waiter struct {
 	told  chan fence.Token
-	waits bool      // the store said so
-	look  time.Time // when it looks by itself
+	waits bool // the store said so
+	line  *line
+}
+
+// line is all that waits in one session for one resource. One of them looks for
+// all, for that finds out whether who is ahead has died.
+type line struct {
+	waiters int
+	look    time.Time // when it is time for that
 }
 
 func (w *waiter) tell(token fence.Token) {
@@ -56,39 +65,81 @@ func (w *waiter) tell(token fence.Token) {
 }
 
 // expect makes the claim one that may be told something.
-func (s *session) expect(claim string) *waiter {
+func (s *session) expect(resource, claim string) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.waiters[claim]
-	if w == nil {
-		w = &waiter{told: make(chan fence.Token, 1)}
-		s.waiters[claim] = w
+	if w != nil {
+		return w
 	}
+	l := s.lines[resource]
+	if l == nil {
+		l = &line{look: time.Now().Add(s.look)}
+		s.lines[resource] = l
+	}
+	l.waiters++
+	w = &waiter{told: make(chan fence.Token, 1), line: l}
+	s.waiters[claim] = w
 	return w
 }
 
-// wait notes that the claim waits, and looks after the pause if it is told
-// nothing.
+// wait notes that the claim waits, and that its line looks after the pause.
 func (s *session) wait(w *waiter, pause time.Duration) {
 	if pause == 0 || pause > s.look {
 		pause = s.look
 	}
-	w.look = time.Now().Add(pause)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w.line.look = time.Now().Add(pause)
 	if !w.waits {
 		w.waits = true
 		s.engine.waits(1)
 	}
 }
 
-func (s *session) forget(claim string) {
+// due returns how long it is until the line looks. Who is returned 0 has to do
+// it.
+func (s *session) due(w *waiter) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.waiters[claim]; w != nil {
-		delete(s.waiters, claim)
-		if w.waits {
-			s.engine.waits(-1)
+	pause := time.Until(w.line.look)
+	if pause > 0 {
+		return pause
+	}
+	w.line.look = time.Now().Add(s.look)
+	return 0
+}
+
+func (s *session) forget(resource, claim string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiters[claim]
+	if w == nil {
+		return
+	}
+	delete(s.waiters, claim)
+	if w.line.waiters--; w.line.waiters == 0 {
+		delete(s.lines, resource)
+	}
+	if w.waits {
+		s.engine.waits(-1)
+	}
+}
+
+// waitsFor reports whether anything of the session waits for the resource.
+func (s *session) waitsFor(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines[resource] != nil
+}
+
+// alarm makes a line look, each for itself.
+func (s *session) alarm(l *line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.waiters {
+		if w.line == l {
+			w.tell(0)
 		}
 	}
 }
@@ -97,7 +148,7 @@ func (s *session) forget(claim string) {
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	var w *waiter
 	if wait {
-		w = s.expect(c.ID)
+		w = s.expect(c.Resource, c.ID)
 	}
 	token, pause, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
 		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
@@ -106,40 +157,50 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	case err == nil && token == 0:
 		s.wait(w, pause)
 	case wait:
-		s.forget(c.ID)
+		s.forget(c.Resource, c.ID)
 	}
 	return engine.Grant{Token: token}, err
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	s.forget(claim)
+	s.forget(resource, claim)
 	_, _, err := s.engine.store.step(ctx, "leave", s.id, resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	return err
 }
 
 // Await looks at once when it does not know since when the claim waits.
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	w := s.expect(c.ID)
-	timer := time.NewTimer(time.Until(w.look))
+	w := s.expect(c.Resource, c.ID)
+	if !w.waits {
+		w.tell(0)
+	}
+	timer := time.NewTimer(s.due(w))
 	defer timer.Stop()
 	for {
 		select {
 		case token := <-w.told:
 			if token != 0 {
-				s.forget(c.ID)
+				s.forget(c.Resource, c.ID)
 				return engine.Grant{Token: token}, nil
 			}
 		case <-timer.C:
+			if pause := s.due(w); pause > 0 {
+				timer.Reset(pause)
+				continue
+			}
 		case <-ctx.Done():
 			return engine.Grant{}, ctx.Err()
 		}
 		token, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
 		if err != nil || token != 0 {
-			s.forget(c.ID)
+			s.forget(c.Resource, c.ID)
+			if errors.Is(err, engine.ErrGone) {
+				s.alarm(w.line) // it may be the session that is gone
+			}
 			return engine.Grant{Token: token}, err
 		}
 		s.wait(w, pause)
-		timer.Reset(time.Until(w.look))
+		timer.Reset(s.due(w))
 	}
 }
 
@@ -158,9 +219,15 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 func (s *session) Close(ctx context.Context) error {
 	err := s.engine.store.end(ctx, s.id)
 	s.engine.sessions.Delete(s.id)
-	for claim := range s.waiting(false) {
-		s.forget(claim)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.waiters { // nobody awaits them any more
+		if w.waits {
+			s.engine.waits(-1)
+		}
 	}
+	clear(s.waiters)
+	clear(s.lines)
 	s.stop()
 	return err
 }

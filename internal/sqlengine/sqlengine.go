@@ -86,16 +86,6 @@ func (e *Engine) Receive(m Message) bool {
 	return true
 }
 
-// LookAll makes everyone who waits look: messages may have been lost.
-func (e *Engine) LookAll() {
-	e.sessions.Range(func(_, s any) bool {
-		for _, w := range s.(*session).waiting(false) {
-			w.tell(0)
-		}
-		return true
-	})
-}
-
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
