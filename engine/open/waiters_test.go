@@ -55,15 +55,7 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 	const clients, each, enough = 8, 125, 200
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var all []*pawl.Client
-	for range clients {
-		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close(context.Background()) })
-		all = append(all, c)
-	}
+	all := clientsOn(t, url, clients)
 	first, err := all[0].Mutex("many").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +81,7 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 	}
 	eng := connect(t, url)
 	sample := func() { most.Store(max(most.Load(), connections())) }
-	queued(t, eng, "many", clients*each+1, sample)
+	claimed(t, eng, "many", clients*each+1, sample)
 	start := time.Now()
 	if err := first.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,14 +101,14 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 		}
 	}
 	t.Logf("%d were granted, then the others gave up: %v; %d connections at most", granted.Load(), time.Since(start).Round(time.Millisecond), most.Load())
-	queued(t, eng, "many", 0, func() {})
+	claimed(t, eng, "many", 0, func() {})
 	if most.Load() > 4*clients+1 { // one more looks on
 		t.Errorf("%d connections for %d clients", most.Load(), clients)
 	}
 }
 
-// queued waits until a resource has so many claims.
-func queued(t *testing.T, eng engine.Engine, name string, n int, meanwhile func()) {
+// claimed waits until a resource has so many claims.
+func claimed(t *testing.T, eng engine.Engine, name string, n int, meanwhile func()) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -135,4 +127,18 @@ func queued(t *testing.T, eng engine.Engine, name string, n int, meanwhile func(
 		}
 		<-tick.C
 	}
+}
+
+// clientsOn returns n clients, each with an engine of its own.
+func clientsOn(t *testing.T, url string, n int) (all []*pawl.Client) {
+	t.Helper()
+	for range n {
+		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(context.Background()) })
+		all = append(all, c)
+	}
+	return all
 }
