@@ -98,8 +98,7 @@ func (m *model) leave(t *rapid.T, s *session, id string) {
 
 // kill ends a session in the server as its TTL would.
 func (m *model) kill(t *rapid.T, s *session) {
-	b := m.eng.client.B()
-	for _, r := range m.eng.client.DoMulti(m.ctx, b.Del().Key(s.key).Build(), b.Zrem().Key(m.eng.prefix+"sessions").Member(s.id).Build()) {
+	for _, r := range m.eng.client.DoMulti(m.ctx, s.farewell()...) {
 		if r.Error() != nil {
 			t.Fatal(r.Error())
 		}
@@ -186,7 +185,15 @@ var specs = []engine.Spec{
 }
 
 func TestScriptsDoAsTheQueue(t *testing.T) {
-	eng := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	checkModel(t, New(dial(t, testservers.SharedRedis(t).Addr), nil))
+}
+
+// TestClusterDoesAsTheQueue: the same scripts, with the keys of a cluster.
+func TestClusterDoesAsTheQueue(t *testing.T) {
+	checkModel(t, New(dial(t, testservers.RedisCluster(t)[0].Addr), &Options{Grace: 100 * time.Millisecond}))
+}
+
+func checkModel(t *testing.T, eng *Engine) {
 	awaitGrace(t, eng)
 	cases := 0
 	rapid.Check(t, func(t *rapid.T) {

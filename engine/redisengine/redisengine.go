@@ -63,6 +63,11 @@ type Options struct {
 	// in it. Each step then takes the time of a replica as well, and fails when
 	// fewer answer within a second or a third of the TTL. Default 0.
 	Wait int
+
+	// Grace is how long a server that was started gives nothing out: at least
+	// the longest TTL of all its clients. Default: the TTL of the client that
+	// notices, which is right where all have one.
+	Grace time.Duration
 }
 
 // Engine is a Redis server. Create it with [New].
@@ -72,6 +77,8 @@ type Engine struct {
 	sessions, grace string
 	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
 	wait            int64        // replicas
+	graceTTL        time.Duration
+	cluster         bool
 
 	enter, leave, many, poll, show, put *script
 }
@@ -84,8 +91,9 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
-		e.wait = int64(opts.Wait)
+		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
 	}
+	e.cluster = client != nil && client.Mode() == rueidis.ClientModeCluster
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
 	e.show, e.put = e.script("", showLua), e.script("", putLua)
@@ -113,12 +121,19 @@ type script struct{ text, sha, letter string }
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
 func (e *Engine) script(letter, text string) *script {
+	if e.cluster && letter != "" {
+		text = strings.ReplaceAll(clusterLua, "--MEMBER--", memberLua) + text
+	}
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	return &script{text, hex.EncodeToString(sum[:]), letter}
 }
 
 var (
+	//go:embed lua/cluster.lua
+	clusterLua string
+	//go:embed lua/member.lua
+	memberLua string
 	//go:embed lua/queue.lua
 	queueLua string
 	//go:embed lua/enter.lua
@@ -142,15 +157,18 @@ var (
 // so nothing is granted by a server whose loss nobody has noticed. Short is as of
 // acked.
 func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result rueidis.RedisResult, short error) {
-	wait := e.wait
-	if s == e.show {
-		wait = 0
-	}
+	return e.evalAcked(ctx, s, keys, args, e.wait)
+}
+
+func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
 	result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
+	if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsTryAgain() {
+		result, short = e.again(ctx, s, keys, args, wait)
+	}
 	if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsNoScript() {
 		return result, short
 	}
-	if s == e.show || s == e.put {
+	if e.cluster || s == e.show || s == e.put { // in a cluster scripts see by themselves how old their node is
 		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
 	}
 	if err := e.checkBoot(ctx); err.Error() != nil {
@@ -162,6 +180,24 @@ func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...str
 		}
 	}
 	return e.acked(ctx, e.evalsha(s, keys, args...), wait)
+}
+
+// again sends a script until the keys of its name, of which only some have moved to
+// another node of the cluster, are together. It did nothing so far, so it may.
+func (e *Engine) again(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
+		result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
+		if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsTryAgain() || time.Now().After(giveUp) {
+			return result, short
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return result, short
+		}
+	}
 }
 
 func (e *Engine) evalsha(s *script, keys []string, args ...string) rueidis.Completed {
@@ -178,11 +214,12 @@ func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
 func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string, wait int64) (rueidis.RedisResult, error) {
 	return e.acked(ctx, e.client.B().Eval().Script(sessionLua).Numkeys(4).
 		Key(e.sessions, e.prefix+"boot", e.grace, e.prefix+"session:"+id).
-		Arg(id, strconv.FormatInt(ttl.Milliseconds(), 10), what).Build(), wait)
+		Arg(id, ms(ttl), what, ms(cmp.Or(e.graceTTL, ttl))).Build(), wait)
 }
 
 // keys returns the keys of a resource, as the scripts want them, and one more
-// for Enter: the session's own.
+// for Enter: the session's own. In a cluster all of them are the name's, and session
+// is the id of the member.
 func (e *Engine) keys(name, session string) []string {
 	if strings.ContainsAny(name, "%{}") {
 		name = escape.Replace(name)
@@ -190,6 +227,9 @@ func (e *Engine) keys(name, session string) []string {
 	all := e.prefix + "{" + name + "}:c" + e.prefix + "{" + name + "}:q" // one allocation for three keys
 	claims, waiting := all[:len(all)/2], all[len(all)/2:]
 	keys := []string{claims[:len(claims)-2], claims, waiting, e.sessions, e.grace, session}
+	if e.cluster {
+		keys[3], keys[4], keys[5] = keys[0]+":s", keys[0]+":g", keys[0]+":s:"+session
+	}
 	if session == "" {
 		return keys[:5]
 	}
@@ -215,21 +255,42 @@ func failed(ctx context.Context, verb string, err error) error {
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	head := e.prefix + "{"
-	match := glob.Replace(head+escape.Replace(prefix)) + "*"
+	match := glob.Replace(head+escape.Replace(prefix)) + "*}"
 	return func(yield func(string, error) bool) {
 		seen := make(map[string]bool) // SCAN may say a key twice
-		for cursor := uint64(0); ; {
-			page, err := e.client.Do(ctx, e.client.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build()).AsScanEntry()
-			if err != nil {
-				yield("", failed(ctx, "list", err))
-				return
-			}
-			for _, key := range page.Elements {
+		servers, err := e.servers(ctx)
+		if err != nil {
+			yield("", failed(ctx, "list", err))
+			return
+		}
+		for _, server := range servers {
+			for key, err := range scan(ctx, server, match) {
+				if err != nil {
+					yield("", failed(ctx, "list", err))
+					return
+				}
 				name := unescape.Replace(strings.TrimSuffix(strings.TrimPrefix(key, head), "}"))
 				if !seen[name] && !yield(name, nil) {
 					return
 				}
 				seen[name] = true
+			}
+		}
+	}
+}
+
+func scan(ctx context.Context, server rueidis.Client, match string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for cursor := uint64(0); ; {
+			page, err := server.Do(ctx, server.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build()).AsScanEntry()
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, key := range page.Elements {
+				if !yield(key, nil) {
+					return
+				}
 			}
 			if cursor = page.Cursor; cursor == 0 {
 				return
@@ -240,7 +301,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	result, _ := e.eval(ctx, e.show, e.keys(name, ""))
+	result, _ := e.evalAcked(ctx, e.show, e.keys(name, ""), nil, 0)
 	reply, err := result.ToArray()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
@@ -263,7 +324,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		token, _ := fence.ParseToken(f[3])
 		since, _ := strconv.ParseInt(f[4], 10, 64)
 		r.Claims = append(r.Claims, engine.ClaimInfo{
-			ID: id, Session: f[0], Owner: f[1], Weight: weight, Token: token, Label: f[5],
+			ID: id, Session: sessionOf(f[0]), Owner: f[1], Weight: weight, Token: token, Label: f[5],
 			Age: time.Duration(now-since) * time.Millisecond,
 		})
 	}

@@ -33,7 +33,8 @@ type session struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
 
-	batch batch
+	batch   batch
+	members members // of a cluster
 
 	entering atomic.Int32 // Enters under way: the grant of one may overtake its reply
 	overtook atomic.Int32 // how many did
@@ -54,6 +55,7 @@ type waiter struct {
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter), early: make(map[string]fence.Token)}
+	s.members.byName = make(map[string]*member)
 	s.key = e.prefix + "session:" + s.id
 	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
 	for ttl := opts.TTL.Milliseconds(); ; {
@@ -67,8 +69,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		s.end()
 		return nil, failed(ctx, "open session", err)
 	}
-	result, short := e.sessionStep(ctx, s.id, opts.TTL, "open", e.wait)
-	if err := cmp.Or(result.Error(), short); err != nil {
+	if _, err := s.live(ctx, "open"); err != nil {
 		s.end()
 		in.close()
 		return nil, failed(ctx, "open session", err)
@@ -148,7 +149,15 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.entering.Add(1)
 		defer s.entered()
 	}
-	reply := s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c), wish, s.keep, form(c)})
+	var reply reply
+	if s.engine.cluster {
+		reply = s.enterIn(ctx, c, wish)
+	} else {
+		reply = s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
+	}
+	if errors.Is(reply.err, engine.ErrGone) {
+		return engine.Grant{}, fmt.Errorf("enter: %w", reply.err)
+	}
 	if reply.err != nil {
 		return engine.Grant{}, failed(ctx, "enter", reply.err)
 	}
@@ -180,9 +189,13 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 	if short == nil {
 		return engine.Grant{Token: token}, nil
 	}
-	e := s.engine
-	e.client.Do(ctx, e.evalsha(e.leave, e.keys(c.Resource, ""), c.ID+us, us+s.id+us, s.keep, s.forget(c.ID)))
+	s.giveBack(ctx, c)
 	return engine.Grant{}, failed(ctx, "grant given back", short)
+}
+
+func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
+	e, args := s.engine, [4]string{c.ID + us, us + s.as(c.Resource) + us, s.keep, s.forget(c.ID)}
+	e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(args), 0) //nolint:errcheck // see granted
 }
 
 // form is the form that a resource may have whose claims are like this one.
@@ -194,9 +207,9 @@ func form(c *engine.Claim) string {
 }
 
 // record is a claim as the scripts want it.
-func (s *session) record(c *engine.Claim) string {
+func (s *session) record(c *engine.Claim, as string) string {
 	b := appendSpec(append(append(make([]byte, 0, 256), c.ID...), us...), c.Spec)
-	b = append(append(append(append(append(b, us...), s.id...), us...), c.Owner...), us...)
+	b = append(append(append(append(append(b, us...), as...), us...), c.Owner...), us...)
 	b = strconv.AppendInt(b, c.Weight, 10)
 	return string(append(append(b, us...), c.Label...))
 }
@@ -207,7 +220,7 @@ func (s *session) await(c *engine.Claim) *waiter {
 	defer s.mu.Unlock()
 	w := s.waiting[c.ID]
 	if w == nil {
-		w = &waiter{resource: c.Resource, record: s.record(c), news: make(chan fence.Token, 1)}
+		w = &waiter{resource: c.Resource, record: s.record(c, s.as(c.Resource)), news: make(chan fence.Token, 1)}
 		s.waiting[c.ID] = w
 	}
 	if token, ok := s.early[c.ID]; ok {
@@ -290,6 +303,7 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	s.forget(c.ID)
 	token, err := reply.AsInt64()
 	if err == nil && token < 0 {
+		s.left(c.Resource, c.ID)
 		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 	}
 	if err != nil {
@@ -312,9 +326,12 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.id + us, s.keep, s.forget(claim)})
+	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.as(resource) + us, s.keep, s.forget(claim)})
 	left, err := reply.AsInt64()
 	err = cmp.Or(reply.err, err, reply.short)
+	if err == nil {
+		s.left(resource, claim)
+	}
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
@@ -322,33 +339,52 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 }
 
 // Renew implements [engine.Session].
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	result, short := s.engine.sessionStep(ctx, s.id, s.opts.TTL, "renew", s.engine.wait)
-	alive, err := result.AsInt64()
-	if err == nil && alive == 0 {
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	alive, err := s.live(ctx, "renew")
+	if err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	if !alive {
 		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
 	}
-	if err = cmp.Or(err, short); err != nil {
-		return nil, failed(ctx, "renew session", err)
+	if s.engine.cluster {
+		if err := s.renewMembers(ctx); err != nil {
+			return nil, failed(ctx, "renew session", err)
+		}
 	}
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), c.ID, s.keep, "", "0")
+		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), s.arguments([4]string{c.ID, s.keep, "", "0"})...)
 	}
-	var gone []*engine.Claim
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
-		if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsNoScript() {
-			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(held[i].Resource, ""), held[i].ID, s.keep, "", "0")
+		c := held[i]
+		err, ok := rueidis.IsRedisErr(result.Error())
+		if ok && err.IsTryAgain() {
+			continue // its keys are about to move, so nobody can change anything there
 		}
-		token, err := result.AsInt64()
-		if err != nil {
-			return nil, failed(ctx, "renew claims", err)
+		if ok && err.IsNoScript() {
+			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), s.arguments([4]string{c.ID, s.keep, "", "0"})...)
+		}
+		token, e := result.AsInt64()
+		if e != nil {
+			return nil, failed(ctx, "renew claims", e)
 		}
 		if token < 0 {
-			gone = append(gone, held[i])
+			s.left(c.Resource, c.ID)
+			gone = append(gone, c)
 		}
 	}
 	return gone, nil
+}
+
+// live begins or renews the life of the session.
+func (s *session) live(ctx context.Context, what string) (alive bool, err error) {
+	if s.engine.cluster {
+		return s.home(ctx, what == "open")
+	}
+	result, short := s.engine.sessionStep(ctx, s.id, s.opts.TTL, what, s.engine.wait)
+	n, err := result.AsInt64()
+	return n == 1, cmp.Or(err, short)
 }
 
 // Close implements [engine.Session].
@@ -361,10 +397,8 @@ func (s *session) Close(ctx context.Context) error {
 			break // they go when it is their turn
 		}
 	}
-	b := s.engine.client.B()
 	var err error
-	for _, result := range s.engine.client.DoMulti(ctx, b.Del().Key(s.key).Build(),
-		b.Zrem().Key(s.engine.prefix+"sessions").Member(s.id).Build()) {
+	for _, result := range s.engine.client.DoMulti(ctx, s.farewell()...) {
 		err = cmp.Or(err, result.Error())
 	}
 	s.batch.mu.Lock() // from now on no request starts

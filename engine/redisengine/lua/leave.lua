@@ -10,7 +10,7 @@ if holds and alone then redis.call('DEL', KEYS[1]) end
 if holds and alone and string.find(head, ARGV[2], 1, true) then return 1 end
 local function evicted(record) -- tell it, unless it is its own session that asks
   if not string.find(record, ARGV[2], 1, true) then
-    redis.call('PUBLISH', '--INBOX--' .. string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)'), 'x\31' .. string.sub(ARGV[1], 1, -2))
+    redis.call('PUBLISH', '--INBOX--' .. string.match(record, '^[^\31]*\31[^\31]*\31([^\31:]*)'), 'x\31' .. string.sub(ARGV[1], 1, -2))
   end
   return 1
 end
@@ -30,7 +30,7 @@ if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the firs
     if tonumber(redis.call('ZSCORE', KEYS[4], session) or 0) > t[1] * 1000 + t[2] / 1000 then
       local text = string.format('%.0f', token)
       redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6), 'PX', ARGV[3])
-      redis.call('PUBLISH', '--INBOX--' .. session, 'g\31' .. id .. '\31' .. text)
+      redis.call('PUBLISH', '--INBOX--' .. string.match(session, '^[^:]*'), 'g\31' .. id .. '\31' .. text)
       return evicted(head)
     end
   end

@@ -159,7 +159,8 @@ end
 
 local function barging() return string.sub(kind, -1) == 'b' end
 
-local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. session, message) end
+-- send tells a session something. What follows a colon is what it is called here.
+local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. string.match(session, '^[^:]*'), message) end
 
 -- advance hands the resource to those who wait, in order, and passes over the
 -- dead. Of a barging resource the first one is told instead.

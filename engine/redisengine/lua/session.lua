@@ -1,10 +1,10 @@
 -- KEYS: 1 sessions, 2 boot mark, 3 grace, 4 the session's own key. ARGV: 1
--- session, 2 TTL in ms, 3 open, renew or check. Returns 1, or 0 when the session
+-- session, 2 TTL in ms, 3 open, renew or check, 4 the grace in ms. Returns 1, or 0 when the session
 -- to renew has ended.
 --
 -- The boot mark is the id that the server gave itself when it started. When it
 -- is missing or another, the store may have forgotten grants: nothing is given
--- out for one TTL.
+-- out for the time of the grace.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local ttl = tonumber(ARGV[2])
@@ -13,7 +13,7 @@ local run = ok and type(info) == 'string' and string.match(info, 'run_id:(%w+)')
 local was = redis.call('GET', KEYS[2])
 if not was or (run and was ~= run) then -- a user without INFO sees only a missing mark
   redis.call('SET', KEYS[2], run or 'unknown')
-  if redis.call('PTTL', KEYS[3]) < ttl then redis.call('SET', KEYS[3], run or 'unknown', 'PX', ttl) end
+  if redis.call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then redis.call('SET', KEYS[3], run or 'unknown', 'PX', ARGV[4]) end
 end
 if ARGV[3] == 'check' then return 1 end
 if ARGV[3] == 'renew' and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) <= now then

@@ -1,0 +1,263 @@
+package redisengine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// In a cluster a script sees one slot, so a session lives in the slot of each
+// name that it uses, and besides in a key of its own: its home, which says that it
+// lives at all. It is a member of a name from its first claim there, under an id
+// that it never has again, so that what a lost membership left behind stays dead.
+// Each Enter proves that a member lives, and so does Renew for those with claims:
+// after Renew, no claim that the session may have is of a member with less than a
+// whole TTL.
+
+// member is a session in the slot of one name.
+type member struct {
+	id     string
+	joined bool            // the slot knows it
+	claims map[string]bool // that it may have: from before they enter until they have left
+}
+
+// members is what a session is a member of, by name.
+type members struct {
+	mu     sync.Mutex
+	byName map[string]*member
+	last   uint64 // made so far
+}
+
+// as returns what the session is called in the slot of a name.
+func (s *session) as(name string) string {
+	if !s.engine.cluster {
+		return s.id
+	}
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	if m := s.members.byName[name]; m != nil {
+		return m.id
+	}
+	return s.id
+}
+
+// claims notes a claim that is about to enter. Asked reports whether it was noted
+// before.
+func (s *session) claims(c *engine.Claim) (m *member, joined, asked bool) {
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	if m = s.members.byName[c.Resource]; m == nil {
+		s.members.last++
+		m = &member{id: s.id + ":" + strconv.FormatUint(s.members.last, 36), claims: make(map[string]bool)}
+		s.members.byName[c.Resource] = m
+	}
+	asked = m.claims[c.ID]
+	m.claims[c.ID] = true
+	return m, m.joined, asked
+}
+
+// left notes that a claim is in the store no more.
+func (s *session) left(name, claim string) {
+	if !s.engine.cluster {
+		return
+	}
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	if m := s.members.byName[name]; m != nil {
+		delete(m.claims, claim)
+	}
+}
+
+// part ends a membership. What waits under it is to look.
+func (s *session) part(name string, m *member) {
+	s.members.mu.Lock()
+	if s.members.byName[name] == m {
+		delete(s.members.byName, name)
+	}
+	s.members.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.waiting {
+		if w.resource == name {
+			w.tell(0)
+		}
+	}
+}
+
+// stepIn runs the script of one step in a cluster.
+func (s *session) stepIn(ctx context.Context, sc *script, name string, args [4]string, as *member, joins string) reply {
+	id := ""
+	if as != nil {
+		id = as.id
+	}
+	return replied(s.engine.eval(ctx, sc, s.engine.keys(name, id), s.inCluster(args, id, joins)...))
+}
+
+// arguments are those of a script for which the session need not be a member.
+func (s *session) arguments(args [4]string) []string {
+	if !s.engine.cluster {
+		return args[:]
+	}
+	return s.inCluster(args, "", "")
+}
+
+func (s *session) inCluster(args [4]string, as, joins string) []string {
+	return append(args[:], ms(cmp.Or(s.engine.graceTTL, s.opts.TTL)), as, ms(s.opts.TTL), joins)
+}
+
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// enterIn enters a claim in a cluster. Whether the session still lives is asked
+// beside its first claim on a name.
+func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) reply {
+	for {
+		m, joined, asked := s.claims(c)
+		joins, home := "0", make(chan error, 1)
+		if joined {
+			home <- nil
+		} else {
+			joins = "1"
+			go func() { home <- s.atHome(ctx) }()
+		}
+		r := s.stepIn(ctx, s.engine.enter, c.Resource, [4]string{s.record(c, m.id), wish, s.keep, form(c)}, m, joins)
+		err := <-home
+		code, notCode := r.AsInt64()
+		switch {
+		case r.err != nil:
+			return r
+		case err == nil && notCode == nil && code == -1 && joined && !asked:
+			s.part(c.Resource, m) // the node has lost it: a new one
+			continue
+		case notCode == nil && code < 0 || r.IsString():
+			s.left(c.Resource, c.ID)
+		case err == nil && !s.joined(c.Resource, m):
+			err = errParted
+		}
+		if err != nil {
+			s.giveBack(ctx, c)
+			r.err = err
+		}
+		return r
+	}
+}
+
+var errParted = errors.New("the session ended in this slot meanwhile")
+
+// joined notes that the slot knows a member, which renewals now have to find. It
+// reports whether they will.
+func (s *session) joined(name string, m *member) bool {
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	m.joined = true
+	return s.members.byName[name] == m
+}
+
+// atHome asks whether the session lives.
+func (s *session) atHome(ctx context.Context) error {
+	n, err := s.engine.client.Do(ctx, s.engine.client.B().Exists().Key(s.key).Build()).AsInt64()
+	if err == nil && n == 0 {
+		err = fmt.Errorf("session: %w", engine.ErrGone)
+	}
+	return err
+}
+
+// home begins or renews the life of the session.
+func (s *session) home(ctx context.Context, begins bool) (alive bool, err error) {
+	b := s.engine.client.B()
+	cmd := b.Pexpire().Key(s.key).Milliseconds(s.opts.TTL.Milliseconds()).Build()
+	if begins {
+		cmd = b.Set().Key(s.key).Value("1").PxMilliseconds(s.opts.TTL.Milliseconds()).Build()
+	}
+	result, short := s.engine.acked(ctx, cmd, s.engine.wait)
+	n, err := result.AsInt64()
+	if begins {
+		n, err = 1, result.Error()
+	}
+	return n == 1, cmp.Or(err, short)
+}
+
+// renewMembers proves that the session lives wherever it may have claims, and
+// forgets where it has none. A member that is about to join is tried as well: if it
+// has joined by now, its time may be old.
+func (s *session) renewMembers(ctx context.Context) error {
+	s.members.mu.Lock()
+	all, known := make(map[string]*member), make(map[string]bool)
+	for name, m := range s.members.byName {
+		if len(m.claims) == 0 {
+			delete(s.members.byName, name)
+			continue
+		}
+		all[name] = m
+		if m.joined {
+			known[name] = true
+		}
+	}
+	s.members.mu.Unlock()
+	var names []string
+	var cmds rueidis.Commands
+	for name, m := range all {
+		keys := s.engine.keys(name, m.id)
+		names = append(names, name)
+		cmds = append(cmds, s.engine.client.B().Eval().Script(memberLua).Numkeys(2).Key(keys[3], keys[5]).
+			Arg(m.id, ms(s.opts.TTL), "0").Build())
+	}
+	for i, r := range s.engine.ackedEach(ctx, cmds) {
+		n, err := r.AsInt64()
+		if err = cmp.Or(r.err, err, r.short); err != nil {
+			return err
+		}
+		if n == 0 && known[names[i]] { // what it had is found gone
+			s.part(names[i], all[names[i]])
+		}
+	}
+	return nil
+}
+
+// farewell is what ends the session in the store, besides what it claims.
+func (s *session) farewell() rueidis.Commands {
+	b := s.engine.client.B()
+	cmds := rueidis.Commands{b.Del().Key(s.key).Build()}
+	if !s.engine.cluster {
+		return append(cmds, b.Zrem().Key(s.engine.sessions).Member(s.id).Build())
+	}
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	for name, m := range s.members.byName {
+		keys := s.engine.keys(name, m.id)
+		cmds = append(cmds, b.Del().Key(keys[5]).Build(), b.Zrem().Key(keys[3]).Member(m.id).Build())
+	}
+	return cmds
+}
+
+// servers returns those that keep names.
+func (e *Engine) servers(ctx context.Context) ([]rueidis.Client, error) {
+	if !e.cluster {
+		return []rueidis.Client{e.client}, nil
+	}
+	var masters []rueidis.Client
+	for addr, node := range e.client.Nodes() {
+		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", addr, err)
+		}
+		if is, _ := role[0].ToString(); is == "master" {
+			masters = append(masters, node)
+		}
+	}
+	return masters, nil
+}
+
+// sessionOf returns the session that is known by this id in the slot of a name.
+func sessionOf(member string) string {
+	id, _, _ := strings.Cut(member, ":")
+	return id
+}

@@ -1,0 +1,21 @@
+-- What goes before each script that gives something out, in a cluster.
+-- KEYS: as in queue.lua, and 6 the key of who enters. ARGV: 5 the grace in ms, 6 the
+-- session as this name knows it, if it enters, 7 its TTL in ms, 8 whether it is
+-- new here (1 or 0). Returns -1 when the session has ended here.
+do
+  local t = redis.call('TIME')
+  -- A node that was started may have forgotten. A save is no older than the
+  -- start, so one that is old enough spares the question.
+  local ok, saved = pcall(redis.call, 'LASTSAVE')
+  if not ok or (t[1] - saved - 1) * 1000 < tonumber(ARGV[5]) then
+    local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+    local left = ARGV[5] - (up - 1) * 1000
+    if left > 0 and redis.call('PTTL', KEYS[5]) < left then redis.call('SET', KEYS[5], '1', 'PX', left) end
+  end
+  if ARGV[6] ~= '' then
+    local member = function(KEYS, ARGV)
+--MEMBER--
+    end
+    if member({KEYS[4], KEYS[6]}, {ARGV[6], ARGV[7], ARGV[8]}) == 0 then return -1 end
+  end
+end
