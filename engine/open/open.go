@@ -7,6 +7,7 @@
 //	redis://[user:password@]host[:port][/db]
 //	rediss://[user:password@]host[:port][/db]
 //	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
+//	redis+cluster://[user:password@]host[:port][,host[:port]...]
 //	redlock://[user:password@]host[:port],host[:port],host[:port]...   or redlock:host...
 //	etcd://[user:password@]host[:port][,host[:port]...]
 //	etcds://[user:password@]host[:port][,host[:port]...]
@@ -24,6 +25,8 @@
 //   - tokens=off saves Redlock a round trip; its tokens then fence nothing.
 //   - wait is how many replicas of a Redis master have to know a grant before it
 //     is believed in, and what else changes there.
+//   - grace is how long a Redis server that was started gives nothing out, as 15s:
+//     at least the longest TTL of all its clients. Else each thinks of its own.
 //   - password-env and password-file name an environment variable or a file that
 //     has the password, read when the store is opened, instead of the URL; the
 //     end of the file's line is not a part of it.
@@ -77,6 +80,7 @@ type scheme struct {
 
 const (
 	redisForm    = "[user:password@]host[:port][/db]"
+	clusterForm  = "[user:password@]host[:port][,host[:port]...]"
 	sentinelForm = "[user:password@]host[:port][,host[:port]...]/master[/db]"
 	redlockForm  = "[user:password@]host[:port],host[:port],host[:port]..."
 	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
@@ -85,7 +89,7 @@ const (
 )
 
 var (
-	redisParams    = []string{"prefix", "wait"}
+	redisParams    = []string{"prefix", "wait", "grace"}
 	sentinelParams = append(slices.Clone(redisParams), "sentinel-user", "sentinel-password-env", "sentinel-password-file")
 )
 
@@ -99,6 +103,7 @@ var schemes = map[string]scheme{
 	"sqlite":         {"sqlite:PATH", nil, false, openSQLite},
 	"redis":          {"redis://" + redisForm, redisParams, true, openRedis},
 	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, openRedis},
+	"redis+cluster":  {"redis+cluster://" + clusterForm, slices.Concat(redisParams, optionalTLS), true, openCluster},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
 	"redlock":        {"redlock://" + redlockForm, slices.Concat([]string{"prefix", "tokens"}, optionalTLS), true, openRedlock},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},

@@ -80,6 +80,8 @@ func TestOpen_wrong_URL(t *testing.T) {
 		"redis://h?prefix=a&prefix=b": `parameter "prefix" is given twice`,
 		"redis://h?wait=one":          "wait is the number of replicas",
 		"redis://h?wait=-1":           "wait is the number of replicas",
+		"redis://h?grace=15":          "grace is a duration",
+		"redis+cluster://h/1":         "a cluster has no databases",
 		"redis://h?a;b":               "its parameters cannot be read",
 		"redis://u:s3cret@h#x":        "write %23",
 		"redis://u:s3cret@::1":        `"::1" is no host with a port`,

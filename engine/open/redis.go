@@ -35,6 +35,18 @@ func openRedis(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	return connectRedis(ctx, u, option, "standalone")
 }
 
+// openCluster asks any of some nodes of a cluster which there are.
+func openCluster(ctx context.Context, u *url.URL) (engine.Engine, error) {
+	option, err := redisOption(u, "6379")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Trim(u.Path, "/") != "" {
+		return nil, wrong("a cluster has no databases, and this names one")
+	}
+	return connectRedis(ctx, u, option, "cluster")
+}
+
 // openSentinel asks Sentinels which server is the master.
 func openSentinel(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	option, err := redisOption(u, "26379")
@@ -107,6 +119,10 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	if err != nil || replicas < 0 {
 		return nil, wrong("wait is the number of replicas that have to know a grant")
 	}
+	grace, err := time.ParseDuration(cmp.Or(u.Query().Get("grace"), "0"))
+	if err != nil || grace < 0 {
+		return nil, wrong("grace is a duration as 15s")
+	}
 	client, err := within(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
 		if option.TLSConfig != nil {
@@ -121,7 +137,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		client.Close()
 		return nil, wrong("there is %s", redisModes[is])
 	}
-	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix"), Wait: replicas})
+	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace})
 	return opened{eng, func() error { client.Close(); return nil }}, nil
 }
 

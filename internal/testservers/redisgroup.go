@@ -148,10 +148,16 @@ func RedisCluster(t testing.TB, args ...string) []*Server {
 		}
 		all = append(all, s)
 	}
-	for _, s := range all {
+	AwaitRedisCluster(t, all)
+	return all
+}
+
+// AwaitRedisCluster waits until a cluster serves (again).
+func AwaitRedisCluster(t testing.TB, nodes []*Server) {
+	t.Helper()
+	for _, s := range nodes {
 		until(t, "the cluster serves", func() error {
-			return redisSays(s.Addr, "CLUSTER INFO", "cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3")
+			return redisSays(s.Addr, "CLUSTER INFO", "cluster_state:ok", "cluster_slots_ok:16384", fmt.Sprintf("cluster_known_nodes:%d", len(nodes)))
 		})
 	}
-	return all
 }

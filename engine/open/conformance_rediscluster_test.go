@@ -1,0 +1,105 @@
+package open_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// clusterURL names some nodes. The grace is that of the rows, some of which have
+// sessions of minutes.
+func clusterURL(nodes []*testservers.Server) string {
+	return "redis+cluster://" + nodes[1].Addr + "," + nodes[2].Addr + "?grace=1s"
+}
+
+func TestRedisCluster(t *testing.T) {
+	nodes := testservers.RedisCluster(t)
+	enginetest.Run(t, &enginetest.Harness{
+		Open:        func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) },
+		TTL:         time.Second,
+		Network:     func(t *testing.T) (engine.Engine, enginetest.Network) { return troubledCluster(t, nodes) },
+		KillSession: clusterKiller(t, nodes[0].Addr),
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			nodes := testservers.RedisCluster(t)
+			return func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) },
+				func() {
+					for _, node := range nodes {
+						node.Kill()
+					}
+					for _, node := range nodes {
+						node.Restart()
+					}
+					testservers.AwaitRedisCluster(t, nodes)
+				}
+		},
+	})
+}
+
+// troubledCluster returns an engine whose client reaches each node through a proxy.
+func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, enginetest.Network) {
+	proxies := make(map[string]*testservers.Proxy)
+	all := func(do func(*testservers.Proxy)) func() {
+		return func() {
+			for _, p := range proxies {
+				do(p)
+			}
+		}
+	}
+	for _, node := range nodes {
+		proxies[node.Addr] = testservers.NewProxy(t, node.Addr)
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{nodes[0].Addr}, DisableCache: true, ConnWriteTimeout: 5 * time.Second,
+		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", proxies[addr].Addr)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	heal := all((*testservers.Proxy).Heal)
+	t.Cleanup(heal)
+	return redisengine.New(client, &redisengine.Options{Grace: time.Second}), enginetest.Network{
+		Freeze: all((*testservers.Proxy).Freeze), FreezeReplies: all((*testservers.Proxy).FreezeReplies),
+		Cut: all((*testservers.Proxy).Cut), Heal: heal,
+	}
+}
+
+// clusterKiller ends sessions wherever they live.
+func clusterKiller(t *testing.T, addr string) func(*testing.T, string) {
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	return func(t *testing.T, session string) {
+		ctx := context.Background()
+		n, err := raw.Do(ctx, raw.B().Del().Key("pawl:session:"+session).Build()).AsInt64()
+		if err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+		for _, node := range raw.Nodes() {
+			keys, err := node.Do(ctx, node.B().Keys().Pattern("pawl:{*}:s:"+session+":*").Build()).AsStrSlice()
+			for _, key := range keys {
+				sessions, id, _ := strings.Cut(key, "}:s:")
+				err = errors.Join(err, raw.Do(ctx, raw.B().Del().Key(key).Build()).Error(),
+					raw.Do(ctx, raw.B().Zrem().Key(sessions+"}:s").Member(id).Build()).Error())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// clusterUnderTest is a cluster with a client of each node besides that of all.
+type clusterUnderTest struct {
+	t      *testing.T
+	nodes  []*testservers.Server
+	single []rueidis.Client
+	ids    []string
+	client rueidis.Client
+}
+
+func newCluster(t *testing.T) *clusterUnderTest {
+	c := &clusterUnderTest{t: t, nodes: testservers.RedisCluster(t)}
+	for _, node := range c.nodes {
+		raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{node.Addr}, DisableCache: true, ForceSingleClient: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(raw.Close)
+		c.single = append(c.single, raw)
+		id, err := raw.Do(t.Context(), raw.B().ClusterMyid().Build()).ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.ids = append(c.ids, id)
+	}
+	c.client = dial(t, c.nodes[0].Addr)
+	return c
+}
+
+// node returns which node has a key, and its slot.
+func (c *clusterUnderTest) node(key string) (node int, slot int64) {
+	c.t.Helper()
+	slot, err := c.client.Do(c.t.Context(), c.client.B().ClusterKeyslot().Key(key).Build()).AsInt64()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return int((slot*3 + 2) / 16384), slot // as testservers distributes them
+}
+
+// on returns a name that a node has.
+func (c *clusterUnderTest) on(node int) string {
+	for i := 0; ; i++ {
+		name := "on " + strconv.Itoa(i)
+		if is, _ := c.node("pawl:{" + name + "}"); is == node {
+			return name
+		}
+	}
+}
+
+// session opens one with its home on a node.
+func (c *clusterUnderTest) session(e *Engine, ttl time.Duration, node int) *session {
+	c.t.Helper()
+	for {
+		opened, err := e.Open(c.t.Context(), engine.SessionOptions{TTL: ttl})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		s := opened.(*session)
+		c.t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			s.Close(ctx) //nolint:errcheck // some nodes may be away
+		})
+		if is, _ := c.node(s.key); is == node {
+			return s
+		}
+	}
+}
+
+// ask sends a command to one node.
+func (c *clusterUnderTest) ask(node int, words ...any) rueidis.RedisResult {
+	c.t.Helper()
+	text := make([]string, len(words))
+	for i, word := range words {
+		text[i] = fmt.Sprint(word)
+	}
+	raw := c.single[node]
+	result := raw.Do(c.t.Context(), raw.B().Arbitrary(text...).Build())
+	if err := result.Error(); err != nil {
+		c.t.Fatalf("%v: %v", text, err)
+	}
+	return result
+}
+
+// move moves some keys to another node.
+func (c *clusterUnderTest) move(from, to int, keys []string) {
+	c.t.Helper()
+	host, port, _ := net.SplitHostPort(c.nodes[to].Addr)
+	words := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+	for _, key := range keys {
+		words = append(words, key)
+	}
+	c.ask(from, words...)
+}
+
+func plainClaim(s *session, name, id string) *engine.Claim {
+	c := exclusive(s, id)
+	c.Resource = name
+	return c
+}
+
+// waited is what a waiter got.
+type waited struct {
+	engine.Grant
+	err error
+}
+
+// wait enters a claim that has to wait.
+func (c *clusterUnderTest) wait(s *session, claim *engine.Claim) <-chan waited {
+	c.t.Helper()
+	if g, err := s.Enter(c.t.Context(), claim, true); err != nil || g.Held() {
+		c.t.Fatal(g, err)
+	}
+	got := make(chan waited, 1)
+	go func() {
+		g, err := s.Await(c.t.Context(), claim)
+		got <- waited{g, err}
+	}()
+	return got
+}
+
+// renews expects that a session and what it holds live, or another outcome.
+func (c *clusterUnderTest) renews(when string, s *session, held []*engine.Claim, want error) {
+	c.t.Helper()
+	if gone, err := s.Renew(c.t.Context(), held); !errors.Is(err, want) || len(gone) > 0 {
+		c.t.Fatalf("%s: gone %v, %v, want %v", when, gone, err, want)
+	}
+}
+
+// TestSlotMoves: a name whose slot goes to another node keeps its holder and who
+// waits, at each step of that.
+func TestSlotMoves(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	a, b, late := c.session(eng, 20*time.Second, 1), c.session(eng, 20*time.Second, 1), c.session(eng, time.Second, 1)
+	name := c.on(0)
+	held, next, last := plainClaim(a, name, "held"), plainClaim(b, name, "next"), plainClaim(a, name, "last")
+	first, err := a.Enter(t.Context(), held, true)
+	if err != nil || !first.Held() {
+		t.Fatal(first, err)
+	}
+	second, third := c.wait(b, next), c.wait(a, last)
+	c.moveSlot(name, func(when string, want error) {
+		t.Helper()
+		c.renews(when, a, []*engine.Claim{held}, want)
+		c.renews(when, b, nil, want)
+		if want == nil {
+			return
+		}
+		if g, err := late.Enter(t.Context(), plainClaim(late, name, "late"), false); !errors.Is(err, want) {
+			t.Errorf("%s: %v, %v", when, g, err)
+		}
+	})
+	if again, err := a.Enter(t.Context(), held, true); err != nil || again != first {
+		t.Errorf("asked again: %v, %v, was %v", again, err, first)
+	}
+	if err := a.Leave(t.Context(), name, held.ID); err != nil {
+		t.Fatal(err)
+	}
+	g := <-second
+	if g.err != nil || g.Token <= first.Token {
+		t.Fatalf("the next: %v after %v", g, first)
+	}
+	if err := b.Leave(t.Context(), name, next.ID); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-third; l.err != nil || l.Token <= g.Token {
+		t.Fatalf("the last: %v after %v", l, g)
+	}
+	if err := a.Leave(t.Context(), name, last.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// moveSlot moves that of a name from node 0 to node 2, and looks at each step.
+func (c *clusterUnderTest) moveSlot(name string, look func(when string, want error)) {
+	c.t.Helper()
+	_, slot := c.node("pawl:{" + name + "}")
+	look("before", nil)
+	c.ask(2, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[0])
+	c.ask(0, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ids[2])
+	look("while nothing has moved", nil)
+	keys, err := c.ask(0, "CLUSTER", "GETKEYSINSLOT", slot, 100).AsStrSlice()
+	if err != nil || len(keys) < 4 {
+		c.t.Fatal(keys, err)
+	}
+	sessions := "pawl:{" + name + "}:s"
+	c.move(0, 2, []string{sessions})
+	look("while a part has moved", engine.ErrUnavailable)
+	c.move(0, 2, slices.DeleteFunc(keys, func(key string) bool { return key == sessions }))
+	look("when all has moved", nil)
+	for _, node := range []int{2, 0, 1} {
+		c.ask(node, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[2])
+	}
+	look("after", nil)
+}
+
+// TestNodeForgets: of a node that comes back without its data the names are not
+// given out for one TTL; what a session has elsewhere stays, and it uses the names
+// of that node again.
+func TestNodeForgets(t *testing.T) {
+	c := newCluster(t)
+	const ttl = 5 * time.Second
+	eng := New(c.client, &Options{Grace: time.Millisecond})
+	awaitGrace(t, eng)
+	a, b := c.session(eng, ttl, 0), c.session(New(c.client, nil), ttl, 0)
+	lost, stays := plainClaim(a, c.on(2), "lost"), plainClaim(a, c.on(0), "stays")
+	for _, claim := range []*engine.Claim{lost, stays} {
+		if g, err := a.Enter(t.Context(), claim, true); err != nil || !g.Held() {
+			t.Fatal(g, err)
+		}
+	}
+	killed := time.Now()
+	c.nodes[2].Kill()
+	c.nodes[2].Restart()
+	testservers.AwaitRedisCluster(t, c.nodes)
+	gone, err := a.Renew(t.Context(), []*engine.Claim{lost, stays})
+	for errors.Is(err, engine.ErrUnavailable) { // a connection that broke
+		gone, err = a.Renew(t.Context(), []*engine.Claim{lost, stays})
+	}
+	if err != nil || len(gone) != 1 || gone[0] != lost {
+		t.Fatalf("gone %v, %v", gone, err)
+	}
+	next := plainClaim(b, lost.Resource, "next")
+	if g, err := b.Enter(t.Context(), next, false); !errors.Is(err, engine.ErrBusy) {
+		t.Fatalf("a node that forgot gives out %v, %v", g, err)
+	}
+	g, err := b.Enter(t.Context(), next, true)
+	for beat := time.NewTicker(ttl / 5); err == nil && !g.Held(); <-beat.C {
+		if _, err := a.Renew(t.Context(), []*engine.Claim{stays}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = b.Renew(t.Context(), nil); err == nil {
+			short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if g, err = b.Await(short, next); errors.Is(err, context.DeadlineExceeded) {
+				err = nil
+			}
+			cancel()
+		}
+	}
+	if after := time.Since(killed); err != nil || after < ttl {
+		t.Errorf("%v after %v, %v", g, after, err)
+	}
+	if err := b.Leave(t.Context(), next.Resource, next.ID); err != nil {
+		t.Error(err)
+	}
+	again := plainClaim(a, lost.Resource, "again")
+	if g, err := a.Enter(t.Context(), again, false); err != nil || !g.Held() {
+		t.Errorf("the session there again: %v, %v", g, err)
+	}
+	if gone, err := a.Renew(t.Context(), []*engine.Claim{stays, again}); err != nil || len(gone) > 0 {
+		t.Errorf("gone %v, %v", gone, err)
+	}
+}
+
+// TestMembersLive: a renewal proves that a session lives for every claim that it may
+// have, and forgets the names where it has none.
+func TestMembersLive(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	const ttl = time.Minute
+	s, other := c.session(eng, ttl, 0), c.session(eng, ttl, 1)
+	names := []string{c.on(0), c.on(1), c.on(2)} // held, waited for, left
+	for i, name := range names {
+		if i == 1 {
+			if g, err := other.Enter(t.Context(), plainClaim(other, name, "holds"), true); err != nil || !g.Held() {
+				t.Fatal(g, err)
+			}
+		}
+		if g, err := s.Enter(t.Context(), plainClaim(s, name, "claim"), true); err != nil || g.Held() != (i != 1) {
+			t.Fatal(g, err)
+		}
+	}
+	if err := s.Leave(t.Context(), names[2], s.id+".claim"); err != nil {
+		t.Fatal(err)
+	}
+	const soon = 5 * time.Second
+	ends := func(name, member string) time.Duration {
+		ms, err := c.client.Do(t.Context(), c.client.B().Pttl().Key("pawl:{"+name+"}:s:"+member).Build()).AsInt64()
+		score, scoreErr := c.client.Do(t.Context(), c.client.B().Zscore().Key("pawl:{"+name+"}:s").Member(member).Build()).AsFloat64()
+		if err != nil || scoreErr != nil {
+			t.Fatal(err, scoreErr)
+		}
+		return min(time.Duration(ms)*time.Millisecond, time.Until(time.UnixMilli(int64(score))))
+	}
+	var members []string
+	for _, name := range names {
+		id := s.as(name)
+		members = append(members, id)
+		key, set := "pawl:{"+name+"}:s:"+id, "pawl:{"+name+"}:s"
+		for _, r := range c.client.DoMulti(t.Context(),
+			c.client.B().Pexpire().Key(key).Milliseconds(soon.Milliseconds()).Build(),
+			c.client.B().Zadd().Key(set).ScoreMember().ScoreMember(float64(time.Now().Add(soon).UnixMilli()), id).Build()) {
+			if r.Error() != nil {
+				t.Fatal(r.Error())
+			}
+		}
+	}
+	if _, err := s.Renew(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		if left := ends(name, members[i]); (left > soon) != (i < 2) {
+			t.Errorf("%q has %v left", name, left)
+		}
+	}
+	if s.as(names[2]) != s.id || s.as(names[0]) != members[0] {
+		t.Errorf("a member of %v", s.members.byName)
+	}
+	if g, err := s.Enter(t.Context(), plainClaim(s, names[2], "again"), true); err != nil || !g.Held() {
+		t.Fatal(g, err)
+	}
+	if id := s.as(names[2]); id == members[2] || ends(names[2], id) < ttl/2 {
+		t.Errorf("a member again as %q with %v", id, ends(names[2], id))
+	}
+}
