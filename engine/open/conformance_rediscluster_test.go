@@ -5,12 +5,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/enginetest"
@@ -44,6 +47,38 @@ func TestRedisCluster(t *testing.T) {
 				}
 		},
 	})
+}
+
+// TestRedisClusterACL: who uses a cluster needs no more than is written.
+func TestRedisClusterACL(t *testing.T) {
+	rules := slices.Concat(appRules(t), aclRules(t, "Clients of a cluster need also\n\n```\n", "\n"))
+	nodes := testservers.RedisCluster(t, slices.Concat(
+		[]string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "--user", "app", "on", ">s3cret"}, rules)...)
+	eng := connect(t, "redis+cluster://app:s3cret@"+nodes[0].Addr+"?grace=1s")
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 { // on all nodes
+		if err := hold(t, c, "acl/"+strconv.Itoa(i)).Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	l := hold(t, c, "acl/held")
+	for name, err := range eng.List(t.Context(), "acl/") {
+		if name != "acl/held" || err != nil {
+			t.Error(name, err)
+		}
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, node := range nodes {
+		commandsUsed(t, node.Addr)
+	}
 }
 
 // troubledCluster returns an engine whose client reaches each node through a proxy.

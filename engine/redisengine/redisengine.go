@@ -13,6 +13,14 @@
 // Names go with their last claim. What a crashed client leaves on a name that
 // nobody uses again expires within an hour or four TTLs, whichever is more.
 //
+// # Cluster
+//
+// With a client of a cluster, all keys of a name are in the slot of that name, among
+// them the sessions that use it, in "pawl:{NAME}:s" and "pawl:{NAME}:s:ID:n", and
+// "pawl:{NAME}:g" while its node is too young; there is no boot mark. Sessions then
+// end by the clock of the node that has the slot, so the clocks of nodes must agree
+// to within a tenth of the TTL.
+//
 // # Restarts
 //
 // Redis may forget: a restart without persistence, or from a snapshot, loses
