@@ -30,8 +30,8 @@ func TestOpen_every_scheme(t *testing.T) {
 		"redis://" + redis + "/2?prefix=other:":   "redis",
 		"etcd://" + etcd:                          "etcd",
 		"etcd://127.0.0.1:1," + etcd + "?prefix=": "etcd", // one of them is enough
-		"zk://" + zk:                              "zookeeper",
-		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s": "zookeeper",
+		"zk://" + zk:                              "zk",
+		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s": "zk",
 	} {
 		eng, err := Open(t.Context(), rawURL)
 		if err != nil {
