@@ -25,6 +25,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/sqliteengine"
+	"github.com/pawl-go/pawl/engine/zkengine"
 )
 
 var update = flag.Bool("update", false, "write the tables of promises")
@@ -109,6 +110,7 @@ func engines(t *testing.T) []engine.Caps {
 		sqlite.Caps(),
 		redisengine.New(nil, nil).Caps(),
 		etcdengine.New(clientv3.NewCtxClient(context.Background()), nil).Caps(),
+		zkengine.New(nil, nil).Caps(),
 	}
 }
 

@@ -121,7 +121,7 @@ func New(servers []string, opts *Options) *Engine {
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
-		Name: "zk", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryMonotonic,
+		Name: "zk", Token: engine.TokenRevision, Wake: engine.WakeWatch, Expiry: engine.ExpiryMonotonic,
 		Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
 		MinTTL: 3 * e.tick, // servers refuse less than two, and Renew takes more than half a one
 	}
