@@ -99,7 +99,7 @@ func (d *database) write(ctx context.Context, guarded bool, text string, token f
 		return err
 	}
 	report := sqlfence.Table{Dialect: sqlfence.SQLite, Name: "report"}
-	return report.UpdateIfNotOlder(ctx, d.db, sqlfence.Columns{"guarded": 1}, sqlfence.Columns{"text": text}, token)
+	return report.UpdateIfNotOlder(ctx, d.db, sqlfence.Columns{"guarded": 1}, token, sqlfence.Columns{"text": text})
 }
 
 func (d *database) read(ctx context.Context, guarded bool) (text string, err error) {

@@ -64,7 +64,7 @@ func (g *Guard) Check(ctx context.Context, resource string, token fence.Token) e
 }
 
 // Put writes value to key if the token passes for the key, in one transaction.
-func (g *Guard) Put(ctx context.Context, key, value string, token fence.Token) error {
+func (g *Guard) Put(ctx context.Context, key string, token fence.Token, value string) error {
 	return g.Do(ctx, key, token, clientv3.OpPut(key, value))
 }
 

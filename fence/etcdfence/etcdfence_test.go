@@ -72,7 +72,7 @@ func TestPutRace(t *testing.T) {
 	client, prefix := dial(t, testservers.SharedEtcd(t).Addr)
 	guard, key := etcdfence.New(client, nil), prefix+"it"
 	race(t, client, key, func(ctx context.Context, token fence.Token) error {
-		return guard.Put(ctx, key, token.String(), token)
+		return guard.Put(ctx, key, token, token.String())
 	})
 }
 
@@ -100,7 +100,7 @@ func TestDoRace(t *testing.T) {
 func TestDo(t *testing.T) {
 	client, prefix := dial(t, testservers.SharedEtcd(t).Addr)
 	guard, key := etcdfence.New(client, nil), prefix+"it"
-	if err := guard.Put(t.Context(), key, "new", 5); err != nil {
+	if err := guard.Put(t.Context(), key, 5, "new"); err != nil {
 		t.Fatal(err)
 	}
 	if err := guard.Do(t.Context(), key, 4, clientv3.OpDelete(key)); !errors.Is(err, fence.ErrStale) {
@@ -125,18 +125,18 @@ func TestRestart(t *testing.T) {
 	server := testservers.Etcd(t)
 	client, prefix := dial(t, server.Addr)
 	guard := etcdfence.New(client, nil)
-	if err := guard.Put(t.Context(), prefix, "new", 5); err != nil {
+	if err := guard.Put(t.Context(), prefix, 5, "new"); err != nil {
 		t.Fatal(err)
 	}
 	server.Kill()
 	soon, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := guard.Put(soon, prefix, "newer", 6); err == nil || errors.Is(err, fence.ErrStale) {
+	if err := guard.Put(soon, prefix, 6, "newer"); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("from a server that is down: %v", err)
 	}
 	server.Restart()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := guard.Put(t.Context(), prefix, "late", 4)
+		err := guard.Put(t.Context(), prefix, 4, "late")
 		if errors.Is(err, fence.ErrStale) {
 			return
 		}

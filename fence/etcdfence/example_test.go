@@ -31,8 +31,8 @@ func ExampleGuard_Put() {
 	defer client.Close()
 	guard := etcdfence.New(client, nil)
 
-	fmt.Println(guard.Put(ctx, "report", "of the second holder", 34))
-	err := guard.Put(ctx, "report", "of the first holder, late", 33)
+	fmt.Println(guard.Put(ctx, "report", 34, "of the second holder"))
+	err := guard.Put(ctx, "report", 33, "of the first holder, late")
 	fmt.Println(errors.Is(err, fence.ErrStale))
 	reply, err := client.Get(ctx, "report")
 	if err != nil {

@@ -71,8 +71,8 @@ func ExampleTable_UpdateIfNotOlder() {
 	account := sqlfence.Table{Dialect: sqlfence.SQLite, Name: "account"}
 	seven := sqlfence.Columns{"id": 7}
 
-	fmt.Println(account.UpdateIfNotOlder(ctx, db, seven, sqlfence.Columns{"balance": 150}, 34))
-	err := account.UpdateIfNotOlder(ctx, db, seven, sqlfence.Columns{"balance": 0}, 33)
+	fmt.Println(account.UpdateIfNotOlder(ctx, db, seven, 34, sqlfence.Columns{"balance": 150}))
+	err := account.UpdateIfNotOlder(ctx, db, seven, 33, sqlfence.Columns{"balance": 0})
 	fmt.Println(errors.Is(err, fence.ErrStale))
 	// Output:
 	// <nil>
@@ -87,8 +87,8 @@ func ExampleTable_UpdateIfVersion() {
 	account := sqlfence.Table{Dialect: sqlfence.SQLite, Name: "account"}
 	seven := sqlfence.Columns{"id": 7}
 
-	fmt.Println(account.UpdateIfVersion(ctx, db, seven, sqlfence.Columns{"balance": 150}, 1))
-	_, err := account.UpdateIfVersion(ctx, db, seven, sqlfence.Columns{"balance": 0}, 1)
+	fmt.Println(account.UpdateIfVersion(ctx, db, seven, 1, sqlfence.Columns{"balance": 150}))
+	_, err := account.UpdateIfVersion(ctx, db, seven, 1, sqlfence.Columns{"balance": 0})
 	fmt.Println(errors.Is(err, sqlfence.ErrConflict))
 	// Output:
 	// 2 <nil>

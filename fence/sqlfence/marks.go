@@ -20,7 +20,8 @@ import (
 //	return tx.Commit()
 //
 // A row stays for each resource: delete one only when no holder can be left that
-// is older.
+// is older. On MySQL the table must not have triggers, which may hide what came of
+// a check: it then fails.
 type Marks struct {
 	// Dialect of the database. It has to be given.
 	Dialect Dialect
@@ -80,11 +81,17 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 		return err
 	}
 	rows, mark, err := s.run(ctx, db)
+	passed, stale := rows == 1, rows == 0
+	if m.Dialect == MySQL {
+		passed, stale = mark == int64(token), mark > int64(token)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("check token in %s: %w", m.table(), err)
-	case m.Dialect == MySQL && mark > int64(token), m.Dialect != MySQL && rows == 0:
+	case stale:
 		return fence.Stale(resource, token)
+	case !passed:
+		return fmt.Errorf("check token in %s: a trigger or a proxy hides what came of it (%d rows, id %d)", m.table(), rows, mark)
 	}
 	return nil
 }
@@ -103,18 +110,17 @@ func (m Marks) Statement(resource string, token fence.Token) (query string, args
 
 // statement writes the mark. MySQL counts a row that is there already and stays
 // as it is as 0, 1 or 2 affected ones, by the settings of the connection; so it
-// tells the mark through LAST_INSERT_ID instead, which is 0 for a new row.
+// tells the mark through LAST_INSERT_ID, for which what is evaluated last counts.
 func (m Marks) statement(resource string, token fence.Token) (*statement, error) {
 	if err := fence.Validate(resource, token); err != nil {
 		return nil, err
 	}
 	number := int64(token)
-	s := newStatement(m.Dialect).add("INSERT INTO ").table(m.table()).
-		add(" (resource, token) VALUES (").value(resource).add(", ").value(number).add(")")
+	s := newStatement(m.Dialect).add("INSERT INTO ").table(m.table()).add(" (resource, token) VALUES (").value(resource)
 	if m.Dialect == MySQL {
-		s.add(" ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ").value(number).add("))")
+		s.add(", LAST_INSERT_ID(").value(number).add(")) ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ").value(number).add("))")
 	} else {
-		s.add(" ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE ").
+		s.add(", ").value(number).add(") ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE ").
 			table(m.table()).add(".token <= excluded.token")
 	}
 	return s, s.err

@@ -191,14 +191,14 @@ func TestStatementsInPgx(t *testing.T) {
 		if n := rows(d.marks.Statement("it", step.token)); n != step.rows {
 			t.Errorf("mark, token %d: %d rows", step.token, n)
 		}
-		if n := rows(d.own.NotOlderStatement(key, set, step.token)); n != step.rows {
+		if n := rows(d.own.NotOlderStatement(key, step.token, set)); n != step.rows {
 			t.Errorf("row, token %d: %d rows", step.token, n)
 		}
 	}
-	if n := rows(d.own.VersionStatement(key, set, 1)); n != 1 {
+	if n := rows(d.own.VersionStatement(key, 1, set)); n != 1 {
 		t.Errorf("version 1: %d rows", n)
 	}
-	if n := rows(d.own.VersionStatement(key, set, 1)); n != 0 {
+	if n := rows(d.own.VersionStatement(key, 1, set)); n != 0 {
 		t.Errorf("version 1 again: %d rows", n)
 	}
 }

@@ -27,7 +27,10 @@
 //     lags behind, the first token passes, whichever it is.
 //   - Two locks for one resource: their tokens cannot be compared.
 //
-// Equal tokens pass: it is the same holder, who may write again and again.
+// Equal tokens pass: it is the same holder, who may write again and again. An
+// error of the database that came while ctx ended or the connection broke says
+// nothing: outside of a transaction the statement may be done all the same, even
+// later.
 package sqlfence
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pawl-go/pawl/fence"
 )
@@ -50,14 +51,20 @@ func (t Table) version() string {
 // written it, in one statement. Key are the columns that name one row, as those
 // of its primary key; set may be empty. Its error matches [fence.ErrStale] when
 // the token is refused, and sql.ErrNoRows when there is no such row.
-func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key, set Columns, token fence.Token) error {
-	s, err := t.ifNotOlder(key, set, token)
+func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token fence.Token, set Columns) error {
+	s, err := t.ifNotOlder(key, token, set)
 	if err != nil {
 		return err
 	}
-	rows, seen, err := s.run(ctx, db)
-	if written := rows == 1 || rows == 0 && seen != 0; err == nil && !written {
-		err = t.refused(ctx, db, key, rows, fence.Stale(t.Name, token))
+	rows, _, err := s.run(ctx, db)
+	if err == nil && rows != 1 {
+		// MySQL may say 0 when a row had to change in nothing. Since a token never
+		// goes back, the row was found if it still has this one.
+		var seen int64
+		seen, err = t.look(ctx, db, key, rows, t.token())
+		if same := t.Dialect == MySQL && seen == int64(token); err == nil && !same {
+			err = fence.Stale(t.Name, token)
+		}
 	}
 	return t.failed(err)
 }
@@ -68,11 +75,14 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key, set Columns, to
 // version is another, and sql.ErrNoRows when there is no such row. This is
 // the optimistic lock: it needs no lock and no token, and the first to write
 // wins. An update whose reply was lost has an unknown outcome.
-func (t Table) UpdateIfVersion(ctx context.Context, db DB, key, set Columns, version int64) (int64, error) {
-	s := t.ifVersion(key, set, version)
+func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version int64, set Columns) (int64, error) {
+	s := t.ifVersion(key, version, set)
 	rows, _, err := s.run(ctx, db)
 	if err == nil && rows != 1 {
-		err = t.refused(ctx, db, key, rows, fmt.Errorf("%w: it is not at version %d", ErrConflict, version))
+		var is int64
+		if is, err = t.look(ctx, db, key, rows, t.version()); err == nil {
+			err = fmt.Errorf("%w: it is at version %d, not %d", ErrConflict, is, version)
+		}
 	}
 	if err != nil {
 		return 0, t.failed(err)
@@ -84,8 +94,8 @@ func (t Table) UpdateIfVersion(ctx context.Context, db DB, key, set Columns, ver
 // PostgreSQL or SQLite that is not database/sql, such as pgx: one affected row
 // was written, none says that the token is stale or the row is missing. On MySQL
 // the affected rows do not say it: use UpdateIfNotOlder.
-func (t Table) NotOlderStatement(key, set Columns, token fence.Token) (query string, args []any, err error) {
-	s, err := t.ifNotOlder(key, set, token)
+func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (query string, args []any, err error) {
+	s, err := t.ifNotOlder(key, token, set)
 	if err != nil {
 		return "", nil, err
 	}
@@ -95,29 +105,21 @@ func (t Table) NotOlderStatement(key, set Columns, token fence.Token) (query str
 // VersionStatement returns what UpdateIfVersion runs, for a client that is not
 // database/sql: one affected row was written, none says that the version is
 // another or the row is missing.
-func (t Table) VersionStatement(key, set Columns, version int64) (query string, args []any, err error) {
-	return t.ifVersion(key, set, version).build()
+func (t Table) VersionStatement(key Columns, version int64, set Columns) (query string, args []any, err error) {
+	return t.ifVersion(key, version, set).build()
 }
 
-// ifNotOlder: where an equal token writes what is there already, MySQL says by
-// the settings of the connection that no row or that one was affected; so there
-// LAST_INSERT_ID tells that the row was found.
-func (t Table) ifNotOlder(key, set Columns, token fence.Token) (*statement, error) {
+func (t Table) ifNotOlder(key Columns, token fence.Token, set Columns) (*statement, error) {
 	if err := token.Validate(); err != nil {
 		return nil, err
 	}
 	number := int64(token)
-	s := t.update(key, set, t.token())
-	if t.Dialect == MySQL {
-		s.add("LAST_INSERT_ID(GREATEST(").name(t.token()).add(", ").value(number).add("))")
-	} else {
-		s.value(number)
-	}
+	s := t.update(key, set, t.token()).value(number)
 	s.add(" WHERE ").columns(key, " AND ").add(" AND ").name(t.token()).add(" <= ").value(number)
 	return s, s.err
 }
 
-func (t Table) ifVersion(key, set Columns, version int64) *statement {
+func (t Table) ifVersion(key Columns, version int64, set Columns) *statement {
 	return t.update(key, set, t.version()).name(t.version()).add(" + 1 WHERE ").
 		columns(key, " AND ").add(" AND ").name(t.version()).add(" = ").value(version)
 }
@@ -125,7 +127,10 @@ func (t Table) ifVersion(key, set Columns, version int64) *statement {
 // update begins the statement, up to the new value of the guarding column.
 func (t Table) update(key, set Columns, guarding string) *statement {
 	s := newStatement(t.Dialect)
-	_, twice := set[guarding]
+	twice := false
+	for name := range set { // most databases take upper case for lower case
+		twice = twice || strings.EqualFold(name, guarding)
+	}
 	switch {
 	case s.err != nil:
 	case len(key) == 0:
@@ -140,25 +145,23 @@ func (t Table) update(key, set Columns, guarding string) *statement {
 	return s.name(guarding).add(" = ")
 }
 
-// refused finds out why not one row was written. MySQL is asked for what is
-// there now, as the UPDATE was, not for what the transaction saw at first.
-func (t Table) refused(ctx context.Context, db DB, key Columns, rows int64, why error) error {
+// look returns the guarding column of a row of which rows were affected, which
+// is not one. MySQL is asked for what is there now, as the UPDATE was, not for
+// what the transaction saw at first.
+func (t Table) look(ctx context.Context, db DB, key Columns, rows int64, guarding string) (is int64, err error) {
 	if rows > 1 {
-		return fmt.Errorf("the key named %d rows and all of them were written", rows)
+		return 0, fmt.Errorf("the key named %d rows and all of them were written", rows)
 	}
-	s := newStatement(t.Dialect).add("SELECT 1 FROM ").table(t.Name).add(" WHERE ").columns(key, " AND ")
+	s := newStatement(t.Dialect).add("SELECT ").name(guarding).add(" FROM ").table(t.Name).add(" WHERE ").columns(key, " AND ")
 	if t.Dialect == MySQL {
 		s.add(" FOR UPDATE")
 	}
 	query, args, err := s.build()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	var one int
-	if err := db.QueryRowContext(ctx, query, args...).Scan(&one); err != nil {
-		return err
-	}
-	return why
+	err = db.QueryRowContext(ctx, query, args...).Scan(&is)
+	return is, err
 }
 
 func (t Table) failed(err error) error {

@@ -28,7 +28,7 @@ func (r rows) Check(ctx context.Context, resource string, token fence.Token) err
 	if _, err := r.d.row(ctx, resource); err != nil {
 		r.d.exec(r.t, "INSERT INTO "+r.d.own.Name+" (id) VALUES (?)", id["id"])
 	}
-	return r.d.own.UpdateIfNotOlder(ctx, r.d, id, nil, token)
+	return r.d.own.UpdateIfNotOlder(ctx, r.d, id, token, nil)
 }
 
 func TestTableIsAGuard(t *testing.T) {
@@ -45,7 +45,7 @@ func TestUpdateIfNotOlderRace(t *testing.T) {
 		key := sqlfence.Columns{"id": []byte("it")}
 		err := fencetest.Race(t.Context(), fencetest.Resource{
 			Write: func(ctx context.Context, token fence.Token) error {
-				return d.own.UpdateIfNotOlder(ctx, d, key, sqlfence.Columns{"order": int64(token)}, token)
+				return d.own.UpdateIfNotOlder(ctx, d, key, token, sqlfence.Columns{"order": int64(token)})
 			},
 			Read: func(ctx context.Context) (fence.Token, error) {
 				row, err := d.row(ctx, "it")
@@ -66,10 +66,10 @@ func TestUpdateThatChangesNothing(t *testing.T) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte("it"))
 		key, set := sqlfence.Columns{"id": []byte("it")}, sqlfence.Columns{"order": 42}
 		for range 3 {
-			if err := d.own.UpdateIfNotOlder(t.Context(), d, key, set, 7); err != nil {
+			if err := d.own.UpdateIfNotOlder(t.Context(), d, key, 7, set); err != nil {
 				t.Error(err)
 			}
-			if err := d.own.UpdateIfNotOlder(t.Context(), d, key, set, 6); !errors.Is(err, fence.ErrStale) {
+			if err := d.own.UpdateIfNotOlder(t.Context(), d, key, 6, set); !errors.Is(err, fence.ErrStale) {
 				t.Error(err)
 			}
 		}
@@ -91,13 +91,57 @@ func TestUpdateThatChangesNothing(t *testing.T) {
 	})
 }
 
+// Triggers that write rows of their own change nothing about it. On the table of
+// marks they may hide what came of it, and that is an error, never a pass.
+func TestTriggers(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if d.dialect != sqlfence.MySQL {
+			return // the others do not look at generated numbers
+		}
+		log := d.own.Name + "_log"
+		d.exec(t, "CREATE TABLE "+log+" (n bigint AUTO_INCREMENT PRIMARY KEY, token bigint) AUTO_INCREMENT = 1000")
+		t.Cleanup(func() { d.exec(t, "DROP TABLE "+log) })
+		for _, when := range []string{"BEFORE", "AFTER"} {
+			d.exec(t, "CREATE TRIGGER "+log+when+" "+when+" UPDATE ON "+d.own.Name+" FOR EACH ROW INSERT INTO "+log+" (token) VALUES (NEW.fence)")
+		}
+		for _, id := range []string{"it", "other"} {
+			d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte(id))
+		}
+		d.SetMaxOpenConns(1) // what one statement leaves behind the next one finds
+		key := sqlfence.Columns{"id": []byte("it")}
+		for _, step := range []struct {
+			token fence.Token
+			want  error
+		}{{5, nil}, {4, fence.ErrStale}, {5, nil}, {2000, nil}, {2000, nil}, {1999, fence.ErrStale}, {2001, nil}} {
+			if err := d.own.UpdateIfNotOlder(t.Context(), d, key, step.token, sqlfence.Columns{"order": 1}); !errors.Is(err, step.want) {
+				t.Errorf("token %d: %v, want %v", step.token, err, step.want)
+			}
+		}
+		if _, err := d.own.UpdateIfVersion(t.Context(), d, key, 1, nil); err != nil {
+			t.Error(err)
+		}
+		for _, when := range []string{"BEFORE INSERT", "BEFORE UPDATE", "AFTER INSERT", "AFTER UPDATE"} {
+			trigger := d.quoted(strings.ReplaceAll(log+when, " ", ""))
+			d.exec(t, "CREATE TRIGGER "+trigger+" "+when+" ON "+d.quoted(d.marks.Table)+" FOR EACH ROW INSERT INTO "+log+" (token) VALUES (NEW.token)")
+		}
+		for _, token := range []fence.Token{5000, 5000, 5001} {
+			if err := d.marks.Check(t.Context(), d, "it", token); errors.Is(err, fence.ErrStale) {
+				t.Errorf("mark, token %d: %v", token, err)
+			}
+		}
+		if err := d.marks.Check(t.Context(), d, "it", 4999); err == nil {
+			t.Error("a trigger let a stale token pass")
+		}
+	})
+}
+
 func TestNoSuchRow(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		key := sqlfence.Columns{"id": []byte("nobody")}
-		if err := d.own.UpdateIfNotOlder(t.Context(), d, key, nil, 1); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, fence.ErrStale) {
+		if err := d.own.UpdateIfNotOlder(t.Context(), d, key, 1, nil); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, fence.ErrStale) {
 			t.Error(err)
 		}
-		if _, err := d.own.UpdateIfVersion(t.Context(), d, key, nil, 1); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, sqlfence.ErrConflict) {
+		if _, err := d.own.UpdateIfVersion(t.Context(), d, key, 1, nil); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, sqlfence.ErrConflict) {
 			t.Error(err)
 		}
 	})
@@ -115,7 +159,7 @@ func TestRefusedInAnOldSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.exec(t, "INSERT INTO "+d.own.Name+" (id, fence) VALUES ('it', 9)")
-			return d.own.UpdateIfNotOlder(t.Context(), tx, sqlfence.Columns{"id": []byte("it")}, nil, 8)
+			return d.own.UpdateIfNotOlder(t.Context(), tx, sqlfence.Columns{"id": []byte("it")}, 8, nil)
 		})
 		if !errors.Is(err, fence.ErrStale) {
 			t.Error(err)
@@ -138,7 +182,7 @@ func TestUpdateIfVersionRace(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					version, err := d.own.UpdateIfVersion(t.Context(), d, key, sqlfence.Columns{"order": row[0] + 1}, row[2])
+					version, err := d.own.UpdateIfVersion(t.Context(), d, key, row[2], sqlfence.Columns{"order": row[0] + 1})
 					switch {
 					case err == nil && version == row[2]+1:
 						done++
@@ -163,10 +207,10 @@ func TestUpdateIfVersionThatChangesNothing(t *testing.T) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id, "+d.quoted("order")+") VALUES (?, 42)", []byte("it"))
 		key, set := sqlfence.Columns{"id": []byte("it")}, sqlfence.Columns{"order": 42}
 		for want := int64(2); want < 5; want++ {
-			if version, err := d.own.UpdateIfVersion(t.Context(), d, key, set, want-1); err != nil || version != want {
+			if version, err := d.own.UpdateIfVersion(t.Context(), d, key, want-1, set); err != nil || version != want {
 				t.Error(version, err)
 			}
-			if _, err := d.own.UpdateIfVersion(t.Context(), d, key, set, want-1); !errors.Is(err, sqlfence.ErrConflict) {
+			if _, err := d.own.UpdateIfVersion(t.Context(), d, key, want-1, set); !errors.Is(err, sqlfence.ErrConflict) {
 				t.Error(err)
 			}
 		}
@@ -179,13 +223,13 @@ func TestValues(t *testing.T) {
 		id := "'; DROP TABLE " + d.own.Name + "; -- \x00 \\ ? $1"
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte(id))
 		key := sqlfence.Columns{"id": []byte(id)}
-		if err := d.own.UpdateIfNotOlder(t.Context(), d, key, sqlfence.Columns{"order": 5, "version": 3}, 7); err != nil {
+		if err := d.own.UpdateIfNotOlder(t.Context(), d, key, 7, sqlfence.Columns{"order": 5, "version": 3}); err != nil {
 			t.Error(err)
 		}
 		if row, err := d.row(t.Context(), id); err != nil || row != [3]int64{5, 7, 3} {
 			t.Error(row, err)
 		}
-		if _, err := d.own.UpdateIfVersion(t.Context(), d, key, sqlfence.Columns{"order": nil, "fence": 1}, 3); err != nil {
+		if _, err := d.own.UpdateIfVersion(t.Context(), d, key, 3, sqlfence.Columns{"order": nil, "fence": 1}); err != nil {
 			t.Error(err)
 		}
 		if row, err := d.row(t.Context(), id); err != nil || row != [3]int64{0, 1, 4} {
@@ -201,7 +245,7 @@ func TestKeyOfSeveralRows(t *testing.T) {
 			d.exec(t, "INSERT INTO "+d.own.Name+" (id, "+d.quoted("order")+") VALUES (?, 1)", []byte(id))
 		}
 		err := d.transact(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error {
-			return d.own.UpdateIfNotOlder(t.Context(), tx, sqlfence.Columns{"order": 1}, nil, 7)
+			return d.own.UpdateIfNotOlder(t.Context(), tx, sqlfence.Columns{"order": 1}, 7, nil)
 		})
 		if err == nil || !strings.Contains(err.Error(), "2 rows") {
 			t.Error(err)
@@ -223,20 +267,20 @@ func TestBadNames(t *testing.T) {
 					t.Errorf("table of marks %q: %v", name, err)
 				}
 				version := sqlfence.Table{Dialect: dialect, Name: "own", Version: name}
-				if _, err := version.UpdateIfVersion(t.Context(), nil, key, nil, 1); !errors.Is(err, sqlfence.ErrName) {
+				if _, err := version.UpdateIfVersion(t.Context(), nil, key, 1, nil); !errors.Is(err, sqlfence.ErrName) {
 					t.Errorf("column of the version %q: %v", name, err)
 				}
 			}
 			for what, table := range tables {
-				if err := table.UpdateIfNotOlder(t.Context(), nil, key, nil, 1); !errors.Is(err, sqlfence.ErrName) {
+				if err := table.UpdateIfNotOlder(t.Context(), nil, key, 1, nil); !errors.Is(err, sqlfence.ErrName) {
 					t.Errorf("%s %q: %v", what, name, err)
 				}
 			}
 			own := sqlfence.Table{Dialect: dialect, Name: "own"}
-			if err := own.UpdateIfNotOlder(t.Context(), nil, sqlfence.Columns{name: 1}, nil, 1); !errors.Is(err, sqlfence.ErrName) {
+			if err := own.UpdateIfNotOlder(t.Context(), nil, sqlfence.Columns{name: 1}, 1, nil); !errors.Is(err, sqlfence.ErrName) {
 				t.Errorf("column of the key %q: %v", name, err)
 			}
-			if _, _, err := own.VersionStatement(key, sqlfence.Columns{name: 1}, 1); !errors.Is(err, sqlfence.ErrName) {
+			if _, _, err := own.VersionStatement(key, 1, sqlfence.Columns{name: 1}); !errors.Is(err, sqlfence.ErrName) {
 				t.Errorf("column %q: %v", name, err)
 			}
 		}
@@ -247,10 +291,11 @@ func TestBadUpdates(t *testing.T) {
 	own := sqlfence.Table{Dialect: sqlfence.SQLite, Name: "own"}
 	key := sqlfence.Columns{"id": 1}
 	for name, err := range map[string]error{
-		"no key":      own.UpdateIfNotOlder(t.Context(), nil, nil, nil, 1),
-		"no dialect":  sqlfence.Table{Name: "own"}.UpdateIfNotOlder(t.Context(), nil, key, nil, 1),
-		"no token":    own.UpdateIfNotOlder(t.Context(), nil, key, nil, 0),
-		"token twice": own.UpdateIfNotOlder(t.Context(), nil, key, sqlfence.Columns{"fence": 1}, 1),
+		"no key":      own.UpdateIfNotOlder(t.Context(), nil, nil, 1, nil),
+		"no dialect":  sqlfence.Table{Name: "own"}.UpdateIfNotOlder(t.Context(), nil, key, 1, nil),
+		"no token":    own.UpdateIfNotOlder(t.Context(), nil, key, 0, nil),
+		"token twice": own.UpdateIfNotOlder(t.Context(), nil, key, 1, sqlfence.Columns{"fence": 1}),
+		"upper case":  own.UpdateIfNotOlder(t.Context(), nil, key, 1, sqlfence.Columns{"Fence": 1}),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -267,7 +312,7 @@ func TestStatements(t *testing.T) {
 			`UPDATE "bank"."account" SET "balance" = $1, "name" = $2, "version" = "version" + 1 WHERE "id" = $3 AND "tenant" = $4 AND "version" = $5`,
 		},
 		sqlfence.MySQL: {
-			"UPDATE `bank`.`account` SET `balance` = ?, `name` = ?, `fence` = LAST_INSERT_ID(GREATEST(`fence`, ?)) WHERE `id` = ? AND `tenant` = ? AND `fence` <= ?",
+			"UPDATE `bank`.`account` SET `balance` = ?, `name` = ?, `fence` = ? WHERE `id` = ? AND `tenant` = ? AND `fence` <= ?",
 			"UPDATE `bank`.`account` SET `balance` = ?, `name` = ?, `version` = `version` + 1 WHERE `id` = ? AND `tenant` = ? AND `version` = ?",
 		},
 		sqlfence.SQLite: {
@@ -276,10 +321,10 @@ func TestStatements(t *testing.T) {
 		},
 	} {
 		account := sqlfence.Table{Dialect: dialect, Name: "bank.account"}
-		if query, args, err := account.NotOlderStatement(key, set, 9); err != nil || query != want[0] || len(args) != 6 {
+		if query, args, err := account.NotOlderStatement(key, 9, set); err != nil || query != want[0] || len(args) != 6 {
 			t.Error(query, args, err)
 		}
-		if query, args, err := account.VersionStatement(key, set, 9); err != nil || query != want[1] || len(args) != 5 {
+		if query, args, err := account.VersionStatement(key, 9, set); err != nil || query != want[1] || len(args) != 5 {
 			t.Error(query, args, err)
 		}
 	}
