@@ -25,14 +25,15 @@ type link struct {
 	events <-chan zk.Event
 	asked  time.Duration // the time-out that was asked for
 
-	life    context.Context // ends when the link is closed
-	end     context.CancelFunc
-	over    chan struct{}
-	isOver  sync.Once
-	calls   sync.WaitGroup
-	closing atomic.Bool
-	timeout atomic.Int64 // the time-out that the server gave
-	failed  chan error   // why none of the servers was reached, once
+	life        context.Context // ends when the link is closed
+	end         context.CancelFunc
+	over        chan struct{}
+	isOver      sync.Once
+	calls       sync.WaitGroup
+	closing     atomic.Bool
+	timeout     atomic.Int64 // the time-out that the server gave
+	connections atomic.Int64 // how many there were
+	failed      chan error   // why none of the servers was reached, once
 
 	mu      sync.Mutex
 	wire    *wire // the last connection
@@ -64,6 +65,7 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, event func(zk.
 			}
 			switch {
 			case ev.State == zk.StateHasSession:
+				l.connections.Add(1)
 				select {
 				case up <- struct{}{}:
 				default:

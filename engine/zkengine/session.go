@@ -45,6 +45,8 @@ type place struct {
 	waits   bool
 	blocker blocker
 	all     bool // it holds, and nothing is beside or ahead of it
+
+	connection int64 // over which its node was found or created
 }
 
 // Open implements [engine.Engine]. ZooKeeper may round the TTL up.
@@ -127,7 +129,7 @@ func (s *session) drop(claim string) {
 func (s *session) at(p *place, path string, czxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.path, p.czxid = path, czxid
+	p.path, p.czxid, p.connection = path, czxid, s.link.connections.Load()
 }
 
 // waitFor writes down that a claim waits, and for what; or that it is gone.
@@ -279,7 +281,9 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place) (none en
 		s.link.forget(own)
 	case ev := <-ahead:
 		s.link.forget(ahead)
-		if ev.Type == zk.EventNodeDataChanged && b.direct && len(own) == 0 {
+		// When watches are set again the order of their events is lost.
+		sameConnection := p.connection == s.link.connections.Load()
+		if ev.Type == zk.EventNodeDataChanged && b.direct && sameConnection && len(own) == 0 {
 			return s.grant(c, p, p.czxid, true), nil
 		}
 	case <-inG:
