@@ -103,13 +103,14 @@ func (l *Lease) ValidUntil() time.Time {
 // Context returns a context that ends when the lock is lost, before the store
 // can give it to another, with a cause that matches [ErrLost]; and when it is
 // released. It has the values of the context given to Lock, but neither its
-// deadline nor its cancellation, and the owner, so that locking with it is
-// re-entry.
+// deadline nor its cancellation; the owner, so that locking with it is re-entry;
+// and the token, for the guards under package fence.
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(WithOwner(context.WithoutCancel(l.values), l.claim.Owner))
+		l.ctx, l.cancel = context.WithCancelCause(
+			fence.WithToken(WithOwner(context.WithoutCancel(l.values), l.claim.Owner), l.token))
 		if l.ended != nil {
 			l.cancel(l.ended)
 		}
@@ -119,7 +120,7 @@ func (l *Lease) Context() context.Context {
 
 // within returns ctx, ended also when the lease is lost.
 func (l *Lease) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(fence.WithToken(ctx, l.token))
 	lease := l.Context()
 	stop := context.AfterFunc(lease, func() { cancel(context.Cause(lease)) })
 	return ctx, func() { stop(); cancel(nil) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 func TestUnlock(t *testing.T) {
@@ -255,5 +256,23 @@ func TestDoLost(t *testing.T) {
 			t.Errorf("Do returned %v after the loss", took)
 		}
 		mustUnlock(t, next.lease)
+	})
+}
+
+// TestTokenInContext: the context of a hold carries its token, for the guards.
+func TestTokenInContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		if token, ok := fence.FromContext(lease.Context()); !ok || token != lease.Token() {
+			t.Errorf("token %v, %v, want %v", token, ok, lease.Token())
+		}
+		mustUnlock(t, lease)
+		noErr(t, c.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			if token, ok := fence.FromContext(ctx); !ok || token <= lease.Token() {
+				t.Errorf("token %v, %v, after %v", token, ok, lease.Token())
+			}
+			return nil
+		}))
 	})
 }

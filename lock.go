@@ -106,7 +106,8 @@ func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(c
 
 // Do holds the lock while fn runs. The context given to fn ends when ctx does
 // or the lock is lost, with cause [ErrLost]; locking the same name with it is
-// re-entry. Do waits for fn, also after a loss, then releases, and returns the
+// re-entry, and it carries the token of the innermost lock, see
+// [fence.FromContext]. Do waits for fn, also after a loss, then releases, and returns the
 // errors of fn and of the release joined. A panic of fn releases too.
 func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
 	if ownerOf(ctx) == "" {

@@ -74,9 +74,8 @@ func Stale(resource string, token Token) error {
 type tokenKey struct{}
 
 // WithToken returns a context that carries a token, for code that writes to a
-// protected resource further down, such as the transport of package httpfence:
-//
-//	ctx := fence.WithToken(lease.Context(), lease.Token())
+// protected resource further down, such as the transport of package httpfence.
+// The context of a lease carries its token already.
 func WithToken(ctx context.Context, token Token) context.Context {
 	return context.WithValue(ctx, tokenKey{}, token)
 }
