@@ -35,6 +35,7 @@ const silence = 5 * time.Second
 
 func newListener(config *pgx.ConnConfig, channel string) *listener {
 	l := &listener{config: config, channel: channel}
+	config.OnNotification = nil // it may be that of a connection of the user's
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -80,28 +81,39 @@ func (l *listener) hangUp(conn *pgx.Conn) {
 // run reads messages, and connects again when the connection is lost. What was
 // sent meanwhile is lost too, so then it asks for all who wait.
 func (l *listener) run(conn *pgx.Conn) {
-	for {
+	for conn != nil {
 		l.connected.Store(true)
 		l.read(conn)
 		l.connected.Store(false)
 		l.hangUp(conn)
-		for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-			if l.life.Err() != nil {
-				return
-			}
-			ctx, cancel := context.WithTimeout(l.life, silence)
-			next, err := l.connect(ctx)
-			cancel()
-			if conn = next; err == nil {
-				break
-			}
-			select {
-			case <-time.After(pause):
-			case <-l.life.Done():
-			}
-		}
-		l.engine.Ask()
+		conn = l.again()
 	}
+}
+
+// again returns nil when it is not wanted any more.
+func (l *listener) again() (conn *pgx.Conn) {
+	for pause := 10 * time.Millisecond; l.life.Err() == nil; pause = min(2*pause, time.Second) {
+		ctx, cancel := context.WithTimeout(l.life, silence)
+		var err error
+		if conn == nil {
+			conn, err = l.connect(ctx)
+		}
+		if err == nil {
+			err = l.engine.Ask(ctx) // that may need another connection of the pool
+		}
+		cancel()
+		if err == nil {
+			return conn
+		}
+		select {
+		case <-time.After(pause):
+		case <-l.life.Done():
+		}
+	}
+	if conn != nil {
+		l.hangUp(conn)
+	}
+	return nil
 }
 
 // read returns when the connection is lost or not wanted any more.
@@ -111,9 +123,11 @@ func (l *listener) read(conn *pgx.Conn) {
 		n, err := conn.WaitForNotification(ctx)
 		quiet := ctx.Err() != nil
 		cancel()
+		if n != nil {
+			l.engine.Receive(message(n.Payload))
+		}
 		switch {
 		case err == nil:
-			l.engine.Receive(message(n.Payload))
 		case !quiet || conn.IsClosed():
 			return
 		default:

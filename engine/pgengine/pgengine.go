@@ -4,6 +4,21 @@
 // lives by its heartbeat. It carries all of pawl, needs a few connections
 // however many locks are held or waited for, and works behind a pooler.
 //
+// A step is one call of a function, in which names are kept apart by advisory
+// locks of the server; whoever leaves hands on in it, and notifies the next one's
+// client of the grant. Clients listen on one connection each, besides those of
+// the pool.
+//
+// The functions run with the rights of who created them, so that a user of locks
+// can forge none. It needs, once somebody has run pawl store init or used [New]:
+//
+//	GRANT USAGE ON SCHEMA pawl TO app;
+//	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO app;
+//	GRANT SELECT ON ALL TABLES IN SCHEMA pawl TO app;
+//
+// Tokens and versions come from a sequence, which is as durable as the server is.
+// With replicas that lag, one that is promoted may not know the last grants.
+//
 // In row mode ([NewRow]) a lock is a row that an open transaction has locked,
 // with SELECT ... FOR UPDATE, on a connection of its own: it is free at the moment
 // when that connection ends. It carries exclusive locks, in no order.

@@ -38,7 +38,9 @@ func (s *routines) ask() {
 			return
 		}
 		if s.Told == nil || !s.Told() {
-			s.askOnce()
+			ctx, cancel := context.WithTimeout(s.life, 100*askEvery)
+			s.askOnce(ctx) //nolint:errcheck // the next time is soon
+			cancel()
 		}
 	}
 }
@@ -50,7 +52,7 @@ type answer struct {
 }
 
 // Ask asks once for all who wait: messages may have been lost.
-func (e *Engine) Ask() { e.store.(*routines).askOnce() }
+func (e *Engine) Ask(ctx context.Context) error { return e.store.(*routines).askOnce(ctx) }
 
 // left is called when a claim has left: the next one may be in this process.
 func (s *routines) left(resource string) {
@@ -70,15 +72,13 @@ func (s *routines) left(resource string) {
 }
 
 // askOnce asks for those that waited before. Whoever is no longer there looks,
-// and finds out. A failure is left to the next time.
-func (s *routines) askOnce() {
+// and finds out.
+func (s *routines) askOnce(ctx context.Context) error {
 	waiters := make(map[string]*waiter)
 	s.engine.sessions.Range(func(_, known any) bool {
 		maps.Copy(waiters, known.(*session).waiting(true))
 		return true
 	})
-	ctx, cancel := context.WithTimeout(s.life, 100*askEvery)
-	defer cancel()
 	answers := make(map[string]answer)
 	err := s.query(ctx, "ask", "waited", func(scan func(...any) error) error {
 		var claim string
@@ -89,11 +89,12 @@ func (s *routines) askOnce() {
 		return err
 	}, s.Client)
 	if err != nil {
-		return
+		return err
 	}
 	for claim, w := range waiters {
 		if is, known := answers[claim]; !known || is.look || is.token != 0 {
 			w.tell(is.token)
 		}
 	}
+	return nil
 }

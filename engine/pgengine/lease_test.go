@@ -1,0 +1,326 @@
+package pgengine_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+// pool connects as a user, by the name of an application.
+func pool(t *testing.T, addr, user, application string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.User = user
+	config.ConnConfig.RuntimeParams["application_name"] = application
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func exec(t *testing.T, p *pgxpool.Pool, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := p.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) *pgengine.Engine {
+	t.Helper()
+	e, err := pgengine.New(t.Context(), p, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+const ttl = 10 * time.Second
+
+func client(t *testing.T, e engine.Engine) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), e, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) })
+	return c
+}
+
+func lock(t *testing.T, c *pawl.Client, name string) *pawl.Lease {
+	t.Helper()
+	l, err := c.Mutex(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// waits lets a client wait for a name, and returns when it does.
+func waits(t *testing.T, c *pawl.Client, e engine.Engine, name string) <-chan *pawl.Lease {
+	t.Helper()
+	got := make(chan *pawl.Lease, 1)
+	go func() {
+		l, err := c.Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	until(t, "it waits", func() bool {
+		r, err := e.Show(t.Context(), name)
+		return err == nil && len(r.Claims) == 2
+	})
+	return got
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// handsOver unlocks, and the next one has it long before a TTL is over.
+func handsOver(t *testing.T, held *pawl.Lease, got <-chan *pawl.Lease) {
+	t.Helper()
+	if err := held.Err(); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := <-got
+	if took := time.Since(start); took > ttl/4 {
+		t.Errorf("handed over after %v", took)
+	}
+	if next.Token() <= held.Token() {
+		t.Errorf("token %v after %v", next.Token(), held.Token())
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func count(t *testing.T, p *pgxpool.Pool, query string) (n int) {
+	t.Helper()
+	if err := p.QueryRow(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+const (
+	ours       = `FROM pg_stat_activity WHERE application_name = 'victim'`
+	listening  = `SELECT count(*) ` + ours + ` AND query LIKE 'LISTEN%'`
+	terminated = `SELECT count(pg_terminate_backend(pid)) ` + ours
+)
+
+// TestBackendsTerminated: all connections end, also those that are listened on,
+// while one holds and another waits. Nobody loses anything, and messages arrive
+// again.
+func TestBackendsTerminated(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	admin := pool(t, addr, "postgres", "admin")
+	opts := &pgengine.Options{Schema: "terminated"}
+	a, b := newEngine(t, pool(t, addr, "postgres", "victim"), opts), newEngine(t, pool(t, addr, "postgres", "victim"), opts)
+	holder, waiter := client(t, a), client(t, b)
+	for range 2 {
+		held := lock(t, holder, "terminated")
+		got := waits(t, waiter, b, "terminated")
+		until(t, "both listen", func() bool { return count(t, admin, listening) == 2 })
+		if n := count(t, admin, terminated); n < 4 {
+			t.Fatalf("%d backends were there", n)
+		}
+		until(t, "both listen again", func() bool { return count(t, admin, listening) == 2 })
+		until(t, "the pools have met their dead connections", func() bool {
+			_, err := a.Show(t.Context(), "terminated")
+			_, other := b.Show(t.Context(), "terminated")
+			return err == nil && other == nil
+		})
+		handsOver(t, held, got)
+	}
+}
+
+// TestTerminatedInTheMidst: the message goes nowhere, for who should get it is
+// not connected when it is sent.
+func TestTerminatedInTheMidst(t *testing.T) {
+	server := testservers.SharedPostgres(t)
+	proxy := testservers.NewProxy(t, server.Addr)
+	opts := &pgengine.Options{Schema: "midst"}
+	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, proxy.Addr, "postgres", "waiter"), opts)
+	held := lock(t, client(t, a), "midst")
+	got := waits(t, client(t, b), a, "midst")
+	proxy.Cut()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	proxy.Heal()
+	if err := (<-got).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > ttl/4 {
+		t.Errorf("found out after %v", took)
+	}
+}
+
+// TestRestart: the server is restarted while one holds and another waits. What
+// is in logged tables stays even if it crashed, what is in unlogged ones if it
+// did not. The forgetting of the latter is a row of the conformance table.
+func TestRestart(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		opts    pgengine.Options
+		restart func(*testservers.Server)
+	}{
+		{"crash, logged", pgengine.Options{}, func(s *testservers.Server) { s.Kill(); s.Restart() }},
+		{"stop, logged", pgengine.Options{}, func(s *testservers.Server) { s.Stop(); s.Restart() }},
+		{"stop, unlogged", pgengine.Options{Unlogged: true}, func(s *testservers.Server) { s.Stop(); s.Restart() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := testservers.Postgres(t)
+			a, b := newEngine(t, pool(t, server.Addr, "postgres", "a"), &c.opts), newEngine(t, pool(t, server.Addr, "postgres", "b"), &c.opts)
+			held := lock(t, client(t, a), "restart")
+			got := waits(t, client(t, b), a, "restart")
+			c.restart(server)
+			handsOver(t, held, got)
+		})
+	}
+}
+
+// rights is what the package documentation says that a user of locks needs.
+const rights = `
+GRANT USAGE ON SCHEMA pawl TO app;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO app;
+GRANT SELECT ON ALL TABLES IN SCHEMA pawl TO app;`
+
+func TestLeastPrivilege(t *testing.T) {
+	doc, err := os.ReadFile("pgengine.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(strings.TrimSpace(rights)) {
+		if !strings.Contains(string(doc), strings.TrimSpace(line)) {
+			t.Errorf("the package documentation does not say %s", line)
+		}
+	}
+	addr := testservers.Postgres(t).Addr
+	admin := pool(t, addr, "postgres", "admin")
+	exec(t, admin, "CREATE ROLE app LOGIN", "REVOKE CREATE ON DATABASE postgres FROM app")
+	app := pool(t, addr, "app", "app")
+	if _, err := pgengine.New(t.Context(), app, nil); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "pawl store init") {
+		t.Errorf("without tables and the right to create them: %v", err)
+	}
+	newEngine(t, admin, nil)
+	exec(t, admin, rights)
+	e := newEngine(t, app, nil)
+	c := client(t, e)
+	held := lock(t, c, "least")
+	handsOver(t, held, waits(t, client(t, newEngine(t, app, nil)), e, "least"))
+	if v, err := e.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
+		t.Errorf("put: %v", err)
+	}
+	if v, err := e.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
+		t.Errorf("get: %+v, %v", v, err)
+	}
+	for name, err := range e.List(t.Context(), "") {
+		t.Errorf("%q, %v", name, err)
+	}
+	for _, forged := range []string{"UPDATE pawl.claims SET token = 1", "DELETE FROM pawl.sessions", "SELECT nextval('pawl.tokens')",
+		"INSERT INTO pawl.values VALUES ('x', 1, '')", "CREATE TABLE pawl.x (x INT)"} {
+		if _, err := app.Exec(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "42501") {
+			t.Errorf("%s: %v", forged, err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	admin := pool(t, addr, "postgres", "admin")
+	newEngine(t, admin, &pgengine.Options{Schema: "refusals"})
+	refused := func(what string, p *pgxpool.Pool, opts *pgengine.Options) {
+		t.Helper()
+		if e, err := pgengine.New(t.Context(), p, opts); !errors.Is(err, engine.ErrUnsupported) {
+			t.Errorf("%s: %v", what, err)
+			if err == nil {
+				e.Close()
+			}
+		}
+	}
+	refused("unlogged where tables are logged", admin, &pgengine.Options{Schema: "refusals", Unlogged: true})
+	exec(t, admin, "CREATE ROLE strict LOGIN SUPERUSER", "ALTER ROLE strict SET default_transaction_isolation = 'repeatable read'")
+	refused("another isolation", pool(t, addr, "strict", "strict"), &pgengine.Options{Schema: "refusals"})
+	exec(t, admin, "UPDATE refusals.meta SET version = 99")
+	refused("a later version", admin, &pgengine.Options{Schema: "refusals"})
+	db, err := sql.Open("mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := pgengine.NewDB(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("a database of another driver: %v", err)
+	}
+}
+
+// TestOldVersion: tables of an older version are brought up to ours.
+func TestOldVersion(t *testing.T) {
+	admin := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "admin")
+	opts := &pgengine.Options{Schema: "old version"}
+	newEngine(t, admin, opts)
+	exec(t, admin, `UPDATE "old version".meta SET version = 0`)
+	newEngine(t, admin, opts)
+	if n := count(t, admin, `SELECT version FROM "old version".meta`); n == 0 {
+		t.Error("it stays old")
+	}
+}
+
+// TestSQLDatabase: what is handed over by message between a pool and a database
+// of database/sql.
+func TestSQLDatabase(t *testing.T) {
+	addr := testservers.SharedPostgres(t).Addr
+	opts := &pgengine.Options{Schema: "a \"quoted\" 'schema'"}
+	a := newEngine(t, pool(t, addr, "postgres", "a"), opts)
+	db, err := sql.Open("pgx", testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	b, err := pgengine.NewDB(t.Context(), db, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	held := lock(t, client(t, a), "database")
+	handsOver(t, held, waits(t, client(t, b), b, "database"))
+}
