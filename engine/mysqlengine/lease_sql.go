@@ -17,8 +17,11 @@ type language struct {
 	params map[string][]string // of the procedures so far
 }
 
-func (l language) P() string                           { return l.prefix }
-func (l language) Text() string                        { return "VARBINARY(512)" }
+func (l language) P() string { return l.prefix }
+
+// Text is longer than any column: in a session that cuts what is too long, a
+// parameter is still too long for its column, and the procedure cuts nothing.
+func (l language) Text() string                        { return "VARBINARY(2048)" }
 func (l language) Blob() string                        { return "MEDIUMBLOB" }
 func (l language) Key(n int) string                    { return fmt.Sprintf("VARBINARY(%d)", n) }
 func (l language) Table() string                       { return "CREATE TABLE IF NOT EXISTS" }

@@ -6,6 +6,22 @@
 // its heartbeat. It carries all of pawl, and needs a few connections however
 // many locks are held or waited for.
 //
+// A step is one call of a procedure, in a transaction that locks one of 1,024
+// rows, by the hash of the name. Who waits is not told, for these servers have
+// no messages: each process asks every 50 ms for all its waiters at once. The
+// next one in the same process has it at once.
+//
+// The procedures run with the rights of who created them, so that a user of
+// locks can forge none. It needs, once somebody has run pawl store init or used
+// [New]:
+//
+//	GRANT EXECUTE, SELECT ON pawl.* TO app
+//
+// where pawl is the database. A row of each lock remembers the last token, which
+// is as durable as the server is: with innodb_flush_log_at_trx_commit at 1 as by
+// default, always. Replication has to be by row or mixed. With replicas that
+// lag, one that is promoted may not know the last grants.
+//
 // In row mode ([NewRow]) a lock is a row that an open transaction has locked,
 // with SELECT ... FOR UPDATE, on a connection of its own: it is free at the moment
 // when that connection ends. It carries exclusive locks, in no order.

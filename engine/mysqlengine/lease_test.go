@@ -1,0 +1,301 @@
+package mysqlengine_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+// database connects as a user.
+func database(t *testing.T, addr, user string, params map[string]string) *sql.DB {
+	t.Helper()
+	config := testservers.MariaDBConfig(addr)
+	config.User, config.Params = user, params
+	if charset := params["charset"]; charset != "" {
+		config.Params = nil
+		if err := config.Apply(mysql.Charset(charset, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func exec(t *testing.T, db *sql.DB, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := db.Exec(s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func newEngine(t *testing.T, db *sql.DB, opts *mysqlengine.Options) *mysqlengine.Engine {
+	t.Helper()
+	e, err := mysqlengine.New(t.Context(), db, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+const ttl = 10 * time.Second
+
+func client(t *testing.T, e engine.Engine) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), e, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) })
+	return c
+}
+
+func lock(t *testing.T, c *pawl.Client, name string) *pawl.Lease {
+	t.Helper()
+	l, err := c.Mutex(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// waits lets a client wait for a name, and returns when it does.
+func waits(t *testing.T, c *pawl.Client, e engine.Engine, name string) <-chan *pawl.Lease {
+	t.Helper()
+	got := make(chan *pawl.Lease, 1)
+	go func() {
+		l, err := c.Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	until(t, "it waits", func() bool {
+		r, err := e.Show(t.Context(), name)
+		return err == nil && len(r.Claims) == 2
+	})
+	return got
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// handsOver unlocks, and the next one has it long before a TTL is over.
+func handsOver(t *testing.T, held *pawl.Lease, got <-chan *pawl.Lease) {
+	t.Helper()
+	if err := held.Err(); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := <-got
+	if took := time.Since(start); took > ttl/4 {
+		t.Errorf("handed over after %v", took)
+	}
+	if next.Token() <= held.Token() {
+		t.Errorf("token %v after %v", next.Token(), held.Token())
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConnectionsKilled: all connections end while one holds and another waits.
+func TestConnectionsKilled(t *testing.T) {
+	addr := testservers.MariaDB(t).Addr
+	admin := database(t, addr, "root", nil)
+	exec(t, admin, "CREATE USER victim", "GRANT ALL ON pawl.* TO victim")
+	db := database(t, addr, "victim", nil)
+	e := newEngine(t, db, nil)
+	holder, waiter := client(t, e), client(t, newEngine(t, database(t, addr, "victim", nil), nil))
+	for range 2 {
+		held := lock(t, holder, "killed")
+		got := waits(t, waiter, e, "killed")
+		killAll(t, admin, "victim")
+		until(t, "the pool has met its dead connections", func() bool {
+			_, err := e.Show(t.Context(), "killed")
+			return err == nil
+		})
+		handsOver(t, held, got)
+	}
+}
+
+// killAll ends every connection of a user; one that ended by itself is none.
+func killAll(t *testing.T, admin *sql.DB, user string) {
+	t.Helper()
+	rows, err := admin.Query("SELECT id FROM information_schema.processlist WHERE user = ?", user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := admin.Exec("KILL ?", id); err == nil {
+			n++
+		}
+	}
+	if err := rows.Err(); err != nil || n < 2 {
+		t.Fatalf("%d connections were killed, %v", n, err)
+	}
+}
+
+// TestRestart: the server is restarted while one holds and another waits.
+func TestRestart(t *testing.T) {
+	for name, restart := range map[string]func(*testservers.Server){
+		"crash": func(s *testservers.Server) { s.Kill(); s.Restart() },
+		"stop":  func(s *testservers.Server) { s.Stop(); s.Restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testservers.MariaDB(t)
+			a, b := newEngine(t, database(t, server.Addr, "root", nil), nil), newEngine(t, database(t, server.Addr, "root", nil), nil)
+			held := lock(t, client(t, a), "restart")
+			got := waits(t, client(t, b), a, "restart")
+			restart(server)
+			until(t, "it answers", func() bool {
+				_, err := a.Show(t.Context(), "restart")
+				return err == nil
+			})
+			handsOver(t, held, got)
+		})
+	}
+}
+
+func TestLeastPrivilege(t *testing.T) {
+	doc, err := os.ReadFile("mysqlengine.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := testservers.MariaDB(t).Addr
+	admin := database(t, addr, "root", nil)
+	exec(t, admin, "CREATE USER app")
+	for _, right := range []string{"GRANT EXECUTE, SELECT ON pawl.* TO app"} {
+		if !strings.Contains(string(doc), right) {
+			t.Errorf("the package documentation does not say %s", right)
+		}
+		exec(t, admin, right)
+	}
+	app := database(t, addr, "app", nil)
+	if _, err := mysqlengine.New(t.Context(), app, nil); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "pawl store init") {
+		t.Errorf("without tables and the right to create them: %v", err)
+	}
+	newEngine(t, admin, nil)
+	e := newEngine(t, app, nil)
+	held := lock(t, client(t, e), "least")
+	handsOver(t, held, waits(t, client(t, newEngine(t, app, nil)), e, "least"))
+	if v, err := e.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
+		t.Errorf("put: %v", err)
+	}
+	if v, err := e.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
+		t.Errorf("get: %+v, %v", v, err)
+	}
+	for name, err := range e.List(t.Context(), "") {
+		t.Errorf("%q, %v", name, err)
+	}
+	for _, forged := range []string{"UPDATE pawl_claims SET token = 1", "DELETE FROM pawl_sessions", "UPDATE pawl_slots SET last = 0",
+		"INSERT INTO pawl_values VALUES ('x', 1, '')", "CREATE TABLE x (x INT)"} {
+		if _, err := app.Exec(forged); err == nil || !strings.Contains(err.Error(), "denied") {
+			t.Errorf("%s: %v", forged, err)
+		}
+	}
+}
+
+// TestSettings: what a connection is set to changes nothing.
+func TestSettings(t *testing.T) {
+	addr := testservers.MariaDB(t).Addr
+	for name, params := range map[string]map[string]string{
+		"lax":          {"sql_mode": "''"},
+		"serializable": {"tx_isolation": "'SERIALIZABLE'"},
+		"other zone":   {"time_zone": "'+05:00'"},
+		"latin1":       {"charset": "latin1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, database(t, addr, "root", params), nil)
+			held := lock(t, client(t, e), "名")
+			handsOver(t, held, waits(t, client(t, e), e, "名"))
+			s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close(t.Context())
+			long := &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: 1}, Resource: strings.Repeat("x", 513), ID: "i", Owner: "i", Weight: 1}
+			if g, err := s.Enter(t.Context(), long, true); err == nil {
+				t.Errorf("a name that is too long is cut: %v", g)
+			}
+		})
+	}
+}
+
+// TestClock: the time is that after the wait for the lock, so that a session
+// that ended meanwhile gets nothing.
+func TestClock(t *testing.T) {
+	db := database(t, testservers.MariaDB(t).Addr, "root", nil)
+	e := newEngine(t, db, nil)
+	s, err := e.Open(t.Context(), engine.SessionOptions{TTL: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec("SELECT id FROM pawl_slots FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.Enter(context.Background(), &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: 1}, Resource: "x", ID: "i", Owner: "i", Weight: 1}, true)
+		got <- err
+	}()
+	until(t, "the session has ended", func() bool {
+		var ended bool
+		err := db.QueryRow("SELECT ends < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM pawl_sessions WHERE id = ?", s.ID()).Scan(&ended)
+		return err == nil && ended
+	})
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; !errors.Is(err, engine.ErrGone) {
+		t.Errorf("a session that ended while it waited for the server's lock: %v", err)
+	}
+}
