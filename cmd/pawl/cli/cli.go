@@ -110,6 +110,7 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
   sqlite:PATH                                   processes of one machine
   redis://[USER:PASSWORD@]HOST[:PORT][/DB]      or rediss:// for TLS
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
+  postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB
 
 Other users of the machine see arguments, but not variables: a URL with a
 password belongs into PAWL_STORE.
@@ -123,6 +124,6 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 	}
 	s := &store{}
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
-	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newVersion())
+	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newStore(s), newVersion())
 	return root
 }

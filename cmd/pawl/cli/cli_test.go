@@ -44,6 +44,10 @@ var stores = map[string]func(*testing.T) string{
 		return url
 	},
 	"etcd": func(t *testing.T) string { return "etcd://" + testservers.SharedEtcd(t).Addr },
+	"postgres": func(t *testing.T) string {
+		return "postgres://postgres@" + testservers.SharedPostgres(t).Addr + "/postgres"
+	},
+	"mysql": func(t *testing.T) string { return "mysql://root@" + testservers.SharedMariaDB(t).Addr + "/pawl" },
 }
 
 // warmRedis has the first session on an empty server, which waits for one TTL.

@@ -39,7 +39,7 @@ func TestStore_wrong_URL(t *testing.T) {
 	for url, says := range map[string]string{
 		"rediss3cret":                      "it has no scheme: known are etcd, etcds, memory,",
 		"consul://u:s3cret@127.0.0.1":      `unknown scheme "consul": known are etcd,`,
-		"redis://u:s3cret@127.0.0.1?tls=1": `unknown parameter "tls": allowed is prefix, wait, password-env, password-file`,
+		"redis://u:s3cret@127.0.0.1?tls=1": `unknown parameter "tls": allowed is prefix, wait, `,
 		"etcd://u:s3cret@127.0.0.1/db":     "it has a path",
 		"redis://u:/s3cret@127.0.0.1":      "percent-encoded",
 		"redis://u:12#s3cret@127.0.0.1":    "percent-encoded",
