@@ -56,6 +56,9 @@ func (w *wait) run(ctx context.Context) (engine.Grant, error) {
 	defer look.Stop()
 	patience := w.timeout / 8
 	var impatient <-chan time.Time
+	if err := w.again(); err != nil { // an Await that was given up may have yielded
+		return engine.Grant{}, err
+	}
 	for {
 		if w.granted(w.cl) {
 			return w.take(ctx)
@@ -205,6 +208,9 @@ func (w *wait) again() error {
 		}
 	}
 	w.mu.Unlock()
+	if len(nodes) == 0 {
+		return nil
+	}
 	errs := w.enterOn(nodes)
 	if have += count(errs, nil); have < w.engine.quorum {
 		return w.engine.unreached(w.ctx, "await", failed(errs))

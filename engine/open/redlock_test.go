@@ -1,0 +1,200 @@
+package open_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestRedlockURLs(t *testing.T) {
+	for url, want := range map[string]string{
+		"redlock:a:1,b:2":               "at least 3",
+		"redlock://a:1,b:2,c:3,d:4":     "an even number",
+		"redlock://a:1,b:2,a:1":         "twice",
+		"redlock://a:1,b:2,c:3/1":       "path",
+		"redlock:a,b,c?tokens=some":     "on or off",
+		"redlock:a,b,c?wait=1":          "unknown parameter",
+		"redlock:":                      "host is missing",
+		"redlock://a:1,b:2,c:notaport/": "",
+	} {
+		_, err := open.Open(t.Context(), url)
+		if !errors.Is(err, open.ErrURL) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+}
+
+func TestRedlockWithoutAMajority(t *testing.T) {
+	servers, addrs := redlockServers(t, 3)
+	servers[0].Kill()
+	eng := connect(t, "redlock:"+strings.Join(addrs, ","))
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context()) //nolint:errcheck // two of three are dead then
+	l, err := c.Mutex("majority").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers[1].Kill()
+	<-l.Context().Done()
+	if err := l.Err(); !errors.Is(err, pawl.ErrLost) {
+		t.Error(err)
+	}
+	if _, err := open.Open(t.Context(), redlockURL(addrs)); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("opened with one of three: %v", err)
+	}
+}
+
+// restarted is three nodes of which a, who is cut off from the last one, holds
+// the first two; then the second restarts without its data, and b comes.
+// enforced says whether the grace of that node is left alone. It returns until
+// when a believes and when b was granted.
+func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
+	const ttl = 2 * time.Second
+	servers, addrs := redlockServers(t, 3)
+	proxy := testservers.NewProxy(t, addrs[2])
+	holder, other := connect(t, redlockURL([]string{addrs[0], addrs[1], proxy.Addr})), connect(t, redlockURL(addrs))
+	spec := engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
+	enter := func(s engine.Session) engine.Grant {
+		c := &engine.Claim{Spec: spec, Resource: "restart", ID: s.ID() + ".1", Owner: s.ID() + ".1", Weight: spec.Capacity}
+		g, err := s.Enter(t.Context(), c, true)
+		if err == nil && !g.Held() {
+			ctx, cancel := context.WithCancel(t.Context())
+			var beat sync.WaitGroup
+			beat.Go(func() {
+				for ctx.Err() == nil {
+					s.Renew(ctx, nil) //nolint:errcheck // again soon
+					time.Sleep(ttl / 10)
+				}
+			})
+			g, err = s.Await(t.Context(), c)
+			cancel()
+			beat.Wait()
+		}
+		if err != nil || !g.Held() {
+			t.Fatal(g, err)
+		}
+		return g
+	}
+	session := func(eng engine.Engine) engine.Session {
+		s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // a node may be away
+		return s
+	}
+	first := session(other) // waits out the grace of new servers
+	enter(first)
+	if err := first.Leave(t.Context(), "restart", first.ID()+".1"); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Cut()
+	a := session(holder)
+	believes = time.Now().Add(ttl) // and less by what the root keeps as a margin
+	one := enter(a)
+	servers[1].Kill()
+	servers[1].Restart()
+	if !enforced {
+		defer ignoreGrace(t, addrs[1])()
+	}
+	b := session(connect(t, redlockURL(addrs)))
+	two := enter(b)
+	if two.Token <= one.Token {
+		t.Errorf("token %v after %v", two.Token, one.Token)
+	}
+	return believes, time.Now()
+}
+
+// ignoreGrace takes the grace of a server away whenever it has one, until the
+// returned function is called.
+func ignoreGrace(t *testing.T, addr string) (stop func()) {
+	t.Helper()
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			raw.Do(ctx, raw.B().Del().Key("pawl:grace").Build())
+		}
+	}()
+	return func() { cancel(); <-done; raw.Close() }
+}
+
+// TestRedlockRestartedNode: a node that restarts empty has no vote for one TTL;
+// and if it had, two would hold.
+func TestRedlockRestartedNode(t *testing.T) {
+	t.Run("enforced", func(t *testing.T) {
+		believes, granted := restarted(t, true)
+		t.Logf("the next had it %v after the holder's belief ended", granted.Sub(believes).Round(time.Millisecond))
+		if granted.Before(believes) {
+			t.Errorf("two hold for %v", believes.Sub(granted))
+		}
+	})
+	t.Run("not enforced", func(t *testing.T) {
+		believes, granted := restarted(t, false)
+		t.Logf("two hold for %v", believes.Sub(granted).Round(time.Millisecond))
+		if !granted.Before(believes) {
+			t.Errorf("a node that voted twice gave no second grant: this test shows nothing")
+		}
+	})
+}
+
+// TestRedlockRollingRestart: a lock outlives the restart of each node, one after
+// the other, all of them empty.
+func TestRedlockRollingRestart(t *testing.T) {
+	const ttl = time.Second
+	servers, addrs := redlockServers(t, 3)
+	eng := connect(t, redlockURL(addrs))
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context()) //nolint:errcheck // checked elsewhere
+	l, err := c.Mutex("rolling").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	votes := func(addr string) int {
+		r, err := connect(t, redisURL(addr)).Show(t.Context(), "rolling")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Claims) == 0 || r.Claims[0].Token == 0 {
+			return 0
+		}
+		return 1
+	}
+	for i := range 2 * len(servers) { // first all have to vote at all, after the grace of new servers
+		if i -= len(servers); i >= 0 {
+			servers[i].Kill()
+			servers[i].Restart()
+		} else {
+			i += len(servers)
+		}
+		for deadline := time.Now().Add(20 * ttl); votes(addrs[i]) == 0; time.Sleep(ttl / 20) {
+			if time.Now().After(deadline) || l.Err() != nil {
+				t.Fatalf("node %d does not vote again: lease %v", i, l.Err())
+			}
+		}
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
