@@ -30,10 +30,10 @@ func pawlOnRedlock(b *testing.B, addrs []string, opts *redlockengine.Options) *p
 }
 
 // BenchmarkRedlock: the floor is the same lock on one of the nodes, over a network
-// on which a round trip takes 2 ms. On one machine all nodes share its cores with
+// on which a round trip takes 4 ms. On one machine all nodes share its cores with
 // the client, and what is measured is how many there are.
 func BenchmarkRedlock(b *testing.B) {
-	for _, network := range []time.Duration{time.Millisecond, 0} {
+	for _, network := range []time.Duration{2 * time.Millisecond, 0} {
 		for _, v := range []struct {
 			name string
 			opts redlockengine.Options

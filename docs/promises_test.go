@@ -24,6 +24,7 @@ import (
 	"github.com/pawl-go/pawl/engine/etcdengine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/engine/redlockengine"
 	"github.com/pawl-go/pawl/engine/sqliteengine"
 	"github.com/pawl-go/pawl/engine/zkengine"
 )
@@ -105,10 +106,16 @@ func engines(t *testing.T) []engine.Caps {
 		t.Fatal(err)
 	}
 	defer sqlite.Close()
+	redis := redisengine.New(nil, nil)
+	redlock, err := redlockengine.New([]engine.Engine{redis, redis, redis}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return []engine.Caps{
 		memengine.New().Caps(),
 		sqlite.Caps(),
 		redisengine.New(nil, nil).Caps(),
+		redlock.Caps(),
 		etcdengine.New(clientv3.NewCtxClient(context.Background()), nil).Caps(),
 		zkengine.New(nil, nil).Caps(),
 	}
