@@ -16,6 +16,8 @@ type wait struct {
 	*session
 	cl       *claim
 	ctx      context.Context
+	watching context.Context // of those of now: they end when the claim is left
+	stop     context.CancelFunc
 	watchers sync.WaitGroup
 	watched  []bool
 	gone     []bool // nodes that say that the claim is not there
@@ -31,9 +33,8 @@ type news struct {
 }
 
 // Await implements [engine.Session]. Who is granted by some nodes but no majority
-// may be one of several that wait for one another: after a short time it gives
-// back what it has, and after a random pause waits for that again. A holder
-// takes up what it does not have yet meanwhile.
+// may be one of several that wait for one another: after a short time it leaves
+// everywhere, and after a random pause waits again.
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	s.mu.Lock()
 	cl := s.claims[c.ID]
@@ -45,6 +46,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	w := &wait{session: s, cl: cl, watched: make([]bool, n), gone: make([]bool, n), news: make(chan news, n)}
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)
+	w.watching, w.stop = context.WithCancel(w.ctx)
 	defer w.watchers.Wait()
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
@@ -138,7 +140,7 @@ func (w *wait) watch() (some bool) {
 		}
 		w.watched[i] = true
 		w.watchers.Go(func() {
-			grant, err := is.Await(w.ctx, &w.cl.Claim)
+			grant, err := is.Await(w.watching, &w.cl.Claim)
 			w.news <- news{i, is, grant, err}
 		})
 	}
@@ -164,13 +166,20 @@ func (w *wait) note(n news) {
 	}
 }
 
-// yield gives back what some nodes granted, and after a random pause waits there
-// again.
+// yield leaves everywhere, so that others find a majority, and after a random
+// pause waits again.
 func (w *wait) yield(patience time.Duration) {
+	w.stop()
+	w.watchers.Wait()
+	for len(w.news) > 0 {
+		<-w.news
+	}
+	clear(w.watched)
+	w.watching, w.stop = context.WithCancel(w.ctx)
 	var nodes []int
 	w.mu.Lock()
 	for i, at := range w.cl.at {
-		if at.token != 0 && w.nodes[i].session != nil {
+		if at.in && w.nodes[i].session != nil {
 			nodes = append(nodes, i)
 		}
 	}
@@ -183,7 +192,7 @@ func (w *wait) yield(patience time.Duration) {
 		if err != nil && !answered(err) {
 			at.doubt = time.Now().Add(w.opts.TTL)
 		} else {
-			at.past = at.token
+			at.past = max(at.past, at.token)
 		}
 		at.in, at.token = false, 0
 		return err
