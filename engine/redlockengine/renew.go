@@ -45,11 +45,11 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 	defer s.mu.Unlock()
 	n := s.nodes[i]
 	n.down = err != nil
-	if err == nil && n.session != is {
-		err = errSkipped
-	}
 	if err != nil {
 		return err
+	}
+	if n.session != is {
+		return errSkipped
 	}
 	if n.since.Before(start) {
 		n.since = start

@@ -389,14 +389,12 @@ func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []erro
 // now the renewals tell.
 func (s *session) withdraw(ctx context.Context, cl *claim) {
 	s.mu.Lock()
-	nowhere := !slices.ContainsFunc(cl.at, func(at place) bool { return at.in || !at.doubt.IsZero() })
-	if nowhere {
+	if !slices.ContainsFunc(cl.at, func(at place) bool { return at.in || !at.doubt.IsZero() }) {
 		delete(s.claims, cl.ID)
-	}
-	s.mu.Unlock()
-	if nowhere {
+		s.mu.Unlock()
 		return
 	}
+	s.mu.Unlock()
 	s.Leave(ctx, cl.Resource, cl.ID) //nolint:errcheck // see above
 }
 
