@@ -70,6 +70,8 @@ var importRules = []importRule{
 		"main is a door: what a command does is tested as a library"},
 	{"cmd/pawl/cli", []string{".", "engine", "engine/open", "fence"}, []string{"github.com/spf13/cobra", "golang.org/x/sys"},
 		"the command sees stores through the URL only, as its users do"},
+	{"internal/modeltest", []string{"engine", "engine/queue", "fence"}, nil,
+		"it compares an engine with the rules, and knows neither store nor root"},
 	{"internal/testservers", nil, []string{"*"},
 		"it starts servers and knows nothing of pawl"},
 	{"*", []string{"*"}, []string{"*"}, "no rule"},
