@@ -1,0 +1,106 @@
+package processtest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+const parties = 16
+
+// crossBarrier is a party of a barrier, for so many rounds.
+func crossBarrier(ctx context.Context, c *pawl.Client, args ...string) error {
+	rounds, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	b := c.Barrier(args[0], parties)
+	for range rounds {
+		say("comes")
+		index, err := b.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		say("leaves", index)
+	}
+	say("waits")
+	_, err = b.Wait(ctx)
+	if errors.Is(err, pawl.ErrBroken) {
+		say("broken")
+		err = nil
+	}
+	return err
+}
+
+// TestBarrier: of 16 processes nobody leaves before all have come, each has its own
+// index, time after time; and when one of them dies all know.
+func TestBarrier(t *testing.T) {
+	rounds := scaled(100, 20, 5)
+	overStores(t, func(f *fleet) {
+		var all []*worker
+		for range parties {
+			all = append(all, f.start("barrier", "barrier", strconv.Itoa(rounds)))
+		}
+		came, left := make([]time.Time, rounds), make([]time.Time, rounds) // the last, the first
+		indexes := make([]map[int]bool, rounds)
+		comes, leaves := make(map[*worker]int), make(map[*worker]int)
+		for waiting := 0; waiting < parties; {
+			switch l := f.next(); l.what {
+			case "comes":
+				if round := comes[l.from]; l.at.After(came[round]) {
+					came[round] = l.at
+				}
+				comes[l.from]++
+			case "leaves":
+				round := leaves[l.from]
+				if indexes[round] == nil {
+					indexes[round], left[round] = make(map[int]bool), l.at
+				}
+				if l.at.Before(left[round]) {
+					left[round] = l.at
+				}
+				indexes[round][f.number(l)] = true
+				leaves[l.from]++
+			case "waits":
+				waiting++
+			default:
+				f.Fatalf("%+v", l)
+			}
+		}
+		for round, is := range indexes {
+			if len(is) != parties || !is[0] || !is[parties-1] {
+				f.Errorf("round %d: indexes %v", round, is)
+			}
+			if left[round].Before(came[round]) {
+				f.Errorf("round %d: one left %v before the last came", round, came[round].Sub(left[round]))
+			}
+		}
+	})
+}
+
+// TestBarrierBreaks: all learn that one of them died.
+func TestBarrierBreaks(t *testing.T) {
+	overStores(t, func(f *fleet) {
+		var all []*worker
+		for range parties - 1 {
+			all = append(all, f.start("barrier", "breaks", "0"))
+		}
+		for range all {
+			if l := f.next(); l.what != "waits" {
+				f.Fatalf("%+v", l)
+			}
+		}
+		died := f.kill(all[0])
+		for range all[1:] {
+			if l := f.next(); l.what != "broken" {
+				f.Fatalf("%+v", l)
+			} else if took := l.at.Sub(died); took > 2*ttl+time.Second {
+				f.Errorf("known after %v", took)
+			}
+		}
+	})
+}
