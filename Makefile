@@ -27,8 +27,9 @@ check: setup
 test: check ## Run all tests, with the race detector, against real servers
 	$(TEST) ./...
 
-soak: setup ## Lock and unlock 100,000 names on each store, and look for what stays
+soak: setup ## Lock and unlock 100,000 names on each store, and look for what stays; kill processes again and again
 	go test -count 1 -v -run NothingStays ./engine/open
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 
 bench: setup ## Run the benchmarks, each beside its floor
 	go test -run '^$$' -bench . ./bench

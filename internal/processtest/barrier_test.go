@@ -40,7 +40,7 @@ func crossBarrier(ctx context.Context, c *pawl.Client, args ...string) error {
 // index, time after time; and when one of them dies all know.
 func TestBarrier(t *testing.T) {
 	rounds := scaled(100, 20, 5)
-	overStores(t, func(f *fleet) {
+	overStores(t, 5*time.Second, func(f *fleet) {
 		var all []*worker
 		for range parties {
 			all = append(all, f.start("barrier", "barrier", strconv.Itoa(rounds)))
@@ -84,7 +84,7 @@ func TestBarrier(t *testing.T) {
 
 // TestBarrierBreaks: all learn that one of them died.
 func TestBarrierBreaks(t *testing.T) {
-	overStores(t, func(f *fleet) {
+	overStores(t, 3*time.Second, func(f *fleet) {
 		var all []*worker
 		for range parties - 1 {
 			all = append(all, f.start("barrier", "breaks", "0"))
@@ -98,7 +98,7 @@ func TestBarrierBreaks(t *testing.T) {
 		for range all[1:] {
 			if l := f.next(); l.what != "broken" {
 				f.Fatalf("%+v", l)
-			} else if took := l.at.Sub(died); took > 2*ttl+time.Second {
+			} else if took := l.at.Sub(died); took > 2*f.ttl+time.Second {
 				f.Errorf("known after %v", took)
 			}
 		}

@@ -3,6 +3,7 @@ package processtest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,9 @@ func lead(ctx context.Context, c *pawl.Client, args ...string) error {
 	e := c.Election(args[0])
 	for {
 		term, err := e.Campaign(ctx, []byte(strconv.Itoa(os.Getpid())))
+		if errors.Is(err, pawl.ErrUnavailable) && ctx.Err() == nil {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -63,7 +67,7 @@ func believe(term *pawl.Lease, path string) error {
 // are never two who believe, and there is a new one within a TTL and a second.
 func TestElection(t *testing.T) {
 	kills := scaled(20, 5, 3)
-	overStores(t, func(f *fleet) {
+	overStores(t, 2*time.Second, func(f *fleet) {
 		path := filepath.Join(f.TempDir(), "belief")
 		begin := func() { f.start("election", "election", path) }
 		for range 8 {
@@ -71,20 +75,24 @@ func TestElection(t *testing.T) {
 		}
 		leader := f.next()
 		var longest time.Duration
+		follows := func(next line) {
+			if next.what != "leads" || f.number(next) <= f.number(leader) {
+				f.Errorf("%s: %s %s after token %s", next.from.name, next.what, next.more, leader.more)
+			}
+			leader = next
+		}
 		for range kills {
 			select {
-			case l := <-f.lines: // nobody was killed
-				f.Fatalf("%s %s after %+v", l.what, l.more, leader)
+			case l := <-f.lines: // a busy machine kept the leader from renewing
+				follows(l)
 			case <-time.After(rand.N(time.Second)):
 			}
 			killed := f.kill(leader.from)
 			begin()
 			next := f.next()
-			if f.number(next) <= f.number(leader) {
-				f.Errorf("token %s after %s", next.more, leader.more)
-			}
+			follows(next)
 			took := next.at.Sub(killed)
-			if took > ttl+time.Second {
+			if took > f.ttl+time.Second {
 				f.Errorf("nobody led for %v", took)
 			}
 			longest = max(longest, took)
@@ -92,7 +100,6 @@ func TestElection(t *testing.T) {
 			if err != nil || string(is.Value) != strconv.Itoa(next.from.cmd.Process.Pid) || is.Token.String() != next.more {
 				f.Errorf("leader %q with token %v, %v; want %d with %s", is.Value, is.Token, err, next.from.cmd.Process.Pid, next.more)
 			}
-			leader = next
 		}
 		f.Logf("the leader was killed %d times; nobody led for at most %v", kills, longest)
 	})

@@ -42,7 +42,7 @@ func countDown(ctx context.Context, c *pawl.Client, args ...string) error {
 // not before, and for all who wait.
 func TestLatch(t *testing.T) {
 	kills := scaled(40, 10, 5)
-	overStores(t, func(f *fleet) {
+	overStores(t, 3*time.Second, func(f *fleet) {
 		all := make([]*worker, counters)
 		ready := make(map[*worker]bool)
 		begin := func(i int) { all[i] = f.start("latch", "latch", strconv.Itoa(i)) }
@@ -95,7 +95,7 @@ func TestLatch(t *testing.T) {
 		for range all {
 			if l := f.next(); l.what != "open" {
 				f.Fatalf("%+v", l)
-			} else if took := l.at.Sub(opened); took > 2*ttl {
+			} else if took := l.at.Sub(opened); took > f.ttl {
 				f.Errorf("told after %v", took)
 			}
 		}

@@ -3,6 +3,7 @@ package processtest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,16 +15,14 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // The test binary is also the other processes: a worker is started with the URL of
-// its store in beWorker, and what it is to do as its arguments.
+// its store in beWorker, its TTL, and what it is to do as its arguments.
 const beWorker = "PAWL_BE_WORKER"
-
-// ttl is that of all clients.
-const ttl = 2 * time.Second
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(beWorker); url != "" {
@@ -59,7 +58,7 @@ func scaled(full, usual, race int) int {
 
 // overStores runs a test over each store, one after the other, for processes need
 // the machine.
-func overStores(t *testing.T, test func(f *fleet)) {
+func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 	t.Helper()
 	for kind, store := range stores {
 		t.Run(kind, func(t *testing.T) {
@@ -69,13 +68,13 @@ func overStores(t *testing.T, test func(f *fleet)) {
 				t.Fatal(err)
 			}
 			defer eng.Close()
-			c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
+			c, err := connect(t.Context(), eng, ttl)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close(context.Background())
 			began := time.Now()
-			test(&fleet{T: t, client: c, url: url, lines: make(chan line, 10_000)})
+			test(&fleet{T: t, client: c, url: url, ttl: ttl, lines: make(chan line, 10_000)})
 			t.Logf("took %v", time.Since(began).Round(time.Millisecond))
 		})
 	}
@@ -94,18 +93,32 @@ func work(url string, args []string) error {
 		return err
 	}
 	defer eng.Close()
-	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl})
+	ttl, err := time.ParseDuration(args[0])
+	if err != nil {
+		return err
+	}
+	c, err := connect(ctx, eng, ttl)
 	if err != nil {
 		return err
 	}
 	defer c.Close(context.Background())
 	err = map[string]func(context.Context, *pawl.Client, ...string) error{
 		"barrier": crossBarrier, "latch": countDown, "election": lead, "pool": drain,
-	}[args[0]](ctx, c, args[1:]...)
+	}[args[1]](ctx, c, args[2:]...)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// connect bears that a busy machine answers late when all start at once.
+func connect(ctx context.Context, eng engine.Engine, ttl time.Duration) (c *pawl.Client, err error) {
+	for range 10 {
+		if c, err = pawl.New(ctx, eng, &pawl.Options{TTL: ttl}); !errors.Is(err, pawl.ErrUnavailable) {
+			break
+		}
+	}
+	return c, err
 }
 
 // say prints what happened and when. All processes of a machine have one clock.
@@ -118,7 +131,8 @@ type fleet struct {
 	*testing.T
 	client *pawl.Client // of the test itself
 	url    string
-	lines  chan line // of all
+	ttl    time.Duration // of all clients
+	lines  chan line     // of all
 }
 
 // line is what a worker says.
@@ -139,7 +153,7 @@ type worker struct {
 // start starts a worker.
 func (f *fleet) start(args ...string) *worker {
 	f.Helper()
-	w := &worker{name: strings.Join(args, " "), cmd: exec.Command(os.Args[0], args...), done: make(chan struct{})}
+	w := &worker{name: strings.Join(args, " "), cmd: exec.Command(os.Args[0], append([]string{f.ttl.String()}, args...)...), done: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), beWorker+"="+f.url, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	w.cmd.Stderr = os.Stderr
 	input, err := w.cmd.StdinPipe()

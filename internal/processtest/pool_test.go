@@ -90,7 +90,7 @@ func change(db *sql.DB, query string, args ...any) (int64, error) {
 // TestPool: eight workers, of which one is killed again and again, do each item once.
 func TestPool(t *testing.T) {
 	items := scaled(10_000, 2000, 400)
-	overStores(t, func(f *fleet) {
+	overStores(t, 2*time.Second, func(f *fleet) {
 		path := filepath.Join(f.TempDir(), "ledger.db")
 		db, err := ledger(path)
 		if err != nil {
