@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -43,42 +44,7 @@ func countDown(ctx context.Context, c *pawl.Client, args ...string) error {
 func TestLatch(t *testing.T) {
 	kills := scaled(40, 10, 5)
 	overStores(t, 3*time.Second, func(f *fleet) {
-		all := make([]*worker, counters)
-		ready := make(map[*worker]bool)
-		begin := func(i int) { all[i] = f.start("latch", "latch", strconv.Itoa(i)) }
-		for i := range all {
-			begin(i)
-		}
-		take := func(l line) {
-			if l.what != "waits" {
-				f.Fatalf("%+v", l)
-			}
-			ready[l.from] = true
-		}
-		for range kills {
-			for pause := time.After(rand.N(200 * time.Millisecond)); pause != nil; {
-				select {
-				case l := <-f.lines:
-					take(l)
-				case <-pause:
-					pause = nil
-				}
-			}
-			i := rand.N(counters)
-			f.kill(all[i])
-			begin(i)
-		}
-		waiting := func() (n int) {
-			for _, w := range all {
-				if ready[w] {
-					n++
-				}
-			}
-			return n
-		}
-		for waiting() < counters {
-			take(f.next())
-		}
+		all := f.killCounters(kills)
 		l := f.client.Latch("latch", latchParties)
 		if n, err := l.Count(f.Context()); err != nil || n != 1 {
 			f.Fatalf("%d are missing, %v, want 1", n, err)
@@ -103,4 +69,39 @@ func TestLatch(t *testing.T) {
 			f.Error(err)
 		}
 	})
+}
+
+// killCounters returns workers that have all counted and wait, after some others were
+// killed.
+func (f *fleet) killCounters(kills int) []*worker {
+	f.Helper()
+	all := make([]*worker, counters)
+	ready := make(map[*worker]bool)
+	begin := func(i int) { all[i] = f.start("latch", "latch", strconv.Itoa(i)) }
+	for i := range all {
+		begin(i)
+	}
+	take := func(l line) {
+		if l.what != "waits" {
+			f.Fatalf("%+v", l)
+		}
+		ready[l.from] = true
+	}
+	for range kills {
+		for pause := time.After(rand.N(200 * time.Millisecond)); pause != nil; {
+			select {
+			case l := <-f.lines:
+				take(l)
+			case <-pause:
+				pause = nil
+			}
+		}
+		i := rand.N(counters)
+		f.kill(all[i])
+		begin(i)
+	}
+	for slices.ContainsFunc(all, func(w *worker) bool { return !ready[w] }) {
+		take(f.next())
+	}
+	return all
 }
