@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
 
 // text is a string as a literal that needs no escaping, so that a call is one
 // round trip without a prepared statement.
-func text(s string) string { return fmt.Sprintf("x'%x'", s) }
+func text(s string) string { return "x'" + hex.EncodeToString([]byte(s)) + "'" }
 
 // rowConn implements [rowengine.Conn].
 type rowConn struct {

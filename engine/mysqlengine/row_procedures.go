@@ -27,25 +27,31 @@ var rowProcedures = map[string]string{
 			SELECT ready INTO @pawl_ready FROM pawl_row_boot;
 		END`,
 	"enter": rowArgs + ` BEGIN
-			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;
 			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-			ROLLBACK;
 			IF @pawl_ready IS NULL THEN
 				CALL pawl_row_prepare();
 			END IF;
 			IF @pawl_idle IS NULL THEN
 				SET @pawl_idle = @@SESSION.wait_timeout, @pawl_patience = @@SESSION.innodb_lock_wait_timeout;
+			ELSE -- it looks again
+				ROLLBACK;
 			END IF;
 			SET SESSION wait_timeout = p_ttl, SESSION innodb_lock_wait_timeout = p_ttl;
-			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name;
-			IF v_row IS NULL THEN
-				CALL pawl_row_name(p_name);
-			END IF;
-			SET v_row = NULL;
 			SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 			START TRANSACTION;
 			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE SKIP LOCKED;
+			IF v_row IS NULL THEN
+				SELECT id INTO v_known FROM pawl_row_names WHERE name = p_name;
+				IF v_known IS NULL THEN
+					ROLLBACK;
+					CALL pawl_row_name(p_name);
+					SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+					START TRANSACTION;
+					SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE SKIP LOCKED;
+				END IF;
+			END IF;
 			IF v_row IS NOT NULL OR p_wait THEN
 				` + rowInsert + `;
 				SET @pawl_claim = LAST_INSERT_ID();

@@ -365,3 +365,28 @@ func TestRowPoolExhausted(t *testing.T) {
 		mustUnlock(t, b)
 	})
 }
+
+// A wait may be longer than the TTL of who waits, and of who holds.
+func TestRowWaitsLong(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		const ttl = 2 * time.Second
+		eng := d.open(t, d.shared(t).Addr, 10)
+		l := mustLock(t, rowClient(t, eng, ttl).Mutex("long"))
+		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("long"))
+		timer := time.NewTimer(3 * ttl)
+		defer timer.Stop()
+		select {
+		case next := <-got:
+			t.Fatalf("%v, while another holds: %v", next.err, l.Err())
+		case <-l.Context().Done():
+			t.Fatal(l.Err())
+		case <-timer.C:
+		}
+		mustUnlock(t, l)
+		next := <-got
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		mustUnlock(t, next.Lease)
+	})
+}

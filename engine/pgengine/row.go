@@ -123,6 +123,15 @@ func (c *rowConn) prepare(ctx context.Context) error {
 	if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
+	_, known := c.pg().CustomData()[c.store.key]
+	for name, text := range c.store.sql.prepared {
+		if known {
+			break
+		}
+		if _, err := c.pg().Prepare(ctx, c.store.key+name, text, nil); err != nil {
+			return err
+		}
+	}
 	c.ready = time.Now().Add(time.Duration(grace) * time.Microsecond)
 	c.pg().CustomData()[c.store.key] = c.ready
 	return nil
@@ -134,48 +143,92 @@ func (c *rowConn) exec(ctx context.Context, query string) error {
 	return c.pg().Exec(ctx, query).Close()
 }
 
+// step is a prepared statement with its parameters.
+type step struct {
+	name string
+	args []string
+}
+
+// run takes steps in one round trip.
+func (c *rowConn) run(ctx context.Context, steps ...step) (results []*pgconn.Result, err error) {
+	p := c.pg().StartPipeline(ctx)
+	for _, s := range steps {
+		args := make([][]byte, len(s.args))
+		for i, arg := range s.args {
+			args[i] = []byte(arg)
+		}
+		p.SendQueryPrepared(c.store.key+s.name, args, nil, nil)
+	}
+	err = p.Sync()
+	for range steps {
+		if err != nil {
+			break
+		}
+		var got any
+		if got, err = p.GetResults(); err != nil {
+			break
+		}
+		if reader, ok := got.(*pgconn.ResultReader); ok {
+			result := reader.Read()
+			results, err = append(results, result), result.Err
+		}
+	}
+	return results, errors.Join(err, p.Close())
+}
+
 // Enter implements [rowengine.Conn]: the claim is shown in a transaction of its
 // own, and the row is locked in the next one, all in one round trip.
 func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
-	for range 3 {
+	tag := tag(r.ID)
+	for range 5 {
 		if c.pg().TxStatus() != 'I' {
 			if err := c.exec(ctx, "ROLLBACK"); err != nil {
 				return rowengine.Answer{}, err
 			}
 		}
-		shown, token := false, int64(0)
-		batch := &pgx.Batch{}
-		batch.Queue(rowBegin)
-		batch.Queue(c.store.sql.claim, r.Resource, tag(r.ID), r.ID, r.Owner, r.Session, r.Label, r.Barging).Query(func(rows pgx.Rows) error {
-			var added *int64
-			for rows.Next() {
-				shown = true
-				if err := rows.Scan(&added); err != nil {
-					return err
-				}
-			}
-			if added != nil && *added%trimEvery == 0 {
-				c.trim = *added - keptNames
-			}
-			return rows.Err()
-		})
-		batch.Queue(rowNext)
-		batch.Queue(c.store.sql.try, r.Resource, tag(r.ID), milliseconds(r.TTL)).QueryRow(func(row pgx.Row) error { return row.Scan(nil, nil, &token) })
-		if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
+		got, err := c.run(ctx, step{name: "begin"},
+			step{"claim", []string{r.Resource, tag, r.ID, r.Owner, r.Session, r.Label, strconv.FormatBool(r.Barging)}},
+			step{name: "next"}, step{"try", []string{r.Resource, tag, milliseconds(r.TTL)}})
+		switch {
+		case err != nil:
 			return rowengine.Answer{}, err
+		case got[1].CommandTag.RowsAffected() == 0: // somebody took the row of this connection for that of a dead one
+			err = c.exec(ctx, "ROLLBACK")
+			if err == nil {
+				err = c.prepare(ctx)
+			}
+		case string(got[3].Rows[0][3]) == "t":
+			err = c.add(ctx, r.Resource)
+		default:
+			return c.answer(got[3])
 		}
-		if shown {
-			return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, nil
-		}
-		// Somebody took the row of this connection for that of a dead one.
-		if err := c.exec(ctx, "ROLLBACK"); err != nil {
-			return rowengine.Answer{}, err
-		}
-		if err := c.prepare(ctx); err != nil {
+		if err != nil {
 			return rowengine.Answer{}, err
 		}
 	}
-	return rowengine.Answer{}, errors.New("its row in the table of claims goes away again and again")
+	return rowengine.Answer{}, errors.New("the name goes away again and again")
+}
+
+// answer reads what came of an attempt to lock.
+func (c *rowConn) answer(got *pgconn.Result) (rowengine.Answer, error) {
+	token, err := strconv.ParseUint(string(got.Rows[0][2]), 10, 64)
+	return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, err
+}
+
+// add makes a name that is not there.
+func (c *rowConn) add(ctx context.Context, name string) error {
+	if err := c.exec(ctx, "ROLLBACK"); err != nil {
+		return err
+	}
+	var id int64
+	err := c.QueryRow(ctx, c.store.sql.add, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // somebody did it just now
+	}
+	if id%trimEvery == 0 {
+		c.trim = id - keptNames
+	}
+	return err
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -183,22 +236,19 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
 // would not notice before that the client is dead.
 func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
-	var token int64
-	batch := &pgx.Batch{}
-	batch.Queue(rowLimits, milliseconds(r.TTL))
-	batch.Queue(c.store.sql.wait, r.Resource, tag(r.ID), milliseconds(r.TTL)).QueryRow(func(row pgx.Row) error { return row.Scan(nil, nil, &token) })
-	err := c.Conn.SendBatch(ctx, batch).Close()
+	got, err := c.run(ctx, step{"limits", []string{milliseconds(r.TTL)}},
+		step{"wait", []string{r.Resource, tag(r.ID), milliseconds(r.TTL)}})
 	switch {
-	case err != nil && ctx.Err() != nil:
+	case err == nil:
+		return c.answer(got[1])
+	case ctx.Err() != nil:
 		return rowengine.Answer{}, err
 	case hasCode(err, lockTimedOut):
 		return rowengine.Answer{}, nil
 	case hasCode(err, queryCanceled):
 		return rowengine.Answer{}, rowengine.ErrBroken
-	case err != nil || token == 0: // nobody holds a name that is not there
-		return rowengine.Answer{}, err
 	}
-	return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, nil
+	return rowengine.Answer{}, err
 }
 
 // Ping implements [rowengine.Conn].

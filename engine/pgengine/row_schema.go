@@ -19,12 +19,6 @@ const (
 	trimEvery = 64
 )
 
-const (
-	rowBegin  = `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`
-	rowNext   = `COMMIT AND CHAIN`
-	rowLimits = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`
-)
-
 // rowStatements are what row mode says to the server, for the tables of one
 // schema:
 //
@@ -39,7 +33,8 @@ const (
 // empties them, has ended all that they tell of.
 type rowStatements struct {
 	tables                        []string
-	claim, try, wait              string // of a claim
+	prepared                      map[string]string // of a claim, by name
+	add                           string
 	ttl, boot, grace, show, sweep string // of a new connection
 	trim, list, look, end         string
 	version                       string
@@ -51,19 +46,24 @@ func rowLanguage(schema string) rowStatements {
 	in := func(text string) string { return strings.ReplaceAll(text, "pawl.", schema+".") }
 	// The token is taken when the row is locked: the inner query is one of its own.
 	lock := in(`SELECT set_config('application_name', $2 || coalesce(token::text, ''), true),
-		set_config('idle_in_transaction_session_timeout', $3, true), coalesce(token, 0)
+		set_config('idle_in_transaction_session_timeout', $3, true), coalesce(token, 0),
+		CASE WHEN token IS NULL THEN NOT EXISTS (SELECT FROM pawl.row_names WHERE name = $1) ELSE false END
 		FROM (SELECT (SELECT nextval('pawl.row_tokens') FROM (SELECT FROM pawl.row_names WHERE name = $1 FOR UPDATE%s) locked) AS token OFFSET 0) got`)
 	// Only its own transaction sets the name of a connection so.
 	live := in(` FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag) `)
 	return rowStatements{
 		tables: rowTables(in),
-		claim: in(`WITH added AS (INSERT INTO pawl.row_names (name) SELECT $1::text WHERE NOT EXISTS (SELECT FROM pawl.row_names WHERE name = $1)
-				ON CONFLICT DO NOTHING RETURNING id)
-			UPDATE pawl.row_claims SET resource = $1, tag = $2, claim = $3, owner = $4, session = $5, label = $6, barging = $7, since = clock_timestamp()
-				WHERE pid = pg_backend_pid() RETURNING (SELECT id FROM added)`),
-		try:  fmt.Sprintf(lock, " SKIP LOCKED"),
-		wait: fmt.Sprintf(lock, ""),
-		ttl:  in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
+		prepared: map[string]string{
+			"begin": `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`,
+			"claim": in(`UPDATE pawl.row_claims SET resource = $1, tag = $2, claim = $3, owner = $4, session = $5, label = $6, barging = $7,
+				since = clock_timestamp() WHERE pid = pg_backend_pid()`),
+			"next":   `COMMIT AND CHAIN`,
+			"try":    fmt.Sprintf(lock, " SKIP LOCKED"),
+			"limits": `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`,
+			"wait":   fmt.Sprintf(lock, ""),
+		},
+		add: in(`INSERT INTO pawl.row_names (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id`),
+		ttl: in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
 		// The first to notice that the server has started again says when it
 		// may give something out, for who held a lock before may believe in
 		// it for a TTL; and makes tokens go on from the time, for a crash may
