@@ -27,8 +27,11 @@ func rowMutex(b *testing.B, eng engine.Engine) *pawl.Mutex {
 }
 
 // BenchmarkPostgresRow has pg_advisory_lock and pg_advisory_unlock on the same
-// pool as its floor: they write nothing and tell nobody who holds.
+// pool as its floor: they write nothing and tell nobody who holds. The context
+// can end, as that of a service's request does.
 func BenchmarkPostgresRow(b *testing.B) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	pool, err := pgxpool.New(ctx, testservers.PostgresURL(testservers.Postgres(b).Addr))
 	if err != nil {
 		b.Fatal(err)
@@ -59,8 +62,10 @@ func BenchmarkPostgresRow(b *testing.B) {
 }
 
 // BenchmarkMariaDBRow has GET_LOCK and RELEASE_LOCK on the same pool as its
-// floor.
+// floor, with a context as above.
 func BenchmarkMariaDBRow(b *testing.B) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	connector, err := mysql.NewConnector(testservers.MariaDBConfig(testservers.MariaDB(b).Addr))
 	if err != nil {
 		b.Fatal(err)
@@ -80,7 +85,7 @@ func BenchmarkMariaDBRow(b *testing.B) {
 				b.Fatal(err)
 			}
 			for _, query := range []string{"SELECT GET_LOCK('order/42', 10)", "SELECT RELEASE_LOCK('order/42')"} {
-				if err := conn.QueryRowContext(context.Background(), query).Scan(new(int)); err != nil {
+				if err := conn.QueryRowContext(ctx, query).Scan(new(int)); err != nil {
 					b.Error(err)
 				}
 			}
