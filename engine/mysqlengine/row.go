@@ -33,6 +33,9 @@ var _ engine.Engine = Row{}
 // are the defaults. It creates the tables and procedures where they are missing,
 // if the user may.
 //
+// Once they are there a user needs EXECUTE on the procedures, SELECT on row_claims,
+// and SELECT and UPDATE on row_meta.
+//
 // Each lock that is held or waited for takes a connection for itself, so
 // SetMaxOpenConns bounds how many there can be. Who finds none free waits for one
 // until its context ends. What holds needs no other connection to be renewed or

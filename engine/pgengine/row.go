@@ -36,11 +36,16 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
 // the defaults. It creates the tables where they are missing, if the user may.
 //
+// Once the tables are there a user needs USAGE of the schema, SELECT, INSERT,
+// UPDATE and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and
+// UPDATE on the sequence row_tokens.
+//
 // Each lock that is held or waited for takes a connection of the pool for
 // itself, so MaxConns bounds how many there can be. Who finds none free waits
 // for one until its context ends. What holds needs no other connection to be
 // renewed or released; operators, and who looks after a connection that broke,
-// do need one. A pooler between pawl and the server has to pool by the session.
+// do need one. A pooler before the server is
+// refused.
 func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
 	schema := "pawl"
 	if opts != nil && opts.Schema != "" {

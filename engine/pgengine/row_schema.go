@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -109,8 +110,26 @@ const (
 	queryCanceled = "57014"
 )
 
+// direct makes sure that there is no pooler, which would give each transaction
+// another connection of the server.
+func (s *rowStore) direct(ctx context.Context) error {
+	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		var pid uint32
+		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+		if err == nil && pid != conn.Conn().PgConn().PID() {
+			err = fmt.Errorf("open: %w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
+		}
+		return err
+	})
+}
+
 // migrate makes sure that the tables are there, and of our version.
 func (s *rowStore) migrate(ctx context.Context) error {
+	if err := s.direct(ctx); errors.Is(err, engine.ErrUnsupported) {
+		return err
+	} else if err != nil {
+		return engine.Unavailable("open", err)
+	}
 	var version int
 	err := s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
 	if hasCode(err, noTable, noSchema) || errors.Is(err, pgx.ErrNoRows) || err == nil && version < rowVersion {
