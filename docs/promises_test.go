@@ -23,6 +23,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/etcdengine"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
 	"github.com/pawl-go/pawl/engine/sqliteengine"
@@ -118,6 +120,8 @@ func engines(t *testing.T) []engine.Caps {
 		redlock.Caps(),
 		etcdengine.New(clientv3.NewCtxClient(context.Background()), nil).Caps(),
 		zkengine.New(nil, nil).Caps(),
+		pgengine.Row{}.Caps(),
+		mysqlengine.Row{}.Caps(),
 	}
 }
 

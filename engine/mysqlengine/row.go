@@ -29,6 +29,15 @@ type Row struct{ *rowengine.Engine }
 
 var _ engine.Engine = Row{}
 
+// Caps implements [engine.Engine].
+func (Row) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "mysql row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: time.Second,
+		Lacks: rowengine.Lacks(),
+	}
+}
+
 // NewRow returns the row mode on a database, which stays the caller's. Nil opts
 // are the defaults. It creates the tables and procedures where they are missing,
 // if the user may.
@@ -64,13 +73,8 @@ type rowStore struct {
 	prefix string
 }
 
-func (s *rowStore) Caps() engine.Caps {
-	return engine.Caps{
-		Name: "mysql row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: time.Second,
-		Lacks: rowengine.Lacks(),
-	}
-}
+// Caps implements [rowengine.Store].
+func (s *rowStore) Caps() engine.Caps { return Row{}.Caps() }
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {

@@ -31,6 +31,15 @@ type Row struct{ *rowengine.Engine }
 
 var _ engine.Engine = Row{}
 
+// Caps implements [engine.Engine].
+func (Row) Caps() engine.Caps {
+	return engine.Caps{
+		Name: "postgres row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
+		Lacks: rowengine.Lacks(),
+	}
+}
+
 var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
@@ -68,13 +77,8 @@ type rowStore struct {
 	key  string // of what is remembered with a connection
 }
 
-func (s *rowStore) Caps() engine.Caps {
-	return engine.Caps{
-		Name: "postgres row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
-		Lacks: rowengine.Lacks(),
-	}
-}
+// Caps implements [rowengine.Store].
+func (s *rowStore) Caps() engine.Caps { return Row{}.Caps() }
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
@@ -266,7 +270,7 @@ func (c *rowConn) Ping(ctx context.Context) error {
 }
 
 // Alive implements [rowengine.Conn].
-func (c *rowConn) Alive() bool { return !c.pg().IsClosed() && silent(c.pg().Conn()) }
+func (c *rowConn) Alive() bool { return !c.pg().IsClosed() && rowengine.Silent(c.pg().Conn()) }
 
 // Free implements [rowengine.Conn].
 func (c *rowConn) Free(ctx context.Context) error {

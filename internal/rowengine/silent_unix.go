@@ -1,15 +1,15 @@
 //go:build unix
 
-package pgengine
+package rowengine
 
 import (
 	"net"
 	"syscall"
 )
 
-// silent reports whether a connection that nobody reads is open and has nothing
+// Silent reports whether a connection that nobody reads is open and has nothing
 // to read. It asks the operating system only.
-func silent(conn net.Conn) bool {
+func Silent(conn net.Conn) bool {
 	for {
 		wrapped, ok := conn.(interface{ NetConn() net.Conn }) // TLS
 		if !ok {
