@@ -69,6 +69,9 @@ func (c *clusterUnderTest) session(e *Engine, ttl time.Duration, node int) *sess
 	c.t.Helper()
 	for {
 		opened, err := e.Open(c.t.Context(), engine.SessionOptions{TTL: ttl})
+		if e.wait > 0 && errors.Is(err, engine.ErrUnavailable) {
+			continue // where its home would be there are no replicas
+		}
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -331,5 +334,39 @@ func TestMembersLive(t *testing.T) {
 	}
 	if id := s.as(names[2]); id == members[2] || ends(names[2], id) < ttl/2 {
 		t.Errorf("a member again as %q with %v", id, ends(names[2], id))
+	}
+}
+
+// TestClusterFailoverKeeps: with wait=1 a grant that was given stands when a replica
+// has taken the place of its master, and its holder goes on there.
+func TestClusterFailoverKeeps(t *testing.T) {
+	c := newCluster(t)
+	for range 2 { // so that who takes the place has one, too
+		c.nodes = append(c.nodes, testservers.RedisClusterReplica(t, c.nodes, c.nodes[0]))
+	}
+	awaitGrace(t, New(c.client, &Options{Grace: 100 * time.Millisecond}))
+	eng := New(c.client, &Options{Wait: 1, Grace: 100 * time.Millisecond})
+	s := c.session(eng, 20*time.Second, 0)
+	held, alone := plainClaim(s, c.on(0), "held"), plainClaim(s, c.on(1), "alone")
+	grant, err := s.Enter(t.Context(), held, true)
+	if err != nil || !grant.Held() {
+		t.Fatal(grant, err)
+	}
+	if g, err := s.Enter(t.Context(), alone, true); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("of a master without replicas: %v, %v", g, err)
+	}
+	if r, err := eng.Show(t.Context(), alone.Resource); err != nil || len(r.Claims) != 0 {
+		t.Errorf("the grant was not given back: %v, %v", r.Claims, err)
+	}
+	c.nodes[0].Kill()
+	gone, err := s.Renew(t.Context(), []*engine.Claim{held})
+	for errors.Is(err, engine.ErrUnavailable) && t.Context().Err() == nil { // until the replica is master
+		gone, err = s.Renew(t.Context(), []*engine.Claim{held})
+	}
+	if err != nil || len(gone) > 0 {
+		t.Fatalf("gone %v, %v", gone, err)
+	}
+	if r, err := eng.Show(t.Context(), held.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != grant.Token {
+		t.Errorf("%+v, %v, want token %v", r, err, grant.Token)
 	}
 }

@@ -195,7 +195,10 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e, args := s.engine, [4]string{c.ID + us, us + s.as(c.Resource) + us, s.keep, s.forget(c.ID)}
-	e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(args), 0) //nolint:errcheck // see granted
+	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(args), 0)
+	if result.Error() == nil {
+		s.left(c.Resource, c.ID)
+	}
 }
 
 // form is the form that a resource may have whose claims are like this one.
@@ -328,9 +331,9 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.as(resource) + us, s.keep, s.forget(claim)})
 	left, err := reply.AsInt64()
-	err = cmp.Or(reply.err, err, reply.short)
-	if err == nil {
+	if err = cmp.Or(reply.err, err); err == nil {
 		s.left(resource, claim)
+		err = reply.short
 	}
 	if err == nil && left == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -22,17 +23,7 @@ func RedisReplica(t testing.TB, master string, args ...string) *Server {
 	k := redisKind
 	k.ready = func(addr string) error { return redisSays(addr, "INFO replication", "master_link_status:up") }
 	s := start(t, k, append([]string{"--replicaof", host, port}, args...))
-	_, port, _ = net.SplitHostPort(s.Addr)
-	until(t, "it has acknowledged something", func() error {
-		is := "port=" + port + ",state=online,offset="
-		if err := redisSays(master, "INFO replication", is); err != nil {
-			return err
-		}
-		if redisSays(master, "INFO replication", is+"0,") == nil {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	acknowledges(t, master, s)
 	return s
 }
 
@@ -130,12 +121,7 @@ func redisSentinel(t testing.TB, name, addr string, quorum int, down time.Durati
 // Restart needs the others to be there.
 func RedisCluster(t testing.TB, args ...string) []*Server {
 	t.Helper()
-	k := redisKind
-	k.ports = 2
-	k.args = func(dir string, ports []int) []string {
-		return append(redisArgs(dir), "--port", strconv.Itoa(ports[0]), "--cluster-port", strconv.Itoa(ports[1]),
-			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000")
-	}
+	k := redisNode()
 	const nodes, slots = 3, 16384
 	var all []*Server
 	for i := range nodes {
@@ -143,13 +129,65 @@ func RedisCluster(t testing.TB, args ...string) []*Server {
 		s.redis(fmt.Sprintf("CLUSTER SET-CONFIG-EPOCH %d", i+1))
 		s.redis(fmt.Sprintf("CLUSTER ADDSLOTSRANGE %d %d", i*slots/nodes, (i+1)*slots/nodes-1))
 		if i > 0 {
-			host, port, _ := net.SplitHostPort(s.Addr)
-			all[0].redis(fmt.Sprintf("CLUSTER MEET %s %s %d", host, port, s.proc.ports[1]))
+			all[0].meet(s)
 		}
 		all = append(all, s)
 	}
 	AwaitRedisCluster(t, all)
 	return all
+}
+
+func redisNode() kind {
+	k := redisKind
+	k.ports = 2
+	k.args = func(dir string, ports []int) []string {
+		return append(redisArgs(dir), "--port", strconv.Itoa(ports[0]), "--cluster-port", strconv.Itoa(ports[1]),
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000")
+	}
+	return k
+}
+
+// meet lets another node in.
+func (s *Server) meet(other *Server) {
+	s.t.Helper()
+	host, port, _ := net.SplitHostPort(other.Addr)
+	s.redis(fmt.Sprintf("CLUSTER MEET %s %s %d", host, port, other.proc.ports[1]))
+}
+
+// RedisClusterReplica adds a replica of a master to a cluster, which takes its place
+// about two seconds after it has died.
+func RedisClusterReplica(t testing.TB, nodes []*Server, master *Server) *Server {
+	t.Helper()
+	s := start(t, redisNode(), nil)
+	master.meet(s)
+	id, err := redisAsk(master.Addr, "CLUSTER MYID")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range append([]*Server{s}, nodes...) {
+		until(t, "all know it", func() error {
+			return redisSays(node.Addr, "CLUSTER INFO", "cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", len(nodes)+1))
+		})
+	}
+	s.redis("CLUSTER REPLICATE " + strings.TrimSpace(id))
+	acknowledges(t, master.Addr, s)
+	return s
+}
+
+// acknowledges waits until a master counts on a replica.
+func acknowledges(t testing.TB, master string, replica *Server) {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(replica.Addr)
+	until(t, "it has acknowledged something", func() error {
+		is := "port=" + port + ",state=online,offset="
+		if err := redisSays(master, "INFO replication", is); err != nil {
+			return err
+		}
+		if redisSays(master, "INFO replication", is+"0,") == nil {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 }
 
 // AwaitRedisCluster waits until a cluster serves (again).
