@@ -337,6 +337,43 @@ func TestMembersLive(t *testing.T) {
 	}
 }
 
+// TestRenewalMeetsJoin: a renewal that comes between a claim that joins a name and its
+// reply counts for that claim as well; and one that comes before ends nothing.
+func TestRenewalMeetsJoin(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	s := c.session(eng, time.Minute, 0)
+	claim := plainClaim(s, c.on(1), "claim")
+	m, joined, asked := s.claims(claim) // as Enter notes it before it is sent
+	if joined || asked {
+		t.Fatal(joined, asked)
+	}
+	if _, err := s.Renew(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if s.as(claim.Resource) != m.id {
+		t.Fatal("who is about to join is parted")
+	}
+	args := [4]string{s.record(claim, m.id), "0", s.keep, form(claim)}
+	if r := s.stepIn(t.Context(), eng.enter, claim.Resource, args, m, "1"); r.err != nil { // the reply is on its way
+		t.Fatal(r.err)
+	}
+	key := eng.keys(claim.Resource, m.id)[5]
+	if err := c.client.Do(t.Context(), c.client.B().Pexpire().Key(key).Milliseconds(5000).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Renew(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if ms, err := c.client.Do(t.Context(), c.client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ms < 30_000 {
+		t.Errorf("it has %d ms left, %v", ms, err)
+	}
+	if g, err := s.Enter(t.Context(), claim, true); err != nil || !g.Held() {
+		t.Errorf("asked again: %v, %v", g, err)
+	}
+}
+
 // TestClusterFailoverKeeps: with wait=1 a grant that was given stands when a replica
 // has taken the place of its master, and its holder goes on there.
 func TestClusterFailoverKeeps(t *testing.T) {

@@ -52,7 +52,12 @@ local function reply(r, ms)
   return {ms}
 end
 
-if get(id) then -- asked again: the reply was lost
+local before = get(id)
+if before and ends_at(before[1]) == 0 then -- of a lost membership, restored with old data
+  drop(id, before)
+  before = nil
+end
+if before then -- asked again: the reply was lost
   local r, ms = look(id)
   if wait or r[4] ~= '0' then return reply(r, ms) end
   drop(id, r)

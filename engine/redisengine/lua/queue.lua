@@ -48,7 +48,7 @@ local function get(id)
   return r and {string.match(r, SIX)}
 end
 
-local function put(id, r) redis.call('HSET', KEYS[2], 'c' .. id, table.concat(r, US)) end
+local function put(id, r) return redis.call('HSET', KEYS[2], 'c' .. id, table.concat(r, US)) end -- 1: it was not there
 
 -- own is the heaviest granted weight of an owner and its token.
 local function own(owner, id)
@@ -126,8 +126,8 @@ local function load(head)
     redis.call('DEL', KEYS[3])
     for i = 1, #waiting, 2 do
       local w, _, session, owner, weight, label = string.match(waiting[i], SIX)
-      put(w, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label})
-      n, seq = n + 1, seq + 1
+      n = n + put(w, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label})
+      seq = seq + 1
       redis.call('ZADD', KEYS[3], seq, w)
     end
     if seq > 0 then touch(KEYS[3]) end
