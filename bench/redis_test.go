@@ -91,6 +91,36 @@ func BenchmarkRedisUncontended(b *testing.B) {
 	compare(b, "redis lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.15)
 }
 
+// BenchmarkRedisWait1: with a replica that has to know each step, beside the same
+// for the floor.
+func BenchmarkRedisWait1(b *testing.B) {
+	master := testservers.Redis(b)
+	testservers.RedisReplica(b, master.Addr)
+	client := redisClient(b, master.Addr)
+	c, err := pawl.New(ctx, redisengine.New(redisClient(b, master.Addr), &redisengine.Options{Wait: 1}), &pawl.Options{TTL: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close(ctx) })
+	warm(b, c)
+	m := c.Mutex("order/42")
+	acked := func(cmd rueidis.Completed) {
+		results := client.DoMulti(ctx, cmd, client.B().Wait().Numreplicas(1).Timeout(1000).Build())
+		if n, err := results[1].AsInt64(); n != 1 || err != nil || results[0].Error() != nil {
+			b.Error(n, err, results[0].Error())
+		}
+	}
+	var ours, floor samples
+	for b.Loop() {
+		floor.time(func() {
+			acked(client.B().Set().Key("floor").Value("0123456789abcdef").Nx().PxMilliseconds(5000).Build())
+			acked(client.B().Del().Key("floor").Build())
+		})
+		ours.time(func() { lockUnlock(b, m) })
+	}
+	compare(b, "redis wait=1 lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.25)
+}
+
 func BenchmarkRedisParallel(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
