@@ -5,7 +5,9 @@
 //
 // In first-in-first-out order a claim is granted iff the weights of everything
 // ahead of it and its own fit in the capacity. A barging claim looks at granted
-// claims only. Granted claims of one owner weigh as the heaviest of them.
+// claims only. Granted claims of one owner weigh as the heaviest of them. Where
+// an operator has made the capacity smaller, nobody is evicted: it shrinks as
+// holders leave, and who weighs more than all of it weighs all of it.
 package queue
 
 import (
@@ -40,13 +42,15 @@ const (
 	Leave
 	// Poll asks again for the claim Request.Claim.ID, which waits.
 	Poll
+	// Resize gives a semaphore the capacity Request.Spec.Capacity.
+	Resize
 )
 
 // Request is one step of one claim.
 type Request struct {
 	Op    Op
-	Spec  engine.Spec // Enter only
-	Claim Claim       // Leave and Poll: only ID counts
+	Spec  engine.Spec // Enter and Resize
+	Claim Claim       // Leave and Poll: only ID counts; Resize: nothing does
 	Wait  bool        // Enter only: keep the claim when it is not granted
 }
 
@@ -91,6 +95,9 @@ func Apply(s State, r Request, c Clock) (State, Outcome) {
 	case Poll:
 		q.advance(r.Claim.ID)
 		q.poll(r.Claim.ID)
+	case Resize:
+		q.resize(r.Spec)
+		q.advance("")
 	}
 	if len(q.Claims) == 0 {
 		q.Spec = engine.Spec{}
@@ -132,13 +139,14 @@ func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 	return all, heaviest[owner], token
 }
 
-// try grants a claim if it fits beside the granted ones.
+// try grants a claim if it fits beside the granted ones. One that was entered
+// when the capacity was larger fits alone.
 func (q *step) try(cl *Claim) bool {
 	all, own, token := q.weighs(cl.Owner)
 	switch {
 	case own >= cl.Weight:
 		cl.Token = token
-	case all-own+cl.Weight <= q.Spec.Capacity:
+	case all-own+min(cl.Weight, q.Spec.Capacity) <= q.Spec.Capacity:
 		q.Last = max(q.Last+1, q.clock.Mint)
 		cl.Token = q.Last
 	}
@@ -206,6 +214,17 @@ func (q *step) poll(id string) {
 	}
 	q.out.Token = q.Claims[i].Token
 	q.setNext(id)
+}
+
+func (q *step) resize(to engine.Spec) {
+	switch {
+	case len(q.Claims) == 0:
+		q.out.Err = engine.ErrGone
+	case q.Spec.Kind != engine.KindSemaphore:
+		q.out.Err = Mismatch(q.Spec, to)
+	default:
+		q.Spec.Capacity = to.Capacity
+	}
 }
 
 // advance grants what fits in order of arrival and stops at the first claim

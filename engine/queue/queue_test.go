@@ -18,6 +18,8 @@ var (
 	bargeFor3 = engine.Spec{Kind: engine.KindSemaphore, Capacity: 3, Barging: true}
 )
 
+func permits(n int64) engine.Spec { return engine.Spec{Kind: engine.KindSemaphore, Capacity: n} }
+
 // The weights of a lock.
 const (
 	reads  = 1
@@ -52,8 +54,11 @@ func (c command) in(session string) command     { c.Claim.Session = session; ret
 func (c command) wanting(s engine.Spec) command { c.Spec = s; return c }
 func leave(id string) command                   { return ask(queue.Leave, id) }
 func poll(id string) command                    { return ask(queue.Poll, id) }
-func dies(session string) command               { return command{dies: session} }
-func ask(op queue.Op, id string) (c command)    { c.Op, c.Claim.ID = op, id; return c }
+func resize(n int64) command {
+	return command{Request: queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: n}}}
+}
+func dies(session string) command            { return command{dies: session} }
+func ask(op queue.Op, id string) (c command) { c.Op, c.Claim.ID = op, id; return c }
 func result(op queue.Op, o queue.Outcome) string {
 	var words []string
 	switch {
@@ -63,6 +68,8 @@ func result(op queue.Op, o queue.Outcome) string {
 		words = append(words, fmt.Sprintf("holds %d", o.Token))
 	case op == queue.Leave:
 		words = append(words, "left")
+	case op == queue.Resize:
+		words = append(words, "resized")
 	default:
 		words = append(words, "waits")
 	}
@@ -213,6 +220,63 @@ var scenarios = []struct {
 		{enter("b", 1).wanting(bargeFor3), "mismatch"},
 		{leave("a"), "left"},
 		{enter("b", writes).wanting(rwLock), "holds 2"},
+	}},
+	{"a semaphore that grows lets in those who wait, in order", permits3, []move{
+		{enter("a", 3), "holds 1"},
+		{enter("b", 3), "waits"},
+		{enter("c", 1), "waits"},
+		{resize(5), "resized"},
+		{resize(6), "resized, b holds 2"},
+		{enter("d", 1), "mismatch"},
+		{enter("d", 1).wanting(permits(6)), "waits"},
+		{resize(8), "resized, c holds 3, d holds 4"},
+	}},
+	{"a semaphore shrinks as holders leave, and evicts nobody", permits3, []move{
+		{enter("a", 1), "holds 1"},
+		{enter("b", 1), "holds 2"},
+		{enter("c", 1), "holds 3"},
+		{enter("d", 1), "waits"},
+		{resize(1), "resized"},
+		{poll("a"), "holds 1"},
+		{leave("a"), "left"},
+		{leave("b"), "left"},
+		{leave("c"), "left, d holds 4"},
+	}},
+	{"a claim that weighs more than is left of a semaphore is let in alone", permits3, []move{
+		{enter("a", 1), "holds 1"},
+		{enter("b", 3), "waits"},
+		{enter("c", 1), "waits"},
+		{resize(2), "resized"},
+		{leave("a"), "left, b holds 2"},
+		{leave("b"), "left, c holds 3"},
+	}},
+	{"an owner that holds more than is left enters again", permits3, []move{
+		{enter("a", 3).by("o"), "holds 1"},
+		{resize(2), "resized"},
+		{enter("a2", 2).by("o").wanting(permits(2)), "holds 1"},
+		{leave("a"), "left"},
+		{leave("a2"), "left"},
+	}},
+	{"only a semaphore that is in use is resized", rwLock, []move{
+		{resize(2), "gone"},
+		{enter("a", writes), "holds 1"},
+		{resize(2), "mismatch"},
+		{enter("b", reads), "waits"},
+		{leave("a"), "left, b holds 2"},
+	}},
+	{"the dead are not counted when a semaphore is resized", permits3, []move{
+		{enter("a", 3), "holds 1"},
+		{enter("b", 1), "waits"},
+		{do: dies("a")},
+		{resize(1), "resized, b holds 2"},
+		{do: dies("b")},
+		{resize(2), "gone"},
+	}},
+	{"barging: the first that waits is told of permits that are added", bargeFor3, []move{
+		{enter("a", 3), "holds 1"},
+		{enter("b", 1), "waits"},
+		{resize(4), "resized, b is told"},
+		{poll("b"), "holds 2"},
 	}},
 	{"barging: who comes while it is free gets it, the first that waits is told each time", barging, []move{
 		{enter("a", writes), "holds 1"},

@@ -31,6 +31,7 @@ const (
 	cmdRenew  // a: slot
 	cmdExpire // a: slot
 	cmdPass   // a: time
+	cmdResize // a: capacity, b: whether those who come know of it
 	commands
 )
 
@@ -55,6 +56,8 @@ func (m *machine) command(op, a, b byte) {
 		m.expire(int(a))
 	case cmdPass:
 		m.pass(int64(a)%sessionTTL + 1)
+	case cmdResize:
+		m.resize(int64(a)%6+1, b&1 == 1)
 	}
 }
 
@@ -81,6 +84,8 @@ var seeds = [][]byte{
 	{sem5, cmdEnter, 0, 2<<1 | wait, cmdEnter, 1, 4<<1 | wait, cmdEnter, 2, 0<<1 | wait, cmdLeave, 0, 0, cmdPass, 99, 0, cmdPoll, 0, 0},
 	// Barging: the told one comes too late.
 	{sem1 | bargingBit, cmdEnter, 0, wait, cmdEnter, 1, wait, cmdLeave, 0, 0, cmdEnter, 2, 0, cmdPoll, 0, 0, cmdLeave, 1, 0, cmdPoll, 0, 0},
+	// Permits are added, then taken away; a large request waits meanwhile.
+	{sem2, cmdEnter, 0, 1<<1 | wait, cmdEnter, 1, 1<<1 | wait, cmdEnter, 2, wait, cmdResize, 3, 1, cmdEnter, 3, 3<<1 | wait, cmdResize, 0, 1, cmdLeave, 0, 0, cmdLeave, 0, 0, cmdLeave, 0, 0},
 	// Asked again, on a store that has no clock for its tokens.
 	{sem2 | 2<<3, cmdEnter, 0, wait, cmdAgain, 0, wait, cmdEnter, 1, 1<<1 | wait, cmdAgain, 1, wait, cmdAgain, 1, 0, cmdMismatch, 0, 1, cmdRenew, 0, 0},
 }

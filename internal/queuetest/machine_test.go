@@ -117,6 +117,14 @@ func (m *machine) mismatch(slot, how int) {
 	}
 }
 
+// resize changes the capacity. Those who come later mostly know of it.
+func (m *machine) resize(capacity int64, known bool) {
+	m.apply(queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
+	if known && m.spec.Kind == engine.KindSemaphore {
+		m.spec.Capacity = capacity
+	}
+}
+
 func (m *machine) renew(slot int) { m.ends[m.session(slot)] = m.now + sessionTTL }
 
 // expire ends a session without a step: nobody notices yet.

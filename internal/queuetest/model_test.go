@@ -24,7 +24,9 @@ type modelClaim struct {
 // step does what is asked and returns the class of the error.
 func (m *model) step(r queue.Request, alive func(session string) bool) error {
 	m.claims = slices.DeleteFunc(m.claims, func(c *modelClaim) bool { return !alive(c.session) })
-	m.handOver()
+	if r.Op != queue.Resize { // what the dead held is handed on in the new size
+		m.handOver()
+	}
 	err := m.ask(r)
 	m.handOver()
 	if len(m.claims) == 0 {
@@ -34,6 +36,9 @@ func (m *model) step(r queue.Request, alive func(session string) bool) error {
 }
 
 func (m *model) ask(r queue.Request) error {
+	if r.Op == queue.Resize {
+		return m.resize(r.Spec.Capacity)
+	}
 	c := m.find(r.Claim.ID)
 	switch {
 	case r.Op == queue.Enter && c == nil:
@@ -71,6 +76,18 @@ func (m *model) enter(r queue.Request) error {
 		return engine.ErrBusy
 	}
 	m.claims = append(m.claims, c)
+	return nil
+}
+
+// resize evicts nobody.
+func (m *model) resize(capacity int64) error {
+	if len(m.claims) == 0 {
+		return engine.ErrGone
+	}
+	if m.spec.Kind != engine.KindSemaphore {
+		return engine.ErrMismatch
+	}
+	m.spec.Capacity = capacity
 	return nil
 }
 
@@ -113,13 +130,14 @@ func (m *model) heaviest(owner string) (weight int64) {
 	return weight
 }
 
-// fits reports whether a claim may hold beside those that hold.
+// fits reports whether a claim may hold beside those that hold. One that is larger
+// than the resource has become may hold alone.
 func (m *model) fits(c *modelClaim) bool {
 	if m.heaviest(c.owner) >= c.weight {
 		return true
 	}
 	others := make(map[string]bool)
-	load := c.weight
+	load := min(c.weight, m.spec.Capacity)
 	for _, o := range m.claims {
 		if o.held && o.owner != c.owner && !others[o.owner] {
 			others[o.owner] = true

@@ -37,20 +37,23 @@ func exercise(t *rapid.T, barging bool) {
 	owner, wait := rapid.IntRange(0, 3), rapid.Bool()
 	t.Repeat(map[string]func(*rapid.T){
 		"enter": func(t *rapid.T) {
-			weight := rapid.SampledFrom(weights(spec)).Draw(t, "weight")
+			weight := rapid.SampledFrom(weights(m.spec)).Draw(t, "weight")
 			m.enter(slot.Draw(t, "slot"), owner.Draw(t, "owner"), weight, wait.Draw(t, "wait"))
 		},
 		"enter and wait": func(t *rapid.T) { // so that queues grow
-			weight := rapid.SampledFrom(weights(spec)).Draw(t, "weight")
+			weight := rapid.SampledFrom(weights(m.spec)).Draw(t, "weight")
 			m.enter(slot.Draw(t, "slot"), owner.Draw(t, "owner"), weight, true)
 		},
 		"enter again": func(t *rapid.T) { m.enterAgain(any.Draw(t, "claim"), wait.Draw(t, "wait")) },
 		"leave":       func(t *rapid.T) { m.leave(any.Draw(t, "claim")) },
 		"poll":        func(t *rapid.T) { m.poll(any.Draw(t, "claim")) },
-		"mismatch":    func(t *rapid.T) { m.mismatch(slot.Draw(t, "slot"), any.Draw(t, "how")) },
-		"renew":       func(t *rapid.T) { m.renew(slot.Draw(t, "slot")) },
-		"expire":      func(t *rapid.T) { m.expire(slot.Draw(t, "slot")) },
-		"pass":        func(t *rapid.T) { m.pass(rapid.Int64Range(1, sessionTTL/3).Draw(t, "time")) },
+		"resize": func(t *rapid.T) {
+			m.resize(rapid.Int64Range(1, 6).Draw(t, "capacity"), rapid.IntRange(0, 3).Draw(t, "known") > 0)
+		},
+		"mismatch": func(t *rapid.T) { m.mismatch(slot.Draw(t, "slot"), any.Draw(t, "how")) },
+		"renew":    func(t *rapid.T) { m.renew(slot.Draw(t, "slot")) },
+		"expire":   func(t *rapid.T) { m.expire(slot.Draw(t, "slot")) },
+		"pass":     func(t *rapid.T) { m.pass(rapid.Int64Range(1, sessionTTL/3).Draw(t, "time")) },
 	})
 }
 
