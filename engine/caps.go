@@ -35,6 +35,8 @@ const (
 	FeatureShared Feature = "shared locks"
 	// FeatureSemaphore is a resource held by the permit.
 	FeatureSemaphore Feature = "semaphores"
+	// FeatureResize is a semaphore that is given another size while it is used.
+	FeatureResize Feature = "resizing of semaphores"
 	// FeatureValues is Get, Put and Watch.
 	FeatureValues Feature = "versioned values"
 	// FeatureDelay is that what a dead client held stays held for the rest of

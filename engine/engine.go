@@ -64,6 +64,16 @@ type Engine interface {
 	// Show reads one resource. A resource without claims has none.
 	Show(ctx context.Context, name string) (Resource, error)
 
+	// Resize gives a semaphore that is in use another capacity, 1 or more, and
+	// hands permits that are added to those who wait, in order. Nobody is evicted:
+	// it shrinks as holders leave; and a waiting claim that weighs more than is
+	// left is let in alone, when it is its turn. From then on Enter wants the
+	// claims of the new capacity only. It fails with ErrGone when nobody holds or
+	// waits, for then there is nothing to change, with ErrMismatch when the
+	// resource is no semaphore, and with ErrUnsupported where the store lacks
+	// [FeatureResize].
+	Resize(ctx context.Context, name string, capacity int64) error
+
 	// Get reads a versioned value. Version 0: there is none.
 	Get(ctx context.Context, key string) (Value, error)
 
@@ -163,7 +173,7 @@ type Claim struct {
 	Resource string // 1 to 512 bytes of UTF-8 without control characters
 	ID       string // unique for ever
 	Owner    string // claims of one owner share a grant; the ID when there is no re-entry
-	Weight   int64  // 1 to Capacity
+	Weight   int64  // 1 to Capacity as it is when the claim enters
 	Label    string // for operators, no control characters
 }
 

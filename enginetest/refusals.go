@@ -17,6 +17,7 @@ var refusals = map[engine.Feature]func(*testing.T, *Harness){
 	engine.FeatureOrder:     everyoneHasATurn,
 	engine.FeatureShared:    noReaders,
 	engine.FeatureSemaphore: noPermits,
+	engine.FeatureResize:    noResize,
 	engine.FeatureValues:    noValues,
 	engine.FeatureDelay:     noDelay,
 }

@@ -112,6 +112,10 @@ func (t *trouble) Show(ctx context.Context, name string) (r engine.Resource, err
 	return r, err
 }
 
+func (t *trouble) Resize(ctx context.Context, name string, capacity int64) error {
+	return t.meet(ctx, func(ctx context.Context) error { return t.Engine.Resize(ctx, name, capacity) })
+}
+
 func (t *trouble) Get(ctx context.Context, key string) (v engine.Value, err error) {
 	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.Get(ctx, key); return err })
 	return v, err

@@ -113,6 +113,7 @@ func (e *Engine) Caps() engine.Caps {
 		Name: "etcd", Token: engine.TokenRevision, Wake: engine.WakeWatch, Expiry: engine.ExpiryMonotonic,
 		Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
 		MinTTL: time.Second, // what a lease counts in
+		Lacks:  map[engine.Feature]string{engine.FeatureResize: "the size is a part of each claim's key, whose revision is its place and its token"},
 	}
 }
 
@@ -193,6 +194,11 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		})
 	}
 	return r, nil
+}
+
+// Resize implements [engine.Engine]: it is refused.
+func (e *Engine) Resize(context.Context, string, int64) error {
+	return e.Caps().RefuseFeature(engine.FeatureResize)
 }
 
 // Get implements [engine.Engine].

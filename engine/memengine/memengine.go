@@ -101,6 +101,20 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return e.resources[name].Show(name, e.now()), nil
 }
 
+// Resize implements [engine.Engine].
+func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.apply(name, queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
+	if out.Err != nil {
+		return fmt.Errorf("resize: %w", out.Err)
+	}
+	return nil
+}
+
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	e.mu.Lock()

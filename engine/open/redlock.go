@@ -117,6 +117,14 @@ func (n *redlockNode) Show(ctx context.Context, name string) (engine.Resource, e
 	return eng.Show(ctx, name)
 }
 
+func (n *redlockNode) Resize(ctx context.Context, name string, capacity int64) error {
+	eng, err := n.engine(ctx)
+	if err != nil {
+		return err
+	}
+	return eng.Resize(ctx, name, capacity)
+}
+
 func (n *redlockNode) Get(ctx context.Context, key string) (engine.Value, error) {
 	eng, err := n.engine(ctx)
 	if err != nil {

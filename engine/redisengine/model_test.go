@@ -96,6 +96,21 @@ func (m *model) leave(t *rapid.T, s *session, id string) {
 	}
 }
 
+// resize changes the size that those who come mostly know. Who waits in the model
+// before is told in the server, and looks.
+func (m *model) resize(t *rapid.T, known *engine.Spec) {
+	to := engine.Spec{Kind: engine.KindSemaphore, Capacity: rapid.Int64Range(1, 6).Draw(t, "capacity")}
+	err := m.eng.Resize(m.ctx, m.name, to.Capacity)
+	m.look(t)
+	out := m.apply(queue.Request{Op: queue.Resize, Spec: to})
+	if class(err) != class(out.Err) {
+		t.Fatalf("resize to %d: server %v, model %v", to.Capacity, err, out.Err)
+	}
+	if known.Kind == to.Kind && rapid.IntRange(0, 3).Draw(t, "known") > 0 {
+		known.Capacity = to.Capacity
+	}
+}
+
 // kill ends a session in the server as its TTL would.
 func (m *model) kill(t *rapid.T, s *session) {
 	for _, r := range m.eng.client.DoMulti(m.ctx, s.farewell()...) {
@@ -110,18 +125,26 @@ func (m *model) kill(t *rapid.T, s *session) {
 func (m *model) settle(t *rapid.T) {
 	for before := -1; before != m.held(); {
 		before = m.held()
-		for _, c := range m.state.Claims {
-			s := m.sessions[slices.IndexFunc(m.sessions, func(s *session) bool { return s.id == c.Session })]
-			if c.Token != 0 || m.dead[s.id] {
-				continue
-			}
-			claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
-			if _, err := s.poll(m.ctx, claim, s.await(claim)); err != nil && class(err) != engine.ErrGone {
-				t.Fatal(err)
-			}
-			m.apply(queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		for _, id := range m.look(t) {
+			m.apply(queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: id}})
 		}
 	}
+}
+
+// look lets all who wait in the model look in the server.
+func (m *model) look(t *rapid.T) (waiting []string) {
+	for _, c := range m.state.Claims {
+		s := m.sessions[slices.IndexFunc(m.sessions, func(s *session) bool { return s.id == c.Session })]
+		if c.Token != 0 || m.dead[s.id] {
+			continue
+		}
+		claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
+		if _, err := s.poll(m.ctx, claim, s.await(claim)); err != nil && class(err) != engine.ErrGone {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, c.ID)
+	}
+	return waiting
 }
 
 func (m *model) held() (n int) {
@@ -157,6 +180,9 @@ func (m *model) agree(t *rapid.T) {
 	}
 	slices.Sort(a[:held(is.Claims)]) // granted ones have no order
 	slices.Sort(b[:held(want.Claims)])
+	if len(b) > 0 && is.Spec != want.Spec {
+		t.Fatalf("server %+v, model %+v", is.Spec, want.Spec)
+	}
 	if !slices.Equal(a, b) {
 		t.Fatalf("server %q\nmodel  %q", a, b)
 	}
@@ -219,7 +245,7 @@ func checkModel(t *testing.T, eng *Engine) {
 					c.Spec = rapid.SampledFrom(specs).Draw(t, "spec")
 				}
 				c.Owner = rapid.SampledFrom([]string{c.ID, c.ID, c.ID, "p", "q"}).Draw(t, "owner")
-				c.Weight = rapid.SampledFrom([]int64{1, 1, 2, c.Capacity}).Draw(t, "weight")
+				c.Weight = rapid.SampledFrom([]int64{1, 1, min(2, c.Capacity), c.Capacity}).Draw(t, "weight")
 				if plain && rapid.IntRange(0, 29).Draw(t, "not plain") > 0 {
 					c.Spec, c.Owner, c.Weight = specs[0], c.ID, specs[0].Capacity
 				}
@@ -230,6 +256,7 @@ func checkModel(t *testing.T, eng *Engine) {
 					m.enter(t, s, c, wait)
 				}
 			},
+			"resize": func(t *rapid.T) { m.resize(t, &spec) },
 			"leave": func(t *rapid.T) {
 				if len(m.ids) == 0 {
 					t.Skip()
@@ -249,6 +276,35 @@ func checkModel(t *testing.T, eng *Engine) {
 			},
 		})
 	})
+}
+
+// TestResizeTells: who waits need not find out by itself that permits were added.
+func TestResizeTells(t *testing.T) {
+	eng := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, eng)
+	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background()) //nolint:errcheck // checked elsewhere
+	claims := make([]*engine.Claim, 3)
+	for i := range claims {
+		id := fmt.Sprint(s.ID(), ".", i)
+		claims[i] = &engine.Claim{Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: 1}, Resource: "told", ID: id, Owner: id, Weight: 1}
+		if g, err := s.Enter(t.Context(), claims[i], true); err != nil || g.Held() != (i == 0) {
+			t.Fatal(g, err)
+		}
+	}
+	if err := New(dial(t, testservers.SharedRedis(t).Addr), nil).Resize(t.Context(), "told", 3); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, c := range claims[1:] {
+		if g, err := s.Await(ctx, c); err != nil || !g.Held() {
+			t.Error(g, err)
+		}
+	}
 }
 
 // awaitGrace returns when the grace of a new server is over.

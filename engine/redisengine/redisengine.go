@@ -88,7 +88,7 @@ type Engine struct {
 	graceTTL        time.Duration
 	cluster         bool
 
-	enter, leave, many, poll, show, put *script
+	enter, leave, many, poll, show, put, resize *script
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -104,7 +104,7 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	e.cluster = client != nil && client.Mode() == rueidis.ClientModeCluster
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
-	e.show, e.put = e.script("", showLua), e.script("", putLua)
+	e.show, e.put, e.resize = e.script("", showLua), e.script("", putLua), e.script("", resizeLua)
 	e.many = e.script("", strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua))
 	return e
 }
@@ -158,6 +158,8 @@ var (
 	showLua string
 	//go:embed lua/put.lua
 	putLua string
+	//go:embed lua/resize.lua
+	resizeLua string
 )
 
 // eval runs a script. A server that does not know one that gives something out may
@@ -176,7 +178,7 @@ func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, 
 	if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsNoScript() {
 		return result, short
 	}
-	if e.cluster || s == e.show || s == e.put { // in a cluster scripts see by themselves how old their node is
+	if e.cluster || s == e.show || s == e.put || s == e.resize { // in a cluster scripts see by themselves how old their node is
 		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
 	}
 	if err := e.checkBoot(ctx); err.Error() != nil {
@@ -338,6 +340,20 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	}
 	queue.Sort(r.Claims)
 	return r, nil
+}
+
+// Resize implements [engine.Engine].
+func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	keep := max(time.Hour, 4*time.Duration(e.ttl.Load())*time.Millisecond)
+	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10), ms(keep))
+	reply, err := result.ToAny()
+	switch is, mismatch := reply.(string); {
+	case mismatch:
+		return fmt.Errorf("resize: %w", queue.Mismatch(parseSpec(is), engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}))
+	case reply == int64(0):
+		return fmt.Errorf("resize: %w", engine.ErrGone)
+	}
+	return failed(ctx, "resize", cmp.Or(err, short))
 }
 
 func appendSpec(b []byte, s engine.Spec) []byte {

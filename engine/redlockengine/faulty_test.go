@@ -137,6 +137,10 @@ func (l *link) Show(ctx context.Context, name string) (engine.Resource, error) {
 	return call(ctx, l, func(ctx context.Context) (engine.Resource, error) { return l.server.now().Show(ctx, name) })
 }
 
+func (l *link) Resize(ctx context.Context, name string, capacity int64) error {
+	return l.server.now().Resize(ctx, name, capacity)
+}
+
 func (l *link) Get(ctx context.Context, key string) (engine.Value, error) {
 	return call(ctx, l, func(ctx context.Context) (engine.Value, error) { return l.server.now().Get(ctx, key) })
 }

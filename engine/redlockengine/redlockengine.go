@@ -315,6 +315,11 @@ func ours(c engine.ClaimInfo) engine.ClaimInfo {
 	return c
 }
 
+// Resize implements [engine.Engine]: it is refused.
+func (e *Engine) Resize(context.Context, string, int64) error {
+	return e.caps.RefuseFeature(engine.FeatureSemaphore)
+}
+
 // Get implements [engine.Engine]: it is refused.
 func (e *Engine) Get(context.Context, string) (engine.Value, error) {
 	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)

@@ -124,6 +124,7 @@ func (e *Engine) Caps() engine.Caps {
 		Name: "zk", Token: engine.TokenRevision, Wake: engine.WakeWatch, Expiry: engine.ExpiryMonotonic,
 		Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
 		MinTTL: 3 * e.tick, // servers refuse less than two, and Renew takes more than half a one
+		Lacks:  map[engine.Feature]string{engine.FeatureResize: "the size is a part of each claim's node, whose zxid is its place and its token"},
 	}
 }
 

@@ -11,6 +11,11 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
+// Resize implements [engine.Engine]: it is refused.
+func (e *Engine) Resize(context.Context, string, int64) error {
+	return e.Caps().RefuseFeature(engine.FeatureResize)
+}
+
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	l, err := e.fresh(ctx, "get")

@@ -163,6 +163,11 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return r, unavailable(ctx, "show", err)
 }
 
+// Resize implements [engine.Engine]: it is refused.
+func (e *Engine) Resize(context.Context, string, int64) error {
+	return e.caps.RefuseFeature(engine.FeatureSemaphore)
+}
+
 // Get implements [engine.Engine]: it is refused.
 func (e *Engine) Get(context.Context, string) (engine.Value, error) {
 	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)

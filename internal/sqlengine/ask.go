@@ -54,7 +54,7 @@ type answer struct {
 // Ask asks once for all who wait: messages may have been lost.
 func (e *Engine) Ask(ctx context.Context) error { return e.store.(*routines).askOnce(ctx) }
 
-// left is called when a claim has left: the next one may be in this process.
+// left is called when a claim has left, or permits were added: the next one may be in this process.
 func (s *routines) left(resource string) {
 	if s.Told != nil && s.Told() {
 		return

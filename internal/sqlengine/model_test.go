@@ -126,7 +126,7 @@ func (m *model) enter(t *rapid.T, spec engine.Spec) {
 	id := fmt.Sprintf("%s.%d", s.ID(), m.next)
 	r.Claim = queue.Claim{
 		ID: id, Session: s.ID(), Label: "l", Owner: rapid.SampledFrom([]string{id, id, id, "p", "q"}).Draw(t, "owner"),
-		Weight: rapid.SampledFrom([]int64{1, 1, 2, r.Spec.Capacity}).Draw(t, "weight"),
+		Weight: rapid.SampledFrom([]int64{1, 1, min(2, r.Spec.Capacity), r.Spec.Capacity}).Draw(t, "weight"),
 	}
 	m.ids = append(m.ids, id)
 	m.step(t, s, r)
@@ -170,7 +170,14 @@ func (m *model) run(t *rapid.T) {
 		"leave what is there": func(t *rapid.T) { of(t, queue.Leave, there()) },
 		"poll":                func(t *rapid.T) { of(t, queue.Poll, m.ids) },
 		"poll what is there":  func(t *rapid.T) { of(t, queue.Poll, there()) },
-		"look":                func(t *rapid.T) { m.step(t, m.any(t), queue.Request{Op: queue.Poll}) },
+		"resize": func(t *rapid.T) {
+			to := engine.Spec{Kind: engine.KindSemaphore, Capacity: rapid.Int64Range(1, 6).Draw(t, "capacity")}
+			m.step(t, m.any(t), queue.Request{Op: queue.Resize, Spec: to})
+			if spec.Kind == to.Kind && rapid.IntRange(0, 3).Draw(t, "known") > 0 { // to those who come
+				spec.Capacity = to.Capacity
+			}
+		},
+		"look": func(t *rapid.T) { m.step(t, m.any(t), queue.Request{Op: queue.Poll}) },
 		"kill": func(t *rapid.T) {
 			if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
 				t.Skip()

@@ -28,7 +28,8 @@ taken for a column. Times are in µs on the server's clock. */}}
 {{end}}
 
 {{/* fits finds the token that a claim gets beside the granted ones: its owner's,
-a new one, or none: 0. And how much its owner holds. */}}
+a new one, or none: 0. And how much its owner holds. One that weighs more than
+a semaphore that was made smaller fits alone. */}}
 {{define "fits"}}
 {{.Proc "fits" .Text "p_resource" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own"}}
 {{.Vars "BIGINT" "v_all"}}
@@ -38,7 +39,7 @@ a new one, or none: 0. And how much its owner holds. */}}
   IF r_own >= p_weight THEN
     {{.Set}} r_token := (SELECT c.token FROM {{.P}}claims c WHERE c.resource = p_resource AND c.token <> 0 AND c.owner = p_owner
       ORDER BY c.weight DESC, c.place LIMIT 1);
-  ELSEIF v_all - r_own + p_weight <= p_capacity THEN
+  ELSEIF v_all - r_own + LEAST(p_weight, p_capacity) <= p_capacity THEN
     {{.Mint "r_token" "p_slot" "p_now"}}
   ELSE
     {{.Set}} r_token := 0;
@@ -135,9 +136,19 @@ in use if that is something else. */}}
       END IF;
     END IF;
 
+    IF p_op = 'resize' THEN
+      IF v_count = 0 THEN
+        {{.Set}} r_code := 2;
+      ELSEIF v_kind <> p_kind THEN
+        {{.Set}} r_code := 3; {{.Set}} r_kind := v_kind; {{.Set}} r_capacity := v_capacity; {{.Set}} r_barging := v_barging;
+      ELSE
+        UPDATE {{.P}}claims SET capacity = p_capacity WHERE resource = p_resource;
+      END IF;
+    END IF;
+
     -- Who could be granted has been, unless somebody has left or died, or a grace
     -- has ended.
-    IF v_waiting > 0 AND (p_op IN ('leave', 'look') OR v_buried = 1 OR v_grace > 0) AND v_grace <= v_now THEN
+    IF v_waiting > 0 AND (p_op IN ('leave', 'look', 'resize') OR v_buried = 1 OR v_grace > 0) AND v_grace <= v_now THEN
       IF p_op = 'poll' THEN
         CALL {{.P}}advance(p_resource, p_id, v_slot, v_now);
       ELSE

@@ -171,7 +171,7 @@ const (
 	answerGrace
 )
 
-var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", queue.Poll: "poll"}
+var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", queue.Poll: "poll", queue.Resize: "resize"}
 
 func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
 	var code, token, pause, barging int64
@@ -199,7 +199,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", verb, err)
 	}
-	if r.Op == queue.Leave {
+	if r.Op == queue.Leave || r.Op == queue.Resize {
 		s.left(resource)
 	}
 	return fence.Token(token), time.Duration(pause) * time.Microsecond, nil

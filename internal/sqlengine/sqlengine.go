@@ -107,6 +107,12 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return e.store.show(ctx, name)
 }
 
+// Resize implements [engine.Engine].
+func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	_, _, err := e.store.step(ctx, "resize", "", name, queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
+	return err
+}
+
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return e.store.get(ctx, key)

@@ -32,6 +32,7 @@ const (
 	insertClaim   = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	grantClaim  = `UPDATE pawl_claims SET token = ? WHERE resource = ? AND place = ?`
+	resizeAll   = `UPDATE pawl_claims SET capacity = ? WHERE resource = ?`
 	deleteClaim = `DELETE FROM pawl_claims WHERE resource = ? AND place = ?`
 
 	readValue   = `SELECT data, version FROM pawl_values WHERE name = ?`
@@ -41,7 +42,7 @@ const (
 
 var statements = []string{
 	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, listResources, resourcesOf, heldBy,
-	insertClaim, grantClaim, deleteClaim, readValue, insertValue, deleteValue,
+	insertClaim, grantClaim, resizeAll, deleteClaim, readValue, insertValue, deleteValue,
 }
 
 // tx is one verb in the database, and what is to be done after it. Its methods
@@ -221,6 +222,9 @@ func (t *tx) save(name string, before *resource, after queue.State) {
 			t.exec(grantClaim, int64(token), name, place)
 		}
 		kept++
+	}
+	if kept > 0 && after.Spec.Capacity != before.Spec.Capacity {
+		t.exec(resizeAll, after.Spec.Capacity, name)
 	}
 	for i, c := range after.Claims[kept:] {
 		t.exec(insertClaim, name, place+1+int64(i), c.Session, c.ID, c.Owner, c.Label, c.Weight, int64(c.Token), c.Since,

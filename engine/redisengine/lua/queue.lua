@@ -141,14 +141,15 @@ local function save()
   redis.call('SET', KEYS[1], 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
 end
 
--- try grants a claim if it fits beside the granted ones; nothing new is given
--- out before the end of the grace.
+-- try grants a claim if it fits beside the granted ones; one that weighs more than
+-- a semaphore that was made smaller fits alone. Nothing new is given out before the
+-- end of the grace.
 local function try(id, r)
   if r[2] ~= id then bury(r[2]) end
   local weight, token = own(r[2], id)
   if weight >= tonumber(r[3]) then
     r[4] = token
-  elseif used - weight + r[3] <= cap and grace_end() == 0 then
+  elseif used - weight + math.min(tonumber(r[3]), cap) <= cap and grace_end() == 0 then
     last = math.max(last + 1, t[1] * 1000000 + t[2])
     r[4] = string.format('%.0f', last)
   else
@@ -181,7 +182,7 @@ local function advance(asking)
       if not pop then redis.call('ZREM', KEYS[3], first) end
       hold(first, r)
       send(r[1], 'g' .. US .. first .. US .. r[4])
-      if tonumber(r[3]) == cap and r[2] == first then return end -- nothing can fit beside it
+      if tonumber(r[3]) >= cap and r[2] == first then return end -- nothing can fit beside it
     else
       return
     end

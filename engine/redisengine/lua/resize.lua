@@ -1,0 +1,20 @@
+-- KEYS: as in queue.lua. ARGV: 1 the new capacity; 2 keep in ms, unless the
+-- resource is kept for longer already. Returns 1; 0 when nobody is there; or, as
+-- text, what the resource is in use as if it is no semaphore.
+-- It gives nothing out, so that it need not know of restarts: who is first in line
+-- is told to look, and hands on what is left.
+local head = redis.call('GET', KEYS[1])
+if not head then return 0 end
+local keep = math.max(tonumber(ARGV[2]), redis.call('PTTL', KEYS[1]))
+--QUEUE--
+load(head)
+reap()
+local is = kind
+local discipline = string.match(kind, '^semaphore:%d+(:.)$')
+if discipline then kind = 'semaphore:' .. ARGV[1] .. discipline end
+local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+local waits = first and get(first)
+save()
+if n == 0 then return 0 end
+if waits then send(waits[1], 'f' .. US .. first) end
+return discipline and 1 or is

@@ -1,0 +1,100 @@
+package enginetest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// resizeCases are about semaphores whose size an operator changes.
+var resizeCases = []Case{
+	{"a semaphore grows and lets those in who wait", "more permits take effect only when everybody is restarted", grows, needs(engine.FeatureSemaphore, engine.FeatureResize)},
+	{"a semaphore shrinks as holders leave", "Redisson: fewer permits than are held make the count negative, or evict", shrinks, needs(engine.FeatureSemaphore, engine.FeatureResize)},
+	{"only a semaphore that is in use has a size", "a lock is made a semaphore by mistake", sizeOfNothing, needs(engine.FeatureSemaphore, engine.FeatureResize)},
+}
+
+func grows(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	two := semaphore(2)
+	held := a.hold(a.weigh("grows", two, 2))
+	small, large := b.wait(b.weigh("grows", two, 1)), b.wait(b.weigh("grows", two, 2))
+	a.resize("grows", 3)
+	first := getGrant(t, "the small one", small)
+	still(t, "the large one", large)
+	a.tryFails(a.weigh("grows", two, 1), true, engine.ErrMismatch) // who does not know
+	last := a.wait(a.weigh("grows", semaphore(3), 1))
+	a.resize("grows", 6)
+	second, third := getGrant(t, "the large one", large), getGrant(t, "the last one", last)
+	if first.Token <= held.Token || second.Token <= first.Token || third.Token <= second.Token {
+		t.Errorf("tokens %v, %v, %v, %v", held.Token, first.Token, second.Token, third.Token)
+	}
+	r, err := b.engine.Show(b.ctx, "grows")
+	if err != nil || r.Spec != semaphore(6) || len(r.Claims) != 4 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func shrinks(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	three := semaphore(3)
+	var held []*engine.Claim
+	for range 3 {
+		c := a.weigh("shrinks", three, 1)
+		a.hold(c)
+		held = append(held, c)
+	}
+	heavy, light := b.weigh("shrinks", three, 3), b.weigh("shrinks", three, 1)
+	first, second := b.wait(heavy), b.wait(light)
+	b.resize("shrinks", 1)
+	b.resize("shrinks", 1) // its reply was lost
+	if gone, err := a.Renew(a.ctx, held); err != nil || len(gone) != 0 {
+		t.Errorf("%d holders were evicted, %v", len(gone), err)
+	}
+	for i, c := range held {
+		r, err := b.engine.Show(b.ctx, "shrinks")
+		if err != nil || len(r.Claims) != 5-i || r.Claims[3-i].Token != 0 {
+			t.Fatalf("after %d have left: %+v, %v", i, r, err)
+		}
+		still(t, "who waits", first)
+		a.leave(c)
+	}
+	getGrant(t, "one that weighs more than is left, alone", first)
+	still(t, "who came later", second)
+	b.leave(heavy)
+	getGrant(t, "who came later", second)
+	b.leave(light)
+	a.hold(a.weigh("shrinks", three, 1)) // nobody was there: it is what the first one says
+}
+
+func sizeOfNothing(t *testing.T, h *Harness) {
+	p := h.party(t)
+	if err := p.engine.Resize(p.ctx, "size of nothing", 3); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("a name that nobody uses: %v", err)
+	}
+	c := p.claim("size of a lock", mutex)
+	p.hold(c)
+	if err := p.engine.Resize(p.ctx, c.Resource, 3); !errors.Is(err, engine.ErrMismatch) {
+		t.Errorf("a lock: %v", err)
+	}
+	if gone, err := p.Renew(p.ctx, []*engine.Claim{c}); err != nil || len(gone) != 0 {
+		t.Errorf("the lock is gone: %v, %v", gone, err)
+	}
+	p.leave(c)
+}
+
+func (p *party) resize(name string, capacity int64) {
+	p.t.Helper()
+	if err := p.engine.Resize(p.ctx, name, capacity); err != nil {
+		p.t.Fatalf("resize %q to %d: %v", name, capacity, err)
+	}
+}
+
+// noResize: the size of a semaphore is what its users declare.
+func noResize(t *testing.T, h *Harness) {
+	p := h.party(t)
+	if err := p.engine.Resize(p.ctx, "refused", 3); !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("resize: %v", err)
+	}
+
+}
