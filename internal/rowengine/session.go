@@ -51,7 +51,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		return engine.Grant{}, fmt.Errorf("enter: %w", err)
 	}
 	s.mu.Lock()
-	alive, known, h := s.alive(), s.holds[c.ID] != nil, s.find(c)
+	alive, h := s.alive(), s.find(c)
 	waits := h != nil && !h.grant.Held()
 	s.mu.Unlock()
 	switch {
@@ -74,10 +74,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		if stands && s.join(h, c.ID) {
 			return h.grant, nil
 		}
-		s.forget(h)
-		if known {
-			return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrGone)
-		}
+		s.forget(h) // its connection has ended: there is no such claim
 	}
 	return s.enter(ctx, c, wait)
 }
