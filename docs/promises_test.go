@@ -120,9 +120,19 @@ func engines(t *testing.T) []engine.Caps {
 		redlock.Caps(),
 		etcdengine.New(clientv3.NewCtxClient(context.Background()), nil).Caps(),
 		zkengine.New(nil, nil).Caps(),
+		pgengine.Options{}.Caps(),
+		named("postgres, unlogged", pgengine.Options{Unlogged: true}.Caps()),
+		named("postgres, pooled", pgengine.Options{Pooled: true}.Caps()),
+		mysqlengine.Options{}.Caps(),
 		pgengine.Row{}.Caps(),
 		mysqlengine.Row{}.Caps(),
 	}
+}
+
+// named is the form of an engine that has more than one.
+func named(name string, c engine.Caps) engine.Caps {
+	c.Name = name
+	return c
 }
 
 // promisesTable has a row for each engine.

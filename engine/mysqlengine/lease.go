@@ -59,7 +59,10 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 }
 
 // Caps implements [engine.Engine].
-func (e *Engine) Caps() engine.Caps {
+func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }
+
+// Caps is what an engine with these options promises.
+func (o Options) Caps() engine.Caps {
 	return engine.Caps{
 		Name: "mysql", Token: engine.TokenRevision, Wake: engine.WakePoll, Expiry: engine.ExpiryWall,
 		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,

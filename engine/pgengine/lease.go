@@ -41,6 +41,21 @@ type Options struct {
 	Listener *pgx.ConnConfig
 }
 
+// Caps is what an engine with these options promises.
+func (o Options) Caps() engine.Caps {
+	c := engine.Caps{
+		Name: "postgres", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
+	}
+	if o.Unlogged {
+		c.Token = engine.TokenClock
+	}
+	if o.Pooled && o.Listener == nil {
+		c.Wake = engine.WakePoll
+	}
+	return c
+}
+
 // Engine is the lease mode in one database. Create it with [New] or [NewDB].
 type Engine struct {
 	*sqlengine.Engine
@@ -100,13 +115,7 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 			o.Schema = "pawl"
 		}
 	}
-	e := &Engine{db: db, language: language{o.Schema, o.Unlogged}, caps: engine.Caps{
-		Name: "postgres", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
-	}}
-	if o.Unlogged {
-		e.caps.Token = engine.TokenClock
-	}
+	e := &Engine{db: db, language: language{o.Schema, o.Unlogged}, caps: o.Caps()}
 	if o.Pooled {
 		e.args = []any{pgx.QueryExecModeExec}
 		config = nil
@@ -137,7 +146,6 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 		}
 	}
 	if config == nil {
-		e.caps.Wake = engine.WakePoll
 		server.Client = "-" + server.Client
 	} else {
 		e.listener = newListener(config.Copy(), "pawl_"+server.Client)
