@@ -90,6 +90,7 @@ func (l language) CallStep(args ...string) string {
 	return "CALL " + l.prefix + "step(" + strings.Join(args, ", ") + ");"
 }
 
+func (l language) Quick() string            { return "" }
 func (l language) Count(into string) string { return "SET " + into + " := ROW_COUNT();" }
 func (l language) Set() string              { return "SET" }
 func (l language) Do() string               { return "DO" }

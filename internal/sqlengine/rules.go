@@ -47,6 +47,9 @@ type Dialect interface {
 	End() string
 	// CallStep calls the procedure step, with the variables of its results last.
 	CallStep(args ...string) string
+	// Quick may do a step of a resource where nobody else is in fewer
+	// statements, and then returns.
+	Quick() string
 	// Count sets the variable to the number of rows that were just deleted.
 	Count(into string) string
 	// Set begins an assignment.

@@ -91,6 +91,7 @@ in use if that is something else. */}}
   END IF;
   {{.Lock "p_resource" "v_slot"}}
   {{.Set}} v_now := {{.Now}};
+  {{.Quick}}
   SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0), {{.Grace}},
       CASE WHEN EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.resource = p_resource AND (p_op <> 'leave' OR c.id <> p_id)) THEN 1 ELSE 0 END,
       CASE WHEN EXISTS (SELECT 1 FROM {{.P}}sessions s WHERE s.ends <= v_now) THEN 1 ELSE 0 END
@@ -98,7 +99,7 @@ in use if that is something else. */}}
   IF p_op = 'enter' AND v_ends <= v_now THEN
     {{.Set}} r_code := 4;
   ELSE
-    IF p_op = 'leave' AND v_ends > v_now THEN
+    IF p_op = 'leave' AND v_left = 0 AND v_ends > v_now THEN
       DELETE FROM {{.P}}claims WHERE resource = p_resource AND id = p_id AND session = p_session;
       {{.Count "v_left"}}
     END IF;
