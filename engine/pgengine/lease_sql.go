@@ -1,11 +1,20 @@
 package pgengine
 
 import (
+	_ "embed"
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+)
+
+var (
+	//go:embed lease_quick.sql
+	quickText string
+	//go:embed lease_boot.sql
+	bootText string
 )
 
 // language is PL/pgSQL, for package sqlengine. Two locks of the server's keep
@@ -87,24 +96,7 @@ func (l language) Quick() string {
 	if l.unlogged {
 		grace = " AND (SELECT b.grace FROM " + l.P() + "boot b) <= v_now"
 	}
-	return strings.NewReplacer("P.", l.P(), "GRACE", grace, "TOKENS", l.tokens()).Replace(`
-  IF p_op = 'enter' THEN
-    INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging, waited, slot)
-      SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, p_kind, p_capacity, p_barging, 0, v_slot
-      FROM P.sessions s WHERE s.id = p_session AND s.ends > v_now
-        AND NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource)GRACE
-      RETURNING token INTO r_token;
-    IF FOUND THEN RETURN; END IF;
-    r_token := 0;
-  ELSIF p_op = 'leave' THEN
-    DELETE FROM P.claims c USING P.sessions s WHERE c.resource = p_resource AND c.id = p_id AND c.session = p_session
-      AND s.id = p_session AND s.ends > v_now;
-    IF FOUND THEN
-      IF NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource) THEN RETURN; END IF;
-      v_left := 1;
-    END IF;
-  END IF;
-`)
+	return strings.NewReplacer("P.", l.P(), "GRACE", grace, "TOKENS", l.tokens()).Replace(quickText)
 }
 
 func (l language) Count(into string) string { return "GET DIAGNOSTICS " + into + " = ROW_COUNT;" }
@@ -160,16 +152,7 @@ func (l language) Boot(now, ttl string) string {
 	if !l.unlogged {
 		return ""
 	}
-	return fmt.Sprintf(`
-  IF NOT EXISTS (SELECT FROM %[1]sboot) OR (SELECT m.ttl FROM %[1]smeta m) < %[3]s THEN
-    PERFORM pg_advisory_xact_lock(%[4]d);
-    UPDATE %[1]smeta m SET ttl = %[3]s WHERE m.ttl < %[3]s;
-    %[2]s := %[5]s;
-    IF NOT EXISTS (SELECT FROM %[1]sboot) THEN
-      PERFORM setval('%[6]s', GREATEST((SELECT t.last_value FROM %[1]stokens t) + 1, %[2]s));
-      INSERT INTO %[1]sboot (grace) SELECT %[2]s + m.ttl FROM %[1]smeta m;
-    END IF;
-  END IF;`, l.P(), now, ttl, l.seed("boot"), l.Now(), l.tokens())
+	return strings.NewReplacer("P.", l.P(), "THEN_NOW", now, "TTL", ttl, "LOCK", strconv.FormatInt(l.seed("boot"), 10), "NOW", l.Now(), "TOKENS", l.tokens()).Replace(bootText)
 }
 
 // Tell sends a message to the client of a session, when this step is done. One
