@@ -111,3 +111,36 @@ func TestOpen_database_refuses(t *testing.T) {
 	refuses(t, "postgres://nobody:"+secretText+"@"+postgres+"/postgres", engine.ErrUnavailable, `role "nobody" does not exist`)
 	refuses(t, "postgres://postgres:"+url.PathEscape(right)+"@"+postgres+"/none", engine.ErrUnavailable, `database "none" does not exist`)
 }
+
+// TestOpen_pooled_and_listening: grants come by message around the pooler.
+func TestOpen_pooled_and_listening(t *testing.T) {
+	postgres := testservers.SharedPostgres(t).Addr
+	pooler := testservers.PgBouncer(t, postgres).Addr
+	eng, err := Open(t.Context(), "postgres://postgres@"+pooler+"/postgres?schema=around&pooled=on&listen="+postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eng.Close()
+	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: 10 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	claim := func(id string) *engine.Claim {
+		return &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: 1}, Resource: "around", ID: id, Owner: id, Weight: 1}
+	}
+	if g, err := s.Enter(t.Context(), claim("first"), true); err != nil || !g.Held() {
+		t.Fatal(g, err)
+	}
+	if g, err := s.Enter(t.Context(), claim("second"), true); err != nil || g.Held() {
+		t.Fatal(g, err)
+	}
+	if err := s.Leave(t.Context(), "around", "first"); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if g, err := s.Await(soon, claim("second")); err != nil || !g.Held() {
+		t.Error(g, err)
+	}
+}

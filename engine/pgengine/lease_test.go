@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -323,4 +324,49 @@ func TestSQLDatabase(t *testing.T) {
 	t.Cleanup(func() { b.Close() })
 	held := lock(t, client(t, a), "database")
 	handsOver(t, held, waits(t, client(t, b), b, "database"))
+}
+
+// TestNothingStays: neither of who closes nor of who was killed with more names
+// than are handed on at a time.
+func TestNothingStays(t *testing.T) {
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "stays")
+	e := newEngine(t, p, &pgengine.Options{Schema: "stays"})
+	held := func(s engine.Session) {
+		for i := range 120 {
+			c := &engine.Claim{Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: 9}, Resource: fmt.Sprint("stays ", s.ID(), i), Weight: 1}
+			c.ID = fmt.Sprint(s.ID(), i)
+			c.Owner = c.ID
+			if g, err := s.Enter(t.Context(), c, true); err != nil || !g.Held() {
+				t.Fatal(g, err)
+			}
+		}
+	}
+	var sessions []engine.Session
+	for range 3 {
+		s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held(s)
+		sessions = append(sessions, s)
+	}
+	exec(t, p, "UPDATE stays.sessions SET ends = 0 WHERE id = '"+sessions[0].ID()+"'")
+	if err := sessions[1].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, p, "SELECT count(*) FROM stays.claims"); n != 240 {
+		t.Errorf("%d claims after one was closed; who was killed is not buried yet", n)
+	}
+	if _, err := sessions[2].Renew(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, p, "SELECT count(*) FROM stays.claims"); n != 120 {
+		t.Errorf("%d claims after a renewal of one that lives", n)
+	}
+	if err := sessions[2].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, p, "SELECT (SELECT count(*) FROM stays.claims) + (SELECT count(*) FROM stays.sessions)"); n != 0 {
+		t.Errorf("%d rows stay", n)
+	}
 }
