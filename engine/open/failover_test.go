@@ -174,8 +174,9 @@ func TestRedisFailoverLosesWhatWasNotReplicated(t *testing.T) {
 	}
 	s.CutReplica()
 	first := hold(t, a, "failover")
-	s.Master.Kill()
 	next := waitFor(t, b, "failover")
+	queued(t, url, "failover", 2)
+	s.Master.Kill()
 	ended := <-first.ended
 	if err := first.Err(); !errors.Is(err, pawl.ErrLost) {
 		t.Errorf("lost: %v", err)

@@ -282,6 +282,10 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	}
 }
 
+// forgotten is what the script of poll returns for a claim that is not there in a
+// grace.
+const forgotten = -2
+
 // poll reads what became of a claim. A deadline of its own lets the client
 // keep its fast path, which a context that can only be cancelled ends.
 //
@@ -307,6 +311,9 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	token, err := reply.AsInt64()
 	if err == nil && token < 0 {
 		s.left(c.Resource, c.ID)
+		if token == forgotten { // who waits may enter again
+			return engine.Grant{}, engine.Unavailable("await", errors.New("the store was restarted and does not know the claim"))
+		}
 		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 	}
 	if err != nil {
