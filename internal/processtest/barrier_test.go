@@ -2,6 +2,7 @@ package processtest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"testing"
@@ -90,10 +91,11 @@ func TestBarrierBreaks(t *testing.T) {
 			all = append(all, f.start("barrier", "breaks", "0"))
 		}
 		for range all {
-			if l := f.next(); l.what != "waits" {
+			if l := f.next(); l.what != "waits" { // it is about to
 				f.Fatalf("%+v", l)
 			}
 		}
+		f.arrived("breaks", len(all))
 		died := f.kill(all[0])
 		for range all[1:] {
 			if l := f.next(); l.what != "broken" {
@@ -103,4 +105,20 @@ func TestBarrierBreaks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// arrived waits until so many wait at a barrier, as the store has it.
+func (f *fleet) arrived(barrier string, n int) {
+	f.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		v, err := f.engine.Get(f.Context(), "pawl:barrier/"+barrier)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var is struct{ Arrived []string }
+		if json.Unmarshal(v.Data, &is) == nil && len(is.Arrived) == n {
+			return
+		}
+	}
+	f.Fatalf("never %d at the barrier", n)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +43,15 @@ var stores = map[string]func(*testing.T) string{
 	"etcd":   func(t *testing.T) string { return "etcd://" + testservers.SharedEtcd(t).Addr },
 }
 
+// moreStores are for the full numbers.
+var moreStores = map[string]func(*testing.T) string{
+	"postgres": func(t *testing.T) string {
+		return "postgres://postgres@" + testservers.SharedPostgres(t).Addr + "/postgres"
+	},
+	"mariadb":   func(t *testing.T) string { return "mysql://root@" + testservers.SharedMariaDB(t).Addr + "/pawl" },
+	"zookeeper": func(t *testing.T) string { return "zk://" + testservers.SharedZooKeeper(t).Addr + "?tick=200ms" },
+}
+
 // soak asks for the full numbers; without, the tests are done in a minute or two, also
 // under the race detector.
 var soak = os.Getenv("PAWL_TEST_SOAK") != ""
@@ -60,7 +70,11 @@ func scaled(full, usual, race int) int {
 // the machine.
 func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 	t.Helper()
-	for kind, store := range stores {
+	all := maps.Clone(stores)
+	if soak {
+		maps.Copy(all, moreStores)
+	}
+	for kind, store := range all {
 		t.Run(kind, func(t *testing.T) {
 			url := store(t)
 			eng, err := open.Open(t.Context(), url)
@@ -74,7 +88,7 @@ func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 			}
 			defer c.Close(context.Background())
 			began := time.Now()
-			test(&fleet{T: t, client: c, url: url, ttl: ttl, lines: make(chan line, 10_000)})
+			test(&fleet{T: t, client: c, engine: eng, url: url, ttl: ttl, lines: make(chan line, 10_000)})
 			t.Logf("took %v", time.Since(began).Round(time.Millisecond))
 		})
 	}
@@ -130,6 +144,7 @@ func say(what string, more ...any) {
 type fleet struct {
 	*testing.T
 	client *pawl.Client // of the test itself
+	engine engine.Engine
 	url    string
 	ttl    time.Duration // of all clients
 	lines  chan line     // of all
