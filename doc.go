@@ -15,8 +15,8 @@
 // locks or none. All of them work the same on every store; what a store promises,
 // and what it lacks, is in its engine.Caps.
 //
-// On versioned values, [Value], stand [Latch], [Barrier] and [Election]; [Striped] is
-// many locks for any number of keys.
+// On versioned values, [Value], stand [Latch], [Barrier], [Election] and [Pool], which hands
+// items of work to workers; [Striped] is many locks for any number of keys.
 //
 // # Waiting
 //

@@ -107,6 +107,33 @@ func ExampleElection() {
 	// <nil>
 }
 
+// Each item goes to one worker; that of a worker that dies goes to another.
+func ExamplePool() {
+	ctx := context.Background()
+	client := client()
+	defer client.Close(ctx)
+	mails := client.Pool("mails", nil)
+
+	if err := mails.Put(ctx, []byte("to Ada"), []byte("to Grace")); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		mail, err := mails.Claim(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(string(mail.Data), mail.Token() > 0) // the token fences the work
+		if err := mail.Done(ctx); err != nil {           // or Return, for another to try
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(mails.Len(ctx))
+	// Output:
+	// to Ada true
+	// to Grace true
+	// 0 <nil>
+}
+
 // Many keys share a few locks.
 func ExampleStriped() {
 	ctx := context.Background()

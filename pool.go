@@ -29,9 +29,10 @@ type PoolOptions struct {
 // The oldest item comes first. When several workers claim at once, an item may be
 // overtaken by some that were put soon after it.
 //
-// An item is done at least once, and exactly once if what is done checks the token:
-// a worker that lost its claim and does not know may still be at it when another
-// one is.
+// An item is done at least once. One that lost its claim and does not know may still be
+// at it when another one is: what is worked on can refuse the smaller token. And one
+// that did its work and died before it said so has it done again, unless what is
+// worked on knows that it is done.
 //
 // Unlike [Mutex] it remembers what it saw in the store: make one, and share it.
 type Pool struct {
