@@ -70,47 +70,62 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 	compare(b, "postgres lock+unlock p50, unlogged", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
 }
 
-// notice is one bare NOTIFY, from before it is sent to its receipt by who waits
-// for it on another connection.
-func notice(b *testing.B, pool *pgxpool.Pool, listener *pgx.Conn) time.Duration {
-	got := make(chan time.Time, 1)
-	go func() {
-		if _, err := listener.WaitForNotification(ctx); err != nil {
-			b.Error(err)
+// notices measures bare NOTIFYs, each from before it is sent to its receipt by
+// the goroutine that waits for it, between clients in a ring that have a pool and
+// a connection on which they listen, as ours have: the server wakes every one
+// that listens to anything.
+func notices(b *testing.B, addr string, clients, rounds int) (got samples) {
+	pools, listeners := make([]*pgxpool.Pool, clients), make([]*pgx.Conn, clients)
+	for i := range clients {
+		pools[i] = postgresPool(b, addr)
+		conn, err := pgx.Connect(ctx, testservers.PostgresURL(addr))
+		if err != nil {
+			b.Fatal(err)
 		}
-		got <- time.Now()
-	}()
-	start := time.Now()
-	if _, err := pool.Exec(ctx, "SELECT pg_notify('bench', $1)", "1795227281956428 0 ABCDEFGHIJKLMNOPQRSTUVWXYZ ABCDEFGHIJKLMNOPQRSTUVWXYZ.1a"); err != nil {
-		b.Fatal(err)
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, fmt.Sprint("LISTEN ring", i)); err != nil {
+			b.Fatal(err)
+		}
+		listeners[i] = conn
 	}
-	return (<-got).Sub(start)
+	received := make(chan time.Time, 1)
+	for r := range rounds {
+		next := (r + 1) % clients
+		go func() {
+			if _, err := listeners[next].WaitForNotification(ctx); err != nil {
+				b.Error(err)
+			}
+			received <- time.Now()
+		}()
+		start := time.Now()
+		if _, err := pools[r%clients].Exec(ctx, "SELECT pg_notify($1, '1795227281956428 0 ABCDEFGHIJKLMNOPQRSTUVWXYZ ABCDEFGHIJKLMNOPQRSTUVWXYZ.1a')",
+			fmt.Sprint("ring", next)); err != nil {
+			b.Fatal(err)
+		}
+		got = append(got, (<-received).Sub(start))
+	}
+	return got
 }
 
 func BenchmarkPostgresHandoff(b *testing.B) {
+	for _, clients := range []int{2, 4} {
+		b.Run(fmt.Sprint(clients), func(b *testing.B) { postgresHandoff(b, clients) })
+	}
+}
+
+func postgresHandoff(b *testing.B, clients int) {
+	const each = 250
 	addr := testservers.Postgres(b).Addr
-	pool := postgresPool(b, addr)
-	listener, err := pgx.Connect(ctx, testservers.PostgresURL(addr))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { listener.Close(ctx) })
-	if _, err := listener.Exec(ctx, "LISTEN bench"); err != nil {
-		b.Fatal(err)
-	}
-	const clients, each = 4, 250
 	var all []*pawl.Client
 	for range clients {
 		all = append(all, pawlOnPostgres(b, postgresPool(b, addr)))
 	}
 	var ours, floor samples
 	for b.Loop() {
-		for range clients * each {
-			floor = append(floor, notice(b, pool, listener))
-		}
+		floor = append(floor, notices(b, addr, clients, clients*each)...)
 		ours = append(ours, handoffs(b, all, each)...)
 	}
-	compare(b, "postgres handoff p50, unlogged", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
+	compare(b, fmt.Sprintf("postgres handoff p50, unlogged, %d clients", clients), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
 }
 
 // handoffs measures how long it is from before one unlocks to the return of the

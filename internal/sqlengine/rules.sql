@@ -72,6 +72,9 @@ the first that waits to try, unless that one asks. */}}
       ELSEIF v_fit <> 0 THEN
         UPDATE {{.P}}claims SET token = v_fit WHERE resource = p_resource AND place = v_place;
         {{.Tell "v_session" "v_id" "v_fit" "0"}}
+        IF v_weight = v_capacity AND v_owner = v_id THEN
+          {{.Set}} v_fit := 0; -- nothing fits beside it
+        END IF;
       END IF;
     END IF;
   END {{.Loop}};
@@ -117,7 +120,9 @@ in use if that is something else. */}}
       END IF;
     END {{.Loop}};
     {{.Set}} v_count := 0; {{.Set}} v_waiting := 0; {{.Set}} v_top := 0;
-    IF v_more = 1 THEN -- most of the time nobody is there
+    IF p_op = 'leave' AND v_left = 1 THEN -- advance finds out who waits
+      {{.Set}} v_waiting := v_more;
+    ELSEIF v_more = 1 THEN -- most of the time nobody is there
       SELECT COUNT(*), COALESCE(SUM(CASE WHEN c.token = 0 THEN 1 ELSE 0 END), 0), COALESCE(MAX(c.place), 0), MIN(c.kind), MIN(c.capacity), MIN(c.barging),
           MAX(CASE WHEN c.id = p_id THEN c.place END), MAX(CASE WHEN c.id = p_id THEN c.token END), MAX(CASE WHEN c.id = p_id THEN c.weight END),
           MAX(CASE WHEN c.id = p_id THEN c.owner END), MAX(CASE WHEN c.id = p_id THEN c.session END)
