@@ -291,46 +291,6 @@ func TestPoolLostReplies(t *testing.T) {
 	}
 }
 
-// TestPoolPutFails: who cannot put all puts nothing, and what it left behind
-// goes.
-func TestPoolPutFails(t *testing.T) {
-	for writes := range 6 { // reserve, four pages, publish
-		t.Run(fmt.Sprint(writes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				eng := newKeyStore()
-				mortal, store := newFaultyClient(t, eng, nil)
-				p := newClient(t, eng, nil).Pool("p", nil)
-				store.set(first(writes, nil, fails), verbPut)
-				wantErr(t, mortal.Pool("p", nil).Put(t.Context(), tasks(0, 128)...), pawl.ErrUnavailable)
-				wantLen(t, p, 0)
-				noErr(t, p.Put(t.Context(), tasks(128, 129)...))
-				noErr(t, mustClaim(t, p).Done(t.Context()))
-				_, err := p.TryClaim(t.Context())
-				wantErr(t, err, pawl.ErrNotAcquired)
-				eng.wantEmpty(t, "p")
-			})
-		})
-	}
-}
-
-// TestPoolPutFrozen: who was frozen while it put, and lost its turn, puts nothing
-// in the midst of others.
-func TestPoolPutFrozen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		eng := newKeyStore()
-		frozen, store := newFaultyClient(t, eng, nil)
-		store.set(first(3, nil, arrivesLate(20*time.Second)), verbPut)
-		store.set(hangs, verbRenew)
-		done := make(chan error)
-		go func() { done <- frozen.Pool("p", nil).Put(t.Context(), tasks(0, 128)...) }()
-		synctest.Wait()
-		p := newClient(t, eng, nil).Pool("p", nil)
-		noErr(t, p.Put(t.Context(), tasks(128, 129)...))
-		wantErr(t, <-done, pawl.ErrLost)
-		wantLen(t, p, 1)
-	})
-}
-
 // ledger is a protected resource: it takes work with the largest token that it
 // has seen for an item, once.
 type ledger struct {

@@ -183,13 +183,10 @@ func (p *Pool) publish(ctx context.Context, fresh uint64, pages [][]byte) error 
 		}
 	}
 	return p.updateHead(ctx, "put", func(h *poolHead) error {
-		switch {
-		case h.next != end || h.pending != first && h.pending != end:
+		if h.next != end || h.pending != first && h.pending != end {
 			return fmt.Errorf("%w: another one puts", ErrLost)
-		case h.pending == end: // the reply was lost
-			return errUnchanged
 		}
-		for ; h.pending < h.next; h.pending++ {
+		for ; h.pending < h.next; h.pending++ { // nothing, if only the reply was lost
 			h.pages = append(h.pages, h.pending)
 		}
 		return nil
