@@ -89,6 +89,8 @@ type Client struct {
 	close context.CancelCauseFunc
 	tasks sync.WaitGroup // all goroutines of the client
 
+	numbers numbers // of permits, that operators gave to semaphores
+
 	opening chan struct{} // held by who opens a session
 	mu      sync.Mutex
 	current *session

@@ -11,3 +11,10 @@ func SetBootTime(clock func() time.Duration) (restore func()) {
 
 // BootTime is the clock of the system that counts sleep.
 func BootTime() time.Duration { return bootTime() }
+
+// NumbersKnown is how many numbers of permits a client remembers.
+func NumbersKnown(c *Client) int {
+	c.numbers.mu.Lock()
+	defer c.numbers.mu.Unlock()
+	return len(c.numbers.byName)
+}

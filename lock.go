@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,13 +44,14 @@ type LockOptions struct {
 // lock describes what is to be acquired and how. It does no I/O and is shared
 // freely.
 type lock struct {
-	client *Client
-	name   string
-	spec   engine.Spec
-	weight int64
-	opts   LockOptions
-	owned  bool  // each claim has an owner, who may claim more
-	err    error // what is wrong with it, said at the first use
+	client  *Client
+	name    string
+	spec    engine.Spec
+	weight  int64
+	opts    LockOptions
+	resizes bool  // an operator may have said another capacity
+	owned   bool  // each claim has an owner, who may claim more
+	err     error // what is wrong with it, said at the first use
 }
 
 func newLock(c *Client, name string, kind engine.Kind, capacity, weight int64) lock {
@@ -150,12 +152,16 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, l.failed(notAcquired(ctx, nil))
 	}
+	size := sizing{lock: l, wait: wait}
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		s, err := l.client.session(ctx, wait)
 		if err != nil {
 			return nil, l.failed(l.client.stopped(ctx, err))
 		}
 		a := attempt{session: s, lock: l, claim: s.newClaim(l, owner)}
+		if a.claim.Capacity, err = size.capacity(ctx); err != nil {
+			return nil, l.failed(err)
+		}
 		grant, err := a.run(ctx, wait)
 		if err == nil {
 			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
@@ -163,6 +169,13 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 				return lease, nil
 			}
 			err = a.fail(ctx, errSession)
+		}
+		if errors.Is(err, ErrMismatch) {
+			again, trouble := size.mismatch(ctx, a.claim.Capacity)
+			if again {
+				continue
+			}
+			err = cmp.Or(trouble, err)
 		}
 		if !errors.Is(err, errSession) {
 			return nil, l.failed(err)

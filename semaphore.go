@@ -1,6 +1,13 @@
 package pawl
 
-import "github.com/pawl-go/pawl/engine"
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
 
 // MaxPermits is the largest size of a semaphore.
 const MaxPermits = 1 << 30
@@ -10,20 +17,36 @@ const MaxPermits = 1 << 30
 // permits come back. It is a description, as [Mutex] is; Lock, TryLock and Do
 // take one permit, or as many as [Semaphore.Weighted] says. Acquisitions of
 // one owner share their permits.
+//
+// An operator may change the number while it is in use, see [Semaphore.Resize].
+// So that every client learns of it, each reads that number at its first use of
+// the name and again after a third of its TTL: one request more, for all of its
+// acquisitions in that time. Locks have no such number and cost nothing more.
 type Semaphore struct{ lock }
 
 // Semaphore returns the semaphore of this name with so many permits, 1 to
-// [MaxPermits]. All users of a name must agree on the number, else
-// [ErrMismatch]. See [Client.Mutex] for names.
+// [MaxPermits]. All users of a name must declare the same number, else
+// [ErrMismatch]; what an operator has said counts in place of it. See
+// [Client.Mutex] for names.
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	s := &Semaphore{newLock(c, name, engine.KindSemaphore, int64(permits), 1)}
 	if s.err == nil && (permits < 1 || permits > MaxPermits) {
 		s.err = invalid("permits is %d: 1 to %d are allowed", permits, MaxPermits)
 	}
+	s.resizes = c.refusesResize() == nil
 	return s
 }
 
-// Weighted returns the same semaphore, taken k permits at a time, 1 to all.
+func (c *Client) refusesResize() error {
+	if err := c.caps.RefuseFeature(engine.FeatureResize); err != nil {
+		return err
+	}
+	return c.caps.RefuseFeature(engine.FeatureValues)
+}
+
+// Weighted returns the same semaphore, taken k permits at a time, 1 to all. If
+// an operator makes it smaller than that it cannot be taken any more:
+// [ErrInvalid].
 func (s *Semaphore) Weighted(k int) *Semaphore {
 	w := &Semaphore{s.lock}
 	w.weight = int64(k)
@@ -35,3 +58,51 @@ func (s *Semaphore) Weighted(k int) *Semaphore {
 
 // With returns the same semaphore, taken with opts.
 func (s *Semaphore) With(opts LockOptions) *Semaphore { return &Semaphore{s.with(opts)} }
+
+// Resize gives the semaphore this number of permits, 1 to [MaxPermits], whatever
+// its users declare, for all of them and also when nobody uses it at the moment.
+// Permits that are added go to those who wait, in order, at once. Nobody loses any:
+// it shrinks as holders leave, and who waits for more permits than are left is let
+// in when it is alone. A client that uses the name and knows an older number learns of it within a third of
+// its TTL, or when it meets another that does.
+//
+// It fails with [ErrMismatch] when the name is in use as a lock, and with
+// [ErrUnsupported] on stores that cannot carry it. After [ErrUnavailable] the
+// number may have been changed: ask again.
+func (s *Semaphore) Resize(ctx context.Context, permits int) error {
+	if err := s.resize(ctx, permits); err != nil {
+		return s.failed(fmt.Errorf("resize: %w", err))
+	}
+	return nil
+}
+
+func (s *Semaphore) resize(ctx context.Context, permits int) error {
+	c := s.client
+	switch {
+	case s.err != nil:
+		return s.err
+	case permits < 1 || permits > MaxPermits:
+		return invalid("permits is %d: 1 to %d are allowed", permits, MaxPermits)
+	case !s.resizes:
+		return c.refusesResize()
+	case c.life.Err() != nil:
+		return ErrClosed
+	}
+	r, err := s.show(ctx)
+	if err == nil && len(r.Claims) > 0 && r.Kind != engine.KindSemaphore { // so that no number stays that nobody wanted
+		err = fmt.Errorf("%w: it is in use as a %s", ErrMismatch, r.Kind)
+	}
+	if err != nil {
+		return err
+	}
+	v := s.numberValue()
+	v.again = true // it says the same
+	is := number{permits: int64(permits), read: time.Now()}
+	written, err := v.Update(ctx, func(Version) ([]byte, error) { return strconv.AppendInt(nil, is.permits, 10), nil })
+	if err != nil {
+		return err
+	}
+	is.version = written.Number
+	c.numbers.of(s.name, is.read.Add(-c.opts.TTL/3)).is.Store(&is)
+	return c.bear(ctx, true, func() error { return s.settle(ctx, is) })
+}

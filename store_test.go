@@ -22,6 +22,8 @@ const (
 	verbGet   = "get"
 	verbPut   = "put"
 	verbWatch = "watch"
+
+	verbResize = "resize"
 )
 
 // faultyStore is a store as one client sees it: its verbs can be made to hang,
@@ -150,6 +152,10 @@ func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (eng
 		return nil, err
 	}
 	return &faultySession{<-reply, s}, nil
+}
+
+func (s *faultyStore) Resize(ctx context.Context, name string, capacity int64) error {
+	return s.do(ctx, verbResize, func(ctx context.Context) error { return s.Engine.Resize(ctx, name, capacity) })
 }
 
 func (s *faultyStore) Get(ctx context.Context, key string) (v engine.Value, err error) {

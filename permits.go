@@ -1,0 +1,233 @@
+package pawl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// How many permits a semaphore has is what its users declare, unless an operator
+// has said another number: a versioned value, which outlives all claims. A client
+// reads it at its first use of the semaphore and when it is older than a third of
+// the TTL, and at once when the store says that the resource has another size. So
+// clients that know an older number may use a free semaphore by that one for so
+// long; who comes with the new one corrects it.
+
+// number is the number of an operator, as a client has read it.
+type number struct {
+	permits int64     // 0: no operator has said one
+	version uint64    // of the value
+	read    time.Time // when it was asked for
+}
+
+// numbers is what a client knows of them.
+type numbers struct {
+	mu     sync.Mutex
+	byName map[string]*known
+	most   int // how many there may be before those that are old are dropped
+}
+
+type known struct {
+	turn chan struct{} // held by who reads it
+	is   atomic.Pointer[number]
+}
+
+func (k *known) since(asOf time.Time) (number, bool) {
+	if is := k.is.Load(); is != nil && !is.read.Before(asOf) {
+		return *is, true
+	}
+	return number{}, false
+}
+
+func (n *numbers) of(name string, old time.Time) *known {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if k := n.byName[name]; k != nil {
+		return k
+	}
+	if len(n.byName) >= n.most {
+		maps.DeleteFunc(n.byName, func(_ string, k *known) bool {
+			_, young := k.since(old)
+			return !young
+		})
+		n.most = max(64, 2*len(n.byName))
+	}
+	if n.byName == nil {
+		n.byName = make(map[string]*known)
+	}
+	k := &known{turn: make(chan struct{}, 1)}
+	n.byName[name] = k
+	return k
+}
+
+// bear asks again while the store is away, for one TTL, if the caller may wait.
+func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
+	giveUp := time.Now().Add(c.opts.TTL)
+	for pause := newBackoff(c.opts.TTL); ; {
+		err := ask()
+		if !wait || !errors.Is(err, ErrUnavailable) || time.Now().After(giveUp) || !pause.sleep(ctx, c.life) {
+			return err
+		}
+	}
+}
+
+// number returns the number of the operator, read no earlier than asOf. However
+// many ask, one reads it.
+func (l *lock) number(ctx context.Context, asOf time.Time, wait bool) (is number, err error) {
+	c := l.client
+	k := c.numbers.of(l.name, time.Now().Add(-c.opts.TTL/3))
+	if is, ok := k.since(asOf); ok {
+		return is, nil
+	}
+	bound, cancel := context.WithTimeout(ctx, c.opts.TTL)
+	defer cancel()
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-bound.Done():
+		return is, engine.Unavailable("read the number of permits", bound.Err())
+	case <-c.life.Done():
+		return is, ErrClosed
+	}
+	if is, ok := k.since(asOf); ok {
+		return is, nil
+	}
+	err = c.bear(ctx, wait, func() error {
+		is, err = l.readNumber(ctx)
+		return err
+	})
+	if err == nil {
+		k.is.Store(&is)
+	}
+	return is, err
+}
+
+func (l *lock) numberValue() *Value { return newValue(l.client, "permits", l.name) }
+
+func (l *lock) readNumber(ctx context.Context) (number, error) {
+	is := number{read: time.Now()}
+	v, err := l.numberValue().Get(ctx)
+	if err != nil || v.Number == 0 {
+		return is, err
+	}
+	is.version = v.Number
+	if is.permits, err = strconv.ParseInt(string(v.Data), 10, 64); err != nil || is.permits < 1 || is.permits > MaxPermits {
+		return is, fmt.Errorf("the number of permits in the store is %q", v.Data)
+	}
+	return is, nil
+}
+
+// show reads what a name is in use as.
+func (l *lock) show(ctx context.Context) (r engine.Resource, err error) {
+	err = l.numberValue().call(ctx, "show", func(ctx context.Context) error {
+		r, err = l.client.engine.Show(ctx, l.name)
+		return err
+	})
+	return r, err
+}
+
+// settle makes a resource that is in use as large as the operator said. If an
+// operator has said another number meanwhile it does so with that one; so whoever
+// comes last leaves the number that counts.
+func (l *lock) settle(ctx context.Context, is number) error {
+	for {
+		err := l.numberValue().call(ctx, "resize", func(ctx context.Context) error {
+			err := l.client.engine.Resize(ctx, l.name, is.permits)
+			if errors.Is(err, engine.ErrGone) { // nobody is there who would disagree
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		next, err := l.readNumber(ctx)
+		if err != nil || next.version == is.version || next.permits == 0 {
+			return err
+		}
+		is = next
+	}
+}
+
+// sizing finds the capacity for the claims of one acquisition.
+type sizing struct {
+	*lock
+	wait    bool
+	asked   time.Time // when the number was known for the last time
+	settled int       // how often the resource was corrected
+	until   time.Time // when nobody can know an older number any more
+	pause   *backoff
+}
+
+// hastySettles is how often who does not wait corrects a resource.
+const hastySettles = 3
+
+// capacity is what was declared, or what an operator has said of a semaphore.
+func (s *sizing) capacity(ctx context.Context) (int64, error) {
+	if !s.resizes {
+		return s.spec.Capacity, nil
+	}
+	is, err := s.number(ctx, time.Now().Add(-s.client.opts.TTL/3), s.wait)
+	if err != nil {
+		return 0, s.client.stopped(ctx, err)
+	}
+	capacity := cmp.Or(is.permits, s.spec.Capacity)
+	if s.weight > capacity {
+		return 0, invalid("weight is %d: 1 to %d are allowed since an operator has resized it", s.weight, capacity)
+	}
+	s.asked = time.Now()
+	return capacity, nil
+}
+
+// mismatch reports whether to try again when the store says that the resource is
+// in use as something else: it may have been resized, or somebody with an old
+// number may use it. That is corrected, and again as long as there can be such, for
+// whoever finds the resource free makes it as large as it knows.
+func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err error) {
+	if !s.resizes {
+		return false, nil
+	}
+	is, err := s.number(ctx, s.asked.Add(1), s.wait)
+	switch {
+	case err != nil:
+		return false, s.client.stopped(ctx, err)
+	case cmp.Or(is.permits, s.spec.Capacity) != used:
+		return true, nil
+	case is.permits == 0:
+		return false, nil
+	}
+	r, err := s.show(ctx)
+	if err != nil || len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
+		return false, err // no other size, but something else
+	}
+	if s.settled++; s.settled == 1 {
+		s.until, s.pause = time.Now().Add(s.client.opts.TTL/2), newBackoff(s.client.opts.TTL)
+	} else if again, err := s.settleAgain(ctx); !again {
+		return false, err
+	}
+	err = s.client.bear(ctx, s.wait, func() error { return s.settle(ctx, is) })
+	if err != nil {
+		return false, s.client.stopped(ctx, err)
+	}
+	return true, nil
+}
+
+func (s *sizing) settleAgain(ctx context.Context) (bool, error) {
+	switch {
+	case time.Now().After(s.until):
+		return false, nil
+	case s.wait:
+		return s.pause.sleep(ctx, s.client.life), s.client.stopped(ctx, nil)
+	case s.settled > hastySettles:
+		return false, fmt.Errorf("%w: %w: it is in use by clients that know another number", ErrNotAcquired, ErrMismatch)
+	}
+	return true, nil
+}
