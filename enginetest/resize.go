@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 )
 
@@ -11,6 +12,7 @@ import (
 var resizeCases = []Case{
 	{"a semaphore grows and lets those in who wait", "more permits take effect only when everybody is restarted", grows, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 	{"a semaphore shrinks as holders leave", "Redisson: fewer permits than are held make the count negative, or evict", shrinks, needs(engine.FeatureSemaphore, engine.FeatureResize)},
+	{"an operator's number outlives the claims", "Redisson trySetPermits: gone with the key, or ignored when the key is there", numberOutlives, needs(engine.FeatureSemaphore, engine.FeatureResize, engine.FeatureValues)},
 	{"only a semaphore that is in use has a size", "a lock is made a semaphore by mistake", sizeOfNothing, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 }
 
@@ -90,11 +92,56 @@ func (p *party) resize(name string, capacity int64) {
 	}
 }
 
+// numberOutlives: all clients declare one permit all the time.
+func numberOutlives(t *testing.T, h *Harness) {
+	name := "outlives"
+	a, b, operator := h.client(t, h.Open(t)), h.client(t, h.Open(t)), h.client(t, h.Open(t)).Semaphore(name, 1)
+	first, later := lock(t, a.Semaphore(name, 1)), lockLater(t, b.Semaphore(name, 1))
+	h.queued(t, name, 2)
+	if err := operator.Resize(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	second := <-later
+	if second.err != nil {
+		t.Fatal(second.err)
+	}
+	if err := errors.Join(first.Unlock(t.Context()), second.Unlock(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	h.queued(t, name, 0)
+	eng := h.Open(t)
+	late := h.client(t, eng).Semaphore(name, 1)
+	leases := pawl.Leases{lock(t, late), lock(t, b.Semaphore(name, 1))}
+	if _, err := late.TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
+		t.Errorf("a third permit of two: %v", err)
+	}
+	if err := leases.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	key := "pawl:permits/" + name // as the root keeps it
+	v, err := eng.Get(t.Context(), key)
+	if err == nil && string(v.Data) != "2" {
+		t.Errorf("the number is %q", v.Data)
+	}
+	if err == nil {
+		_, err = eng.Put(t.Context(), key, nil, v.Version)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // noResize: the size of a semaphore is what its users declare.
 func noResize(t *testing.T, h *Harness) {
 	p := h.party(t)
 	if err := p.engine.Resize(p.ctx, "refused", 3); !errors.Is(err, engine.ErrUnsupported) {
 		t.Errorf("resize: %v", err)
 	}
-
+	s := h.client(t, h.Open(t)).Semaphore("refused", 2)
+	if err := s.Resize(t.Context(), 3); !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("a semaphore: %v", err)
+	}
+	if err := (pawl.Leases{lock(t, s), lock(t, s)}).Unlock(t.Context()); err != nil {
+		t.Errorf("its own permits: %v", err)
+	}
 }

@@ -102,7 +102,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
-		Long: `pawl runs programs under locks that machines share, and shows and breaks locks.
+		Long: `pawl runs programs under locks that machines share, and shows, breaks and resizes them.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
@@ -124,6 +124,6 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 	}
 	s := &store{}
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
-	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newStore(s), newVersion())
 	return root
 }

@@ -89,7 +89,7 @@ func newRun(s *store) *cobra.Command {
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock, such as 30s (default: as long as it takes)")
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
-	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number")
+	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number, which \"pawl resize\" overrides")
 	o.timeFlags(cmd)
 	f.BoolVar(&o.barge, "barge", false, "let who comes first when the lock is free overtake those who wait; all users of NAME must say so")
 	return cmd

@@ -1,0 +1,85 @@
+//go:build unix
+
+package cli
+
+import (
+	"syscall"
+	"testing"
+)
+
+// resizable are the stores that carry it.
+func resizable(t *testing.T, test func(t *testing.T, store, name string)) {
+	t.Helper()
+	for _, kind := range []string{"sqlite", "redis"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, stores[kind](t), t.Name())
+		})
+	}
+}
+
+// Every process says -n 2 all the time.
+func TestResize_lets_in_those_who_wait_and_evicts_nobody(t *testing.T) {
+	t.Parallel()
+	resizable(t, func(t *testing.T, store, name string) {
+		holders := []*process{held(t, store, "-n", "2", name), held(t, store, "-n", "2", name)}
+		var waiters []*process
+		for range 3 {
+			waiters = append(waiters, start(t, command(t, store, "run", "-n", "2", name, "--", "sh", "-c", "echo up; exec sleep 1000")))
+			eventually(t, "it waits", func() bool { return len(show(t, store, name).Claims) == len(holders)+len(waiters) })
+		}
+		stdout, _ := want(t, 0, store, "resize", name, "4")
+		for _, w := range waiters[:2] {
+			if line := w.line(); line != "up" {
+				t.Errorf("line %q", line)
+			}
+		}
+		if is := states(t, store, name); is != "granted granted granted granted waiting" {
+			t.Errorf("claims after %q: %s", stdout, is)
+		}
+		stdout, _ = want(t, 0, store, "resize", name, "1")
+		matches(t, stdout, name+": 1 permits, 4 held, 1 waiting")
+		for _, p := range append(holders, waiters[:2]...) {
+			if is := show(t, store, name); is.Capacity != 1 || is.Claims[len(is.Claims)-1].State != "waiting" {
+				t.Errorf("somebody was let in: %+v", is)
+			}
+			p.signal(syscall.SIGTERM)
+			if code := p.wait(); code != 143 {
+				t.Errorf("exit code %d: %s", code, p.errors())
+			}
+		}
+		if line := waiters[2].line(); line != "up" {
+			t.Errorf("line %q", line)
+		}
+		waiters[2].signal(syscall.SIGTERM)
+		waiters[2].wait()
+		held(t, store, "-n", "2", name)
+		_, stderr := want(t, 75, store, "run", "--try", "-n", "2", name, "--", "true") // the number has outlived the claims
+		complaint(t, stderr, "not acquired")
+	})
+}
+
+func TestResize_of_what_nobody_uses(t *testing.T) {
+	t.Parallel()
+	resizable(t, func(t *testing.T, store, name string) {
+		stdout, _ := want(t, 0, store, "resize", name, "2")
+		matches(t, stdout, name+": 2 permits, 0 held, 0 waiting")
+		held(t, store, "-n", "1", name)
+		held(t, store, "-n", "1", name)
+	})
+}
+
+func TestResize_refused(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	for _, args := range [][]string{{"resize"}, {"resize", "x"}, {"resize", "x", "0"}, {"resize", "x", "many"}, {"resize", "", "1"}, {"resize", "x", "1073741825"}} {
+		want(t, 64, store, args...)
+	}
+	held(t, store, "x")
+	_, stderr := want(t, 64, store, "resize", "x", "2")
+	complaint(t, stderr, "in use as a lock")
+	_, stderr = want(t, 64, stores["etcd"](t), "resize", "x", "2")
+	complaint(t, stderr, "no resizing of semaphores on etcd")
+	_, stderr = want(t, 69, "redis://127.0.0.1:1", "resize", "x", "2")
+	complaint(t, stderr, "unavailable")
+}
