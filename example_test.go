@@ -125,6 +125,29 @@ func ExampleSemaphore() {
 	// <nil>
 }
 
+// An operator's number counts in place of the one that clients declare, also when
+// nobody uses the semaphore in between.
+func ExampleSemaphore_Resize() {
+	ctx := context.Background()
+	client := client()
+	defer client.Close(ctx)
+	exports := client.Semaphore("exports", 1)
+
+	first, err := exports.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(exports.Resize(ctx, 2))
+	second, err := exports.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(pawl.Leases{first, second}.Unlock(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+}
+
 // All or none, in an order of its own, so that two who want some of the same
 // locks do not wait for each other.
 func ExampleLockAll() {
