@@ -24,7 +24,9 @@ type modelClaim struct {
 // step does what is asked and returns the class of the error.
 func (m *model) step(r queue.Request, alive func(session string) bool) error {
 	m.claims = slices.DeleteFunc(m.claims, func(c *modelClaim) bool { return !alive(c.session) })
-	if r.Op != queue.Resize { // what the dead held is handed on in the new size
+	// What the dead held is handed on when one has left, and in the new size; before
+	// one enters or asks.
+	if r.Op == queue.Enter || r.Op == queue.Poll {
 		m.handOver()
 	}
 	err := m.ask(r)
