@@ -1,7 +1,10 @@
 package enginetest
 
 import (
+	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pawl-go/pawl"
@@ -13,6 +16,7 @@ var resizeCases = []Case{
 	{"a semaphore grows and lets those in who wait", "more permits take effect only when everybody is restarted", grows, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 	{"a semaphore shrinks as holders leave", "Redisson: fewer permits than are held make the count negative, or evict", shrinks, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 	{"an operator's number outlives the claims", "Redisson trySetPermits: gone with the key, or ignored when the key is there", numberOutlives, needs(engine.FeatureSemaphore, engine.FeatureResize, engine.FeatureValues)},
+	{"a size that changes all the time is nobody's error", "users of a semaphore fail while its size is being changed", sizesChange, needs(engine.FeatureSemaphore, engine.FeatureResize, engine.FeatureValues)},
 	{"only a semaphore that is in use has a size", "a lock is made a semaphore by mistake", sizeOfNothing, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 }
 
@@ -118,10 +122,16 @@ func numberOutlives(t *testing.T, h *Harness) {
 	if err := leases.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	key := "pawl:permits/" + name // as the root keeps it
+	forgetNumber(t, eng, name, "2")
+}
+
+// forgetNumber removes the number of an operator, as the root keeps it.
+func forgetNumber(t *testing.T, eng engine.Engine, name, want string) {
+	t.Helper()
+	key := "pawl:permits/" + name
 	v, err := eng.Get(t.Context(), key)
-	if err == nil && string(v.Data) != "2" {
-		t.Errorf("the number is %q", v.Data)
+	if err == nil && string(v.Data) != want {
+		t.Errorf("the number is %q, not %q", v.Data, want)
 	}
 	if err == nil {
 		_, err = eng.Put(t.Context(), key, nil, v.Version)
@@ -129,6 +139,65 @@ func numberOutlives(t *testing.T, h *Harness) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// sizesChange: some clients know an older number than others most of the time,
+// and the resource is often free.
+func sizesChange(t *testing.T, h *Harness) {
+	const name, most = "changes", 4
+	var working, resizing sync.WaitGroup
+	var holders atomic.Int32
+	stop := make(chan struct{})
+	for range 3 {
+		s := h.client(t, h.Open(t)).Semaphore(name, 2)
+		for range 2 {
+			working.Go(func() {
+				for {
+					if err := s.Do(t.Context(), func(context.Context) error {
+						if n := holders.Add(1); n > most {
+							t.Errorf("%d hold %d permits", n, most)
+						}
+						holders.Add(-1)
+						return nil
+					}); err != nil {
+						t.Error(err)
+						return
+					}
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+			})
+		}
+	}
+	for i := range 2 {
+		s := h.client(t, h.Open(t)).Semaphore(name, 2)
+		resizing.Go(func() {
+			for n := range 10 {
+				if err := s.Resize(t.Context(), 1+(n+2*i)%most); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	resizing.Wait()
+	eng := h.Open(t)
+	s := h.client(t, eng).Semaphore(name, 2)
+	if err := s.Resize(t.Context(), 3); err != nil {
+		t.Error(err)
+	}
+	close(stop)
+	working.Wait()
+	l := lock(t, s)
+	if r, err := eng.Show(t.Context(), name); err != nil || r.Capacity != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	forgetNumber(t, eng, name, "3")
 }
 
 // noResize: the size of a semaphore is what its users declare.
