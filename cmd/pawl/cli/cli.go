@@ -111,6 +111,8 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
   redis://[USER:PASSWORD@]HOST[:PORT][/DB]      or rediss:// for TLS
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
   postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB
+  zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]    ZooKeeper
+  redis+sentinel:  redis+cluster:  redlock:     see docs/stores.md
 
 Other users of the machine see arguments, but not variables: a URL with a
 password belongs into PAWL_STORE.
