@@ -95,7 +95,7 @@ func closeZooKeeper(addr string, session int64) (gone bool, err error) {
 func zkHarness(addrs ...string) *enginetest.Harness {
 	return &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, zkURL(addrs...)) },
-		TTL:  2 * time.Second,
+		TTL:  3 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			var proxies []*testservers.Proxy
 			var through []string

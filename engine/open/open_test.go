@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if set := flag.Lookup("test.parallel"); set.Value.String() == set.DefValue {
-		flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) //nolint:errcheck // it is a number
+		flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1)) //nolint:errcheck // it is a number
 	}
 	os.Exit(testservers.Main(m))
 }
@@ -148,7 +148,7 @@ func TestOpen_gives_up(t *testing.T) {
 			gaveUp(t, t.Context(), rawURL, connectTimeout+time.Second)
 			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			gaveUp(t, soon, rawURL, time.Second)
+			gaveUp(t, soon, rawURL, 2*time.Second) // the client of ZooKeeper rests for a second
 			gaveUp(t, t.Context(), scheme+"://u:s3cret@127.0.0.1:1", time.Second)
 		})
 	}

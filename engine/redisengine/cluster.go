@@ -163,7 +163,7 @@ func (s *session) joined(name string, m *member) bool {
 
 // atHome asks whether the session lives.
 func (s *session) atHome(ctx context.Context) error {
-	n, err := s.engine.client.Do(ctx, s.engine.client.B().Exists().Key(s.key).Build()).AsInt64()
+	n, err := s.engine.client.Do(ctx, s.engine.client.B().Exists().Key(s.key).Build().Pin()).AsInt64()
 	if err == nil && n == 0 {
 		err = fmt.Errorf("session: %w", engine.ErrGone)
 	}
@@ -245,7 +245,7 @@ func (e *Engine) servers(ctx context.Context) ([]rueidis.Client, error) {
 	}
 	var masters []rueidis.Client
 	for addr, node := range e.client.Nodes() {
-		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()
+		role, err := node.Do(ctx, node.B().Role().Build().Pin()).ToArray()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", addr, err)
 		}

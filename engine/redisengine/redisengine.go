@@ -292,7 +292,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 func scan(ctx context.Context, server rueidis.Client, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for cursor := uint64(0); ; {
-			page, err := server.Do(ctx, server.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build()).AsScanEntry()
+			page, err := server.Do(ctx, server.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build().Pin()).AsScanEntry()
 			if err != nil {
 				yield("", err)
 				return

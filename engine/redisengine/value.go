@@ -17,7 +17,9 @@ func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + 
 
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
-	text, err := e.client.Do(ctx, e.client.B().Get().Key(e.valueKey(key)).Build()).ToString()
+	// Pinned: the client sends a read again when a connection broke, and may take
+	// its memory for another command while the broken one still looks at it.
+	text, err := e.client.Do(ctx, e.client.B().Get().Key(e.valueKey(key)).Build().Pin()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return engine.Value{}, nil
 	}
