@@ -3,14 +3,11 @@ package open
 import (
 	"context"
 	"errors"
-	"flag"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,15 +16,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestMain lets more tests run side by side than there are cores: most of the
-// time they wait for a session to end.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if set := flag.Lookup("test.parallel"); set.Value.String() == set.DefValue {
-		flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1)) //nolint:errcheck // it is a number
-	}
-	os.Exit(testservers.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
 func TestOpen_every_scheme(t *testing.T) {
 	dir := t.TempDir()
