@@ -294,7 +294,7 @@ func (l *link) settled(ctx context.Context) bool {
 			return true
 		}
 		if soon == nil {
-			timer := time.NewTimer(l.asked / 6)
+			timer := time.NewTimer(min(l.asked/6, 2*time.Second))
 			defer timer.Stop()
 			soon = timer.C
 		}

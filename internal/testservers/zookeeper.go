@@ -89,7 +89,15 @@ func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
 		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
 		"ssl.keyStore.location="+store, "ssl.keyStore.type=PEM", "ssl.trustStore.location="+ca.File, "ssl.trustStore.type=PEM",
 	), nil)
-	return server, net.JoinHostPort("127.0.0.1", strconv.Itoa(server.proc.ports[1]))
+	secure = net.JoinHostPort("127.0.0.1", strconv.Itoa(server.proc.ports[1]))
+	until(t, "the port for TLS is open", func() error { // later than the other
+		conn, err := net.Dial("tcp", secure)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+	return server, secure
 }
 
 // ZooKeeperEnsemble starts three nodes for one test, as [ZooKeeper] does. Each
