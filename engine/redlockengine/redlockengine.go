@@ -59,6 +59,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
 )
 
 // Options change how nodes are asked. The zero value is the default.
@@ -290,18 +291,8 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 			is.Token = highest(marks)
 		}
 	}
-	sortHeld(r.Claims)
+	queue.Sort(r.Claims)
 	return r, nil
-}
-
-// sortHeld puts the holder first and leaves the order otherwise.
-func sortHeld(claims []engine.ClaimInfo) {
-	for k := range claims {
-		if held := claims[k]; held.Token != 0 {
-			copy(claims[1:k+1], claims[:k])
-			claims[0] = held
-		}
-	}
 }
 
 // ours takes off what a session put before the texts of its claims.
