@@ -261,17 +261,31 @@ func ask[T any](ctx context.Context, l *link, doing string, call func() (T, erro
 		value, err := call()
 		done <- result{value, err}
 	})
-	select {
-	case r := <-done:
-		if errors.Is(r.err, zk.ErrConnectionClosed) { // perhaps because the session has ended
-			l.settled(ctx)
+	for {
+		changed, away := l.reach()
+		if away { // it went out of the settled state before it was sent, or was sent and not answered
+			return none, l.class(doing, errNotConnected)
 		}
-		return r.value, l.class(doing, r.err)
-	case <-ctx.Done():
-		return none, fmt.Errorf("%s: %w", doing, ctx.Err())
-	case <-l.over:
-		return none, fmt.Errorf("%s: session: %w", doing, engine.ErrGone)
+		select {
+		case r := <-done:
+			if errors.Is(r.err, zk.ErrConnectionClosed) { // perhaps because the session has ended
+				l.settled(ctx)
+			}
+			return r.value, l.class(doing, r.err)
+		case <-changed:
+		case <-ctx.Done():
+			return none, fmt.Errorf("%s: %w", doing, ctx.Err())
+		case <-l.over:
+			return none, fmt.Errorf("%s: session: %w", doing, engine.ErrGone)
+		}
 	}
+}
+
+// reach tells when it changes whether a server is reached, and whether none is.
+func (l *link) reach() (changed <-chan struct{}, away bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed, l.misses >= len(l.servers)
 }
 
 // tell wakes those that wait for the connection.
@@ -287,9 +301,7 @@ func (l *link) tell() {
 func (l *link) settled(ctx context.Context) bool {
 	var soon <-chan time.Time
 	for {
-		l.mu.Lock()
-		changed, away := l.changed, l.misses >= len(l.servers)
-		l.mu.Unlock()
+		changed, away := l.reach()
 		if l.conn.State() == zk.StateHasSession {
 			return true
 		}
