@@ -143,12 +143,10 @@ func (l *link) makeFolders(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, path := range []string{l.engine.claims, l.engine.values} {
-		if err := l.create(ctx, "make folders", path, zk.FlagPersistent); err != nil {
-			return err
-		}
+	if err := l.create(ctx, "make folders", l.engine.claims, zk.FlagPersistent); err != nil {
+		return err
 	}
-	return nil
+	return l.create(ctx, "make folders", l.engine.values, zk.FlagPersistent)
 }
 
 // operatorTimeout is that of the session of the connection for operators and

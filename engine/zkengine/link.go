@@ -299,25 +299,22 @@ func (l *link) tell() {
 // settled waits for a moment until a connection that broke is back, its session
 // is over or no server is reached, and reports whether there is a connection.
 func (l *link) settled(ctx context.Context) bool {
-	var soon <-chan time.Time
+	if l.conn.State() == zk.StateHasSession {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(l.asked/6, 2*time.Second))
+	defer cancel()
 	for {
 		changed, away := l.reach()
-		if l.conn.State() == zk.StateHasSession {
+		switch {
+		case l.conn.State() == zk.StateHasSession:
 			return true
-		}
-		if soon == nil {
-			timer := time.NewTimer(min(l.asked/6, 2*time.Second))
-			defer timer.Stop()
-			soon = timer.C
-		}
-		if away || l.closing.Load() {
+		case away || l.closing.Load():
 			return false
 		}
 		select {
 		case <-changed:
 		case <-l.over:
-			return false
-		case <-soon:
 			return false
 		case <-ctx.Done():
 			return false
