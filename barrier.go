@@ -67,20 +67,17 @@ func (b *Barrier) parse(v Version) (s barrierState, err error) {
 
 // update changes what is stored, unless change returns an error.
 func (b *Barrier) update(ctx context.Context, doing string, change func(*barrierState) error) error {
-	_, err := b.value.Update(ctx, func(v Version) ([]byte, error) {
+	_, err := b.value.change(ctx, func(v Version) ([]byte, error) {
 		s, err := b.parse(v)
 		if err == nil {
 			err = change(&s)
 		}
-		if err != nil && !errors.Is(err, errUnchanged) {
-			return nil, b.value.failed(doing, err)
-		}
 		if err != nil {
-			return nil, err
+			return nil, b.value.failed(doing, err)
 		}
 		return json.Marshal(s)
 	})
-	return unlessUnchanged(err)
+	return err
 }
 
 // Wait waits until all parties of this generation wait, and returns how many of
@@ -195,31 +192,27 @@ func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error
 		w.seen = v.Number
 		return false, nil
 	}
-	var is engine.Resource
-	if err := w.value.call(ctx, "wait", func(ctx context.Context) (err error) {
-		is, err = w.value.client.engine.Show(ctx, w.present.name)
-		return err
-	}); err != nil {
+	is, err := w.value.show(ctx, "wait", w.present.name)
+	if err != nil {
 		return false, err
 	}
 	for _, id := range s.Arrived {
 		if !slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == id }) {
-			return false, w.breaks(ctx, func(s *barrierState) bool { return slices.Contains(s.Arrived, id) })
+			// That it has broken is then read as by everybody.
+			return false, w.update(ctx, "break", func(s *barrierState) error { return s.breakFor(id) })
 		}
 	}
 	return false, nil
 }
 
-// breaks breaks the generation if it is still there and missing says so. That
-// it has broken is then read as by everybody.
-func (w *barrierWait) breaks(ctx context.Context, missing func(*barrierState) bool) error {
-	return w.update(ctx, "break", func(s *barrierState) error {
-		if left, err := w.over(*s); left || err != nil || !missing(s) {
-			return errUnchanged
-		}
-		s.Broken = true
-		return nil
-	})
+// breakFor is the step that breaks the generation of a party that is waited for in
+// vain, if it is still there.
+func (s *barrierState) breakFor(id string) error {
+	if s.Broken || !slices.Contains(s.Arrived, id) {
+		return errUnchanged
+	}
+	s.Broken = true
+	return nil
 }
 
 // giveUp breaks the generation because this party does not wait any longer,
@@ -229,16 +222,9 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
 	defer cancel()
 	var left bool
-	err := w.update(ctx, "give up", func(s *barrierState) (err error) {
-		if slices.Contains(s.Last, w.id) {
-			left = true
-			return errUnchanged
-		}
-		if !slices.Contains(s.Arrived, w.id) || s.Broken {
-			return errUnchanged
-		}
-		s.Broken = true
-		return nil
+	err := w.update(ctx, "give up", func(s *barrierState) error {
+		left = slices.Contains(s.Last, w.id)
+		return s.breakFor(w.id)
 	})
 	if left && err == nil {
 		return nil

@@ -142,11 +142,8 @@ func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
 	if vacant {
 		return Leader{}, nil
 	}
-	var is engine.Resource
-	if err := e.value.call(ctx, "leader", func(ctx context.Context) (err error) {
-		is, err = e.value.client.engine.Show(ctx, e.lock.name)
-		return err
-	}); err != nil {
+	is, err := e.value.show(ctx, "leader", e.lock.name)
+	if err != nil {
 		return Leader{}, err
 	}
 	if len(is.Claims) > 0 && is.Claims[0].Token == l.Token {

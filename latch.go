@@ -77,7 +77,7 @@ func (l *Latch) CountDown(ctx context.Context, party string) error {
 	}
 	sum := sha256.Sum256([]byte(party))
 	hash := [8]byte(sum[:8])
-	_, err := l.value.Update(ctx, func(v Version) ([]byte, error) {
+	_, err := l.value.change(ctx, func(v Version) ([]byte, error) {
 		s, err := l.parse(v)
 		if err != nil {
 			return nil, l.value.failed("count down", err)
@@ -90,7 +90,7 @@ func (l *Latch) CountDown(ctx context.Context, party string) error {
 		}
 		return s.data(), nil
 	})
-	return unlessUnchanged(err)
+	return err
 }
 
 // Count returns how many parties are still missing; 0 says that the latch is
@@ -130,11 +130,11 @@ func (l *Latch) Wait(ctx context.Context) error {
 // Reset closes the latch: nobody has counted down. Nothing of it stays in the
 // store. Who waits goes on waiting.
 func (l *Latch) Reset(ctx context.Context) error {
-	_, err := l.value.Update(ctx, func(v Version) ([]byte, error) {
+	_, err := l.value.change(ctx, func(v Version) ([]byte, error) {
 		if v.Number == 0 {
 			return nil, errUnchanged
 		}
 		return nil, nil
 	})
-	return unlessUnchanged(err)
+	return err
 }

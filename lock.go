@@ -97,8 +97,8 @@ func (l *lock) same(o *lock) bool {
 
 // Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
-// ended first (and with [ErrUnavailable] if the store was in trouble then), with [ErrUnavailable] when the store did not answer for a whole
-// TTL, and with [ErrMismatch], [ErrInvalid] or [ErrClosed] at once. When it
+// ended first (and with [ErrUnavailable] if the store was in trouble then), with
+// [ErrUnavailable] when the store did not answer for a whole TTL, and with [ErrMismatch], [ErrInvalid] or [ErrClosed] at once. When it
 // fails, nothing is held and nothing waits in the store.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
 

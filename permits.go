@@ -125,15 +125,6 @@ func (l *lock) readNumber(ctx context.Context) (number, error) {
 	return is, nil
 }
 
-// show reads what a name is in use as.
-func (l *lock) show(ctx context.Context) (r engine.Resource, err error) {
-	err = l.numberValue().call(ctx, "show", func(ctx context.Context) error {
-		r, err = l.client.engine.Show(ctx, l.name)
-		return err
-	})
-	return r, err
-}
-
 // settle makes a resource that is in use as large as the operator said. If an
 // operator has said another number meanwhile it does so with that one; so whoever
 // comes last leaves the number that counts.
@@ -204,7 +195,7 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 	case is.permits == 0:
 		return false, nil
 	}
-	r, err := s.show(ctx)
+	r, err := s.numberValue().show(ctx, "show", s.name)
 	if err != nil || len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
 		return false, err // no other size, but something else
 	}

@@ -327,7 +327,7 @@ func (it *Item) Return(ctx context.Context) error {
 // remove takes an item off its page.
 func (p *Pool) remove(ctx context.Context, id itemID) error {
 	var left []poolItem
-	_, err := p.page(id.page).Update(ctx, func(v Version) (data []byte, err error) {
+	if _, err := p.page(id.page).change(ctx, func(v Version) (data []byte, err error) {
 		if left, err = parsePage(v); err != nil {
 			return nil, err
 		}
@@ -337,8 +337,7 @@ func (p *Pool) remove(ctx context.Context, id itemID) error {
 		}
 		left = slices.Delete(left, i, i+1)
 		return pageData(left), nil
-	})
-	if err = unlessUnchanged(err); err != nil {
+	}); err != nil {
 		return err
 	}
 	p.learnPage(id.page, left)

@@ -173,12 +173,12 @@ func (p *Pool) publish(ctx context.Context, fresh uint64, pages [][]byte) error 
 		return err
 	}
 	for i, data := range pages {
-		if _, err := p.page(first+uint64(i)).Update(ctx, func(v Version) ([]byte, error) { //nolint:gosec // it is positive
+		if _, err := p.page(first+uint64(i)).change(ctx, func(v Version) ([]byte, error) { //nolint:gosec // it is positive
 			if v.Number != 0 { // the reply was lost
 				return nil, errUnchanged
 			}
 			return data, nil
-		}); unlessUnchanged(err) != nil {
+		}); err != nil {
 			return err
 		}
 	}
@@ -208,12 +208,12 @@ func (p *Pool) removePending(ctx context.Context) error {
 		return err
 	}
 	for id := first; id < end; id++ {
-		if _, err := p.page(id).Update(ctx, func(v Version) ([]byte, error) {
+		if _, err := p.page(id).change(ctx, func(v Version) ([]byte, error) {
 			if v.Number == 0 {
 				return nil, errUnchanged
 			}
 			return nil, nil
-		}); unlessUnchanged(err) != nil {
+		}); err != nil {
 			return err
 		}
 	}
@@ -225,17 +225,17 @@ func (p *Pool) removePending(ctx context.Context) error {
 
 // updateHead changes the head, unless change returns an error.
 func (p *Pool) updateHead(ctx context.Context, doing string, change func(*poolHead) error) error {
-	v, err := p.head.Update(ctx, func(v Version) ([]byte, error) {
+	v, err := p.head.change(ctx, func(v Version) ([]byte, error) {
 		h, err := parseHead(v)
 		if err == nil {
 			err = change(&h)
 		}
-		if err != nil && !errors.Is(err, errUnchanged) {
+		if err != nil {
 			err = p.head.failed(doing, err)
 		}
 		return h.data(), err
 	})
-	if err = unlessUnchanged(err); err == nil {
+	if err == nil {
 		err = p.learnHead(v)
 	}
 	return err

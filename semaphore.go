@@ -88,7 +88,7 @@ func (s *Semaphore) resize(ctx context.Context, permits int) error {
 	case c.life.Err() != nil:
 		return ErrClosed
 	}
-	r, err := s.show(ctx)
+	r, err := s.numberValue().show(ctx, "show", s.name)
 	if err == nil && len(r.Claims) > 0 && r.Kind != engine.KindSemaphore { // so that no number stays that nobody wanted
 		err = fmt.Errorf("%w: it is in use as a %s", ErrMismatch, r.Kind)
 	}

@@ -208,6 +208,15 @@ func (v *Value) call(ctx context.Context, doing string, ask func(context.Context
 	return v.classed(ctx, doing, unavailable(bound, doing, ask(bound)))
 }
 
+// show asks for the claims of a name that serves the value.
+func (v *Value) show(ctx context.Context, doing, name string) (is engine.Resource, err error) {
+	err = v.call(ctx, doing, func(ctx context.Context) (err error) {
+		is, err = v.client.engine.Show(ctx, name)
+		return err
+	})
+	return is, err
+}
+
 // classed says what an error of the store means to a user.
 func (v *Value) classed(ctx context.Context, doing string, err error) error {
 	switch {
@@ -228,13 +237,15 @@ func (v *Value) failed(doing string, err error) error {
 	return fmt.Errorf("%s %q: %s: %w", kind, v.name, doing, err)
 }
 
-// errUnchanged is how the function of an update says that there is nothing to
+// errUnchanged is how the function of a change says that there is nothing to
 // write.
 var errUnchanged = errors.New("unchanged")
 
-func unlessUnchanged(err error) error {
+// change updates the value unless fn says that it is right as it is.
+func (v *Value) change(ctx context.Context, fn func(Version) ([]byte, error)) (Version, error) {
+	is, err := v.Update(ctx, fn)
 	if errors.Is(err, errUnchanged) {
-		return nil
+		err = nil
 	}
-	return err
+	return is, err
 }
