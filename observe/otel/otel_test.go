@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -66,6 +67,9 @@ func TestMetricsAndTraces(t *testing.T) {
 	if _, err := c.Mutex("order/42").Lock(short); err == nil {
 		t.Fatal("held twice")
 	}
+	if _, err := c.Mutex("order/42").TryLock(ctx); err == nil {
+		t.Fatal("held twice")
+	}
 	if err := lease.Unlock(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +77,7 @@ func TestMetricsAndTraces(t *testing.T) {
 	got := collect(t, reader)
 	for stream, want := range map[string]int64{
 		"pawl.lock.wait [pawl.name=order pawl.outcome=granted pawl.use=lock]":  1,
-		"pawl.lock.wait [pawl.name=order pawl.outcome=refused pawl.use=lock]":  1,
+		"pawl.lock.wait [pawl.name=order pawl.outcome=refused pawl.use=lock]":  2,
 		"pawl.lock.hold [pawl.name=order pawl.outcome=released pawl.use=lock]": 1,
 		"pawl.lock.contended [pawl.name=order pawl.use=lock]":                  1,
 		"pawl.lock.waiting [pawl.name=order pawl.use=lock]":                    0,
@@ -82,15 +86,18 @@ func TestMetricsAndTraces(t *testing.T) {
 			t.Errorf("%s is %d, %v, want %d; all: %v", stream, is, there, want, got)
 		}
 	}
-	names := make(map[string]int)
+	names, failed := make(map[string]int), 0
 	for _, s := range spans.Ended() {
 		names[s.Name()]++
+		if s.Status().Code == codes.Error {
+			failed++
+		}
 		if s.Name() != "request" && s.Parent().SpanID() != parent.SpanContext().SpanID() {
 			t.Errorf("span %q is not in that of the request", s.Name())
 		}
 	}
-	if names["pawl wait"] != 2 || names["pawl hold"] != 1 {
-		t.Errorf("spans %v", names)
+	if names["pawl wait"] != 3 || names["pawl hold"] != 1 || failed != 1 { // a TryLock does not fail
+		t.Errorf("spans %v, %d of them failed", names, failed)
 	}
 }
 

@@ -1,24 +1,26 @@
 // Package slog writes pawl's events to a log: what is lost or fails as warnings,
-// the rest for debugging.
+// the rest, also that a TryLock found a lock taken, for debugging.
 package slog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 )
 
 // New returns an observer for [pawl.Options] that writes to log. Losses, waits that
-// failed and renewals that failed are warnings; the rest is at the level debug. A
-// renewal that succeeded is not written.
+// failed and renewals that failed are warnings; the rest is at the level debug: that
+// a TryLock found a lock taken is an answer. A renewal that succeeded is not written.
 func New(log *slog.Logger) func(context.Context, pawl.Event) {
 	return func(ctx context.Context, e pawl.Event) {
 		level := slog.LevelDebug
 		switch {
 		case e.Kind == pawl.EventRenewed && e.Err == nil:
 			return
-		case e.Err != nil:
+		case e.Err != nil && !errors.Is(e.Err, engine.ErrBusy):
 			level = slog.LevelWarn
 		}
 		if !log.Enabled(ctx, level) {

@@ -36,6 +36,11 @@ func TestLog(t *testing.T) {
 	if _, err := c.Mutex("m").TryLock(t.Context()); err == nil {
 		t.Fatal("held twice")
 	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Mutex("m").Lock(ended); err == nil {
+		t.Fatal("held twice")
+	}
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +48,9 @@ func TestLog(t *testing.T) {
 		`level=DEBUG msg="pawl attempt" name=m use=lock`,
 		`level=DEBUG msg="pawl granted" name=m use=lock`,
 		`level=DEBUG msg="pawl attempt" name=m use=lock`,
-		`level=WARN msg="pawl refused" name=m use=lock error="lock \"m\": not acquired: enter: busy"`,
+		`level=DEBUG msg="pawl refused" name=m use=lock error="lock \"m\": not acquired: enter: busy"`,
+		`level=DEBUG msg="pawl attempt" name=m use=lock`,
+		`level=WARN msg="pawl refused" name=m use=lock error="lock \"m\": not acquired: context canceled"`,
 		`level=DEBUG msg="pawl released" name=m use=lock`,
 	}
 	if is := strings.Split(strings.TrimSpace(text.String()), "\n"); strings.Join(is, "\n") != strings.Join(want, "\n") {
