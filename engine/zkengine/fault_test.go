@@ -393,37 +393,6 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestServersAreAway: that is told at once, by each verb.
-func TestServersAreAway(t *testing.T) {
-	server := testservers.ZooKeeper(t)
-	e := newEngine(t, server.Addr)
-	s, held := open(t, e, time.Minute), claim1(t, fair, all, "")
-	token := mustHold(t, s, held)
-	if _, err := e.Get(soon(t), "x"); err != nil {
-		t.Fatal(err)
-	}
-	server.Kill()
-	start := time.Now()
-	_, enter := s.Enter(soon(t), claim1(t, fair, all, ""), true)
-	_, renew := s.Renew(soon(t), nil)
-	_, get := e.Get(soon(t), "x")
-	_, more := newEngine(t, server.Addr).Open(soon(t), engine.SessionOptions{TTL: time.Minute})
-	for _, err := range []error{enter, renew, get, more, s.Leave(soon(t), "x", "y")} {
-		if !errors.Is(err, engine.ErrUnavailable) {
-			t.Errorf("got %v", err)
-		}
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("told after %v", took)
-	}
-	server.Restart()
-	until(t, "renewed", func() bool { gone, err := s.Renew(soon(t), []*engine.Claim{held}); return err == nil && len(gone) == 0 })
-	if again := mustHold(t, s, held); again != token {
-		t.Errorf("token %v, was %v", again, token)
-	}
-	mustLeave(t, s, held)
-}
-
 // TestRefusesShortSessions: what servers or we cannot keep.
 func TestRefusesShortSessions(t *testing.T) {
 	e := New([]string{testservers.SharedZooKeeper(t).Addr}, nil)

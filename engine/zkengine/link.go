@@ -63,8 +63,7 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, event func(zk.
 			case ev.Type == zk.EventSession:
 				l.tell()
 			}
-			switch {
-			case ev.State == zk.StateHasSession:
+			if ev.State == zk.StateHasSession {
 				l.connections.Add(1)
 				select {
 				case up <- struct{}{}:
@@ -147,13 +146,10 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 		l.missed(&l.misses, err)
 		return nil, err
 	}
-	l.mu.Lock()
-	l.misses = 0
-	l.mu.Unlock()
 	w := &wire{Conn: conn, link: l}
 	w.stop = context.AfterFunc(l.life, func() { conn.Close() })
 	l.mu.Lock()
-	l.wire = w
+	l.wire, l.misses = w, 0
 	l.mu.Unlock()
 	return w, nil
 }
@@ -214,9 +210,15 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 // SetReadDeadline leaves time to find another server. The client pings each
-// third of the time-out.
+// third of the time-out. A server that has just started may take a greeting and
+// never answer it: who had a connection soon tries again, and waits longer each time.
 func (w *wire) SetReadDeadline(t time.Time) error {
 	limit := w.link.asked / 4
+	if w.link.connections.Load() > 0 {
+		w.link.mu.Lock()
+		limit = min(limit, time.Second<<min(w.link.mutes, 10))
+		w.link.mu.Unlock()
+	}
 	if w.known {
 		limit = time.Duration(w.link.timeout.Load()) / 2
 	}
