@@ -90,6 +90,25 @@ func TestEvents(t *testing.T) {
 
 // TestLockDelay: what a client held that died is free a delay later than its
 // TTL, and what it released is free at once.
+// TestCloseIsNoFailure: a renewal that Close interrupts has not failed.
+func TestCloseIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		c, store := newFaultyClient(t, memengine.New(), &pawl.Options{Observe: r.observe})
+		store.set(hangs, verbRenew)
+		pass(6 * time.Second)
+		if n := len(store.called(verbRenew)); n != 1 {
+			t.Fatalf("%d renewals", n)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if r.failed != 0 {
+			t.Errorf("%d renewals failed", r.failed)
+		}
+	})
+}
+
 func TestLockDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

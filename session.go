@@ -155,10 +155,11 @@ func (s *session) keep() {
 		select {
 		case <-timer.C:
 		case <-s.nudge:
-			timer.Stop()
 		case <-s.life.Done():
-			timer.Stop()
-			if !errors.Is(context.Cause(s.life), ErrClosed) {
+		}
+		timer.Stop()
+		if s.life.Err() != nil {
+			if !s.closed() {
 				s.closeLost()
 			}
 			return
@@ -193,7 +194,9 @@ func (s *session) renew() error {
 	gone, err := s.store.Renew(ctx, held)
 	if err != nil {
 		err = unavailable(ctx, "renew", err)
-		s.client.observe(s.life, Event{Kind: EventRenewed, Took: late, Err: err})
+		if !s.closed() {
+			s.client.observe(s.life, Event{Kind: EventRenewed, Took: late, Err: err})
+		}
 		return err
 	}
 	s.extend(start)
@@ -303,15 +306,18 @@ func (s *session) leaveOrphans() {
 	ctx, cancel := context.WithTimeout(s.life, s.client.opts.TTL/6)
 	defer cancel()
 	for _, claim := range orphans {
-		err := s.store.Leave(ctx, claim.Resource, claim.ID)
 		if ctx.Err() != nil {
 			return
 		}
+		err := s.store.Leave(ctx, claim.Resource, claim.ID)
 		if err == nil || errors.Is(err, engine.ErrGone) {
 			s.settle(claim)
 		}
 	}
 }
+
+// closed reports whether Client.Close ended the session.
+func (s *session) closed() bool { return errors.Is(context.Cause(s.life), ErrClosed) }
 
 // closeStore leaves all claims and closes the session in the store, for
 // Client.Close.
