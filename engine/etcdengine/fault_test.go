@@ -19,19 +19,9 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
-
-func until(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !done(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
 
 // watchers is how many watches the shared server has.
 func watchers(t testing.TB) int {
@@ -67,7 +57,7 @@ func TestRace(t *testing.T) {
 			deadline := time.Now().Add(30 * time.Second)
 			var wg sync.WaitGroup
 			for range 3 {
-				s := open(t, New(newClient(t), nil), 10*time.Second)
+				s := sessiontest.Open(t, New(newClient(t), nil), 10*time.Second)
 				for range 4 {
 					wg.Go(func() {
 						for grants.Load() < 300 && time.Now().Before(deadline) {
@@ -89,7 +79,7 @@ func race(t *testing.T, s engine.Session, spec engine.Spec, held *atomic.Int64, 
 	if spec.Kind == engine.KindLock && rand.IntN(2) == 0 {
 		weight = spec.Capacity
 	}
-	c := claim1(t, spec, weight, fmt.Sprintf("owner %d", rand.Int64()))
+	c := sessiontest.Claim(t, spec, weight, fmt.Sprintf("owner %d", rand.Int64()))
 	if rand.IntN(2) == 0 {
 		c.Owner = c.ID
 	}
@@ -111,7 +101,7 @@ func race(t *testing.T, s engine.Session, spec engine.Spec, held *atomic.Int64, 
 	case !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !aboutToEnd(ctx):
 		t.Errorf("%s: %v", c.ID, err)
 	}
-	if err := s.Leave(soon(t), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+	if err := s.Leave(sessiontest.Soon(t), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
 		t.Errorf("leave: %v", err)
 	}
 }
@@ -131,13 +121,13 @@ func holding(t *testing.T, s engine.Session, c *engine.Claim, token fence.Token,
 		t.Errorf("token %v after a larger one", token)
 	}
 	if c.Owner != c.ID && rand.IntN(3) == 0 {
-		again := claim1(t, c.Spec, 1, c.Owner)
-		if got := mustHold(t, s, again); got != token {
+		again := sessiontest.Claim(t, c.Spec, 1, c.Owner)
+		if got := sessiontest.Hold(t, s, again); got != token {
 			t.Errorf("re-entry: token %v, want %v", got, token)
 		}
-		defer mustLeave(t, s, again)
+		defer sessiontest.Leave(t, s, again)
 	}
-	if gone, err := s.Renew(soon(t), []*engine.Claim{c}); err != nil || len(gone) > 0 {
+	if gone, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{c}); err != nil || len(gone) > 0 {
 		t.Errorf("renew: %v, %v", gone, err)
 	}
 	held.Add(-c.Weight)
@@ -147,14 +137,14 @@ func TestServerIsDown(t *testing.T) {
 	server := testservers.Etcd(t)
 	client, _ := newClientOf(t, server.Addr)
 	e := New(client, nil)
-	s := open(t, e, 5*time.Second)
-	held, waits := claim1(t, fair, all, ""), claim1(t, fair, all, "")
-	token := mustHold(t, s, held)
-	mustWait(t, s, waits)
+	s := sessiontest.Open(t, e, 5*time.Second)
+	held, waits := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+	token := sessiontest.Hold(t, s, held)
+	sessiontest.Wait(t, s, waits)
 	granted := make(chan fence.Token, 1)
 	go func() { // as the root package does
 		for {
-			grant, err := s.Await(soon(t), waits)
+			grant, err := s.Await(sessiontest.Soon(t), waits)
 			if err == nil {
 				granted <- grant.Token
 				return
@@ -168,11 +158,11 @@ func TestServerIsDown(t *testing.T) {
 	}()
 	server.Kill()
 	start := time.Now()
-	_, err := s.Enter(soon(t), claim1(t, fair, all, ""), true)
-	_, renewErr := s.Renew(soon(t), nil)
-	_, openErr := e.Open(soon(t), engine.SessionOptions{TTL: time.Second})
-	_, getErr := e.Get(soon(t), "x")
-	for _, err := range []error{err, renewErr, openErr, getErr, s.Close(soon(t)), s.Leave(soon(t), "x", "y")} {
+	_, err := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), true)
+	_, renewErr := s.Renew(sessiontest.Soon(t), nil)
+	_, openErr := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Second})
+	_, getErr := e.Get(sessiontest.Soon(t), "x")
+	for _, err := range []error{err, renewErr, openErr, getErr, s.Close(sessiontest.Soon(t)), s.Leave(sessiontest.Soon(t), "x", "y")} {
 		if !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
@@ -181,11 +171,11 @@ func TestServerIsDown(t *testing.T) {
 		t.Errorf("a refused connection was told after %v", took)
 	}
 	server.Restart()
-	until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
-	if gone, err := s.Renew(soon(t), []*engine.Claim{held}); err != nil || len(gone) > 0 {
+	sessiontest.Until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
+	if gone, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{held}); err != nil || len(gone) > 0 {
 		t.Errorf("renew after restart: %v, %v", gone, err)
 	}
-	mustLeave(t, s, held)
+	sessiontest.Leave(t, s, held)
 	if next := <-granted; next <= token {
 		t.Errorf("token %v after %v", next, token)
 	}
@@ -195,15 +185,15 @@ func TestNetworkIsFrozen(t *testing.T) {
 	server := testservers.SharedEtcd(t)
 	proxy := testservers.NewProxy(t, server.Addr)
 	client, _ := newClientOf(t, proxy.Addr)
-	s := open(t, New(client, nil), 10*time.Second)
-	held, waits := claim1(t, fair, all, ""), claim1(t, fair, all, "")
-	mustHold(t, s, held)
-	mustWait(t, s, waits)
+	s := sessiontest.Open(t, New(client, nil), 10*time.Second)
+	held, waits := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, held)
+	sessiontest.Wait(t, s, waits)
 	proxy.Freeze()
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	_, awaitErr := s.Await(brief, waits)
-	_, enterErr := s.Enter(brief, claim1(t, fair, all, ""), true)
+	_, enterErr := s.Enter(brief, sessiontest.Whole(t, fair), true)
 	_, renewErr := s.Renew(brief, nil)
 	for _, err := range []error{awaitErr, enterErr, renewErr, s.Leave(brief, held.Resource, held.ID), s.Close(brief)} {
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -211,9 +201,9 @@ func TestNetworkIsFrozen(t *testing.T) {
 		}
 	}
 	proxy.Heal()
-	until(t, "connected again", func() bool { _, err := s.Renew(ctx, nil); return err == nil })
-	mustLeave(t, s, held)
-	mustAwait(t, s, waits)
+	sessiontest.Until(t, "connected again", func() bool { _, err := s.Renew(ctx, nil); return err == nil })
+	sessiontest.Leave(t, s, held)
+	sessiontest.Await(t, s, waits)
 }
 
 // The reply of an Enter is lost, the claim leaves, and then the request comes
@@ -223,8 +213,8 @@ func TestLateEnterIsKeptOut(t *testing.T) {
 		proxy := testservers.NewProxy(t, testservers.SharedEtcd(t).Addr)
 		client, _ := newClientOf(t, proxy.Addr)
 		e := New(client, nil)
-		s := open(t, e, 10*time.Second).(*session)
-		c := claim1(t, spec, all, "")
+		s := sessiontest.Open(t, e, 10*time.Second).(*session)
+		c := sessiontest.Whole(t, spec)
 		if _, err := e.Get(ctx, "x"); err != nil { // connect
 			t.Fatal(err)
 		}
@@ -235,22 +225,22 @@ func TestLateEnterIsKeptOut(t *testing.T) {
 		}
 		cancel()
 		proxy.Heal()
-		until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
+		sessiontest.Until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
 		r, err := e.Show(ctx, c.Resource)
 		if err != nil || len(r.Claims) != 1 {
 			t.Fatalf("the request was not executed: %+v, %v", r, err)
 		}
 		p := s.find(c.ID, 0)
-		mustLeave(t, s, c)
-		if _, err := s.pursue(soon(t), "enter", c, &p, &line{}, true); !errors.Is(err, engine.ErrUnavailable) {
+		sessiontest.Leave(t, s, c)
+		if _, err := s.pursue(sessiontest.Soon(t), "enter", c, &p, &line{}, true); !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("the same transactions, sent again: %v", err)
 		}
 		if r, err := e.Show(ctx, c.Resource); err != nil || len(r.Claims) != 0 {
 			t.Errorf("a claim came in after it had left: %+v, %v", r, err)
 		}
-		next := claim1(t, spec, all, "") // is not kept out
-		mustHold(t, s, next)
-		mustLeave(t, s, next)
+		next := sessiontest.Whole(t, spec) // is not kept out
+		sessiontest.Hold(t, s, next)
+		sessiontest.Leave(t, s, next)
 	}
 }
 
@@ -260,9 +250,9 @@ func TestLateLeaveHitsNobody(t *testing.T) {
 	proxy := testservers.NewProxy(t, testservers.SharedEtcd(t).Addr)
 	client, _ := newClientOf(t, proxy.Addr)
 	e := New(client, nil)
-	s := open(t, e, 10*time.Second).(*session)
-	c := claim1(t, fair, all, "")
-	mustHold(t, s, c)
+	s := sessiontest.Open(t, e, 10*time.Second).(*session)
+	c := sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, c)
 	key := s.find(c.ID, 0).key
 	proxy.Freeze()
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -271,15 +261,15 @@ func TestLateLeaveHitsNobody(t *testing.T) {
 		t.Fatalf("leave: %v", err)
 	}
 	proxy.Heal()
-	until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
-	mustLeave(t, s, c)
+	sessiontest.Until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
+	sessiontest.Leave(t, s, c)
 	for range 2 {
-		next := claim1(t, fair, all, "")
-		mustHold(t, s, next)
+		next := sessiontest.Whole(t, fair)
+		sessiontest.Hold(t, s, next)
 		if s.find(next.ID, 0).key == key {
 			t.Error("the key is used again")
 		}
-		mustLeave(t, s, next)
+		sessiontest.Leave(t, s, next)
 	}
 	if s.slots != 2 {
 		t.Errorf("%d slots: that of a claim that left well is not used again", s.slots)
@@ -297,15 +287,15 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, spec := range []engine.Spec{fair, barging, five} {
-			a, b, c := claim1(t, spec, 1, "owner"), claim1(t, spec, 1, "owner"), claim1(t, spec, spec.Capacity, "")
-			mustHold(t, s, a)
-			mustHold(t, s, b)
-			mustWait(t, s, c)
-			mustFail(t, s, claim1(t, spec, spec.Capacity, ""), false, engine.ErrBusy)
-			mustLeave(t, s, a)
-			mustLeave(t, s, b)
-			mustAwait(t, s, c)
-			mustLeave(t, s, c)
+			a, b, c := sessiontest.Claim(t, spec, 1, "owner"), sessiontest.Claim(t, spec, 1, "owner"), sessiontest.Whole(t, spec)
+			sessiontest.Hold(t, s, a)
+			sessiontest.Hold(t, s, b)
+			sessiontest.Wait(t, s, c)
+			sessiontest.Refuse(t, s, sessiontest.Whole(t, spec), false, engine.ErrBusy)
+			sessiontest.Leave(t, s, a)
+			sessiontest.Leave(t, s, b)
+			sessiontest.Await(t, s, c)
+			sessiontest.Leave(t, s, c)
 		}
 		if n := len(s.(*session).places); n > 0 {
 			t.Errorf("%d claims are remembered", n)
@@ -329,7 +319,7 @@ func TestNothingIsLeft(t *testing.T) {
 func BenchmarkUncontended(b *testing.B) {
 	server := testservers.Etcd(b)
 	client, _ := newClientOf(b, server.Addr)
-	s := open(b, New(client, nil), time.Minute)
+	s := sessiontest.Open(b, New(client, nil), time.Minute)
 	took := make(map[string][]time.Duration)
 	lap := func(name string, do func() error) {
 		start := time.Now()
@@ -340,7 +330,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 	value := strings.Repeat("x", 250)
 	for b.Loop() {
-		key := s.(*session).place(claim1(b, fair, all, ""), 0).queue
+		key := s.(*session).place(sessiontest.Whole(b, fair), 0).queue
 		lap("floor", func() error { // with a key, a value and a lease as a claim has
 			put := clientv3.OpPut(key, value, clientv3.WithLease(s.(*session).lease))
 			if _, err := client.Txn(ctx).If(absent(key)).Then(put).Commit(); err != nil {
@@ -349,7 +339,7 @@ func BenchmarkUncontended(b *testing.B) {
 			_, err := client.Delete(ctx, key)
 			return err
 		})
-		for _, c := range []*engine.Claim{claim1(b, fair, all, ""), claim1(b, fair, all, "x"), claim1(b, barging, all, "")} {
+		for _, c := range []*engine.Claim{sessiontest.Whole(b, fair), sessiontest.Claim(b, fair, fair.Capacity, "x"), sessiontest.Whole(b, barging)} {
 			lap(fmt.Sprintf("barging:%v-owner:%v", c.Barging, c.Owner == "x"), func() error {
 				if _, err := s.Enter(ctx, c, true); err != nil {
 					return err
@@ -375,10 +365,10 @@ func BenchmarkHandoff(b *testing.B) {
 	var wg sync.WaitGroup
 	for range 16 {
 		client, _ := newClientOf(b, server.Addr)
-		s := open(b, New(client, nil), time.Minute)
+		s := sessiontest.Open(b, New(client, nil), time.Minute)
 		wg.Go(func() {
 			for n.Add(1) <= int64(b.N) {
-				c := claim1(b, fair, all, "")
+				c := sessiontest.Whole(b, fair)
 				grant, err := s.Enter(ctx, c, true)
 				if err == nil && !grant.Held() {
 					if _, err = s.Await(ctx, c); err == nil {

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 func TestValues(t *testing.T) {
@@ -35,7 +36,7 @@ func TestValues(t *testing.T) {
 	}
 	seen := make(chan engine.Value)
 	go func() {
-		v, err := e.Watch(soon(t), key, two)
+		v, err := e.Watch(sessiontest.Soon(t), key, two)
 		if err != nil {
 			t.Error(err)
 		}
@@ -60,13 +61,13 @@ func TestValues(t *testing.T) {
 
 func TestListAndShow(t *testing.T) {
 	e := New(newClient(t), &Options{Prefix: "other/"})
-	s := open(t, e, 10*time.Second)
+	s := sessiontest.Open(t, e, 10*time.Second)
 	names := []string{"a", "a/b", "a/b/c", "a%2Fb", "ab", "ä ö", "../x", "z?*["}
 	for i, name := range names {
 		for range i%3 + 1 {
-			c := claim1(t, five, 1, "")
+			c := sessiontest.Claim(t, five, 1, "")
 			c.Resource = name
-			mustHold(t, s, c)
+			sessiontest.Hold(t, s, c)
 		}
 	}
 	for prefix, want := range map[string]int{"": 8, "a": 5, "a/": 2, "a%": 1, "ä": 1, "..": 1, "q": 0} {
@@ -101,7 +102,7 @@ func TestListAndShow(t *testing.T) {
 // More names and more claims of one than fit in a page.
 func TestListPages(t *testing.T) {
 	e := New(newClient(t), &Options{Prefix: "pages/"})
-	s := open(t, e, time.Minute).(*session)
+	s := sessiontest.Open(t, e, time.Minute).(*session)
 	var ops []clientv3.Op
 	put := func(name string, i int) {
 		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}

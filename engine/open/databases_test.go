@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -120,27 +121,11 @@ func TestOpen_pooled_and_listening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer eng.Close()
-	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: 10 * time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(t.Context())
-	claim := func(id string) *engine.Claim {
-		return &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: 1}, Resource: "around", ID: id, Owner: id, Weight: 1}
-	}
-	if g, err := s.Enter(t.Context(), claim("first"), true); err != nil || !g.Held() {
-		t.Fatal(g, err)
-	}
-	if g, err := s.Enter(t.Context(), claim("second"), true); err != nil || g.Held() {
-		t.Fatal(g, err)
-	}
-	if err := s.Leave(t.Context(), "around", "first"); err != nil {
-		t.Fatal(err)
-	}
-	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if g, err := s.Await(soon, claim("second")); err != nil || !g.Held() {
-		t.Error(g, err)
-	}
+	t.Cleanup(func() { eng.Close() })
+	s := sessiontest.Open(t, eng, 10*time.Minute)
+	first, second := sessiontest.Whole(t, sessiontest.Fair), sessiontest.Whole(t, sessiontest.Fair)
+	sessiontest.Hold(t, s, first)
+	sessiontest.Wait(t, s, second)
+	sessiontest.Leave(t, s, first)
+	sessiontest.Await(t, s, second)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -336,9 +337,7 @@ func TestNothingStays(t *testing.T) {
 			c := &engine.Claim{Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: 9}, Resource: fmt.Sprint("stays ", s.ID(), i), Weight: 1}
 			c.ID = fmt.Sprint(s.ID(), i)
 			c.Owner = c.ID
-			if g, err := s.Enter(t.Context(), c, true); err != nil || !g.Held() {
-				t.Fatal(g, err)
-			}
+			sessiontest.Hold(t, s, c)
 		}
 	}
 	var sessions []engine.Session

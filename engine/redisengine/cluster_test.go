@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -156,10 +157,7 @@ func TestSlotMoves(t *testing.T) {
 	a, b, late := c.session(eng, 20*time.Second, 1), c.session(eng, 20*time.Second, 1), c.session(eng, time.Second, 1)
 	name := c.on(0)
 	held, next, last := plainClaim(a, name, "held"), plainClaim(b, name, "next"), plainClaim(a, name, "last")
-	first, err := a.Enter(t.Context(), held, true)
-	if err != nil || !first.Held() {
-		t.Fatal(first, err)
-	}
+	first := sessiontest.Hold(t, a, held)
 	second, third := c.wait(b, next), c.wait(a, last)
 	c.moveSlot(name, func(when string, want error) {
 		t.Helper()
@@ -172,25 +170,19 @@ func TestSlotMoves(t *testing.T) {
 			t.Errorf("%s: %v, %v", when, g, err)
 		}
 	})
-	if again, err := a.Enter(t.Context(), held, true); err != nil || again != first {
-		t.Errorf("asked again: %v, %v, was %v", again, err, first)
+	if again := sessiontest.Hold(t, a, held); again != first {
+		t.Errorf("asked again: %v, was %v", again, first)
 	}
-	if err := a.Leave(t.Context(), name, held.ID); err != nil {
-		t.Fatal(err)
-	}
+	sessiontest.Leave(t, a, held)
 	g := <-second
-	if g.err != nil || g.Token <= first.Token {
+	if g.err != nil || g.Token <= first {
 		t.Fatalf("the next: %v after %v", g, first)
 	}
-	if err := b.Leave(t.Context(), name, next.ID); err != nil {
-		t.Fatal(err)
-	}
+	sessiontest.Leave(t, b, next)
 	if l := <-third; l.err != nil || l.Token <= g.Token {
 		t.Fatalf("the last: %v after %v", l, g)
 	}
-	if err := a.Leave(t.Context(), name, last.ID); err != nil {
-		t.Fatal(err)
-	}
+	sessiontest.Leave(t, a, last)
 }
 
 // moveSlot moves that of a name from node 0 to node 2, and looks at each step.
@@ -227,9 +219,7 @@ func TestNodeForgets(t *testing.T) {
 	a, b := c.session(eng, ttl, 0), c.session(New(c.client, nil), ttl, 0)
 	lost, stays := plainClaim(a, c.on(2), "lost"), plainClaim(a, c.on(0), "stays")
 	for _, claim := range []*engine.Claim{lost, stays} {
-		if g, err := a.Enter(t.Context(), claim, true); err != nil || !g.Held() {
-			t.Fatal(g, err)
-		}
+		sessiontest.Hold(t, a, claim)
 	}
 	killed := time.Now()
 	c.nodes[2].Kill()
@@ -262,9 +252,7 @@ func TestNodeForgets(t *testing.T) {
 	if after := time.Since(killed); err != nil || after < ttl {
 		t.Errorf("%v after %v, %v", g, after, err)
 	}
-	if err := b.Leave(t.Context(), next.Resource, next.ID); err != nil {
-		t.Error(err)
-	}
+	sessiontest.Leave(t, b, next)
 	again := plainClaim(a, lost.Resource, "again")
 	if g, err := a.Enter(t.Context(), again, false); err != nil || !g.Held() {
 		t.Errorf("the session there again: %v, %v", g, err)
@@ -285,9 +273,7 @@ func TestMembersLive(t *testing.T) {
 	names := []string{c.on(0), c.on(1), c.on(2)} // held, waited for, left
 	for i, name := range names {
 		if i == 1 {
-			if g, err := other.Enter(t.Context(), plainClaim(other, name, "holds"), true); err != nil || !g.Held() {
-				t.Fatal(g, err)
-			}
+			sessiontest.Hold(t, other, plainClaim(other, name, "holds"))
 		}
 		if g, err := s.Enter(t.Context(), plainClaim(s, name, "claim"), true); err != nil || g.Held() != (i != 1) {
 			t.Fatal(g, err)
@@ -329,9 +315,7 @@ func TestMembersLive(t *testing.T) {
 	if s.as(names[2]) != s.id || s.as(names[0]) != members[0] {
 		t.Errorf("a member of %v", s.members.byName)
 	}
-	if g, err := s.Enter(t.Context(), plainClaim(s, names[2], "again"), true); err != nil || !g.Held() {
-		t.Fatal(g, err)
-	}
+	sessiontest.Hold(t, s, plainClaim(s, names[2], "again"))
 	if id := s.as(names[2]); id == members[2] || ends(names[2], id) < ttl/2 {
 		t.Errorf("a member again as %q with %v", id, ends(names[2], id))
 	}
@@ -369,9 +353,7 @@ func TestRenewalMeetsJoin(t *testing.T) {
 	if ms, err := c.client.Do(t.Context(), c.client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ms < 30_000 {
 		t.Errorf("it has %d ms left, %v", ms, err)
 	}
-	if g, err := s.Enter(t.Context(), claim, true); err != nil || !g.Held() {
-		t.Errorf("asked again: %v, %v", g, err)
-	}
+	sessiontest.Hold(t, s, claim) // asked again
 }
 
 // TestClusterFailoverKeeps: with wait=1 a grant that was given stands when a replica
@@ -385,10 +367,7 @@ func TestClusterFailoverKeeps(t *testing.T) {
 	eng := New(c.client, &Options{Wait: 1, Grace: 100 * time.Millisecond})
 	s := c.session(eng, 20*time.Second, 0)
 	held, alone := plainClaim(s, c.on(0), "held"), plainClaim(s, c.on(1), "alone")
-	grant, err := s.Enter(t.Context(), held, true)
-	if err != nil || !grant.Held() {
-		t.Fatal(grant, err)
-	}
+	token := sessiontest.Hold(t, s, held)
 	if g, err := s.Enter(t.Context(), alone, true); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("of a master without replicas: %v, %v", g, err)
 	}
@@ -403,7 +382,7 @@ func TestClusterFailoverKeeps(t *testing.T) {
 	if err != nil || len(gone) > 0 {
 		t.Fatalf("gone %v, %v", gone, err)
 	}
-	if r, err := eng.Show(t.Context(), held.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != grant.Token {
-		t.Errorf("%+v, %v, want token %v", r, err, grant.Token)
+	if r, err := eng.Show(t.Context(), held.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != token {
+		t.Errorf("%+v, %v, want token %v", r, err, token)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -126,9 +127,7 @@ func TestFailoverKeeps(t *testing.T) {
 	if again, err := s.Enter(t.Context(), held, false); again != grant || err != nil {
 		t.Fatalf("asked again: %v, %v, was %v", again, err, grant)
 	}
-	if g, err := waiter.Enter(t.Context(), next, true); g.Held() || err != nil {
-		t.Fatalf("%v, %v", g, err)
-	}
+	sessiontest.Wait(t, waiter, next)
 	p.caughtUp()
 	p.link.Freeze()
 	g, err := s.Enter(t.Context(), refused, true)
@@ -166,16 +165,10 @@ func TestHandOverIsAcknowledged(t *testing.T) {
 		t.Fatal(g, err)
 	}
 	for _, c := range []*engine.Claim{next, last} {
-		if g, err := waiter.Enter(t.Context(), c, true); g.Held() || err != nil {
-			t.Fatal(g, err)
-		}
+		sessiontest.Wait(t, waiter, c)
 	}
-	if err := s.Leave(t.Context(), held.Resource, held.ID); err != nil {
-		t.Fatal(err)
-	}
-	if g, err := waiter.Await(t.Context(), next); !g.Held() || err != nil {
-		t.Fatalf("with a replica: %v, %v", g, err)
-	}
+	sessiontest.Leave(t, s, held)
+	sessiontest.Await(t, waiter, next)
 	p.caughtUp()
 	p.link.Freeze()
 	if err := waiter.Leave(t.Context(), next.Resource, next.ID); !errors.Is(err, engine.ErrUnavailable) {

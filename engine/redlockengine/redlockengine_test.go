@@ -12,19 +12,10 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 var mutex = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
-
-func open(t *testing.T, eng engine.Engine) engine.Session {
-	t.Helper()
-	s, err := eng.Open(t.Context(), engine.SessionOptions{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // some nodes are away
-	return s
-}
 
 func claimOf(s engine.Session, id string) *engine.Claim {
 	return &engine.Claim{Spec: mutex, Resource: "r", ID: s.ID() + id, Owner: s.ID() + id, Weight: mutex.Capacity}
@@ -68,7 +59,7 @@ func TestTokensWithoutAClock(t *testing.T) {
 			for _, i := range away {
 				links[i].set(fails)
 			}
-			s := open(t, eng)
+			s := sessiontest.Open(t, eng, ttl)
 			c := claimOf(s, ".1")
 			g, err := s.Enter(t.Context(), c, false)
 			if err != nil || g.Token <= last.Token {
@@ -95,14 +86,14 @@ func version(t *testing.T, eng engine.Engine, key string) uint64 {
 func TestSplit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(5)
-		third := open(t, all[2].eng) // has the fifth part, and keeps it
+		third := sessiontest.Open(t, all[2].eng, ttl) // has the fifth part, and keeps it
 		if _, err := third.Enter(t.Context(), claimOf(third, ".1"), false); err != nil {
 			t.Fatal(err)
 		}
 		granted := make(chan engine.Session, 2)
 		for _, away := range [][]int{{3, 4}, {0, 1}} {
 			eng, links := all.client(t, nil)
-			s := open(t, eng)
+			s := sessiontest.Open(t, eng, ttl)
 			for _, i := range away {
 				links[i].set(fails)
 			}
@@ -179,14 +170,14 @@ func TestSlowNode(t *testing.T) {
 func TestOperator(t *testing.T) {
 	all := newNodes(3)
 	eng, links := all.client(t, nil)
-	s := open(t, eng)
+	s := sessiontest.Open(t, eng, ttl)
 	links[2].set(fails)
 	g, err := s.Enter(t.Context(), claimOf(s, ".1"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	heal(links)
-	alone := open(t, all[2].eng)
+	alone := sessiontest.Open(t, all[2].eng, ttl)
 	if _, err := alone.Enter(t.Context(), claimOf(alone, ".1"), false); err != nil {
 		t.Fatal(err)
 	}

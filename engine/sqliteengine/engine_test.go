@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
@@ -25,38 +26,34 @@ func TestEnterIsIdempotent(t *testing.T) {
 	e := newEngine(t, file(t))
 	s := open(t, e, 30*time.Second)
 	held, waiting := mutex("job", "a"), mutex("job", "b")
-	first := enter(t, s, held)
-	if again := enter(t, s, held); again != first || !first.Held() {
+	first := sessiontest.Hold(t, s, held)
+	if again := sessiontest.Hold(t, s, held); again != first {
 		t.Errorf("granted %v, then %v", first, again)
 	}
-	enter(t, s, waiting)
-	enter(t, s, waiting)
+	sessiontest.Wait(t, s, waiting)
+	sessiontest.Wait(t, s, waiting)
 	r, err := e.Show(t.Context(), "job")
 	if err != nil || len(r.Claims) != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	leave(t, s, held)
+	sessiontest.Leave(t, s, held)
 	if err := s.Leave(t.Context(), "job", "a"); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("second leave: %v", err)
 	}
-	if g := enter(t, s, waiting); g.Token <= first.Token {
-		t.Errorf("token %v after %v", g.Token, first.Token)
+	if next := sessiontest.Hold(t, s, waiting); next <= first {
+		t.Errorf("token %v after %v", next, first)
 	}
 }
 
 func TestBusyAndMismatchStoreNothing(t *testing.T) {
 	e := newEngine(t, file(t))
 	s := open(t, e, 30*time.Second)
-	enter(t, s, mutex("job", "a"))
-	if _, err := s.Enter(t.Context(), mutex("job", "b"), false); !errors.Is(err, engine.ErrBusy) {
-		t.Errorf("try: %v", err)
-	}
+	sessiontest.Hold(t, s, mutex("job", "a"))
+	sessiontest.Refuse(t, s, mutex("job", "b"), false, engine.ErrBusy)
 	other := mutex("job", "c")
 	other.Spec = engine.Spec{Kind: engine.KindSemaphore, Capacity: 3}
 	other.Weight = 1
-	if _, err := s.Enter(t.Context(), other, true); !errors.Is(err, engine.ErrMismatch) {
-		t.Errorf("mismatch: %v", err)
-	}
+	sessiontest.Refuse(t, s, other, true, engine.ErrMismatch)
 	r, err := e.Show(t.Context(), "job")
 	if err != nil || len(r.Claims) != 1 || r.Kind != engine.KindLock || r.Capacity != engine.LockCapacity {
 		t.Errorf("%+v, %v", r, err)
@@ -68,14 +65,12 @@ func TestReentrySharesTheGrant(t *testing.T) {
 	s := open(t, e, 30*time.Second)
 	writer, reader := mutex("job", "a"), mutex("job", "b")
 	reader.Owner, reader.Weight = writer.Owner, 1
-	g := enter(t, s, writer)
-	if again := enter(t, s, reader); again != g {
-		t.Errorf("%v, then %v", g, again)
+	token := sessiontest.Hold(t, s, writer)
+	if again := sessiontest.Hold(t, s, reader); again != token {
+		t.Errorf("%v, then %v", token, again)
 	}
-	leave(t, s, writer)
-	if _, err := s.Enter(t.Context(), mutex("job", "c"), false); !errors.Is(err, engine.ErrBusy) {
-		t.Errorf("the reader does not hold: %v", err)
-	}
+	sessiontest.Leave(t, s, writer)
+	sessiontest.Refuse(t, s, mutex("job", "c"), false, engine.ErrBusy) // the reader holds
 }
 
 func TestSemaphoreHandsOnToAllThatFit(t *testing.T) {
@@ -84,17 +79,15 @@ func TestSemaphoreHandsOnToAllThatFit(t *testing.T) {
 	permits := func(id string, n int64) *engine.Claim {
 		return &engine.Claim{Resource: "pool", ID: id, Owner: id, Weight: n, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: 3}}
 	}
-	enter(t, s, permits("all", 3))
-	var results []<-chan awaited
+	sessiontest.Hold(t, s, permits("all", 3))
+	var results []<-chan sessiontest.Answer
 	for _, c := range []*engine.Claim{permits("one", 1), permits("two", 2)} {
-		enter(t, s, c)
-		results = append(results, await(t, s, c))
+		sessiontest.Wait(t, s, c)
+		results = append(results, sessiontest.Awaiting(t, s, c))
 	}
-	leave(t, s, permits("all", 3))
-	for _, r := range results {
-		if r := <-r; r.err != nil {
-			t.Error(r.err)
-		}
+	sessiontest.Leave(t, s, permits("all", 3))
+	for _, got := range results {
+		sessiontest.Granted(t, got)
 	}
 }
 
@@ -107,14 +100,14 @@ func TestBargingClaimIsToldAndTries(t *testing.T) {
 		c.Barging = true
 		return c
 	}
-	enter(t, holder, barging("held"))
-	enter(t, waiter, barging("waiting"))
-	got := await(t, waiter, barging("waiting"))
+	sessiontest.Hold(t, holder, barging("held"))
+	sessiontest.Wait(t, waiter, barging("waiting"))
+	got := sessiontest.Awaiting(t, waiter, barging("waiting"))
 	for i := range 20 { // the running client may overtake, and the other is told each time
-		leave(t, holder, barging(fmt.Sprintf("held%.*d", min(i, 1), i)))
+		sessiontest.Leave(t, holder, barging(fmt.Sprintf("held%.*d", min(i, 1), i)))
 		select {
 		case r := <-got:
-			if r.err != nil || !r.grant.Held() {
+			if r.Err != nil || !r.Held() {
 				t.Errorf("%+v", r)
 			}
 			return
@@ -128,46 +121,43 @@ func TestBargingClaimIsToldAndTries(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 19 {
-			leave(t, holder, barging("held20"))
+			sessiontest.Leave(t, holder, barging("held20"))
 		}
 	}
-	if r := <-got; r.err != nil {
-		t.Error(r.err)
-	}
+	sessiontest.Granted(t, got)
 }
 
 func TestExpiredSessionNeverRevives(t *testing.T) {
 	e := newEngine(t, file(t))
 	dead, alive := open(t, e, 30*time.Second), open(t, e, 30*time.Second)
 	held, waiting := mutex("job", "a"), mutex("job", "b")
-	before := enter(t, dead, held)
-	enter(t, dead, waiting)
+	before := sessiontest.Hold(t, dead, held)
+	sessiontest.Wait(t, dead, waiting)
 	expire(t, e, dead.ID())
 	for range 2 {
 		if _, err := dead.Renew(t.Context(), []*engine.Claim{held}); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renew: %v", err)
 		}
 	}
-	if _, err := dead.Enter(t.Context(), mutex("job", "c"), true); !errors.Is(err, engine.ErrGone) {
-		t.Errorf("enter: %v", err)
-	}
+	sessiontest.Refuse(t, dead, mutex("job", "c"), true, engine.ErrGone)
 	if _, err := dead.Await(t.Context(), waiting); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("await: %v", err)
 	}
-	if g := enter(t, alive, mutex("job", "d")); g.Token <= before.Token {
-		t.Errorf("token %v after %v", g.Token, before.Token)
+	if next := sessiontest.Hold(t, alive, mutex("job", "d")); next <= before {
+		t.Errorf("token %v after %v", next, before)
 	}
 }
 
 func TestSessionEndsByItself(t *testing.T) {
 	e := newEngine(t, file(t))
 	short, s := open(t, e, time.Millisecond), open(t, e, 30*time.Second) // rounded up to MinTTL
-	enter(t, short, mutex("job", "a"))
+	sessiontest.Hold(t, short, mutex("job", "a"))
 	begun := time.Now()
 	mine := mutex("job", "b")
-	enter(t, s, mine)
-	if r := <-await(t, s, mine); r.err != nil || r.at.Sub(begun) > time.Second {
-		t.Errorf("%v after %v", r.err, r.at.Sub(begun))
+	sessiontest.Enter(t, s, mine)
+	sessiontest.Await(t, s, mine)
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("after %v", took)
 	}
 }
 
@@ -179,9 +169,9 @@ func TestRenewSaysWhatIsGone(t *testing.T) {
 	operator, neighbour := open(t, other, 30*time.Second), open(t, e, 30*time.Second)
 	for i, by := range []engine.Session{operator, neighbour} {
 		kept, lost := mutex(fmt.Sprint("kept", i), "k"+fmt.Sprint(i)), mutex("lost", "odd/id %"+fmt.Sprint(i))
-		enter(t, s, kept)
-		enter(t, s, lost)
-		leave(t, by, lost)
+		sessiontest.Hold(t, s, kept)
+		sessiontest.Hold(t, s, lost)
+		sessiontest.Leave(t, by, lost)
 		if claim := <-told; claim != lost.ID {
 			t.Errorf("told of %q", claim)
 		}
@@ -196,16 +186,14 @@ func TestCloseHandsOnAndLeavesNothing(t *testing.T) {
 	path := file(t)
 	e, other := newEngine(t, path), newEngine(t, path)
 	a, b := open(t, e, 30*time.Second), open(t, other, 30*time.Second)
-	enter(t, a, mutex("job", "a"))
+	sessiontest.Hold(t, a, mutex("job", "a"))
 	mine := mutex("job", "b")
-	enter(t, b, mine)
-	got := await(t, b, mine)
+	sessiontest.Wait(t, b, mine)
+	got := sessiontest.Awaiting(t, b, mine)
 	if err := a.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-got; r.err != nil {
-		t.Error(r.err)
-	}
+	sessiontest.Granted(t, got)
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -241,14 +229,12 @@ func TestDeafSession(t *testing.T) {
 	holder := open(t, other, time.Hour)
 	for i := range 3 {
 		held, mine := mutex("job", fmt.Sprint("held", i)), mutex("job", fmt.Sprint("mine", i))
-		enter(t, holder, held)
-		enter(t, s, mine)
-		got := await(t, s, mine)
-		leave(t, holder, held)
-		if r := <-got; r.err != nil {
-			t.Error(r.err)
-		}
-		leave(t, s, mine)
+		sessiontest.Hold(t, holder, held)
+		sessiontest.Wait(t, s, mine)
+		got := sessiontest.Awaiting(t, s, mine)
+		sessiontest.Leave(t, holder, held)
+		sessiontest.Granted(t, got)
+		sessiontest.Leave(t, s, mine)
 	}
 }
 
@@ -292,8 +278,8 @@ func TestListAndShow(t *testing.T) {
 	s := open(t, e, 30*time.Second)
 	names := []string{"a/1", "a/2", "a/\U0010FFFFx", "a", "A/1", "b%_", "a/" + strings.Repeat("ü", 255)}
 	for i, name := range names {
-		enter(t, s, mutex(name, fmt.Sprint("claim", i)))
-		enter(t, s, mutex(name, fmt.Sprint("waits", i)))
+		sessiontest.Hold(t, s, mutex(name, fmt.Sprint("claim", i)))
+		sessiontest.Wait(t, s, mutex(name, fmt.Sprint("waits", i)))
 	}
 	for prefix, want := range map[string]int{"": 7, "a": 5, "a/": 4, "A": 1, "b%": 1, "b_": 0, "c": 0} {
 		seen := make(map[string]bool)
@@ -378,7 +364,7 @@ func TestEverythingIsPrivate(t *testing.T) {
 	path := file(t)
 	e := newEngine(t, path)
 	s := open(t, e, 30*time.Second)
-	enter(t, s, mutex("job", "a"))
+	sessiontest.Hold(t, s, mutex("job", "a"))
 	newEngine(t, path) // the second finds what is there
 	want := map[string]os.FileMode{
 		filepath.Dir(path): 0o700, path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600,
@@ -406,7 +392,5 @@ func TestEngineOutlivesTheContextOfNew(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if !enter(t, open(t, e, time.Hour), mutex("job", "a")).Held() {
-		t.Error("it waits")
-	}
+	sessiontest.Hold(t, open(t, e, time.Hour), mutex("job", "a"))
 }

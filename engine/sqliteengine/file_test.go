@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 func TestNotADatabase(t *testing.T) {
@@ -72,10 +73,8 @@ func TestOddPathsAndSymbolicLinks(t *testing.T) {
 	if is, want := pathOf(t, other), pathOf(t, e); is != want {
 		t.Errorf("%s is not %s", is, want)
 	}
-	enter(t, open(t, e, 30*time.Second), mutex("job", "a"))
-	if _, err := open(t, other, 30*time.Second).Enter(t.Context(), mutex("job", "b"), false); !errors.Is(err, engine.ErrBusy) {
-		t.Errorf("%v", err)
-	}
+	sessiontest.Hold(t, open(t, e, 30*time.Second), mutex("job", "a"))
+	sessiontest.Refuse(t, open(t, other, 30*time.Second), mutex("job", "b"), false, engine.ErrBusy)
 }
 
 func update(t *testing.T, e *Engine, query string, args ...any) {
@@ -89,7 +88,7 @@ func TestRestartOfTheMachineEndsAllSessions(t *testing.T) {
 	path := file(t)
 	e := newEngine(t, path)
 	s := open(t, e, 24*time.Hour)
-	before := enter(t, s, mutex("job", "a"))
+	before := sessiontest.Hold(t, s, mutex("job", "a"))
 	version, err := e.Put(t.Context(), "k", []byte("kept"), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +101,8 @@ func TestRestartOfTheMachineEndsAllSessions(t *testing.T) {
 	if _, err := s.Renew(t.Context(), nil); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("renew: %v", err)
 	}
-	if g := enter(t, open(t, after, time.Hour), mutex("job", "b")); g.Token <= before.Token {
-		t.Errorf("token %v after %v", g.Token, before.Token)
+	if next := sessiontest.Hold(t, open(t, after, time.Hour), mutex("job", "b")); next <= before {
+		t.Errorf("token %v after %v", next, before)
 	}
 	if v, err := after.Get(t.Context(), "k"); err != nil || v.Version != version {
 		t.Errorf("%+v, %v", v, err)
@@ -149,20 +148,14 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("enter: %v", err)
 	}
 	update(t, e, `PRAGMA max_page_count = 100000`)
-	if !enter(t, s, mutex("job", "b")).Held() {
-		t.Error("the engine did not recover")
-	}
+	sessiontest.Hold(t, s, mutex("job", "b")) // the engine has recovered
 }
 
 func TestReadOnlyFile(t *testing.T) {
 	e := newEngine(t, file(t))
 	s := open(t, e, time.Hour)
 	update(t, e, `PRAGMA query_only = on`)
-	if _, err := s.Enter(t.Context(), mutex("job", "a"), true); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("enter: %v", err)
-	}
+	sessiontest.Refuse(t, s, mutex("job", "a"), true, engine.ErrUnavailable)
 	update(t, e, `PRAGMA query_only = off`)
-	if !enter(t, s, mutex("job", "b")).Held() {
-		t.Error("the engine did not recover")
-	}
+	sessiontest.Hold(t, s, mutex("job", "b")) // the engine has recovered
 }

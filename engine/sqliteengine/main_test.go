@@ -266,40 +266,6 @@ func openWith(t *testing.T, e *Engine, opts engine.SessionOptions) engine.Sessio
 	return s
 }
 
-// enter enters and returns the token, 0 when the claim waits.
-func enter(t *testing.T, s engine.Session, c *engine.Claim) engine.Grant {
-	t.Helper()
-	g, err := s.Enter(t.Context(), c, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-type awaited struct {
-	grant engine.Grant
-	err   error
-	at    time.Time
-}
-
-// await waits for a claim elsewhere, and returns when it does.
-func await(t *testing.T, s engine.Session, c *engine.Claim) <-chan awaited {
-	t.Helper()
-	done := make(chan awaited, 1)
-	go func() {
-		g, err := s.Await(t.Context(), c)
-		done <- awaited{g, err, time.Now()}
-	}()
-	return done
-}
-
-func leave(t *testing.T, s engine.Session, c *engine.Claim) {
-	t.Helper()
-	if err := s.Leave(t.Context(), c.Resource, c.ID); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // expire ends a session in the file, as if its TTL had passed.
 func expire(t *testing.T, e *Engine, session string) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 func TestExclusionBetweenProcesses(t *testing.T) {
@@ -75,14 +76,15 @@ func TestExclusionWhenProcessesAreKilled(t *testing.T) {
 	s := open(t, e, 30*time.Second)
 	mine := mutex("job", "mine")
 	begun := time.Now()
-	enter(t, s, mine)
-	if r := <-await(t, s, mine); r.err != nil || r.at.Sub(begun) > ttl+time.Second {
-		t.Errorf("%v after %v", r.err, r.at.Sub(begun))
+	sessiontest.Enter(t, s, mine)
+	token := sessiontest.Await(t, s, mine)
+	if took := time.Since(begun); took > ttl+time.Second {
+		t.Errorf("after %v", took)
 	}
-	if err := add(counter, uint64(enter(t, s, mine).Token)); err != nil {
+	if err := add(counter, uint64(token)); err != nil {
 		t.Error(err)
 	}
-	leave(t, s, mine)
+	sessiontest.Leave(t, s, mine)
 	// Who was killed before it claimed anything leaves a session and its inbox.
 	for own := 2; rows(t, e) > own && time.Since(begun) < ttl+time.Second; {
 		if _, err := s.Renew(t.Context(), nil); err != nil {
@@ -110,7 +112,7 @@ func TestProcessesAreServedInOrderAndWoken(t *testing.T) {
 	e := newEngine(t, path)
 	s := open(t, e, 30*time.Second)
 	held := mutex("order/42", "first")
-	last := enter(t, s, held).Token
+	last := sessiontest.Hold(t, s, held)
 	var all []*process
 	for i := range 4 {
 		p := start(t, path, 30*time.Second)
@@ -120,7 +122,7 @@ func TestProcessesAreServedInOrderAndWoken(t *testing.T) {
 		all = append(all, p)
 	}
 	begun := time.Now()
-	leave(t, s, held)
+	sessiontest.Leave(t, s, held)
 	for i, p := range all {
 		token := p.expect("granted ")
 		if took := time.Since(begun); took > woken {
@@ -151,15 +153,15 @@ func TestProcessHandsToThisOne(t *testing.T) {
 		p.do("enter job theirs-%d", i)
 		p.expect("granted ")
 		mine := mutex("job", fmt.Sprint("mine-", i))
-		enter(t, s, mine)
-		got := await(t, s, mine)
+		sessiontest.Wait(t, s, mine)
+		got := sessiontest.Awaiting(t, s, mine)
 		p.do("leave job theirs-%d", i)
 		begun := time.Now()
 		p.expect("left <nil>")
-		if r := <-got; r.err != nil || !r.grant.Held() || r.at.Sub(begun) > woken {
-			t.Fatalf("round %d: %+v after %v", i, r, r.at.Sub(begun))
+		if took := sessiontest.Granted(t, got).At.Sub(begun); took > woken {
+			t.Fatalf("round %d: after %v", i, took)
 		}
-		leave(t, s, mine)
+		sessiontest.Leave(t, s, mine)
 	}
 }
 
@@ -178,22 +180,22 @@ func TestKilledHolder(t *testing.T) {
 
 	s := open(t, e, 30*time.Second)
 	mine := mutex("job", "c")
-	enter(t, s, mine)
-	got := await(t, s, mine)
+	sessiontest.Wait(t, s, mine)
+	got := sessiontest.Awaiting(t, s, mine)
 	killed := time.Now()
 	waiter.kill() // a dead waiter does not hold up the queue
 	holder.kill()
-	r := <-got
-	if took := r.at.Sub(killed); r.err != nil || took > ttl+time.Second {
-		t.Fatalf("%v after %v", r.err, took)
+	r := sessiontest.Granted(t, got)
+	if took := r.At.Sub(killed); took > ttl+time.Second {
+		t.Fatalf("after %v", took)
 	}
-	if token := r.grant.Token.String(); token <= before {
+	if token := r.Token.String(); token <= before {
 		t.Errorf("token %s after %s", token, before)
 	}
 	if _, err := s.Renew(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	leave(t, s, mine)
+	sessiontest.Leave(t, s, mine)
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -214,10 +216,8 @@ func TestFrozenHolderLearnsOfItsLoss(t *testing.T) {
 	}
 	s := open(t, e, 30*time.Second)
 	mine := mutex("job", "b")
-	enter(t, s, mine)
-	if r := <-await(t, s, mine); r.err != nil {
-		t.Fatal(r.err)
-	}
+	sessiontest.Enter(t, s, mine)
+	sessiontest.Await(t, s, mine)
 	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -321,9 +321,7 @@ func TestWaitForTheWriteLockEndsWithContext(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	update(t, other, `ROLLBACK`)
-	if !enter(t, s, mutex("job", "b")).Held() {
-		t.Error("the claim that was given up is in the store")
-	}
+	sessiontest.Hold(t, s, mutex("job", "b")) // the claim that was given up is not in the store
 }
 
 // SQLite gives up on a lock after a while. The engine does not, within ctx.
@@ -372,7 +370,5 @@ func TestVerbsThatAreGivenUp(t *testing.T) {
 		})
 	}
 	tasks.Wait()
-	if !enter(t, witness, mutex("job", "last")).Held() {
-		t.Error("something is left")
-	}
+	sessiontest.Hold(t, witness, mutex("job", "last")) // nothing is left
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -16,18 +17,18 @@ import (
 func TestServersAreAway(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)
-	s, held := open(t, e, time.Minute), claim1(t, fair, all, "")
-	token := mustHold(t, s, held)
-	if _, err := e.Get(soon(t), "x"); err != nil {
+	s, held := open(t, e, time.Minute), sessiontest.Whole(t, fair)
+	token := sessiontest.Hold(t, s, held)
+	if _, err := e.Get(sessiontest.Soon(t), "x"); err != nil {
 		t.Fatal(err)
 	}
 	server.Kill()
 	start := time.Now()
-	_, enter := s.Enter(soon(t), claim1(t, fair, all, ""), true)
-	_, renew := s.Renew(soon(t), nil)
-	_, get := e.Get(soon(t), "x")
-	_, more := newEngine(t, server.Addr).Open(soon(t), engine.SessionOptions{TTL: time.Minute})
-	for _, err := range []error{enter, renew, get, more, s.Leave(soon(t), "x", "y")} {
+	_, enter := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), true)
+	_, renew := s.Renew(sessiontest.Soon(t), nil)
+	_, get := e.Get(sessiontest.Soon(t), "x")
+	_, more := newEngine(t, server.Addr).Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute})
+	for _, err := range []error{enter, renew, get, more, s.Leave(sessiontest.Soon(t), "x", "y")} {
 		if !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
@@ -36,11 +37,14 @@ func TestServersAreAway(t *testing.T) {
 		t.Errorf("told after %v", took)
 	}
 	server.Restart()
-	until(t, "renewed", func() bool { gone, err := s.Renew(soon(t), []*engine.Claim{held}); return err == nil && len(gone) == 0 })
-	if again := mustHold(t, s, held); again != token {
+	sessiontest.Until(t, "renewed", func() bool {
+		gone, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{held})
+		return err == nil && len(gone) == 0
+	})
+	if again := sessiontest.Hold(t, s, held); again != token {
 		t.Errorf("token %v, was %v", again, token)
 	}
-	mustLeave(t, s, held)
+	sessiontest.Leave(t, s, held)
 }
 
 // TestGreetingIsNotAnswered: as by a server that has just started.
@@ -61,12 +65,15 @@ func TestGreetingIsNotAnswered(t *testing.T) {
 		conns <- conn
 		return conn, err
 	}})
-	s, held := open(t, e, time.Minute), claim1(t, fair, all, "")
-	mustHold(t, s, held)
+	s, held := open(t, e, time.Minute), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, held)
 	(<-conns).Close()
-	until(t, "renewed", func() bool { gone, err := s.Renew(soon(t), []*engine.Claim{held}); return err == nil && len(gone) == 0 })
+	sessiontest.Until(t, "renewed", func() bool {
+		gone, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{held})
+		return err == nil && len(gone) == 0
+	})
 	if greeted.Load() == 0 || dials.Load() != 3 {
 		t.Errorf("%d bytes of greeting, %d connections", greeted.Load(), dials.Load())
 	}
-	mustLeave(t, s, held)
+	sessiontest.Leave(t, s, held)
 }

@@ -12,54 +12,25 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-func until(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !done(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
-
-type answer struct {
-	engine.Grant
-	err error
-}
-
 // awaiting awaits in the background, and returns when the node that the claim
 // waits for and its own are watched.
-func awaiting(t testing.TB, s *session, c *engine.Claim) <-chan answer {
+func awaiting(t testing.TB, s *session, c *engine.Claim) <-chan sessiontest.Answer {
 	t.Helper()
-	got := make(chan answer, 1)
-	ctx := soon(t)
-	go func() {
-		g, err := s.Await(ctx, c)
-		got <- answer{g, err}
-	}()
+	got := sessiontest.Awaiting(t, s, c)
 	s.mu.Lock()
 	p := s.places[c.ID]
 	own, ahead := p.path, p.blocker.path
 	s.mu.Unlock()
-	until(t, "both watches are set", func() bool {
+	sessiontest.Until(t, "both watches are set", func() bool {
 		s.link.mu.Lock()
 		defer s.link.mu.Unlock()
 		return s.link.watches[own] != nil && (ahead == "" || s.link.watches[ahead] != nil)
 	})
 	return got
-}
-
-func granted(t testing.TB, got <-chan answer) engine.Grant {
-	t.Helper()
-	r := <-got
-	if r.err != nil || !r.Held() {
-		t.Fatalf("got %v, %v; want a grant", r.Grant, r.err)
-	}
-	return r.Grant
 }
 
 // counting counts what is sent, but for the pings of the client.
@@ -95,18 +66,18 @@ func TestRoundTrips(t *testing.T) {
 		}
 	}
 	for _, owner := range []string{"", "owner"} {
-		c := claim1(t, fair, all, owner)
-		mustHold(t, b, c) // makes the folder
-		mustLeave(t, b, c)
-		c = claim1(t, fair, all, owner)
-		trips("enter", 1, func() { mustHold(t, b, c) })
-		trips("leave", 1, func() { mustLeave(t, b, c) })
-		held, waits := claim1(t, fair, all, ""), claim1(t, fair, all, owner)
-		mustHold(t, a, held)
-		mustWait(t, b, waits)
+		c := sessiontest.Claim(t, fair, fair.Capacity, owner)
+		sessiontest.Hold(t, b, c) // makes the folder
+		sessiontest.Leave(t, b, c)
+		c = sessiontest.Claim(t, fair, fair.Capacity, owner)
+		trips("enter", 1, func() { sessiontest.Hold(t, b, c) })
+		trips("leave", 1, func() { sessiontest.Leave(t, b, c) })
+		held, waits := sessiontest.Whole(t, fair), sessiontest.Claim(t, fair, fair.Capacity, owner)
+		sessiontest.Hold(t, a, held)
+		sessiontest.Wait(t, b, waits)
 		got := awaiting(t, b, waits)
-		trips("handoff", 0, func() { mustLeave(t, a, held); granted(t, got) })
-		trips("leave", 1, func() { mustLeave(t, b, waits) })
+		trips("handoff", 0, func() { sessiontest.Leave(t, a, held); sessiontest.Granted(t, got) })
+		trips("leave", 1, func() { sessiontest.Leave(t, b, waits) })
 	}
 }
 
@@ -115,11 +86,11 @@ func TestOneIsWoken(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)
 	a := open(t, e, time.Minute)
-	mustHold(t, a, claim1(t, fair, all, ""))
-	var gots []<-chan answer
+	sessiontest.Hold(t, a, sessiontest.Whole(t, fair))
+	var gots []<-chan sessiontest.Answer
 	for range 10 {
-		s, c := open(t, e, time.Minute), claim1(t, fair, all, "")
-		mustWait(t, s, c)
+		s, c := open(t, e, time.Minute), sessiontest.Whole(t, fair)
+		sessiontest.Wait(t, s, c)
 		gots = append(gots, awaiting(t, s, c))
 	}
 	text, err := testservers.ZooKeeperSays(server.Addr, "wchp")
@@ -151,7 +122,7 @@ func TestOneIsWoken(t *testing.T) {
 	for i := range gots {
 		select {
 		case r := <-gots[i]:
-			t.Errorf("waiter %d: %v, %v", i, r.Grant, r.err)
+			t.Errorf("waiter %d: %v, %v", i, r.Grant, r.Err)
 		default:
 		}
 	}
@@ -163,19 +134,19 @@ func TestEvictedIsNotHandedOver(t *testing.T) {
 	e := shared(t)
 	a, b, c := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
 	for range 50 {
-		held, evicted, next := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
-		mustHold(t, a, held)
-		mustWait(t, b, evicted)
+		held, evicted, next := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+		sessiontest.Hold(t, a, held)
+		sessiontest.Wait(t, b, evicted)
 		out := awaiting(t, b, evicted)
-		mustWait(t, c, next)
+		sessiontest.Wait(t, c, next)
 		in := awaiting(t, c, next)
-		mustLeave(t, a, evicted) // one connection: in this order
-		mustLeave(t, a, held)
-		if r := <-out; !errors.Is(r.err, engine.ErrGone) {
-			t.Fatalf("evicted: %v, %v", r.Grant, r.err)
+		sessiontest.Leave(t, a, evicted) // one connection: in this order
+		sessiontest.Leave(t, a, held)
+		if r := <-out; !errors.Is(r.Err, engine.ErrGone) {
+			t.Fatalf("evicted: %v, %v", r.Grant, r.Err)
 		}
-		granted(t, in)
-		mustLeave(t, c, next)
+		sessiontest.Granted(t, in)
+		sessiontest.Leave(t, c, next)
 	}
 }
 
@@ -185,13 +156,13 @@ func TestEvictedIsNotHandedOver(t *testing.T) {
 func TestReentryIsNotPassed(t *testing.T) {
 	e := shared(t)
 	a, b, c, d := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
-	held, quits, waits := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
-	token := mustHold(t, a, held)
-	mustWait(t, d, quits)
-	mustWait(t, b, waits)
+	held, quits, waits := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+	token := sessiontest.Hold(t, a, held)
+	sessiontest.Wait(t, d, quits)
+	sessiontest.Wait(t, b, waits)
 	got := awaiting(t, b, waits)
-	again := claim1(t, fair, all, held.Owner)
-	if is := mustHold(t, c, again); is != token {
+	again := sessiontest.Claim(t, fair, fair.Capacity, held.Owner)
+	if is := sessiontest.Hold(t, c, again); is != token {
 		t.Fatalf("re-entry has %v, want %v", is, token)
 	}
 	blockedBy := func(path string) func() bool {
@@ -201,18 +172,18 @@ func TestReentryIsNotPassed(t *testing.T) {
 			return strings.Contains(b.places[waits.ID].blocker.path, path)
 		}
 	}
-	mustLeave(t, d, quits)
-	until(t, "it waits for the holder", blockedBy(hash(held.ID)))
-	mustLeave(t, a, held)
-	until(t, "it waits for who re-entered", blockedBy("/g/"))
+	sessiontest.Leave(t, d, quits)
+	sessiontest.Until(t, "it waits for the holder", blockedBy(hash(held.ID)))
+	sessiontest.Leave(t, a, held)
+	sessiontest.Until(t, "it waits for who re-entered", blockedBy("/g/"))
 	select {
 	case r := <-got:
-		t.Fatalf("beside the owner: %v, %v", r.Grant, r.err)
+		t.Fatalf("beside the owner: %v, %v", r.Grant, r.Err)
 	default:
 	}
-	mustFail(t, a, claim1(t, fair, all, ""), false, engine.ErrBusy)
-	mustLeave(t, c, again)
-	if g := granted(t, got); g.Token <= token {
+	sessiontest.Refuse(t, a, sessiontest.Whole(t, fair), false, engine.ErrBusy)
+	sessiontest.Leave(t, c, again)
+	if g := sessiontest.Granted(t, got); g.Token <= token {
 		t.Errorf("token %v after %v", g.Token, token)
 	}
 }
@@ -224,25 +195,25 @@ func TestSessionExpires(t *testing.T) {
 	proxy := testservers.NewProxy(t, addr)
 	far, near := newEngine(t, proxy.Addr), newEngine(t, addr)
 	gone := make(chan string, 10)
-	s, err := far.Open(soon(t), engine.SessionOptions{TTL: 2 * time.Second, Gone: func(claim string) { gone <- claim }})
+	s, err := far.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: 2 * time.Second, Gone: func(claim string) { gone <- claim }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close(soonOnly()) })
+	t.Cleanup(func() { s.Close(sessiontest.Soon(t)) })
 	b := open(t, near, time.Minute)
-	held, waits, next := claim1(t, fair, all, ""), claim1(t, fair, all, ""), claim1(t, fair, all, "")
-	mustHold(t, s, held)
-	mustWait(t, s, waits)
+	held, waits, next := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, held)
+	sessiontest.Wait(t, s, waits)
 	out := awaiting(t, s.(*session), waits)
-	mustWait(t, b, next)
+	sessiontest.Wait(t, b, next)
 	in := awaiting(t, b, next)
-	if _, err := s.Renew(soon(t), []*engine.Claim{held}); err != nil {
+	if _, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{held}); err != nil {
 		t.Fatal(err)
 	}
 	s.(*session).alarm.Stop() // the store ends it, not we
 	proxy.Freeze()
 	start := time.Now()
-	granted(t, in)
+	sessiontest.Granted(t, in)
 	if took := time.Since(start); took < time.Second || took > 4*time.Second {
 		t.Errorf("passed on after %v, TTL 2s", took)
 	}
@@ -251,22 +222,22 @@ func TestSessionExpires(t *testing.T) {
 		t.Errorf("told that %s is gone", claim)
 	}
 	r := <-out
-	if errors.Is(r.err, engine.ErrUnavailable) { // it looked while it was cut off
-		r.Grant, r.err = s.Await(soon(t), waits)
+	if errors.Is(r.Err, engine.ErrUnavailable) { // it looked while it was cut off
+		r.Grant, r.Err = s.Await(sessiontest.Soon(t), waits)
 	}
-	if !errors.Is(r.err, engine.ErrGone) {
-		t.Errorf("its waiter: %v, %v", r.Grant, r.err)
+	if !errors.Is(r.Err, engine.ErrGone) {
+		t.Errorf("its waiter: %v, %v", r.Grant, r.Err)
 	}
 	for range 2 {
-		if _, err := s.Renew(soon(t), nil); !errors.Is(err, engine.ErrGone) {
+		if _, err := s.Renew(sessiontest.Soon(t), nil); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renew: %v", err)
 		}
 	}
-	if g, err := s.Enter(soon(t), claim1(t, fair, all, ""), true); !errors.Is(err, engine.ErrGone) {
+	if g, err := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), true); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("enter: %v, %v", g, err)
 	}
-	mustLeave(t, b, next)
-	if r, err := near.Show(soon(t), next.Resource); err != nil || len(r.Claims) != 0 {
+	sessiontest.Leave(t, b, next)
+	if r, err := near.Show(sessiontest.Soon(t), next.Resource); err != nil || len(r.Claims) != 0 {
 		t.Errorf("a new session has claims of the old one: %+v, %v", r, err)
 	}
 }
@@ -279,10 +250,10 @@ func TestLostReply(t *testing.T) {
 			addr := testservers.SharedZooKeeper(t).Addr
 			proxy := testservers.NewProxy(t, addr)
 			near := newEngine(t, addr)
-			s, c := open(t, newEngine(t, proxy.Addr), time.Minute), claim1(t, spec, all, "")
-			mustHold(t, s, c) // makes the folders
-			mustLeave(t, s, c)
-			c = claim1(t, spec, all, "")
+			s, c := open(t, newEngine(t, proxy.Addr), time.Minute), sessiontest.Whole(t, spec)
+			sessiontest.Hold(t, s, c) // makes the folders
+			sessiontest.Leave(t, s, c)
+			c = sessiontest.Whole(t, spec)
 			proxy.FreezeReplies()
 			brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			if g, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
@@ -290,17 +261,17 @@ func TestLostReply(t *testing.T) {
 			}
 			cancel()
 			proxy.Heal()
-			until(t, "connected again", func() bool { return s.link.sync(ctx, "test") == nil })
+			sessiontest.Until(t, "connected again", func() bool { return s.link.sync(ctx, "test") == nil })
 			if again {
-				token := mustHold(t, s, c)
-				if r, err := near.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != token {
+				token := sessiontest.Hold(t, s, c)
+				if r, err := near.Show(sessiontest.Soon(t), c.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].Token != token {
 					t.Errorf("%+v, %v; want token %v", r, err, token)
 				}
 			}
-			if err := s.Leave(soon(t), c.Resource, c.ID); err != nil && (again || !errors.Is(err, engine.ErrGone)) {
+			if err := s.Leave(sessiontest.Soon(t), c.Resource, c.ID); err != nil && (again || !errors.Is(err, engine.ErrGone)) {
 				t.Fatal(err)
 			}
-			if r, err := near.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 0 {
+			if r, err := near.Show(sessiontest.Soon(t), c.Resource); err != nil || len(r.Claims) != 0 {
 				t.Errorf("a zombie: %+v, %v", r, err)
 			}
 		}
@@ -313,29 +284,29 @@ func TestNothingStays(t *testing.T) {
 	e := newEngine(t, server.Addr)
 	s := open(t, e, time.Minute)
 	for i, spec := range []engine.Spec{fair, barging, five} {
-		a, b, c := claim1(t, spec, 1, "owner"), claim1(t, spec, 1, "owner"), claim1(t, spec, spec.Capacity, "")
+		a, b, c := sessiontest.Claim(t, spec, 1, "owner"), sessiontest.Claim(t, spec, 1, "owner"), sessiontest.Whole(t, spec)
 		for _, claim := range []*engine.Claim{a, b, c} {
 			claim.Resource += string("abc"[i])
 		}
-		mustHold(t, s, a)
-		mustHold(t, s, b)
-		mustWait(t, s, c)
-		mustLeave(t, s, a)
-		mustLeave(t, s, b)
-		mustAwait(t, s, c)
-		mustLeave(t, s, c)
+		sessiontest.Hold(t, s, a)
+		sessiontest.Hold(t, s, b)
+		sessiontest.Wait(t, s, c)
+		sessiontest.Leave(t, s, a)
+		sessiontest.Leave(t, s, b)
+		sessiontest.Await(t, s, c)
+		sessiontest.Leave(t, s, c)
 	}
 	if n := len(s.places) + len(s.ours); n > 0 {
 		t.Errorf("%d claims are remembered", n)
 	}
-	if _, err := s.Renew(soon(t), nil); err != nil {
+	if _, err := s.Renew(sessiontest.Soon(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(s.link.watches); n > 0 {
 		t.Errorf("%d watches are remembered", n)
 	}
 	conn := raw(t, server.Addr)
-	until(t, "no folder is left", func() bool {
+	sessiontest.Until(t, "no folder is left", func() bool {
 		names, _, err := conn.Children("/pawl/c")
 		return err == nil && len(names) == 0
 	})
@@ -350,28 +321,28 @@ func TestPassword(t *testing.T) {
 	}
 	ours := made("/private/pawl", "app", "right")
 	s := open(t, ours, time.Minute)
-	c := claim1(t, fair, all, "")
-	mustHold(t, s, c)
-	if _, err := ours.Put(soon(t), "key", []byte("x"), 0); err != nil {
+	c := sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, c)
+	if _, err := ours.Put(sessiontest.Soon(t), "key", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, other := range []*Engine{made("/private/pawl", "", ""), made("/private/pawl", "app", "wrong")} {
-		if v, err := other.Get(soon(t), "key"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "not authenticated") {
+		if v, err := other.Get(sessiontest.Soon(t), "key"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "not authenticated") {
 			t.Errorf("get: %+v, %v", v, err)
 		}
-		if s, err := other.Open(soon(t), engine.SessionOptions{TTL: time.Minute}); err == nil {
-			if err := s.Leave(soon(t), c.Resource, c.ID); !errors.Is(err, engine.ErrUnavailable) {
+		if s, err := other.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute}); err == nil {
+			if err := s.Leave(sessiontest.Soon(t), c.Resource, c.ID); !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("evict: %v", err)
 			}
-			if g, err := s.Enter(soon(t), claim1(t, fair, all, ""), true); !errors.Is(err, engine.ErrUnavailable) {
+			if g, err := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), true); !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("enter: %v, %v", g, err)
 			}
-			if err := s.Close(soon(t)); err != nil {
+			if err := s.Close(sessiontest.Soon(t)); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	mustLeave(t, s, c)
+	sessiontest.Leave(t, s, c)
 }
 
 func TestTLS(t *testing.T) {
@@ -380,15 +351,15 @@ func TestTLS(t *testing.T) {
 	mine := ca.Issue("client")
 	e := New([]string{addr}, &Options{Tick: tick, Dial: (&tls.Dialer{Config: ca.Client(mine)}).DialContext})
 	defer e.Close()
-	s, c := open(t, e, time.Minute), claim1(t, fair, all, "")
-	mustHold(t, s, c)
-	if r, err := e.Show(soon(t), c.Resource); err != nil || len(r.Claims) != 1 {
+	s, c := open(t, e, time.Minute), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, c)
+	if r, err := e.Show(sessiontest.Soon(t), c.Resource); err != nil || len(r.Claims) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	mustLeave(t, s, c)
+	sessiontest.Leave(t, s, c)
 	strange := New([]string{addr}, &Options{Dial: (&tls.Dialer{Config: other.Client(mine)}).DialContext})
 	defer strange.Close()
-	if _, err := strange.Get(soon(t), "x"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "unknown authority") {
+	if _, err := strange.Get(sessiontest.Soon(t), "x"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("a server of another authority: %v", err)
 	}
 }
@@ -398,7 +369,7 @@ func TestRefusesShortSessions(t *testing.T) {
 	e := New([]string{testservers.SharedZooKeeper(t).Addr}, nil)
 	defer e.Close()
 	for _, ttl := range []time.Duration{5 * time.Second, time.Hour} { // maxSessionTimeout is 5 min
-		if _, err := e.Open(soon(t), engine.SessionOptions{TTL: ttl}); !errors.Is(err, engine.ErrUnsupported) {
+		if _, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: ttl}); !errors.Is(err, engine.ErrUnsupported) {
 			t.Errorf("TTL %v: %v", ttl, err)
 		}
 	}
@@ -419,8 +390,8 @@ func TestRace(t *testing.T) {
 						if j == 1 {
 							owner = s.ID()
 						}
-						c := claim1(t, spec, all, owner)
-						bound, cancel := soon(t), context.CancelFunc(func() {})
+						c := sessiontest.Claim(t, spec, spec.Capacity, owner)
+						bound, cancel := sessiontest.Soon(t), context.CancelFunc(func() {})
 						if (i+n)%5 == 0 { // gives up at a bad time
 							bound, cancel = context.WithTimeout(ctx, time.Duration(n)*100*time.Microsecond)
 						}
@@ -436,7 +407,7 @@ func TestRace(t *testing.T) {
 							rounds.Add(1)
 							inside.Add(-1)
 						}
-						if err := s.Leave(soon(t), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+						if err := s.Leave(sessiontest.Soon(t), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
 							t.Error(err)
 						}
 					}
@@ -447,7 +418,7 @@ func TestRace(t *testing.T) {
 		if rounds.Load() < 50 {
 			t.Errorf("only %d grants: nothing is shown", rounds.Load())
 		}
-		for name, err := range e.List(soon(t), "test/"+t.Name()) {
+		for name, err := range e.List(sessiontest.Soon(t), "test/"+t.Name()) {
 			t.Errorf("%q stays, %v", name, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -75,13 +76,13 @@ func sequences(t *testing.T, conn *zk.Conn, folder string) (ends []string) {
 func TestSequenceEnds(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := New([]string{server.Addr}, &Options{Tick: tick})
-	first := claim1(t, fair, all, "")
+	first := sessiontest.Whole(t, fair)
 	folder := e.folder(first.Resource)
-	s, err := e.Open(soon(t), engine.SessionOptions{TTL: time.Minute}) // makes the folders
+	s, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute}) // makes the folders
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(soon(t)); err != nil {
+	if err := s.Close(sessiontest.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	conn := raw(t, server.Addr)
@@ -97,21 +98,21 @@ func TestSequenceEnds(t *testing.T) {
 
 	e = newEngine(t, server.Addr)
 	a, b := open(t, e, time.Minute), open(t, e, time.Minute)
-	token := mustHold(t, a, first)
+	token := sessiontest.Hold(t, a, first)
 	var waiting []*engine.Claim
-	var got []<-chan answer
+	var got []<-chan sessiontest.Answer
 	for i := range 6 {
-		c := claim1(t, fair, all, "")
-		mustWait(t, []*session{a, b}[i%2], c)
+		c := sessiontest.Whole(t, fair)
+		sessiontest.Wait(t, []*session{a, b}[i%2], c)
 		waiting = append(waiting, c)
 		got = append(got, awaiting(t, []*session{a, b}[i%2], c))
 	}
 	if ends := sequences(t, conn, folder); ends[len(ends)-1] != "2147483647" || slices.Equal(slices.Compact(slices.Clone(ends)), ends) && ends[0][0] != '-' {
 		t.Errorf("the sequence did not end: %q", ends)
 	}
-	mustLeave(t, a, first)
+	sessiontest.Leave(t, a, first)
 	for i, c := range waiting {
-		g := granted(t, got[i])
+		g := sessiontest.Granted(t, got[i])
 		if g.Token <= token {
 			t.Errorf("waiter %d: token %v after %v", i, g.Token, token)
 		}
@@ -121,6 +122,6 @@ func TestSequenceEnds(t *testing.T) {
 				t.Fatalf("waiter %d before %d", j, i)
 			}
 		}
-		mustLeave(t, a, c)
+		sessiontest.Leave(t, a, c)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 // world is one resource, in the store and in the model.
@@ -67,22 +68,11 @@ func (w *world) run() {
 		}
 	}()
 	for range 4 {
-		w.sessions = append(w.sessions, w.open())
+		w.sessions = append(w.sessions, sessiontest.Open(w.t, w.eng, 10*time.Second))
 	}
 	for range 60 {
 		w.step()
 	}
-}
-
-func (w *world) open() engine.Session {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	s, err := w.eng.Open(ctx, engine.SessionOptions{TTL: 10 * time.Second, Label: w.t.Name()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // some are closed by then
-	return s
 }
 
 func (w *world) apply(r queue.Request) queue.Outcome {
@@ -166,7 +156,7 @@ func (w *world) kill() {
 		w.t.Fatal(err)
 	}
 	w.dead[s.ID()] = true
-	w.sessions[i] = w.open()
+	w.sessions[i] = sessiontest.Open(w.t, w.eng, 10*time.Second)
 	w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return w.owner[c.ID] == s })
 	w.apply(queue.Request{Op: queue.Poll})
 }
