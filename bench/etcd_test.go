@@ -1,11 +1,8 @@
 package bench
 
 import (
-	"context"
 	"strconv"
-	"sync"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -27,12 +24,7 @@ func etcdClient(b *testing.B, addr string) *clientv3.Client {
 
 func pawlOnEtcd(b *testing.B, addr string) *pawl.Client {
 	b.Helper()
-	c, err := pawl.New(ctx, etcdengine.New(etcdClient(b, addr), nil), &pawl.Options{TTL: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close(ctx) })
-	return c
+	return client(b, etcdengine.New(etcdClient(b, addr), nil))
 }
 
 // BenchmarkEtcdUncontended has one Txn that puts a key with a lease and reads
@@ -66,53 +58,21 @@ func BenchmarkEtcdUncontended(b *testing.B) {
 func BenchmarkEtcdHandoff(b *testing.B) {
 	addr := testservers.Etcd(b).Addr
 	const clients, each = 16, 40
-	locks := make([]*pawl.Mutex, clients)
-	theirs := make([]*concurrency.Mutex, clients)
-	for i := range clients {
-		locks[i] = pawlOnEtcd(b, addr).Mutex("hot")
+	var locks, theirs []lock
+	for range clients {
+		locks = append(locks, lockOf(pawlOnEtcd(b, addr).Mutex("hot")))
 		s, err := concurrency.NewSession(etcdClient(b, addr))
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { s.Close() })
-		theirs[i] = concurrency.NewMutex(s, "theirs")
-	}
-	handoff := func(lock func(i int) func() error) samples {
-		var got samples
-		var left time.Time // written by who holds
-		var wg sync.WaitGroup
-		for i := range clients {
-			wg.Go(func() {
-				for range each {
-					unlock := lock(i)
-					if !left.IsZero() {
-						got = append(got, time.Since(left))
-					}
-					left = time.Now()
-					if err := unlock(); err != nil {
-						b.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		return got
+		m := concurrency.NewMutex(s, "theirs")
+		theirs = append(theirs, func() (func() error, error) { return func() error { return m.Unlock(ctx) }, m.Lock(ctx) })
 	}
 	var ours, floor samples
 	for b.Loop() {
-		floor = append(floor, handoff(func(i int) func() error {
-			if err := theirs[i].Lock(ctx); err != nil {
-				b.Error(err)
-			}
-			return func() error { return theirs[i].Unlock(ctx) }
-		})...)
-		ours = append(ours, handoff(func(i int) func() error {
-			l, err := locks[i].Lock(ctx)
-			if err != nil {
-				b.Error(err)
-			}
-			return func() error { return l.Unlock(context.Background()) }
-		})...)
+		floor.handoffs(b, theirs, each)
+		ours.handoffs(b, locks, each)
 	}
 	compare(b, "etcd handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.6)
 }

@@ -1,16 +1,43 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+var ctx = context.Background()
+
+func client(b *testing.B, eng engine.Engine) *pawl.Client {
+	b.Helper()
+	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close(ctx); eng.Close() })
+	return c
+}
+
+func lockUnlock(b *testing.B, m *pawl.Mutex) {
+	l, err := m.Lock(ctx)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	if err := l.Unlock(ctx); err != nil {
+		b.Error(err)
+	}
+}
 
 // samples collects durations of one thing.
 type samples []time.Duration
@@ -37,3 +64,46 @@ func compare(b *testing.B, what string, ours, floor, goal float64) {
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+
+// lock returns when its client holds, and with what it gives back.
+type lock func() (unlock func() error, err error)
+
+func lockOf(m *pawl.Mutex) lock {
+	return func() (func() error, error) {
+		l, err := m.Lock(ctx)
+		return func() error { return l.Unlock(ctx) }, err
+	}
+}
+
+// handoffs lets each client have the lock some times, and measures how long it
+// is from before one unlocks to the return of the next one's lock. It returns
+// who had it, in order.
+func (s *samples) handoffs(b *testing.B, clients []lock, each int) (order []int) {
+	var left time.Time // written by who holds, as order and the samples are
+	var wg sync.WaitGroup
+	for i, take := range clients {
+		wg.Go(func() {
+			for range each {
+				unlock, err := take()
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				now := time.Now()
+				if !left.IsZero() {
+					*s = append(*s, now.Sub(left))
+				}
+				order = append(order, i)
+				left = time.Now()
+				if err := unlock(); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if b.Failed() {
+		b.FailNow()
+	}
+	return order
+}

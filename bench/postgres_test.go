@@ -1,8 +1,8 @@
 package bench
 
 import (
+	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -25,16 +24,6 @@ func postgresPool(b *testing.B, addr string) *pgxpool.Pool {
 	return pool
 }
 
-func client(b *testing.B, eng engine.Engine) *pawl.Client {
-	b.Helper()
-	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close(ctx); eng.Close() })
-	return c
-}
-
 func pawlOnPostgres(b *testing.B, pool *pgxpool.Pool) *pawl.Client {
 	b.Helper()
 	eng, err := pgengine.New(ctx, pool, &pgengine.Options{Unlogged: true})
@@ -46,7 +35,7 @@ func pawlOnPostgres(b *testing.B, pool *pgxpool.Pool) *pawl.Client {
 
 // advisory is the least that PostgreSQL can do: a lock without a queue to look
 // at, an expiry, an owner or a token.
-func advisory(b *testing.B, pool *pgxpool.Pool) {
+func advisory(ctx context.Context, b *testing.B, pool *pgxpool.Pool) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		b.Fatal(err)
@@ -64,7 +53,7 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 	m := pawlOnPostgres(b, pool).Mutex("order/42")
 	var ours, floor samples
 	for b.Loop() {
-		floor.time(func() { advisory(b, pool) })
+		floor.time(func() { advisory(ctx, b, pool) })
 		ours.time(func() { lockUnlock(b, m) })
 	}
 	compare(b, "postgres lock+unlock p50, unlogged", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
@@ -116,44 +105,14 @@ func BenchmarkPostgresHandoff(b *testing.B) {
 func postgresHandoff(b *testing.B, clients int) {
 	const each = 250
 	addr := testservers.Postgres(b).Addr
-	var all []*pawl.Client
+	var locks []lock
 	for range clients {
-		all = append(all, pawlOnPostgres(b, postgresPool(b, addr)))
+		locks = append(locks, lockOf(pawlOnPostgres(b, postgresPool(b, addr)).Mutex("hot")))
 	}
 	var ours, floor samples
 	for b.Loop() {
 		floor = append(floor, notices(b, addr, clients, clients*each)...)
-		ours = append(ours, handoffs(b, all, each)...)
+		ours.handoffs(b, locks, each)
 	}
 	compare(b, fmt.Sprintf("postgres handoff p50, unlogged, %d clients", clients), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
-}
-
-// handoffs measures how long it is from before one unlocks to the return of the
-// next one's lock.
-func handoffs(b *testing.B, all []*pawl.Client, each int) (got samples) {
-	var left time.Time // written by who holds, as got is
-	var wg sync.WaitGroup
-	for _, c := range all {
-		wg.Go(func() {
-			for range each {
-				l, err := c.Mutex("hot").Lock(ctx)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				if !left.IsZero() {
-					got = append(got, time.Since(left))
-				}
-				left = time.Now()
-				if err := l.Unlock(ctx); err != nil {
-					b.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if b.Failed() {
-		fmt.Println("handoffs failed")
-	}
-	return got
 }

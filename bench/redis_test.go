@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,8 +18,6 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-var ctx = context.Background()
-
 func redisClient(b *testing.B, addr string) rueidis.Client {
 	b.Helper()
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -31,12 +30,7 @@ func redisClient(b *testing.B, addr string) rueidis.Client {
 
 func pawlOnRedis(b *testing.B, addr string) *pawl.Client {
 	b.Helper()
-	c, err := pawl.New(ctx, redisengine.New(redisClient(b, addr), nil), &pawl.Options{TTL: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close(ctx) })
-	return c
+	return client(b, redisengine.New(redisClient(b, addr), nil))
 }
 
 // warm takes a lock once, so that the grace of the new server is over.
@@ -67,17 +61,6 @@ func (f floorPair) pair(b *testing.B, key, id string) {
 	}
 }
 
-func lockUnlock(b *testing.B, m *pawl.Mutex) {
-	l, err := m.Lock(ctx)
-	if err != nil {
-		b.Error(err)
-		return
-	}
-	if err := l.Unlock(ctx); err != nil {
-		b.Error(err)
-	}
-}
-
 func BenchmarkRedisUncontended(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
@@ -96,16 +79,12 @@ func BenchmarkRedisUncontended(b *testing.B) {
 func BenchmarkRedisWait1(b *testing.B) {
 	master := testservers.Redis(b)
 	testservers.RedisReplica(b, master.Addr)
-	client := redisClient(b, master.Addr)
-	c, err := pawl.New(ctx, redisengine.New(redisClient(b, master.Addr), &redisengine.Options{Wait: 1}), &pawl.Options{TTL: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close(ctx) })
+	raw := redisClient(b, master.Addr)
+	c := client(b, redisengine.New(redisClient(b, master.Addr), &redisengine.Options{Wait: 1}))
 	warm(b, c)
 	m := c.Mutex("order/42")
 	acked := func(cmd rueidis.Completed) {
-		results := client.DoMulti(ctx, cmd, client.B().Wait().Numreplicas(1).Timeout(1000).Build())
+		results := raw.DoMulti(ctx, cmd, raw.B().Wait().Numreplicas(1).Timeout(1000).Build())
 		if n, err := results[1].AsInt64(); n != 1 || err != nil || results[0].Error() != nil {
 			b.Error(n, err, results[0].Error())
 		}
@@ -113,8 +92,8 @@ func BenchmarkRedisWait1(b *testing.B) {
 	var ours, floor samples
 	for b.Loop() {
 		floor.time(func() {
-			acked(client.B().Set().Key("floor").Value("0123456789abcdef").Nx().PxMilliseconds(5000).Build())
-			acked(client.B().Del().Key("floor").Build())
+			acked(raw.B().Set().Key("floor").Value("0123456789abcdef").Nx().PxMilliseconds(5000).Build())
+			acked(raw.B().Del().Key("floor").Build())
 		})
 		ours.time(func() { lockUnlock(b, m) })
 	}
@@ -191,50 +170,24 @@ func message(b *testing.B, addr string, clients, rounds int) samples {
 func BenchmarkRedisHandoff(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	const clients, each = 16, 500
-	all := make([]*pawl.Client, clients)
-	for i := range all {
-		all[i] = pawlOnRedis(b, addr)
+	var locks []lock
+	for i := range clients {
+		c := pawlOnRedis(b, addr)
+		if i == 0 {
+			warm(b, c)
+		}
+		locks = append(locks, lockOf(c.Mutex("hot")))
 	}
-	warm(b, all[0])
 	var ours, floor samples
-	var most int64
+	var most int
 	for b.Loop() {
 		floor = append(floor, message(b, addr, clients, clients*each)...)
-		var left time.Time // written by who holds
-		var wg sync.WaitGroup
+		order := ours.handoffs(b, locks, each)
 		counts := make([]int, clients)
-		var total atomic.Int64
-		var spread int64
-		for i := range clients {
-			wg.Go(func() {
-				m := all[i].Mutex("hot")
-				for range each {
-					l, err := m.Lock(ctx)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					now := time.Now()
-					if !left.IsZero() {
-						ours = append(ours, now.Sub(left))
-					}
-					counts[i]++
-					if total.Add(1) == clients*each/2 {
-						least, most := counts[0], counts[0]
-						for _, n := range counts {
-							least, most = min(least, n), max(most, n)
-						}
-						spread = int64(most - least)
-					}
-					left = time.Now()
-					if err := l.Unlock(ctx); err != nil {
-						b.Error(err)
-					}
-				}
-			})
+		for _, i := range order[:len(order)/2] {
+			counts[i]++
 		}
-		wg.Wait()
-		most = max(most, spread)
+		most = max(most, slices.Max(counts)-slices.Min(counts))
 	}
 	fmt.Printf("redis 16 clients: at half time their counts differ by at most %d of %d\n", most, each/2)
 	compare(b, "redis handoff p50, 16 clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)

@@ -21,12 +21,7 @@ func pawlOnRedlock(b *testing.B, addrs []string, opts *redlockengine.Options) *p
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close(ctx) })
-	return c
+	return client(b, eng)
 }
 
 // BenchmarkRedlock: the floor is the same lock on one of the nodes, over a network

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -74,52 +72,20 @@ func BenchmarkZooKeeperUncontended(b *testing.B) {
 func BenchmarkZooKeeperHandoff(b *testing.B) {
 	addr := testservers.ZooKeeper(b).Addr
 	const clients, each = 16, 100
-	locks, theirs := make([]*pawl.Mutex, clients), make([]*zk.Lock, clients)
-	for i := range clients {
-		locks[i], theirs[i] = pawlOnZooKeeper(b, addr).Mutex("hot"), zkLock(b, zkConn(b, addr))
+	var locks, theirs []lock
+	for range clients {
+		locks = append(locks, lockOf(pawlOnZooKeeper(b, addr).Mutex("hot")))
+		m := zkLock(b, zkConn(b, addr))
+		theirs = append(theirs, func() (func() error, error) { return m.Unlock, m.Lock() })
 	}
-	handoff := func(lock func(i int) func() error) samples {
-		var got samples
-		var left time.Time // written by who holds
-		var wg sync.WaitGroup
-		for i := range clients {
-			wg.Go(func() {
-				for range each {
-					unlock := lock(i)
-					if !left.IsZero() {
-						got = append(got, time.Since(left))
-					}
-					left = time.Now()
-					if err := unlock(); err != nil {
-						b.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		return got
+	both := func(ours, floor *samples) {
+		floor.handoffs(b, theirs, each)
+		ours.handoffs(b, locks, each)
 	}
-	both := func() (ours, floor samples) {
-		floor = handoff(func(i int) func() error {
-			if err := theirs[i].Lock(); err != nil {
-				b.Error(err)
-			}
-			return theirs[i].Unlock
-		})
-		ours = handoff(func(i int) func() error {
-			l, err := locks[i].Lock(ctx)
-			if err != nil {
-				b.Error(err)
-			}
-			return func() error { return l.Unlock(context.Background()) }
-		})
-		return ours, floor
-	}
-	both() // the server compiles what is hot
+	both(new(samples), new(samples)) // the server compiles what is hot
 	var ours, floor samples
 	for b.Loop() {
-		o, f := both()
-		ours, floor = append(ours, o...), append(floor, f...)
+		both(&ours, &floor)
 	}
 	compare(b, "ZooKeeper handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.7)
 }
