@@ -53,17 +53,8 @@ func TestContract(t *testing.T) {
 
 func race(t *testing.T, client *clientv3.Client, key string, write func(ctx context.Context, token fence.Token) error) {
 	t.Helper()
-	err := fencetest.Race(t.Context(), fencetest.Resource{
-		Write: write,
-		Read: func(ctx context.Context) (fence.Token, error) {
-			text, err := get(ctx, client, key)
-			if err != nil || text == "" {
-				return 0, err
-			}
-			return fence.ParseToken(text)
-		},
-	}, 8, 100)
-	if err != nil {
+	read := fencetest.Text(func(ctx context.Context) (string, error) { return get(ctx, client, key) })
+	if err := fencetest.Race(t.Context(), fencetest.Resource{Write: write, Read: read}, 8, 100); err != nil {
 		t.Error(err)
 	}
 }

@@ -63,17 +63,8 @@ func TestContract(t *testing.T) {
 // race lets writers at one key; write is what each does.
 func race(t *testing.T, client rueidis.Client, key string, write func(ctx context.Context, token fence.Token) error) {
 	t.Helper()
-	err := fencetest.Race(t.Context(), fencetest.Resource{
-		Write: write,
-		Read: func(ctx context.Context) (fence.Token, error) {
-			text, err := get(ctx, client, key)
-			if err != nil || text == "" {
-				return 0, err
-			}
-			return fence.ParseToken(text)
-		},
-	}, 8, 200)
-	if err != nil {
+	read := fencetest.Text(func(ctx context.Context) (string, error) { return get(ctx, client, key) })
+	if err := fencetest.Race(t.Context(), fencetest.Resource{Write: write, Read: read}, 8, 200); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,6 +25,18 @@ type Resource struct {
 	Early bool
 }
 
+// Text is the Read of a resource that holds its token as text, "" before it was
+// written.
+func Text(read func(ctx context.Context) (string, error)) func(context.Context) (fence.Token, error) {
+	return func(ctx context.Context) (fence.Token, error) {
+		text, err := read(ctx)
+		if err != nil || text == "" {
+			return 0, err
+		}
+		return fence.ParseToken(text)
+	}
+}
+
 // Race lets several writers at a new resource, each with random tokens, some
 // of them equal, and returns what was wrong: the resource never goes back, what
 // was accepted is there or something newer is, what was refused met something
