@@ -14,13 +14,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-func etcdCluster(servers []*testservers.Server) string {
-	var addrs []string
-	for _, s := range servers {
-		addrs = append(addrs, s.Addr)
-	}
-	return etcdURL(strings.Join(addrs, ","))
-}
+func etcdCluster(addrs []string) string { return etcdURL(strings.Join(addrs, ",")) }
 
 // etcdKiller ends sessions.
 func etcdKiller(t *testing.T, addr string) func(*testing.T, string) {
@@ -43,31 +37,14 @@ func etcdKiller(t *testing.T, addr string) func(*testing.T, string) {
 
 // TestEtcd3: clients know all members, and the trouble is with all of them.
 func TestEtcd3(t *testing.T) {
-	cluster := testservers.EtcdCluster(t)
+	addrs := addrsOf(testservers.EtcdCluster(t))
 	enginetest.Run(t, &enginetest.Harness{
-		Open: func(t *testing.T) engine.Engine { return connect(t, etcdCluster(cluster)) },
+		Open: func(t *testing.T) engine.Engine { return connect(t, etcdCluster(addrs)) },
 		TTL:  2 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			var proxies []*testservers.Proxy
-			var addrs []string
-			for _, s := range cluster {
-				p := testservers.NewProxy(t, s.Addr)
-				proxies, addrs = append(proxies, p), append(addrs, p.Addr)
-			}
-			all := func(do func(*testservers.Proxy)) func() {
-				return func() {
-					for _, p := range proxies {
-						do(p)
-					}
-				}
-			}
-			heal := all((*testservers.Proxy).Heal)
-			t.Cleanup(heal)
-			return connect(t, etcdURL(strings.Join(addrs, ","))), enginetest.Network{
-				Freeze: all((*testservers.Proxy).Freeze), FreezeReplies: all((*testservers.Proxy).FreezeReplies),
-				Cut: all((*testservers.Proxy).Cut), Heal: heal,
-			}
+			through, net := proxies(t, addrs...)
+			return connect(t, etcdCluster(through)), net
 		},
-		KillSession: etcdKiller(t, cluster[0].Addr),
+		KillSession: etcdKiller(t, addrs[0]),
 	})
 }

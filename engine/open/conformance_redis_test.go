@@ -72,13 +72,8 @@ func TestRedisSentinel(t *testing.T) {
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			master := testservers.NewProxy(t, s.Master.Addr)
 			sentinel := testservers.NewProxy(t, testservers.RedisObserver(t, master.Addr).Addr)
-			both := func(do func(*testservers.Proxy)) func() { return func() { do(master); do(sentinel) } }
-			heal := both((*testservers.Proxy).Heal)
-			t.Cleanup(heal)
-			return connect(t, sentinelURL(testservers.ObservedMaster, sentinel.Addr)), enginetest.Network{
-				Freeze: both((*testservers.Proxy).Freeze), FreezeReplies: both((*testservers.Proxy).FreezeReplies),
-				Cut: both((*testservers.Proxy).Cut), Heal: heal,
-			}
+			net := network(t, master, sentinel)
+			return connect(t, sentinelURL(testservers.ObservedMaster, sentinel.Addr)), net
 		},
 		KillSession: redisKiller(t, rueidis.ClientOption{InitAddress: []string{s.Master.Addr}}),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -84,13 +85,6 @@ func TestRedisClusterACL(t *testing.T) {
 // troubledCluster returns an engine whose client reaches each node through a proxy.
 func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, enginetest.Network) {
 	proxies := make(map[string]*testservers.Proxy)
-	all := func(do func(*testservers.Proxy)) func() {
-		return func() {
-			for _, p := range proxies {
-				do(p)
-			}
-		}
-	}
 	for _, node := range nodes {
 		proxies[node.Addr] = testservers.NewProxy(t, node.Addr)
 	}
@@ -104,12 +98,7 @@ func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, 
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	heal := all((*testservers.Proxy).Heal)
-	t.Cleanup(heal)
-	return redisengine.New(client, &redisengine.Options{Grace: time.Second}), enginetest.Network{
-		Freeze: all((*testservers.Proxy).Freeze), FreezeReplies: all((*testservers.Proxy).FreezeReplies),
-		Cut: all((*testservers.Proxy).Cut), Heal: heal,
-	}
+	return redisengine.New(client, &redisengine.Options{Grace: time.Second}), network(t, slices.Collect(maps.Values(proxies))...)
 }
 
 // clusterKiller ends sessions wherever they live.

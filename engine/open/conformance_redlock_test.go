@@ -26,28 +26,6 @@ func redlockServers(t *testing.T, n int) (servers []*testservers.Server, addrs [
 	return servers, addrs
 }
 
-// redlockNetwork is one network to all nodes.
-func redlockNetwork(t *testing.T, addrs []string) (engine.Engine, enginetest.Network) {
-	var proxies []*testservers.Proxy
-	var through []string
-	for _, addr := range addrs {
-		proxy := testservers.NewProxy(t, addr)
-		t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
-		proxies, through = append(proxies, proxy), append(through, proxy.Addr)
-	}
-	each := func(do func(*testservers.Proxy)) func() {
-		return func() {
-			for _, proxy := range proxies {
-				do(proxy)
-			}
-		}
-	}
-	return connect(t, redlockURL(through)), enginetest.Network{
-		Freeze: each((*testservers.Proxy).Freeze), FreezeReplies: each((*testservers.Proxy).FreezeReplies),
-		Cut: each((*testservers.Proxy).Cut), Heal: each((*testservers.Proxy).Heal),
-	}
-}
-
 // killOnNodes ends the sessions on all nodes that a session with a claim has.
 func killOnNodes(t *testing.T, clients []rueidis.Client, session string) {
 	t.Helper()
@@ -95,7 +73,8 @@ func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string)
 		Open: func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },
 		TTL:  2 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			return redlockNetwork(t, addrs)
+			through, net := proxies(t, addrs...)
+			return connect(t, redlockURL(through)), net
 		},
 		KillSession: func(t *testing.T, session string) { killOnNodes(t, clients, session) },
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {

@@ -1,6 +1,7 @@
 package open_test
 
 import (
+	"context"
 	"database/sql"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	_ "github.com/ncruces/go-sqlite3/driver"
 	"github.com/redis/rueidis"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
@@ -31,14 +33,77 @@ func connect(t *testing.T, url string) engine.Engine {
 	return eng
 }
 
+func clientOf(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c.Close(ctx) //nolint:errcheck // some stores are away by then
+	})
+	return c
+}
+
+type locked struct {
+	*pawl.Lease
+	err error
+	at  time.Time
+}
+
+func lockSoon(t *testing.T, m *pawl.Mutex) <-chan locked {
+	got := make(chan locked, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		l, err := m.Lock(ctx)
+		got <- locked{l, err, time.Now()}
+	}()
+	return got
+}
+
 // proxied is the network hook of a server that speaks at addr.
 func proxied(addr string, url func(addr string) string) func(*testing.T) (engine.Engine, enginetest.Network) {
 	return func(t *testing.T) (engine.Engine, enginetest.Network) {
+		through, net := proxies(t, addr)
+		return connect(t, url(through[0])), net
+	}
+}
+
+func addrsOf(servers []*testservers.Server) (addrs []string) {
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// proxies puts a proxy before each address.
+func proxies(t *testing.T, addrs ...string) (through []string, net enginetest.Network) {
+	t.Helper()
+	var all []*testservers.Proxy
+	for _, addr := range addrs {
 		proxy := testservers.NewProxy(t, addr)
-		t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
-		return connect(t, url(proxy.Addr)), enginetest.Network{
-			Freeze: proxy.Freeze, FreezeReplies: proxy.FreezeReplies, Cut: proxy.Cut, Heal: proxy.Heal,
+		all, through = append(all, proxy), append(through, proxy.Addr)
+	}
+	return through, network(t, all...)
+}
+
+// network is one that has its trouble with all these proxies.
+func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
+	each := func(do func(*testservers.Proxy)) func() {
+		return func() {
+			for _, proxy := range proxies {
+				do(proxy)
+			}
 		}
+	}
+	heal := each((*testservers.Proxy).Heal)
+	t.Cleanup(heal) // so that all that is open can say goodbye
+	return enginetest.Network{
+		Freeze: each((*testservers.Proxy).Freeze), FreezeReplies: each((*testservers.Proxy).FreezeReplies),
+		Cut: each((*testservers.Proxy).Cut), Heal: heal,
 	}
 }
 

@@ -97,24 +97,8 @@ func zkHarness(addrs ...string) *enginetest.Harness {
 		Open: func(t *testing.T) engine.Engine { return connect(t, zkURL(addrs...)) },
 		TTL:  3 * time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			var proxies []*testservers.Proxy
-			var through []string
-			for _, addr := range addrs {
-				proxy := testservers.NewProxy(t, addr)
-				t.Cleanup(proxy.Heal) // so that all that is open can say goodbye
-				proxies, through = append(proxies, proxy), append(through, proxy.Addr)
-			}
-			all := func(do func(*testservers.Proxy)) func() {
-				return func() {
-					for _, proxy := range proxies {
-						do(proxy)
-					}
-				}
-			}
-			return connect(t, zkURL(through...)), enginetest.Network{
-				Freeze: all((*testservers.Proxy).Freeze), FreezeReplies: all((*testservers.Proxy).FreezeReplies),
-				Cut: all((*testservers.Proxy).Cut), Heal: all((*testservers.Proxy).Heal),
-			}
+			through, net := proxies(t, addrs...)
+			return connect(t, zkURL(through...)), net
 		},
 		KillSession: func(t *testing.T, session string) {
 			if err := killZooKeeper(addrs[0], session); err != nil {
@@ -129,11 +113,7 @@ func TestZooKeeper(t *testing.T) {
 }
 
 func TestZooKeeper3(t *testing.T) {
-	var addrs []string
-	for _, node := range testservers.ZooKeeperEnsemble(t) {
-		addrs = append(addrs, node.Addr)
-	}
-	enginetest.Run(t, zkHarness(addrs...))
+	enginetest.Run(t, zkHarness(addrsOf(testservers.ZooKeeperEnsemble(t))...))
 }
 
 // leader returns the node that leads.
@@ -211,13 +191,9 @@ func (n *counter) more(t *testing.T, what string) {
 // lock is lost, as the sessions live on with the others.
 func TestZooKeeperLeaderFails(t *testing.T) {
 	nodes := testservers.ZooKeeperEnsemble(t)
-	var addrs []string
-	for _, node := range nodes {
-		addrs = append(addrs, node.Addr)
-	}
 	n := &counter{stop: make(chan struct{})}
 	for range 4 {
-		c, err := pawl.New(t.Context(), connect(t, zkURL(addrs...)), &pawl.Options{TTL: 12 * time.Second})
+		c, err := pawl.New(t.Context(), connect(t, zkURL(addrsOf(nodes)...)), &pawl.Options{TTL: 12 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

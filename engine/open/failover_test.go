@@ -23,16 +23,7 @@ type held struct {
 
 func client(t *testing.T, url string) *pawl.Client {
 	t.Helper()
-	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: failoverTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), failoverTTL)
-		defer cancel()
-		c.Close(ctx) //nolint:errcheck // some stores are away by then
-	})
-	return c
+	return clientOf(t, connect(t, url), failoverTTL)
 }
 
 func hold(t *testing.T, c *pawl.Client, name string) held {
@@ -46,23 +37,6 @@ func hold(t *testing.T, c *pawl.Client, name string) held {
 	h := held{l, make(chan time.Time, 1)}
 	context.AfterFunc(l.Context(), func() { h.ended <- time.Now() })
 	return h
-}
-
-type granted struct {
-	*pawl.Lease
-	err error
-	at  time.Time
-}
-
-func waitFor(t *testing.T, c *pawl.Client, name string) <-chan granted {
-	got := make(chan granted, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		l, err := c.Mutex(name).Lock(ctx)
-		got <- granted{l, err, time.Now()}
-	}()
-	return got
 }
 
 // eventually polls for what takes a while.
@@ -87,7 +61,7 @@ func queued(t *testing.T, url, name string, n int) {
 
 // after checks that the next holder came after the first had ended, with a
 // larger token.
-func after(t *testing.T, first held, ended time.Time, got <-chan granted) {
+func after(t *testing.T, first held, ended time.Time, got <-chan locked) {
 	t.Helper()
 	next := <-got
 	if next.err != nil {
@@ -136,7 +110,7 @@ func TestRedisFailover(t *testing.T) {
 			s := testservers.RedisSentinels(t)
 			url := sentinelURL(testservers.SentinelMaster, s.Addrs()...)
 			first := hold(t, client(t, url), "failover")
-			next := waitFor(t, client(t, url), "failover")
+			next := lockSoon(t, client(t, url).Mutex("failover"))
 			queued(t, url, "failover", 2)
 			replicated(t, s.Replica.Addr, "failover")
 			began := time.Now()
@@ -174,7 +148,7 @@ func TestRedisFailoverLosesWhatWasNotReplicated(t *testing.T) {
 	}
 	s.CutReplica()
 	first := hold(t, a, "failover")
-	next := waitFor(t, b, "failover")
+	next := lockSoon(t, b.Mutex("failover"))
 	queued(t, url, "failover", 2)
 	s.Master.Kill()
 	ended := <-first.ended
@@ -194,9 +168,9 @@ func TestEtcdLeaderFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := testservers.EtcdCluster(t)
-			url := etcdCluster(cluster)
+			url := etcdCluster(addrsOf(cluster))
 			first := hold(t, client(t, url), "failover")
-			next := waitFor(t, client(t, url), "failover")
+			next := lockSoon(t, client(t, url).Mutex("failover"))
 			queued(t, url, "failover", 2)
 			leader, _ := testservers.EtcdLeader(t, cluster)
 			began := time.Now()

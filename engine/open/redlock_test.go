@@ -38,15 +38,8 @@ func TestRedlockWithoutAMajority(t *testing.T) {
 	servers, addrs := redlockServers(t, 3)
 	servers[0].Kill()
 	eng := connect(t, "redlock:"+strings.Join(addrs, ","))
-	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(t.Context()) //nolint:errcheck // two of three are dead then
-	l, err := c.Mutex("majority").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := clientOf(t, eng, time.Second)
+	l := mustLock(t, c.Mutex("majority"))
 	servers[1].Kill()
 	<-l.Context().Done()
 	if err := l.Err(); !errors.Is(err, pawl.ErrLost) {
@@ -162,15 +155,8 @@ func TestRedlockRollingRestart(t *testing.T) {
 	const ttl = time.Second
 	servers, addrs := redlockServers(t, 3)
 	eng := connect(t, redlockURL(addrs))
-	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(t.Context()) //nolint:errcheck // checked elsewhere
-	l, err := c.Mutex("rolling").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := clientOf(t, eng, ttl)
+	l := mustLock(t, c.Mutex("rolling"))
 	votes := func(addr string) int {
 		r, err := connect(t, redisURL(addr)).Show(t.Context(), "rolling")
 		if err != nil {

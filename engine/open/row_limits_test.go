@@ -19,7 +19,7 @@ func TestRowNamesAreBounded(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		server := d.private(t)
 		eng := d.open(t, server.Addr, 10)
-		c := rowClient(t, eng, 30*time.Second)
+		c := clientOf(t, eng, 30*time.Second)
 		kept := mustLock(t, c.Mutex("kept"))
 		for i := range 2000 {
 			mustUnlock(t, mustLock(t, c.Mutex(fmt.Sprintf("bounded/%d", i))))
@@ -27,7 +27,7 @@ func TestRowNamesAreBounded(t *testing.T) {
 		if n := d.ask(t, server.Addr, d.names); n > 1024+64+1 || n < 1000 {
 			t.Errorf("%d names are kept", n)
 		}
-		if l, err := rowClient(t, eng, 30*time.Second).Mutex("kept").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
+		if l, err := clientOf(t, eng, 30*time.Second).Mutex("kept").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
 			t.Errorf("a held name was forgotten: %v, %v", l, err)
 		}
 		mustUnlock(t, kept)
@@ -38,7 +38,7 @@ func TestRowNamesAreBounded(t *testing.T) {
 func TestRowPoolExhausted(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
-		c := rowClient(t, d.open(t, d.shared(t).Addr, 2), ttl)
+		c := clientOf(t, d.open(t, d.shared(t).Addr, 2), ttl)
 		a, b := mustLock(t, c.Mutex("exhausted/a")), mustLock(t, c.Mutex("exhausted/b"))
 		until := a.ValidUntil().Add(ttl)
 		ctx, cancel := context.WithDeadline(t.Context(), until)
@@ -96,7 +96,7 @@ func TestRowLeastRights(t *testing.T) {
 				}
 			}
 			eng := connect(t, fmt.Sprintf(d.url, addr))
-			a, b := rowClient(t, eng, 10*time.Second), rowClient(t, eng, 10*time.Second)
+			a, b := clientOf(t, eng, 10*time.Second), clientOf(t, eng, 10*time.Second)
 			l := mustLock(t, a.Mutex("rights"))
 			got := lockSoon(t, b.Mutex("rights"))
 			claims(t, eng, "rights", 2)

@@ -94,35 +94,6 @@ func (d rowDatabase) end(t *testing.T, addr, name string, held bool) {
 	}
 }
 
-func rowClient(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
-	t.Helper()
-	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		c.Close(ctx) //nolint:errcheck // some stores are away by then
-	})
-	return c
-}
-
-type locked struct {
-	*pawl.Lease
-	err error
-	at  time.Time
-}
-
-func lockSoon(t *testing.T, m *pawl.Mutex) <-chan locked {
-	got := make(chan locked, 1)
-	go func() {
-		l, err := m.Lock(t.Context())
-		got <- locked{l, err, time.Now()}
-	}()
-	return got
-}
-
 func mustLock(t *testing.T, m *pawl.Mutex) *pawl.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -163,8 +134,8 @@ func TestRowHolderKilled(t *testing.T) {
 		const ttl = 30 * time.Second
 		addr := d.shared(t).Addr
 		eng := d.open(t, addr, 10)
-		l := mustLock(t, rowClient(t, eng, ttl).Mutex("holder killed"))
-		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("holder killed"))
+		l := mustLock(t, clientOf(t, eng, ttl).Mutex("holder killed"))
+		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("holder killed"))
 		claims(t, eng, "holder killed", 2)
 		start := time.Now()
 		d.end(t, addr, "holder killed", true)
@@ -218,8 +189,8 @@ func TestRowWaiterKilled(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		addr := d.shared(t).Addr
 		eng := d.open(t, addr, 10)
-		l := mustLock(t, rowClient(t, eng, 10*time.Second).Mutex("waiter killed"))
-		got := lockSoon(t, rowClient(t, eng, 10*time.Second).Mutex("waiter killed"))
+		l := mustLock(t, clientOf(t, eng, 10*time.Second).Mutex("waiter killed"))
+		got := lockSoon(t, clientOf(t, eng, 10*time.Second).Mutex("waiter killed"))
 		claims(t, eng, "waiter killed", 2)
 		before := d.ask(t, addr, fmt.Sprintf(d.conn, "waiter killed", false))
 		d.end(t, addr, "waiter killed", false)
@@ -248,10 +219,10 @@ func TestRowServerRestarted(t *testing.T) {
 		const ttl = 3 * time.Second
 		server := d.private(t)
 		eng := d.open(t, server.Addr, 10)
-		l := mustLock(t, rowClient(t, eng, ttl).Mutex("restart"))
+		l := mustLock(t, clientOf(t, eng, ttl).Mutex("restart"))
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
-		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("restart"))
+		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("restart"))
 		claims(t, eng, "restart", 2)
 		for range 2 {
 			server.Stop() // in order: tables that are not logged stay
@@ -278,12 +249,12 @@ func TestRowFrozen(t *testing.T) {
 		const ttl = 2 * time.Second
 		addr := d.shared(t).Addr
 		proxy := testservers.NewProxy(t, addr)
-		l := mustLock(t, rowClient(t, d.open(t, proxy.Addr, 10), ttl).Mutex("frozen"))
+		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("frozen"))
 		t.Cleanup(proxy.Heal)
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		eng := d.open(t, addr, 10)
-		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("frozen"))
+		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("frozen"))
 		claims(t, eng, "frozen", 2)
 		proxy.Freeze()
 		start := time.Now()
@@ -301,7 +272,7 @@ func TestRowWaitGivenUp(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		server := d.private(t)
 		eng := d.open(t, server.Addr, 10)
-		c := rowClient(t, eng, 30*time.Second)
+		c := clientOf(t, eng, 30*time.Second)
 		l := mustLock(t, c.Mutex("given up"))
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -324,8 +295,8 @@ func TestRowWaitsLong(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
 		eng := d.open(t, d.shared(t).Addr, 10)
-		l := mustLock(t, rowClient(t, eng, ttl).Mutex("long"))
-		got := lockSoon(t, rowClient(t, eng, ttl).Mutex("long"))
+		l := mustLock(t, clientOf(t, eng, ttl).Mutex("long"))
+		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("long"))
 		timer := time.NewTimer(3 * ttl)
 		defer timer.Stop()
 		select {
@@ -350,7 +321,7 @@ func TestRowNetworkStandsStill(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 4 * time.Second
 		proxy := testservers.NewProxy(t, d.shared(t).Addr)
-		l := mustLock(t, rowClient(t, d.open(t, proxy.Addr, 10), ttl).Mutex("still"))
+		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("still"))
 		t.Cleanup(proxy.Heal)
 		proxy.Delay(10 * time.Minute)
 		still := time.NewTimer(ttl * 6 / 10) // a renewal hangs, and its half of what is left is over
@@ -370,8 +341,8 @@ func TestRowNetworkStandsStill(t *testing.T) {
 func TestRowOwnerWaitsTwice(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		eng := d.open(t, d.shared(t).Addr, 10)
-		l := mustLock(t, rowClient(t, eng, 10*time.Second).Mutex("twice"))
-		c := rowClient(t, eng, 10*time.Second)
+		l := mustLock(t, clientOf(t, eng, 10*time.Second).Mutex("twice"))
+		c := clientOf(t, eng, 10*time.Second)
 		ctx, cancel := context.WithTimeout(pawl.WithOwner(t.Context(), pawl.NewOwner()), 20*time.Second)
 		defer cancel()
 		got := make(chan locked, 2)
@@ -388,7 +359,7 @@ func TestRowOwnerWaitsTwice(t *testing.T) {
 			t.Fatal(a.err, b.err)
 		}
 		mustUnlock(t, a.Lease)
-		if l, err := rowClient(t, eng, 10*time.Second).Mutex("twice").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
+		if l, err := clientOf(t, eng, 10*time.Second).Mutex("twice").TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
 			t.Errorf("free although one still holds: %v, %v", l, err)
 		}
 		mustUnlock(t, b.Lease)

@@ -19,7 +19,7 @@ func TestTLS(t *testing.T) {
 	} {
 		a, b := client(t, url), client(t, url)
 		first := hold(t, a, "secret")
-		next := waitFor(t, b, "secret")
+		next := lockSoon(t, b.Mutex("secret"))
 		queued(t, url, "secret", 2)
 		ended := time.Now()
 		if err := first.Unlock(t.Context()); err != nil {

@@ -133,12 +133,7 @@ func claimed(t *testing.T, eng engine.Engine, name string, n int, meanwhile func
 func clientsOn(t *testing.T, url string, n int) (all []*pawl.Client) {
 	t.Helper()
 	for range n {
-		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close(context.Background()) })
-		all = append(all, c)
+		all = append(all, clientOf(t, connect(t, url), 5*time.Second))
 	}
 	return all
 }
