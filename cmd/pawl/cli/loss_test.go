@@ -54,21 +54,33 @@ func (h holder) expectDead() {
 	}
 }
 
+// expectNext waits until the next one has the lock, which none of the family
+// then runs beside.
+func (h holder) expectNext(p *process) {
+	h.t.Helper()
+	token := p.number()
+	h.expectDead()
+	if token <= h.token {
+		h.t.Errorf("token %d after %d", token, h.token)
+	}
+}
+
+// lose takes the lock from the holder by a signal to its run.
+func (h holder) lose(p *process, by syscall.Signal) {
+	h.t.Helper()
+	h.signal(by)
+	signalled := time.Now()
+	h.expectNext(p)
+	if took := time.Since(signalled); took > lossTTL+time.Second {
+		h.t.Errorf("the next one waited for %v", took)
+	}
+}
+
 func TestRun_killed_takes_its_command_along(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
 		h := holdAsFamily(t, store, name)
-		p := next(t, store, name)
-		h.signal(syscall.SIGKILL)
-		killed := time.Now()
-		token := p.number()
-		h.expectDead()
-		if took := time.Since(killed); took > lossTTL+time.Second {
-			t.Errorf("the next one waited for %v", took)
-		}
-		if token <= h.token {
-			t.Errorf("token %d after %d", token, h.token)
-		}
+		h.lose(next(t, store, name), syscall.SIGKILL)
 	})
 }
 
@@ -76,17 +88,7 @@ func TestRun_frozen_does_not_keep_its_command(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
 		h := holdAsFamily(t, store, name)
-		p := next(t, store, name)
-		h.signal(syscall.SIGSTOP)
-		stopped := time.Now()
-		token := p.number()
-		h.expectDead()
-		if took := time.Since(stopped); took > lossTTL+time.Second {
-			t.Errorf("the next one waited for %v", took)
-		}
-		if token <= h.token {
-			t.Errorf("token %d after %d", token, h.token)
-		}
+		h.lose(next(t, store, name), syscall.SIGSTOP)
 		h.signal(syscall.SIGCONT)
 		if code := h.wait(); code != 74 {
 			t.Errorf("exit code %d", code)
@@ -130,12 +132,7 @@ func TestRun_over_a_Redis_that_forgot(t *testing.T) {
 	h := holdAsFamily(t, store, "x")
 	server.Kill()
 	server.Restart()
-	p := start(t, command(t, store, "run", "--ttl", lossTTL.String(), "x", "--", "sh", "-c", "echo $PAWL_TOKEN; exec sleep 1000"))
-	token := p.number()
-	h.expectDead()
-	if token <= h.token {
-		t.Errorf("token %d after %d", token, h.token)
-	}
+	h.expectNext(start(t, command(t, store, "run", "--ttl", lossTTL.String(), "x", "--", "sh", "-c", "echo $PAWL_TOKEN; exec sleep 1000")))
 	if code := h.wait(); code != 74 {
 		t.Errorf("exit code %d", code)
 	}
