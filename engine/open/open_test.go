@@ -137,7 +137,7 @@ func TestOpen_gives_up(t *testing.T) {
 			gaveUp(t, t.Context(), rawURL, connectTimeout+time.Second)
 			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			gaveUp(t, soon, rawURL, 2*time.Second) // the client of ZooKeeper rests for a second
+			gaveUp(t, soon, rawURL, time.Second)
 			gaveUp(t, t.Context(), scheme+"://u:s3cret@127.0.0.1:1", time.Second)
 		})
 	}

@@ -38,7 +38,7 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	eng := zkengine.New(addrs, &opts)
 	for _, err := range eng.List(ctx, "\x00") { // of no name: a server checks who we are when it is asked for a list
 		if err != nil {
-			eng.Close() //nolint:errcheck // it has nothing
+			go eng.Close() //nolint:errcheck // it has nothing; its client waits a second for an answer to its farewell
 			return nil, engine.Unavailable("connect to zookeeper at "+strings.Join(addrs, ","), either(ctx, err))
 		}
 	}
