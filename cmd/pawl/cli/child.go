@@ -58,11 +58,17 @@ func startChild(cmd *exec.Cmd, group int) (*child, error) {
 	return c, nil
 }
 
-// signal sends to the group, and to the command also when it has left the
-// group, as interactive shells do.
+// strayed reports whether the command has left the group, as interactive shells
+// do.
+func (c *child) strayed() bool {
+	group, err := syscall.Getpgid(c.process.Pid)
+	return err == nil && group != c.group
+}
+
+// signal sends to the group, and to the command also when it has left it.
 func (c *child) signal(sig syscall.Signal) {
 	syscall.Kill(-c.group, sig) //nolint:errcheck // who has gone needs no signal
-	if group, err := syscall.Getpgid(c.process.Pid); err == nil && group != c.group {
+	if c.strayed() {
 		c.process.Signal(sig) //nolint:errcheck // likewise
 	}
 }

@@ -29,16 +29,23 @@ func openTerminal() *terminal {
 	return &terminal{file: file}
 }
 
-// give makes group the foreground group if pawl's is.
-func (t *terminal) give(group int) bool {
+// give makes the command's group the foreground group if pawl's is. The command has
+// it already when it stopped twice before it was given it, and we hear of the
+// second time only now.
+func (t *terminal) give(c *child) bool {
 	if t.file == nil {
 		return false
 	}
 	fd := int(t.file.Fd())
-	if front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || front != syscall.Getpgrp() {
+	switch front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); {
+	case err != nil:
+		return false
+	case t.given && front == c.group:
+		return !c.strayed()
+	case front != syscall.Getpgrp():
 		return false
 	}
-	t.given = unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, group) == nil
+	t.given = unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, c.group) == nil
 	return t.given
 }
 
@@ -60,7 +67,7 @@ func (t *terminal) takeBack(end syscall.WaitStatus) {
 func (j *job) stopped(sig syscall.Signal) {
 	switch sig {
 	case syscall.SIGTTIN, syscall.SIGTTOU:
-		if !j.tty.give(j.child.group) {
+		if !j.tty.give(j.child) {
 			j.suspend()
 		}
 	case syscall.SIGTSTP:

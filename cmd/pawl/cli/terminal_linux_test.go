@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -109,14 +110,19 @@ func TestRun_lets_the_command_read_the_terminal(t *testing.T) {
 }
 
 // In a shell with job control: Ctrl-Z stops the command and pawl, fg continues
-// both, Ctrl-C ends them.
+// both, Ctrl-C ends them. Where that is pressed the shell starts no command: dash
+// does not notice it then.
 func TestRun_on_a_terminal_is_a_job(t *testing.T) {
 	t.Parallel()
 	run := command(t, sqliteStore(t), "run", "--ttl", "30s", "x", "--", "sh", "-c",
-		`echo up; read a; echo "got $a"; read b; echo "also $b"; echo wait; sleep 1000`)
+		`echo up; read a; echo "got $a"; read b; echo "also $b"; echo wait; read c`)
+	again := filepath.Join(t.TempDir(), "again")
+	if err := os.WriteFile(again, []byte("once more\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("sh", append([]string{"-mc", `"$@"; echo "first $?"; fg; echo "second $?"
-		"$1" run x -- sh -c "echo again; sleep 1000"; echo "third $?"`, "sh"}, run.Args...)...)
-	cmd.Env = run.Env
+		"$1" run x -- tail -f "$AGAIN"; echo "third $?"`, "sh"}, run.Args...)...)
+	cmd.Env = append(run.Env, "AGAIN="+again)
 	s := onTerminal(t, cmd)
 	s.sees("up")
 	s.keys("one\n")
@@ -128,7 +134,7 @@ func TestRun_on_a_terminal_is_a_job(t *testing.T) {
 	s.sees("wait")
 	s.keys("\x03") // Ctrl-C
 	s.sees("second 130")
-	s.sees("again")
+	s.sees("once more")
 	s.keys("\x03") // before the command has asked for the terminal
 	s.sees("third 130")
 }
