@@ -1,8 +1,9 @@
 package bench
 
 import (
-	"strconv"
+	"fmt"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -55,7 +56,9 @@ func BenchmarkEtcdUncontended(b *testing.B) {
 }
 
 // BenchmarkEtcdHandoff compares with etcd's own concurrency.Mutex.
-func BenchmarkEtcdHandoff(b *testing.B) {
+func BenchmarkEtcdHandoff(b *testing.B) { holds(b, etcdHandoff) }
+
+func etcdHandoff(b *testing.B, hold time.Duration) {
 	addr := testservers.Etcd(b).Addr
 	const clients, each = 16, 40
 	var locks, theirs []lock
@@ -71,8 +74,8 @@ func BenchmarkEtcdHandoff(b *testing.B) {
 	}
 	var ours, floor samples
 	for b.Loop() {
-		floor.handoffs(b, theirs, each)
-		ours.handoffs(b, locks, each)
+		floor.handoffs(b, theirs, each, hold)
+		ours.handoffs(b, locks, each, hold)
 	}
-	compare(b, "etcd handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.6)
+	compare(b, fmt.Sprintf("etcd handoff p50, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.6)
 }

@@ -75,10 +75,19 @@ func lockOf(m *pawl.Mutex) lock {
 	}
 }
 
+// holds is how long who has a lock holds it. After some time all others wait, so
+// that a hand-over is all that the store does; with none, whoever unlocked asks
+// for the lock again meanwhile, and may have it back before anybody waits.
+func holds(b *testing.B, measure func(b *testing.B, hold time.Duration)) {
+	for _, hold := range []time.Duration{2 * time.Millisecond, 0} {
+		b.Run("held for "+hold.String(), func(b *testing.B) { measure(b, hold) })
+	}
+}
+
 // handoffs lets each client have the lock some times, and measures how long it
 // is from before one unlocks to the return of the next one's lock. It returns
 // who had it, in order.
-func (s *samples) handoffs(b *testing.B, clients []lock, each int) (order []int) {
+func (s *samples) handoffs(b *testing.B, clients []lock, each int, hold time.Duration) (order []int) {
 	var left time.Time // written by who holds, as order and the samples are
 	var wg sync.WaitGroup
 	for i, take := range clients {
@@ -94,6 +103,7 @@ func (s *samples) handoffs(b *testing.B, clients []lock, each int) (order []int)
 					*s = append(*s, now.Sub(left))
 				}
 				order = append(order, i)
+				time.Sleep(hold)
 				left = time.Now()
 				if err := unlock(); err != nil {
 					b.Error(err)

@@ -63,7 +63,7 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 // the goroutine that waits for it, between clients in a ring that have a pool and
 // a connection on which they listen, as ours have: the server wakes every one
 // that listens to anything.
-func notices(b *testing.B, addr string, clients, rounds int) (got samples) {
+func notices(b *testing.B, addr string, clients, rounds int, pause time.Duration) (got samples) {
 	pools, listeners := make([]*pgxpool.Pool, clients), make([]*pgx.Conn, clients)
 	for i := range clients {
 		pools[i] = postgresPool(b, addr)
@@ -86,6 +86,7 @@ func notices(b *testing.B, addr string, clients, rounds int) (got samples) {
 			}
 			received <- time.Now()
 		}()
+		time.Sleep(pause) // as a holder does
 		start := time.Now()
 		if _, err := pools[r%clients].Exec(ctx, "SELECT pg_notify($1, '1795227281956428 0 ABCDEFGHIJKLMNOPQRSTUVWXYZ ABCDEFGHIJKLMNOPQRSTUVWXYZ.1a')",
 			fmt.Sprint("ring", next)); err != nil {
@@ -98,11 +99,13 @@ func notices(b *testing.B, addr string, clients, rounds int) (got samples) {
 
 func BenchmarkPostgresHandoff(b *testing.B) {
 	for _, clients := range []int{2, 4} {
-		b.Run(fmt.Sprint(clients), func(b *testing.B) { postgresHandoff(b, clients) })
+		b.Run(fmt.Sprint(clients), func(b *testing.B) {
+			holds(b, func(b *testing.B, hold time.Duration) { postgresHandoff(b, clients, hold) })
+		})
 	}
 }
 
-func postgresHandoff(b *testing.B, clients int) {
+func postgresHandoff(b *testing.B, clients int, hold time.Duration) {
 	const each = 250
 	addr := testservers.Postgres(b).Addr
 	var locks []lock
@@ -111,8 +114,8 @@ func postgresHandoff(b *testing.B, clients int) {
 	}
 	var ours, floor samples
 	for b.Loop() {
-		floor = append(floor, notices(b, addr, clients, clients*each)...)
-		ours.handoffs(b, locks, each)
+		floor = append(floor, notices(b, addr, clients, clients*each, hold)...)
+		ours.handoffs(b, locks, each, hold)
 	}
-	compare(b, fmt.Sprintf("postgres handoff p50, unlogged, %d clients", clients), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
+	compare(b, fmt.Sprintf("postgres handoff p50, unlogged, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
 }

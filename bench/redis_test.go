@@ -182,7 +182,7 @@ func BenchmarkRedisHandoff(b *testing.B) {
 	var most int
 	for b.Loop() {
 		floor = append(floor, message(b, addr, clients, clients*each)...)
-		order := ours.handoffs(b, locks, each)
+		order := ours.handoffs(b, locks, each, 0)
 		counts := make([]int, clients)
 		for _, i := range order[:len(order)/2] {
 			counts[i]++

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"strconv"
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,7 +69,9 @@ func BenchmarkZooKeeperUncontended(b *testing.B) {
 }
 
 // BenchmarkZooKeeperHandoff compares with the client's own Lock.
-func BenchmarkZooKeeperHandoff(b *testing.B) {
+func BenchmarkZooKeeperHandoff(b *testing.B) { holds(b, zooKeeperHandoff) }
+
+func zooKeeperHandoff(b *testing.B, hold time.Duration) {
 	addr := testservers.ZooKeeper(b).Addr
 	const clients, each = 16, 100
 	var locks, theirs []lock
@@ -79,13 +81,13 @@ func BenchmarkZooKeeperHandoff(b *testing.B) {
 		theirs = append(theirs, func() (func() error, error) { return m.Unlock, m.Lock() })
 	}
 	both := func(ours, floor *samples) {
-		floor.handoffs(b, theirs, each)
-		ours.handoffs(b, locks, each)
+		floor.handoffs(b, theirs, each, hold)
+		ours.handoffs(b, locks, each, hold)
 	}
 	both(new(samples), new(samples)) // the server compiles what is hot
 	var ours, floor samples
 	for b.Loop() {
 		both(&ours, &floor)
 	}
-	compare(b, "ZooKeeper handoff p50, "+strconv.Itoa(clients)+" clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.7)
+	compare(b, fmt.Sprintf("ZooKeeper handoff p50, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 0.7)
 }
