@@ -18,29 +18,24 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch mode := u.Query().Get("mode"); mode {
-	case "", "lease":
-		if err := only(u, "lease", "connections"); err != nil {
-			return nil, err
-		}
-		return openMySQLLease(ctx, u, config)
-	case "row":
-		return openMySQLRow(ctx, u, config)
-	default:
-		return nil, wrong("the parameter mode is lease or row")
+	row, conns, err := mode(u)
+	if err != nil {
+		return nil, err
 	}
-}
-
-func openMySQLLease(ctx context.Context, u *url.URL, config *mysql.Config) (engine.Engine, error) {
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, wrong("%v", err)
 	}
 	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(leaseConns)
-	db.SetMaxIdleConns(leaseConns)
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
 	db.SetConnMaxIdleTime(time.Minute)
-	eng, err := mysqlengine.New(ctx, db, &mysqlengine.Options{Prefix: u.Query().Get("prefix")})
+	var eng engine.Engine
+	if prefix := u.Query().Get("prefix"); row {
+		eng, err = mysqlengine.NewRow(ctx, db, &mysqlengine.RowOptions{Prefix: prefix})
+	} else {
+		eng, err = mysqlengine.New(ctx, db, &mysqlengine.Options{Prefix: prefix})
+	}
 	if err != nil {
 		db.Close() //nolint:errcheck // nothing was done with it
 		return nil, inOneLine(ctx, "mysql at "+u.Host, err)

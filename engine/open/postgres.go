@@ -14,30 +14,40 @@ import (
 	"github.com/pawl-go/pawl/engine/pgengine"
 )
 
-// leaseConns is how many connections lease mode needs, however many locks a
-// process holds or waits for; on PostgreSQL one more is listened on.
-const leaseConns = 3
-
 func openPostgres(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	config, err := postgresConfig(u)
 	if err != nil {
 		return nil, err
 	}
-	switch mode := u.Query().Get("mode"); mode {
-	case "", "lease":
-		if err := only(u, "lease", "connections"); err != nil {
-			return nil, err
-		}
-		return openPostgresLease(ctx, u, config)
-	case "row":
-		return openPostgresRow(ctx, u, config)
-	default:
-		return nil, wrong("the parameter mode is lease or row")
+	row, conns, err := mode(u, "unlogged", "pooled", "listen")
+	if err != nil {
+		return nil, err
 	}
+	opts, err := postgresOptions(u, config)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(conns)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, engine.Unavailable("connect to postgres at "+u.Host, err)
+	}
+	var eng engine.Engine
+	if row {
+		eng, err = pgengine.NewRow(ctx, pool, &pgengine.RowOptions{Schema: opts.Schema})
+	} else {
+		eng, err = pgengine.New(ctx, pool, opts)
+	}
+	if err != nil {
+		pool.Close()
+		return nil, inOneLine(ctx, "postgres at "+u.Host, err)
+	}
+	return opened{eng, func() error { pool.Close(); return nil }}, nil
 }
 
-func openPostgresLease(ctx context.Context, u *url.URL, config *pgxpool.Config) (eng engine.Engine, err error) {
-	opts := &pgengine.Options{Schema: u.Query().Get("schema")}
+// postgresOptions reads what lease mode can be told.
+func postgresOptions(u *url.URL, config *pgxpool.Config) (opts *pgengine.Options, err error) {
+	opts = &pgengine.Options{Schema: u.Query().Get("schema")}
 	if opts.Unlogged, err = onOff(u, "unlogged"); err != nil {
 		return nil, err
 	}
@@ -46,21 +56,9 @@ func openPostgresLease(ctx context.Context, u *url.URL, config *pgxpool.Config) 
 	}
 	if listen := u.Query().Get("listen"); listen != "" {
 		opts.Listener = config.ConnConfig.Copy()
-		if err := setAddress(&opts.Listener.Config, listen); err != nil {
-			return nil, err
-		}
+		err = setAddress(&opts.Listener.Config, listen)
 	}
-	config.MaxConns = leaseConns
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, engine.Unavailable("connect to postgres at "+u.Host, err)
-	}
-	lease, err := pgengine.New(ctx, pool, opts)
-	if err != nil {
-		pool.Close()
-		return nil, inOneLine(ctx, "postgres at "+u.Host, err)
-	}
-	return opened{lease, func() error { pool.Close(); return nil }}, nil
+	return opts, err
 }
 
 // postgresConfig takes all from the URL and nothing from the environment, which

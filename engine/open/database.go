@@ -1,0 +1,54 @@
+package open
+
+import (
+	"net/url"
+	"strconv"
+)
+
+const (
+	// leaseConns is how many connections lease mode needs, however many locks
+	// a process holds or waits for; on PostgreSQL one more is listened on.
+	leaseConns = 3
+	// rowConns is how many row mode has unless the URL says it: so many locks
+	// can be held or waited for.
+	rowConns = 32
+)
+
+// mode reads whether a database keeps locks in row mode, and by how many
+// connections. Some parameters are for lease mode only.
+func mode(u *url.URL, lease ...string) (row bool, conns int, err error) {
+	switch mode := u.Query().Get("mode"); mode {
+	case "", "lease":
+		return false, leaseConns, only(u, "lease", "connections")
+	case "row":
+		conns, err = connections(u)
+		if err == nil {
+			err = only(u, "row", lease...)
+		}
+		return true, conns, err
+	default:
+		return false, 0, wrong("the parameter mode is lease or row")
+	}
+}
+
+// connections reads how many there may be in row mode.
+func connections(u *url.URL) (int, error) {
+	if !u.Query().Has("connections") {
+		return rowConns, nil
+	}
+	n, err := strconv.Atoi(u.Query().Get("connections"))
+	if err != nil || n < 2 || n > 10000 {
+		return 0, wrong("the parameter connections is a number from 2 to 10000")
+	}
+	return n, nil
+}
+
+// only refuses parameters that are for the other mode.
+func only(u *url.URL, mode string, others ...string) error {
+	for _, name := range others {
+		if u.Query().Has(name) {
+			return wrong("the parameter %s is not for mode=%s", name, mode)
+		}
+	}
+	return nil
+}
