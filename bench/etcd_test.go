@@ -38,21 +38,16 @@ func BenchmarkEtcdUncontended(b *testing.B) {
 		b.Fatal(err)
 	}
 	m := c.Mutex("order/42")
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() {
-			if _, err := raw.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("floor/x/1"), "=", 0)).
-				Then(clientv3.OpPut("floor/x/1", "value of about the same size as a claim has", clientv3.WithLease(lease.ID)),
-					clientv3.OpGet("floor/x/", clientv3.WithPrefix(), clientv3.WithLimit(2))).Commit(); err != nil {
-				b.Error(err)
-			}
-			if _, err := raw.Delete(ctx, "floor/x/1"); err != nil {
-				b.Error(err)
-			}
-		})
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "etcd lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.05)
+	beside(b, "etcd lock+unlock p50", m, 1.05, func() {
+		if _, err := raw.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("floor/x/1"), "=", 0)).
+			Then(clientv3.OpPut("floor/x/1", "value of about the same size as a claim has", clientv3.WithLease(lease.ID)),
+				clientv3.OpGet("floor/x/", clientv3.WithPrefix(), clientv3.WithLimit(2))).Commit(); err != nil {
+			b.Error(err)
+		}
+		if _, err := raw.Delete(ctx, "floor/x/1"); err != nil {
+			b.Error(err)
+		}
+	})
 }
 
 // BenchmarkEtcdHandoff compares with etcd's own concurrency.Mutex.

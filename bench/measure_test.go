@@ -53,6 +53,17 @@ func (s samples) quantile(q float64) time.Duration {
 	return sorted[int(q*float64(len(sorted)-1))]
 }
 
+// beside times a lock and an unlock beside the least that the store needs for them.
+func beside(b *testing.B, what string, m *pawl.Mutex, goal float64, least func()) {
+	b.Helper()
+	var ours, floor samples
+	for b.Loop() {
+		floor.time(least)
+		ours.time(func() { lockUnlock(b, m) })
+	}
+	compare(b, what, micros(ours.quantile(.5)), micros(floor.quantile(.5)), goal)
+}
+
 // compare prints a figure beside its floor and its goal.
 func compare(b *testing.B, what string, ours, floor, goal float64) {
 	b.Helper()

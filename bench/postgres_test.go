@@ -51,12 +51,7 @@ func advisory(ctx context.Context, b *testing.B, pool *pgxpool.Pool) {
 func BenchmarkPostgresUncontended(b *testing.B) {
 	pool := postgresPool(b, testservers.Postgres(b).Addr)
 	m := pawlOnPostgres(b, pool).Mutex("order/42")
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() { advisory(ctx, b, pool) })
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "postgres lock+unlock p50, unlogged", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 2)
+	beside(b, "postgres lock+unlock p50, unlogged", m, 2, func() { advisory(ctx, b, pool) })
 }
 
 // notices measures bare NOTIFYs, each from before it is sent to its receipt by

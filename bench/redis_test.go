@@ -66,12 +66,7 @@ func BenchmarkRedisUncontended(b *testing.B) {
 	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
 	warm(b, c)
 	m := c.Mutex("order/42")
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() { f.pair(b, "floor:order/42", "0123456789abcdef") })
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "redis lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.15)
+	beside(b, "redis lock+unlock p50", m, 1.15, func() { f.pair(b, "floor:order/42", "0123456789abcdef") })
 }
 
 // BenchmarkRedisWait1: with a replica that has to know each step, beside the same
@@ -89,15 +84,10 @@ func BenchmarkRedisWait1(b *testing.B) {
 			b.Error(n, err, results[0].Error())
 		}
 	}
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() {
-			acked(raw.B().Set().Key("floor").Value("0123456789abcdef").Nx().PxMilliseconds(5000).Build())
-			acked(raw.B().Del().Key("floor").Build())
-		})
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "redis wait=1 lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.25)
+	beside(b, "redis wait=1 lock+unlock p50", m, 1.25, func() {
+		acked(raw.B().Set().Key("floor").Value("0123456789abcdef").Nx().PxMilliseconds(5000).Build())
+		acked(raw.B().Del().Key("floor").Build())
+	})
 }
 
 func BenchmarkRedisParallel(b *testing.B) {

@@ -2,10 +2,7 @@ package bench
 
 import (
 	"context"
-	"database/sql"
 	"testing"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/pawl-go/pawl/engine/mysqlengine"
 	"github.com/pawl-go/pawl/engine/pgengine"
@@ -24,12 +21,7 @@ func BenchmarkPostgresRow(b *testing.B) {
 		b.Fatal(err)
 	}
 	m := client(b, eng).Mutex("order/42")
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() { advisory(ctx, b, pool) })
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "PostgreSQL row lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.3)
+	beside(b, "PostgreSQL row lock+unlock p50", m, 1.3, func() { advisory(ctx, b, pool) })
 }
 
 // BenchmarkMariaDBRow has GET_LOCK and RELEASE_LOCK on the same pool as its
@@ -37,34 +29,20 @@ func BenchmarkPostgresRow(b *testing.B) {
 func BenchmarkMariaDBRow(b *testing.B) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	connector, err := mysql.NewConnector(testservers.MariaDBConfig(testservers.MariaDB(b).Addr))
-	if err != nil {
-		b.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
-	b.Cleanup(func() { db.Close() })
+	db := mariadbPool(b)
 	eng, err := mysqlengine.NewRow(ctx, db, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	m := client(b, eng).Mutex("order/42")
-	var ours, floor samples
-	for b.Loop() {
-		floor.time(func() {
-			conn, err := db.Conn(ctx)
-			if err != nil {
-				b.Fatal(err)
-			}
-			for _, query := range []string{"SELECT GET_LOCK('order/42', 10)", "SELECT RELEASE_LOCK('order/42')"} {
-				if err := conn.QueryRowContext(ctx, query).Scan(new(int)); err != nil {
-					b.Error(err)
-				}
-			}
-			if err := conn.Close(); err != nil {
-				b.Error(err)
-			}
-		})
-		ours.time(func() { lockUnlock(b, m) })
-	}
-	compare(b, "MariaDB row lock+unlock p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.5)
+	beside(b, "MariaDB row lock+unlock p50", m, 1.5, func() {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		getLock(ctx, b, conn)
+		if err := conn.Close(); err != nil {
+			b.Error(err)
+		}
+	})
 }
