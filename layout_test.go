@@ -74,6 +74,8 @@ var importRules = []importRule{
 		"it compares an engine with the rules, and knows neither store nor root"},
 	{"internal/sessiontest", []string{"engine", "fence"}, nil,
 		"as above"},
+	{"internal/leasetest", []string{".", "engine", "internal/sessiontest"}, nil,
+		"it is for the tests of several engines, and knows none"},
 	{"internal/testservers", nil, []string{"*"},
 		"it starts servers and knows nothing of pawl"},
 	{"*", []string{"*"}, []string{"*"}, "no rule"},

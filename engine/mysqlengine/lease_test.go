@@ -11,9 +11,10 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/internal/leasetest"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -48,90 +49,10 @@ func exec(t *testing.T, db *sql.DB, statements ...string) {
 	}
 }
 
-func newEngine(t *testing.T, db *sql.DB, opts *mysqlengine.Options) *mysqlengine.Engine {
+func newEngine(t *testing.T, db *sql.DB, opts *mysqlengine.Options) engine.Engine {
 	t.Helper()
 	e, err := mysqlengine.New(t.Context(), db, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
-}
-
-const ttl = 10 * time.Second
-
-func client(t *testing.T, e engine.Engine) *pawl.Client {
-	t.Helper()
-	c, err := pawl.New(t.Context(), e, &pawl.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(context.Background()) })
-	return c
-}
-
-func lock(t *testing.T, c *pawl.Client, name string) *pawl.Lease {
-	t.Helper()
-	l, err := c.Mutex(name).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-// waits lets a client wait for a name, and returns when it does.
-func waits(t *testing.T, c *pawl.Client, e engine.Engine, name string) <-chan *pawl.Lease {
-	t.Helper()
-	got := make(chan *pawl.Lease, 1)
-	go func() {
-		l, err := c.Mutex(name).Lock(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		got <- l
-	}()
-	until(t, "it waits", func() bool {
-		r, err := e.Show(t.Context(), name)
-		return err == nil && len(r.Claims) == 2
-	})
-	return got
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// handsOver unlocks, and the next one has it long before a TTL is over.
-func handsOver(t *testing.T, held *pawl.Lease, got <-chan *pawl.Lease) {
-	t.Helper()
-	if err := held.Err(); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	if err := held.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next := <-got
-	if took := time.Since(start); took > ttl/4 {
-		t.Errorf("handed over after %v", took)
-	}
-	if next.Token() <= held.Token() {
-		t.Errorf("token %v after %v", next.Token(), held.Token())
-	}
-	if err := next.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	return leasetest.Opened(t, e, err)
 }
 
 // TestConnectionsKilled: all connections end while one holds and another waits.
@@ -139,18 +60,16 @@ func TestConnectionsKilled(t *testing.T) {
 	addr := testservers.MariaDB(t).Addr
 	admin := database(t, addr, "root", nil)
 	exec(t, admin, "CREATE USER victim", "GRANT ALL ON pawl.* TO victim")
-	db := database(t, addr, "victim", nil)
-	e := newEngine(t, db, nil)
-	holder, waiter := client(t, e), client(t, newEngine(t, database(t, addr, "victim", nil), nil))
+	e := newEngine(t, database(t, addr, "victim", nil), nil)
+	pair := leasetest.NewPair(t, e, newEngine(t, database(t, addr, "victim", nil), nil))
 	for range 2 {
-		held := lock(t, holder, "killed")
-		got := waits(t, waiter, e, "killed")
+		held, next := pair.Lock(t)
 		killAll(t, admin, "victim")
-		until(t, "the pool has met its dead connections", func() bool {
+		sessiontest.Until(t, "the pool has met its dead connections", func() bool {
 			_, err := e.Show(t.Context(), "killed")
 			return err == nil
 		})
-		handsOver(t, held, got)
+		leasetest.HandsOver(t, held, next)
 	}
 }
 
@@ -187,49 +106,29 @@ func TestRestart(t *testing.T) {
 			t.Parallel()
 			server := testservers.MariaDB(t)
 			a, b := newEngine(t, database(t, server.Addr, "root", nil), nil), newEngine(t, database(t, server.Addr, "root", nil), nil)
-			held := lock(t, client(t, a), "restart")
-			got := waits(t, client(t, b), a, "restart")
+			held, next := leasetest.NewPair(t, a, b).Lock(t)
 			restart(server)
-			until(t, "it answers", func() bool {
+			sessiontest.Until(t, "it answers", func() bool {
 				_, err := a.Show(t.Context(), "restart")
 				return err == nil
 			})
-			handsOver(t, held, got)
+			leasetest.HandsOver(t, held, next)
 		})
 	}
 }
 
 func TestLeastPrivilege(t *testing.T) {
-	doc, err := os.ReadFile("mysqlengine.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	const right = "GRANT EXECUTE, SELECT ON pawl.* TO app"
+	leasetest.Documented(t, "mysqlengine.go", right)
 	addr := testservers.MariaDB(t).Addr
 	admin := database(t, addr, "root", nil)
-	exec(t, admin, "CREATE USER app")
-	for _, right := range []string{"GRANT EXECUTE, SELECT ON pawl.* TO app"} {
-		if !strings.Contains(string(doc), right) {
-			t.Errorf("the package documentation does not say %s", right)
-		}
-		exec(t, admin, right)
-	}
+	exec(t, admin, "CREATE USER app", right)
 	app := database(t, addr, "app", nil)
 	if _, err := mysqlengine.New(t.Context(), app, nil); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "pawl store init") {
 		t.Errorf("without tables and the right to create them: %v", err)
 	}
 	newEngine(t, admin, nil)
-	e := newEngine(t, app, nil)
-	held := lock(t, client(t, e), "least")
-	handsOver(t, held, waits(t, client(t, newEngine(t, app, nil)), e, "least"))
-	if v, err := e.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
-		t.Errorf("put: %v", err)
-	}
-	if v, err := e.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
-		t.Errorf("get: %+v, %v", v, err)
-	}
-	for name, err := range e.List(t.Context(), "") {
-		t.Errorf("%q, %v", name, err)
-	}
+	leasetest.Complete(t, newEngine(t, app, nil), newEngine(t, app, nil))
 	for _, forged := range []string{"UPDATE pawl_claims SET token = 1", "DELETE FROM pawl_sessions", "UPDATE pawl_slots SET last = 0",
 		"INSERT INTO pawl_values VALUES ('x', 1, '')", "CREATE TABLE x (x INT)"} {
 		if _, err := app.Exec(forged); err == nil || !strings.Contains(err.Error(), "denied") {
@@ -249,9 +148,9 @@ func TestSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, database(t, addr, "root", params), nil)
-			held := lock(t, client(t, e), "名")
-			handsOver(t, held, waits(t, client(t, e), e, "名"))
-			s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+			held, next := leasetest.NewPair(t, e, e).Lock(t)
+			leasetest.HandsOver(t, held, next)
+			s, err := e.Open(t.Context(), engine.SessionOptions{TTL: leasetest.TTL})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +186,7 @@ func TestClock(t *testing.T) {
 		_, err := s.Enter(context.Background(), &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: 1}, Resource: "x", ID: "i", Owner: "i", Weight: 1}, true)
 		got <- err
 	}()
-	until(t, "the session has ended", func() bool {
+	sessiontest.Until(t, "the session has ended", func() bool {
 		var ended bool
 		err := db.QueryRow("SELECT ends < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM pawl_sessions WHERE id = ?", s.ID()).Scan(&ended)
 		return err == nil && ended

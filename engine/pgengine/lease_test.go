@@ -1,7 +1,6 @@
 package pgengine_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -12,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/internal/leasetest"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -47,90 +46,10 @@ func exec(t *testing.T, p *pgxpool.Pool, statements ...string) {
 	}
 }
 
-func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) *pgengine.Engine {
+func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) engine.Engine {
 	t.Helper()
 	e, err := pgengine.New(t.Context(), p, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
-}
-
-const ttl = 10 * time.Second
-
-func client(t *testing.T, e engine.Engine) *pawl.Client {
-	t.Helper()
-	c, err := pawl.New(t.Context(), e, &pawl.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(context.Background()) })
-	return c
-}
-
-func lock(t *testing.T, c *pawl.Client, name string) *pawl.Lease {
-	t.Helper()
-	l, err := c.Mutex(name).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-// waits lets a client wait for a name, and returns when it does.
-func waits(t *testing.T, c *pawl.Client, e engine.Engine, name string) <-chan *pawl.Lease {
-	t.Helper()
-	got := make(chan *pawl.Lease, 1)
-	go func() {
-		l, err := c.Mutex(name).Lock(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		got <- l
-	}()
-	until(t, "it waits", func() bool {
-		r, err := e.Show(t.Context(), name)
-		return err == nil && len(r.Claims) == 2
-	})
-	return got
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// handsOver unlocks, and the next one has it long before a TTL is over.
-func handsOver(t *testing.T, held *pawl.Lease, got <-chan *pawl.Lease) {
-	t.Helper()
-	if err := held.Err(); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	if err := held.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next := <-got
-	if took := time.Since(start); took > ttl/4 {
-		t.Errorf("handed over after %v", took)
-	}
-	if next.Token() <= held.Token() {
-		t.Errorf("token %v after %v", next.Token(), held.Token())
-	}
-	if err := next.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	return leasetest.Opened(t, e, err)
 }
 
 func count(t *testing.T, p *pgxpool.Pool, query string) (n int) {
@@ -155,21 +74,20 @@ func TestBackendsTerminated(t *testing.T) {
 	admin := pool(t, addr, "postgres", "admin")
 	opts := &pgengine.Options{Schema: "terminated"}
 	a, b := newEngine(t, pool(t, addr, "postgres", "victim"), opts), newEngine(t, pool(t, addr, "postgres", "victim"), opts)
-	holder, waiter := client(t, a), client(t, b)
+	pair := leasetest.NewPair(t, a, b)
 	for range 2 {
-		held := lock(t, holder, "terminated")
-		got := waits(t, waiter, b, "terminated")
-		until(t, "both listen", func() bool { return count(t, admin, listening) == 2 })
+		held, next := pair.Lock(t)
+		sessiontest.Until(t, "both listen", func() bool { return count(t, admin, listening) == 2 })
 		if n := count(t, admin, terminated); n < 4 {
 			t.Fatalf("%d backends were there", n)
 		}
-		until(t, "both listen again", func() bool { return count(t, admin, listening) == 2 })
-		until(t, "the pools have met their dead connections", func() bool {
+		sessiontest.Until(t, "both listen again", func() bool { return count(t, admin, listening) == 2 })
+		sessiontest.Until(t, "the pools have met their dead connections", func() bool {
 			_, err := a.Show(t.Context(), "terminated")
 			_, other := b.Show(t.Context(), "terminated")
 			return err == nil && other == nil
 		})
-		handsOver(t, held, got)
+		leasetest.HandsOver(t, held, next)
 	}
 }
 
@@ -180,18 +98,17 @@ func TestTerminatedInTheMidst(t *testing.T) {
 	proxy := testservers.NewProxy(t, server.Addr)
 	opts := &pgengine.Options{Schema: "midst"}
 	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, proxy.Addr, "postgres", "waiter"), opts)
-	held := lock(t, client(t, a), "midst")
-	got := waits(t, client(t, b), a, "midst")
+	held, next := leasetest.NewPair(t, a, b).Lock(t)
 	proxy.Cut()
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
 	proxy.Heal()
-	if err := (<-got).Unlock(t.Context()); err != nil {
+	if err := next().Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(start); took > ttl/4 {
+	if took := time.Since(start); took > leasetest.TTL/4 {
 		t.Errorf("found out after %v", took)
 	}
 }
@@ -213,10 +130,9 @@ func TestRestart(t *testing.T) {
 			t.Parallel()
 			server := testservers.Postgres(t)
 			a, b := newEngine(t, pool(t, server.Addr, "postgres", "a"), &c.opts), newEngine(t, pool(t, server.Addr, "postgres", "b"), &c.opts)
-			held := lock(t, client(t, a), "restart")
-			got := waits(t, client(t, b), a, "restart")
+			held, next := leasetest.NewPair(t, a, b).Lock(t)
 			c.restart(server)
-			handsOver(t, held, got)
+			leasetest.HandsOver(t, held, next)
 		})
 	}
 }
@@ -228,15 +144,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO app;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl TO app;`
 
 func TestLeastPrivilege(t *testing.T) {
-	doc, err := os.ReadFile("pgengine.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(strings.TrimSpace(rights)) {
-		if !strings.Contains(string(doc), strings.TrimSpace(line)) {
-			t.Errorf("the package documentation does not say %s", line)
-		}
-	}
+	leasetest.Documented(t, "pgengine.go", rights)
 	addr := testservers.Postgres(t).Addr
 	admin := pool(t, addr, "postgres", "admin")
 	exec(t, admin, "CREATE ROLE app LOGIN", "REVOKE CREATE ON DATABASE postgres FROM app")
@@ -246,19 +154,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	newEngine(t, admin, nil)
 	exec(t, admin, rights)
-	e := newEngine(t, app, nil)
-	c := client(t, e)
-	held := lock(t, c, "least")
-	handsOver(t, held, waits(t, client(t, newEngine(t, app, nil)), e, "least"))
-	if v, err := e.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
-		t.Errorf("put: %v", err)
-	}
-	if v, err := e.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
-		t.Errorf("get: %+v, %v", v, err)
-	}
-	for name, err := range e.List(t.Context(), "") {
-		t.Errorf("%q, %v", name, err)
-	}
+	leasetest.Complete(t, newEngine(t, app, nil), newEngine(t, app, nil))
 	for _, forged := range []string{"UPDATE pawl.claims SET token = 1", "DELETE FROM pawl.sessions", "SELECT nextval('pawl.tokens')",
 		"INSERT INTO pawl.values VALUES ('x', 1, '')", "CREATE TABLE pawl.x (x INT)"} {
 		if _, err := app.Exec(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "42501") {
@@ -319,12 +215,8 @@ func TestSQLDatabase(t *testing.T) {
 	}
 	t.Cleanup(func() { db.Close() })
 	b, err := pgengine.NewDB(t.Context(), db, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	held := lock(t, client(t, a), "database")
-	handsOver(t, held, waits(t, client(t, b), b, "database"))
+	held, next := leasetest.NewPair(t, a, leasetest.Opened(t, b, err)).Lock(t)
+	leasetest.HandsOver(t, held, next)
 }
 
 // TestNothingStays: neither of who closes nor of who was killed with more names
@@ -342,7 +234,7 @@ func TestNothingStays(t *testing.T) {
 	}
 	var sessions []engine.Session
 	for range 3 {
-		s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+		s, err := e.Open(t.Context(), engine.SessionOptions{TTL: leasetest.TTL})
 		if err != nil {
 			t.Fatal(err)
 		}
