@@ -1,6 +1,7 @@
 package mysqlengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -23,8 +24,6 @@ type Options struct {
 // Engine is the lease mode in one database. Create it with [New].
 type Engine struct {
 	*sqlengine.Engine
-	db       *sql.DB
-	language language
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -33,29 +32,38 @@ const minTTL = 100 * time.Millisecond
 
 var prefixes = regexp.MustCompile(`^[A-Za-z0-9_]{1,40}$`)
 
+// checkPrefix returns what the names begin with.
+func checkPrefix(prefix string) (string, error) {
+	prefix = cmp.Or(prefix, "pawl_")
+	if !prefixes.MatchString(prefix) {
+		return "", fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
+	}
+	return prefix, nil
+}
+
 // New returns the engine of a database, which stays the caller's. Nil opts are
 // the defaults. It creates the tables where they are missing, if the user may.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
-	prefix := "pawl_"
-	if opts != nil && opts.Prefix != "" {
-		prefix = opts.Prefix
+	var o Options
+	if opts != nil {
+		o = *opts
 	}
-	if !prefixes.MatchString(prefix) {
-		return nil, fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
-	}
-	e := &Engine{db: db, language: language{prefix, make(map[string][]string)}}
-	if err := e.migrate(ctx); err != nil {
+	prefix, err := checkPrefix(o.Prefix)
+	if err != nil {
 		return nil, err
 	}
-	var err error
-	e.Engine, err = sqlengine.NewServer(ctx, sqlengine.Server{
-		DB: db, Dialect: e.language, MinTTL: minTTL, Client: rand.Text(), Prepare: true,
+	l := language{prefix, make(map[string][]string)}
+	if err := migrate(ctx, db, tables{"the tables", prefix + "meta", leaseVersion, l.definitions}); err != nil {
+		return nil, err
+	}
+	e, err := sqlengine.NewServer(ctx, sqlengine.Server{
+		DB: db, Dialect: l, MinTTL: minTTL, Client: rand.Text(), Prepare: true,
 		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
 	})
 	if err != nil {
 		return nil, err
 	}
-	return e, nil
+	return &Engine{e}, nil
 }
 
 // Caps implements [engine.Engine].

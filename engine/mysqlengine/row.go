@@ -31,11 +31,7 @@ var _ engine.Engine = Row{}
 
 // Caps implements [engine.Engine].
 func (Row) Caps() engine.Caps {
-	return engine.Caps{
-		Name: "mysql row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: time.Second,
-		Lacks: rowengine.Lacks(),
-	}
+	return rowengine.Caps("mysql row", time.Second)
 }
 
 // NewRow returns the row mode on a database, which stays the caller's. Nil opts
@@ -53,18 +49,18 @@ func (Row) Caps() engine.Caps {
 // A row lock is known to one server: clusters in which several take writes, such
 // as Galera, have one for each. The TTL is rounded up to seconds.
 func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
-	prefix := "pawl_"
-	if opts != nil && opts.Prefix != "" {
-		prefix = opts.Prefix
+	var o RowOptions
+	if opts != nil {
+		o = *opts
 	}
-	if !prefixes.MatchString(prefix) {
-		return Row{}, fmt.Errorf("open: %w: Prefix %q: 1 to 40 letters, digits and underscores are allowed", engine.ErrUnsupported, prefix)
+	prefix, err := checkPrefix(o.Prefix)
+	if err == nil {
+		err = migrate(ctx, db, tables{"the tables of row mode", prefix + "row_meta", rowVersion, func() []string { return rowDefinitions(prefix) }})
 	}
-	store := &rowStore{db, prefix}
-	if err := store.migrate(ctx); err != nil {
+	if err != nil {
 		return Row{}, err
 	}
-	return Row{rowengine.New(store)}, nil
+	return Row{rowengine.New(&rowStore{db, prefix}, Row{}.Caps())}, nil
 }
 
 // rowStore implements [rowengine.Store].
@@ -72,9 +68,6 @@ type rowStore struct {
 	db     *sql.DB
 	prefix string
 }
-
-// Caps implements [rowengine.Store].
-func (s *rowStore) Caps() engine.Caps { return Row{}.Caps() }
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
@@ -206,7 +199,7 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 	query := `SELECT id, held, claim, owner, session, label, barging, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6))
 		FROM pawl_row_claims WHERE resource = ` + text(name) + ` ORDER BY held DESC, id`
 	err = s.peek(ctx, query, func(scan func(...any) error) error {
-		c := engine.ClaimInfo{Weight: engine.LockCapacity}
+		var c engine.ClaimInfo
 		var id, age int64
 		var held bool
 		if err := scan(&id, &held, &c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &age); err != nil {
@@ -220,7 +213,6 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 		if !slices.ContainsFunc(r.Claims, func(is engine.ClaimInfo) bool { return is.ID == c.ID }) {
 			r.Claims = append(r.Claims, c)
 		}
-		r.Kind, r.Capacity = engine.KindLock, engine.LockCapacity
 		return nil
 	})
 	return r, err

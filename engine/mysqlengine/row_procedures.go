@@ -1,6 +1,10 @@
 package mysqlengine
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pawl-go/pawl/internal/rowengine"
+)
 
 // Pieces of the procedures of row mode.
 const (
@@ -100,5 +104,5 @@ var rowProcedures = map[string]string{
 				COMMIT;
 			END IF;
 			SET SESSION innodb_lock_wait_timeout = v_patience;
-		END`, 2*trimEvery, trimEvery, keptNames),
+		END`, 2*rowengine.TrimEvery, rowengine.TrimEvery, rowengine.KeptNames),
 }

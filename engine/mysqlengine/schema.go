@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
@@ -33,58 +32,53 @@ func hasNumber(err error, numbers ...uint16) bool {
 	return errors.As(err, &refused) && slices.Contains(numbers, refused.Number)
 }
 
+// tables are those of a mode, with its procedures.
+type tables struct {
+	name        string // for messages
+	meta        string // the table that has their version
+	version     int    // that this program knows
+	definitions func() []string
+}
+
 // migrate makes sure that the tables are there, and of our version.
-func (e *Engine) migrate(ctx context.Context) error {
-	err := e.checkTables(ctx, e.db)
-	if hasNumber(err, noTable) || errors.Is(err, errOlder) {
-		err = e.createTables(ctx)
-		if hasNumber(err, noDatabaseRight, noTableRight, noProcedureRight) {
-			return fmt.Errorf("open: %w: the tables are missing or old, and this user may not create them: "+
-				"let one who may run pawl store init: %w", engine.ErrUnavailable, err)
-		}
-	}
-	if err == nil || errors.Is(err, engine.ErrUnsupported) {
-		return err
-	}
-	return engine.Unavailable("open", err)
+func migrate(ctx context.Context, db *sql.DB, t tables) error {
+	return sqlengine.Schema{
+		Name: t.name, Version: t.version,
+		Find:    func(ctx context.Context) (int, error) { return t.find(ctx, db) },
+		Missing: func(err error) bool { return hasNumber(err, noTable) },
+		Denied:  func(err error) bool { return hasNumber(err, noDatabaseRight, noTableRight, noProcedureRight) },
+		Create:  func(ctx context.Context) error { return t.create(ctx, db) },
+	}.Migrate(ctx)
 }
 
-var errOlder = errors.New("the tables are of an older version")
-
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+func (t tables) find(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) (version int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+t.meta).Scan(&version)
+	return version, err
 }
 
-func (e *Engine) checkTables(ctx context.Context, db querier) error {
-	var version int
-	err := db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+e.language.prefix+"meta").Scan(&version)
-	switch {
-	case err != nil:
-		return err
-	case version < leaseVersion:
-		return errOlder
-	case version > leaseVersion:
-		return fmt.Errorf("open: %w: the tables are of version %d, this program knows version %d", engine.ErrUnsupported, version, leaseVersion)
-	}
-	return nil
-}
-
-// createTables does it one client at a time. The server keeps each statement,
-// so the version comes last.
-func (e *Engine) createTables(ctx context.Context) error {
-	conn, err := e.db.Conn(ctx)
+// create makes everything, one client at a time. The server keeps each
+// statement, so the version comes last.
+func (t tables) create(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // ends the connection, and its lock and mode
+	var locked sql.NullBool
 	lock := "SELECT GET_LOCK(CONCAT('pawl init ', LEFT(MD5(DATABASE()), 16)), 30)"
-	if err := conn.QueryRowContext(ctx, lock).Scan(new(sql.NullInt64)); err != nil {
+	if err := conn.QueryRowContext(ctx, lock).Scan(&locked); err != nil {
 		return err
 	}
-	if err := e.checkTables(ctx, conn); err == nil || !hasNumber(err, noTable) && !errors.Is(err, errOlder) {
+	if !locked.Bool {
+		return errors.New("another client is creating the tables, for more than 30 seconds")
+	}
+	if is, err := t.find(ctx, conn); err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
 	}
-	for _, statement := range e.definitions() {
+	strict := "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut
+	for _, statement := range append([]string{strict}, t.definitions()...) {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return err
 		}
@@ -92,11 +86,8 @@ func (e *Engine) createTables(ctx context.Context) error {
 	return nil
 }
 
-func (e *Engine) definitions() []string {
-	l := e.language
-	all := []string{"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"} // nothing is ever cut
-	tables, routines := sqlengine.Rules(l)
-	all = append(all, tables...)
+func (l language) definitions() []string {
+	all, routines := sqlengine.Rules(l)
 	all = append(all,
 		"CREATE TABLE IF NOT EXISTS "+l.prefix+"slots (id BIGINT NOT NULL PRIMARY KEY, last BIGINT NOT NULL)"+l.TableEnd(),
 		"CREATE TABLE IF NOT EXISTS "+l.prefix+"meta (version INT NOT NULL PRIMARY KEY)"+l.TableEnd())

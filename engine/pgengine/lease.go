@@ -1,10 +1,10 @@
 package pgengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -59,9 +59,6 @@ func (o Options) Caps() engine.Caps {
 // Engine is the lease mode in one database. Create it with [New] or [NewDB].
 type Engine struct {
 	*sqlengine.Engine
-	db       *sql.DB
-	language language
-	args     []any // begin those of every query
 	caps     engine.Caps
 	listener *listener // nil: nobody is told
 }
@@ -74,11 +71,8 @@ const minTTL = 100 * time.Millisecond
 // defaults. It creates the tables where they are missing, if the user may.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
 	db := stdlib.OpenDBFromPool(pool)
-	e, err := newEngine(ctx, db, pool, pool.Config().ConnConfig, opts)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return e, db.Close() // the pool is asked without it from now on
+	defer db.Close() // the pool is asked without it from then on
+	return newEngine(ctx, db, pool, pool.Config().ConnConfig, opts)
 }
 
 // NewDB is [New] for a database that was opened by the driver of pgx.
@@ -108,26 +102,24 @@ func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err erro
 }
 
 func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.ConnConfig, opts *Options) (*Engine, error) {
-	o := Options{Schema: "pawl"}
+	var o Options
 	if opts != nil {
 		o = *opts
-		if o.Schema == "" {
-			o.Schema = "pawl"
-		}
 	}
-	e := &Engine{db: db, language: language{o.Schema, o.Unlogged}, caps: o.Caps()}
+	t := leaseTables{db: db, language: language{cmp.Or(o.Schema, "pawl"), o.Unlogged}}
 	if o.Pooled {
-		e.args = []any{pgx.QueryExecModeExec}
+		t.args = []any{pgx.QueryExecModeExec}
 		config = nil
 	}
 	if o.Listener != nil {
 		config = o.Listener
 	}
-	if err := e.migrate(ctx); err != nil {
+	if err := t.migrate(ctx); err != nil {
 		return nil, err
 	}
+	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
-		DB: db, Dialect: e.language, MinTTL: minTTL, Client: rand.Text(), Args: e.args,
+		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args,
 		Again: func(err error) bool { return hasCode(err, "40") }, // the transaction was rolled back
 	}
 	if pool != nil {

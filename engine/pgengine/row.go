@@ -1,6 +1,7 @@
 package pgengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -33,11 +34,7 @@ var _ engine.Engine = Row{}
 
 // Caps implements [engine.Engine].
 func (Row) Caps() engine.Caps {
-	return engine.Caps{
-		Name: "postgres row", Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
-		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
-		Lacks: rowengine.Lacks(),
-	}
+	return rowengine.Caps("postgres row", minTTL)
 }
 
 var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
@@ -56,10 +53,11 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // do need one. A pooler before the server is
 // refused.
 func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
-	schema := "pawl"
-	if opts != nil && opts.Schema != "" {
-		schema = opts.Schema
+	var o RowOptions
+	if opts != nil {
+		o = *opts
 	}
+	schema := cmp.Or(o.Schema, "pawl")
 	if !rowSchemas.MatchString(schema) {
 		return Row{}, fmt.Errorf("open: %w: Schema %q: lower-case letters, digits and underscores are allowed", engine.ErrUnsupported, schema)
 	}
@@ -67,7 +65,7 @@ func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, err
 	if err := store.migrate(ctx); err != nil {
 		return Row{}, err
 	}
-	return Row{rowengine.New(store)}, nil
+	return Row{rowengine.New(store, Row{}.Caps())}, nil
 }
 
 // rowStore implements [rowengine.Store].
@@ -76,9 +74,6 @@ type rowStore struct {
 	sql  rowStatements
 	key  string // of what is remembered with a connection
 }
-
-// Caps implements [rowengine.Store].
-func (s *rowStore) Caps() engine.Caps { return Row{}.Caps() }
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
@@ -234,8 +229,8 @@ func (c *rowConn) add(ctx context.Context, name string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil // somebody did it just now
 	}
-	if id%trimEvery == 0 {
-		c.trim = id - keptNames
+	if id%rowengine.TrimEvery == 0 {
+		c.trim = id - rowengine.KeptNames
 	}
 	return err
 }
@@ -280,7 +275,7 @@ func (c *rowConn) Free(ctx context.Context) error {
 	}
 	if err == nil && c.trim > 0 {
 		// What one cannot clean up another will.
-		c.Conn.Exec(ctx, c.store.sql.trim, c.trim, 2*trimEvery) //nolint:errcheck // the lock is free
+		c.Conn.Exec(ctx, c.store.sql.trim, c.trim, 2*rowengine.TrimEvery) //nolint:errcheck // the lock is free
 	}
 	if err != nil {
 		c.Destroy()
@@ -332,15 +327,12 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 		return r, err
 	}
 	r.Claims, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (engine.ClaimInfo, error) {
-		c := engine.ClaimInfo{Weight: engine.LockCapacity}
+		var c engine.ClaimInfo
 		var token, age int64
 		err := row.Scan(&c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &token, &age)
 		c.Token, c.Age = fence.Token(token), time.Duration(age)*time.Microsecond
 		return c, err
 	})
-	if len(r.Claims) > 0 {
-		r.Kind, r.Capacity = engine.KindLock, engine.LockCapacity
-	}
 	return r, err
 }
 

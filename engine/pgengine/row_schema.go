@@ -2,7 +2,6 @@ package pgengine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,14 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
-)
-
-const (
-	// keptNames is how many names are kept though nobody uses them: to lock
-	// one of them again writes nothing that lasts.
-	keptNames = 1024
-	// trimEvery is after how many new names somebody removes the oldest ones.
-	trimEvery = 64
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // rowStatements are what row mode says to the server, for the tables of one
@@ -82,7 +74,7 @@ func rowLanguage(schema string) rowStatements {
 		// One that waits stays connected; one that holds has nothing to cancel.
 		end: `SELECT CASE WHEN a.state = 'active' THEN pg_cancel_backend(a.pid) ELSE pg_terminate_backend(a.pid) END` + live +
 			`WHERE c.resource = $1 AND c.claim = $2`,
-		version: in(`SELECT version FROM pawl.row_meta`),
+		version: in(`SELECT coalesce(max(version), 0) FROM pawl.row_meta`),
 	}
 }
 
@@ -110,44 +102,39 @@ const (
 	queryCanceled = "57014"
 )
 
-// direct makes sure that there is no pooler, which would give each transaction
-// another connection of the server.
-func (s *rowStore) direct(ctx context.Context) error {
-	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+// migrate makes sure that the tables are there, and of our version.
+func (s *rowStore) migrate(ctx context.Context) error {
+	return sqlengine.Schema{
+		Name: "the tables of row mode", Version: rowVersion,
+		Find:    s.find,
+		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
+		Denied:  func(err error) bool { return hasCode(err, noRight) },
+		Create: func(ctx context.Context) error {
+			return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+				for _, statement := range s.sql.tables {
+					if _, err := tx.Exec(ctx, statement); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}.Migrate(ctx)
+}
+
+// find refuses a pooler, which would give each transaction another connection of
+// the server.
+func (s *rowStore) find(ctx context.Context) (version int, err error) {
+	err = s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		var pid uint32
 		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
 		if err == nil && pid != conn.Conn().PgConn().PID() {
-			err = fmt.Errorf("open: %w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
+			err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
 		}
 		return err
 	})
-}
-
-// migrate makes sure that the tables are there, and of our version.
-func (s *rowStore) migrate(ctx context.Context) error {
-	if err := s.direct(ctx); errors.Is(err, engine.ErrUnsupported) {
-		return err
-	} else if err != nil {
-		return engine.Unavailable("open", err)
+	if err == nil {
+		err = s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
 	}
-	var version int
-	err := s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
-	if hasCode(err, noTable, noSchema) || errors.Is(err, pgx.ErrNoRows) || err == nil && version < rowVersion {
-		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			for _, statement := range s.sql.tables {
-				if _, err := tx.Exec(ctx, statement); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		version = rowVersion
-		if hasCode(err, noRight) {
-			err = fmt.Errorf("the tables of row mode are missing or old, and this user may not create them: let one who may run pawl store init: %w", err)
-		}
-	}
-	if err == nil && version > rowVersion {
-		return fmt.Errorf("open: %w: the tables of row mode are of version %d, this program knows version %d", engine.ErrUnsupported, version, rowVersion)
-	}
-	return engine.Unavailable("open", err)
+	return version, err
 }

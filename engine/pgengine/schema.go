@@ -36,72 +36,64 @@ func hasCode(err error, codes ...string) bool {
 	return false
 }
 
-// migrate makes sure that the tables are there, and of our version.
-func (e *Engine) migrate(ctx context.Context) error {
-	err := e.checkTables(ctx)
-	if hasCode(err, noTable, noSchema) || errors.Is(err, errOlder) {
-		err = e.createTables(ctx)
-		if hasCode(err, noRight) {
-			return fmt.Errorf("open: %w: the tables in schema %q are missing or old, and this user may not create them: "+
-				"let one who may run pawl store init: %w", engine.ErrUnavailable, e.language.schema, err)
-		}
-		if err == nil {
-			err = e.checkTables(ctx)
-		}
-	}
-	if err == nil || errors.Is(err, engine.ErrUnsupported) {
-		return err
-	}
-	return engine.Unavailable("open", err)
+// leaseTables are those of lease mode, with its routines.
+type leaseTables struct {
+	db       *sql.DB
+	language language
+	args     []any // begin those of every query
 }
 
-var errOlder = errors.New("the tables are of an older version")
+// migrate makes sure that the tables are there, and of our version.
+func (t leaseTables) migrate(ctx context.Context) error {
+	return sqlengine.Schema{
+		Name: fmt.Sprintf("the tables in schema %q", t.language.schema), Version: leaseVersion,
+		Find:    t.find,
+		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
+		Denied:  func(err error) bool { return hasCode(err, noRight) },
+		Create:  t.create,
+	}.Migrate(ctx)
+}
 
-// checkTables finds out in one round trip whether this database is fit for us.
-func (e *Engine) checkTables(ctx context.Context) error {
+// find finds out in one round trip whether this database is fit for us.
+func (t leaseTables) find(ctx context.Context) (version int, err error) {
 	var isolation, encoding string
-	var version int
 	var unlogged bool
-	row := e.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), version, unlogged FROM `+
-		e.language.P()+`meta`, e.args...)
+	row := t.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), version, unlogged FROM `+
+		t.language.P()+`meta`, t.args...)
 	if err := row.Scan(&isolation, &encoding, &version, &unlogged); err != nil {
-		return err
+		return 0, err
 	}
 	switch {
-	case version < leaseVersion:
-		return errOlder
-	case version > leaseVersion:
-		return fmt.Errorf("open: %w: the tables in schema %q are of version %d, this program knows version %d",
-			engine.ErrUnsupported, e.language.schema, version, leaseVersion)
+	case version != leaseVersion:
+		return version, nil
 	case isolation != "read committed": // a step must see what was committed before it got its lock
-		return fmt.Errorf("open: %w: transactions are %s by default: set default_transaction_isolation to read committed for this user",
+		err = fmt.Errorf("%w: transactions are %s by default: set default_transaction_isolation to read committed for this user",
 			engine.ErrUnsupported, isolation)
 	case encoding != "UTF8":
-		return fmt.Errorf("open: %w: the database is encoded in %s, not UTF8", engine.ErrUnsupported, encoding)
-	case unlogged != e.language.unlogged:
-		return fmt.Errorf("open: %w: schema %q was made with unlogged tables: %v, not %v: use another schema",
-			engine.ErrUnsupported, e.language.schema, unlogged, e.language.unlogged)
+		err = fmt.Errorf("%w: the database is encoded in %s, not UTF8", engine.ErrUnsupported, encoding)
+	case unlogged != t.language.unlogged:
+		err = fmt.Errorf("%w: schema %q was made with unlogged tables: %v, not %v: use another schema",
+			engine.ErrUnsupported, t.language.schema, unlogged, t.language.unlogged)
 	}
-	return nil
+	return version, err
 }
 
-// createTables does it all or nothing, and one client at a time.
-func (e *Engine) createTables(ctx context.Context) error {
-	tx, err := e.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+// create does it all or nothing, and one client at a time.
+func (t leaseTables) create(ctx context.Context) error {
+	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	for _, statement := range e.definitions() {
-		if _, err := tx.ExecContext(ctx, statement, e.args...); err != nil {
+	for _, statement := range t.language.definitions() {
+		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
 			return err
 		}
 	}
 	return tx.Commit()
 }
 
-func (e *Engine) definitions() []string {
-	l := e.language
+func (l language) definitions() []string {
 	p := l.P()
 	all := []string{
 		fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")),

@@ -22,9 +22,6 @@ import (
 
 // Store is one database.
 type Store interface {
-	// Caps are those of the engine.
-	Caps() engine.Caps
-
 	// Check asks whether the server answers. It notes the longest TTL: for so
 	// long nothing is given out when the server has started again.
 	Check(ctx context.Context, ttl time.Duration) error
@@ -35,7 +32,8 @@ type Store interface {
 	// List returns the names that start with prefix and have claims.
 	List(ctx context.Context, prefix string) ([]string, error)
 
-	// Show returns the claims of a resource, granted ones first.
+	// Show returns the claims of a resource, granted ones first, and its
+	// discipline.
 	Show(ctx context.Context, name string) (engine.Resource, error)
 
 	// Break ends the transaction of a claim of any session, or its waiting,
@@ -99,19 +97,31 @@ type Engine struct {
 	sessions sync.Map // those that are open: id → *session
 }
 
-// New returns the engine of a database.
-func New(store Store) *Engine { return &Engine{store: store, caps: store.Caps()} }
+// New returns the engine of a database. Its promises are those of [Caps].
+func New(store Store, caps engine.Caps) *Engine { return &Engine{store: store, caps: caps} }
 
-// Lacks is what a row cannot carry, with the reasons.
-func Lacks() map[engine.Feature]string {
-	return map[engine.Feature]string{
-		engine.FeatureOrder:     "the database promises no order to those that wait for a row",
-		engine.FeatureShared:    "a row that is locked to read lets more readers pass a writer that waits, for ever",
-		engine.FeatureSemaphore: "a row is locked by one",
-		engine.FeatureValues:    "a row lock stores nothing: lease mode does",
-		engine.FeatureDelay:     "a row is free at the moment when its holder's connection ends",
+// Caps is what row mode promises on every database.
+func Caps(name string, minTTL time.Duration) engine.Caps {
+	return engine.Caps{
+		Name: name, Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,
+		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
+		Lacks: map[engine.Feature]string{
+			engine.FeatureOrder:     "the database promises no order to those that wait for a row",
+			engine.FeatureShared:    "a row that is locked to read lets more readers pass a writer that waits, for ever",
+			engine.FeatureSemaphore: "a row is locked by one",
+			engine.FeatureValues:    "a row lock stores nothing: lease mode does",
+			engine.FeatureDelay:     "a row is free at the moment when its holder's connection ends",
+		},
 	}
 }
+
+const (
+	// KeptNames is how many names a database keeps though nobody uses them: to
+	// lock one of them again writes nothing that lasts.
+	KeptNames = 1024
+	// TrimEvery is after how many new names somebody removes the oldest ones.
+	TrimEvery = 64
+)
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return e.caps }
@@ -160,6 +170,9 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	r, err := e.store.Show(ctx, name)
 	r.Name = name
+	for i := range r.Claims { // each is to all of a lock
+		r.Kind, r.Capacity, r.Claims[i].Weight = engine.KindLock, engine.LockCapacity, engine.LockCapacity
+	}
 	return r, unavailable(ctx, "show", err)
 }
 
