@@ -97,17 +97,23 @@ func (s *session) wait(w *waiter, pause time.Duration) {
 	}
 }
 
-// due returns how long it is until the line looks. Who is returned 0 has to do
-// it.
-func (s *session) due(w *waiter) time.Duration {
+// rest is how long it is until the line looks.
+func (s *session) rest(w *waiter) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pause := time.Until(w.line.look)
-	if pause > 0 {
-		return pause
+	return time.Until(w.line.look)
+}
+
+// due reports whether the line looks now. Who is told so has to do it.
+func (s *session) due(w *waiter) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Before(w.line.look) {
+		return false
 	}
-	w.line.look = time.Now().Add(s.look)
-	return 0
+	w.line.look = now.Add(s.look)
+	return true
 }
 
 func (s *session) forget(resource, claim string) {
@@ -174,7 +180,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	if !w.waits {
 		w.tell(0)
 	}
-	timer := time.NewTimer(s.due(w))
+	timer := time.NewTimer(s.rest(w))
 	defer timer.Stop()
 	for {
 		select {
@@ -184,8 +190,8 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 				return engine.Grant{Token: token}, nil
 			}
 		case <-timer.C:
-			if pause := s.due(w); pause > 0 {
-				timer.Reset(pause)
+			if !s.due(w) {
+				timer.Reset(s.rest(w))
 				continue
 			}
 		case <-ctx.Done():
@@ -200,7 +206,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			return engine.Grant{Token: token}, err
 		}
 		s.wait(w, pause)
-		timer.Reset(s.due(w))
+		timer.Reset(s.rest(w))
 	}
 }
 
