@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -26,6 +27,7 @@ type rowDatabase struct {
 	kill            string // ends a connection
 	names           string // counts the names that are kept
 	backends        string // counts the connections that do something for pawl
+	blocked         string // counts those that wait for a lock
 }
 
 var rowDatabases = map[string]rowDatabase{
@@ -45,6 +47,7 @@ var rowDatabases = map[string]rowDatabase{
 		kill:     `SELECT pg_terminate_backend(%d)`,
 		names:    `SELECT count(*) FROM pawl.row_names`,
 		backends: `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pawl %'`,
+		blocked:  `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`,
 	},
 	"MariaDB": {
 		shared:  func(t *testing.T) *testservers.Server { return testservers.SharedMariaDB(t) },
@@ -63,6 +66,7 @@ var rowDatabases = map[string]rowDatabase{
 		kill:     `KILL %d`,
 		names:    `SELECT count(*) FROM pawl_row_names`,
 		backends: `SELECT count(*) FROM pawl_row_claims`,
+		blocked:  `SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'`,
 	},
 }
 
@@ -287,6 +291,28 @@ func TestRowWaitGivenUp(t *testing.T) {
 			t.Errorf("%d connections still do something", n)
 		}
 		mustUnlock(t, mustLock(t, c.Mutex("given up")))
+	})
+}
+
+// Nor does one whose session was closed meanwhile.
+func TestRowClosedWhileWaiting(t *testing.T) {
+	onRows(t, func(t *testing.T, d rowDatabase) {
+		server := d.private(t)
+		eng := d.open(t, server.Addr, 10)
+		sessiontest.Hold(t, sessiontest.Open(t, eng, 30*time.Second), sessiontest.Whole(t, sessiontest.Fair))
+		s, c := sessiontest.Open(t, eng, 30*time.Second), sessiontest.Whole(t, sessiontest.Fair)
+		sessiontest.Wait(t, s, c)
+		got := sessiontest.Awaiting(t, s, c)
+		sessiontest.Until(t, "it waits in the server", func() bool { return d.ask(t, server.Addr, d.blocked) > 0 })
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if a := <-got; !errors.Is(a.Err, engine.ErrGone) {
+			t.Errorf("await: %v", a.Err)
+		}
+		if r, err := eng.Show(t.Context(), c.Resource); err != nil || len(r.Claims) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
 	})
 }
 

@@ -104,6 +104,18 @@ func (h *hold) free(ctx context.Context) error {
 	return err
 }
 
+// release ends the transaction, and what the server may still have of a
+// connection that was lost.
+func (h *hold) release(ctx context.Context) error {
+	err := h.free(ctx)
+	if h.doubt && (err == nil || errors.Is(err, ErrEnded)) {
+		if _, lost := h.session.engine.evict(ctx, h.request.Resource, h.request.ID); lost != nil {
+			return lost
+		}
+	}
+	return err
+}
+
 func (h *hold) destroy() {
 	if h.conn != nil {
 		h.conn.Destroy()

@@ -219,7 +219,7 @@ func (e *Engine) evict(ctx context.Context, resource, claim string) (there bool,
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		found, err := e.store.Break(ctx, resource, claim)
 		if err != nil || !found {
-			return there, unavailable(ctx, "leave", err)
+			return there, err
 		}
 		there = true // and again, for a waiter may have been granted meanwhile
 		timer := time.NewTimer(pause)
@@ -227,7 +227,7 @@ func (e *Engine) evict(ctx context.Context, resource, claim string) (there bool,
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return there, unavailable(ctx, "leave", ctx.Err())
+			return there, ctx.Err()
 		}
 	}
 }

@@ -188,7 +188,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if !errors.Is(err, errShared) {
 			return grant, err
 		}
-		h.turn <- struct{}{}
+		if err := h.take(ctx); err != nil {
+			return engine.Grant{}, fmt.Errorf("await: %w", err)
+		}
 		h.destroy()
 		h.give()
 		s.forget(h)
@@ -224,15 +226,18 @@ func (s *session) await(ctx context.Context, h *hold, c *engine.Claim) (engine.G
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("leave: %w", context.Cause(ctx))
+	}
 	s.mu.Lock()
 	h := s.holds[claim]
 	if h == nil || h.request.Resource != resource {
 		s.mu.Unlock()
 		there, err := s.engine.evict(ctx, resource, claim)
 		if err == nil && !there {
-			err = fmt.Errorf("leave: %w", engine.ErrGone)
+			return fmt.Errorf("leave: %w", engine.ErrGone)
 		}
-		return err
+		return unavailable(ctx, "leave", err)
 	}
 	if h.interrupt != nil {
 		h.interrupt(engine.ErrGone)
@@ -256,26 +261,23 @@ func (s *session) leave(ctx context.Context, h *hold, claim string) error {
 	if shared {
 		return nil
 	}
-	err := h.free(ctx)
+	err := h.release(ctx)
 	switch {
-	case errors.Is(err, ErrEnded) && h.grant.Held():
-		return fmt.Errorf("leave: %w: %w", engine.ErrGone, err)
-	case errors.Is(err, ErrEnded):
+	case err == nil:
 		return nil
-	case err != nil:
-		err = unavailable(ctx, "leave", err)
-	case h.doubt:
-		_, err = s.engine.evict(ctx, h.request.Resource, h.request.ID)
-	}
-	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.life.Err() == nil {
-			h.claims[claim] = struct{}{}
-			s.holds[claim] = h
+	case errors.Is(err, ErrEnded):
+		if h.grant.Held() {
+			return fmt.Errorf("leave: %w: %w", engine.ErrGone, err)
 		}
+		return nil
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() == nil {
+		h.claims[claim] = struct{}{}
+		s.holds[claim] = h
+	}
+	return unavailable(ctx, "leave", err)
 }
 
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
@@ -366,11 +368,10 @@ func (s *session) watch() {
 
 func (s *session) Close(ctx context.Context) error {
 	return s.finish(func(h *hold) error {
-		err := h.free(ctx)
-		if errors.Is(err, ErrEnded) {
-			return nil
+		if err := h.release(ctx); !errors.Is(err, ErrEnded) {
+			return err
 		}
-		return err
+		return nil
 	})
 }
 
