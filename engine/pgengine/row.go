@@ -297,7 +297,7 @@ func (c *rowConn) lastWords() error {
 // ended the transaction.
 func ended(err error) error {
 	var said *pgconn.PgError
-	if errors.As(err, &said) && said.Severity == "FATAL" {
+	if errors.As(err, &said) && said.SeverityUnlocalized == "FATAL" {
 		return fmt.Errorf("%w: %w", rowengine.ErrEnded, err)
 	}
 	return err
