@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -61,7 +62,7 @@ func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, err
 	if !rowSchemas.MatchString(schema) {
 		return Row{}, fmt.Errorf("open: %w: Schema %q: lower-case letters, digits and underscores are allowed", engine.ErrUnsupported, schema)
 	}
-	store := &rowStore{pool, rowLanguage(schema), "pawl row mode in " + schema}
+	store := &rowStore{pool, rowLanguage(schema), "pawl row mode " + digest(schema) + " "}
 	if err := store.migrate(ctx); err != nil {
 		return Row{}, err
 	}
@@ -72,7 +73,7 @@ func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, err
 type rowStore struct {
 	pool *pgxpool.Pool
 	sql  rowStatements
-	key  string // of what is remembered with a connection
+	key  string // begins the name of what is remembered with a connection
 }
 
 // Check implements [rowengine.Store].
@@ -84,9 +85,12 @@ func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
 // tag begins the application name of a connection as long as it is used for
 // the claim: the rest is the token. It is how others see whether the claim of
 // this connection in the table of claims is the one of today, and granted.
-func tag(claim string) string {
-	sum := sha256.Sum256([]byte(claim))
-	return fmt.Sprintf("pawl %x ", sum[:16])
+func tag(claim string) string { return "pawl " + digest(claim) + " " }
+
+// digest stands for a text in what the server cuts after 63 bytes.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
 }
 
 // rowConn implements [rowengine.Conn].
@@ -127,13 +131,11 @@ func (c *rowConn) prepare(ctx context.Context) error {
 	if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	_, known := c.pg().CustomData()[c.store.key]
-	for name, text := range c.store.sql.prepared {
-		if known {
-			break
-		}
-		if _, err := c.pg().Prepare(ctx, c.store.key+name, text, nil); err != nil {
-			return err
+	if _, again := c.pg().CustomData()[c.store.key]; !again {
+		for name, text := range c.store.sql.prepared {
+			if _, err := c.pg().Prepare(ctx, c.store.key+name, text, nil); err != nil {
+				return err
+			}
 		}
 	}
 	c.ready = time.Now().Add(time.Duration(grace) * time.Microsecond)
