@@ -163,6 +163,24 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestNoAutocommit: it is refused, where the tables are missing and where they
+// are there.
+func TestNoAutocommit(t *testing.T) {
+	db := database(t, testservers.MariaDB(t).Addr, "root", map[string]string{"autocommit": "0"})
+	refused := func(err error) {
+		t.Helper()
+		if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "autocommit") {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		_, err := mysqlengine.New(t.Context(), db, nil)
+		refused(err)
+		_, err = mysqlengine.NewRow(t.Context(), db, nil)
+		refused(err)
+	}
+}
+
 // TestClock: the time is that after the wait for the lock, so that a session
 // that ended meanwhile gets nothing.
 func TestClock(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
@@ -51,10 +52,16 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 	}.Migrate(ctx)
 }
 
+// find refuses a connection whose statements are not committed by themselves: they
+// would be in transactions that nobody ends.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
-	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+t.meta).Scan(&version)
+	var autocommit bool
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0), @@autocommit FROM "+t.meta).Scan(&version, &autocommit)
+	if err == nil && !autocommit {
+		err = fmt.Errorf("%w: autocommit is off: turn it on for this user", engine.ErrUnsupported)
+	}
 	return version, err
 }
 
@@ -77,7 +84,7 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	if is, err := t.find(ctx, conn); err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
 	}
-	strict := "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut
+	strict := "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut
 	for _, statement := range append([]string{strict}, t.definitions()...) {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return err
