@@ -122,11 +122,10 @@ func (l language) Mint(into, slot, now string) string {
 
 func (l language) Boot(string, string) string                 { return "" }
 func (l language) Tell(string, string, string, string) string { return "DO 0;" } // who waits asks
-func (l language) Changed(string) string                      { return "" }
 func (l language) Arg(int) string                             { return "?" }
 
-func (l language) Call(name string, in, _ int) string {
-	return "CALL " + l.prefix + "call_" + name + "(" + strings.Repeat("?, ", in-1) + "?)"
+func (l language) Call(name string, params int) string {
+	return "CALL " + l.prefix + "call_" + name + "(" + strings.Repeat("?, ", params-1) + "?)"
 }
 
 func (l language) CallRows(name string) string { return "CALL " + l.prefix + name + "(?)" }

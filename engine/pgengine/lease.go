@@ -120,7 +120,7 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
 		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args,
-		Again: func(err error) bool { return hasCode(err, "40") }, // the transaction was rolled back
+		Again: func(err error) bool { return hasCode(err, serializationFailure, deadlock) }, // the transaction was rolled back
 	}
 	if pool != nil {
 		server.Query = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {

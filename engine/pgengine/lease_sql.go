@@ -162,16 +162,14 @@ func (l language) Tell(session, id, token, gone string) string {
 		"WHERE s.id = %s AND left(s.client, 1) <> '-';", token, gone, id, l.P(), session)
 }
 
-func (l language) Changed(string) string { return "" }
-
 func (l language) Arg(n int) string { return fmt.Sprintf("$%d", n) }
 
-func (l language) Call(name string, in, _ int) string {
-	args := make([]string, in)
+func (l language) Call(name string, params int) string {
+	args := make([]string, params)
 	for i := range args {
 		args[i] = l.Arg(i + 1)
 	}
 	return "SELECT * FROM " + l.P() + name + "(" + strings.Join(args, ", ") + ")"
 }
 
-func (l language) CallRows(name string) string { return l.Call(name, 1, 0) }
+func (l language) CallRows(name string) string { return l.Call(name, 1) }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,19 +22,14 @@ const (
 	noTable  = "42P01"
 	noSchema = "3F000"
 	noRight  = "42501"
+
+	serializationFailure = "40001"
+	deadlock             = "40P01"
 )
 
 func hasCode(err error, codes ...string) bool {
 	var refused *pgconn.PgError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	for _, code := range codes {
-		if refused.Code == code || strings.HasPrefix(refused.Code, code) && len(code) == 2 {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &refused) && slices.Contains(codes, refused.Code)
 }
 
 // leaseTables are those of lease mode, with its routines.

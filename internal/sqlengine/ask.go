@@ -76,7 +76,7 @@ func (s *routines) left(resource string) {
 func (s *routines) askOnce(ctx context.Context) error {
 	waiters := make(map[string]*waiter)
 	s.engine.sessions.Range(func(_, known any) bool {
-		maps.Copy(waiters, known.(*session).waiting(true))
+		maps.Copy(waiters, known.(*session).waiting())
 		return true
 	})
 	answers := make(map[string]answer)

@@ -76,13 +76,11 @@ type Dialect interface {
 	Boot(now, ttl string) string
 	// Tell tells a session of a claim.
 	Tell(session, id, token, gone string) string
-	// Changed tells who watches the value.
-	Changed(name string) string
 
 	// Arg is the nth parameter of a query.
 	Arg(n int) string
 	// Call calls a procedure and returns its results as a row.
-	Call(name string, in, out int) string
+	Call(name string, params int) string
 	// CallRows calls one that returns rows.
 	CallRows(name string) string
 }

@@ -282,7 +282,6 @@ found and the one that was written: 0 for none. */}}
       {{.Mint "r_written" "v_slot" "v_now"}}
       INSERT INTO {{.P}}values (name, version, data) VALUES (p_name, r_written, p_data);
     END IF;
-    {{.Changed "p_name"}}
   END IF;
 {{.End}}
 {{end}}

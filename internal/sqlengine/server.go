@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,8 +71,8 @@ type routines struct {
 func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	d := server.Dialect
 	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), wake: make(chan struct{}, 1), next: make(chan struct{}, 1), queries: map[string]string{
-		"start": d.Call("start", 4, 1), "step": d.Call("step", 11, 6), "finish": d.Call("finish", 2, 2),
-		"put": d.Call("put", 4, 2), "renew": d.CallRows("renew"),
+		"start": d.Call("start", 4), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
+		"renew": d.CallRows("renew"),
 	}}
 	for _, name := range []string{"list", "show", "get", "waited"} {
 		s.queries[name] = render(d, name)
@@ -121,14 +122,15 @@ func (s *routines) query(ctx context.Context, verb, name string, row func(scan f
 }
 
 func (s *routines) queryOnce(ctx context.Context, name string, row func(scan func(...any) error) error, args []any) (err error) {
+	args = slices.Concat(s.Args, args)
 	if s.Query != nil {
-		return s.Query(ctx, s.queries[name], append(s.Args[:len(s.Args):len(s.Args)], args...), row)
+		return s.Query(ctx, s.queries[name], args, row)
 	}
 	var rows *sql.Rows
 	if stmt := s.stmts[name]; stmt != nil {
 		rows, err = stmt.QueryContext(ctx, args...)
 	} else {
-		rows, err = s.DB.QueryContext(ctx, s.queries[name], append(s.Args[:len(s.Args):len(s.Args)], args...)...)
+		rows, err = s.DB.QueryContext(ctx, s.queries[name], args...)
 	}
 	if err != nil {
 		return err

@@ -238,13 +238,13 @@ func (s *session) Close(ctx context.Context) error {
 	return err
 }
 
-// waiting returns those that may be told something, or only those that wait.
-func (s *session) waiting(only bool) map[string]*waiter {
+// waiting returns those that wait.
+func (s *session) waiting() map[string]*waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make(map[string]*waiter, len(s.waiters))
 	for claim, w := range s.waiters {
-		if w.waits || !only {
+		if w.waits {
 			all[claim] = w
 		}
 	}
