@@ -136,7 +136,9 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	s.opts.TTL = ttl
 	s.life, s.end = context.WithCancelCause(context.Background())
 	e.sessions.Store(s.id, s)
-	s.tasks.Go(s.watch)
+	if opts.Gone != nil {
+		s.tasks.Go(s.watch)
+	}
 	return s, nil
 }
 

@@ -332,12 +332,12 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	return gone, nil
 }
 
-// watch tells soon of a connection that ended: the server gives its lock away
-// at once. It asks the operating system only.
+// watch tells soon of a connection that ended, and again until a renewal has
+// looked: the server gives its lock away at once. It asks the operating system
+// only.
 func (s *session) watch() {
 	tick := time.NewTicker(min(s.opts.TTL/10, 100*time.Millisecond))
 	defer tick.Stop()
-	told := make(map[*hold]struct{})
 	for {
 		select {
 		case <-tick.C:
@@ -345,22 +345,16 @@ func (s *session) watch() {
 			return
 		}
 		s.mu.Lock()
-		held := make(map[*hold]string)
+		held := make(map[string]*hold)
 		for claim, h := range s.holds {
 			if h.grant.Held() {
-				held[h] = claim
+				held[claim] = h
 			}
 		}
 		s.mu.Unlock()
-		for h, claim := range held {
-			if _, done := told[h]; !done && s.opts.Gone != nil && h.dead() {
-				told[h] = struct{}{}
+		for claim, h := range held {
+			if h.dead() {
 				s.opts.Gone(claim)
-			}
-		}
-		for h := range told {
-			if _, still := held[h]; !still {
-				delete(told, h)
 			}
 		}
 	}
