@@ -26,7 +26,7 @@ type listener struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
 
-	mu      sync.Mutex // held by who starts it
+	turn    chan struct{} // of one place: who has put something in may start it
 	started bool
 }
 
@@ -34,7 +34,7 @@ type listener struct {
 const silence = 5 * time.Second
 
 func newListener(config *pgx.ConnConfig, channel string) *listener {
-	l := &listener{config: config, channel: channel}
+	l := &listener{config: config, channel: channel, turn: make(chan struct{}, 1)}
 	config.OnNotification = nil // it may be that of a connection of the user's
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
@@ -43,8 +43,12 @@ func newListener(config *pgx.ConnConfig, channel string) *listener {
 // start listens from the first session on: who only looks needs no connection
 // for that.
 func (l *listener) start(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if l.started {
 		return nil
 	}
@@ -150,8 +154,8 @@ func message(payload string) sqlengine.Message {
 
 func (l *listener) stop() {
 	l.end()
-	l.mu.Lock() // whoever starts it comes first
-	defer l.mu.Unlock()
+	l.turn <- struct{}{} // whoever starts it comes first
 	l.started = true
+	<-l.turn
 	l.done.Wait()
 }

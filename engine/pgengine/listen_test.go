@@ -1,0 +1,53 @@
+package pgengine_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/internal/leasetest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestListenerAway: who opens a session waits for nobody who waits longer.
+func TestListenerAway(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	config, err := pgx.ParseConfig(testservers.PostgresURL(silent.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "away")
+	e := newEngine(t, p, &pgengine.Options{Schema: "away", Listener: config})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := e.Open(ctx, engine.SessionOptions{TTL: leasetest.TTL}); ended <- err }()
+	first, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	soon, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer stop()
+	start := time.Now()
+	time.AfterFunc(leasetest.TTL, cancel)
+	if _, err := e.Open(soon, engine.SessionOptions{TTL: leasetest.TTL}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > leasetest.TTL/4 {
+		t.Errorf("gave up after %v", took)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
