@@ -141,6 +141,9 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 		server.Client = "-" + server.Client
 	} else {
 		e.listener = newListener(config.Copy(), "pawl_"+server.Client)
+		if pool != nil && o.Listener == nil {
+			e.listener.prepare = pool.Config().BeforeConnect
+		}
 		server.Listen, server.Told = e.listener.start, e.listener.connected.Load
 	}
 	var err error

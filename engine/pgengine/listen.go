@@ -18,6 +18,7 @@ import (
 // is not of the pool: it would be missing there for ever.
 type listener struct {
 	config    *pgx.ConnConfig
+	prepare   func(context.Context, *pgx.ConnConfig) error // nil: config is all
 	channel   string
 	engine    *sqlengine.Engine
 	connected atomic.Bool
@@ -65,7 +66,14 @@ func (l *listener) start(ctx context.Context) error {
 }
 
 func (l *listener) connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, l.config)
+	config := l.config
+	if l.prepare != nil {
+		config = config.Copy()
+		if err := l.prepare(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/internal/leasetest"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -50,4 +52,22 @@ func TestListenerAway(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// TestListenerAsThePool: it connects as the connections of the pool do, also
+// when what they need is known then only.
+func TestListenerAsThePool(t *testing.T) {
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := config.ConnConfig.User
+	config.ConnConfig.User = "nobody"
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.User = user; return nil }
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	sessiontest.Open(t, newEngine(t, p, &pgengine.Options{Schema: "as the pool"}), leasetest.TTL)
 }
