@@ -54,6 +54,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -102,6 +103,11 @@ func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 		return nil, fmt.Errorf("redlock: Options.NodeTimeout is %v: 0 (the default) or more is allowed", e.opts.NodeTimeout)
 	}
 	e.caps = e.weakest()
+	for i, node := range nodes {
+		if err := node.Caps().RefuseFeature(engine.FeatureValues); err != nil && !e.opts.NoTokens {
+			return nil, fmt.Errorf("redlock: node %d cannot remember tokens: %w", i+1, err)
+		}
+	}
 	return e, nil
 }
 
@@ -111,21 +117,23 @@ func (e *Engine) weakest() engine.Caps {
 	caps := engine.Caps{
 		Name: "redlock", Token: engine.TokenRevision, Wake: node.Wake, Expiry: engine.ExpiryMonotonic,
 		Failover: engine.FailoverQuorum, Processes: node.Processes, EnterTrip: 2 * node.EnterTrip, LeaveTrip: node.LeaveTrip,
-		Lacks: map[engine.Feature]string{
-			engine.FeatureOrder:     "each node has a queue of its own",
-			engine.FeatureShared:    "readers over independent nodes may hold beside a writer",
-			engine.FeatureSemaphore: "two permits over three nodes admit three holders",
-			engine.FeatureValues:    "a value on independent nodes needs consensus",
-		},
+		Lacks: make(map[engine.Feature]string),
 	}
 	for _, node := range e.nodes {
 		c := node.Caps()
+		maps.Copy(caps.Lacks, c.Lacks)
 		caps.Forgets = caps.Forgets || c.Forgets
 		caps.MinTTL = max(caps.MinTTL, c.MinTTL)
 		if c.Expiry != engine.ExpiryMonotonic {
 			caps.Expiry = c.Expiry
 		}
 	}
+	maps.Copy(caps.Lacks, map[engine.Feature]string{
+		engine.FeatureOrder:     "each node has a queue of its own",
+		engine.FeatureShared:    "readers over independent nodes may hold beside a writer",
+		engine.FeatureSemaphore: "two permits over three nodes admit three holders",
+		engine.FeatureValues:    "a value on independent nodes needs consensus",
+	})
 	switch {
 	case e.opts.NoTokens:
 		caps.Token, caps.EnterTrip = engine.TokenWeak, node.EnterTrip

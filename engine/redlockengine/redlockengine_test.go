@@ -37,6 +37,39 @@ func TestNumberOfNodes(t *testing.T) {
 	}
 }
 
+// bounded is a store that lacks something.
+type bounded struct {
+	engine.Engine
+	lacks engine.Feature
+}
+
+func (b bounded) Caps() engine.Caps {
+	caps := b.Engine.Caps()
+	caps.Lacks = map[engine.Feature]string{b.lacks: "it is too small"}
+	return caps
+}
+
+// TestBoundedNodes: the memory of tokens is a value on each node; and what one
+// node lacks all of them do.
+func TestBoundedNodes(t *testing.T) {
+	nodes := func(lacks engine.Feature) []engine.Engine {
+		return []engine.Engine{memengine.New(), memengine.New(), bounded{memengine.New(), lacks}}
+	}
+	if _, err := redlockengine.New(nodes(engine.FeatureValues), nil); err == nil || !strings.Contains(err.Error(), "too small") {
+		t.Errorf("tokens without values: %v", err)
+	}
+	if _, err := redlockengine.New(nodes(engine.FeatureValues), &redlockengine.Options{NoTokens: true}); err != nil {
+		t.Error(err)
+	}
+	eng, err := redlockengine.New(nodes(engine.FeatureDelay), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := eng.Caps().RefuseFeature(engine.FeatureDelay); !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("a node that keeps nothing for the dead: %v", err)
+	}
+}
+
 // TestTokensWithoutAClock: nodes that count by themselves, from 1, are as far
 // apart as clocks can be. The only node that both majorities share tells the
 // second what the first has got.
