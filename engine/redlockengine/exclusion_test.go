@@ -130,6 +130,9 @@ func exclusion(t *testing.T, seed uint64, forget bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for k, l := range mine {
+			l.news = time.Duration(seed/2%2) * ttl * time.Duration(k+i) / 60
+		}
 		links, clients = append(links, mine...), append(clients, c)
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		users.Go(func() { w.use(ctx, r, c.Mutex("contended")) })

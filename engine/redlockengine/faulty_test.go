@@ -56,6 +56,30 @@ type link struct {
 	mu     sync.Mutex
 	is     trouble
 	delay  time.Duration // of what is late
+	open   int           // sessions
+	news   time.Duration // how long the news of a grant take; 0: as long as the request
+	inbox  map[string]chan engine.Grant
+}
+
+// mail is where the news of a claim id arrive, whatever became of the claim since
+// they were sent.
+func (l *link) mail(id string) chan engine.Grant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inbox == nil {
+		l.inbox = make(map[string]chan engine.Grant)
+	}
+	if l.inbox[id] == nil {
+		l.inbox[id] = make(chan engine.Grant, 100)
+	}
+	return l.inbox[id]
+}
+
+func (l *link) opened(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open += n
+	return l.open
 }
 
 func (l *link) set(is trouble) {
@@ -119,6 +143,9 @@ func (l *link) Open(ctx context.Context, opts engine.SessionOptions) (engine.Ses
 	return call(ctx, l, func(ctx context.Context) (engine.Session, error) {
 		eng := l.server.now()
 		s, err := eng.Open(ctx, opts)
+		if err == nil {
+			l.opened(1)
+		}
 		return &linked{s, l, eng}, err
 	})
 }
@@ -182,8 +209,30 @@ func (s *linked) Await(ctx context.Context, c *engine.Claim) (engine.Grant, erro
 		return engine.Grant{}, engine.Unavailable("await", errLink)
 	case s.eng != s.link.server.now():
 		return engine.Grant{}, engine.ErrGone
+	case s.link.news > 0:
+		return s.awaitNews(ctx, c)
 	}
 	return s.Session.Await(ctx, c)
+}
+
+func (s *linked) awaitNews(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	inbox, failed := s.link.mail(c.ID), make(chan error, 1)
+	go func() {
+		g, err := s.Session.Await(ctx, c)
+		if err != nil {
+			failed <- err
+			return
+		}
+		time.AfterFunc(s.link.news, func() { inbox <- g })
+	}()
+	select {
+	case g := <-inbox:
+		return g, nil
+	case err := <-failed:
+		return engine.Grant{}, err
+	case <-ctx.Done():
+		return engine.Grant{}, ctx.Err()
+	}
 }
 
 func (s *linked) Leave(ctx context.Context, resource, claim string) error {
@@ -196,6 +245,7 @@ func (s *linked) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cla
 }
 
 func (s *linked) Close(ctx context.Context) error {
+	s.link.opened(-1)
 	_, err := onSession(ctx, s, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Session.Close(ctx) })
 	return err
 }

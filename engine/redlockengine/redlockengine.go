@@ -55,6 +55,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -89,19 +90,18 @@ var _ engine.Engine = (*Engine)(nil)
 // replica of another. Nil opts are the defaults.
 func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 	n := len(nodes)
+	if opts == nil {
+		opts = new(Options)
+	}
 	switch {
 	case n < 3:
 		return nil, fmt.Errorf("redlock: %d nodes: at least 3 are needed, for of fewer none may be down", n)
 	case n%2 == 0:
 		return nil, fmt.Errorf("redlock: %d nodes: an even number bears no more failures than %d, and is more often split", n, n-1)
+	case opts.NodeTimeout < 0:
+		return nil, fmt.Errorf("redlock: Options.NodeTimeout is %v: 0 (the default) or more is allowed", opts.NodeTimeout)
 	}
-	e := &Engine{nodes: nodes, quorum: n/2 + 1}
-	if opts != nil {
-		e.opts = *opts
-	}
-	if e.opts.NodeTimeout < 0 {
-		return nil, fmt.Errorf("redlock: Options.NodeTimeout is %v: 0 (the default) or more is allowed", e.opts.NodeTimeout)
-	}
+	e := &Engine{nodes: nodes, opts: *opts, quorum: n/2 + 1}
 	e.caps = e.weakest()
 	for i, node := range nodes {
 		if err := node.Caps().RefuseFeature(engine.FeatureValues); err != nil && !e.opts.NoTokens {
@@ -146,48 +146,66 @@ func (e *Engine) weakest() engine.Caps {
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return e.caps }
 
-// timeout is how long a node may take for one step of a session.
-func (e *Engine) timeout(ttl time.Duration) time.Duration {
-	if e.opts.NodeTimeout > 0 {
-		return e.opts.NodeTimeout
-	}
-	return min(ttl/8, 250*time.Millisecond)
-}
-
 // drift is how far the clocks of two nodes may part within a TTL.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
 // errSkipped is the answer of a node that was not asked.
 var errSkipped = errors.New("not asked: it did not answer lately")
 
-// each does a step on some of the nodes at once, and returns what came of it,
-// by node, when all have answered or the time is over.
-func (e *Engine) each(ctx context.Context, timeout time.Duration, nodes []int, step func(context.Context, int) error) []error {
+// each does a step on every node at once, and returns what came of it, by node,
+// when all have answered or the time is over.
+func (e *Engine) each(ctx context.Context, timeout time.Duration, step func(context.Context, int) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	errs := make([]error, len(e.nodes))
+	var steps sync.WaitGroup
 	for i := range errs {
-		errs[i] = errSkipped
+		steps.Go(func() { errs[i] = step(ctx, i) })
 	}
-	var wg sync.WaitGroup
-	for k, i := range nodes {
-		if k == len(nodes)-1 { // this goroutine does one, too
-			errs[i] = step(ctx, i)
-			break
-		}
-		wg.Go(func() { errs[i] = step(ctx, i) })
-	}
-	wg.Wait()
+	steps.Wait()
 	return errs
 }
 
-// all are the indices of all nodes.
-func (e *Engine) all() []int {
-	nodes := make([]int, len(e.nodes))
-	for i := range nodes {
-		nodes[i] = i
+// unknown reports whether an error is no answer of a store.
+func unknown(err error) bool {
+	return err != nil && !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrGone) &&
+		!errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported)
+}
+
+// count counts the answers of a class; nil counts those without an error.
+func count(errs []error, class error) (n int) {
+	for _, err := range errs {
+		if errors.Is(err, class) {
+			n++
+		}
 	}
-	return nodes
+	return n
+}
+
+// first returns the first answer of a class.
+func first(errs []error, class error) error {
+	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, class) }); i >= 0 {
+		return errs[i]
+	}
+	return nil
+}
+
+// majority returns the error of a step that n nodes did if these are too few. What
+// ctx ended is not the store's fault.
+func (e *Engine) majority(ctx context.Context, doing string, n int, errs []error) error {
+	switch {
+	case n >= e.quorum:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	why := []error{fmt.Errorf("%d of %d nodes are too few", n, len(e.nodes))}
+	for i, err := range errs {
+		if unknown(err) {
+			why = append(why, fmt.Errorf("node %d: %w", i+1, err))
+		}
+	}
+	return engine.Unavailable(doing, errors.Join(why...))
 }
 
 // operatorTimeout is how long a node may take to answer an operator.
@@ -195,51 +213,20 @@ const operatorTimeout = time.Second
 
 // reach does a step that a majority must answer, for an operator.
 func (e *Engine) reach(ctx context.Context, doing string, step func(context.Context, int) error) ([]error, error) {
-	errs := e.each(ctx, operatorTimeout, e.all(), step)
-	if failures := failed(errs); len(errs)-len(failures) < e.quorum {
-		return errs, e.unreached(ctx, doing, failures)
-	}
-	return errs, nil
-}
-
-// failed are the errors by which a node gave no answer.
-func failed(errs []error) (failures []error) {
-	for i, err := range errs {
-		if err != nil && !answered(err) {
-			failures = append(failures, fmt.Errorf("node %d: %w", i+1, err))
-		}
-	}
-	return failures
-}
-
-// answered reports whether an error is an answer of a store.
-func answered(err error) bool {
-	return errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGone) ||
-		errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported)
-}
-
-// unreached is the error of a step without a majority. What ctx ended is not
-// the store's fault.
-func (e *Engine) unreached(ctx context.Context, doing string, failures []error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return engine.Unavailable(fmt.Sprintf("%s on %d of %d nodes", doing, e.quorum, len(e.nodes)), errors.Join(failures...))
+	errs := e.each(ctx, operatorTimeout, step)
+	return errs, e.majority(ctx, doing, count(errs, nil), errs)
 }
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		var mu sync.Mutex
-		names := make(map[string]bool)
+		names := make([][]string, len(e.nodes))
 		_, err := e.reach(ctx, "list", func(ctx context.Context, i int) error {
 			for name, err := range e.nodes[i].List(ctx, prefix) {
 				if err != nil {
 					return err
 				}
-				mu.Lock()
-				names[name] = true
-				mu.Unlock()
+				names[i] = append(names[i], name)
 			}
 			return nil
 		})
@@ -247,7 +234,9 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 			yield("", err)
 			return
 		}
-		for name := range names {
+		all := slices.Concat(names...)
+		slices.Sort(all)
+		for _, name := range slices.Compact(all) {
 			if !yield(name, nil) {
 				return
 			}

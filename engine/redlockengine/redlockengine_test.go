@@ -70,6 +70,54 @@ func TestBoundedNodes(t *testing.T) {
 	}
 }
 
+// TestClosedWhileJoining: a session that a renewal opens on a node is closed also
+// when it comes after the end.
+func TestClosedWhileJoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng, links := newNodes(3).client(t, nil)
+		links[2].set(fails)
+		s := sessiontest.Open(t, eng, ttl)
+		links[2].is, links[2].delay = late, ttl/20
+		done := make(chan error)
+		go func() {
+			_, err := s.Renew(t.Context(), nil)
+			done <- err
+		}()
+		synctest.Wait()
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; !errors.Is(err, engine.ErrGone) {
+			t.Error(err)
+		}
+		for i, l := range links {
+			if n := l.opened(0); n != 0 {
+				t.Errorf("node %d: %d sessions are open", i, n)
+			}
+		}
+	})
+}
+
+// TestTryWithoutVotes: that nodes granted whose vote does not count is trouble.
+// Nobody holds.
+func TestTryWithoutVotes(t *testing.T) {
+	eng, links := newNodes(3).client(t, nil)
+	s := sessiontest.Open(t, eng, ttl)
+	links[2].set(fails)
+	if _, err := s.Renew(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	links[1].set(fails)
+	links[2].set(none) // it is back, but has missed the renewal
+	for _, id := range []string{".1", ".2"} {
+		c := claimOf(s, id)
+		if g, err := s.Enter(t.Context(), c, false); !errors.Is(err, engine.ErrUnavailable) || errors.Is(err, engine.ErrBusy) {
+			t.Errorf("%v, %v", g, err)
+		}
+		s.Leave(t.Context(), c.Resource, c.ID) //nolint:errcheck // it may be there or not
+	}
+}
+
 // TestTokensWithoutAClock: nodes that count by themselves, from 1, are as far
 // apart as clocks can be. The only node that both majorities share tells the
 // second what the first has got.

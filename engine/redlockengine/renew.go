@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,15 +13,16 @@ import (
 
 // Renew implements [engine.Session].
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	if _, err := s.up(); err != nil {
-		return nil, fmt.Errorf("renew: %w", err)
+	if s.life.Err() != nil {
+		return nil, fmt.Errorf("renew: %w", errEnded)
 	}
 	start := time.Now()
-	errs := s.engine.each(ctx, s.timeout, s.engine.all(), func(ctx context.Context, i int) error {
-		if is := s.on(i); is != nil {
-			return s.renew(ctx, i, is, start)
+	on := s.joined(true)
+	errs := s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
+		if on[i] == nil {
+			return s.join(ctx, i, start)
 		}
-		return s.join(ctx, i, start)
+		return s.renew(ctx, i, on[i], start)
 	})
 	gone, err := s.renewed(ctx, held, start, errs)
 	s.repair(ctx, errs)
@@ -29,34 +31,34 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 
 // renew renews our session on one node and looks at what it grants.
 func (s *session) renew(ctx context.Context, i int, is engine.Session, start time.Time) error {
-	var held []*engine.Claim
+	granted := make(map[*engine.Claim]*claim)
 	s.mu.Lock()
-	for _, cl := range s.claims {
-		if cl.token != 0 && cl.at[i].token != 0 {
-			held = append(held, &cl.Claim)
+	for cl := range s.claims {
+		if cl.at[i].token != 0 && !cl.left {
+			granted[cl.Claim] = cl
 		}
 	}
 	s.mu.Unlock()
-	gone, err := is.Renew(ctx, held)
+	gone, err := is.Renew(ctx, slices.Collect(maps.Keys(granted)))
 	if errors.Is(err, engine.ErrGone) {
-		s.lost(i, is)
+		s.lost(ctx, i, is)
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.nodes[i]
-	n.down = err != nil
-	if err != nil {
-		return err
-	}
+	n := &s.nodes[i]
 	if n.session != is {
 		return errSkipped
+	}
+	if n.down = err != nil; n.down {
+		return err
 	}
 	if n.since.Before(start) {
 		n.since = start
 	}
 	for _, c := range gone {
-		if cl := s.claims[c.ID]; cl != nil {
-			cl.at[i].in, cl.at[i].token = false, 0
+		if cl := granted[c]; cl != nil {
+			cl.at[i].token = 0 // it stays in: it may have been entered again meanwhile
 		}
 	}
 	return nil
@@ -70,41 +72,31 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.Time, errs []error) (gone []*engine.Claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dead {
-		return nil, fmt.Errorf("renew: session: %w", engine.ErrGone)
-	}
-	if count(errs, nil) < s.engine.quorum {
-		return nil, s.engine.unreached(ctx, "renew session", failed(errs))
+	if err := s.majority(ctx, "renew session", count(errs, nil), errs); err != nil {
+		return nil, err
 	}
 	patient := time.Since(s.base) < s.opts.TTL*2/3
 	doubt, asked := false, make(map[string]bool, len(held))
 	for _, c := range held {
 		asked[c.ID] = true
 	}
-	for id, cl := range s.claims {
-		stands, may := 0, 0
-		for i, at := range cl.at {
-			if at.token != 0 {
-				may++
-				if errs[i] == nil {
-					stands++
-				}
-			}
-		}
+	for cl := range s.claims {
+		_, stands := s.votes(cl, start)
+		_, may := s.votes(cl, time.Time{})
 		switch {
 		case cl.token == 0 || stands >= s.engine.quorum:
 		case may >= s.engine.quorum && patient:
 			doubt = true
-		default:
-			s.forget(cl)
-			doubt = doubt || !asked[id] // granted since the caller looked
+		default: // what nodes still have of it is left when its holder had time to stop
+			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.TTL/10)
+			doubt = doubt || !asked[cl.id] // granted since the caller looked
 		}
 	}
 	if doubt {
 		return nil, engine.Unavailable("renew session", errors.New("what is held does not stand on a majority of the nodes that answered"))
 	}
 	for _, c := range held {
-		if s.claims[c.ID] == nil {
+		if cl := s.byID[c.ID]; cl == nil || cl.token == 0 {
 			gone = append(gone, c)
 		}
 	}
@@ -114,75 +106,37 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	return gone, nil
 }
 
-// forget ends a claim that is gone. What nodes still have of it is left when its
-// holder has been told and had time to stop. s.mu is held.
-func (s *session) forget(cl *claim) {
-	var from time.Time
-	if cl.token != 0 {
-		from = time.Now().Add(s.opts.TTL / 10)
-	}
-	delete(s.claims, cl.ID)
-	for i := range s.nodes {
-		s.owe(i, cl, from)
-	}
-}
-
 // repair brings the nodes that took part in a renewal up to date: what holds is
 // entered where it is not, as on a node that was joined again, and what is to be
 // left is left.
 func (s *session) repair(ctx context.Context, errs []error) {
-	missing, owes := make([][]*claim, len(errs)), make([][]owed, len(errs))
-	var nodes []int
+	on := s.joined(true)
+	for i, err := range errs {
+		if err != nil {
+			on[i] = nil
+		}
+	}
+	todo := make([][]func(context.Context) error, len(errs))
 	s.mu.Lock()
-	for i, n := range s.nodes {
-		if errs[i] != nil || n.session == nil {
-			continue
-		}
-		for _, cl := range s.claims {
-			if cl.token != 0 && cl.at[i].token == 0 {
-				missing[i] = append(missing[i], cl)
+	for cl := range s.claims {
+		s.settle(cl)
+		for i, at := range cl.at {
+			switch is := on[i]; {
+			case is == nil:
+			case cl.token != 0 && at.token == 0:
+				todo[i] = append(todo[i], func(ctx context.Context) error { return s.enter(ctx, i, is, cl, true) })
+			case cl.left && at.may() && !time.Now().Before(cl.from):
+				todo[i] = append(todo[i], func(ctx context.Context) error { return s.leave(ctx, i, is, cl) })
 			}
-		}
-		for what, when := range n.owed {
-			if !time.Now().Before(when.from) {
-				owes[i] = append(owes[i], what)
-			}
-		}
-		if len(missing[i])+len(owes[i]) > 0 {
-			nodes = append(nodes, i)
 		}
 	}
 	s.mu.Unlock()
-	if len(nodes) == 0 {
-		return
-	}
-	s.ask(ctx, nodes, func(ctx context.Context, i int, is engine.Session) error {
-		for _, what := range owes[i] {
-			if err := s.leave(ctx, i, is, what); err != nil && !answered(err) {
-				return err
-			}
-		}
-		for _, cl := range missing[i] {
-			if err := s.regain(ctx, i, is, cl); err != nil && !answered(err) {
+	s.ask(ctx, on, func(ctx context.Context, i int, _ engine.Session) error {
+		for _, step := range todo[i] {
+			if err := step(ctx); unknown(err) {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-// regain enters a claim that holds on a node where it is not.
-func (s *session) regain(ctx context.Context, i int, is engine.Session, cl *claim) error {
-	err := s.enter(ctx, i, is, cl, true)
-	s.mu.Lock()
-	left := s.claims[cl.ID] != cl
-	if !left && cl.token != 0 && err == nil {
-		cl.grant = slices.Clone(cl.grant)
-		cl.grant[i] = cl.at[i].token
-	}
-	s.mu.Unlock()
-	if left {
-		return s.leave(ctx, i, is, owed{cl.Resource, cl.ID})
-	}
-	return err
 }

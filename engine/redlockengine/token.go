@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -15,6 +16,7 @@ import (
 // mark is what a node knows of the tokens of a name: the last one that was
 // written there.
 type mark struct {
+	told    bool
 	last    fence.Token
 	version uint64
 }
@@ -30,10 +32,10 @@ func markKey(name string) string {
 func (e *Engine) mark(ctx context.Context, i int, name string) (mark, error) {
 	v, err := e.nodes[i].Get(ctx, markKey(name))
 	if err != nil || v.Version == 0 {
-		return mark{}, err
+		return mark{told: err == nil}, err
 	}
 	last, err := fence.ParseToken(string(v.Data))
-	return mark{last, v.Version}, engine.Unavailable("read token", err)
+	return mark{err == nil, last, v.Version}, engine.Unavailable("read token", err)
 }
 
 func highest(marks []mark) (most fence.Token) {
@@ -43,59 +45,57 @@ func highest(marks []mark) (most fence.Token) {
 	return most
 }
 
-// marks reads what nodes know of the tokens of a name. A node that does not
-// tell has no say in the token.
-func (s *session) marks(ctx context.Context, nodes []int, name string) ([]mark, []error) {
+// recall reads what the nodes know of the tokens of a name.
+func (s *session) recall(ctx context.Context, name string) ([]mark, error) {
 	marks := make([]mark, len(s.nodes))
-	return marks, s.engine.each(ctx, s.timeout, nodes, func(ctx context.Context, i int) (err error) {
+	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, _ engine.Session) (err error) {
 		marks[i], err = s.engine.mark(ctx, i, name)
 		return err
 	})
+	return marks, s.majority(ctx, "read token", count(errs, nil), errs)
 }
 
 // mintTries bounds how often a token is tried for that others take, who hold
 // names of the same hash.
 const mintTries = 10
 
-var errContended = errors.New("others took tokens at the same time")
-
 // mint gives a claim its token: more than any that the nodes know where it
 // stands. A node that takes it does so only if nobody wrote there since it was
 // read, so of two claims that read the same at most one finds a majority. What
-// a node minted itself is the least, for one that lost its memory.
-func (s *session) mint(ctx context.Context, name string, votes []fence.Token, marks []mark, errs []error) (fence.Token, error) {
-	token := slices.Max(votes)
-	for try := 1; !s.engine.opts.NoTokens; try++ {
-		var nodes []int
-		for i, own := range votes {
-			if own != 0 && errs[i] == nil {
-				nodes, token = append(nodes, i), max(token, marks[i].last+1)
+// a node minted itself is the least, for one that lost its memory. Marks that were
+// read already, or nil, are tried first.
+func (s *session) mint(ctx context.Context, name string, votes []fence.Token, marks []mark) (token fence.Token, err error) {
+	token = slices.Max(votes)
+	for range mintTries {
+		if marks == nil {
+			if marks, err = s.recall(ctx, name); err != nil {
+				return 0, err
 			}
 		}
-		if len(nodes) < s.engine.quorum {
-			return 0, s.engine.unreached(ctx, "read token", failed(errs))
-		}
-		errs = s.engine.each(ctx, s.timeout, nodes, func(ctx context.Context, i int) error {
+		token = max(token, highest(marks)+1)
+		errs := s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
+			if votes[i] == 0 || !marks[i].told {
+				return errSkipped
+			}
 			_, err := s.engine.nodes[i].Put(ctx, markKey(name), []byte(token.String()), marks[i].version)
 			return err
 		})
-		accepted, contended := 0, false
-		for _, i := range nodes {
-			if errs[i] == nil {
-				accepted++
-			}
-			contended = contended || errors.Is(errs[i], engine.ErrBusy)
+		err := s.majority(ctx, "write token", count(errs, nil), errs)
+		if err == nil || count(errs, engine.ErrBusy) == 0 {
+			return token, err
 		}
-		if accepted >= s.engine.quorum {
-			break
+		if err := pause(ctx, rand.N(s.timeout/16+1)); err != nil {
+			return 0, err
 		}
-		if !contended || try == mintTries {
-			return 0, s.engine.unreached(ctx, "write token", append(failed(errs), errContended))
-		}
-		if !sleep(ctx, s.life, rand.N(s.timeout/16+1)) {
-			return 0, context.Cause(ctx)
-		}
-		marks, errs = s.marks(ctx, nodes, name)
+		marks = nil
 	}
-	return token, nil
+	return 0, engine.Unavailable("write token", errors.New("others took tokens at the same time"))
+}
+
+// pause waits, unless ctx ends: then it returns why.
+func pause(ctx context.Context, d time.Duration) error {
+	over, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-over.Done()
+	return context.Cause(ctx)
 }

@@ -1,0 +1,197 @@
+package redlockengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// claim is one claim on all nodes. The session's mutex guards what changes.
+type claim struct {
+	id            string  // the caller's
+	*engine.Claim         // as the nodes have it
+	at            []place // by node
+
+	token fence.Token // 0: it does not hold
+	left  bool        // it goes, wherever it is or may be
+	from  time.Time   // but not before: who held it had to be told and to stop
+}
+
+// place is how a claim stands on one node.
+type place struct {
+	in    bool        // it is there
+	token fence.Token // of the node's grant
+	doubt time.Time   // until when a request to enter it whose answer was lost may still arrive
+}
+
+// may reports whether a claim may be on a node, or come there.
+func (p place) may() bool { return p.in || !p.doubt.IsZero() }
+
+// clear notes that a claim is not on a node now.
+func (p *place) clear() {
+	p.in, p.token = false, 0
+	if !time.Now().Before(p.doubt) {
+		p.doubt = time.Time{}
+	}
+}
+
+// take returns our record of a claim, made when it is new. One that was left may
+// still be on nodes, and news of it on the way from there: it gets another id.
+// s.mu is held.
+func (s *session) take(c *engine.Claim) *claim {
+	old := s.byID[c.ID]
+	if old != nil && !old.left {
+		return old
+	}
+	is := *c
+	if old != nil {
+		s.serial++
+		is.ID = fmt.Sprintf("%s-%d", c.ID, s.serial)
+	}
+	if is.Owner = is.ID; c.Owner != c.ID { // the token of another session's grant is not known here
+		is.Owner = s.id + " " + c.Owner
+	}
+	is.Label = s.id + " " + c.Label
+	cl := &claim{id: c.ID, Claim: &is, at: make([]place, len(s.nodes))}
+	s.claims[cl], s.byID[c.ID] = true, cl
+	return cl
+}
+
+// settle forgets a claim that was left and is nowhere any more. s.mu is held.
+func (s *session) settle(cl *claim) {
+	if !cl.left || slices.ContainsFunc(cl.at, place.may) {
+		return
+	}
+	delete(s.claims, cl)
+	if s.byID[cl.id] == cl {
+		delete(s.byID, cl.id)
+	}
+}
+
+// enter enters a claim on one node.
+func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim, wait bool) error {
+	grant, err := is.Enter(ctx, cl.Claim, wait)
+	if errors.Is(err, engine.ErrGone) {
+		s.lost(ctx, i, is)
+		return err
+	}
+	s.mu.Lock()
+	at := &cl.at[i]
+	switch {
+	case s.nodes[i].session != is: // it has ended meanwhile, and the claim with it
+		s.mu.Unlock()
+		return errSkipped
+	case err == nil:
+		at.in, at.token = true, grant.Token
+	case unknown(err):
+		at.doubt = time.Now().Add(s.opts.TTL)
+	default:
+		at.clear()
+	}
+	left := cl.left
+	if left { // meanwhile
+		s.claims[cl] = true
+		s.settle(cl)
+	}
+	s.mu.Unlock()
+	if left && err == nil {
+		return s.leave(ctx, i, is, cl)
+	}
+	return err
+}
+
+// leave leaves a claim on one node.
+func (s *session) leave(ctx context.Context, i int, is engine.Session, cl *claim) error {
+	err := is.Leave(ctx, cl.Resource, cl.ID)
+	if !unknown(err) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		cl.at[i].clear()
+		s.settle(cl)
+	}
+	return err
+}
+
+// leaveAll leaves a claim on every node that is up, whatever it said before. The
+// others are told by the renewals.
+func (s *session) leaveAll(ctx context.Context, cl *claim) []error {
+	s.mu.Lock()
+	cl.left, cl.token = true, 0
+	s.mu.Unlock()
+	return s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error { return s.leave(ctx, i, is, cl) })
+}
+
+// votes are the grants that count, by node: of those that took part in a renewal
+// that started then or later. s.mu is held.
+func (s *session) votes(cl *claim, since time.Time) (votes []fence.Token, n int) {
+	votes = make([]fence.Token, len(s.nodes))
+	for i, at := range cl.at {
+		if is := s.nodes[i]; at.token != 0 && is.session != nil && !is.since.Before(since) {
+			votes[i] = at.token
+			n++
+		}
+	}
+	return votes, n
+}
+
+// shared returns the token of the grant that a claim is a part of: its own, if
+// it is asked for again, or that of its owner. It is the same grant if a
+// majority says so. s.mu is held.
+func (s *session) shared(cl *claim) fence.Token {
+	if cl.Owner == cl.ID { // nobody shares with it
+		return cl.token
+	}
+	for o := range s.claims {
+		if o.token == 0 || o.Resource != cl.Resource || o.Owner != cl.Owner {
+			continue
+		}
+		same := 0
+		for i, at := range o.at {
+			if at.token != 0 && at.token == cl.at[i].token {
+				same++
+			}
+		}
+		if same >= s.engine.quorum {
+			return o.token
+		}
+	}
+	return 0
+}
+
+// grant gives a claim that a majority grants its token. It holds if that
+// majority still stands when the token is known. The zero Grant: there is none.
+func (s *session) grant(ctx context.Context, cl *claim, marks []mark) (engine.Grant, error) {
+	s.mu.Lock()
+	votes, n := s.votes(cl, s.base)
+	token := s.shared(cl)
+	s.mu.Unlock()
+	if n < s.engine.quorum {
+		return engine.Grant{}, nil
+	}
+	switch {
+	case token != 0:
+	case s.engine.opts.NoTokens:
+		token = slices.Max(votes)
+	default:
+		var err error
+		if token, err = s.mint(ctx, cl.Resource, votes, marks); err != nil {
+			return engine.Grant{}, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, n = s.votes(cl, s.base)
+	switch valid := s.base.Add(s.opts.TTL); {
+	case s.life.Err() != nil || cl.left:
+		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrGone)
+	case n < s.engine.quorum || !time.Now().Before(valid):
+		return engine.Grant{}, engine.Unavailable("enter", errors.New("the majority was over before it was complete"))
+	}
+	cl.token = token
+	return engine.Grant{Token: token}, nil
+}

@@ -1,0 +1,89 @@
+package redlockengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Enter implements [engine.Session].
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if err := s.engine.caps.Refuse(c.Spec, c.Weight); err != nil {
+		return engine.Grant{}, err
+	}
+	if s.life.Err() != nil {
+		return engine.Grant{}, fmt.Errorf("enter: %w", errEnded)
+	}
+	if ctx.Err() != nil {
+		return engine.Grant{}, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	cl := s.take(c)
+	s.mu.Unlock()
+	var marks []mark
+	var reading sync.WaitGroup
+	if !s.engine.opts.NoTokens {
+		reading.Go(func() { marks, _ = s.recall(ctx, c.Resource) }) // in case it is granted
+	}
+	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error {
+		return s.enter(ctx, i, is, cl, wait)
+	})
+	reading.Wait()
+	if grant, err := s.grant(ctx, cl, marks); err != nil || grant.Held() {
+		return grant, err
+	}
+	return engine.Grant{}, s.refused(ctx, cl, wait, errs)
+}
+
+// refused says why a claim was not granted; nil: it waits. What a caller is told
+// that it is not stored is left everywhere.
+func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []error) error {
+	mismatch, busy := first(errs, engine.ErrMismatch), first(errs, engine.ErrBusy)
+	err := s.majority(ctx, "enter", count(errs, nil)+count(errs, engine.ErrBusy), errs)
+	switch {
+	case mismatch != nil:
+		err = mismatch
+	case err != nil:
+		return err // asked again, or left
+	case busy != nil:
+		err = busy
+	case wait:
+		return nil
+	default:
+		err = engine.Unavailable("enter", errors.New("too few of the nodes that granted took part in the last renewal"))
+	}
+	s.mu.Lock()
+	cl.left = true
+	s.settle(cl)
+	stored := s.claims[cl]
+	s.mu.Unlock()
+	if stored {
+		s.leaveAll(ctx, cl)
+	}
+	return err
+}
+
+// Leave implements [engine.Session].
+func (s *session) Leave(ctx context.Context, resource, id string) error {
+	if s.life.Err() != nil { // others have what it had
+		return fmt.Errorf("leave: %w", errEnded)
+	}
+	s.mu.Lock()
+	cl := s.byID[id]
+	s.mu.Unlock()
+	if cl == nil { // of another session, which leaves the rest when a majority has not got it
+		cl = &claim{Claim: &engine.Claim{Resource: resource, ID: id}, at: make([]place, len(s.nodes))}
+	}
+	errs := s.leaveAll(ctx, cl)
+	left, gone := count(errs, nil), count(errs, engine.ErrGone)
+	if err := s.engine.majority(ctx, "leave", left+gone, errs); err != nil {
+		return err
+	}
+	if left == 0 || len(errs)-gone < s.engine.quorum {
+		return fmt.Errorf("leave: %w", engine.ErrGone)
+	}
+	return nil
+}
