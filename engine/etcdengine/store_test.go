@@ -2,6 +2,7 @@ package etcdengine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 func TestValues(t *testing.T) {
 	e := New(newClient(t), nil)
-	key := "value/" + t.Name()
+	key := "value/" + rand.Text()
 	put := func(data []byte, version uint64, want error) uint64 {
 		t.Helper()
 		got, err := e.Put(ctx, key, data, version)
