@@ -14,8 +14,8 @@ import (
 const MaxBarrier = 500
 
 // Barrier lets a number of parties wait for one another, again and again: the
-// parties of one generation leave together. When one of them gives up or dies
-// while others wait, the barrier is broken for all, as that of
+// parties of one generation leave together. When one of them gives up, or dies
+// before the last one comes, the barrier is broken for all, as that of
 // java.util.concurrent.CyclicBarrier is, until it is reset. It needs a store
 // that keeps versioned values and shared locks; one small value stays there. It
 // is a description, as [Mutex] is.
@@ -95,7 +95,7 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	}
 	defer present.Unlock(ctx) //nolint:errcheck // it says that a party lives; nobody waits for it
 	w := &barrierWait{Barrier: b, id: present.claim.ID}
-	if err := b.update(ctx, "wait", w.arrive); err != nil {
+	if err := b.update(ctx, "wait", func(s *barrierState) error { return w.arrive(ctx, s) }); err != nil {
 		if errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
 			return 0, w.giveUp(ctx, err)
 		}
@@ -131,8 +131,9 @@ type barrierWait struct {
 
 var errBroken = fmt.Errorf("%w: a party gave up or died", ErrBroken)
 
-// arrive is the step of a party that comes.
-func (w *barrierWait) arrive(s *barrierState) error {
+// arrive is the step of a party that comes. The last one makes sure that the others
+// live: if all that came before have died, nobody has noticed.
+func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	w.left = false                               // of an arrival that came to nothing, for another was faster
 	if i := slices.Index(s.Last, w.id); i >= 0 { // it was the last, and did not hear so
 		w.index, w.left = w.parties-1-i, true
@@ -152,6 +153,11 @@ func (w *barrierWait) arrive(s *barrierState) error {
 	case again:
 		return errUnchanged
 	case w.index == 0:
+		dead, err := w.dead(ctx, s)
+		if dead != "" || err != nil {
+			s.Broken = true // which is then read as by everybody
+			return err
+		}
 		w.left = true
 		s.Generation, s.Arrived, s.Last = s.Generation+1, nil, s.Arrived
 	}
@@ -192,17 +198,25 @@ func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error
 		w.seen = v.Number
 		return false, nil
 	}
+	dead, err := w.dead(ctx, &s)
+	if dead == "" || err != nil {
+		return false, err
+	}
+	return false, w.update(ctx, "break", func(s *barrierState) error { return s.breakFor(dead) })
+}
+
+// dead returns a party that came and lives no more, if there is one.
+func (w *barrierWait) dead(ctx context.Context, s *barrierState) (id string, err error) {
 	is, err := w.value.show(ctx, "wait", w.present.name)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	for _, id := range s.Arrived {
 		if !slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == id }) {
-			// That it has broken is then read as by everybody.
-			return false, w.update(ctx, "break", func(s *barrierState) error { return s.breakFor(id) })
+			return id, nil
 		}
 	}
-	return false, nil
+	return "", nil
 }
 
 // breakFor is the step that breaks the generation of a party that is waited for in

@@ -134,6 +134,23 @@ func TestBarrierBreaks(t *testing.T) {
 	}
 }
 
+// TestBarrierOfTheDead: who died while nobody else waited is not counted.
+func TestBarrierOfTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		died := arrive(t.Context(), c.Barrier("b", 3))
+		arrived(t, eng, "b", 1)
+		store.set(fails, verbRenew, verbEnter, verbLeave, verbGet, verbPut, verbWatch, verbOpen, verbClose)
+		wantErr(t, (<-died).err, pawl.ErrBroken)
+		pass(time.Minute)
+		b := newClient(t, eng, nil).Barrier("b", 3)
+		one, two := arrive(t.Context(), b), arrive(t.Context(), b)
+		wantErr(t, (<-one).err, pawl.ErrBroken)
+		wantErr(t, (<-two).err, pawl.ErrBroken)
+	})
+}
+
 func TestBarrierReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
