@@ -121,6 +121,28 @@ func (m *model) kill(t *rapid.T, s *session) {
 	m.dead[s.id] = true
 }
 
+// expire lets keys of the name be as old as they are when nobody touched them for
+// long.
+func (m *model) expire(t *rapid.T) {
+	left := time.Duration(rapid.IntRange(1, 59).Draw(t, "minutes")) * time.Minute
+	b := m.eng.client.B()
+	for _, key := range m.eng.keys(m.name, "")[:3] {
+		if err := m.eng.client.Do(m.ctx, b.Pexpire().Key(key).Milliseconds(left.Milliseconds()).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lasts checks that the keys of the name go, and together.
+func (m *model) lasts(t *rapid.T) {
+	left := expires(t, m.eng, m.name)
+	for i, is := range left {
+		if is < 0 || is != 0 && (is-left[0]).Abs() > time.Second {
+			t.Fatalf("key %d expires in %v, of %v", i, is, left)
+		}
+	}
+}
+
 // settle lets everyone who waits look until nothing changes.
 func (m *model) settle(t *rapid.T) {
 	for before := -1; before != m.held(); {
@@ -158,6 +180,7 @@ func (m *model) held() (n int) {
 
 // agree compares what is in the server with the model.
 func (m *model) agree(t *rapid.T) {
+	m.lasts(t)
 	m.settle(t)
 	m.apply(queue.Request{Op: queue.Poll}) // reaps
 	is, err := m.eng.Show(m.ctx, m.name)
@@ -257,6 +280,7 @@ func checkModel(t *testing.T, eng *Engine) {
 				}
 			},
 			"resize": func(t *rapid.T) { m.resize(t, &spec) },
+			"expire": m.expire,
 			"leave": func(t *rapid.T) {
 				if len(m.ids) == 0 {
 					t.Skip()

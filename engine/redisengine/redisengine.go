@@ -344,8 +344,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 
 // Resize implements [engine.Engine].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
-	keep := max(time.Hour, 4*time.Duration(e.ttl.Load())*time.Millisecond)
-	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10), ms(keep))
+	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10))
 	reply, err := result.ToAny()
 	switch is, mismatch := reply.(string); {
 	case mismatch:

@@ -23,12 +23,15 @@ if there == 2 and ARGV[4] == 'X' and string.find(head, '^[XW]') then -- exclusiv
       redis.call('ZREM', KEYS[3], ARGV[1])
       return -2
     end
-    redis.call('ZADD', KEYS[3], 'NX', t[1] * 1000000 + t[2], ARGV[1])
     if string.sub(head, 1, 1) == 'X' then
-      redis.call('SET', KEYS[1], 'W' .. string.sub(head, 2), 'PX', ARGV[3])
-      redis.call('PEXPIRE', KEYS[3], ARGV[3])
+      redis.call('DEL', KEYS[3])
+      redis.call('SET', KEYS[1], 'W' .. string.sub(head, 2), 'KEEPTTL')
     end
-    local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+    redis.call('ZADD', KEYS[3], 'NX', t[1] * 1000000 + t[2], ARGV[1])
+    local first, left = redis.call('ZRANGE', KEYS[3], 0, 0)[1], redis.call('PTTL', KEYS[1])
+    if first == ARGV[1] or left < ARGV[3] / 2 then -- as touch
+      for i = 1, 3, 2 do redis.call('PEXPIRE', KEYS[i], math.max(ARGV[3], left)) end
+    end
     if first ~= ARGV[1] then
       at = tonumber(redis.call('ZSCORE', KEYS[4], string.match(first, '^[^\31]*\31[^\31]*\31([^\31]*)')) or 0)
     end
@@ -42,6 +45,7 @@ local id, wait = claim[1], ARGV[2] == '1'
 if head then
   load(head)
 else
+  redis.call('DEL', KEYS[2], KEYS[3])
   kind, used, last, seq, n = claim[2], 0, 0, 0, 0
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
@@ -90,6 +94,7 @@ if may and not granted then -- next in line: do the dead hold?
   mine = own(r[2], id)
   granted = try(id, r)
 end
+fresh = fresh or n == 0
 if granted then
   n = n + 1
   hold(id, r)
@@ -100,13 +105,10 @@ if mine > 0 or not wait then
   if grace_end() > 0 then return -3 end
   return -2
 end
-n, seq = n + 1, seq + 1
+n, seq, fresh = n + 1, seq + 1, fresh or first
 put(id, r)
 redis.call('ZADD', KEYS[3], seq, id)
-if first then -- later ones are kept by whoever polls
-  touch(KEYS[2])
-  touch(KEYS[3])
-else
+if not first then
   at = ends_at(get(redis.call('ZRANGE', KEYS[3], 0, 0)[1])[1])
 end
 if grace_end() > 0 and (at == 0 or grace_end() < at) then at = grace_end() end

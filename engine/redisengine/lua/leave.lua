@@ -29,7 +29,7 @@ if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the firs
     local id, session = string.match(first, '^([^\31]*)\31[^\31]*\31([^\31]*)')
     if tonumber(redis.call('ZSCORE', KEYS[4], session) or 0) > t[1] * 1000 + t[2] / 1000 then
       local text = string.format('%.0f', token)
-      redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6), 'PX', ARGV[3])
+      redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6), 'KEEPTTL')
       redis.call('PUBLISH', '--INBOX--' .. string.match(session, '^[^:]*'), 'g\31' .. id .. '\31' .. text)
       return evicted(head)
     end

@@ -12,6 +12,9 @@
 -- does not fit in there becomes F and stays so until nobody is left. Sessions are
 -- scored by when they end, in ms; while the key of the grace lives, nothing new
 -- is given out.
+--
+-- The keys of a name expire together, and a step moves that on or leaves it as it
+-- is: what whoever enters or looks needs, nobody else takes away.
 local US = '\31'
 local kind, cap, used, last, seq, n
 local t = redis.call('TIME')
@@ -38,8 +41,13 @@ local function grace_end()
   return grace
 end
 
-local function touch(key)
-  if redis.call('PTTL', key) < keep / 2 then redis.call('PEXPIRE', key, keep) end
+-- touch keeps the keys from expiring. Fresh: some may be new, and do not expire yet.
+local fresh = false
+local function touch()
+  local left = redis.call('PTTL', KEYS[1])
+  if fresh or left < keep / 2 then
+    for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], math.max(keep, left)) end
+  end
 end
 
 -- A record is {session, owner, weight, token, since, label}.
@@ -110,9 +118,21 @@ local function thin(head)
   return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), s .. '000', label}
 end
 
+-- behind reads who waits for a head that is a claim, in order: ids and records.
+local function behind(head)
+  local waiting, i = string.sub(head, 1, 1) == 'W' and redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES') or {}, -1
+  return function()
+    i = i + 2
+    if not waiting[i] then return end
+    local id, _, session, owner, weight, label = string.match(waiting[i], SIX)
+    return id, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label}
+  end
+end
+
 local function session_of(record) return string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)') end
 
--- load reads the resource and makes it F.
+-- load reads the resource and makes it F. What is left of an earlier life of the
+-- name goes.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
     kind, used, last, seq, n = string.match(head, '^F([^\31]*)\31(%d+)\31(%d+)\31(%d+)\31(%d+)$')
@@ -120,25 +140,22 @@ local function load(head)
   else
     local id, r
     id, kind, r = thin(head)
-    used, last, seq, n = 0, tonumber(r[4]), 0, 1
+    used, last, seq, n, fresh = 0, tonumber(r[4]), 0, 1, true
+    local next_waiting = behind(head)
+    redis.call('DEL', KEYS[2], KEYS[3])
     hold(id, r)
-    local waiting = string.sub(head, 1, 1) == 'W' and redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES') or {}
-    redis.call('DEL', KEYS[3])
-    for i = 1, #waiting, 2 do
-      local w, _, session, owner, weight, label = string.match(waiting[i], SIX)
-      n = n + put(w, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label})
-      seq = seq + 1
+    for w, record in next_waiting do
+      n, seq = n + put(w, record), seq + 1
       redis.call('ZADD', KEYS[3], seq, w)
     end
-    if seq > 0 then touch(KEYS[3]) end
-    touch(KEYS[2])
   end
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
 
 local function save()
   if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
-  redis.call('SET', KEYS[1], 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n, 'PX', keep)
+  redis.call('SET', KEYS[1], 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n, 'KEEPTTL')
+  touch()
 end
 
 -- try grants a claim if it fits beside the granted ones; one that weighs more than

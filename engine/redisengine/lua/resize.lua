@@ -1,11 +1,10 @@
--- KEYS: as in queue.lua. ARGV: 1 the new capacity; 2 keep in ms, unless the
--- resource is kept for longer already. Returns 1; 0 when nobody is there; or, as
--- text, what the resource is in use as if it is no semaphore.
+-- KEYS: as in queue.lua. ARGV: 1 the new capacity. Returns 1; 0 when nobody is
+-- there; or, as text, what the resource is in use as if it is no semaphore.
 -- It gives nothing out, so that it need not know of restarts: who is first in line
 -- is told to look, and hands on what is left.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
-local keep = math.max(tonumber(ARGV[2]), redis.call('PTTL', KEYS[1]))
+local keep = 3600000 -- who is there has seen to as much, or more
 --QUEUE--
 load(head)
 reap()

@@ -1,0 +1,169 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// expires returns in how long each key of a name goes: 0 when there is none,
+// and less when it never does.
+func expires(t rapid.TB, e *Engine, name string) (left [3]time.Duration) {
+	t.Helper()
+	script := e.client.B().Eval().Script(`return {redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[3])}`)
+	ms, err := e.client.Do(context.Background(), script.Numkeys(3).Key(e.keys(name, "")[:3]...).Build()).AsIntSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, ms := range ms {
+		if ms != -2 {
+			left[i] = time.Duration(ms) * time.Millisecond
+		}
+	}
+	return left
+}
+
+// visitor is a session with its own TTL that asks for one name.
+type visitor struct {
+	*session
+	t    testing.TB
+	name string
+}
+
+func visit(t testing.TB, e *Engine, ttl time.Duration, name string) visitor {
+	t.Helper()
+	s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // checked elsewhere
+	return visitor{s.(*session), t, name}
+}
+
+// enter asks for one claim of this session, of this weight.
+func (v visitor) enter(weight int64, wait bool) (engine.Grant, error) {
+	v.t.Helper()
+	id := v.id + ".claim"
+	return v.Enter(v.t.Context(), &engine.Claim{Spec: specs[0], Resource: v.name, ID: id, Owner: id, Weight: weight}, wait)
+}
+
+func (v visitor) holds(weight int64) {
+	v.t.Helper()
+	if g, err := v.enter(weight, false); err != nil || !g.Held() {
+		v.t.Fatal(g, err)
+	}
+}
+
+func (v visitor) waits(weight int64) {
+	v.t.Helper()
+	if g, err := v.enter(weight, true); err != nil || g.Held() {
+		v.t.Fatal(g, err)
+	}
+}
+
+func (v visitor) leaves() {
+	v.t.Helper()
+	if err := v.Leave(v.t.Context(), v.name, v.id+".claim"); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// dies ends the session as its TTL would.
+func (v visitor) dies() {
+	v.t.Helper()
+	for _, r := range v.engine.client.DoMulti(v.t.Context(), v.farewell()...) {
+		if r.Error() != nil {
+			v.t.Fatal(r.Error())
+		}
+	}
+}
+
+const all, some = engine.LockCapacity, 1
+
+// TestKeysLastAsLongAsTheirClaims: whoever does something on a name, its keys stay
+// until those who hold it and those who wait have renewed their sessions.
+func TestKeysLastAsLongAsTheirClaims(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, e)
+	const long, short = 24 * time.Hour, 15 * time.Second
+	for name, steps := range map[string]func(long, short, other visitor){
+		"a reader beside it":      func(long, short, _ visitor) { long.holds(some); short.holds(some) },
+		"a reader beside, leaves": func(long, short, _ visitor) { long.holds(some); short.holds(some); short.leaves() },
+		"one behind it":           func(long, short, _ visitor) { long.holds(all); short.waits(all) },
+		"one before it":           func(long, short, _ visitor) { short.holds(all); long.waits(all); short.leaves() },
+		"and one behind":          func(long, short, other visitor) { short.holds(all); other.waits(all); long.waits(all); short.leaves() },
+		"a reader behind it":      func(long, short, _ visitor) { long.holds(all); short.waits(some) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := visit(t, e, long, "lasts "+name)
+			steps(l, visit(t, e, short, l.name), visit(t, e, short, l.name))
+			for i, left := range expires(t, e, l.name) {
+				if left != 0 && left < long {
+					t.Errorf("key %d goes in %v", i, left)
+				}
+			}
+		})
+	}
+}
+
+// TestKeysOfCrashedGo: all keys of a name expire, also of one whose queue was
+// empty and filled again, or whose holders were found dead.
+func TestKeysOfCrashedGo(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, e)
+	for name, steps := range map[string]func(a, b, c visitor){
+		"waits where one did":  func(a, b, c visitor) { a.holds(all); b.waits(all); b.leaves(); c.waits(all) },
+		"after a hand-over":    func(a, b, c visitor) { a.holds(all); b.waits(all); a.leaves(); c.waits(all) },
+		"in place of the dead": func(a, b, _ visitor) { a.holds(all); a.dies(); b.holds(all) },
+		"dead readers":         func(a, b, c visitor) { a.holds(some); b.holds(some); a.dies(); b.dies(); c.holds(all) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := visit(t, e, time.Minute, "crashed "+name)
+			steps(a, visit(t, e, time.Minute, a.name), visit(t, e, time.Minute, a.name))
+			for i, left := range expires(t, e, a.name) {
+				if left < 0 {
+					t.Errorf("key %d never goes", i)
+				}
+			}
+		})
+	}
+}
+
+// TestEarlierLifeOfName: what is left of the claims of those who crashed does not
+// count when the name is used again, for then it would count as what the new
+// holder has given up.
+func TestEarlierLifeOfName(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, e)
+	name := "earlier life"
+	a, b := visit(t, e, time.Minute, name), visit(t, e, time.Minute, name)
+	a.holds(some)
+	b.holds(some)
+	visit(t, e, time.Minute, name).waits(all)
+	a.dies()
+	b.dies()
+	if err := e.client.Do(t.Context(), e.client.B().Del().Key(e.keys(name, "")[0]).Build()).Error(); err != nil { // an operator
+		t.Fatal(err)
+	}
+	visit(t, e, time.Minute, name).holds(all)
+	if g, err := visit(t, e, time.Minute, name).enter(some, false); !errors.Is(err, engine.ErrBusy) {
+		t.Errorf("beside who holds it all: %v, %v", g, err)
+	}
+
+	// Ids that are left of a queue of all kinds are no records of a plain one.
+	again := visit(t, e, time.Minute, name+" again")
+	if err := e.client.Do(t.Context(), e.client.B().Zadd().Key(e.keys(again.name, "")[2]).ScoreMember().ScoreMember(1, "an id").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	again.holds(all)
+	next := visit(t, e, time.Minute, again.name)
+	next.waits(all)
+	again.leaves()
+	next.holds(all) // asked again
+}
