@@ -37,8 +37,9 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	if data == nil {
 		remove = "1"
 	}
+	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
 	result, short := e.eval(ctx, e.put, []string{e.valueKey(key)},
-		strconv.FormatUint(version, 10), rueidis.BinaryString(data), remove, e.valueChannel(key))
+		strconv.FormatUint(version, 10), string(data), remove, e.valueChannel(key))
 	reply, err := result.ToAny()
 	switch is := reply.(type) {
 	case int64:
