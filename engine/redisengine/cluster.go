@@ -87,7 +87,7 @@ func (s *session) part(name string, m *member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.waiting {
-		if w.resource == name {
+		if w.claim.Resource == name {
 			w.tell(0)
 		}
 	}

@@ -161,7 +161,7 @@ func (m *model) look(t *rapid.T) (waiting []string) {
 			continue
 		}
 		claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
-		if _, err := s.poll(m.ctx, claim, s.await(claim)); err != nil && class(err) != engine.ErrGone {
+		if _, err := s.poll(m.ctx, claim, s.awaits(claim)); err != nil && class(err) != engine.ErrGone {
 			t.Fatal(err)
 		}
 		waiting = append(waiting, c.ID)

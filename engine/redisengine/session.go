@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -36,25 +35,20 @@ type session struct {
 	batch   batch
 	members members // of a cluster
 
-	entering atomic.Int32 // Enters under way: the grant of one may overtake its reply
-	overtook atomic.Int32 // how many did
-
 	mu      sync.Mutex
-	waiting map[string]*waiter     // by claim id
-	early   map[string]fence.Token // of claims that are entering
+	waiting map[string]*waiter // by claim id
 }
 
 // waiter is a claim that may be told something: its token, or 0 to look.
 type waiter struct {
-	resource string
-	record   string // the claim as the scripts want it
-	news     chan fence.Token
-	look     time.Time // when it looks by itself
+	claim *engine.Claim
+	news  chan fence.Token
+	look  time.Time // when it looks by itself
 }
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter), early: make(map[string]fence.Token)}
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
 	s.members.byName = make(map[string]*member)
 	s.key = e.prefix + "session:" + s.id
 	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
@@ -128,10 +122,6 @@ func (s *session) receive(message string) {
 	token, _ := fence.ParseToken(number)
 	s.mu.Lock()
 	w := s.waiting[id]
-	if w == nil && s.entering.Load() > 0 {
-		s.early[id] = token
-		s.overtook.Add(1)
-	}
 	s.mu.Unlock()
 	switch {
 	case w != nil:
@@ -143,11 +133,11 @@ func (s *session) receive(message string) {
 
 // Enter implements [engine.Session].
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	var w *waiter
 	wish := "0"
 	if wait {
 		wish = "1"
-		s.entering.Add(1)
-		defer s.entered()
+		w = s.awaits(c)
 	}
 	var reply reply
 	if s.engine.cluster {
@@ -155,15 +145,16 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	} else {
 		reply = s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
 	}
+	if reply.err == nil && reply.IsArray() {
+		w.look = s.look(reply.ToArray())
+		return engine.Grant{}, nil
+	}
+	s.forget(c.ID)
 	if errors.Is(reply.err, engine.ErrGone) {
 		return engine.Grant{}, fmt.Errorf("enter: %w", reply.err)
 	}
 	if reply.err != nil {
 		return engine.Grant{}, failed(ctx, "enter", reply.err)
-	}
-	if reply.IsArray() {
-		s.await(c).look = s.look(reply.ToArray())
-		return engine.Grant{}, nil
 	}
 	if reply.IsString() {
 		is, _ := reply.ToString()
@@ -194,8 +185,8 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 }
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
-	e, args := s.engine, [4]string{c.ID + us, us + s.as(c.Resource) + us, s.keep, s.forget(c.ID)}
-	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(args), 0)
+	e := s.engine
+	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID)), 0)
 	if result.Error() == nil {
 		s.left(c.Resource, c.ID)
 	}
@@ -217,50 +208,31 @@ func (s *session) record(c *engine.Claim, as string) string {
 	return string(append(append(b, us...), c.Label...))
 }
 
-// await returns what a waiting claim is told by, with a grant that came early.
-func (s *session) await(c *engine.Claim) *waiter {
+// awaits returns what a claim is told by: from before it enters, for its grant may
+// overtake the reply.
+func (s *session) awaits(c *engine.Claim) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.waiting[c.ID]
 	if w == nil {
-		w = &waiter{resource: c.Resource, record: s.record(c, s.as(c.Resource)), news: make(chan fence.Token, 1)}
+		w = &waiter{claim: c, news: make(chan fence.Token, 1)}
 		s.waiting[c.ID] = w
-	}
-	if token, ok := s.early[c.ID]; ok {
-		delete(s.early, c.ID)
-		w.tell(token)
 	}
 	return w
 }
 
-// entered ends an Enter. The grants that came early and that nobody wants are
-// forgotten with the last one.
-func (s *session) entered() {
-	if s.entering.Add(-1) > 0 || s.overtook.Load() == 0 {
-		return
-	}
+// forget ends the waiting of a claim and returns it, if it waited here.
+func (s *session) forget(id string) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.entering.Load() == 0 {
-		clear(s.early)
-		s.overtook.Store(0)
-	}
-}
-
-// forget ends the waiting of a claim and returns its record, if it waited here.
-func (s *session) forget(id string) (record string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w := s.waiting[id]; w != nil {
-		record = w.record
-		delete(s.waiting, id)
-	}
-	return record
+	w := s.waiting[id]
+	delete(s.waiting, id)
+	return w
 }
 
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	w := s.await(c)
+	w := s.awaits(c)
 	timer := time.NewTimer(time.Until(w.look))
 	defer timer.Stop()
 	for {
@@ -299,7 +271,7 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	if s.engine.wait > 0 {
 		write = "1"
 	}
-	reply := s.step(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, w.record, write})
+	reply := s.step(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
 	if reply.err != nil {
 		return engine.Grant{}, failed(ctx, "await", reply.err)
 	}
@@ -336,7 +308,7 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), [4]string{claim + us, us + s.as(resource) + us, s.keep, s.forget(claim)})
+	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), s.leaving(resource, claim))
 	left, err := reply.AsInt64()
 	if err = cmp.Or(reply.err, err); err == nil {
 		s.left(resource, claim)
@@ -346,6 +318,15 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
 	return failed(ctx, "leave", err)
+}
+
+// leaving is what the script is told of a claim that goes.
+func (s *session) leaving(resource, claim string) [4]string {
+	as, record := s.as(resource), ""
+	if w := s.forget(claim); w != nil {
+		record = s.record(w.claim, as)
+	}
+	return [4]string{claim + us, us + as + us, s.keep, record}
 }
 
 // Renew implements [engine.Session].
@@ -403,7 +384,7 @@ func (s *session) Close(ctx context.Context) error {
 	waiting := maps.Clone(s.waiting)
 	s.mu.Unlock()
 	for id, w := range waiting {
-		if err := s.Leave(ctx, w.resource, id); err != nil && !errors.Is(err, engine.ErrGone) {
+		if err := s.Leave(ctx, w.claim.Resource, id); err != nil && !errors.Is(err, engine.ErrGone) {
 			break // they go when it is their turn
 		}
 	}

@@ -1,0 +1,47 @@
+package redisengine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestGrantedWhenAskedAgain: who waited, and got its grant by entering again, is a
+// holder as any other: it is told when an operator takes the claim.
+func TestGrantedWhenAskedAgain(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, e)
+	before := visit(t, e, time.Minute, "asked again")
+	gone := make(chan string, 1)
+	opened, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Gone: func(claim string) { gone <- claim }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close(context.Background()) //nolint:errcheck // checked elsewhere
+	after := visitor{opened.(*session), t, before.name}
+	before.holds(all)
+	after.waits(all)
+	before.leaves()
+	if g, err := after.enter(all, true); err != nil || !g.Held() {
+		t.Fatal(g, err)
+	}
+	if err := before.Leave(t.Context(), after.name, after.id+".claim"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case id := <-gone:
+		if id != after.id+".claim" {
+			t.Errorf("told of %q", id)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("not told")
+	}
+	after.mu.Lock()
+	defer after.mu.Unlock()
+	if len(after.waiting) > 0 {
+		t.Errorf("still waits for %v", after.waiting)
+	}
+}
