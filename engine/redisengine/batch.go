@@ -2,6 +2,7 @@ package redisengine
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/redis/rueidis"
@@ -61,6 +62,9 @@ func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]s
 	case r := <-st.done:
 		return r
 	case <-ctx.Done():
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.waiting = slices.DeleteFunc(b.waiting, func(other *step) bool { return other == st })
 		return reply{err: context.Cause(ctx)}
 	}
 }

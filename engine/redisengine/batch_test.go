@@ -67,6 +67,28 @@ func TestStepsGoTogether(t *testing.T) {
 	}
 }
 
+// TestGivenUpIsNotSent: a step whose caller has gone while it waited for others is
+// not sent any more, and leaves no place for one of those.
+func TestGivenUpIsNotSent(t *testing.T) {
+	eng := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, eng)
+	s := visit(t, eng, time.Minute, "given up")
+	s.batch.mu.Lock()
+	s.batch.flying = maxFlying
+	s.batch.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Leave(ctx, s.name, "nobody's"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	s.batch.mu.Lock()
+	defer s.batch.mu.Unlock()
+	if n := len(s.batch.waiting); n > 0 {
+		t.Errorf("%d steps wait", n)
+	}
+	s.batch.flying = 0
+}
+
 // enterLeaveTwice takes a free lock and leaves it, and finds that it has left.
 func enterLeaveTwice(s *session, name string, i int) error {
 	id := s.id + "." + strconv.Itoa(i)
