@@ -21,7 +21,10 @@ var errBroken = errors.New("connection lost")
 // the end, not given back to the pool: to unsubscribe it would take an answer
 // of a server that may be frozen.
 func (e *Engine) subscribe(ctx context.Context, channel string, receive func(message string)) (*inbox, error) {
-	conn, _ := e.client.Dedicate()
+	conn, err := e.dedicate(ctx)
+	if err != nil {
+		return nil, err
+	}
 	confirmed := make(chan struct{}, 1)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { receive(m.Message) },
@@ -46,6 +49,26 @@ func (e *Engine) subscribe(ctx context.Context, channel string, receive func(mes
 		return nil, errors.Join(errBroken, err)
 	case <-ctx.Done():
 		conn.Close()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// dedicate takes a connection, for which the client does not look at a context
+// while it dials.
+func (e *Engine) dedicate(ctx context.Context) (rueidis.DedicatedClient, error) {
+	made := make(chan rueidis.DedicatedClient)
+	go func() {
+		conn, _ := e.client.Dedicate()
+		select {
+		case made <- conn:
+		case <-ctx.Done():
+			conn.Close()
+		}
+	}()
+	select {
+	case conn := <-made:
+		return conn, nil
+	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
