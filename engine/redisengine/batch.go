@@ -45,7 +45,7 @@ func replied(result rueidis.RedisResult, short error) reply {
 // step runs the script of one step, alone or with others.
 func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) reply {
 	if s.engine.cluster { // where the steps of a session are of many slots
-		return replied(s.engine.eval(ctx, sc, keys, s.arguments(args)...))
+		return replied(s.engine.eval(ctx, sc, keys, s.arguments(args, "", "")...))
 	}
 	b := &s.batch
 	b.mu.Lock()

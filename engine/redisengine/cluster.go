@@ -93,24 +93,12 @@ func (s *session) part(name string, m *member) {
 	}
 }
 
-// stepIn runs the script of one step in a cluster.
-func (s *session) stepIn(ctx context.Context, sc *script, name string, args [4]string, as *member, joins string) reply {
-	id := ""
-	if as != nil {
-		id = as.id
-	}
-	return replied(s.engine.eval(ctx, sc, s.engine.keys(name, id), s.inCluster(args, id, joins)...))
-}
-
-// arguments are those of a script for which the session need not be a member.
-func (s *session) arguments(args [4]string) []string {
+// arguments are those of a script; in a cluster with the member as which the
+// session enters, if it does, and whether that is new.
+func (s *session) arguments(args [4]string, as, joins string) []string {
 	if !s.engine.cluster {
 		return args[:]
 	}
-	return s.inCluster(args, "", "")
-}
-
-func (s *session) inCluster(args [4]string, as, joins string) []string {
 	return append(args[:], ms(cmp.Or(s.engine.graceTTL, s.opts.TTL)), as, ms(s.opts.TTL), joins)
 }
 
@@ -128,7 +116,8 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 			joins = "1"
 			go func() { home <- s.atHome(ctx) }()
 		}
-		r := s.stepIn(ctx, s.engine.enter, c.Resource, [4]string{s.record(c, m.id), wish, s.keep, form(c)}, m, joins)
+		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
+		r := replied(s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, m.id), args...))
 		err := <-home
 		code, notCode := r.AsInt64()
 		switch {

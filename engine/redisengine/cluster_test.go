@@ -339,9 +339,9 @@ func TestRenewalMeetsJoin(t *testing.T) {
 	if s.as(claim.Resource) != m.id {
 		t.Fatal("who is about to join is parted")
 	}
-	args := [4]string{s.record(claim, m.id), "0", s.keep, form(claim)}
-	if r := s.stepIn(t.Context(), eng.enter, claim.Resource, args, m, "1"); r.err != nil { // the reply is on its way
-		t.Fatal(r.err)
+	args := s.arguments([4]string{s.record(claim, m.id), "0", s.keep, form(claim)}, m.id, "1")
+	if r, _ := eng.eval(t.Context(), eng.enter, eng.keys(claim.Resource, m.id), args...); r.Error() != nil { // the reply is on its way
+		t.Fatal(r.Error())
 	}
 	key := eng.keys(claim.Resource, m.id)[5]
 	if err := c.client.Do(t.Context(), c.client.B().Pexpire().Key(key).Milliseconds(5000).Build()).Error(); err != nil {

@@ -15,8 +15,6 @@ type inbox struct {
 	close  func()
 }
 
-var errBroken = errors.New("connection lost")
-
 // subscribe returns when the server has confirmed. The connection is closed in
 // the end, not given back to the pool: to unsubscribe it would take an answer
 // of a server that may be frozen.
@@ -46,7 +44,7 @@ func (e *Engine) subscribe(ctx context.Context, channel string, receive func(mes
 		return &inbox{broken, conn.Close}, nil
 	case err := <-broken:
 		conn.Close()
-		return nil, errors.Join(errBroken, err)
+		return nil, errors.Join(errors.New("connection lost"), err)
 	case <-ctx.Done():
 		conn.Close()
 		return nil, context.Cause(ctx)

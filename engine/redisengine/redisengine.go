@@ -105,7 +105,7 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
 	e.show, e.put, e.resize = e.script("", showLua), e.script("", putLua), e.script("", resizeLua)
-	e.many = e.script("", strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua))
+	e.many = e.script("m", strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua))
 	return e
 }
 
@@ -122,8 +122,8 @@ func (e *Engine) Caps() engine.Caps {
 	return caps
 }
 
-// script is a script and the name by which the server knows it. Its letter is how
-// a batch calls it.
+// script is a script and the name by which the server knows it. Its letter, which
+// only one has that gives something out, is how a batch calls it.
 type script struct{ text, sha, letter string }
 
 // script completes a script with the queue and the prefix of inboxes, which is
@@ -162,52 +162,48 @@ var (
 	resizeLua string
 )
 
-// eval runs a script. A server that does not know one that gives something out may
-// have been restarted: the boot mark is looked at before such scripts are loaded,
-// so nothing is granted by a server whose loss nobody has noticed. Short is as of
-// acked.
+// eval runs a script. Short is as of acked.
 func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result rueidis.RedisResult, short error) {
 	return e.evalAcked(ctx, s, keys, args, e.wait)
 }
 
+// evalAcked sends a script until the keys of its name, of which only some may have
+// moved to another node of the cluster, are together. Until then it does nothing,
+// so it may.
 func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
-	result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
-	if err, ok := rueidis.IsRedisErr(result.Error()); ok && err.IsTryAgain() {
-		result, short = e.again(ctx, s, keys, args, wait)
-	}
-	if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsNoScript() {
-		return result, short
-	}
-	if e.cluster || s == e.show || s == e.put || s == e.resize { // in a cluster scripts see by themselves how old their node is
-		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
-	}
-	if err := e.checkBoot(ctx); err.Error() != nil {
-		return err, nil
-	}
-	for _, load := range []*script{e.enter, e.leave, e.many, e.poll} {
-		if err := e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); err.Error() != nil {
-			return err, nil
-		}
-	}
-	return e.acked(ctx, e.evalsha(s, keys, args...), wait)
-}
-
-// again sends a script until the keys of its name, of which only some have moved to
-// another node of the cluster, are together. It did nothing so far, so it may.
-func (e *Engine) again(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
 	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
 		result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
-		if err, ok := rueidis.IsRedisErr(result.Error()); !ok || !err.IsTryAgain() || time.Now().After(giveUp) {
+		err, ok := rueidis.IsRedisErr(result.Error())
+		if ok && err.IsNoScript() {
+			return e.evalUnknown(ctx, s, keys, args, wait)
+		}
+		if !ok || !err.IsTryAgain() || time.Now().After(giveUp) {
 			return result, short
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
 			return result, short
 		}
 	}
+}
+
+// evalUnknown runs a script that the server does not know. It may have been
+// restarted: the boot mark is looked at before scripts that give something out are
+// loaded, so nothing is granted by a server whose loss nobody has noticed.
+func (e *Engine) evalUnknown(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
+	if e.cluster || s.letter == "" { // in a cluster scripts see by themselves how old their node is
+		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
+	}
+	if result = e.checkBoot(ctx); result.Error() != nil {
+		return result, nil
+	}
+	for _, load := range []*script{e.enter, e.leave, e.many, e.poll} {
+		if result = e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); result.Error() != nil {
+			return result, nil
+		}
+	}
+	return e.acked(ctx, e.evalsha(s, keys, args...), wait)
 }
 
 func (e *Engine) evalsha(s *script, keys []string, args ...string) rueidis.Completed {
@@ -249,7 +245,7 @@ func (e *Engine) keys(name, session string) []string {
 var (
 	escape   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 	unescape = strings.NewReplacer("%7B", "{", "%7D", "}", "%25", "%")
-	quote    = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`)
+	quote    = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`, "\x00", `\0`)
 	glob     = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 

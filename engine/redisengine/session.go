@@ -186,7 +186,7 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
-	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID)), 0)
+	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
 	if result.Error() == nil {
 		s.left(c.Resource, c.ID)
 	}
@@ -343,9 +343,10 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 			return nil, failed(ctx, "renew session", err)
 		}
 	}
+	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), s.arguments([4]string{c.ID, s.keep, "", "0"})...)
+		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), look(c)...)
 	}
 	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
 		c := held[i]
@@ -354,7 +355,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 			continue // its keys are about to move, so nobody can change anything there
 		}
 		if ok && err.IsNoScript() {
-			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), s.arguments([4]string{c.ID, s.keep, "", "0"})...)
+			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), look(c)...)
 		}
 		token, e := result.AsInt64()
 		if e != nil {

@@ -45,3 +45,24 @@ func TestGrantedWhenAskedAgain(t *testing.T) {
 		t.Errorf("still waits for %v", after.waiting)
 	}
 }
+
+// TestPrefixIsText: a prefix is not read as code, whatever is in it.
+func TestPrefixIsText(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), &Options{Prefix: "a'..x..'\\\r\n\x00{*?[^]--\"]]%s:"})
+	awaitGrace(t, e)
+	holder, waiter := visit(t, e, time.Minute, "text"), visit(t, e, time.Minute, "text")
+	holder.holds(all)
+	waiter.waits(all)
+	for name, err := range e.List(t.Context(), "te") {
+		if err != nil || name != "text" {
+			t.Errorf("list %q, %v", name, err)
+		}
+	}
+	holder.leaves()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	id := waiter.id + ".claim"
+	if g, err := waiter.Await(ctx, &engine.Claim{Spec: specs[0], Resource: waiter.name, ID: id, Owner: id, Weight: all}); err != nil || !g.Held() {
+		t.Error(g, err)
+	}
+}

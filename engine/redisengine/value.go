@@ -43,7 +43,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	reply, err := result.ToAny()
 	switch is := reply.(type) {
 	case int64:
-		return uint64(is), engine.Unavailable("put", short)
+		return uint64(is), failed(ctx, "put", short)
 	case []any:
 		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
 	}
