@@ -265,13 +265,13 @@ const forgotten = -2
 // handed over was written by who left. So a claim that has to be known there
 // writes something when it looks: that is behind its grant, and on the same server.
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL)
+	bound, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
 	write := "0"
 	if s.engine.wait > 0 {
 		write = "1"
 	}
-	reply := s.step(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
+	reply := s.step(bound, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
 	if reply.err != nil {
 		return engine.Grant{}, failed(ctx, "await", reply.err)
 	}

@@ -2,6 +2,7 @@ package redisengine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -63,6 +64,25 @@ func TestPrefixIsText(t *testing.T) {
 	defer cancel()
 	id := waiter.id + ".claim"
 	if g, err := waiter.Await(ctx, &engine.Claim{Spec: specs[0], Resource: waiter.name, ID: id, Owner: id, Weight: all}); err != nil || !g.Held() {
+		t.Error(g, err)
+	}
+}
+
+// TestHangWhileWaiting: a server that does not say what became of a claim is
+// unavailable, however long its caller would wait.
+func TestHangWhileWaiting(t *testing.T) {
+	server := testservers.SharedRedis(t)
+	proxy := testservers.NewProxy(t, server.Addr)
+	e := New(dial(t, server.Addr), nil)
+	awaitGrace(t, e)
+	visit(t, e, time.Minute, "hangs").holds(all)
+	waiter := visit(t, New(dial(t, proxy.Addr), nil), 200*time.Millisecond, "hangs")
+	waiter.waits(all)
+	proxy.Freeze()
+	defer proxy.Heal()
+	id := waiter.id + ".claim"
+	g, err := waiter.Await(t.Context(), &engine.Claim{Spec: specs[0], Resource: waiter.name, ID: id, Owner: id, Weight: all})
+	if !errors.Is(err, engine.ErrUnavailable) {
 		t.Error(g, err)
 	}
 }
