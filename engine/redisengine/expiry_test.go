@@ -2,13 +2,13 @@ package redisengine
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -38,41 +38,18 @@ type visitor struct {
 
 func visit(t testing.TB, e *Engine, ttl time.Duration, name string) visitor {
 	t.Helper()
-	s, err := e.Open(t.Context(), engine.SessionOptions{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // checked elsewhere
-	return visitor{s.(*session), t, name}
+	return visitor{sessiontest.Open(t, e, ttl).(*session), t, name}
 }
 
-// enter asks for one claim of this session, of this weight.
-func (v visitor) enter(weight int64, wait bool) (engine.Grant, error) {
-	v.t.Helper()
+// claim is the one of this session.
+func (v visitor) claim(weight int64) *engine.Claim {
 	id := v.id + ".claim"
-	return v.Enter(v.t.Context(), &engine.Claim{Spec: specs[0], Resource: v.name, ID: id, Owner: id, Weight: weight}, wait)
+	return &engine.Claim{Spec: specs[0], Resource: v.name, ID: id, Owner: id, Weight: weight}
 }
 
-func (v visitor) holds(weight int64) {
-	v.t.Helper()
-	if g, err := v.enter(weight, false); err != nil || !g.Held() {
-		v.t.Fatal(g, err)
-	}
-}
-
-func (v visitor) waits(weight int64) {
-	v.t.Helper()
-	if g, err := v.enter(weight, true); err != nil || g.Held() {
-		v.t.Fatal(g, err)
-	}
-}
-
-func (v visitor) leaves() {
-	v.t.Helper()
-	if err := v.Leave(v.t.Context(), v.name, v.id+".claim"); err != nil {
-		v.t.Fatal(err)
-	}
-}
+func (v visitor) holds(weight int64) { v.t.Helper(); sessiontest.Hold(v.t, v.session, v.claim(weight)) }
+func (v visitor) waits(weight int64) { v.t.Helper(); sessiontest.Wait(v.t, v.session, v.claim(weight)) }
+func (v visitor) leaves()            { v.t.Helper(); sessiontest.Leave(v.t, v.session, v.claim(all)) }
 
 // dies ends the session as its TTL would.
 func (v visitor) dies() {
@@ -152,9 +129,8 @@ func TestEarlierLifeOfName(t *testing.T) {
 		t.Fatal(err)
 	}
 	visit(t, e, time.Minute, name).holds(all)
-	if g, err := visit(t, e, time.Minute, name).enter(some, false); !errors.Is(err, engine.ErrBusy) {
-		t.Errorf("beside who holds it all: %v, %v", g, err)
-	}
+	reader := visit(t, e, time.Minute, name)
+	sessiontest.Refuse(t, reader.session, reader.claim(some), false, engine.ErrBusy)
 
 	// Ids that are left of a queue of all kinds are no records of a plain one.
 	again := visit(t, e, time.Minute, name+" again")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -26,12 +27,8 @@ func TestGrantedWhenAskedAgain(t *testing.T) {
 	before.holds(all)
 	after.waits(all)
 	before.leaves()
-	if g, err := after.enter(all, true); err != nil || !g.Held() {
-		t.Fatal(g, err)
-	}
-	if err := before.Leave(t.Context(), after.name, after.id+".claim"); err != nil {
-		t.Fatal(err)
-	}
+	after.holds(all)
+	sessiontest.Leave(t, before.session, after.claim(all))
 	select {
 	case id := <-gone:
 		if id != after.id+".claim" {
@@ -60,12 +57,7 @@ func TestPrefixIsText(t *testing.T) {
 		}
 	}
 	holder.leaves()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	id := waiter.id + ".claim"
-	if g, err := waiter.Await(ctx, &engine.Claim{Spec: specs[0], Resource: waiter.name, ID: id, Owner: id, Weight: all}); err != nil || !g.Held() {
-		t.Error(g, err)
-	}
+	sessiontest.Await(t, waiter.session, waiter.claim(all))
 }
 
 // TestHangWhileWaiting: a server that does not say what became of a claim is
@@ -80,9 +72,7 @@ func TestHangWhileWaiting(t *testing.T) {
 	waiter.waits(all)
 	proxy.Freeze()
 	defer proxy.Heal()
-	id := waiter.id + ".claim"
-	g, err := waiter.Await(t.Context(), &engine.Claim{Spec: specs[0], Resource: waiter.name, ID: id, Owner: id, Weight: all})
-	if !errors.Is(err, engine.ErrUnavailable) {
+	if g, err := waiter.Await(t.Context(), waiter.claim(all)); !errors.Is(err, engine.ErrUnavailable) {
 		t.Error(g, err)
 	}
 }
