@@ -26,7 +26,7 @@ safe from that. A command under "pawl run" is then stopped.
 
 Without --yes it only says whom it would evict, and exits with 64. Nobody to
 evict is no error.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if err := pawl.CheckName(args[0]); err != nil {
 				return err

@@ -32,7 +32,7 @@ semaphore. AGE is since the first holder asked for it.
 
 --json prints one object a line, as "pawl show --json" does. --watch does it
 again each second until it is interrupted, which is no error.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			prefix := append(args, "")[0]
 			return s.within(cmd.Context(), func(ctx context.Context, eng engine.Engine) error {

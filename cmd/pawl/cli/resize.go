@@ -29,7 +29,7 @@ TTL, or when it meets one that knows it.
 The number stays in the store until another one is said. etcd, ZooKeeper, Redlock and
 row mode cannot carry it: 64.`,
 		Example: "  pawl resize reindex 4",
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(2, 2),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if err := pawl.CheckName(args[0]); err != nil {
 				return err

@@ -238,6 +238,9 @@ func (o *runOptions) connect(ctx context.Context) (eng engine.Engine, client *pa
 	}
 	err = ask(ctx, func(ctx context.Context) (err error) {
 		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: o.ttl, Label: label(o.command[0])})
+		if errors.Is(err, pawl.ErrInvalid) { // it names the option that --ttl is
+			err = fmt.Errorf("--ttl: %w", err)
+		}
 		return err
 	})
 	return eng, client, err

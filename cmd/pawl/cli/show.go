@@ -20,7 +20,7 @@ func newShow(s *store) *cobra.Command {
 		Long: `Show every claim on NAME, holders first, then the queue in its order.
 
 AGE is since the claim was made, and "-" where the store does not tell.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			r, err := s.show(cmd.Context(), args[0])
 			if err != nil {

@@ -18,11 +18,17 @@ const (
 )
 
 // store is which one the user wants.
-type store struct{ url string }
+type store struct {
+	url   string
+	given func() bool // whether --store was said
+}
 
 // open connects to it. A store that is not named is a file of the user's.
 func (s *store) open(ctx context.Context) (engine.Engine, error) {
 	location := s.url
+	if location == "" && s.given() { // a variable that is not set would lock on this machine only
+		return nil, usageError("--store is empty")
+	}
 	if location == "" {
 		location = os.Getenv("PAWL_STORE")
 	}

@@ -31,7 +31,7 @@ Whoever may create tables does not need it: the first use does the same. Run it
 as the owner of the database when the users of locks may not, with the --store
 that they have; the documentation of pgengine and mysqlengine has the rights
 that they need then. To run it again does no harm.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			return s.within(cmd.Context(), func(_ context.Context, eng engine.Engine) error {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ready\n", eng.Caps().Name)

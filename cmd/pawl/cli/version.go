@@ -12,7 +12,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of pawl",
-		Args:  cobra.NoArgs,
+		Args:  takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			version := "unknown"
 			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// takes checks how many arguments there are. It says what they should be, which the
+// library would not.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if n := len(args); n < least || n > most {
+			return usageError("there are %d arguments: the form is: %s", n, cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// wrongFlag tells where the flags of a verb are said.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	program, verbs, _ := strings.Cut(cmd.CommandPath(), " ")
+	return usageError("%w (try: %s)", err, strings.TrimSpace(program+" help "+verbs))
+}
+
+// strictHelp makes wrong usage of what the library adds wrong usage: by itself it shows its
+// help and succeeds.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if about, rest, err := root.Find(args); err != nil || about.HasSubCommands() && len(rest) > 0 {
+					return usageError("there is no help about %q (try: pawl help)", strings.Join(args, " "))
+				}
+				return nil
+			}
+		case "completion":
+			cmd.RunE = verb(func(*cobra.Command, []string) error {
+				return usageError("the name of a shell is missing (try: pawl help completion)")
+			})
+		}
+	}
+}

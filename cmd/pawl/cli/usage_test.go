@@ -1,0 +1,60 @@
+//go:build unix
+
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestUsage_wrong: what is wrong is said in one line, with what would be right.
+func TestUsage_wrong(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"show":              "there are 0 arguments: the form is: pawl show NAME [flags]",
+		"show a b":          "there are 2 arguments: the form is: pawl show NAME [flags]",
+		"break":             "the form is: pawl break NAME [flags]",
+		"ls a b":            "the form is: pawl ls [PREFIX] [flags]",
+		"resize x":          "the form is: pawl resize NAME PERMITS [flags]",
+		"version x":         "the form is: pawl version [flags]",
+		"store init x":      "the form is: pawl store init [flags]",
+		"store create":      `unknown command "create" for "pawl store"`,
+		"help rnu":          `there is no help about "rnu" (try: pawl help)`,
+		"help store create": `there is no help about "store create"`,
+		"completion":        "the name of a shell is missing (try: pawl help completion)",
+		"completion csh":    `unknown command "csh" for "pawl completion"`,
+		"ls --nosuch":       "unknown flag: --nosuch (try: pawl help ls)",
+		"--nosuch":          "unknown flag: --nosuch (try: pawl help)",
+		"run --ttl 5 x":     `missing unit in duration "5" (try: pawl help run)`,
+		"store init -x":     "(try: pawl help store init)",
+		"ls --store=":       "--store is empty",
+	} {
+		stdout, stderr := want(t, 64, "memory:", strings.Fields(line)...)
+		complaint(t, stderr, says)
+		if stdout != "" {
+			t.Errorf("%s: on standard output %q", line, stdout)
+		}
+	}
+	_, stderr := want(t, 64, "memory:", "run", "--ttl", "1ms", "x", "--", "true")
+	complaint(t, stderr, "--ttl: invalid: ")
+}
+
+func TestUsage_help(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"help":                 "pawl runs programs under locks",
+		"help run":             "pawl run [flags] NAME",
+		"help store":           "pawl store [command]",
+		"help store init":      "pawl store init [flags]",
+		"help completion":      "bash",
+		"help completion bash": "bash-completion",
+		"help help":            "help",
+		"run --help":           "pawl run [flags] NAME",
+		"completion bash":      "pawl",
+	} {
+		stdout, stderr := want(t, 0, "memory:", strings.Fields(line)...)
+		if !strings.Contains(stdout, says) || stderr != "" {
+			t.Errorf("%s: standard error %q, output %.100q", line, stderr, stdout)
+		}
+	}
+}
