@@ -19,10 +19,12 @@ help: ## Show this list
 setup: ## Install the servers that the tests start, and a C compiler, where they are missing
 	@scripts/setup
 
-# vet in race mode compiles what the tests need, on all cores.
+# vet in race mode compiles what the tests need, on all cores. Where there is no Unix
+# there is the command without run and elect.
 check: setup
 	@files=$$(gofmt -l .) || exit; if [ -n "$$files" ]; then echo "not formatted (gofmt -w):"; echo "$$files"; exit 1; fi
 	$(RACE) vet -race ./...
+	GOOS=windows CGO_ENABLED=0 go build -o /dev/null ./cmd/pawl
 
 test: check ## Run all tests, with the race detector, against real servers
 	$(TEST) ./...

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +70,7 @@ func describe(c engine.ClaimInfo) string {
 
 // evict leaves the claims of others, which takes a session of one's own.
 func evict(ctx context.Context, eng engine.Engine, name string, claims []engine.ClaimInfo, w io.Writer) (err error) {
-	session, err := eng.Open(ctx, engine.SessionOptions{TTL: max(15*time.Second, eng.Caps().MinTTL), Label: label("break")})
+	session, err := eng.Open(ctx, engine.SessionOptions{TTL: max(defaultTTL, eng.Caps().MinTTL), Label: label("break")})
 	if err != nil {
 		return err
 	}

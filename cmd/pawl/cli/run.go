@@ -63,10 +63,7 @@ type runOptions struct {
 	command            []string
 }
 
-const (
-	defaultTTL   = 15 * time.Second
-	defaultGrace = 5 * time.Second // or a third of the TTL
-)
+const defaultGrace = 5 * time.Second // or a third of the TTL
 
 func newRun(s *store) *cobra.Command {
 	o := &runOptions{store: s}

@@ -13,6 +13,7 @@ import (
 )
 
 const (
+	defaultTTL   = 15 * time.Second
 	answerWithin = 10 * time.Second // how long a store may take for what needs no waiting
 	closeWithin  = time.Second      // and for the farewell
 )
