@@ -242,6 +242,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case errors.Is(err, engine.ErrBusy):
+			s.settle(a.claim)
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
 		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) {
@@ -299,7 +300,9 @@ func (a *attempt) evicted() error {
 // fail withdraws the claim, which may be in the store, and says why.
 func (a *attempt) fail(ctx context.Context, err error) error {
 	s := a.session
-	if !errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported) {
+	if errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported) {
+		s.settle(a.claim)
+	} else {
 		a.withdraw(ctx)
 	}
 	cause := context.Cause(s.life)

@@ -177,42 +177,6 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// TestStrayRequest: a request that was given up may still arrive, after the
-// claim was left. It must not hold for as long as the session lives.
-func TestStrayRequest(t *testing.T) {
-	for name, use := range map[string]func(*testing.T, pawl.Locker){
-		"asked again": func(t *testing.T, l pawl.Locker) { mustUnlock(t, mustLock(t, t.Context(), l)) },
-		"given up": func(t *testing.T, l pawl.Locker) {
-			_, err := l.TryLock(t.Context())
-			wantErr(t, err, pawl.ErrUnavailable)
-		},
-		"held for long": func(t *testing.T, l pawl.Locker) {
-			lease := mustLock(t, t.Context(), l)
-			pass(time.Minute)
-			mustUnlock(t, lease)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				eng := memengine.New()
-				c, store := newFaultyClient(t, eng, nil)
-				kept := mustLock(t, t.Context(), c.Mutex("kept")) // so does the session
-				store.set(first(1, strays(7*time.Second), nil), verbEnter)
-				use(t, c.Mutex("m"))
-				pass(7*time.Second + 5*time.Second + time.Millisecond)
-				wantFree(t, eng, "m")
-				pass(time.Minute)
-				calls := len(store.called(verbLeave))
-				pass(time.Hour)
-				if n := len(store.called(verbLeave)); n != calls {
-					t.Errorf("left %d times more", n-calls)
-				}
-				mustUnlock(t, kept)
-			})
-		})
-	}
-}
-
 func TestTryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

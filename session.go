@@ -223,6 +223,7 @@ func (s *session) loseLease(claim *engine.Claim) {
 	delete(s.leases, claim)
 	s.mu.Unlock()
 	if l != nil {
+		s.settle(claim)
 		l.lose(fmt.Errorf("%w: the store no longer has the claim: it was broken by an operator or forgotten", ErrLost))
 	}
 }
@@ -267,7 +268,7 @@ func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	return err
 }
 
-// settle forgets a claim that was left. One that a stray request may still enter
+// settle forgets a claim that was left, or that the store refused or took away. One that a stray request may still enter
 // is left again by the heartbeats to come: nobody else would, and the session
 // would keep it alive.
 func (s *session) settle(claim *engine.Claim) {
