@@ -222,11 +222,14 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
+	ttl := s.client.opts.TTL
+	asked := time.Now()
+	giveUp := asked.Add(ttl) // unless it answers
 	grant, err := a.enter(ctx, wait)
 	if err == nil && !grant.Held() {
 		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
 	}
-	for pause := newBackoff(s.client.opts.TTL); ; {
+	for pause := newBackoff(ttl); ; {
 		switch {
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
@@ -239,13 +242,14 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			if err == nil {
 				continue
 			}
+			giveUp = time.Now().Add(ttl)
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case errors.Is(err, engine.ErrBusy):
 			s.settle(a.claim)
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
-		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) {
+		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.After(giveUp) {
 			return grant, a.fail(ctx, err)
 		}
 		// The outcome is unknown, the session still believed in: ask again
@@ -253,6 +257,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		if !pause.sleep(ctx, s.life) {
 			return grant, a.fail(ctx, err)
 		}
+		asked = time.Now()
 		grant, err = a.enter(ctx, wait)
 	}
 }

@@ -268,6 +268,41 @@ func TestLockUnavailable(t *testing.T) {
 	}
 }
 
+// TestLockUnanswered: so it is where the session lives and only this request is not answered.
+// What counts is for how long that is so now, not for how long it waits.
+func TestLockUnanswered(t *testing.T) {
+	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				store.set(f, verbEnter)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				_, err := c.Mutex("m").Lock(ctx)
+				wantErr(t, err, pawl.ErrUnavailable)
+				if ctx.Err() != nil || errors.Is(err, pawl.ErrNotAcquired) {
+					t.Errorf("%v: not before its context ended", err)
+				}
+
+				store.set(nil, verbEnter)
+				held := mustLock(t, t.Context(), c.Mutex("m"))
+				store.set(func(context.Context, func(context.Context) error) error {
+					pass(time.Hour)
+					store.set(f, verbEnter)
+					time.AfterFunc(8*time.Second, func() { store.set(nil, verbEnter, verbAwait) })
+					return engine.Unavailable("await", errTrouble)
+				}, verbAwait)
+				waits := lockSoon(context.Background(), c.Mutex("m"))
+				pass(time.Hour + time.Minute)
+				mustUnlock(t, held)
+				got := <-waits
+				noErr(t, got.err)
+				mustUnlock(t, got.lease)
+			})
+		})
+	}
+}
+
 // TestWaiterLosesItsSession: it enters again with a new one.
 func TestWaiterLosesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
