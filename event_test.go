@@ -88,8 +88,6 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestLockDelay: what a client held that died is free a delay later than its
-// TTL, and what it released is free at once.
 // TestCloseIsNoFailure: a renewal that Close interrupts has not failed.
 func TestCloseIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,6 +107,8 @@ func TestCloseIsNoFailure(t *testing.T) {
 	})
 }
 
+// TestLockDelay: what a client held that died is free a delay later than its
+// TTL, and what it released is free at once.
 func TestLockDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

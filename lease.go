@@ -33,10 +33,9 @@ type Lease struct {
 // start puts the lease on the heartbeat.
 func (l *Lease) start() bool {
 	if hold := l.lock.opts.MaxHold; hold > 0 {
-		margin := min(hold/10, l.session.client.margin)
-		l.until = time.Now().Add(hold - margin)
+		l.until = time.Now().Add(hold - l.margin())
 		l.mu.Lock()
-		l.maximum = time.AfterFunc(hold-margin, func() { l.exhaust(margin) })
+		l.maximum = time.AfterFunc(hold-l.margin(), l.exhaust)
 		l.mu.Unlock()
 	}
 	if l.session.hold(l) {
@@ -46,12 +45,17 @@ func (l *Lease) start() bool {
 	return false
 }
 
+// margin is the time that the holder has to stop at the maximum of its hold.
+func (l *Lease) margin() time.Duration {
+	return min(l.lock.opts.MaxHold/10, l.session.client.margin)
+}
+
 // exhaust ends the hold at its maximum: first the holder is told, then, the
 // margin later, the store.
-func (l *Lease) exhaust(margin time.Duration) {
+func (l *Lease) exhaust() {
 	l.session.drop(l)
 	if l.lose(fmt.Errorf("%w: maximum hold of %v reached", ErrLost, l.lock.opts.MaxHold)) {
-		time.AfterFunc(margin, func() { l.session.orphan(l.claim) })
+		time.AfterFunc(l.margin(), func() { l.session.orphan(l.claim) })
 	}
 }
 
@@ -75,13 +79,19 @@ func (l *Lease) Err() error {
 	return l.endedIf(func() bool { return l.session.left() <= 0 })
 }
 
-// endedIf returns why the lease ended. It ends now if expired says so.
+// endedIf returns why the lease ended. It ends now if expired says so, or at its maximum.
 func (l *Lease) endedIf(expired func() bool) error {
+	if !l.until.IsZero() && !time.Now().Before(l.until) {
+		l.exhaust() // its timer may be late
+	}
 	l.mu.Lock()
 	ended := l.ended
 	l.mu.Unlock()
 	if ended == nil && expired() {
 		l.session.expire()
+		if cause := context.Cause(l.session.life); cause != nil {
+			l.lose(cause) // now, though its turn may be later, or it is being released
+		}
 		l.mu.Lock()
 		ended = l.ended
 		l.mu.Unlock()
@@ -166,26 +176,36 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// lose ends the lease and its context. Only the first cause counts.
+// lose ends the lease and its context, and tells the observer. Only the first cause
+// counts.
 func (l *Lease) lose(cause error) bool {
-	l.stopTimer()
-	l.mu.Lock()
-	first := l.ended == nil
+	first := l.end(cause)
 	if first {
-		l.ended = cause
-		if l.cancel != nil {
-			l.cancel(cause)
-		}
-	}
-	l.mu.Unlock()
-	switch {
-	case !first:
-	case errors.Is(cause, ErrLost):
-		l.lock.observe(l.values, EventLost, l.token, l.since, cause)
-	default:
-		l.lock.observe(l.values, EventReleased, l.token, l.since, nil)
+		l.tell(cause)
 	}
 	return first
+}
+
+func (l *Lease) end(cause error) (first bool) {
+	l.stopTimer()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return false
+	}
+	l.ended = cause
+	if l.cancel != nil {
+		l.cancel(cause)
+	}
+	return true
+}
+
+func (l *Lease) tell(cause error) {
+	if errors.Is(cause, ErrLost) {
+		l.lock.observe(l.values, EventLost, l.token, l.since, cause)
+	} else {
+		l.lock.observe(l.values, EventReleased, l.token, l.since, nil)
+	}
 }
 
 func (l *Lease) stopTimer() {

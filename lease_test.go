@@ -159,6 +159,68 @@ func TestErrIsExact(t *testing.T) {
 	})
 }
 
+// TestErrIsExactAtMaxHold: so it is at the end of the longest hold, which ValidUntil tells.
+func TestErrIsExactAtMaxHold(t *testing.T) {
+	for range 20 { // whether the timer comes first is random
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, memengine.New(), nil)
+			lease := mustLock(t, t.Context(), c.Mutex("m").With(pawl.LockOptions{MaxHold: time.Second}))
+			pass(time.Until(lease.ValidUntil()))
+			wantErr(t, lease.Err(), pawl.ErrLost)
+			wantErr(t, lease.Unlock(t.Context()), pawl.ErrLost)
+		})
+	}
+}
+
+// TestAllEndAtOnce: when the session is lost every lease has ended before the observer is
+// told of the first, however long that takes.
+func TestAllEndAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var leases pawl.Leases
+		told := 0
+		c, store := newFaultyClient(t, memengine.New(), &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if e.Kind != pawl.EventLost {
+				return
+			}
+			told++
+			for _, l := range leases {
+				if l.Context().Err() == nil || l.Err() == nil {
+					t.Errorf("%q goes on when the observer is told of %q", l.Name(), e.Name)
+				}
+			}
+		}})
+		for _, name := range []string{"a", "b", "c"} {
+			leases = append(leases, mustLock(t, t.Context(), c.Mutex(name)))
+		}
+		store.set(fails, verbRenew)
+		pass(time.Minute)
+		synctest.Wait()
+		if told != len(leases) {
+			t.Errorf("told of %d", told)
+		}
+	})
+}
+
+// TestErrDuringUnlock: it is exact also while a release hangs, when the heartbeat has done
+// with the lease.
+func TestErrDuringUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbRenew)
+		release, done := make(chan struct{}), make(chan error)
+		store.set(func(context.Context, func(context.Context) error) error { <-release; return errTrouble }, verbLeave)
+		go func() { done <- lease.Unlock(t.Context()) }()
+		pass(14 * time.Second)
+		if err := lease.Err(); !errors.Is(err, pawl.ErrLost) {
+			t.Errorf("after the trust window: %v", err)
+		}
+		close(release)
+		wantErr(t, <-done, pawl.ErrLost)
+		wantErr(t, lease.Err(), pawl.ErrLost)
+	})
+}
+
 // TestMaxHold: the holder is told first and has the margin to stop, then the
 // store is; the session goes on.
 func TestMaxHold(t *testing.T) {

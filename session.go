@@ -131,7 +131,8 @@ func (s *session) expire() {
 	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
 }
 
-// lose ends the session and tells every holder.
+// lose ends the session and tells every holder, and only then the observer, for that
+// takes time.
 func (s *session) lose(cause error) {
 	s.end(cause)
 	s.mu.Lock()
@@ -139,8 +140,15 @@ func (s *session) lose(cause error) {
 	s.leases = make(map[*engine.Claim]*Lease)
 	s.timer.Stop()
 	s.mu.Unlock()
+	cause = context.Cause(s.life)
+	var ended []*Lease
 	for _, l := range leases {
-		l.lose(context.Cause(s.life))
+		if l.end(cause) {
+			ended = append(ended, l)
+		}
+	}
+	for _, l := range ended {
+		l.tell(cause)
 	}
 }
 

@@ -267,7 +267,6 @@ func wantErr(t *testing.T, err error, wants ...error) {
 	}
 }
 
-// wantFree fails unless name has no claims.
 // noErr may be called by any goroutine.
 func noErr(t *testing.T, err error) {
 	t.Helper()
@@ -276,6 +275,7 @@ func noErr(t *testing.T, err error) {
 	}
 }
 
+// wantFree fails unless name has no claims.
 func wantFree(t *testing.T, eng engine.Engine, name string) {
 	t.Helper()
 	if r := show(t, eng, name); len(r.Claims) > 0 {
