@@ -149,3 +149,30 @@ func TestLockDelay(t *testing.T) {
 		}
 	})
 }
+
+// TestLockDelayOfTheClosed: that a client is closed after it lost its session gives
+// nothing back earlier, for what it had under way may not have ended.
+func TestLockDelayOfTheClosed(t *testing.T) {
+	for _, after := range []time.Duration{0, 500 * time.Millisecond, 3 * time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				mortal, store := newFaultyClient(t, eng, &pawl.Options{LockDelay: time.Minute})
+				lease := mustLock(t, t.Context(), mortal.Mutex("m"))
+				store.set(fails, verbRenew)
+				<-lease.Context().Done()
+				lost := time.Now()
+				pass(after)
+				noErr(t, mortal.Close(t.Context()))
+				next := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+				if took := time.Since(lost); took < time.Minute {
+					t.Errorf("free after %v", took)
+				}
+				mustUnlock(t, next)
+				if n := len(store.called(verbClose)); n != 1 {
+					t.Errorf("the session was closed %d times", n)
+				}
+			})
+		})
+	}
+}

@@ -32,8 +32,6 @@ type session struct {
 	end  context.CancelCauseFunc
 	seq  atomic.Uint64
 
-	farewell sync.Once // to the store
-
 	mu      sync.Mutex
 	renewed mark                        // start of the last successful renewal
 	timer   *time.Timer                 // fires at the end of the trust window
@@ -329,20 +327,21 @@ func (s *session) leaveOrphans() {
 func (s *session) closed() bool { return errors.Is(context.Cause(s.life), ErrClosed) }
 
 // closeStore leaves all claims and closes the session in the store, for
-// Client.Close.
+// Client.Close. What was lost before is left to closeLost.
 func (s *session) closeStore(ctx context.Context) error {
 	s.mu.Lock()
 	claims := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	s.lose(ErrClosed)
+	if !s.closed() {
+		return nil
+	}
 	for _, claim := range claims {
 		if err := s.store.Leave(ctx, claim.Resource, claim.ID); err != nil && !errors.Is(err, engine.ErrGone) {
 			break // the session's end frees the rest
 		}
 	}
-	var err error
-	s.farewell.Do(func() { err = s.store.Close(ctx) })
-	return err
+	return s.store.Close(ctx)
 }
 
 // closeLost closes the store's session after a loss, so that what it still has
@@ -360,7 +359,7 @@ func (s *session) closeLost() {
 	if s.client.opts.LockDelay > 0 {
 		cancel() // only what is here is freed: the store shall keep the rest
 	}
-	s.farewell.Do(func() { s.store.Close(ctx) }) //nolint:errcheck // expires by itself
+	s.store.Close(ctx) //nolint:errcheck // expires by itself
 }
 
 // newClaim makes a claim that nobody else has.
