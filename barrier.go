@@ -104,6 +104,7 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if w.left {
 		return w.index, nil
 	}
+	w.arrived = true
 	alive, stop := join(ctx, present.Context())
 	defer stop()
 	for v, err := range b.value.watch(alive, b.value.client.opts.TTL/3) {
@@ -126,6 +127,7 @@ type barrierWait struct {
 	resets     uint64
 	index      int
 	left       bool   // with the others, when it arrived
+	arrived    bool   // and heard so
 	seen       uint64 // the version that it saw last
 }
 
@@ -167,12 +169,14 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 // over says whether the generation of this party has ended, and how.
 func (w *barrierWait) over(s barrierState) (left bool, err error) {
 	switch {
+	case slices.Contains(s.Last, w.id):
+		return true, nil
+	case s.Resets != w.resets: // also if others have left since
+		return false, fmt.Errorf("%w: it was reset", ErrBroken)
 	case s.Generation > w.generation:
 		return true, nil
 	case s.Generation < w.generation:
 		return false, fmt.Errorf("%w: the store has forgotten it", ErrBroken)
-	case s.Resets != w.resets:
-		return false, fmt.Errorf("%w: it was reset", ErrBroken)
 	case s.Broken:
 		return false, errBroken
 	case !slices.Contains(s.Arrived, w.id):
@@ -230,7 +234,8 @@ func (s *barrierState) breakFor(id string) error {
 }
 
 // giveUp breaks the generation because this party does not wait any longer,
-// unless all have left meanwhile.
+// unless all have left meanwhile. If it does not know whether it has arrived it sees to it
+// that it does not any more: a request to that end may still be on its way.
 func (w *barrierWait) giveUp(ctx context.Context, reason error) error {
 	// What cannot be told now shows when the claim of this party is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
@@ -238,6 +243,9 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) error {
 	var left bool
 	err := w.update(ctx, "give up", func(s *barrierState) error {
 		left = slices.Contains(s.Last, w.id)
+		if !left && !w.arrived && !slices.Contains(s.Arrived, w.id) {
+			return nil // as it is, at a new version
+		}
 		return s.breakFor(w.id)
 	})
 	if left && err == nil {

@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -178,5 +179,59 @@ func TestBarrierLostReplies(t *testing.T) {
 			noErr(t, (<-one).err)
 			noErr(t, (<-two).err)
 		}
+	})
+}
+
+// TestBarrierMissesReset: a party that hears of nothing until others have left after a
+// reset has not left with them; one that has left hears so whatever came after.
+func TestBarrierMissesReset(t *testing.T) {
+	for name, resets := range map[string]bool{"reset first": true, "reset later": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				deaf, store := newFaultyClient(t, eng, nil)
+				store.set(first(1, losesReply, fails), verbWatch)
+				waits := arrive(t.Context(), deaf.Barrier("b", 2))
+				arrived(t, eng, "b", 1)
+				b := newClient(t, eng, nil).Barrier("b", 2)
+				if resets {
+					noErr(t, b.Reset(t.Context()))
+					other := arrive(t.Context(), b)
+					arrived(t, eng, "b", 2)
+					defer func() { noErr(t, (<-other).err) }()
+				}
+				_, err := b.Wait(t.Context())
+				noErr(t, err)
+				if !resets {
+					noErr(t, b.Reset(t.Context()))
+				}
+				store.set(nil, verbWatch)
+				if err := (<-waits).err; resets != errors.Is(err, pawl.ErrBroken) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestBarrierStray: a party that gave up and did not hear whether it had arrived does not
+// arrive later, so that others leave without it.
+func TestBarrierStray(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		waits := arrive(t.Context(), newClient(t, eng, nil).Barrier("b", 2))
+		arrived(t, eng, "b", 1)
+		store.set(first(1, arrivesLate(2*time.Second), nil), verbPut)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Barrier("b", 2).Wait(ctx)
+		wantErr(t, err, pawl.ErrBroken, context.DeadlineExceeded)
+		pass(2 * time.Second)
+		index, err := c.Barrier("b", 2).Wait(t.Context())
+		if noErr(t, err); index != 0 {
+			t.Errorf("index %d", index)
+		}
+		noErr(t, (<-waits).err)
 	})
 }
