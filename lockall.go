@@ -14,9 +14,10 @@ type Leases []*Lease
 
 // LockAll takes all locks or none. It takes them in the order of their names,
 // whatever the order given, so callers that want some of the same locks do not
-// deadlock. ctx bounds the whole wait. When one cannot be had, those already
-// held are released, and the errors of the releases are joined to the reason.
-// A lock that is given twice is an [ErrInvalid], also where two values describe
+// deadlock; in several stores they must not have the same names, for between those there is no
+// order. ctx bounds the whole wait. When one cannot be had, or is lost while the call waits
+// for another, those already held are released, and the errors of the releases are joined to
+// the reason. A lock that is given twice is an [ErrInvalid], also where two values describe
 // it. What one call takes belongs to one owner; see [WithOwner].
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	if ownerOf(ctx) == "" {
@@ -37,10 +38,13 @@ func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	held := make(Leases, 0, len(locks))
 	for _, l := range locks {
 		lease, err := l.Lock(ctx)
+		if err == nil {
+			held = append(held, lease)
+			err = held.Err() // of those that were lost while it waited for this one
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock all: %w", errors.Join(err, held.Unlock(ctx)))
 		}
-		held = append(held, lease)
 	}
 	return held, nil
 }

@@ -174,3 +174,24 @@ func TestLeasesJoinErrors(t *testing.T) {
 		}
 	})
 }
+
+// TestLockAllLost: one that was lost while the call waited for another is not among all.
+func TestLockAllLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, other := newClient(t, eng, nil), newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), other.Mutex("b"))
+		done := make(chan error, 1)
+		go func() {
+			_, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b"))
+			done <- err
+		}()
+		synctest.Wait()
+		eng.Expire(show(t, eng, "a").Claims[0].Session)
+		pass(time.Minute) // it waits for b with a new session
+		mustUnlock(t, held)
+		wantErr(t, <-done, pawl.ErrLost)
+		wantFree(t, eng, "a")
+		wantFree(t, eng, "b")
+	})
+}
