@@ -75,7 +75,11 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		return nil, err
 	}
 	// What could not be told to the store, the heartbeat tells again.
-	if err := from.Unlock(ctx); errors.Is(err, ErrLost) {
+	err = from.Unlock(ctx)
+	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
+		err = m.failed(fmt.Errorf("%s: %w: another may have held it in between", doing, ErrLost))
+	}
+	if errors.Is(err, ErrLost) {
 		return nil, errors.Join(err, lease.Unlock(ctx))
 	}
 	return lease, nil

@@ -153,3 +153,21 @@ func TestTurn(t *testing.T) {
 		wantFree(t, eng, "m")
 	})
 }
+
+// TestDowngradeOfTheLost: a writer that was evicted, and could not hear so for a reply that was
+// lost, is not downgraded with what another wrote in between.
+func TestDowngradeOfTheLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		w := mustLock(t, t.Context(), rw)
+		store.set(hangs, verbRenew)
+		breakLock(t, eng, "m")
+		mustUnlock(t, mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m")))
+		store.set(first(1, losesReply, nil), verbLeave)
+		_, err := rw.Downgrade(t.Context(), w)
+		wantErr(t, err, pawl.ErrLost)
+		wantFree(t, eng, "m")
+	})
+}
