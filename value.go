@@ -126,8 +126,11 @@ func (v *Value) tryUpdate(ctx context.Context, fn func(Version) ([]byte, error),
 		default:
 			return is, err
 		}
-		if tries == 0 || !pause.sleep(ctx, v.client.life) {
+		if tries == 0 {
 			return is, err
+		}
+		if !pause.sleep(ctx, v.client.life) {
+			return is, v.classed(ctx, "update", err)
 		}
 	}
 }

@@ -105,6 +105,35 @@ func TestUpdateEnds(t *testing.T) {
 	})
 }
 
+// TestUpdateIsStopped: an update that its context or client ends in a pause says so, not only
+// what it paused for.
+func TestUpdateIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		other := newClient(t, eng, nil).Value("v")
+		update := func(ctx context.Context) error {
+			_, err := c.Value("v").Update(ctx, func(is pawl.Version) ([]byte, error) {
+				_, err := other.Put(t.Context(), []byte("other"), is.Number)
+				return []byte("mine"), err
+			})
+			return err
+		}
+		for _, d := range []time.Duration{time.Millisecond, 500 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			wantErr(t, update(ctx), context.DeadlineExceeded)
+			cancel()
+		}
+		store.set(fails, verbPut)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantErr(t, c.Latch("l", 1).CountDown(ctx, "party"), context.DeadlineExceeded, pawl.ErrUnavailable)
+		store.set(nil, verbPut)
+		time.AfterFunc(500*time.Millisecond, func() { c.Close(context.Background()) })
+		wantErr(t, update(t.Context()), pawl.ErrClosed)
+	})
+}
+
 // TestWatch: a watch begins with what is, misses no last word, and bears
 // trouble.
 func TestWatch(t *testing.T) {
