@@ -42,12 +42,18 @@ type Pool struct {
 	head   *Value
 
 	mu      sync.Mutex
-	version uint64              // of the head as it was seen last
-	pages   []uint64            // in it
-	items   map[uint64][]uint64 // of the pages that were read, as they were then
-	claimed map[itemID]struct{} // what was found claimed, or is being tried
-	asked   time.Time           // since when
-	spread  int                 // among how many of the first items and pages to choose
+	version uint64                // of the head as it was seen last
+	pages   []uint64              // in it
+	items   map[uint64][]seenItem // of the pages that were read, as they were then
+	round   uint64                // in each of them all items are asked for once
+	asked   time.Time             // when it began
+	every   time.Duration         // how long it is to the next one
+	spread  int                   // among how many of the first items and pages to choose
+}
+
+type seenItem struct {
+	number uint64
+	round  uint64 // in which it was found claimed, or is being tried; 0: none
 }
 
 // itemID is a page and a number in it.
@@ -65,7 +71,7 @@ const (
 func (c *Client) Pool(name string, opts *PoolOptions) *Pool {
 	p := &Pool{
 		client: c, name: name, head: newValue(c, "pool", name),
-		items: make(map[uint64][]uint64), claimed: make(map[itemID]struct{}), spread: 1,
+		items: make(map[uint64][]seenItem), spread: 1,
 	}
 	p.head.again = true // all changes of it may be said again
 	if opts != nil {
@@ -99,18 +105,19 @@ type Item struct {
 // [ErrNotAcquired] joined with the error of ctx when that ends first, and goes on
 // waiting while the store is away. Who waits is told at once of items that are put,
 // and asks twice a second for those that others have claimed: what a dead worker
-// had is claimed anew within its TTL and a second.
+// had is claimed anew within its TTL and a second. Where so many are claimed that to ask
+// for all takes longer than 100 ms it does that for a fifth of the time.
 func (p *Pool) Claim(ctx context.Context) (*Item, error) {
 	for pause := newBackoff(p.client.opts.TTL); ; {
 		began := time.Now()
-		item, version, trouble := p.search(ctx)
+		item, version, trouble := p.search(ctx, p.begin(began, false))
 		if item != nil {
 			return item, nil
 		}
 		err := trouble
 		if err == nil {
 			var v Version
-			if v, err = p.head.next(ctx, version, p.rest(time.Since(began))); err == nil {
+			if v, err = p.head.next(ctx, version, p.rest(began)); err == nil {
 				err = p.learnHead(v)
 				pause = newBackoff(p.client.opts.TTL)
 			}
@@ -128,10 +135,7 @@ func (p *Pool) Claim(ctx context.Context) (*Item, error) {
 // TryClaim claims an item if one is free now, and fails with [ErrNotAcquired] if
 // none is.
 func (p *Pool) TryClaim(ctx context.Context) (*Item, error) {
-	p.mu.Lock()
-	p.asked = time.Time{} // what it remembers may be over
-	p.mu.Unlock()
-	item, _, err := p.search(ctx)
+	item, _, err := p.search(ctx, p.begin(time.Now(), true)) // what it remembers may be over
 	if item == nil && err == nil {
 		err = fmt.Errorf("%w: no item is free", ErrNotAcquired)
 	}
@@ -141,14 +145,26 @@ func (p *Pool) TryClaim(ctx context.Context) (*Item, error) {
 	return item, nil
 }
 
+// begin returns the round to ask in, a new one if it is time or that is wanted. Who began
+// earlier goes on with the one before, and comes to its end.
+func (p *Pool) begin(now time.Time, anew bool) (round uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if anew || now.Sub(p.asked) >= p.every {
+		p.round++
+		p.asked, p.every = now, askAgain
+	}
+	return p.round
+}
+
 // search looks for an item, also in pages that are new. If there is none it
 // returns the version of the head in which there was none.
-func (p *Pool) search(ctx context.Context) (*Item, uint64, error) {
+func (p *Pool) search(ctx context.Context, round uint64) (*Item, uint64, error) {
 	for {
 		p.mu.Lock()
 		seen := p.version
 		p.mu.Unlock()
-		item, err := p.take(ctx)
+		item, err := p.take(ctx, round)
 		if item != nil || err != nil {
 			return item, 0, err
 		}
@@ -166,9 +182,9 @@ func (p *Pool) search(ctx context.Context) (*Item, uint64, error) {
 }
 
 // take claims one of the items that are known.
-func (p *Pool) take(ctx context.Context) (*Item, error) {
+func (p *Pool) take(ctx context.Context, round uint64) (*Item, error) {
 	for ctx.Err() == nil {
-		id, unread, ok := p.choose()
+		id, unread, ok := p.choose(round)
 		switch {
 		case !ok:
 			return nil, nil
@@ -190,13 +206,9 @@ func (p *Pool) take(ctx context.Context) (*Item, error) {
 }
 
 // choose picks an item that may be free, or a page to be read.
-func (p *Pool) choose() (id itemID, unread, ok bool) {
+func (p *Pool) choose(round uint64) (id itemID, unread, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.asked) >= askAgain {
-		clear(p.claimed)
-		p.asked = now
-	}
 	start, enough := 0, p.spread
 	if p.random {
 		start, enough = rand.N(max(len(p.pages), 1)), 1
@@ -204,7 +216,7 @@ func (p *Pool) choose() (id itemID, unread, ok bool) {
 	var open []uint64
 	for i := range p.pages {
 		page := p.pages[(start+i)%len(p.pages)]
-		if _, read := p.items[page]; !read || len(p.free(page)) > 0 {
+		if _, read := p.items[page]; !read || len(p.free(page, round)) > 0 {
 			if open = append(open, page); len(open) == enough {
 				break
 			}
@@ -217,20 +229,21 @@ func (p *Pool) choose() (id itemID, unread, ok bool) {
 	if _, read := p.items[id.page]; !read {
 		return id, true, true
 	}
-	free := p.free(id.page)
+	free := p.free(id.page, round)
 	if !p.random {
 		free = free[:min(len(free), p.spread)]
 	}
-	id.number = free[rand.N(len(free))]
-	p.claimed[id] = struct{}{} // another goroutine tries another one
+	item := free[rand.N(len(free))]
+	id.number, item.round = item.number, p.round // another goroutine tries another one
 	return id, false, true
 }
 
 // free returns the items of a page that may be free.
-func (p *Pool) free(page uint64) (free []uint64) {
-	for _, n := range p.items[page] {
-		if _, claimed := p.claimed[itemID{page, n}]; !claimed {
-			free = append(free, n)
+func (p *Pool) free(page, round uint64) (free []*seenItem) {
+	items := p.items[page]
+	for i := range items {
+		if items[i].round < round {
+			free = append(free, &items[i])
 		}
 	}
 	return free
@@ -276,20 +289,28 @@ func (p *Pool) crowd(met bool) {
 // forget that an item is claimed.
 func (p *Pool) forget(id itemID) {
 	p.mu.Lock()
-	delete(p.claimed, id)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	for i, item := range p.items[id.page] {
+		if item.number == id.number {
+			p.items[id.page][i].round = 0
+		}
+	}
 }
 
-// rest is how long to wait before asking again for the items that are claimed. To
-// ask for many of them takes a while, and shall not be all that it does; 0:
-// there are none.
-func (p *Pool) rest(took time.Duration) time.Duration {
+// rest is how long to wait before asking again for the items that are claimed, for who
+// began to ask then. To ask for many of them takes a while, and shall not be all that it
+// does; 0: there are none.
+func (p *Pool) rest(began time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
+	if p.asked.Equal(began) {
+		p.every = max(askAgain, 5*now.Sub(began))
+	}
 	if len(p.pages) == 0 {
 		return 0
 	}
-	return max(askAgain, 4*took)
+	return max(p.every-now.Sub(p.asked), time.Millisecond)
 }
 
 // Done takes the item off the pool and ends the claim. [ErrLost] says that the

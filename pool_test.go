@@ -395,6 +395,41 @@ func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random boo
 	store.set(fails, verbRenew, verbOpen, verbEnter, verbLeave, verbClose, verbGet, verbPut, verbWatch)
 }
 
+// TestPoolOfClaimed: it takes a while to ask for many items that others have claimed. Who
+// asks comes to an end of that, does not do it all the time, and hears of new ones.
+func TestPoolOfClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		busy := newClient(t, eng, nil).Pool("p", nil)
+		noErr(t, busy.Put(t.Context(), tasks(0, 100)...))
+		for range 100 {
+			mustClaim(t, busy)
+		}
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(repliesLate(10*time.Millisecond), verbEnter)
+		p := c.Pool("p", nil)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := p.TryClaim(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		if took, asked := time.Since(start), len(store.called(verbEnter)); took > 2*time.Second || asked != 100 {
+			t.Errorf("it took %v and %d requests to find that all are claimed", took, asked)
+		}
+		waits := claimSoon(t.Context(), p)
+		pass(time.Minute)
+		if asked := len(store.called(verbEnter)); asked > 60*100/4 {
+			t.Errorf("asked %d times in a minute", asked)
+		}
+		put := time.Now()
+		noErr(t, busy.Put(t.Context(), tasks(100, 101)...))
+		got := <-waits
+		if noErr(t, got.err); got.at.Sub(put) > 2*time.Second {
+			t.Errorf("told after %v", got.at.Sub(put))
+		}
+	})
+}
+
 // TestPoolOfMany: thousands of items and eight workers take O(n) requests.
 func TestPoolOfMany(t *testing.T) {
 	for _, random := range []bool{false, true} {

@@ -263,13 +263,17 @@ func (p *Pool) learnHead(v Version) error {
 
 // learnPage remembers which items are in a page.
 func (p *Pool) learnPage(id uint64, items []poolItem) {
-	numbers := make([]uint64, 0, len(items))
-	for _, item := range items {
-		numbers = append(numbers, item.number)
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.items[id] = numbers
+	before := p.items[id]
+	seen := make([]seenItem, len(items))
+	for i, item := range items {
+		seen[i].number = item.number
+		if j := slices.IndexFunc(before, func(s seenItem) bool { return s.number == item.number }); j >= 0 {
+			seen[i].round = before[j].round
+		}
+	}
+	p.items[id] = seen
 }
 
 // dropPages takes the pages that are gone off the head, if they are so many.
