@@ -97,7 +97,7 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	w := &barrierWait{Barrier: b, id: present.claim.ID}
 	if err := b.update(ctx, "wait", func(s *barrierState) error { return w.arrive(ctx, s) }); err != nil {
 		if errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
-			return 0, w.giveUp(ctx, err)
+			return w.giveUp(ctx, err)
 		}
 		return 0, err
 	}
@@ -109,14 +109,14 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	defer stop()
 	for v, err := range b.value.watch(alive, b.value.client.opts.TTL/3) {
 		if err != nil {
-			return w.index, w.giveUp(ctx, err)
+			return w.giveUp(ctx, err)
 		}
 		left, err := w.look(alive, v)
 		if left || err != nil && !errors.Is(err, ErrUnavailable) {
 			return w.index, err
 		}
 	}
-	return w.index, w.giveUp(ctx, context.Cause(alive))
+	return w.giveUp(ctx, context.Cause(alive))
 }
 
 // barrierWait is a party that waits.
@@ -136,9 +136,7 @@ var errBroken = fmt.Errorf("%w: a party gave up or died", ErrBroken)
 // arrive is the step of a party that comes. The last one makes sure that the others
 // live: if all that came before have died, nobody has noticed.
 func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
-	w.left = false                               // of an arrival that came to nothing, for another was faster
-	if i := slices.Index(s.Last, w.id); i >= 0 { // it was the last, and did not hear so
-		w.index, w.left = w.parties-1-i, true
+	if w.hasLeft(s) { // with the others, and did not hear so
 		return errUnchanged
 	}
 	if s.Broken {
@@ -166,10 +164,19 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	return nil
 }
 
+// hasLeft finds out whether this party left with those that left last, and with what index.
+func (w *barrierWait) hasLeft(s *barrierState) bool {
+	i := slices.Index(s.Last, w.id)
+	if w.left = i >= 0; w.left {
+		w.index = w.parties - 1 - i
+	}
+	return w.left
+}
+
 // over says whether the generation of this party has ended, and how.
 func (w *barrierWait) over(s barrierState) (left bool, err error) {
 	switch {
-	case slices.Contains(s.Last, w.id):
+	case w.hasLeft(&s):
 		return true, nil
 	case s.Resets != w.resets: // also if others have left since
 		return false, fmt.Errorf("%w: it was reset", ErrBroken)
@@ -236,22 +243,20 @@ func (s *barrierState) breakFor(id string) error {
 // giveUp breaks the generation because this party does not wait any longer,
 // unless all have left meanwhile. If it does not know whether it has arrived it sees to it
 // that it does not any more: a request to that end may still be on its way.
-func (w *barrierWait) giveUp(ctx context.Context, reason error) error {
+func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err error) {
 	// What cannot be told now shows when the claim of this party is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
 	defer cancel()
-	var left bool
-	err := w.update(ctx, "give up", func(s *barrierState) error {
-		left = slices.Contains(s.Last, w.id)
-		if !left && !w.arrived && !slices.Contains(s.Arrived, w.id) {
+	err = w.update(ctx, "give up", func(s *barrierState) error {
+		if !w.hasLeft(s) && !w.arrived && !slices.Contains(s.Arrived, w.id) {
 			return nil // as it is, at a new version
 		}
 		return s.breakFor(w.id)
 	})
-	if left && err == nil {
-		return nil
+	if w.left && err == nil {
+		return w.index, nil
 	}
-	return w.value.failed("wait", errors.Join(ErrBroken, reason, err))
+	return w.index, w.value.failed("wait", errors.Join(ErrBroken, reason, err))
 }
 
 // Reset ends the generation: who waits gets [ErrBroken]; a barrier that was

@@ -3,6 +3,8 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -234,4 +236,87 @@ func TestBarrierStray(t *testing.T) {
 		}
 		noErr(t, (<-waits).err)
 	})
+}
+
+// TestBarrierLeftUnawares: a party that gives up, and finds that all have left with it, has
+// the index with which it arrived.
+func TestBarrierLeftUnawares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(first(1, repliesLate(2*time.Second), nil), verbPut)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		early := arrive(ctx, c.Barrier("b", 2))
+		arrived(t, eng, "b", 1)
+		index, err := newClient(t, eng, nil).Barrier("b", 2).Wait(t.Context())
+		if noErr(t, err); index != 0 {
+			t.Errorf("the last has index %d", index)
+		}
+		got := <-early
+		if noErr(t, got.err); got.index != 1 {
+			t.Errorf("the first has index %d", got.index)
+		}
+	})
+}
+
+// TestBarrierDisturbed lets parties meet while all verbs of each are disturbed at random: if
+// one leaves, all do, each with another index, but for those that the store does not answer.
+func TestBarrierDisturbed(t *testing.T) {
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { meetDisturbed(t, rand.New(rand.NewPCG(seed, seed))) })
+		})
+	}
+}
+
+func meetDisturbed(t *testing.T, random *rand.Rand) {
+	const parties, ttl = 3, 5 * time.Second
+	eng := memengine.New()
+	b := newClient(t, eng, nil).Barrier("b", parties)
+	ctx, stop := context.WithCancel(t.Context())
+	var disturbers sync.WaitGroup
+	var barriers []*pawl.Barrier
+	for range parties {
+		c, store := newFaultyClient(t, eng, &pawl.Options{TTL: ttl})
+		barriers = append(barriers, c.Barrier("b", parties))
+		random := rand.New(rand.NewPCG(random.Uint64(), 1))
+		disturbers.Go(func() { disturb(ctx, store, ttl, random, verbGet, verbPut, verbWatch) })
+	}
+	met := 0
+	for range 40 {
+		var waits []<-chan arrival
+		for _, b := range barriers {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(4*ttl))))
+			defer cancel()
+			waits = append(waits, arrive(ctx, b))
+			pass(time.Duration(random.Int64N(int64(time.Second))))
+		}
+		var indexes []int
+		var broken []error
+		for _, w := range waits {
+			switch got := <-w; {
+			case got.err == nil:
+				indexes = append(indexes, got.index)
+			case !errors.Is(got.err, pawl.ErrUnavailable):
+				broken = append(broken, got.err)
+			}
+		}
+		slices.Sort(indexes)
+		if n := len(indexes); n > 0 && len(broken) > 0 || n > len(slices.Compact(indexes)) {
+			t.Errorf("indexes %v, and %v", indexes, broken)
+		}
+		if len(indexes) == parties {
+			met++
+		}
+		pass(3 * ttl)
+		noErr(t, b.Reset(t.Context()))
+	}
+	stop()
+	disturbers.Wait()
+	pass(4 * ttl)
+	wantFree(t, eng, "pawl:barrier/b")
+	if met == 0 {
+		t.Errorf("they never met")
+	}
 }

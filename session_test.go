@@ -177,9 +177,9 @@ func (w *believers) remove(lease *pawl.Lease) {
 	delete(w.held, lease)
 }
 
-// disturb sets and heals faults at random.
-func disturb(ctx context.Context, store *faultyStore, ttl time.Duration, random *rand.Rand) {
-	verbs := []string{verbOpen, verbEnter, verbAwait, verbLeave, verbRenew, verbClose}
+// disturb sets and heals faults at random, of all verbs of a session and of more.
+func disturb(ctx context.Context, store *faultyStore, ttl time.Duration, random *rand.Rand, more ...string) {
+	verbs := append([]string{verbOpen, verbEnter, verbAwait, verbLeave, verbRenew, verbClose}, more...)
 	for ctx.Err() == nil {
 		late := time.Duration(random.Int64N(int64(ttl)))
 		faults := []fault{nil, nil, nil, hangs, fails, losesReply, arrivesLate(late), repliesLate(late), strays(late)}

@@ -141,39 +141,42 @@ func (s *faultyStore) do(ctx context.Context, verb string, do func(context.Conte
 	return f(ctx, do)
 }
 
-func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	reply := make(chan engine.Session, 1)
-	err := s.do(ctx, verbOpen, func(ctx context.Context) error {
-		sess, err := s.Engine.Open(ctx, opts)
-		reply <- sess
+// ask does a verb that has a reply, also when nobody waits for that any more.
+func ask[T any](ctx context.Context, s *faultyStore, verb string, do func(context.Context) (T, error)) (is T, err error) {
+	reply := make(chan T, 1)
+	err = s.do(ctx, verb, func(ctx context.Context) error {
+		is, err := do(ctx)
+		reply <- is
 		return err
 	})
 	if err != nil {
+		return is, err
+	}
+	return <-reply, nil
+}
+
+func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	sess, err := ask(ctx, s, verbOpen, func(ctx context.Context) (engine.Session, error) { return s.Engine.Open(ctx, opts) })
+	if err != nil {
 		return nil, err
 	}
-	return &faultySession{<-reply, s}, nil
+	return &faultySession{sess, s}, nil
 }
 
 func (s *faultyStore) Resize(ctx context.Context, name string, capacity int64) error {
 	return s.do(ctx, verbResize, func(ctx context.Context) error { return s.Engine.Resize(ctx, name, capacity) })
 }
 
-func (s *faultyStore) Get(ctx context.Context, key string) (v engine.Value, err error) {
-	err = s.do(ctx, verbGet, func(ctx context.Context) (err error) { v, err = s.Engine.Get(ctx, key); return err })
-	return v, err
+func (s *faultyStore) Get(ctx context.Context, key string) (engine.Value, error) {
+	return ask(ctx, s, verbGet, func(ctx context.Context) (engine.Value, error) { return s.Engine.Get(ctx, key) })
 }
 
-func (s *faultyStore) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
-	err = s.do(ctx, verbPut, func(ctx context.Context) (err error) {
-		written, err = s.Engine.Put(ctx, key, data, version)
-		return err
-	})
-	return written, err
+func (s *faultyStore) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	return ask(ctx, s, verbPut, func(ctx context.Context) (uint64, error) { return s.Engine.Put(ctx, key, data, version) })
 }
 
-func (s *faultyStore) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
-	err = s.do(ctx, verbWatch, func(ctx context.Context) (err error) { v, err = s.Engine.Watch(ctx, key, version); return err })
-	return v, err
+func (s *faultyStore) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
+	return ask(ctx, s, verbWatch, func(ctx context.Context) (engine.Value, error) { return s.Engine.Watch(ctx, key, version) })
 }
 
 type faultySession struct {
@@ -182,24 +185,11 @@ type faultySession struct {
 }
 
 func (s *faultySession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	return s.grant(ctx, verbEnter, func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
+	return ask(ctx, s.store, verbEnter, func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
 }
 
 func (s *faultySession) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	return s.grant(ctx, verbAwait, func(ctx context.Context) (engine.Grant, error) { return s.Session.Await(ctx, c) })
-}
-
-func (s *faultySession) grant(ctx context.Context, verb string, ask func(context.Context) (engine.Grant, error)) (engine.Grant, error) {
-	reply := make(chan engine.Grant, 1)
-	err := s.store.do(ctx, verb, func(ctx context.Context) error {
-		g, err := ask(ctx)
-		reply <- g
-		return err
-	})
-	if err != nil {
-		return engine.Grant{}, err
-	}
-	return <-reply, nil
+	return ask(ctx, s.store, verbAwait, func(ctx context.Context) (engine.Grant, error) { return s.Session.Await(ctx, c) })
 }
 
 func (s *faultySession) Leave(ctx context.Context, resource, claim string) error {
@@ -207,16 +197,7 @@ func (s *faultySession) Leave(ctx context.Context, resource, claim string) error
 }
 
 func (s *faultySession) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	reply := make(chan []*engine.Claim, 1)
-	err := s.store.do(ctx, verbRenew, func(ctx context.Context) error {
-		gone, err := s.Session.Renew(ctx, held)
-		reply <- gone
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return <-reply, nil
+	return ask(ctx, s.store, verbRenew, func(ctx context.Context) ([]*engine.Claim, error) { return s.Session.Renew(ctx, held) })
 }
 
 func (s *faultySession) Close(ctx context.Context) error {
