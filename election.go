@@ -153,10 +153,10 @@ func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
 }
 
 // Observe yields who leads, and then each change: another leader, another value, or
-// nobody (Token 0). A leader that died is noticed within two TTLs, others at once. Of changes
-// that follow one another quickly it may yield only the last. It goes on while
-// the store is away, and ends when ctx does, and with an error only if there
-// can be no more.
+// nobody (Token 0). A leader that died is noticed within two TTLs, one that unlocked and did not
+// resign within a TTL, and all else at once. Of changes that follow one another quickly it
+// may yield only the last. It goes on while the store is away, and ends when ctx does, and
+// with an error only if there can be no more.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last *Leader

@@ -111,7 +111,8 @@ func (l *Latch) Count(ctx context.Context) (int, error) {
 }
 
 // Wait returns nil once the latch is open, and an error that matches that of
-// ctx if it ends before. It goes on waiting while the store is away.
+// ctx if it ends before. It goes on waiting while the store is away, and when the latch was
+// reset before it has seen that it is open.
 func (l *Latch) Wait(ctx context.Context) error {
 	for v, err := range l.value.Watch(ctx) {
 		if err != nil {
