@@ -176,11 +176,16 @@ func (c *Client) live() *session {
 	return nil
 }
 
-// open opens a session unless another call did so meanwhile.
+// open opens a session unless another call did so meanwhile. Who waits for that waits no
+// longer than it may take: a store that hangs has many calls wait for each other.
 func (c *Client) open(ctx context.Context) (*session, error) {
+	turn := time.NewTimer(c.opts.TTL - c.margin)
+	defer turn.Stop()
 	select {
 	case c.opening <- struct{}{}:
 		defer func() { <-c.opening }()
+	case <-turn.C:
+		return nil, engine.Unavailable("open session", errors.New("other calls try it and the store does not answer"))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.life.Done():

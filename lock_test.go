@@ -268,6 +268,30 @@ func TestLockUnavailable(t *testing.T) {
 	}
 }
 
+// TestManyUnavailable: nor does it take longer to say so when many ask.
+func TestManyUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbOpen, verbEnter, verbAwait, verbLeave, verbRenew)
+		<-lease.Context().Done()
+		start := time.Now()
+		var waits []<-chan outcome
+		for range 20 {
+			waits = append(waits, lockSoon(context.Background(), c.Mutex("m")))
+		}
+		_, err := c.Mutex("m").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		for _, w := range waits {
+			got := <-w
+			wantErr(t, got.err, pawl.ErrUnavailable)
+		}
+		if took := time.Since(start); took > 3*15*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // TestLockUnanswered: so it is where the session lives and only this request is not answered.
 // What counts is for how long that is so now, not for how long it waits.
 func TestLockUnanswered(t *testing.T) {
