@@ -98,8 +98,9 @@ func (l *lock) same(o *lock) bool {
 // Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
 // ended first (and with [ErrUnavailable] if the store was in trouble then), with
-// [ErrUnavailable] when the store did not answer for a whole TTL, and with [ErrMismatch], [ErrInvalid] or [ErrClosed] at once. When it
-// fails, nothing is held and nothing waits in the store.
+// [ErrUnavailable] when the store did not answer for a whole TTL, and with [ErrMismatch],
+// [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once. When it fails, nothing is held and
+// nothing waits in the store, or the heartbeat sees to that as soon as the store answers.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
 
 // TryLock takes the lock if it is free now, and fails with [ErrNotAcquired] if

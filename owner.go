@@ -11,7 +11,8 @@ type ownerKey struct{}
 // one owner on one name share a grant and its token, which is re-entry. Go has
 // no thread identity, so it has to be said. Do and Lease.Context say it by
 // themselves. The store checks it: an owner whose lock was lost waits like any
-// other.
+// other. One that wants more than it holds, to write what it reads or more permits,
+// gets it at once if it is free and nobody waits, else [ErrNotAcquired]: it does not wait.
 //
 // Whoever uses the same owner shares its locks, in other processes too: make
 // it unguessable, or take what [NewOwner] gives. It follows the rules of names.
