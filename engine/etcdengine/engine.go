@@ -48,13 +48,16 @@ import (
 	"iter"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -73,6 +76,7 @@ type Engine struct {
 	kv     clientv3.KV
 	leases pb.LeaseClient
 	prefix string
+	stream atomic.Int64 // of watches, the number of it; see [Engine.watch]
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -268,8 +272,13 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 // only. A member may hang that watches for us, while others serve: so it looks
 // by itself too, and does not wait for a subscription for ever. look is told
 // the revision of the event, or 0.
+//
+// All watches share a stream, which keeps the token with which it began. One
+// that is too old lets no more of them in, so after an error there is another.
 func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
-	watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	stream := e.stream.Load()
+	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))
+	watching, stop := context.WithCancel(clientv3.WithRequireLeader(named))
 	defer stop()
 	hangs := time.AfterFunc(while, stop)
 	events := e.client.Watch(watching, key, opts...)
@@ -282,6 +291,7 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, k
 		case event, open := <-events:
 			at = event.Header.Revision
 			if err := event.Err(); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+				e.stream.CompareAndSwap(stream, stream+1)
 				return failed(ctx, doing, err)
 			}
 			if !open || event.Canceled {

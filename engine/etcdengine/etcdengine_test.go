@@ -28,17 +28,18 @@ var ctx = context.Background()
 
 // newClientOf returns a client that reconnects soon and counts its round trips
 // to keys.
-func newClientOf(t testing.TB, addr string) (*clientv3.Client, *atomic.Int64) {
+func newClientOf(t testing.TB, addr string, changes ...func(*clientv3.Config)) (*clientv3.Client, *atomic.Int64) {
 	t.Helper()
 	var trips atomic.Int64
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := next(ctx, method, req, reply, cc, opts...)
 		switch req.(type) {
 		case *pb.TxnRequest, *pb.DeleteRangeRequest:
 			trips.Add(1)
 		}
-		return next(ctx, method, req, reply, cc, opts...)
+		return err
 	}
-	client, err := clientv3.New(clientv3.Config{
+	config := clientv3.Config{
 		Endpoints: []string{addr}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
@@ -47,7 +48,11 @@ func newClientOf(t testing.TB, addr string) (*clientv3.Client, *atomic.Int64) {
 			}),
 			grpc.WithChainUnaryInterceptor(count),
 		},
-	})
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	client, err := clientv3.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +76,7 @@ func TestWaitersComeInOrder(t *testing.T) {
 				sessions = append(sessions, sessiontest.Open(t, New(newClient(t), nil), 10*time.Second))
 			}
 			holder := sessiontest.Whole(t, spec)
-			last, before := sessiontest.Hold(t, sessions[0], holder), watchers(t)
+			last, before := sessiontest.Hold(t, sessions[0], holder), watchers(t, testservers.SharedEtcd(t))
 			type turn struct {
 				i     int
 				token fence.Token
@@ -87,7 +92,7 @@ func TestWaitersComeInOrder(t *testing.T) {
 					sessiontest.Leave(t, s, c)
 				})
 			}
-			sessiontest.Until(t, "all watch", func() bool { return watchers(t) >= before+20 })
+			sessiontest.Until(t, "all watch", func() bool { return watchers(t, testservers.SharedEtcd(t)) >= before+20 })
 			sessiontest.Leave(t, sessions[0], holder)
 			for i := range 20 {
 				got := <-turns
@@ -127,7 +132,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	holder := sessiontest.Whole(t, fair)
 	sessiontest.Hold(t, s, holder)
-	before := watchers(t)
+	before := watchers(t, testservers.SharedEtcd(t))
 	waiting, cancel := context.WithCancel(ctx)
 	first := make(chan error, 1)
 	var wg sync.WaitGroup
@@ -144,7 +149,7 @@ func TestRoundTrips(t *testing.T) {
 			}
 		})
 	}
-	sessiontest.Until(t, "all watch", func() bool { return watchers(t) >= before+50 })
+	sessiontest.Until(t, "all watch", func() bool { return watchers(t, testservers.SharedEtcd(t)) >= before+50 })
 	spent("hand over", 2, func() { // to leave, and to read
 		sessiontest.Leave(t, s, holder)
 		if err := <-first; err != nil {

@@ -1,14 +1,11 @@
 package etcdengine
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,28 +19,6 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
-
-// watchers is how many watches the shared server has.
-func watchers(t testing.TB) int {
-	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	reply, err := client.Get("http://" + testservers.SharedEtcd(t).Addr + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	for lines := bufio.NewScanner(reply.Body); lines.Scan(); {
-		if n, ok := strings.CutPrefix(lines.Text(), "etcd_debugging_mvcc_watcher_total "); ok {
-			count, err := strconv.Atoi(n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return count
-		}
-	}
-	t.Fatal("etcd does not tell its watchers")
-	return 0
-}
 
 // TestRace lets many clients at once do everything, and checks that what holds
 // fits in the capacity and that tokens grow.

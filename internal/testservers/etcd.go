@@ -61,9 +61,9 @@ func EtcdTLS(t testing.TB, ca *CA, args ...string) *Server {
 
 // EtcdUser starts an etcd that asks for a password: user may read and write
 // what starts with prefix, and root, with the same password, everything.
-func EtcdUser(t testing.TB, user, password, prefix string) *Server {
+func EtcdUser(t testing.TB, user, password, prefix string, args ...string) *Server {
 	t.Helper()
-	s := Etcd(t)
+	s := Etcd(t, args...)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}})
 	if err != nil {
 		t.Fatal(err)
