@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -358,6 +359,28 @@ func TestEviction(t *testing.T) {
 			t.Errorf("evicted again: %v", err)
 		}
 		sessiontest.Leave(t, s, kept)
+		if n := len(s.(*session).places); n != 1 { // a holder that is told does not leave
+			t.Errorf("%d claims are remembered, want that which was evicted while it waited", n)
+		}
+	}
+}
+
+// A heartbeat that carries more claims than etcd takes in one transaction.
+func TestRenewOfMany(t *testing.T) {
+	s := sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+	var held []*engine.Claim
+	for i := range 250 {
+		c := sessiontest.Claim(t, engine.Spec{Kind: engine.KindSemaphore, Capacity: 250}, 1, "")
+		c.Resource += fmt.Sprint("/", i/125)
+		sessiontest.Hold(t, s, c)
+		held = append(held, c)
+	}
+	evicted := []*engine.Claim{held[0], held[99], held[100], held[249]}
+	for _, c := range evicted {
+		sessiontest.Leave(t, sessiontest.Open(t, New(newClient(t), nil), time.Minute), c)
+	}
+	if gone, err := s.Renew(ctx, held); err != nil || !slices.Equal(gone, evicted) {
+		t.Errorf("renew: %v, %v", gone, err)
 	}
 }
 

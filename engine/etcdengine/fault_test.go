@@ -12,7 +12,11 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -248,6 +252,63 @@ func TestLateLeaveHitsNobody(t *testing.T) {
 	}
 	if s.slots != 2 {
 		t.Errorf("%d slots: that of a claim that left well is not used again", s.slots)
+	}
+}
+
+// A claim leaves while its Enter is still under way: that comes too late.
+func TestLeftWhileItEnters(t *testing.T) {
+	for _, spec := range []engine.Spec{fair, barging} {
+		e := New(newClient(t), nil)
+		s := sessiontest.Open(t, e, 10*time.Second).(*session)
+		c := sessiontest.Whole(t, spec)
+		p := s.take(c)
+		if err := s.Leave(ctx, c.Resource, c.ID); !errors.Is(err, engine.ErrGone) {
+			t.Errorf("leave: %v", err)
+		}
+		next := sessiontest.Whole(t, spec)
+		next.Resource += "/next"
+		if at := s.take(next); at.queue == p.queue || at.slot == p.slot {
+			t.Error("two claims have one key")
+		}
+		if grant, err := s.enter(sessiontest.Soon(t), c, p, true); !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("a claim came in after it had left: %v, %v", grant, err)
+		}
+		if r, err := e.Show(ctx, c.Resource); err != nil || len(r.Claims) != 0 {
+			t.Errorf("a claim came in after it had left: %+v, %v", r, err)
+		}
+	}
+}
+
+// The reply is lost to the step by which a claim that waited holds.
+func TestAwaitAgain(t *testing.T) {
+	var lose atomic.Bool
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := next(ctx, method, req, reply, cc, opts...)
+				if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Compare) > 0 && err == nil && lose.Swap(false) {
+					err = status.Error(codes.Unavailable, "lost")
+				}
+				return err
+			}))
+	})
+	s := sessiontest.Open(t, New(client, nil), 10*time.Second)
+	for _, spec := range []engine.Spec{fair, barging} {
+		holder, first, second := sessiontest.Whole(t, spec), sessiontest.Claim(t, spec, spec.Capacity, "owner"), sessiontest.Claim(t, spec, spec.Capacity, "owner")
+		sessiontest.Hold(t, s, holder)
+		sessiontest.Wait(t, s, first)
+		sessiontest.Wait(t, s, second)
+		sessiontest.Leave(t, s, holder)
+		token := sessiontest.Await(t, s, first)
+		lose.Store(true)
+		if grant, err := s.Await(sessiontest.Soon(t), second); !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatalf("await: %v, %v", grant, err)
+		}
+		if again := sessiontest.Await(t, s, second); again != token {
+			t.Errorf("token %v, want %v", again, token)
+		}
+		sessiontest.Leave(t, s, first)
+		sessiontest.Leave(t, s, second)
 	}
 }
 

@@ -50,7 +50,7 @@ type place struct {
 	key     string // the one that it has, as far as was seen
 	rev     int64  // its create revision
 	blocker string // while it waits: the key, or prefix of keys, that blocks it
-	doubts  int    // how many requests for it may come late
+	doubts  int    // how many requests for it are under way or were given up
 }
 
 func (s *session) place(c *engine.Claim, slot int) *place {
@@ -80,7 +80,7 @@ func (s *session) take(c *engine.Claim) *place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.places[c.ID]; p != nil {
-		p.again, p.key, p.rev = true, "", 0
+		p.again, p.rev = true, 0
 		p.doubts++
 		return p
 	}
@@ -91,6 +91,7 @@ func (s *session) take(c *engine.Claim) *place {
 		s.slots++
 	}
 	p := s.place(c, slot)
+	p.doubts = 1
 	s.places[c.ID] = p
 	return p
 }
@@ -166,14 +167,14 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	}
 	switch {
 	case err == nil:
-	case !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch):
-		s.find(c.ID, 1)
+		s.find(c.ID, -1)
+	case !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch): // it may come late
 	case p.again: // it is stored, perhaps
 		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
 			err = leave
 		}
 	default:
-		s.drop(c.ID, 0)
+		s.drop(c.ID, 1)
 	}
 	return grant, err
 }
@@ -207,8 +208,8 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait boo
 func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
 	for range 1000 {
 		own := l.find(c.ID)
-		if own == nil && p.rev != 0 {
-			s.note(p, p.key, p.rev, "")
+		if own == nil && p.rev != 0 { // as Await sees by that
+			s.note(p, p.key, 0, "")
 			return engine.Grant{}, nil
 		}
 		m, err := l.next(c, p, own, wait)
@@ -249,8 +250,8 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	s.mu.Lock()
 	p := s.places[c.ID]
 	s.mu.Unlock()
-	for p != nil && p.blocker != "" {
-		key, opts := p.blocker, []clientv3.OpOption{clientv3.WithFilterPut()}
+	for p != nil && p.rev != 0 {
+		key, opts := cmp.Or(p.blocker, p.dir), []clientv3.OpOption{clientv3.WithFilterPut()}
 		if strings.HasSuffix(key, "/") {
 			opts = append(opts, clientv3.WithPrefix())
 		}
@@ -352,8 +353,11 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 			return nil, err
 		}
 		for i, r := range reply.Responses {
-			if r.GetResponseRange().GetCount() == 0 {
-				gone = append(gone, some[i])
+			if c := some[i]; r.GetResponseRange().GetCount() == 0 {
+				gone = append(gone, c)
+				if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps out what comes late
+					s.drop(c.ID, 0)
+				}
 			}
 		}
 	}
