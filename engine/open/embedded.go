@@ -12,7 +12,7 @@ import (
 
 // openMemory makes a new, empty store each time.
 func openMemory(_ context.Context, u *url.URL) (engine.Engine, error) {
-	if u.Opaque+u.Host+u.Path != "" {
+	if u.Opaque+u.Host+u.Path != "" || u.User != nil {
 		return nil, wrong("nothing may follow the colon")
 	}
 	return memengine.New(), nil

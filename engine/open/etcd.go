@@ -26,7 +26,7 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if strings.Trim(u.Path, "/") != "" {
 		return nil, wrong("it has a path")
 	}
-	user, password, err := login(u)
+	user, password, err := loginOfBoth(u)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@
 //	mysql://user[:password]@host[:port]/database
 //
 // The special characters of a password or a path are percent-encoded, as in
-// every URL. A parameter that is not known is an error. docs/stores.md says
+// every URL. A parameter that is not known, or is empty, is an error. docs/stores.md says
 // which URL takes which:
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one
@@ -166,6 +166,9 @@ func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 		}
 		if len(params[key]) > 1 {
 			return nil, wrong("parameter %q is given twice", key)
+		}
+		if params.Get(key) == "" { // as of a variable that is not set: the default may be what it was to avoid
+			return nil, wrong("parameter %q is empty", key)
 		}
 	}
 	return u, nil

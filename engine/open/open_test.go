@@ -22,16 +22,16 @@ func TestOpen_every_scheme(t *testing.T) {
 	dir := t.TempDir()
 	redis, etcd, zk := testservers.SharedRedis(t).Addr, testservers.SharedEtcd(t).Addr, testservers.SharedZooKeeper(t).Addr
 	for rawURL, name := range map[string]string{
-		"memory:":                                 "memory",
-		"sqlite:" + dir + "/a.db":                 "sqlite",
-		"sqlite://" + dir + "/b.db":               "sqlite",
-		"sqlite:" + dir + "/what%3F.db":           "sqlite",
-		"redis://" + redis:                        "redis",
-		"redis://" + redis + "/2?prefix=other:":   "redis",
-		"etcd://" + etcd:                          "etcd",
-		"etcd://127.0.0.1:1," + etcd + "?prefix=": "etcd", // one of them is enough
-		"zk://" + zk:                              "zk",
-		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s": "zk",
+		"memory:":                                  "memory",
+		"sqlite:" + dir + "/a.db":                  "sqlite",
+		"sqlite://" + dir + "/b.db":                "sqlite",
+		"sqlite:" + dir + "/what%3F.db":            "sqlite",
+		"redis://" + redis:                         "redis",
+		"redis://" + redis + "/2?prefix=other:":    "redis",
+		"etcd://" + etcd:                           "etcd",
+		"etcd://127.0.0.1:1," + etcd + "?prefix=x": "etcd", // one of them is enough
+		"zk://" + zk:                               "zk",
+		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s":  "zk",
 	} {
 		eng, err := Open(t.Context(), rawURL)
 		if err != nil {
@@ -78,6 +78,13 @@ func TestOpen_wrong_URL(t *testing.T) {
 		"redis://u:s3cret@h/-1":       `the database "-1" is not a number from 0`,
 		"redis://u:s3cret@h?a=s3cret": `unknown parameter "a": allowed is prefix`,
 		"redis://h?prefix=a&prefix=b": `parameter "prefix" is given twice`,
+		"etcd://h?prefix=":            `parameter "prefix" is empty`,
+		"redis://h?wait=":             `parameter "wait" is empty`,
+		"rediss://h?tls-cert=":        `parameter "tls-cert" is empty`,
+		"etcd://:s3cret@h":            "it has a password and no user",
+		"etcd://u:@h":                 "it has a user and no password",
+		"zk://:s3cret@h":              "it has a password and no user",
+		"memory://u:s3cret@":          "nothing may follow",
 		"redis://h?wait=one":          "wait is the number of replicas",
 		"redis://h?wait=-1":           "wait is the number of replicas",
 		"redis://h?grace=15":          "grace is a duration",

@@ -113,7 +113,7 @@ func setAddress(c *pgconn.Config, host string) error {
 // onOff reads a parameter that is on or off, which is what it is unsaid.
 func onOff(u *url.URL, name string) (bool, error) {
 	is := u.Query().Get(name)
-	if is != "on" && is != "off" && u.Query().Has(name) {
+	if is != "" && is != "on" && is != "off" {
 		return false, wrong("the parameter %s is on or off", name)
 	}
 	return is == "on", nil

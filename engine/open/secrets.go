@@ -42,11 +42,6 @@ func secret(u *url.URL, name string) (text string, given bool, err error) {
 		}
 		text = strings.TrimRight(string(content), "\r\n")
 	default:
-		for _, empty := range []string{name + "-env", name + "-file"} {
-			if params.Has(empty) {
-				return "", false, wrong("parameter %q is empty", empty)
-			}
-		}
 		return "", false, nil
 	}
 	if text == "" {
@@ -55,11 +50,25 @@ func secret(u *url.URL, name string) (text string, given bool, err error) {
 	return text, true, nil
 }
 
-// login returns user and password for a store that takes both or none.
+// login returns user and password. A user alone is a mistake.
 func login(u *url.URL) (user, password string, err error) {
 	password, given := u.User.Password()
 	if user = u.User.Username(); user != "" && !given {
-		return "", "", wrong("it has a user and no password")
+		return "", "", errNoPassword
 	}
 	return user, password, nil
 }
+
+// loginOfBoth is for a store whose client ignores the one without the other.
+func loginOfBoth(u *url.URL) (user, password string, err error) {
+	user, password, err = login(u)
+	switch {
+	case err == nil && user != "" && password == "":
+		err = errNoPassword
+	case err == nil && user == "" && password != "":
+		err = wrong("it has a password and no user")
+	}
+	return user, password, err
+}
+
+var errNoPassword = wrong("it has a user and no password")

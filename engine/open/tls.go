@@ -24,14 +24,12 @@ var (
 // tlsConfig returns the settings of a connection to the store, nil for one
 // without TLS. There is none that does not check the server's certificate.
 func tlsConfig(u *url.URL) (*tls.Config, error) {
-	params, on := u.Query(), u.Scheme == "rediss" || u.Scheme == "etcds"
-	switch is := params.Get("tls"); {
-	case is == "on":
-		on = true
-	case params.Has("tls") && is != "off":
-		return nil, wrong("the parameter tls is on or off")
+	params := u.Query()
+	on, err := onOff(u, "tls")
+	if err != nil {
+		return nil, err
 	}
-	if !on {
+	if !on && u.Scheme != "rediss" && u.Scheme != "etcds" {
 		for _, key := range tlsParams {
 			if params.Has(key) {
 				return nil, wrong("parameter %q is for TLS, which is off without tls=on", key)

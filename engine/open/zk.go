@@ -17,7 +17,7 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		return nil, err
 	}
 	opts := zkengine.Options{Root: strings.Trim(u.Path, "/")}
-	if opts.User, opts.Password, err = login(u); err != nil {
+	if opts.User, opts.Password, err = loginOfBoth(u); err != nil {
 		return nil, err
 	}
 	secure, err := tlsConfig(u)
