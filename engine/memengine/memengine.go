@@ -62,6 +62,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.settle() // what the dead left in names that nobody uses again goes now
 	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]chan struct{})}
 	s.ends = e.now() + opts.TTL.Microseconds()
 	e.sessions[s.id] = s
@@ -80,11 +81,15 @@ func (e *Engine) Expire(session string) {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.settle()
-	names := slices.Collect(maps.Keys(e.resources))
 	return func(yield func(string, error) bool) {
+		if err := ctx.Err(); err != nil {
+			yield("", err)
+			return
+		}
+		e.mu.Lock()
+		e.settle()
+		names := slices.Collect(maps.Keys(e.resources))
+		e.mu.Unlock()
 		for _, name := range names {
 			if strings.HasPrefix(name, prefix) && !yield(name, nil) {
 				return
@@ -95,6 +100,9 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	if err := ctx.Err(); err != nil {
+		return engine.Resource{}, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle()
@@ -117,15 +125,21 @@ func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error 
 
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
+	if err := ctx.Err(); err != nil {
+		return engine.Value{}, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.values[key]
 	v.Data = bytes.Clone(v.Data)
-	return v, ctx.Err()
+	return v, nil
 }
 
 // Put implements [engine.Engine].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if is := e.values[key].Version; is != version {

@@ -84,7 +84,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 		return err
 	}
 	e.mu.Lock()
-	holder := e.holder(resource, claim)
+	holder := e.left(resource, claim)
 	out := e.apply(resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	e.mu.Unlock()
 	if out.Err != nil {
@@ -96,12 +96,16 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	return nil
 }
 
-// holder returns the session of a claim and wakes it if it waits. e.mu is held.
-func (e *Engine) holder(resource, claim string) *session {
+// left wakes who waits for a claim that is to leave, or returns the session that
+// holds it. e.mu is held.
+func (e *Engine) left(resource, claim string) (holder *session) {
 	for _, c := range e.resources[resource].Claims {
-		if c.ID == claim {
-			e.signal(c.Session, c.ID)
+		switch {
+		case c.ID != claim:
+		case c.Token != 0:
 			return e.sessions[c.Session]
+		default:
+			e.signal(c.Session, c.ID)
 		}
 	}
 	return nil
