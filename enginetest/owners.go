@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,11 @@ func ownerLeavesLast(t *testing.T, h *Harness) {
 	w := b.claim("last", mutex)
 	got := b.wait(w)
 	a.hold(second)
+	r, err := b.engine.Show(b.ctx, "last")
+	waits := slices.IndexFunc(r.Claims, func(c engine.ClaimInfo) bool { return c.ID == w.ID })
+	if err != nil || waits < 1 || waits != len(r.Claims)-1 {
+		t.Errorf("who waits is not shown behind those that hold: %+v, %v", r, err)
+	}
 	a.leave(first)
 	b.until("the first is out", "last", func(r engine.Resource) bool { return len(r.Claims) == 2 })
 	b.tryFails(b.claim("last", mutex), false, engine.ErrBusy)
@@ -89,12 +95,14 @@ func upgrade(t *testing.T, h *Harness) {
 	b.hold(b.weigh("up", mutex, 1))
 }
 
+// names are what some store may take for one another.
+var names = []string{
+	"n", "N", "n/", "n/a", "/n", "n%2Fa", "n{a}", "{n}", "}n{", "%7Bn%7D", "n.", "..", "n a", "n ", "ñ", "名", "n*", "n?", "n[a]", `n\`, `n"'`, "n:c",
+	"n_", "\U0001F512", "\uE000", strings.Repeat("x", 511) + "1", strings.Repeat("x", 511) + "2", strings.Repeat("é", 256),
+}
+
 func namesApart(t *testing.T, h *Harness) {
 	p := h.party(t)
-	names := []string{
-		"n", "N", "n/", "n/a", "/n", "n%2Fa", "n{a}", "{n}", "}n{", "%7Bn%7D", "n.", "..", "n a", "ñ", "名", "n*", "n?", "n[a]", `n\`, `n"'`, "n:c",
-		strings.Repeat("x", 511) + "1", strings.Repeat("x", 511) + "2", strings.Repeat("é", 256),
-	}
 	for _, name := range names {
 		p.hold(p.claim(name, mutex))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ var queueCases = []Case{
 	{"leaving twice", "a late unlock frees the next holder", leaveTwice, nil},
 	{"a withdrawn waiter gets nothing", "a cancelled waiter's node becomes owner later", withdrawn, nil},
 	{"a grant on its way is given back", "a waiter that gave up holds for a TTL", giveBack, nil},
+	{"a wait that was interrupted goes on", "a grant that nobody awaited just then is lost, or the place is", interrupted, nil},
 	{"tokens grow", "tokens restart when the lock is deleted; heartbeats change them", tokensGrow, nil},
 	{"names are kept apart", "MySQL folds case and cuts at 64; a brace or slash joins two names", namesApart, nil},
 }
@@ -258,6 +260,39 @@ func giveBack(t *testing.T, h *Harness) {
 	a.leave(held) // the grant of quits is on its way, and nobody awaits it
 	b.leave(quits)
 	getGrant(t, "the next", in)
+}
+
+func interrupted(t *testing.T, h *Harness) {
+	for _, spec := range []engine.Spec{mutex, barging} {
+		name := "interrupted " + strconv.FormatBool(spec.Barging)
+		a, b := h.party(t), h.party(t)
+		held, waits := a.claim(name, spec), b.claim(name, spec)
+		a.hold(held)
+		if g, err := b.Enter(b.ctx, waits, true); err != nil || g.Held() {
+			t.Fatal(g, err)
+		}
+		for range 2 {
+			ctx, cancel := context.WithCancel(b.ctx)
+			got := b.await(ctx, waits)
+			cancel()
+			if r := get(t, "a wait that was interrupted", got); !errors.Is(r.err, context.Canceled) {
+				t.Fatalf("a wait that was interrupted: %v, %v", r.Grant, r.err)
+			}
+		}
+		a.leave(held) // nobody awaits it
+		getGrant(t, "who waits again", b.await(b.ctx, waits))
+		b.leave(waits)
+
+		held, waits = a.claim(name, spec), b.claim(name, spec)
+		a.hold(held)
+		if g, err := b.Enter(b.ctx, waits, true); err != nil || g.Held() {
+			t.Fatal(g, err)
+		}
+		a.leave(held)
+		b.hold(waits) // its message was lost: asked again
+		b.leave(waits)
+		a.hold(a.claim(name, spec))
+	}
 }
 
 func tokensGrow(t *testing.T, h *Harness) {

@@ -3,6 +3,8 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,50 +18,67 @@ var sessionCases = []Case{
 	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived, nil},
 	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold, nil},
 	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder, nil},
+	{"a hint is of a grant that is gone", "a holder is told of what it still has, or never had", hints, nil},
 	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter, nil},
 	{"closing hands over at once", "a clean end costs the next one a TTL", closing, nil},
 	{"a farewell that was not said frees nothing", "what a dead client held is free before what it had under way has ended", noFarewell, needs(engine.FeatureDelay)},
 	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats, nil},
 }
 
-// inTime is how late a dead session may be noticed: the promise is TTL + 1 s.
-func (h *Harness) inTime(t *testing.T, what string, died, got time.Time) {
+// lastBeat is a renewal after which there is none: when it was asked for, from
+// which the session has a TTL, and when it was answered.
+type lastBeat struct{ asked, answered time.Time }
+
+// crash ends the heartbeat with a renewal, so that it is known when.
+func (p *party) crash(held ...*engine.Claim) (last lastBeat) {
+	p.t.Helper()
+	p.stop()
+	last.asked = time.Now()
+	if gone, err := p.Renew(p.ctx, held); err != nil || len(gone) > 0 {
+		p.t.Fatalf("renewal: gone %v, %v", gone, err)
+	}
+	last.answered = time.Now()
+	return last
+}
+
+// inTime is when a dead session is noticed: not before its TTL has passed, but for
+// what clocks round, and no later than the promise of TTL + 1 s.
+func (h *Harness) inTime(t *testing.T, what string, last lastBeat, got time.Time) {
 	t.Helper()
-	late := got.Sub(died)
+	late := got.Sub(last.answered)
 	if late > h.TTL+time.Second {
 		t.Errorf("%s %v after the crash, TTL %v", what, late, h.TTL)
+	}
+	if lived := got.Sub(last.asked); lived < h.TTL-5*time.Millisecond {
+		t.Errorf("%s %v after the last renewal began, TTL %v", what, lived, h.TTL)
 	}
 	t.Logf("%s %v after the crash, TTL %v", what, late.Round(time.Millisecond), h.TTL)
 }
 
 func crashedHolder(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
-	a.hold(a.claim("crash", mutex))
+	held := a.claim("crash", mutex)
+	first := a.hold(held)
 	got := b.wait(b.claim("crash", mutex))
-	if _, err := a.Renew(a.ctx, nil); err != nil {
-		t.Fatal(err)
-	}
-	died := time.Now()
-	a.stop()
+	last := a.crash(held)
 	still(t, "waiter beside a live session", got)
-	h.inTime(t, "granted", died, getGrant(t, "waiter", got).at)
+	next := getGrant(t, "waiter", got)
+	h.inTime(t, "granted", last, next.at)
+	if next.Token <= first.Token {
+		t.Errorf("token %v after that of the dead, %v", next.Token, first.Token)
+	}
 }
 
 func crashedQueue(t *testing.T, h *Harness) {
 	a, b, c := h.party(t), h.party(t), h.party(t)
-	a.hold(a.claim("crash queue", mutex))
+	held := a.claim("crash queue", mutex)
+	a.hold(held)
 	b.wait(b.claim("crash queue", mutex))
 	a.wait(a.claim("crash queue", mutex))
 	got := c.wait(c.claim("crash queue", mutex))
-	for _, p := range []*party{a, b} {
-		if _, err := p.Renew(p.ctx, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	died := time.Now()
-	a.stop()
-	b.stop()
-	h.inTime(t, "granted", died, getGrant(t, "the live one behind them", got).at)
+	a.crash(held)
+	last := b.crash()
+	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
 }
 
 func sessionGone(t *testing.T, h *Harness) {
@@ -125,6 +144,34 @@ func evictedHolder(t *testing.T, h *Harness) {
 	b.leave(next)
 }
 
+func hints(t *testing.T, h *Harness) {
+	var mu sync.Mutex
+	var hinted []string
+	a := h.partyOn(t, h.Open(t), h.TTL, func(claim string) {
+		mu.Lock()
+		defer mu.Unlock()
+		hinted = append(hinted, claim)
+	})
+	b := h.party(t)
+	taken, stays, left, waits := a.claim("hint taken", mutex), a.claim("hint stays", mutex), a.claim("hint left", mutex), a.claim("hint stays", mutex)
+	for _, c := range []*engine.Claim{taken, stays, left} {
+		a.hold(c)
+	}
+	out := a.wait(waits)
+	a.leave(left)
+	b.leave(waits)
+	get(t, "evicted waiter", out)
+	b.leave(taken)
+	if gone, err := a.Renew(a.ctx, []*engine.Claim{taken, stays}); err != nil || len(gone) != 1 || gone[0] != taken {
+		t.Errorf("renewal: gone %v, %v", gone, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if slices.Contains(hinted, stays.ID) || slices.Contains(hinted, waits.ID) {
+		t.Errorf("hints of %q, but only %s was taken away", hinted, taken.ID)
+	}
+}
+
 func evictedWaiter(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	a.hold(a.claim("evict waiter", mutex))
@@ -153,12 +200,9 @@ func closing(t *testing.T, h *Harness) {
 
 func noFarewell(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
-	a.hold(a.claim("farewell", mutex))
-	if _, err := a.Renew(a.ctx, nil); err != nil {
-		t.Fatal(err)
-	}
-	died := time.Now()
-	a.stop()
+	held := a.claim("farewell", mutex)
+	a.hold(held)
+	last := a.crash(held)
 	dead, cancel := context.WithCancel(a.ctx)
 	cancel()
 	if err := a.Close(dead); err == nil {
@@ -166,7 +210,7 @@ func noFarewell(t *testing.T, h *Harness) {
 	}
 	b.tryFails(b.claim("farewell", mutex), false, engine.ErrBusy)
 	got := b.wait(b.claim("farewell", mutex))
-	h.inTime(t, "granted", died, getGrant(t, "waiter", got).at)
+	h.inTime(t, "granted", last, getGrant(t, "waiter", got).at)
 }
 
 func heartbeats(t *testing.T, h *Harness) {

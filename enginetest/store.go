@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -22,6 +23,7 @@ func operatorSees(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	held, waits, late := a.claim("seen/1", mutex), b.claim("seen/1", mutex), b.claim("seen/1", mutex)
 	held.Label, waits.Label = "holder on host a", "waiter, 100 % ready"
+	began := time.Now()
 	g := a.hold(held)
 	b.wait(waits)
 	b.wait(late)
@@ -29,6 +31,7 @@ func operatorSees(t *testing.T, h *Harness) {
 	if err != nil || r.Name != "seen/1" || r.Spec != mutex || len(r.Claims) != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	checkAges(t, r.Claims, time.Since(began))
 	for i, want := range []*engine.Claim{held, waits, late} {
 		is := r.Claims[i]
 		if is.ID != want.ID || is.Owner != want.Owner || is.Label != want.Label || is.Weight != want.Weight {
@@ -51,8 +54,25 @@ func operatorSees(t *testing.T, h *Harness) {
 	if !slices.Equal(names, []string{"seen/1", "seen/2"}) {
 		t.Errorf("listed %q", names)
 	}
+	for _, err := range b.engine.List(b.ctx, "") {
+		if err != nil {
+			t.Error(err)
+		}
+		break // must not go on
+	}
 	if r, err := b.engine.Show(b.ctx, "seen/none"); err != nil || len(r.Claims) != 0 {
 		t.Errorf("a name that nobody uses: %+v, %v", r, err)
+	}
+}
+
+// checkAges: a store that tells when a claim came does so of all.
+func checkAges(t *testing.T, inOrder []engine.ClaimInfo, most time.Duration) {
+	t.Helper()
+	for i, c := range inOrder {
+		told, first := c.Age >= 0, inOrder[0].Age >= 0
+		if told != first || c.Age > most+time.Second || told && i > 0 && c.Age > inOrder[i-1].Age {
+			t.Errorf("claim %d came %v ago, the one before it %v; all came within %v", i, c.Age, inOrder[max(i-1, 0)].Age, most)
+		}
 	}
 }
 
@@ -112,13 +132,34 @@ func deadContext(t *testing.T, h *Harness) {
 	p := h.party(t)
 	ctx, cancel := context.WithCancel(p.ctx)
 	cancel()
-	c := p.claim("dead context", mutex)
+	c, held := p.claim("dead context", mutex), p.claim("dead context held", mutex)
+	p.hold(held)
 	if g, err := p.Enter(ctx, c, true); err == nil {
 		t.Errorf("enter: %v", g)
 	}
-	if _, err := p.engine.Open(ctx, engine.SessionOptions{TTL: h.TTL}); err == nil {
-		t.Error("a session was opened")
+	for verb, do := range map[string]func() error{
+		"open":  func() error { _, err := p.engine.Open(ctx, engine.SessionOptions{TTL: h.TTL}); return err },
+		"leave": func() error { return p.Leave(ctx, held.Resource, held.ID) },
+		"renew": func() error { _, err := p.Renew(ctx, []*engine.Claim{held}); return err },
+		"show":  func() error { _, err := p.engine.Show(ctx, held.Resource); return err },
+		"get":   func() error { _, err := p.engine.Get(ctx, "dead context"); return err },
+		"put":   func() error { _, err := p.engine.Put(ctx, "dead context", []byte("x"), 0); return err },
+		"watch": func() error { _, err := p.engine.Watch(ctx, "dead context", 0); return err },
+		"list": func() (err error) {
+			for _, err = range p.engine.List(ctx, "") {
+				break
+			}
+			return err
+		},
+	} {
+		if do() == nil {
+			t.Errorf("%s: done", verb)
+		}
 	}
 	p.Leave(p.ctx, c.Resource, c.ID) //nolint:errcheck // it may have been stored
 	p.hold(p.claim("dead context", mutex))
+	p.leave(held)
+	if p.engine.Caps().RefuseFeature(engine.FeatureValues) == nil && p.value("dead context").Version != 0 {
+		t.Error("the value was put")
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 var valueCases = []Case{
 	{"a value changes if nobody else changed it", "read, then write: the lost update", compareAndSet, needs(engine.FeatureValues)},
 	{"a value is any bytes", "binary data and sizes that a store folds or cuts", anyBytes, needs(engine.FeatureValues)},
+	{"values are kept apart", "keys that a store folds or cuts; a lock and a value of one name are one key", keysApart, needs(engine.FeatureValues)},
 	{"versions only grow", "a deleted and remade value is taken for the old one", versionsGrow, needs(engine.FeatureValues)},
 	{"a watch sees the change", "the watch starts after the change, and waits for ever", watchSees, needs(engine.FeatureValues)},
 	{"counting with values", "optimistic locking that loses updates under contention", counting, needs(engine.FeatureValues)},
@@ -73,6 +75,23 @@ func anyBytes(t *testing.T, h *Harness) {
 			t.Errorf("%s: %d bytes at %d, want %d at %d", key, len(v.Data), v.Version, len(data), version)
 		}
 		p.put(key, nil, version)
+	}
+}
+
+func keysApart(t *testing.T, h *Harness) {
+	p := h.party(t)
+	c := p.claim("a lock and a value", mutex)
+	p.hold(c)
+	versions := make(map[string]uint64)
+	for _, name := range append(slices.Clone(names), c.Resource) {
+		versions[name] = p.put(name, []byte(name), 0)
+	}
+	p.leave(c)
+	for name, version := range versions {
+		if v := p.value(name); string(v.Data) != name || v.Version != version {
+			t.Errorf("%q: %q at %d, want version %d", name, v.Data, v.Version, version)
+		}
+		p.put(name, nil, version)
 	}
 }
 
