@@ -119,9 +119,7 @@ func (w *world) enter() {
 	w.steps = append(w.steps, fmt.Sprintf("enter %s owner %s weight %d session %.4s wait %v again %v: token %v, %v", c.ID, c.Owner, c.Weight, s.ID(), wait, again, grant.Token, err))
 	out := w.apply(queue.Request{Op: queue.Enter, Spec: w.spec, Wait: wait, Claim: queue.Claim{ID: c.ID, Owner: c.Owner, Session: s.ID(), Weight: c.Weight}})
 	w.steps[len(w.steps)-1] += fmt.Sprintf("; model: token %v, %v", out.Token, out.Err)
-	if !errors.Is(err, errors.Unwrap(out.Err)) && err != out.Err && !errors.Is(err, out.Err) {
-		w.t.Fatalf("enter %s: got %v, model %v", c.ID, err, out.Err)
-	}
+	w.sameError("enter "+c.ID, err, out.Err)
 	w.same(c.ID, grant.Token, out.Token)
 	if !again && err == nil {
 		w.claims = append(w.claims, c)
@@ -142,9 +140,7 @@ func (w *world) leave(i int) {
 	err := by.Leave(context.Background(), w.name, c.ID)
 	out := w.apply(queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: c.ID}})
 	w.steps = append(w.steps, fmt.Sprintf("leave %s: %v; model %v", c.ID, err, out.Err))
-	if (err == nil) != (out.Err == nil) {
-		w.t.Fatalf("leave %s: got %v, model %v", c.ID, err, out.Err)
-	}
+	w.sameError("leave "+c.ID, err, out.Err)
 	w.forget(c.ID)
 }
 
@@ -192,6 +188,16 @@ func (w *world) wake() {
 		}
 		if woken == "" {
 			return
+		}
+	}
+}
+
+// sameError checks that both came to nothing for the same reason, or to something.
+func (w *world) sameError(doing string, got, model error) {
+	w.t.Helper()
+	for _, class := range []error{nil, engine.ErrBusy, engine.ErrGone, engine.ErrMismatch} {
+		if errors.Is(got, class) != errors.Is(model, class) {
+			w.t.Fatalf("%s: got %v, model %v", doing, got, model)
 		}
 	}
 }
