@@ -125,4 +125,18 @@ func namesApart(t *testing.T, h *Harness) {
 			t.Errorf("%q is listed %d times", name, seen[name])
 		}
 	}
+	for _, prefix := range []string{"n%", "n*", "n?", "n[", "n_", `n\`, "n/", "{", "N", "ñ", "x"} {
+		seen := map[string]int{}
+		for name, err := range p.engine.List(p.ctx, prefix) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[name]++
+		}
+		for _, name := range names {
+			if (seen[name] == 1) != strings.HasPrefix(name, prefix) {
+				t.Errorf("%q is listed %d times among those that begin with %q", name, seen[name], prefix)
+			}
+		}
+	}
 }

@@ -71,8 +71,16 @@ func anyBytes(t *testing.T, h *Harness) {
 	for i, data := range [][]byte{{}, {0}, []byte("\x1f\x00\xff'\""), all} {
 		key := fmt.Sprintf("bytes %d", i)
 		version := p.put(key, data, 0)
-		if v := p.value(key); !bytes.Equal(v.Data, data) || v.Version != version {
+		v := p.value(key)
+		if !bytes.Equal(v.Data, data) || v.Version != version {
 			t.Errorf("%s: %d bytes at %d, want %d at %d", key, len(v.Data), v.Version, len(data), version)
+		}
+		w, err := p.engine.Watch(p.ctx, key, version-1)
+		if err != nil || !bytes.Equal(w.Data, data) || w.Version != version {
+			t.Errorf("%s: watched %d bytes at %d, %v", key, len(w.Data), w.Version, err)
+		}
+		if v.Data == nil || w.Data == nil {
+			t.Errorf("%s: to put what was read would delete it", key)
 		}
 		p.put(key, nil, version)
 	}
