@@ -1,12 +1,48 @@
 package memengine
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
 )
+
+func claim(s engine.Session, resource string, n int) *engine.Claim {
+	id := fmt.Sprint(s.ID(), ".", n)
+	spec := engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
+	return &engine.Claim{Spec: spec, Resource: resource, ID: id, Owner: id, Weight: spec.Capacity}
+}
+
+// A hint is of what was granted: who waited is told by its Await.
+func TestHints(t *testing.T) {
+	e := New()
+	var hinted []string
+	s, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Gone: func(claim string) { hinted = append(hinted, claim) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, waits := claim(s, "x", 1), claim(s, "x", 2)
+	for _, c := range []*engine.Claim{held, waits} {
+		if g, err := s.Enter(t.Context(), c, true); err != nil || g.Held() != (c == held) {
+			t.Fatal(g, err)
+		}
+	}
+	for _, c := range []*engine.Claim{waits, held} {
+		if err := operator.Leave(t.Context(), c.Resource, c.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(hinted, []string{held.ID}) {
+		t.Errorf("hints of %q, want %s", hinted, held.ID)
+	}
+}
 
 // Who dies without a word leaves nothing, also in names that nobody uses again.
 func TestDeadSessionsAreForgotten(t *testing.T) {
@@ -17,10 +53,7 @@ func TestDeadSessionsAreForgotten(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := &engine.Claim{
-				Spec: engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}, Resource: "of " + s.ID(),
-				ID: s.ID() + ".1", Owner: s.ID() + ".1", Weight: 1,
-			}
+			c := claim(s, "of "+s.ID(), 1)
 			if g, err := s.Enter(t.Context(), c, true); err != nil || !g.Held() {
 				t.Fatal(g, err)
 			}
