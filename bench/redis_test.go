@@ -120,7 +120,7 @@ func BenchmarkRedisParallel(b *testing.B) {
 // goroutine that waits for it in Receive, between clients in a ring: who
 // receives publishes to the next. Subscriptions have connections of their own,
 // so that publishing keeps the client's fast path.
-func message(b *testing.B, addr string, clients, rounds int) samples {
+func message(b *testing.B, addr string, clients, rounds int, pause time.Duration) samples {
 	nodes := make([]rueidis.Client, clients)
 	news := make(chan time.Duration, 1)
 	listening, stop := context.WithCancel(ctx)
@@ -146,6 +146,7 @@ func message(b *testing.B, addr string, clients, rounds int) samples {
 	}
 	var got samples
 	for r := range rounds {
+		time.Sleep(pause) // as a holder does
 		sent.Store(int64(time.Since(epoch)))
 		c := nodes[r%clients]
 		if err := c.Do(ctx, c.B().Publish().Channel("ring"+strconv.Itoa((r+1)%clients)).
@@ -157,9 +158,11 @@ func message(b *testing.B, addr string, clients, rounds int) samples {
 	return got
 }
 
-func BenchmarkRedisHandoff(b *testing.B) {
+func BenchmarkRedisHandoff(b *testing.B) { holds(b, redisHandoff) }
+
+func redisHandoff(b *testing.B, hold time.Duration) {
 	addr := testservers.Redis(b).Addr
-	const clients, each = 16, 500
+	const clients, each = 16, 200
 	var locks []lock
 	for i := range clients {
 		c := pawlOnRedis(b, addr)
@@ -171,16 +174,16 @@ func BenchmarkRedisHandoff(b *testing.B) {
 	var ours, floor samples
 	var most int
 	for b.Loop() {
-		floor = append(floor, message(b, addr, clients, clients*each)...)
-		order := ours.handoffs(b, locks, each, 0)
+		floor = append(floor, message(b, addr, clients, clients*each, hold)...)
+		order := ours.handoffs(b, locks, each, hold)
 		counts := make([]int, clients)
 		for _, i := range order[:len(order)/2] {
 			counts[i]++
 		}
 		most = max(most, slices.Max(counts)-slices.Min(counts))
 	}
-	fmt.Printf("redis 16 clients: at half time their counts differ by at most %d of %d\n", most, each/2)
-	compare(b, "redis handoff p50, 16 clients", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)
+	fmt.Printf("redis %d clients: at half time their counts differ by at most %d of %d\n", clients, most, each/2)
+	compare(b, fmt.Sprintf("redis handoff p50, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)
 }
 
 var calls = regexp.MustCompile(`cmdstat_(\w+):calls=(\d+)`)
@@ -210,7 +213,7 @@ func BenchmarkRedisDrain(b *testing.B) {
 	perHandover := make(map[string]float64)
 	var ours, floor samples
 	for b.Loop() {
-		floor = append(floor, message(b, addr, 16, 4000)...)
+		floor = append(floor, message(b, addr, 16, 4000, 0)...)
 		first, err := all[0].Mutex("drain").Lock(ctx)
 		if err != nil {
 			b.Fatal(err)
