@@ -33,8 +33,11 @@ var (
 // Unavailable wraps the store's own error as [ErrUnavailable], with what was
 // being done. It returns nil for a nil err.
 func Unavailable(doing string, err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, ErrUnavailable): // which says so
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
 }
