@@ -42,8 +42,8 @@ package zkengine
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"net"
 	"net/url"
@@ -80,18 +80,14 @@ type Options struct {
 
 // Engine is a store in ZooKeeper. Create it with [New].
 type Engine struct {
-	servers              []string
-	root, claims, values string
-	user, password       string
-	acl                  []zk.ACL
-	dialer               func(ctx context.Context, network, addr string) (net.Conn, error)
-	tick                 time.Duration
+	servers        []string
+	opts           Options
+	claims, values string // folders
+	acl            []zk.ACL
 
 	partings sync.WaitGroup // of clients that were not connected
-
-	mu       sync.Mutex
-	closed   bool
-	operator chan *link // has one, nil when it is not connected
+	operator chan *link     // has one, nil when it is not connected; none when the engine is closed
+	closed   chan struct{}
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -99,21 +95,21 @@ var _ engine.Engine = (*Engine)(nil)
 // New returns an engine on the servers of one ensemble, "host:port" each. It
 // connects when it is used. Nil opts are the defaults.
 func New(servers []string, opts *Options) *Engine {
-	if opts == nil {
-		opts = &Options{}
-	}
 	e := &Engine{
-		servers: slices.Clone(servers), root: "/" + strings.Trim(cmp.Or(opts.Root, "/pawl"), "/"),
-		user: opts.User, password: opts.Password, acl: zk.WorldACL(zk.PermAll),
-		dialer: opts.Dial, tick: cmp.Or(opts.Tick, 2*time.Second), operator: make(chan *link, 1),
+		servers: slices.Clone(servers), acl: zk.WorldACL(zk.PermAll), operator: make(chan *link, 1), closed: make(chan struct{}),
 	}
-	if e.user != "" {
-		e.acl = zk.DigestACL(zk.PermAll, e.user, e.password)
+	if opts != nil {
+		e.opts = *opts
 	}
-	if e.dialer == nil {
-		e.dialer = (&net.Dialer{}).DialContext
+	if e.opts.User != "" {
+		e.acl = zk.DigestACL(zk.PermAll, e.opts.User, e.opts.Password)
 	}
-	e.claims, e.values = e.root+"/c", e.root+"/v"
+	if e.opts.Dial == nil {
+		e.opts.Dial = (&net.Dialer{}).DialContext
+	}
+	e.opts.Tick = cmp.Or(e.opts.Tick, 2*time.Second)
+	e.opts.Root = "/" + cmp.Or(strings.Trim(e.opts.Root, "/"), "pawl")
+	e.claims, e.values = e.opts.Root+"/c", e.opts.Root+"/v"
 	e.operator <- nil
 	return e
 }
@@ -123,7 +119,7 @@ func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
 		Name: "zk", Token: engine.TokenRevision, Wake: engine.WakeWatch, Expiry: engine.ExpiryMonotonic,
 		Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1,
-		MinTTL: 3 * e.tick, // servers refuse less than two, and Renew takes more than half a one
+		MinTTL: 3 * e.opts.Tick, // servers refuse less than two, and Renew takes more than half a one
 		Lacks:  map[engine.Feature]string{engine.FeatureResize: "the size is a part of each claim's node, whose zxid is its place and its token"},
 	}
 }
@@ -134,77 +130,51 @@ func (e *Engine) folder(name string) string { return e.claims + "/n" + url.PathE
 
 func (e *Engine) value(key string) string { return e.values + "/n" + url.PathEscape(key) }
 
-// makeFolders makes what all resources share.
-func (l *link) makeFolders(ctx context.Context) error {
-	path := ""
-	for part := range strings.SplitSeq(l.engine.root[1:], "/") {
-		path += "/" + part
-		if err := l.create(ctx, "make folders", path, zk.FlagPersistent); err != nil {
-			return err
-		}
-	}
-	if err := l.create(ctx, "make folders", l.engine.claims, zk.FlagPersistent); err != nil {
-		return err
-	}
-	return l.create(ctx, "make folders", l.engine.values, zk.FlagPersistent)
-}
-
 // operatorTimeout is that of the session of the connection for operators and
 // values. It owns nothing.
 const operatorTimeout = 10 * time.Second
 
+var errEnded = errors.New("the session has ended")
+
 // link returns the connection for operators and values, which is made when it
 // is first used, and again when its session has ended.
-func (e *Engine) link(ctx context.Context) (*link, error) {
-	var l *link
+func (e *Engine) link(ctx context.Context) (l *link, err error) {
 	select {
 	case l = <-e.operator:
+	case <-e.closed:
+		return nil, net.ErrClosed
 	case <-ctx.Done():
-		return nil, fmt.Errorf("connect: %w", ctx.Err())
+		return nil, ctx.Err()
 	}
-	defer func() { e.operator <- l }()
-	if l != nil {
-		select {
-		case <-l.over:
-			l.close(ctx) //nolint:errcheck // it has ended
-			l = nil
-		default:
-			return l, nil
-		}
+	if l != nil && l.over.Err() != nil {
+		l.close(ctx) //nolint:errcheck // it has ended
+		l = nil
 	}
-	e.mu.Lock()
-	closed := e.closed
-	e.mu.Unlock()
-	if closed {
-		return nil, engine.Unavailable("connect", net.ErrClosed)
+	if l == nil {
+		l, err = e.dial(ctx, operatorTimeout, errEnded, func(zk.Event) {})
 	}
-	made, err := e.dial(ctx, operatorTimeout, func(zk.Event) {})
-	if err == nil {
-		l = made
-	}
+	e.operator <- l
 	return l, err
 }
 
 // fresh returns that connection when it has caught up with the leader.
-func (e *Engine) fresh(ctx context.Context, doing string) (*link, error) {
+func (e *Engine) fresh(ctx context.Context) (*link, error) {
 	l, err := e.link(ctx)
 	if err == nil {
-		err = l.sync(ctx, doing)
+		err = l.sync(ctx)
 	}
 	return l, err
 }
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
-	l := <-e.operator
-	defer func() { e.operator <- nil }()
-	if l != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		l.close(ctx) //nolint:errcheck // it owns nothing
+	select {
+	case l := <-e.operator:
+		close(e.closed)
+		if l != nil {
+			l.close(context.Background()) //nolint:errcheck // it owns nothing
+		}
+	case <-e.closed:
 	}
 	e.partings.Wait()
 	return nil
@@ -231,26 +201,10 @@ func each(n int, do func(i int) error) error {
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		l, err := e.fresh(ctx, "list")
-		var names []string
-		if err == nil {
-			names, err = e.names(ctx, l, prefix)
-		}
-		for some := range slices.Chunk(names, 10*atOnce) {
-			used := make([]bool, len(some))
-			err := each(len(some), func(i int) error {
-				line, err := l.read(ctx, "list", e.folder(some[i]))
-				used[i] = err == nil && len(line.claims) > 0
-				return err
-			})
-			if err != nil {
-				yield("", err)
+		names, err := e.list(ctx, prefix)
+		for _, name := range names {
+			if !yield(name, nil) {
 				return
-			}
-			for i, name := range some {
-				if used[i] && !yield(name, nil) {
-					return
-				}
 			}
 		}
 		if err != nil {
@@ -259,49 +213,56 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-// names returns those that have a folder, which may be empty for a while.
-func (e *Engine) names(ctx context.Context, l *link, prefix string) (names []string, err error) {
-	folders, err := ask(ctx, l, "list", func() ([]string, error) {
-		all, _, err := l.conn.Children(e.claims)
-		return all, err
-	})
-	for _, folder := range folders {
-		name, err := url.PathUnescape(strings.TrimPrefix(folder, "n"))
-		if err == nil && strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
+// list looks into the folder of each name, which is there for a while when it is
+// empty.
+func (e *Engine) list(ctx context.Context, prefix string) (names []string, err error) {
+	defer explain("list", &err)
+	l, err := e.fresh(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return names, err
+	folders, _, err := look(ctx, l, e.claims, l.conn.Children)
+	if err != nil {
+		return nil, err
+	}
+	names = make([]string, len(folders))
+	err = each(len(folders), func(i int) error {
+		name, bad := url.PathUnescape(strings.TrimPrefix(folders[i], "n"))
+		if bad != nil || !strings.HasPrefix(name, prefix) {
+			return nil
+		}
+		line, err := l.read(ctx, e.folder(name))
+		if err == nil && len(line.claims) > 0 {
+			names[i] = name
+		}
+		return err
+	})
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" }), err
 }
 
 // Show implements [engine.Engine].
-func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	r := engine.Resource{Name: name}
-	l, err := e.fresh(ctx, "show")
+func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
+	defer explain("show", &err)
+	r.Name = name
+	l, err := e.fresh(ctx)
 	if err != nil {
 		return r, err
 	}
-	line, err := l.read(ctx, "show", e.folder(name))
+	line, err := l.read(ctx, e.folder(name))
 	if err != nil {
 		return r, err
 	}
-	notes := make([]note, len(line.claims))
-	if err := each(len(notes), func(i int) (err error) {
-		notes[i], err = l.note(ctx, "show", line.claims[i])
-		return err
-	}); err != nil {
+	if err := each(len(line.claims), func(i int) error { return l.readNote(ctx, line.claims[i]) }); err != nil {
 		return r, err
 	}
-	r.Spec = line.Spec
-	order := slices.Clone(line.claims)
-	slices.SortStableFunc(order, func(a, b *claim) int { return cmp.Compare(a.czxid, b.czxid) })
-	for _, c := range order {
-		n := notes[slices.Index(line.claims, c)]
-		if n.ID == "" || c.spec != line.Spec { // it went meanwhile, or is about to
+	slices.SortStableFunc(line.claims, func(a, b *claim) int { return cmp.Compare(a.czxid, b.czxid) })
+	for _, c := range line.claims {
+		if c.note.ID == "" || c.spec != line.Spec { // it went meanwhile, or is about to
 			continue
 		}
+		r.Spec = line.Spec
 		info := engine.ClaimInfo{
-			ID: n.ID, Owner: cmp.Or(n.Owner, n.ID), Session: n.Session, Label: n.Label, Weight: c.weight, Age: -1,
+			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight, Age: -1,
 		}
 		if c.holds {
 			info.Token = fence.Token(c.grant())
@@ -309,26 +270,19 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		r.Claims = append(r.Claims, info)
 	}
 	queue.Sort(r.Claims)
-	if len(r.Claims) == 0 {
-		r.Spec = engine.Spec{}
-	}
 	return r, nil
 }
 
-// note reads what is written in the node of a claim, and when that was created.
-// It is empty if the claim went meanwhile.
-func (l *link) note(ctx context.Context, doing string, c *claim) (note, error) {
-	n, err := ask(ctx, l, doing, func() (n note, err error) {
-		data, stat, err := l.conn.Get(c.path)
-		if err == nil {
-			n.read(data)
-			n.czxid = stat.Czxid
-		}
-		return n, err
-	})
+// readNote reads what is written in the node of a claim, and when that was
+// created; nothing if the claim went meanwhile.
+func (l *link) readNote(ctx context.Context, c *claim) error {
+	data, stat, err := look(ctx, l, c.path, l.conn.Get)
 	if errors.Is(err, zk.ErrNoNode) {
-		return note{}, nil
+		return nil
 	}
-	c.czxid = n.czxid
-	return n, err
+	if err == nil {
+		c.czxid = stat.Czxid
+		json.Unmarshal(data, &c.note) //nolint:errcheck // it is ours
+	}
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"math"
 	"slices"
@@ -24,11 +23,7 @@ type note struct {
 	Owner   string `json:"owner,omitempty"` // empty: the ID
 	Session string `json:"session"`
 	Label   string `json:"label,omitempty"`
-
-	czxid int64
 }
-
-func (n *note) read(data []byte) { json.Unmarshal(data, n) } //nolint:errcheck // it is ours
 
 // claim is a claim as the name of its node tells it.
 type claim struct {
@@ -41,6 +36,7 @@ type claim struct {
 
 	path  string
 	czxid int64 // 0 when it was not asked for
+	note  note  // as far as it was read
 
 	holds  bool
 	shares *claim // whose grant, if it holds in the queue by its owner
@@ -69,22 +65,26 @@ func nodeName(c *engine.Claim) string {
 	}, ".")
 }
 
-func parse(folder, name string, inTurn bool) *claim {
-	parts := strings.Split(name, ".")
-	if len(parts) != 8 {
-		return nil
+// parse returns the claims of a folder.
+func parse(folder string, names []string, inTurn bool) (claims []*claim) {
+	for _, name := range names {
+		parts := strings.Split(name, ".")
+		if len(parts) != 8 {
+			continue
+		}
+		weight, err1 := strconv.ParseInt(parts[0], 36, 64)
+		capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
+		token, err3 := strconv.ParseInt(parts[6], 10, 64)
+		sequence, err4 := strconv.ParseInt(parts[7], 10, 64)
+		if errors.Join(err1, err2, err3, err4) != nil {
+			continue
+		}
+		claims = append(claims, &claim{
+			id: parts[5], owner: parts[4], weight: weight, token: token, sequence: sequence, inTurn: inTurn, path: folder + "/" + name,
+			spec: engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"},
+		})
 	}
-	weight, err1 := strconv.ParseInt(parts[0], 36, 64)
-	capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
-	token, err3 := strconv.ParseInt(parts[6], 10, 64)
-	sequence, err4 := strconv.ParseInt(parts[7], 10, 64)
-	if errors.Join(err1, err2, err3, err4) != nil {
-		return nil
-	}
-	return &claim{
-		id: parts[5], owner: parts[4], weight: weight, token: token, sequence: sequence, inTurn: inTurn, path: folder + "/" + name,
-		spec: engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"},
-	}
+	return claims
 }
 
 // line is a resource as it is stored.
@@ -98,8 +98,8 @@ type line struct {
 
 // read lists the claims of a resource. The queue is read before g: who is in g
 // came there by a claim that stood, so it cannot be overlooked.
-func (l *link) read(ctx context.Context, doing, folder string) (*line, error) {
-	names, stat, err := l.children(ctx, doing, folder)
+func (l *link) read(ctx context.Context, folder string) (*line, error) {
+	names, stat, err := look(ctx, l, folder, l.conn.Children)
 	if errors.Is(err, zk.ErrNoNode) {
 		return &line{missing: true}, nil
 	}
@@ -107,38 +107,74 @@ func (l *link) read(ctx context.Context, doing, folder string) (*line, error) {
 		return nil, err
 	}
 	found := &line{version: stat.Version, hasG: slices.Contains(names, "g")}
-	inTurn, err := l.sorted(ctx, doing, folder, names, true)
-	var inG []*claim
-	if found.hasG && err == nil {
-		if names, _, err = l.children(ctx, doing, folder+"/g"); errors.Is(err, zk.ErrNoNode) {
+	inTurn, inG := parse(folder, names, true), []*claim(nil)
+	if found.hasG {
+		names, _, err := look(ctx, l, folder+"/g", l.conn.Children)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return nil, err
+		}
+		inG = parse(folder+"/g", names, false)
+	}
+	if inTurn, err = l.sorted(ctx, inTurn, inG); err != nil {
+		return nil, err
+	}
+	found.claims = merge(inTurn, inG)
+	found.settle()
+	return found, nil
+}
+
+// lastSequence is from where sequences are not trusted: they end at 2³¹, where
+// ZooKeeper goes on with negative ones or gives the last one out for ever.
+const lastSequence = math.MaxInt32 - 1<<20
+
+// sorted returns the claims of the queue in order of creation: by sequence as long
+// as these grow, else by zxid, which has to be asked for. It asks too for the zxids
+// of those whose owners are in g; those that went meanwhile are left out.
+func (l *link) sorted(ctx context.Context, inTurn, inG []*claim) ([]*claim, error) {
+	owners := make(map[string]bool)
+	for _, g := range inG {
+		owners[g.owner] = true
+	}
+	ends := slices.ContainsFunc(inTurn, func(c *claim) bool { return c.sequence < 0 || c.sequence > lastSequence })
+	asks := func(c *claim) bool { return ends || owners[c.owner] }
+	err := each(len(inTurn), func(i int) error {
+		if !asks(inTurn[i]) {
+			return nil
+		}
+		err := l.age(ctx, inTurn[i])
+		if errors.Is(err, zk.ErrNoNode) {
 			err = nil
 		}
-		if err == nil {
-			inG, err = l.sorted(ctx, doing, folder+"/g", names, false)
+		return err
+	})
+	inTurn = slices.DeleteFunc(inTurn, func(c *claim) bool { return asks(c) && c.czxid == 0 })
+	slices.SortFunc(inTurn, func(a, b *claim) int {
+		if ends {
+			return cmp.Compare(a.czxid, b.czxid)
 		}
+		return cmp.Compare(a.sequence, b.sequence)
+	})
+	return inTurn, err
+}
+
+// age finds out when a claim was created, if its token is not known without.
+func (l *link) age(ctx context.Context, c *claim) error {
+	if cmp.Or(c.token, c.czxid) != 0 {
+		return nil
 	}
+	stat, err := l.stat(ctx, c.path)
 	if err == nil {
-		found.claims, err = l.merge(ctx, doing, inTurn, inG)
+		c.czxid = stat.Czxid
 	}
-	found.settle()
-	return found, err
+	return err
 }
 
 // merge puts the claims of g among those of the queue: each behind the claims of
 // its owner whose tokens are not larger, as which of them holds decides about
 // the token of the next. All of the others that are before those hold as well.
-func (l *link) merge(ctx context.Context, doing string, inTurn, inG []*claim) ([]*claim, error) {
-	if len(inG) == 0 || inG[0].spec.Barging {
-		return append(inG, inTurn...), nil
-	}
-	if err := each(len(inTurn), func(i int) error {
-		c := inTurn[i]
-		if c.czxid != 0 || !slices.ContainsFunc(inG, func(g *claim) bool { return g.owner == c.owner }) {
-			return nil
-		}
-		return l.age(ctx, doing, c)
-	}); err != nil {
-		return nil, err
+func merge(inTurn, inG []*claim) []*claim {
+	if len(inG) > 0 && inG[0].spec.Barging {
+		return append(inG, inTurn...)
 	}
 	slices.SortStableFunc(inG, func(a, b *claim) int { return cmp.Compare(a.token, b.token) })
 	for _, g := range inG {
@@ -150,56 +186,7 @@ func (l *link) merge(ctx context.Context, doing string, inTurn, inG []*claim) ([
 		}
 		inTurn = slices.Insert(inTurn, at, g)
 	}
-	return inTurn, nil
-}
-
-func (l *link) children(ctx context.Context, doing, path string) ([]string, *zk.Stat, error) {
-	type list struct {
-		names []string
-		stat  *zk.Stat
-	}
-	r, err := ask(ctx, l, doing, func() (r list, err error) {
-		r.names, r.stat, err = l.conn.Children(path)
-		return r, err
-	})
-	return r.names, r.stat, err
-}
-
-// lastSequence is from where sequences are not trusted: they end at 2³¹, where
-// ZooKeeper goes on with negative ones or gives the last one out for ever.
-const lastSequence = math.MaxInt32 - 1<<20
-
-// sorted returns the claims of a folder in order of creation: by sequence as long
-// as these grow, else by zxid, which has to be asked for.
-func (l *link) sorted(ctx context.Context, doing, folder string, names []string, inTurn bool) (claims []*claim, err error) {
-	mixed := false
-	for _, name := range names {
-		if c := parse(folder, name, inTurn); c != nil {
-			claims = append(claims, c)
-			mixed = mixed || c.sequence < 0 || c.sequence > lastSequence
-		}
-	}
-	if mixed {
-		err = each(len(claims), func(i int) error { return l.age(ctx, doing, claims[i]) })
-	}
-	slices.SortFunc(claims, func(a, b *claim) int {
-		if mixed {
-			return cmp.Compare(a.czxid, b.czxid)
-		}
-		return cmp.Compare(a.sequence, b.sequence)
-	})
-	return claims, err
-}
-
-// age finds out when a claim was created. One that went meanwhile is the last.
-func (l *link) age(ctx context.Context, doing string, c *claim) error {
-	stat, err := l.exists(ctx, doing, c.path)
-	if err == nil {
-		c.czxid = stat.Czxid
-	} else if errors.Is(err, zk.ErrNoNode) {
-		c.czxid, err = math.MaxInt64, nil
-	}
-	return err
+	return inTurn
 }
 
 // settle finds who holds. A claim that uses the resource as something else than

@@ -1,11 +1,13 @@
 package zkengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,14 +22,13 @@ type session struct {
 	link   *link
 	id     string
 	opts   engine.SessionOptions
+	alarm  *time.Timer // closes the session, unless it is renewed
 
 	farewell sync.Once
 	parted   error // of the farewell
 
 	mu     sync.Mutex
-	alarm  *time.Timer // closes the session, unless it is renewed
 	places map[string]*place
-	ours   map[string]string // claim ids that hold, by path
 }
 
 func (s *session) ID() string { return s.id }
@@ -44,31 +45,32 @@ type place struct {
 	czxid   int64  // of that node
 	waits   bool
 	blocker blocker
+	holds   bool
 	all     bool // it holds, and nothing is beside or ahead of it
-
-	connection int64 // over which its node was found or created
 }
 
 // Open implements [engine.Engine]. ZooKeeper may round the TTL up.
-func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	if most := e.Caps().MinTTL; opts.TTL < most {
-		return nil, fmt.Errorf("open session: %w: with ticks of %v a session lives for at least %v, not %v", engine.ErrUnsupported, e.tick, most, opts.TTL)
+func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (_ engine.Session, err error) {
+	defer explain("open session", &err)
+	if least := e.Caps().MinTTL; opts.TTL < least {
+		return nil, fmt.Errorf("%w: with ticks of %v a session lives for at least %v, not %v", engine.ErrUnsupported, e.opts.Tick, least, opts.TTL)
 	}
-	s := &session{engine: e, opts: opts, places: make(map[string]*place), ours: make(map[string]string)}
+	s := &session{engine: e, opts: opts, places: make(map[string]*place)}
 	start := time.Now()
-	l, err := e.dial(ctx, opts.TTL, s.event)
+	l, err := e.dial(ctx, opts.TTL, fmt.Errorf("session: %w", engine.ErrGone), s.event)
 	if err != nil {
 		return nil, err
 	}
-	if got := time.Duration(l.timeout.Load()); got < opts.TTL.Truncate(time.Millisecond) {
+	l.mu.Lock()
+	got := l.timeout
+	l.mu.Unlock()
+	if got < opts.TTL.Truncate(time.Millisecond) {
 		l.close(ctx) //nolint:errcheck // it owns nothing
-		return nil, fmt.Errorf("open session: %w: the servers let a session live for %v, not %v (maxSessionTimeout)", engine.ErrUnsupported, got, opts.TTL)
+		return nil, fmt.Errorf("%w: the servers let a session live for %v, not %v (maxSessionTimeout)", engine.ErrUnsupported, got, opts.TTL)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.link, s.id = l, fmt.Sprintf("%x-%s", uint64(l.conn.SessionID()), rand.Text())
 	// The client keeps the session alive by itself, whether we are renewed or not.
-	s.alarm = time.AfterFunc(opts.TTL-time.Since(start), s.expire)
+	s.alarm = time.AfterFunc(opts.TTL-time.Since(start), func() { s.part(context.Background()) }) //nolint:errcheck // the store ends it by itself
 	return s, nil
 }
 
@@ -79,22 +81,15 @@ func (s *session) event(ev zk.Event) {
 	}
 	s.mu.Lock()
 	var gone []string
-	for path, claim := range s.ours {
-		if path == ev.Path || ev.State == zk.StateExpired {
-			gone = append(gone, claim)
+	for id, p := range s.places {
+		if p.holds && (p.path == ev.Path || ev.State == zk.StateExpired) {
+			gone = append(gone, id)
 		}
 	}
 	s.mu.Unlock()
 	for _, claim := range gone {
 		s.opts.Gone(claim)
 	}
-}
-
-// expire ends a session that was not renewed for its TTL.
-func (s *session) expire() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.opts.TTL)
-	defer cancel()
-	s.Close(ctx) //nolint:errcheck // the store ends it by itself
 }
 
 // take returns the place of a claim that enters.
@@ -119,17 +114,14 @@ func (s *session) take(c *engine.Claim) *place {
 func (s *session) drop(claim string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.places[claim]; p != nil {
-		delete(s.ours, p.path)
-		delete(s.places, claim)
-	}
+	delete(s.places, claim)
 }
 
 // at writes down where a claim is.
 func (s *session) at(p *place, path string, czxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.path, p.czxid, p.connection = path, czxid, s.link.connections.Load()
+	p.path, p.czxid = path, czxid
 }
 
 // waitFor writes down that a claim waits, and for what; or that it is gone.
@@ -139,221 +131,184 @@ func (s *session) waitFor(p *place, waits bool, b blocker) {
 	p.waits, p.blocker = waits, b
 }
 
+// path is where a claim is, if it is one of ours.
+func (s *session) path(claim string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.places[claim]; p != nil {
+		return p.path
+	}
+	return ""
+}
+
 // grant writes down that a claim holds, and whether it holds all by itself.
 func (s *session) grant(c *engine.Claim, p *place, token int64, all bool) engine.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.waits, p.all = false, all && c.Weight == c.Capacity && !c.Barging
-	if s.places[c.ID] == p {
-		s.ours[p.path] = c.ID
-	}
+	p.waits, p.holds, p.all = false, true, all && c.Weight == c.Capacity && !c.Barging
 	return engine.Grant{Token: fence.Token(token)}
 }
 
-// Enter takes one round trip if nobody is there.
-func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	p := s.take(c)
-	grant, err := s.enter(ctx, c, p, wait)
-	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrMismatch) {
-		if p.path != "" { // it came in to find that out
-			if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
-				return grant, leave
-			}
-		}
-		s.drop(c.ID)
+// Enter takes one round trip if nobody is there. Who wants to wait comes in as
+// the last of the queue, which nobody can prevent, and then looks; others look
+// first.
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant engine.Grant, err error) {
+	defer explain("enter", &err)
+	p, alone := s.take(c), false
+	if p.again {
+		err = s.link.sync(ctx)
+	} else if wait && !c.Barging {
+		alone, err = s.queueUp(ctx, p)
 	}
+	switch {
+	case err != nil:
+		return grant, err
+	case alone:
+		return s.grant(c, p, p.czxid, true), nil
+	}
+	grant, err = s.pursue(ctx, c, p, wait)
+	if err == nil && !grant.Held() && !wait { // it was asked for again, and is gone
+		err = engine.ErrBusy
+	}
+	if !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch) {
+		return grant, err
+	}
+	if p.path != "" { // it came in to find that out
+		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
+			return grant, leave
+		}
+	}
+	s.drop(c.ID)
 	return grant, err
 }
 
-// enter comes in as the last of the queue, which nobody can prevent, and then
-// looks; but who does not want to wait looks first.
-func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait bool) (engine.Grant, error) {
-	if p.again {
-		if err := s.link.sync(ctx, "enter"); err != nil {
-			return engine.Grant{}, err
-		}
-	}
-	if wait && !c.Barging && !p.again {
-		alone, err := s.queueUp(ctx, p)
-		if err != nil {
-			return engine.Grant{}, err
-		}
-		if alone {
-			return s.grant(c, p, p.czxid, true), nil
-		}
-	}
-	l, err := s.link.read(ctx, "enter", p.folder)
-	if err != nil {
-		return engine.Grant{}, err
-	}
-	t := turn{session: s, doing: "enter", c: c, p: p, wait: wait, enters: true, news: !p.waits, fresh: p.again}
-	return t.pursue(ctx, l)
-}
-
-// queueUp appends the claim to the queue, and tells if nobody else is there:
-// then it holds.
-func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
-	for range tries {
-		replies, err := s.link.multi(ctx, "enter",
-			s.node(p.folder, p, 0), &zk.SetDataRequest{Path: p.folder, Version: -1})
-		switch {
-		case err == nil:
-			s.at(p, replies[0].String, replies[1].Stat.Mzxid)
-			return replies[1].Stat.NumChildren == 1, nil
-		case !errors.Is(err, zk.ErrNoNode):
-			return false, err
-		}
-		if err := s.link.create(ctx, "enter", p.folder, zk.FlagContainer); err != nil {
-			return false, err
-		}
-	}
-	return false, engine.Unavailable("enter", errors.New("the folder is removed all the time"))
-}
-
-// node creates the node of a claim.
-func (s *session) node(folder string, p *place, token int64) *zk.CreateRequest {
-	return &zk.CreateRequest{
-		Path: fmt.Sprintf("%s/%s%d.", folder, p.name, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
-	}
-}
-
-// tries bounds how often a step is tried that others make impossible.
-const tries = 1000
-
 // Await implements [engine.Session].
-func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	for {
-		s.mu.Lock()
-		p := s.places[c.ID]
-		waits := p != nil && p.waits
-		s.mu.Unlock()
-		if !waits {
-			return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
-		}
-		grant, err := s.await(ctx, c, p)
-		if errors.Is(err, zk.ErrConnectionClosed) && s.link.settled(ctx) { // it only looked
+func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Grant, err error) {
+	defer explain("await", &err)
+	s.mu.Lock()
+	p := s.places[c.ID]
+	s.mu.Unlock()
+	var looked [3]*watch
+	for p != nil && p.waits {
+		grant, err = s.await(ctx, c, p, &looked)
+		if errors.Is(err, zk.ErrConnectionClosed) { // it only looked, and is connected again
 			continue
 		}
 		if err != nil || grant.Held() {
 			return grant, err
 		}
 	}
+	return grant, engine.ErrGone
 }
 
-// await waits for one event and looks what it means. The claim's own node is
-// watched before that which blocks it: so a claim that was evicted before it
-// was handed the resource knows it.
-func (s *session) await(ctx context.Context, c *engine.Claim, p *place) (none engine.Grant, err error) {
-	look := func() (engine.Grant, error) {
-		l, err := s.link.read(ctx, "await", p.folder)
-		if err != nil {
-			return none, err
-		}
-		t := turn{session: s, doing: "await", c: c, p: p, wait: true, fresh: true}
-		return t.pursue(ctx, l)
-	}
-	own, err := s.link.watch(ctx, "await", p.path, false)
-	b, inG := p.blocker, (<-chan zk.Event)(nil)
-	var ahead <-chan zk.Event
-	if err == nil && b.path != "" {
-		ahead, err = s.link.watch(ctx, "await", b.path, false)
-	} else if err == nil {
-		ahead, err = s.link.watch(ctx, "await", p.folder, true)
-		if err == nil && b.hasG {
-			inG, err = s.link.watch(ctx, "await", p.folder+"/g", true)
-		}
-		if err == nil {
-			if grant, err := look(); err != nil || grant.Held() || !p.waits || p.blocker != b {
-				return grant, err
-			}
+// await waits for one event, and looks what it means. Where any of several claims
+// may go first, one may have gone before the watches were set: so it looks before
+// it waits for new ones.
+func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *[3]*watch) (grant engine.Grant, err error) {
+	watches, err := s.watch(ctx, p)
+	switch {
+	case errors.Is(err, zk.ErrNoNode): // it has gone already
+	case err != nil:
+		return grant, err
+	case p.blocker.path != "" || watches == *looked:
+		if grant, err = s.wait(ctx, c, p, watches); err != nil || grant.Held() {
+			return grant, err
 		}
 	}
-	if errors.Is(err, zk.ErrNoNode) {
-		return look()
+	if grant, err = s.pursue(ctx, c, p, true); err == nil {
+		*looked = watches
 	}
-	if err != nil {
-		return none, err
+	return grant, err
+}
+
+// watch watches the claim's own node, and then what blocks it: so a claim that
+// was evicted before it was handed the resource knows it.
+func (s *session) watch(ctx context.Context, p *place) (watches [3]*watch, err error) {
+	own, err := subscribe(ctx, s.link, p.path, s.link.conn.GetW)
+	ahead, inG := own, own
+	switch {
+	case err != nil:
+	case p.blocker.path != "":
+		ahead, err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
+	default:
+		ahead, err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
+		if err == nil && p.blocker.hasG {
+			inG, err = subscribe(ctx, s.link, p.folder+"/g/", s.link.conn.ChildrenW)
+		}
 	}
-	poll := time.NewTimer(s.opts.TTL / 3)
-	defer poll.Stop()
+	return [3]*watch{own, ahead, inG}, err
+}
+
+// wait waits for one event, which may be the grant itself. When watches were set
+// again the order of their events is lost.
+func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, watches [3]*watch) (none engine.Grant, err error) {
+	own, ahead, inG := watches[0], watches[1], watches[2]
 	select {
-	case <-own:
-		s.link.forget(own)
-	case ev := <-ahead:
-		s.link.forget(ahead)
-		// When watches are set again the order of their events is lost.
-		sameConnection := p.connection == s.link.connections.Load()
-		if ev.Type == zk.EventNodeDataChanged && b.direct && sameConnection && len(own) == 0 {
+	case <-own.fired:
+	case <-ahead.fired:
+		if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.direct && !own.spent.Load() {
 			return s.grant(c, p, p.czxid, true), nil
 		}
-	case <-inG:
-		s.link.forget(inG)
-	case <-poll.C:
+	case <-inG.fired:
+	case <-time.After(s.opts.TTL / 3):
 	case <-ctx.Done():
-		return none, fmt.Errorf("await: %w", ctx.Err())
-	case <-s.link.over:
-		return none, fmt.Errorf("await: session: %w", engine.ErrGone)
+		return none, ctx.Err()
 	}
-	return look()
+	return none, nil
 }
 
 // Leave takes one request for a claim of this session.
-func (s *session) Leave(ctx context.Context, resource, claim string) error {
+func (s *session) Leave(ctx context.Context, resource, claim string) (err error) {
+	defer explain("leave", &err)
 	s.mu.Lock()
 	var path string
 	var all bool
 	if p := s.places[claim]; p != nil {
 		path, all = p.path, p.all
-		delete(s.ours, path) // we know that it goes
+		p.holds = false // we know that it goes
 	}
 	s.mu.Unlock()
 	folder := s.engine.folder(resource)
-	if path != "" {
-		err := s.leave(ctx, folder, path, all)
-		if !errors.Is(err, zk.ErrNoNode) {
-			if err == nil {
-				s.drop(claim)
+	for {
+		if path != "" {
+			if err := s.remove(ctx, folder, path, all); err == nil {
+				break
+			} else if !errors.Is(err, zk.ErrNoNode) {
+				return err
 			}
+		}
+		if err := s.link.sync(ctx); err != nil {
 			return err
 		}
-	}
-	if err := s.link.sync(ctx, "leave"); err != nil {
-		return err
-	}
-	for range tries {
-		l, err := s.link.read(ctx, "leave", folder)
+		l, err := s.link.read(ctx, folder)
 		if err != nil {
 			return err
 		}
 		own := l.find(hash(claim))
 		if own == nil {
 			s.drop(claim)
-			return fmt.Errorf("leave: %w", engine.ErrGone)
+			return engine.ErrGone
 		}
-		if err := s.leave(ctx, folder, own.path, false); !errors.Is(err, zk.ErrNoNode) {
-			if err == nil {
-				s.drop(claim)
-			}
-			return err
-		}
+		path, all = own.path, false
 	}
-	return engine.Unavailable("leave", errors.New("the claim moves all the time"))
+	s.drop(claim)
+	return nil
 }
 
-// leave deletes a node. Who held all hands over: the change of the node tells
-// who watches it that all was free then, if nobody had re-entered, which needs
-// a folder for that.
-func (s *session) leave(ctx context.Context, folder, path string, all bool) error {
+// remove deletes the node of a claim. Who held all hands over: the change of the
+// node tells who watches it that all was free then, if nobody had re-entered,
+// which needs a folder for that.
+func (s *session) remove(ctx context.Context, folder, path string, all bool) error {
 	if all {
 		g := folder + "/g"
-		_, err := s.link.multi(ctx, "leave",
+		_, err := s.link.multi(ctx,
 			&zk.CreateRequest{Path: g, Acl: s.engine.acl}, &zk.DeleteRequest{Path: g, Version: -1},
 			&zk.SetDataRequest{Path: path, Version: -1}, &zk.DeleteRequest{Path: path, Version: -1})
 		if !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
 	}
-	_, err := ask(ctx, s.link, "leave", func() (struct{}, error) { return struct{}{}, s.link.conn.Delete(path, -1) })
+	_, err := ask(ctx, s.link, func() (none struct{}, err error) { return none, s.link.conn.Delete(path, -1) })
 	return err
 }
 
@@ -361,65 +316,42 @@ func (s *session) leave(ctx context.Context, folder, path string, all bool) erro
 // sessions, of our signs of life with its next answer to the leader's ping,
 // every half tick; a follower that was cut off just now still confirms them. A
 // write that succeeds after that went to the leader behind such an answer.
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	start := time.Now()
-	if _, err := s.link.exists(ctx, "renew session", s.engine.root); err != nil {
-		return nil, s.missing(err)
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	defer explain("renew session", &err)
+	start, root := time.Now(), s.engine.opts.Root
+	if _, err := s.link.stat(ctx, root); err != nil {
+		return nil, err
 	}
-	pause := time.NewTimer(s.engine.tick * 11 / 20)
-	defer pause.Stop()
 	select {
-	case <-pause.C:
+	case <-time.After(s.engine.opts.Tick * 11 / 20):
 	case <-ctx.Done():
-		return nil, fmt.Errorf("renew session: %w", ctx.Err())
-	case <-s.link.over:
-		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	case <-s.link.over.Done():
 	}
-	if _, err := ask(ctx, s.link, "renew session", func() (*zk.Stat, error) { return s.link.conn.Set(s.engine.root, nil, -1) }); err != nil {
-		return nil, s.missing(err)
+	if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(root, nil, -1) }); err != nil {
+		return nil, err
 	}
-	s.link.forget(nil)
-	gone := make([]bool, len(held))
+	gone = make([]*engine.Claim, len(held))
 	if err := each(len(held), func(i int) error {
-		s.mu.Lock()
-		path := s.engine.root + "/none"
-		if p := s.places[held[i].ID]; p != nil && p.path != "" {
-			path = p.path
-		}
-		s.mu.Unlock()
-		_, err := s.link.exists(ctx, "renew session", path)
-		if gone[i] = errors.Is(err, zk.ErrNoNode); gone[i] {
-			err = nil
+		_, err := s.link.stat(ctx, cmp.Or(s.path(held[i].ID), root+"/none"))
+		if errors.Is(err, zk.ErrNoNode) {
+			gone[i], err = held[i], nil
 		}
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
 	s.alarm.Reset(s.opts.TTL - time.Since(start))
-	s.mu.Unlock()
-	var lost []*engine.Claim
-	for i, c := range held {
-		if gone[i] {
-			lost = append(lost, c)
-		}
-	}
-	return lost, nil
-}
-
-// missing says that somebody removed our root, which is no answer.
-func (s *session) missing(err error) error {
-	if errors.Is(err, zk.ErrNoNode) {
-		return engine.Unavailable("renew session", err)
-	}
-	return err
+	return slices.DeleteFunc(gone, func(c *engine.Claim) bool { return c == nil }), nil
 }
 
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
-	s.mu.Lock()
 	s.alarm.Stop()
-	s.mu.Unlock()
+	return s.part(ctx)
+}
+
+func (s *session) part(ctx context.Context) (err error) {
+	defer explain("close session", &err)
 	s.farewell.Do(func() { s.parted = s.link.close(ctx) })
 	return s.parted
 }

@@ -1,6 +1,7 @@
 package zkengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,169 +12,158 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
-// turn is a claim that looks at its resource and does what that allows.
-type turn struct {
-	session *session
-	doing   string
-	c       *engine.Claim
-	p       *place
-	wait    bool
-	enters  bool // it is refused if it would have to wait and does not want to
-	news    bool // that it has to wait was not found before: it may re-enter past those that wait, or be refused
-	fresh   bool // what it reads cannot be older than its beginning
+// put creates the node of a claim and writes the folder of its resource, if that
+// has this version, in one step with others. It returns what the folder is then.
+func (s *session) put(ctx context.Context, p *place, folder string, token int64, version int32, others ...any) (*zk.Stat, error) {
+	node := &zk.CreateRequest{
+		Path: fmt.Sprintf("%s/%s%d.", folder, p.name, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
+	}
+	replies, err := s.link.multi(ctx, append([]any{node, &zk.SetDataRequest{Path: p.folder, Version: version}}, others...)...)
+	if err != nil {
+		return nil, err
+	}
+	s.at(p, replies[0].String, replies[1].Stat.Mzxid)
+	return replies[1].Stat, nil
 }
 
-// pursue takes moves until the claim holds, waits, is refused or is no longer
-// there.
-func (t *turn) pursue(ctx context.Context, l *line) (engine.Grant, error) {
-	for range tries {
-		own := l.find(t.p.hash)
-		if own == nil && t.p.path != "" {
-			t.session.waitFor(t.p, false, blocker{})
-			return engine.Grant{}, nil
+// queueUp appends the claim to the queue, and tells if nobody else is there:
+// then it holds.
+func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
+	for {
+		is, err := s.put(ctx, p, p.folder, 0, -1)
+		if err == nil {
+			return is.NumChildren == 1, nil
 		}
-		m, err := t.next(l, own)
-		if err != nil && own == nil && !t.fresh { // a follower may be behind
-			if err := t.session.link.sync(ctx, t.doing); err != nil {
-				return engine.Grant{}, err
+		if errors.Is(err, zk.ErrNoNode) {
+			err = s.link.create(ctx, p.folder, zk.FlagContainer)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// pursue looks at the resource, and does what that allows, until the claim holds,
+// waits, is refused or is no longer there.
+func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, wait bool) (grant engine.Grant, err error) {
+	fresh := p.again // what is read cannot be older than the beginning
+	for {
+		l, err := s.link.read(ctx, p.folder)
+		if err != nil {
+			return grant, err
+		}
+		own := l.find(p.hash)
+		if own == nil && p.path != "" {
+			s.waitFor(p, false, blocker{})
+			return grant, nil
+		}
+		m, err := l.next(c, own, !p.waits, wait)
+		switch {
+		case err != nil && own == nil && !fresh: // a follower may be behind
+			if err := s.link.sync(ctx); err != nil {
+				return grant, err
 			}
-			t.fresh = true
-			if l, err = t.session.link.read(ctx, t.doing, t.p.folder); err != nil {
-				return engine.Grant{}, err
+			fresh = true
+			continue
+		case err != nil:
+			return grant, err
+		case m != nil:
+			grant, err = s.move(ctx, c, p, l, own, m)
+		case own != nil:
+			grant, err = s.stay(ctx, c, p, l, own)
+		default:
+			if _, err := s.queueUp(ctx, p); err != nil {
+				return grant, err
 			}
 			continue
 		}
-		if err != nil {
-			return engine.Grant{}, fmt.Errorf("%s: %w", t.doing, err)
-		}
-		var grant engine.Grant
-		if m == nil {
-			grant, err = t.found(ctx, l, own)
-		} else {
-			grant, err = t.do(ctx, l, own, m)
-		}
-		if !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists) {
+		if !conflicts(err) {
 			return grant, err
 		}
-		if l, err = t.session.link.read(ctx, t.doing, t.p.folder); err != nil {
-			return engine.Grant{}, err
-		}
 	}
-	return engine.Grant{}, engine.Unavailable(t.doing, errors.New("others come all the time"))
 }
 
-// move is a step that a claim may take if what it read still holds.
+// move is a step by which a claim holds, if what it read still stands.
 type move struct {
-	inG    bool   // it goes under g, else it is appended to the queue
+	inG    bool   // it goes under g, else to the end of the queue
 	with   *claim // that has to stand still
 	shares bool   // it shares the grant of that claim
-	holds  bool   // it holds then
 }
 
 // next decides, as package queue does, what a claim does about the line that it
-// read: nothing more (nil), or a move.
-func (t *turn) next(l *line, own *claim) (*move, error) {
-	c, owner := t.c, hash(t.c.Owner)
-	with, held := l.Held(owner)
-	if own == nil && len(l.claims) > 0 && l.Spec != c.Spec || own != nil && t.news && l.Spec != c.Spec {
-		return nil, queue.Mismatch(l.Spec, c.Spec)
-	}
-	if own == nil {
+// read: a move; or none, to stay where it is, or to queue up. One that did not
+// wait before may re-enter past those that wait, or be refused.
+func (l *line) next(c *engine.Claim, own *claim, news, wait bool) (*move, error) {
+	if len(l.claims) == 0 {
 		l.Spec = c.Spec
 	}
+	owner := hash(c.Owner)
+	with, held := l.Held(owner)
 	switch {
+	case (own == nil || news) && l.Spec != c.Spec:
+		return nil, queue.Mismatch(l.Spec, c.Spec)
 	case own != nil && own.holds && own.shares != nil:
-		return &move{inG: true, with: own.shares, shares: true, holds: true}, nil
+		return &move{inG: true, with: own.shares, shares: true}, nil
 	case own != nil && own.holds:
 		return nil, nil
-	case (t.news || c.Barging) && held >= c.Weight:
-		return &move{inG: true, with: with, shares: true, holds: true}, nil
+	case (news || c.Barging) && held >= c.Weight:
+		return &move{inG: true, with: with, shares: true}, nil
 	case c.Barging && l.Fits(owner, c.Weight):
-		return &move{inG: true, with: with, holds: true}, nil
+		return &move{inG: true, with: with}, nil
 	case own == nil && !l.Waits && l.Fits(owner, c.Weight):
-		return &move{with: with, holds: true}, nil
-	case t.news && with != nil, t.enters && !t.wait:
+		return &move{with: with}, nil
+	case news && with != nil, !wait:
 		return nil, engine.ErrBusy
-	case own == nil:
-		return &move{}, nil
 	}
 	return nil, nil
 }
 
-// found tells what the claim is, where it stays where it is.
-func (t *turn) found(ctx context.Context, l *line, own *claim) (engine.Grant, error) {
-	s, p := t.session, t.p
+// stay tells what the claim is where it is.
+func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim) (none engine.Grant, err error) {
 	if own.path != p.path {
-		s.at(p, own.path, 0)
-	}
-	if p.czxid == 0 {
-		if err := s.link.age(ctx, t.doing, own); err != nil {
-			return engine.Grant{}, err
+		if err := s.link.age(ctx, own); err != nil {
+			return none, err
 		}
 		s.at(p, own.path, own.czxid)
 	}
 	if !own.holds {
 		s.waitFor(p, true, l.blocker(own))
-		return engine.Grant{}, nil
+		return none, nil
 	}
 	own.czxid = p.czxid
-	return s.grant(t.c, p, own.grant(), own == l.claims[0]), nil
+	return s.grant(c, p, own.grant(), own == l.claims[0]), nil
 }
 
-// do takes a move. What the decision rests on and could change meanwhile is
+// move takes a move. What the decision rests on and could change meanwhile is
 // compared: who shares needs the claim that it shares with, and all others that
 // nobody came since. (That somebody went can only help.)
-func (t *turn) do(ctx context.Context, l *line, own *claim, m *move) (engine.Grant, error) {
-	s, p := t.session, t.p
-	folder, token := p.folder, int64(0)
-	if m.shares {
-		if m.with.token == 0 && m.with.czxid == 0 {
-			stat, err := s.link.exists(ctx, t.doing, m.with.path)
-			if err != nil {
-				return engine.Grant{}, err
-			}
-			m.with.czxid = stat.Czxid
-		}
-		token = m.with.grant()
-	}
+func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim, m *move) (none engine.Grant, err error) {
+	folder, version, token := p.folder, l.version, int64(0)
 	if l.missing {
-		if err := s.link.create(ctx, t.doing, p.folder, zk.FlagContainer); err != nil {
-			return engine.Grant{}, err
-		}
+		err = s.link.create(ctx, folder, zk.FlagContainer)
 	}
 	if m.inG {
 		folder += "/g"
-		if !l.hasG {
-			if err := s.link.create(ctx, t.doing, folder, zk.FlagContainer); err != nil {
-				return engine.Grant{}, err
-			}
-		}
 	}
-	guard := &zk.SetDataRequest{Path: p.folder, Version: l.version}
-	if m.shares {
-		guard.Version = -1
+	if m.inG && !l.hasG && err == nil {
+		err = s.link.create(ctx, folder, zk.FlagContainer)
 	}
-	ops := []any{guard, s.node(folder, p, token)}
+	if m.shares && err == nil {
+		err = s.link.age(ctx, m.with)
+		version, token = -1, m.with.grant()
+	}
+	if err != nil {
+		return none, err
+	}
+	var others []any
 	if m.with != nil {
-		ops = append(ops, &zk.CheckVersionRequest{Path: m.with.path, Version: -1})
+		others = append(others, &zk.CheckVersionRequest{Path: m.with.path, Version: -1})
 	}
 	if own != nil {
-		ops = append(ops, &zk.DeleteRequest{Path: own.path, Version: -1})
+		others = append(others, &zk.DeleteRequest{Path: own.path, Version: -1})
 	}
-	replies, err := s.link.multi(ctx, t.doing, ops...)
-	if err != nil {
-		return engine.Grant{}, err
+	if _, err := s.put(ctx, p, folder, token, version, others...); err != nil {
+		return none, err
 	}
-	s.at(p, replies[1].String, replies[0].Stat.Mzxid)
-	switch {
-	case m.shares:
-		return s.grant(t.c, p, token, false), nil
-	case m.holds:
-		return s.grant(t.c, p, p.czxid, len(l.claims) == 0), nil
-	}
-	// What was read is what is ahead.
-	last := &claim{id: p.hash, owner: hash(t.c.Owner), weight: t.c.Weight, spec: t.c.Spec, inTurn: true, path: p.path}
-	l.claims = append(l.claims, last)
-	s.waitFor(p, true, l.blocker(last))
-	return engine.Grant{}, nil
+	return s.grant(c, p, cmp.Or(token, p.czxid), len(l.claims) == 0), nil
 }

@@ -1,0 +1,194 @@
+package zkengine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// classes are what callers of the engine ask about.
+var classes = []error{
+	engine.ErrBusy, engine.ErrGone, engine.ErrMismatch, engine.ErrUnavailable, engine.ErrUnsupported,
+	context.Canceled, context.DeadlineExceeded,
+}
+
+// explain says what was being done when a verb failed. Any error without a class
+// means that the store could not be asked.
+func explain(doing string, err *error) {
+	switch is := *err; {
+	case is == nil:
+	case slices.ContainsFunc(classes, func(class error) bool { return errors.Is(is, class) }):
+		*err = fmt.Errorf("%s: %w", doing, is)
+	default:
+		*err = engine.Unavailable(doing, is)
+	}
+}
+
+// ask makes a call of the client, which knows no context. A call that was given
+// up ends when it is answered, its connection breaks or the link closes.
+func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := l.settled(ctx); err != nil { // the client would wait until it is
+		return none, err
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := call()
+		done <- result{value, err}
+	}()
+	for {
+		_, changed, err := l.state()
+		if err != nil { // the client sends it when there is a connection again
+			return none, err
+		}
+		select {
+		case r := <-done:
+			switch {
+			case errors.Is(r.err, zk.ErrSessionExpired):
+				r.err = l.ended
+			case r.err != nil: // perhaps because the session has ended
+				r.err = cmp.Or(l.settled(ctx), r.err)
+			}
+			return r.value, r.err
+		case <-changed:
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
+	}
+}
+
+// look reads a node with a method of the client.
+func look[T any](ctx context.Context, l *link, path string, read func(string) (T, *zk.Stat, error)) (T, *zk.Stat, error) {
+	type reply struct {
+		value T
+		stat  *zk.Stat
+	}
+	r, err := ask(ctx, l, func() (reply, error) {
+		value, stat, err := read(path)
+		return reply{value, stat}, err
+	})
+	return r.value, r.stat, err
+}
+
+func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
+	there, stat, err := look(ctx, l, path, l.conn.Exists)
+	if err == nil && !there {
+		err = zk.ErrNoNode
+	}
+	return stat, err
+}
+
+// sync lets the server that we are connected to catch up with the leader: what
+// others have written before, and what we wrote over a connection that broke,
+// is seen from now on.
+func (l *link) sync(ctx context.Context) error {
+	_, err := ask(ctx, l, func() (string, error) { return l.conn.Sync(l.engine.opts.Root) })
+	return err
+}
+
+func (l *link) multi(ctx context.Context, ops ...any) ([]zk.MultiResponse, error) {
+	return ask(ctx, l, func() ([]zk.MultiResponse, error) { return l.conn.Multi(ops...) })
+}
+
+// conflicts reports whether a step was refused for what others did meanwhile:
+// then nothing was done.
+func conflicts(err error) bool {
+	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) || errors.Is(err, zk.ErrBadVersion)
+}
+
+// create makes a node that may be there already. What it is in is there, unless
+// somebody removed all of it.
+func (l *link) create(ctx context.Context, path string, flags int32) error {
+	_, err := ask(ctx, l, func() (string, error) {
+		if flags == zk.FlagContainer {
+			return l.conn.CreateContainer(path, nil, flags, l.engine.acl)
+		}
+		return l.conn.Create(path, nil, flags, l.engine.acl)
+	})
+	switch {
+	case errors.Is(err, zk.ErrNodeExists):
+		return nil
+	case errors.Is(err, zk.ErrNoNode):
+		return fmt.Errorf("%w: create %s: %s", engine.ErrUnavailable, path, err.Error()) // no conflict, which is tried again
+	}
+	return err
+}
+
+// makeFolders makes what all resources share; the values last, whose folder
+// shows that all are there.
+func (l *link) makeFolders(ctx context.Context) error {
+	paths := []string{l.engine.claims, l.engine.values}
+	for root := l.engine.opts.Root; root != "/"; root = path.Dir(root) {
+		paths = slices.Insert(paths, 0, root)
+	}
+	for _, path := range paths {
+		if err := l.create(ctx, path, zk.FlagPersistent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch is a watch of a node, or of its children. It fires once, for all who
+// wait for it, and when the connection is another. The client cannot take one
+// back, so it is kept until then.
+type watch struct {
+	fired chan struct{}
+	event zk.Event    // that fired it
+	set   bool        // in the server
+	spent atomic.Bool // it has fired
+}
+
+// subscribe sets a watch with a method of the client, unless it is set already.
+// The key is a path, with a slash at its end for the children.
+func subscribe[T any](ctx context.Context, l *link, key string, set func(string) (T, *zk.Stat, <-chan zk.Event, error)) (*watch, error) {
+	l.mu.Lock()
+	w := l.watches[key]
+	if w == nil {
+		w = &watch{fired: make(chan struct{})}
+		l.watches[key] = w
+	}
+	isSet := w.set
+	l.mu.Unlock()
+	if isSet {
+		return w, nil
+	}
+	_, err := ask(ctx, l, func() (none struct{}, err error) {
+		_, _, _, err = set(strings.TrimSuffix(key, "/"))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		w.set = w.set || err == nil
+		return none, err
+	})
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !w.set { // nobody shall rely on it
+			l.fire(key, zk.Event{})
+		}
+	}
+	return w, err
+}
+
+// fire tells who waits for a watch. The link is locked.
+func (l *link) fire(key string, ev zk.Event) {
+	if w := l.watches[key]; w != nil {
+		delete(l.watches, key)
+		w.event = ev
+		w.spent.Store(true)
+		close(w.fired)
+	}
+}
