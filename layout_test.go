@@ -93,7 +93,7 @@ const engineLines = 420
 var largerEngines = map[string]int{"redisengine": 1100, "etcdengine": 680,
 	"pgengine": 900, "mysqlengine": 700, // two engines each: lease mode and row mode
 	"redlockengine": 935,  // a claim has a state on each node, whose lost and late answers are told apart
-	"zkengine":      1340} // its client knows neither contexts nor time-outs, and a session is a connection of its own
+	"zkengine":      1315} // its client knows neither contexts nor time-outs, and a session is a connection of its own
 
 // goFile is a file of the module, whatever system it is for.
 type goFile struct {

@@ -5,14 +5,14 @@
 // A session is one of ZooKeeper's, with a connection of its own. A claim is an
 // ephemeral node, so it vanishes with its session:
 //
-//	<root>/c/<name>/<claim><sequence>     the queue, in order of creation
-//	<root>/c/<name>/g/<claim><sequence>   who holds out of that order
-//	<root>/v/<key>                        a value; its version is the zxid of its last change
+//	<root>/c/<name>/<claim>.<sequence>   the queue, in order of creation
+//	<root>/c/<name>/g/<claim>            marks a claim that shares the grant of another
+//	<root>/v/<key>                       a value; its version is the zxid of its last change
 //
 // The folder of a name, and its g, are containers: ZooKeeper removes them when
 // they have become empty. The name of a claim's node has its weight, the spec,
-// and hashes of its id and its owner, so that the list of a folder tells who
-// holds; what operators want to know is in the node.
+// hashes of its id and its owner, and how it holds, so that the list of a folder
+// tells who holds; what operators want to know is in the node.
 //
 // First in, first out: nothing is stored of who holds. Enter creates its node
 // and writes the folder, in one step, which tells the zxid of the step, its
@@ -27,10 +27,12 @@
 // who waits behind it that it holds; that of a deletion only that it has to
 // look, for a session may have ended, or a waiter left, anywhere in the queue.
 //
-// Re-entries have nodes under g, named by the token that they share; so have those
-// that hold a barging resource, whose queue holds nothing. Such a node is
-// created on condition that the folder was not written since it was listed,
-// which means that nobody came.
+// Some hold whatever is ahead of them, and their names say so: re-entries, with the
+// token that they share and the place in the queue of the claim that they share it
+// with; and those that hold a barging resource, whose queue holds nothing. A re-entry
+// is created on condition that the other claim is there; and what else is to hold at
+// once, on condition that the folder was not written since it was listed, which means
+// that nobody came.
 //
 // # Prerequisites
 //

@@ -176,7 +176,7 @@ func TestReentryIsNotPassed(t *testing.T) {
 	sessiontest.Leave(t, d, quits)
 	sessiontest.Until(t, "it waits for the holder", blockedBy(hash(held.ID)))
 	sessiontest.Leave(t, a, held)
-	sessiontest.Until(t, "it waits for who re-entered", blockedBy("/g/"))
+	sessiontest.Until(t, "it waits for who re-entered", blockedBy(hash(again.ID)))
 	select {
 	case r := <-got:
 		t.Fatalf("beside the owner: %v, %v", r.Grant, r.Err)

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,9 @@ type claim struct {
 	id, owner string // hashes
 	weight    int64
 	spec      engine.Spec
-	token     int64 // of a claim in g: that of the grant it shares, 0 if it is its own
-	sequence  int64
-	inTurn    bool // it is in the queue
+	inTurn    bool  // its place in the queue decides whether it holds
+	token     int64 // that it shares, 0 if its own counts
+	place     int64 // the sequence of the node whose token that is
 
 	path  string
 	czxid int64 // 0 when it was not asked for
@@ -56,48 +57,61 @@ func hash(text string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:15])
 }
 
-// nodeName is the name of a claim's node, without the token that it shares, if
-// any, and the sequence at its end.
+// The first of the parts of a node's name that tell how it holds.
+const (
+	inTurn    = "q"
+	outOfTurn = "g" // else the place of the node whose token it shares
+)
+
+// nodeName is the name of a claim's node, without how it holds, the token that it
+// shares, if any, and the sequence at its end.
 func nodeName(c *engine.Claim) string {
 	return strings.Join([]string{
 		strconv.FormatInt(c.Weight, 36), strconv.FormatInt(c.Capacity, 36), strconv.FormatBool(c.Barging), string(c.Kind),
-		hash(c.Owner), hash(c.ID), "",
+		hash(c.Owner), hash(c.ID),
 	}, ".")
 }
 
-// parse returns the claims of a folder.
-func parse(folder string, names []string, inTurn bool) (claims []*claim) {
-	for _, name := range names {
-		parts := strings.Split(name, ".")
-		if len(parts) != 8 {
-			continue
-		}
-		weight, err1 := strconv.ParseInt(parts[0], 36, 64)
-		capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
-		token, err3 := strconv.ParseInt(parts[6], 10, 64)
-		sequence, err4 := strconv.ParseInt(parts[7], 10, 64)
-		if errors.Join(err1, err2, err3, err4) != nil {
-			continue
-		}
-		claims = append(claims, &claim{
-			id: parts[5], owner: parts[4], weight: weight, token: token, sequence: sequence, inTurn: inTurn, path: folder + "/" + name,
-			spec: engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"},
-		})
+// parse returns the claim whose node this is, or nil.
+func parse(folder, name string) *claim {
+	parts := strings.Split(name, ".")
+	if len(parts) != 9 {
+		return nil
 	}
-	return claims
+	weight, err1 := strconv.ParseInt(parts[0], 36, 64)
+	capacity, err2 := strconv.ParseInt(parts[1], 36, 64)
+	token, err3 := strconv.ParseInt(parts[7], 10, 64)
+	place, err4 := strconv.ParseInt(parts[8], 10, 64)
+	if token != 0 {
+		place, err4 = strconv.ParseInt(parts[6], 10, 64)
+	}
+	if errors.Join(err1, err2, err3, err4) != nil {
+		return nil
+	}
+	return &claim{
+		id: parts[5], owner: parts[4], weight: weight, inTurn: parts[6] == inTurn, token: token, place: place, path: folder + "/" + name,
+		spec: engine.Spec{Kind: engine.Kind(parts[3]), Capacity: capacity, Barging: parts[2] == "true"},
+	}
+}
+
+// mark is the node that keeps others from handing over what the claim shares.
+func (c *claim) mark() string {
+	if c.token == 0 || c.spec.Barging {
+		return ""
+	}
+	return path.Dir(c.path) + "/g/" + c.id
 }
 
 // line is a resource as it is stored.
 type line struct {
 	queue.Line[claim]
-	claims  []*claim // in the order of their tokens, as far as these are compared
+	claims  []*claim // in the order of their tokens
 	version int32    // of the folder: who comes writes it
 	missing bool     // there is no folder
-	hasG    bool
+	hasG    bool     // there may be marks
 }
 
-// read lists the claims of a resource. The queue is read before g: who is in g
-// came there by a claim that stood, so it cannot be overlooked.
+// read lists the claims of a resource.
 func (l *link) read(ctx context.Context, folder string) (*line, error) {
 	names, stat, err := look(ctx, l, folder, l.conn.Children)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -106,55 +120,38 @@ func (l *link) read(ctx context.Context, folder string) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := &line{version: stat.Version, hasG: slices.Contains(names, "g")}
-	inTurn, inG := parse(folder, names, true), []*claim(nil)
-	if found.hasG {
-		names, _, err := look(ctx, l, folder+"/g", l.conn.Children)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return nil, err
+	found := &line{version: stat.Version}
+	for _, name := range names {
+		found.hasG = found.hasG || name == "g"
+		if c := parse(folder, name); c != nil {
+			found.claims = append(found.claims, c)
 		}
-		inG = parse(folder+"/g", names, false)
 	}
-	if inTurn, err = l.sorted(ctx, inTurn, inG); err != nil {
-		return nil, err
-	}
-	found.claims = merge(inTurn, inG)
+	err = l.sort(ctx, found)
 	found.settle()
-	return found, nil
+	return found, err
 }
 
 // lastSequence is from where sequences are not trusted: they end at 2³¹, where
 // ZooKeeper goes on with negative ones or gives the last one out for ever.
 const lastSequence = math.MaxInt32 - 1<<20
 
-// sorted returns the claims of the queue in order of creation: by sequence as long
-// as these grow, else by zxid, which has to be asked for. It asks too for the zxids
-// of those whose owners are in g; those that went meanwhile are left out.
-func (l *link) sorted(ctx context.Context, inTurn, inG []*claim) ([]*claim, error) {
-	owners := make(map[string]bool)
-	for _, g := range inG {
-		owners[g.owner] = true
+// sort orders claims by sequence as long as these grow, else by zxid, which has to be
+// asked for: those that went meanwhile are left out.
+func (l *link) sort(ctx context.Context, in *line) error {
+	end := slices.ContainsFunc(in.claims, func(c *claim) bool { return c.place < 0 || c.place > lastSequence })
+	for i := 0; end && i < len(in.claims); i++ {
+		c := in.claims[i]
+		if err := l.age(ctx, c); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+		c.place = cmp.Or(c.token, c.czxid)
 	}
-	ends := slices.ContainsFunc(inTurn, func(c *claim) bool { return c.sequence < 0 || c.sequence > lastSequence })
-	asks := func(c *claim) bool { return ends || owners[c.owner] }
-	err := each(len(inTurn), func(i int) error {
-		if !asks(inTurn[i]) {
-			return nil
-		}
-		err := l.age(ctx, inTurn[i])
-		if errors.Is(err, zk.ErrNoNode) {
-			err = nil
-		}
-		return err
+	in.claims = slices.DeleteFunc(in.claims, func(c *claim) bool { return end && c.place == 0 })
+	slices.SortStableFunc(in.claims, func(a, b *claim) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.token, b.token))
 	})
-	inTurn = slices.DeleteFunc(inTurn, func(c *claim) bool { return asks(c) && c.czxid == 0 })
-	slices.SortFunc(inTurn, func(a, b *claim) int {
-		if ends {
-			return cmp.Compare(a.czxid, b.czxid)
-		}
-		return cmp.Compare(a.sequence, b.sequence)
-	})
-	return inTurn, err
+	return nil
 }
 
 // age finds out when a claim was created, if its token is not known without.
@@ -167,26 +164,6 @@ func (l *link) age(ctx context.Context, c *claim) error {
 		c.czxid = stat.Czxid
 	}
 	return err
-}
-
-// merge puts the claims of g among those of the queue: each behind the claims of
-// its owner whose tokens are not larger, as which of them holds decides about
-// the token of the next. All of the others that are before those hold as well.
-func merge(inTurn, inG []*claim) []*claim {
-	if len(inG) > 0 && inG[0].spec.Barging {
-		return append(inG, inTurn...)
-	}
-	slices.SortStableFunc(inG, func(a, b *claim) int { return cmp.Compare(a.token, b.token) })
-	for _, g := range inG {
-		at := 0
-		for i, c := range inTurn {
-			if c.owner == g.owner && cmp.Or(c.token, c.czxid) <= g.token {
-				at = i + 1
-			}
-		}
-		inTurn = slices.Insert(inTurn, at, g)
-	}
-	return inTurn
 }
 
 // settle finds who holds. A claim that uses the resource as something else than
@@ -220,23 +197,20 @@ func (l *line) find(id string) *claim {
 type blocker struct {
 	path   string // of the claim that has to go first; empty: any of them
 	direct bool   // when that claim hands over, ours holds
-	hasG   bool
 }
 
 // blocker returns what can unblock a claim of the queue.
 func (l *line) blocker(own *claim) blocker {
-	b := blocker{hasG: l.hasG}
 	if own.spec.Barging {
-		return b
+		return blocker{}
 	}
 	between := int64(0)
 	for _, ahead := range slices.Backward(l.claims[:slices.Index(l.claims, own)]) {
 		if ahead.spec != own.spec || ahead.owner != own.owner && ahead.weight+own.weight > own.spec.Capacity {
-			b.path = ahead.path
-			b.direct = ahead.inTurn && ahead.spec == own.spec && ahead.weight == own.spec.Capacity && between+own.weight <= own.spec.Capacity
-			return b
+			handsOver := ahead.inTurn && ahead.spec == own.spec && ahead.weight == own.spec.Capacity
+			return blocker{ahead.path, handsOver && between+own.weight <= own.spec.Capacity}
 		}
 		between += ahead.weight
 	}
-	return b
+	return blocker{}
 }

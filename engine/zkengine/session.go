@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,14 +133,16 @@ func (s *session) waitFor(p *place, waits bool, b blocker) {
 	p.waits, p.blocker = waits, b
 }
 
-// path is where a claim is, if it is one of ours.
-func (s *session) path(claim string) string {
+// find returns where a claim is, if it is one of ours, and whether it holds all.
+func (s *session) find(claim string, leaves bool) (path string, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.places[claim]; p != nil {
-		return p.path
+	p := s.places[claim]
+	if p == nil {
+		return "", false
 	}
-	return ""
+	p.holds = p.holds && !leaves // we know that it goes
+	return p.path, p.all
 }
 
 // grant writes down that a claim holds, and whether it holds all by itself.
@@ -188,7 +192,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	s.mu.Lock()
 	p := s.places[c.ID]
 	s.mu.Unlock()
-	var looked [3]*watch
+	var looked [2]*watch
 	for p != nil && p.waits {
 		grant, err = s.await(ctx, c, p, &looked)
 		if errors.Is(err, zk.ErrConnectionClosed) { // it only looked, and is connected again
@@ -204,7 +208,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 // await waits for one event, and looks what it means. Where any of several claims
 // may go first, one may have gone before the watches were set: so it looks before
 // it waits for new ones.
-func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *[3]*watch) (grant engine.Grant, err error) {
+func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *[2]*watch) (grant engine.Grant, err error) {
 	watches, err := s.watch(ctx, p)
 	switch {
 	case errors.Is(err, zk.ErrNoNode): // it has gone already
@@ -223,33 +227,27 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *
 
 // watch watches the claim's own node, and then what blocks it: so a claim that
 // was evicted before it was handed the resource knows it.
-func (s *session) watch(ctx context.Context, p *place) (watches [3]*watch, err error) {
-	own, err := subscribe(ctx, s.link, p.path, s.link.conn.GetW)
-	ahead, inG := own, own
+func (s *session) watch(ctx context.Context, p *place) (watches [2]*watch, err error) {
+	watches[0], err = subscribe(ctx, s.link, p.path, s.link.conn.GetW)
 	switch {
 	case err != nil:
 	case p.blocker.path != "":
-		ahead, err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
+		watches[1], err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
 	default:
-		ahead, err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
-		if err == nil && p.blocker.hasG {
-			inG, err = subscribe(ctx, s.link, p.folder+"/g/", s.link.conn.ChildrenW)
-		}
+		watches[1], err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
 	}
-	return [3]*watch{own, ahead, inG}, err
+	return watches, err
 }
 
-// wait waits for one event, which may be the grant itself. When watches were set
-// again the order of their events is lost.
-func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, watches [3]*watch) (none engine.Grant, err error) {
-	own, ahead, inG := watches[0], watches[1], watches[2]
+// wait waits for one event, which may be the grant itself.
+func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, watches [2]*watch) (none engine.Grant, err error) {
+	own, ahead := watches[0], watches[1]
 	select {
 	case <-own.fired:
 	case <-ahead.fired:
 		if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.direct && !own.spent.Load() {
 			return s.grant(c, p, p.czxid, true), nil
 		}
-	case <-inG.fired:
 	case <-time.After(s.opts.TTL / 3):
 	case <-ctx.Done():
 		return none, ctx.Err()
@@ -260,27 +258,21 @@ func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, watches [
 // Leave takes one request for a claim of this session.
 func (s *session) Leave(ctx context.Context, resource, claim string) (err error) {
 	defer explain("leave", &err)
-	s.mu.Lock()
-	var path string
-	var all bool
-	if p := s.places[claim]; p != nil {
-		path, all = p.path, p.all
-		p.holds = false // we know that it goes
-	}
-	s.mu.Unlock()
-	folder := s.engine.folder(resource)
-	for {
+	for path, all := s.find(claim, true); ; all = false {
+		err := zk.ErrNoNode
 		if path != "" {
-			if err := s.remove(ctx, folder, path, all); err == nil {
-				break
-			} else if !errors.Is(err, zk.ErrNoNode) {
-				return err
-			}
+			err = s.remove(ctx, path, all)
+		}
+		if err == nil {
+			s.drop(claim)
+		}
+		if !errors.Is(err, zk.ErrNoNode) {
+			return err
 		}
 		if err := s.link.sync(ctx); err != nil {
 			return err
 		}
-		l, err := s.link.read(ctx, folder)
+		l, err := s.link.read(ctx, s.engine.folder(resource))
 		if err != nil {
 			return err
 		}
@@ -289,26 +281,29 @@ func (s *session) Leave(ctx context.Context, resource, claim string) (err error)
 			s.drop(claim)
 			return engine.ErrGone
 		}
-		path, all = own.path, false
+		path = own.path
 	}
-	s.drop(claim)
-	return nil
 }
 
 // remove deletes the node of a claim. Who held all hands over: the change of the
 // node tells who watches it that all was free then, if nobody had re-entered,
-// which needs a folder for that.
-func (s *session) remove(ctx context.Context, folder, path string, all bool) error {
+// which needs a folder for marks.
+func (s *session) remove(ctx context.Context, node string, all bool) error {
+	folder, name := path.Split(node)
+	steps := []any{&zk.DeleteRequest{Path: node, Version: -1}}
+	if mark := parse(strings.TrimSuffix(folder, "/"), name).mark(); mark != "" {
+		steps = append(steps, &zk.DeleteRequest{Path: mark, Version: -1})
+	}
 	if all {
-		g := folder + "/g"
-		_, err := s.link.multi(ctx,
-			&zk.CreateRequest{Path: g, Acl: s.engine.acl}, &zk.DeleteRequest{Path: g, Version: -1},
-			&zk.SetDataRequest{Path: path, Version: -1}, &zk.DeleteRequest{Path: path, Version: -1})
+		_, err := s.link.multi(ctx, append([]any{
+			&zk.CreateRequest{Path: folder + "g", Acl: s.engine.acl}, &zk.DeleteRequest{Path: folder + "g", Version: -1},
+			&zk.SetDataRequest{Path: node, Version: -1},
+		}, steps...)...)
 		if !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
 	}
-	_, err := ask(ctx, s.link, func() (none struct{}, err error) { return none, s.link.conn.Delete(path, -1) })
+	_, err := s.link.multi(ctx, steps...)
 	return err
 }
 
@@ -332,7 +327,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	}
 	gone = make([]*engine.Claim, len(held))
 	if err := each(len(held), func(i int) error {
-		_, err := s.link.stat(ctx, cmp.Or(s.path(held[i].ID), root+"/none"))
+		path, _ := s.find(held[i].ID, false)
+		_, err := s.link.stat(ctx, cmp.Or(path, root+"/none"))
 		if errors.Is(err, zk.ErrNoNode) {
 			gone[i], err = held[i], nil
 		}

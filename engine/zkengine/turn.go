@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/go-zookeeper/zk"
 
@@ -14,9 +15,9 @@ import (
 
 // put creates the node of a claim and writes the folder of its resource, if that
 // has this version, in one step with others. It returns what the folder is then.
-func (s *session) put(ctx context.Context, p *place, folder string, token int64, version int32, others ...any) (*zk.Stat, error) {
+func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, others ...any) (*zk.Stat, error) {
 	node := &zk.CreateRequest{
-		Path: fmt.Sprintf("%s/%s%d.", folder, p.name, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
+		Path: fmt.Sprintf("%s/%s.%s.%d.", p.folder, p.name, how, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
 	}
 	replies, err := s.link.multi(ctx, append([]any{node, &zk.SetDataRequest{Path: p.folder, Version: version}}, others...)...)
 	if err != nil {
@@ -30,7 +31,7 @@ func (s *session) put(ctx context.Context, p *place, folder string, token int64,
 // then it holds.
 func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
 	for {
-		is, err := s.put(ctx, p, p.folder, 0, -1)
+		is, err := s.put(ctx, p, inTurn, 0, -1)
 		if err == nil {
 			return is.NumChildren == 1, nil
 		}
@@ -85,7 +86,7 @@ func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, wait bo
 
 // move is a step by which a claim holds, if what it read still stands.
 type move struct {
-	inG    bool   // it goes under g, else to the end of the queue
+	how    string // inTurn or outOfTurn
 	with   *claim // that has to stand still
 	shares bool   // it shares the grant of that claim
 }
@@ -103,15 +104,15 @@ func (l *line) next(c *engine.Claim, own *claim, news, wait bool) (*move, error)
 	case (own == nil || news) && l.Spec != c.Spec:
 		return nil, queue.Mismatch(l.Spec, c.Spec)
 	case own != nil && own.holds && own.shares != nil:
-		return &move{inG: true, with: own.shares, shares: true}, nil
+		return &move{with: own.shares, shares: true}, nil
 	case own != nil && own.holds:
 		return nil, nil
 	case (news || c.Barging) && held >= c.Weight:
-		return &move{inG: true, with: with, shares: true}, nil
+		return &move{with: with, shares: true}, nil
 	case c.Barging && l.Fits(owner, c.Weight):
-		return &move{inG: true, with: with}, nil
+		return &move{how: outOfTurn, with: with}, nil
 	case own == nil && !l.Waits && l.Fits(owner, c.Weight):
-		return &move{with: with}, nil
+		return &move{how: inTurn, with: with}, nil
 	case news && with != nil, !wait:
 		return nil, engine.ErrBusy
 	}
@@ -138,23 +139,6 @@ func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, 
 // compared: who shares needs the claim that it shares with, and all others that
 // nobody came since. (That somebody went can only help.)
 func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim, m *move) (none engine.Grant, err error) {
-	folder, version, token := p.folder, l.version, int64(0)
-	if l.missing {
-		err = s.link.create(ctx, folder, zk.FlagContainer)
-	}
-	if m.inG {
-		folder += "/g"
-	}
-	if m.inG && !l.hasG && err == nil {
-		err = s.link.create(ctx, folder, zk.FlagContainer)
-	}
-	if m.shares && err == nil {
-		err = s.link.age(ctx, m.with)
-		version, token = -1, m.with.grant()
-	}
-	if err != nil {
-		return none, err
-	}
 	var others []any
 	if m.with != nil {
 		others = append(others, &zk.CheckVersionRequest{Path: m.with.path, Version: -1})
@@ -162,7 +146,24 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	if own != nil {
 		others = append(others, &zk.DeleteRequest{Path: own.path, Version: -1})
 	}
-	if _, err := s.put(ctx, p, folder, token, version, others...); err != nil {
+	how, version, token := m.how, l.version, int64(0)
+	if l.missing {
+		err = s.link.create(ctx, p.folder, zk.FlagContainer)
+	}
+	if m.shares {
+		err = s.link.age(ctx, m.with)
+		how, version, token = strconv.FormatInt(m.with.place, 10), -1, m.with.grant()
+	}
+	if m.shares && !c.Barging {
+		others = append(others, &zk.CreateRequest{Path: p.folder + "/g/" + p.hash, Acl: s.engine.acl, Flags: zk.FlagEphemeral})
+		if !l.hasG && err == nil {
+			err = s.link.create(ctx, p.folder+"/g", zk.FlagContainer)
+		}
+	}
+	if err == nil {
+		_, err = s.put(ctx, p, how, token, version, others...)
+	}
+	if err != nil {
 		return none, err
 	}
 	return s.grant(c, p, cmp.Or(token, p.czxid), len(l.claims) == 0), nil
