@@ -111,11 +111,14 @@ local function bury(owner)
   end
 end
 
+-- since is a time in whole ms, cut as now is, so that it is not after that.
+local function since(us) return string.format('%.0f', math.floor(us / 1000)) end
+
 -- thin reads a head that is a claim: its id, kind and record.
 local function thin(head)
   local id, kind, session, owner, weight, rest = string.match(head, SIX, 2)
   local label, s, us = string.match(rest, '^(.*)\31(%d+)\31(%d+)$')
-  return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), s .. '000', label}
+  return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), since(s * 1000000 + us), label}
 end
 
 -- behind reads who waits for a head that is a claim, in order: ids and records.
@@ -125,7 +128,7 @@ local function behind(head)
     i = i + 2
     if not waiting[i] then return end
     local id, _, session, owner, weight, label = string.match(waiting[i], SIX)
-    return id, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1] / 1000), label}
+    return id, {session, owner, weight, '0', since(waiting[i + 1]), label}
   end
 end
 
