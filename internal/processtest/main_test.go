@@ -95,9 +95,14 @@ func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 }
 
 // work is a worker process. It ends with its input, so with its parent at the latest.
-func work(url string, args []string) error {
+func work(url string, args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer func() {
+		if ctx.Err() != nil { // wherever it was
+			err = nil
+		}
+	}()
 	go func() {
 		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // it ends
 		cancel()
@@ -116,13 +121,9 @@ func work(url string, args []string) error {
 		return err
 	}
 	defer c.Close(context.Background())
-	err = map[string]func(context.Context, *pawl.Client, ...string) error{
+	return map[string]func(context.Context, *pawl.Client, ...string) error{
 		"barrier": crossBarrier, "latch": countDown, "election": lead, "pool": drain,
 	}[args[1]](ctx, c, args[2:]...)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 // connect bears that a busy machine answers late when all start at once.

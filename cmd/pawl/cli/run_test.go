@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -167,6 +168,13 @@ func TestRun_shares(t *testing.T) {
 
 func TestRun_forwards_signals(t *testing.T) {
 	t.Parallel()
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		if signal.Ignored(sig) { // as under nohup: pawl would inherit it and leave it so
+			ignored := make(chan os.Signal, 1)
+			signal.Notify(ignored, sig)
+			t.Cleanup(func() { signal.Stop(ignored) })
+		}
+	}
 	p := start(t, command(t, sqliteStore(t), "run", "x", "--", "sh", "-c", `
 		for s in INT HUP QUIT USR1 USR2 WINCH; do trap "echo $s" $s; done
 		trap "echo TERM; exit 7" TERM
