@@ -137,7 +137,9 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		client.Close()
 		return nil, wrong("there is %s", redisModes[is])
 	}
-	eng := redisengine.New(client, &redisengine.Options{Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace})
+	eng := redisengine.New(client, &redisengine.Options{
+		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option,
+	})
 	return opened{eng, func() error { client.Close(); return nil }}, nil
 }
 

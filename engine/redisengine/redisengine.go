@@ -76,6 +76,14 @@ type Options struct {
 	// the longest TTL of all its clients. Default: the TTL of the client that
 	// notices, which is right where all have one.
 	Grace time.Duration
+
+	// Notices says how to reach the same server over one more connection, on which it
+	// tells of keys that somebody else deletes or overwrites: by hand, all at once
+	// (FLUSHDB), or for want of memory. Who has held for a third of the TTL then learns
+	// of it at once, and not by the next renewal. The connection is made when somebody
+	// has held for so long. Default nil: no notices. A server or a user that
+	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives none either.
+	Notices *rueidis.ClientOption
 }
 
 // Engine is a Redis server. Create it with [New].
@@ -87,6 +95,7 @@ type Engine struct {
 	wait            int64        // replicas
 	graceTTL        time.Duration
 	cluster         bool
+	notices         notices
 
 	enter, leave, many, poll, show, put, resize *script
 }
@@ -100,6 +109,7 @@ func New(client rueidis.Client, opts *Options) *Engine {
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
+		e.notices.option = opts.Notices
 	}
 	e.cluster = client != nil && client.Mode() == rueidis.ClientModeCluster
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
@@ -365,5 +375,8 @@ func parseSpec(text string) engine.Spec {
 	return engine.Spec{Kind: engine.Kind(f[0]), Capacity: capacity, Barging: f[2] == "b"}
 }
 
-// Close implements [engine.Engine]. The client stays open.
-func (e *Engine) Close() error { return nil }
+// Close implements [engine.Engine]. The client of [New] stays open.
+func (e *Engine) Close() error {
+	e.notices.close()
+	return nil
+}

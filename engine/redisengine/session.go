@@ -36,7 +36,8 @@ type session struct {
 	members members // of a cluster
 
 	mu      sync.Mutex
-	waiting map[string]*waiter // by claim id
+	waiting map[string]*waiter  // by claim id
+	watched map[string]*watched // by head
 }
 
 // waiter is a claim that may be told something: its token, or 0 to look.
@@ -69,6 +70,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		return nil, failed(ctx, "open session", err)
 	}
 	s.done.Go(func() { s.listen(in) })
+	e.notices.join(s)
 	return s, nil
 }
 
@@ -343,6 +345,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 			return nil, failed(ctx, "renew session", err)
 		}
 	}
+	s.watch(held)
 	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
 	polls := make(rueidis.Commands, len(held))
 	for i, c := range held {
@@ -393,8 +396,11 @@ func (s *session) Close(ctx context.Context) error {
 	for _, result := range s.engine.client.DoMulti(ctx, s.farewell()...) {
 		err = cmp.Or(err, result.Error())
 	}
+	s.engine.notices.part(s)
 	s.batch.mu.Lock() // from now on no request starts
+	s.mu.Lock()
 	s.end()
+	s.mu.Unlock()
 	s.batch.mu.Unlock()
 	s.done.Wait()
 	return failed(ctx, "close session", err)

@@ -1,0 +1,219 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// noticing is a session that is told of its claims, and the server that tells it.
+type noticing struct {
+	visitor
+	servers []rueidis.Client
+	gone    chan string
+}
+
+func notice(t *testing.T, servers ...*testservers.Server) *noticing {
+	t.Helper()
+	option := rueidis.ClientOption{InitAddress: []string{servers[0].Addr}, ForceSingleClient: len(servers) == 1}
+	e := New(dial(t, servers[0].Addr), &Options{Notices: &option, Grace: 100 * time.Millisecond})
+	t.Cleanup(func() { e.Close() })
+	awaitGrace(t, e)
+	n := &noticing{gone: make(chan string, 100)}
+	for _, server := range servers {
+		raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true, ForceSingleClient: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(raw.Close)
+		n.servers = append(n.servers, raw)
+	}
+	s, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute, Gone: func(claim string) { n.gone <- claim }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(sessiontest.Soon(t)) }) //nolint:errcheck // its store may be away
+	n.visitor = visitor{s.(*session), t, t.Name()}
+	return n
+}
+
+// tracked is how many keys the server will tell of, of all servers.
+func (n *noticing) tracked() (sum int) {
+	for _, raw := range n.servers {
+		info, err := raw.Do(n.t.Context(), raw.B().Info().Section("stats").Build()).ToString()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if !strings.Contains(info, "tracking_total_keys:0\r") {
+			sum++
+		}
+	}
+	return sum
+}
+
+// renews is what the session does when it is told, and now and then.
+func (n *noticing) renews() (gone []*engine.Claim) {
+	n.t.Helper()
+	gone, err := n.Renew(sessiontest.Soon(n.t), []*engine.Claim{n.claim(all)})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return gone
+}
+
+// watches renews until the server will tell, and forgets what it has told.
+func (n *noticing) watches() {
+	n.t.Helper()
+	n.renews()
+	sessiontest.Until(n.t, "the server tracks the key", func() bool {
+		n.mu.Lock()
+		head := n.watched[n.engine.keys(n.name, "")[0]]
+		on := head != nil && head.on
+		if head != nil && !on {
+			head.asked = time.Time{} // as if it were long ago
+		}
+		n.mu.Unlock()
+		if !on {
+			n.renews()
+		}
+		return on && n.tracked() > 0
+	})
+	for len(n.gone) > 0 {
+		<-n.gone
+	}
+}
+
+func (n *noticing) told() {
+	n.t.Helper()
+	select {
+	case id := <-n.gone:
+		if id != n.claim(all).ID {
+			n.t.Errorf("told of %q", id)
+		}
+	case <-sessiontest.Soon(n.t).Done():
+		n.t.Fatal("not told")
+	}
+}
+
+func (n *noticing) does(words ...string) {
+	n.t.Helper()
+	for _, raw := range n.servers {
+		if err := raw.Do(n.t.Context(), raw.B().Arbitrary(words...).Build()).Error(); err != nil {
+			if _, moved := err.(*rueidis.RedisError).IsMoved(); !moved {
+				n.t.Fatal(words, err)
+			}
+		}
+	}
+}
+
+// TestDeletedByHand: who holds is told at once, with a minute to go until the next
+// renewal, and that then finds the claim gone.
+func TestDeletedByHand(t *testing.T) {
+	for _, words := range [][]string{{"DEL", "KEY"}, {"RENAME", "KEY", "elsewhere"}, {"UNLINK", "KEY"}, {"FLUSHDB"}} {
+		t.Run(words[0], func(t *testing.T) {
+			n := notice(t, testservers.Redis(t))
+			n.holds(all)
+			n.watches()
+			n.does(strings.Split(strings.ReplaceAll(strings.Join(words, " "), "KEY", "pawl:{"+n.name+"}"), " ")...)
+			n.told()
+			gone, err := n.Renew(sessiontest.Soon(t), []*engine.Claim{n.claim(all)})
+			if words[0] == "FLUSHDB" && errors.Is(err, engine.ErrGone) { // the session too
+				return
+			}
+			if err != nil || len(gone) != 1 {
+				t.Errorf("gone: %v, %v", gone, err)
+			}
+		})
+	}
+}
+
+// TestDeletedInCluster: it is told by the node that has the name.
+func TestDeletedInCluster(t *testing.T) {
+	n := notice(t, testservers.RedisCluster(t)...)
+	n.holds(all)
+	n.watches()
+	n.does("DEL", "pawl:{"+t.Name()+"}")
+	n.told()
+	if gone := n.renews(); len(gone) != 1 {
+		t.Errorf("gone: %v", gone)
+	}
+}
+
+// TestToldAgain: what changes and is held still is watched again, but a
+// name that changes all the time is not looked at all the time.
+func TestToldAgain(t *testing.T) {
+	n := notice(t, testservers.Redis(t))
+	n.holds(all)
+	n.watches()
+	other := visit(t, n.engine, time.Minute, n.name)
+	other.waits(all) // the head says now that somebody waits
+	n.told()
+	asked := n.tracked()
+	if gone := n.renews(); len(gone) > 0 || asked > 0 {
+		t.Errorf("gone: %v; %d keys tracked after the change", gone, asked)
+	}
+	n.watches()
+	n.does("DEL", "pawl:{"+n.name+"}", "pawl:{"+n.name+"}:q")
+	n.told()
+	n.mu.Lock()
+	n.watched["pawl:{"+n.name+"}"].asked = time.Now()
+	n.mu.Unlock()
+	n.renews()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.watched["pawl:{"+n.name+"}"]; w.on {
+		t.Error("asked again at once")
+	}
+}
+
+// TestNoticesBreak: nobody knows what happened while the connection was not there.
+func TestNoticesBreak(t *testing.T) {
+	n := notice(t, testservers.Redis(t))
+	n.holds(all)
+	n.watches()
+	clients, err := n.servers[0].Do(t.Context(), n.servers[0].B().ClientList().Build()).ToString()
+	id := regexp.MustCompile(`(?m)^id=(\d+) .* flags=t `).FindStringSubmatch(clients)
+	if err != nil || id == nil {
+		t.Fatal(err, clients)
+	}
+	n.does("CLIENT", "KILL", "ID", id[1])
+	n.told()
+	n.watches()
+}
+
+// TestNoticesRefused: a user who may not track keys locks without.
+func TestNoticesRefused(t *testing.T) {
+	server := testservers.RedisUser(t, "app", "s3cret", "~*", "&*", "+@all", "-client|tracking")
+	option := rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, Username: "app", Password: "s3cret"}
+	own := option
+	own.DisableCache = true
+	client, err := rueidis.NewClient(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	e := New(client, &Options{Notices: &option})
+	defer e.Close() //nolint:errcheck // it returns nil
+	awaitGrace(t, e)
+	n := visit(t, e, time.Minute, t.Name())
+	n.holds(all)
+	sessiontest.Until(t, "it is known that there are none", func() bool {
+		if gone, err := n.Renew(context.Background(), []*engine.Claim{n.claim(all)}); err != nil || slices.Contains(gone, nil) {
+			t.Fatal(gone, err)
+		}
+		e.notices.mu.Lock()
+		defer e.notices.mu.Unlock()
+		return e.notices.option == nil
+	})
+	n.leaves()
+}
