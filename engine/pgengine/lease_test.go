@@ -164,7 +164,7 @@ func TestLeastPrivilege(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	addr := testservers.SharedPostgres(t).Addr
+	addr := testservers.Postgres(t).Addr // roles are of all its schemas
 	admin := pool(t, addr, "postgres", "admin")
 	newEngine(t, admin, &pgengine.Options{Schema: "refusals"})
 	refused := func(what string, p *pgxpool.Pool, opts *pgengine.Options) {

@@ -2,6 +2,7 @@ package processtest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -43,8 +44,9 @@ func TestBarrier(t *testing.T) {
 	rounds := scaled(100, 20, 5)
 	overStores(t, 5*time.Second, func(f *fleet) {
 		var all []*worker
+		name := rand.Text() // it is broken in the end
 		for range parties {
-			all = append(all, f.start("barrier", "barrier", strconv.Itoa(rounds)))
+			all = append(all, f.start("barrier", name, strconv.Itoa(rounds)))
 		}
 		came, left := make([]time.Time, rounds), make([]time.Time, rounds) // the last, the first
 		indexes := make([]map[int]bool, rounds)
@@ -87,15 +89,16 @@ func TestBarrier(t *testing.T) {
 func TestBarrierBreaks(t *testing.T) {
 	overStores(t, 3*time.Second, func(f *fleet) {
 		var all []*worker
+		name := rand.Text() // it stays broken
 		for range parties - 1 {
-			all = append(all, f.start("barrier", "breaks", "0"))
+			all = append(all, f.start("barrier", name, "0"))
 		}
 		for range all {
 			if l := f.next(); l.what != "waits" { // it is about to
 				f.Fatalf("%+v", l)
 			}
 		}
-		f.arrived("breaks", len(all))
+		f.arrived(name, len(all))
 		died := f.kill(all[0])
 		for range all[1:] {
 			if l := f.next(); l.what != "broken" {

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -61,10 +62,13 @@ func overStores(t *testing.T, test func(t *testing.T, store, name string)) {
 	for kind, store := range stores {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			test(t, store(t), t.Name())
+			test(t, store(t), fresh(t))
 		})
 	}
 }
+
+// fresh returns a name that no other run of the test has used.
+func fresh(t *testing.T) string { return t.Name() + "-" + rand.Text() }
 
 // command makes pawl with these arguments.
 func command(t *testing.T, store string, args ...string) *exec.Cmd {

@@ -13,7 +13,7 @@ func resizable(t *testing.T, test func(t *testing.T, store, name string)) {
 	for _, kind := range []string{"sqlite", "redis"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			test(t, stores[kind](t), t.Name())
+			test(t, stores[kind](t), fresh(t))
 		})
 	}
 }
