@@ -65,7 +65,11 @@ func resize(ctx context.Context, eng engine.Engine, name string, permits int, w 
 		return err
 	}
 	granted, waiting := split(r)
-	_, err = fmt.Fprintf(w, "%s: %d permits, %d held, %d waiting\n", printable(name), permits, permitsHeld(granted), len(waiting))
+	unit := "permits"
+	if permits == 1 {
+		unit = "permit"
+	}
+	_, err = fmt.Fprintf(w, "%s: %d %s, %d held, %d waiting\n", printable(name), permits, unit, permitsHeld(granted), len(waiting))
 	return err
 }
 

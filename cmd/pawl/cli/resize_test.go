@@ -38,7 +38,7 @@ func TestResize_lets_in_those_who_wait_and_evicts_nobody(t *testing.T) {
 			t.Errorf("claims after %q: %s", stdout, is)
 		}
 		stdout, _ = want(t, 0, store, "resize", name, "1")
-		matches(t, stdout, name+": 1 permits, 4 held, 1 waiting")
+		matches(t, stdout, name+": 1 permit, 4 held, 1 waiting")
 		for _, p := range append(holders, waiters[:2]...) {
 			if is := show(t, store, name); is.Capacity != 1 || is.Claims[len(is.Claims)-1].State != "waiting" {
 				t.Errorf("somebody was let in: %+v", is)
