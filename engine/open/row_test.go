@@ -43,7 +43,7 @@ var rowDatabases = map[string]rowDatabase{
 			return stdlib.OpenDB(*config)
 		},
 		conn: `SELECT c.pid FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag)
-			WHERE c.resource = '%s' AND (a.application_name <> c.tag) = %t`,
+			JOIN pawl.row_names n ON a.application_name LIKE c.tag || '%% ' || n.id || ' %%' WHERE n.name = '%s' AND NOT starts_with(a.application_name, c.tag || ' ') = %t`,
 		kill:     `SELECT pg_terminate_backend(%d)`,
 		names:    `SELECT count(*) FROM pawl.row_names`,
 		backends: `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pawl %'`,

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,8 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 //
 // Once the tables are there a user needs USAGE of the schema, SELECT, INSERT,
 // UPDATE and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and
-// UPDATE on the sequence row_tokens.
+// UPDATE on the sequence row_tokens. To see how old the claims of another user
+// are takes pg_read_all_stats, to break them pg_signal_backend.
 //
 // Each lock that is held or waited for takes a connection of the pool for
 // itself, so MaxConns bounds how many there can be. Who finds none free waits
@@ -82,23 +84,54 @@ func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// tag begins the application name of a connection as long as it is used for
-// the claim: the rest is the token. It is how others see whether the claim of
-// this connection in the table of claims is the one of today, and granted.
-func tag(claim string) string { return "pawl " + digest(claim) + " " }
-
 // digest stands for a text in what the server cuts after 63 bytes.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:16])
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
+
+// rowText is what the row of a connection says: what is the same for most claims
+// that are made there. The rest, which are numbers, is in the application name.
+type rowText struct {
+	claim   string // of its id all but the number
+	owner   string // "": the claim itself
+	session string
+	label   string
+	barging bool
+}
+
+// describe splits a claim. The ids of most are a text and a number.
+func describe(r *rowengine.Request) (text rowText, number string) {
+	text = rowText{r.ID, r.Owner, r.Session, r.Label, r.Barging}
+	if r.Owner == r.ID {
+		text.owner = ""
+	}
+	dot := strings.LastIndexByte(r.ID, '.') + 1
+	if number = r.ID[dot:]; len(number) > 10 || strings.Trim(number, "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
+		return text, ""
+	}
+	text.claim = r.ID[:dot]
+	return text, number
+}
+
+// rowMemory is what is known of a connection from one claim to the next.
+type rowMemory struct {
+	ready   time.Time // before it nothing is given out
+	text    rowText   // what its row says
+	tag     string    // begins the application name as long as that counts
+	written time.Time
+}
+
+// rowTrusted is for how long a row is believed to be there: somebody may delete
+// it.
+const rowTrusted = 5 * time.Second
 
 // rowConn implements [rowengine.Conn].
 type rowConn struct {
 	*pgxpool.Conn
-	store *rowStore
-	ready time.Time // before it nothing is given out
-	trim  int64     // names up to this one are to be looked at when the lock is free
+	store  *rowStore
+	memory *rowMemory
+	trim   int64 // names up to this one are to be looked at when the lock is free
 }
 
 // Connect prepares a connection when it is used for the first time.
@@ -108,13 +141,11 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 		return nil, err
 	}
 	c := &rowConn{Conn: conn, store: s}
-	if ready, known := c.pg().CustomData()[s.key]; known {
-		c.ready = ready.(time.Time)
-		return c, nil
-	}
-	if err := c.prepare(ctx); err != nil {
-		c.Destroy()
-		return nil, err
+	if c.memory, _ = c.pg().CustomData()[s.key].(*rowMemory); c.memory == nil {
+		if err := c.prepare(ctx); err != nil {
+			c.Destroy()
+			return nil, err
+		}
 	}
 	return c, nil
 }
@@ -131,15 +162,15 @@ func (c *rowConn) prepare(ctx context.Context) error {
 	if err := c.Conn.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	if _, again := c.pg().CustomData()[c.store.key]; !again {
+	if c.memory == nil {
 		for name, text := range c.store.sql.prepared {
 			if _, err := c.pg().Prepare(ctx, c.store.key+name, text, nil); err != nil {
 				return err
 			}
 		}
 	}
-	c.ready = time.Now().Add(time.Duration(grace) * time.Microsecond)
-	c.pg().CustomData()[c.store.key] = c.ready
+	c.memory = &rowMemory{ready: time.Now().Add(time.Duration(grace) * time.Microsecond)}
+	c.pg().CustomData()[c.store.key] = c.memory
 	return nil
 }
 
@@ -182,31 +213,40 @@ func (c *rowConn) run(ctx context.Context, steps ...step) (results []*pgconn.Res
 	return results, errors.Join(err, p.Close())
 }
 
-// Enter implements [rowengine.Conn]: the claim is shown in a transaction of its
-// own, and the row is locked in the next one, all in one round trip.
+// Enter implements [rowengine.Conn] in one round trip. If the row of this
+// connection says something else, that is changed and committed before.
 func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
-	tag := tag(r.ID)
+	text, number := describe(r)
 	for range 5 {
 		if c.pg().TxStatus() != 'I' {
 			if err := c.exec(ctx, "ROLLBACK"); err != nil {
 				return rowengine.Answer{}, err
 			}
 		}
-		got, err := c.run(ctx, step{name: "begin"},
-			step{"claim", []string{r.Resource, tag, r.ID, r.Owner, r.Session, r.Label, strconv.FormatBool(r.Barging)}},
-			step{name: "next"}, step{"try", []string{r.Resource, tag, milliseconds(r.TTL)}})
+		steps := append(make([]step, 0, 4), step{name: "begin"})
+		known := c.memory.text == text && time.Since(c.memory.written) < rowTrusted
+		if !known {
+			steps = append(steps, c.write(text), step{name: "next"})
+		}
+		got, err := c.run(ctx, append(steps, c.lock("try", r, number))...)
 		switch {
 		case err != nil:
 			return rowengine.Answer{}, err
-		case got[1].CommandTag.RowsAffected() == 0: // somebody took the row of this connection for that of a dead one
+		case !known && got[1].CommandTag.RowsAffected() == 0: // it was deleted
 			err = c.exec(ctx, "ROLLBACK")
 			if err == nil {
 				err = c.prepare(ctx)
 			}
-		case string(got[3].Rows[0][3]) == "t":
-			err = c.add(ctx, r.Resource)
+		case len(got[len(got)-1].Rows) > 0:
+			return c.answer(got[len(got)-1])
 		default:
-			return c.answer(got[3])
+			got, err = c.run(ctx, c.lock("queue", r, number))
+			if err == nil && len(got[0].Rows) > 0 {
+				return rowengine.Answer{Grace: time.Until(c.memory.ready)}, nil
+			}
+			if err == nil {
+				err = c.add(ctx, r.Resource)
+			}
 		}
 		if err != nil {
 			return rowengine.Answer{}, err
@@ -215,38 +255,53 @@ func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.An
 	return rowengine.Answer{}, errors.New("the name goes away again and again")
 }
 
-// answer reads what came of an attempt to lock.
-func (c *rowConn) answer(got *pgconn.Result) (rowengine.Answer, error) {
-	token, err := strconv.ParseUint(string(got.Rows[0][2]), 10, 64)
-	return rowengine.Answer{Token: fence.Token(token), Grace: time.Until(c.ready)}, err
+// write makes the row of this connection say something. From now on its tag is
+// another one, which no application name has that was set for another text.
+func (c *rowConn) write(text rowText) step {
+	args := []string{"", text.claim, text.owner, text.session, text.label, strconv.FormatBool(text.barging)}
+	c.memory.tag = "pawl " + digest(fmt.Sprintf("%s%q", c.store.key, args)) + " "
+	c.memory.text, c.memory.written = text, time.Now()
+	args[0] = c.memory.tag
+	return step{"claim", args}
 }
 
-// add makes a name that is not there.
+// lock is a step that asks for the lock, or looks at it.
+func (c *rowConn) lock(name string, r *rowengine.Request, number string) step {
+	return step{name, []string{r.Resource, c.memory.tag, " " + number, strconv.FormatInt(r.TTL.Milliseconds(), 10)}}
+}
+
+// answer reads the token from the application name that whoever got the lock has
+// now.
+func (c *rowConn) answer(got *pgconn.Result) (a rowengine.Answer, err error) {
+	a.Grace = time.Until(c.memory.ready)
+	if len(got.Rows) > 0 {
+		token, _, _ := strings.Cut(string(got.Rows[0][0][len(c.memory.tag):]), " ")
+		a.Token, err = fence.ParseToken(token)
+	}
+	return a, err
+}
+
+// add makes a name that is not there, unless somebody else just did.
 func (c *rowConn) add(ctx context.Context, name string) error {
-	if err := c.exec(ctx, "ROLLBACK"); err != nil {
+	got, err := c.run(ctx, step{name: "rollback"}, step{"add", []string{name}})
+	if err != nil || len(got[1].Rows) == 0 {
 		return err
 	}
-	var id int64
-	err := c.QueryRow(ctx, c.store.sql.add, name).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil // somebody did it just now
-	}
+	id, err := strconv.ParseInt(string(got[1].Rows[0][0]), 10, 64)
 	if id%rowengine.TrimEvery == 0 {
 		c.trim = id - rowengine.KeptNames
 	}
 	return err
 }
 
-func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
 // Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
 // would not notice before that the client is dead.
 func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
-	got, err := c.run(ctx, step{"limits", []string{milliseconds(r.TTL)}},
-		step{"wait", []string{r.Resource, tag(r.ID), milliseconds(r.TTL)}})
+	_, number := describe(r)
+	got, err := c.run(ctx, c.lock("wait", r, number))
 	switch {
 	case err == nil:
-		return c.answer(got[1])
+		return c.answer(got[0])
 	case ctx.Err() != nil:
 		return rowengine.Answer{}, err
 	case hasCode(err, lockTimedOut):

@@ -16,8 +16,9 @@ import (
 // schema:
 //
 //	row_names   id name                       what is locked; the oldest that nobody uses go when new ones come
-//	row_claims  pid tag resource claim …      what a connection was last used for: it counts while the
-//	                                          connection's application name begins with the tag
+//	row_claims  pid tag claim owner …         what claims of a connection have in common: it counts while its
+//	                                          application name is the tag, the token if it has one, the id of the
+//	                                          name, and the number that ends the id of the claim
 //	row_meta    version ttl                   the longest TTL ever used
 //	row_boot    started ready                 the server that was last seen, and when it may give something out
 //	row_tokens                                a sequence
@@ -27,35 +28,35 @@ import (
 type rowStatements struct {
 	tables                        []string
 	prepared                      map[string]string // of a claim, by name
-	add                           string
-	ttl, boot, grace, show, sweep string // of a new connection
+	ttl, boot, grace, show, sweep string            // of a new connection
 	trim, list, look, end         string
 	version                       string
 }
 
-const rowVersion = 1
+const rowVersion = 2
 
 func rowLanguage(schema string) rowStatements {
 	in := func(text string) string { return strings.ReplaceAll(text, "pawl.", schema+".") }
 	// The token is taken when the row is locked: the inner query is one of its own.
-	lock := in(`SELECT set_config('application_name', $2 || coalesce(token::text, ''), true),
-		set_config('idle_in_transaction_session_timeout', $3, true), coalesce(token, 0),
-		CASE WHEN token IS NULL THEN NOT EXISTS (SELECT FROM pawl.row_names WHERE name = $1) ELSE false END
-		FROM (SELECT (SELECT nextval('pawl.row_tokens') FROM (SELECT FROM pawl.row_names WHERE name = $1 FOR UPDATE%s) locked) AS token OFFSET 0) got`)
+	lock := in(`SELECT set_config('application_name', $2 || nextval('pawl.row_tokens') || ' ' || id || $3, true),
+		set_config('idle_in_transaction_session_timeout', $4, true) FROM (SELECT id FROM pawl.row_names WHERE name = $1 FOR UPDATE%s) locked`)
 	// Only its own transaction sets the name of a connection so.
-	live := in(` FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag) `)
+	live := in(` FROM (SELECT c.*, a.state, a.xact_start, string_to_array(substr(a.application_name, length(c.tag) + 1), ' ') AS part
+		FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag)) c
+		JOIN pawl.row_names n ON n.id::text = c.part[2] `)
 	return rowStatements{
 		tables: rowTables(in),
 		prepared: map[string]string{
 			"begin": `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`,
-			"claim": in(`UPDATE pawl.row_claims SET resource = $1, tag = $2, claim = $3, owner = $4, session = $5, label = $6, barging = $7,
-				since = clock_timestamp() WHERE pid = pg_backend_pid()`),
-			"next":   `COMMIT AND CHAIN`,
-			"try":    fmt.Sprintf(lock, " SKIP LOCKED"),
-			"limits": `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`,
-			"wait":   fmt.Sprintf(lock, ""),
+			"claim": in(`UPDATE pawl.row_claims SET tag = $1, claim = $2, owner = $3, session = $4, label = $5, barging = $6 WHERE pid = pg_backend_pid()`),
+			"next":  `COMMIT AND CHAIN`,
+			"try":   fmt.Sprintf(lock, " SKIP LOCKED"),
+			"queue": in(`SELECT set_config('application_name', $2 || ' ' || id || $3, true), set_config('idle_in_transaction_session_timeout', $4, true),
+				set_config('lock_timeout', $4, true), set_config('statement_timeout', '0', true) FROM pawl.row_names WHERE name = $1`),
+			"wait":     fmt.Sprintf(lock, ""),
+			"rollback": `ROLLBACK`,
+			"add":      in(`INSERT INTO pawl.row_names (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id`),
 		},
-		add: in(`INSERT INTO pawl.row_names (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id`),
 		ttl: in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
 		// The first to notice that the server has started again says when it
 		// may give something out, for who held a lock before may believe in
@@ -68,12 +69,14 @@ func rowLanguage(schema string) rowStatements {
 		show:  in(`INSERT INTO pawl.row_claims (pid, tag) VALUES (pg_backend_pid(), '-') ON CONFLICT (pid) DO UPDATE SET tag = '-'`),
 		sweep: in(`DELETE FROM pawl.row_claims c WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = c.pid)`),
 		trim:  in(`DELETE FROM pawl.row_names WHERE id IN (SELECT id FROM pawl.row_names WHERE id <= $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`),
-		list:  `SELECT DISTINCT c.resource` + live + `WHERE starts_with(c.resource, $1)`,
-		look: `SELECT c.claim, c.owner, c.session, c.label, c.barging, coalesce(nullif(substr(a.application_name, length(c.tag) + 1), '')::bigint, 0) AS token,
-			(extract(epoch FROM clock_timestamp() - c.since) * 1000000)::bigint` + live + `WHERE c.resource = $1 ORDER BY 6 = 0, c.since`,
+		list:  `SELECT DISTINCT n.name` + live + `WHERE starts_with(n.name, $1)`,
+		// Since when its transaction is open a user is not told of those of others.
+		look: `SELECT c.claim || c.part[3], coalesce(nullif(c.owner, ''), c.claim || c.part[3]), c.session, c.label, c.barging,
+			coalesce(nullif(c.part[1], '')::bigint, 0), coalesce((extract(epoch FROM clock_timestamp() - c.xact_start) * 1000000)::bigint, -1)` + live +
+			`WHERE n.name = $1 ORDER BY 6 = 0, c.xact_start`,
 		// One that waits stays connected; one that holds has nothing to cancel.
-		end: `SELECT CASE WHEN a.state = 'active' THEN pg_cancel_backend(a.pid) ELSE pg_terminate_backend(a.pid) END` + live +
-			`WHERE c.resource = $1 AND c.claim = $2`,
+		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) ELSE pg_terminate_backend(c.pid) END` + live +
+			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
 		version: in(`SELECT coalesce(max(version), 0) FROM pawl.row_meta`),
 	}
 }
@@ -85,8 +88,8 @@ func rowTables(in func(string) string) []string {
 		strings.TrimSuffix(in(`CREATE SCHEMA IF NOT EXISTS pawl.`), "."),
 		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL, ttl BIGINT NOT NULL DEFAULT 0)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_names (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT COLLATE "C" NOT NULL UNIQUE)`),
-		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, resource TEXT COLLATE "C", claim TEXT,
-			owner TEXT, session TEXT, label TEXT, barging BOOLEAN, since TIMESTAMPTZ) WITH (fillfactor = 50)`),
+		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, claim TEXT, owner TEXT, session TEXT,
+			label TEXT, barging BOOLEAN) WITH (fillfactor = 50)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, ready TIMESTAMPTZ NOT NULL)`),
 		in(`CREATE SEQUENCE IF NOT EXISTS pawl.row_tokens`),
 		// What was just made has forgotten nothing.
