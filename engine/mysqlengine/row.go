@@ -94,14 +94,33 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 	return &rowConn{conn, s.prefix}, nil
 }
 
-// call runs a procedure of a claim.
+// call runs a procedure of a claim. It asks the driver itself, for database/sql
+// starts a goroutine for each result.
 func (c *rowConn) call(ctx context.Context, procedure string, r *rowengine.Request) (rowengine.Answer, error) {
-	var token, grace int64
+	var token, grace sql.NullInt64
 	ttl := (r.TTL + time.Second - 1) / time.Second
 	query := fmt.Sprintf("CALL %srow_%s(%s, %s, %s, %s, %s, %t, %t, %d)", c.prefix, procedure,
 		text(r.Resource), text(r.ID), text(r.Owner), text(r.Session), text(r.Label), r.Barging, r.Wait, ttl)
-	err := c.QueryRowContext(ctx, query).Scan(&token, &grace)
-	return rowengine.Answer{Token: fence.Token(token), Grace: time.Duration(grace) * time.Microsecond}, err
+	err := c.Raw(func(conn any) error {
+		queryer, ok := conn.(driver.QueryerContext)
+		if !ok {
+			return driver.ErrSkip
+		}
+		rows, err := queryer.QueryContext(ctx, query, nil)
+		if err != nil {
+			return err
+		}
+		got := make([]driver.Value, 2)
+		err = errors.Join(rows.Next(got), rows.Close())
+		return errors.Join(err, token.Scan(got[0]), grace.Scan(got[1]))
+	})
+	if errors.Is(err, driver.ErrSkip) { // a driver around the driver
+		err = c.QueryRowContext(ctx, query).Scan(&token, &grace)
+	}
+	if err == nil && !(token.Valid && grace.Valid) {
+		err = errors.New("the server does not say when it started")
+	}
+	return rowengine.Answer{Token: fence.Token(token.Int64), Grace: time.Duration(grace.Int64) * time.Microsecond}, err
 }
 
 // Enter implements [rowengine.Conn].

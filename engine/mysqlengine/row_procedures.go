@@ -12,7 +12,7 @@ const (
 		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
 	rowInsert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since)
 		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, UTC_TIMESTAMP(6))`
-	rowAnswer = `SELECT v_token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
+	rowAnswer = `SELECT IF(v_row IS NULL, 0, LAST_INSERT_ID()), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
 )
 
 // rowProcedures are the procedures of row mode, by name.
@@ -32,17 +32,15 @@ var rowProcedures = map[string]string{
 		END`,
 	"enter": rowArgs + ` BEGIN
 			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;
-			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
 			IF @pawl_ready IS NULL THEN
 				CALL pawl_row_prepare();
 			END IF;
 			IF @pawl_idle IS NULL THEN
-				SET @pawl_idle = @@SESSION.wait_timeout, @pawl_patience = @@SESSION.innodb_lock_wait_timeout;
+				SET @pawl_idle = @@SESSION.wait_timeout, SESSION wait_timeout = p_ttl;
 			ELSE -- it looks again
 				ROLLBACK;
 			END IF;
-			SET SESSION wait_timeout = p_ttl, SESSION innodb_lock_wait_timeout = p_ttl;
 			SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 			START TRANSACTION;
 			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE SKIP LOCKED;
@@ -58,28 +56,29 @@ var rowProcedures = map[string]string{
 			END IF;
 			IF v_row IS NOT NULL OR p_wait THEN
 				` + rowInsert + `;
-				SET @pawl_claim = LAST_INSERT_ID();
-				SET v_token = IF(v_row IS NULL, 0, @pawl_claim);
+				IF v_row IS NULL THEN
+					SET @pawl_claim = LAST_INSERT_ID();
+				END IF;
 			END IF;
 			` + rowAnswer + `;
 		END`,
 	"wait": rowArgs + ` BEGIN
 			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
-			DECLARE v_token BIGINT UNSIGNED DEFAULT 0;
+			DECLARE v_patience INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
 			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; -- lock wait time-out
+			SET SESSION innodb_lock_wait_timeout = p_ttl;
 			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE;
+			SET SESSION innodb_lock_wait_timeout = v_patience;
 			IF v_row IS NOT NULL THEN
 				` + rowInsert + `;
-				SET v_token = LAST_INSERT_ID();
 				DELETE FROM pawl_row_claims WHERE id = @pawl_claim;
 			END IF;
 			` + rowAnswer + `;
 		END`,
 	"leave": `() BEGIN
 			ROLLBACK;
-			SET SESSION wait_timeout = @pawl_idle, SESSION innodb_lock_wait_timeout = @pawl_patience;
-			SET @pawl_idle = NULL;
+			SET SESSION wait_timeout = @pawl_idle, @pawl_idle = NULL;
 		END`,
 	// Who makes the same name at once may have locked it already: then it
 	// is there. A new name makes old ones go that nobody uses.
