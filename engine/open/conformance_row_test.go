@@ -66,6 +66,29 @@ func postgresRow(t *testing.T, addr string, connections int) expirer {
 	return eng
 }
 
+// postgresRowDB opens it with a database of package sql.
+func postgresRowDB(t *testing.T, addr string, connections int) expirer {
+	t.Helper()
+	db, err := sql.Open("pgx", testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	t.Cleanup(func() {
+		if n := db.Stats().InUse; n > 0 {
+			t.Errorf("%d connections were not given back", n)
+		}
+		db.Close()
+	})
+	eng, err := pgengine.NewRowDB(t.Context(), db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() })
+	return eng
+}
+
 // mariadbRow opens the row mode with a pool of its own.
 func mariadbRow(t *testing.T, addr string, connections int) expirer {
 	t.Helper()
@@ -100,6 +123,10 @@ func runRow(t *testing.T, addr string, url func(addr string) string, open func(*
 
 func TestPostgresRow(t *testing.T) {
 	runRow(t, testservers.SharedPostgres(t).Addr, postgresURL("mode=row"), postgresRow, func(t *testing.T) *testservers.Server { return testservers.Postgres(t) })
+}
+
+func TestPostgresRowDB(t *testing.T) {
+	runRow(t, testservers.SharedPostgres(t).Addr, postgresURL("mode=row"), postgresRowDB, func(t *testing.T) *testservers.Server { return testservers.Postgres(t) })
 }
 
 func TestMariaDBRow(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -85,20 +86,15 @@ func NewDB(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 }
 
 func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
+	lent, err := fromDB(db)(ctx)
+	switch {
+	case errors.Is(err, engine.ErrUnsupported):
+		return nil, fmt.Errorf("open: %w", err)
+	case err != nil:
 		return nil, engine.Unavailable("open", err)
 	}
-	defer conn.Close()
-	err = conn.Raw(func(raw any) error {
-		c, ok := raw.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("open: %w: the database was not opened by the driver of pgx, but by %T", engine.ErrUnsupported, raw)
-		}
-		config = c.Conn().Config()
-		return nil
-	})
-	return config, err
+	defer lent.giveBack()
+	return lent.Config(), nil
 }
 
 func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.ConnConfig, opts *Options) (*Engine, error) {

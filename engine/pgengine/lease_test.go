@@ -189,6 +189,12 @@ func TestRefusals(t *testing.T) {
 	if _, err := pgengine.NewDB(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) {
 		t.Errorf("a database of another driver: %v", err)
 	}
+	if _, err := pgengine.NewRowDB(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("a database of another driver, row mode: %v", err)
+	}
+	if n := db.Stats().InUse; n > 0 {
+		t.Errorf("%d connections were not given back", n)
+	}
 }
 
 // TestOldVersion: tables of an older version are brought up to ours.

@@ -19,7 +19,7 @@
 // Tokens and versions come from a sequence, which is as durable as the server is.
 // With replicas that lag, one that is promoted may not know the last grants.
 //
-// In row mode ([NewRow]) a lock is a row that an open transaction has locked,
+// In row mode ([NewRow], [NewRowDB]) a lock is a row that an open transaction has locked,
 // with SELECT ... FOR UPDATE, on a connection of its own: it is free at the moment
 // when that connection ends. It carries exclusive locks, in no order.
 package pgengine

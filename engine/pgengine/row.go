@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -56,6 +57,16 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // do need one. A pooler before the server is
 // refused.
 func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
+	return newRow(ctx, fromPool(pool), opts)
+}
+
+// NewRowDB is [NewRow] for a database that was opened by the driver of pgx. What is
+// said there of MaxConns is true of SetMaxOpenConns.
+func NewRowDB(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
+	return newRow(ctx, fromDB(db), opts)
+}
+
+func newRow(ctx context.Context, lend lender, opts *RowOptions) (Row, error) {
 	var o RowOptions
 	if opts != nil {
 		o = *opts
@@ -64,7 +75,7 @@ func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, err
 	if !rowSchemas.MatchString(schema) {
 		return Row{}, fmt.Errorf("open: %w: Schema %q: lower-case letters, digits and underscores are allowed", engine.ErrUnsupported, schema)
 	}
-	store := &rowStore{pool, rowLanguage(schema), "pawl row mode " + digest(schema) + " "}
+	store := &rowStore{lend, rowLanguage(schema), "pawl row mode " + digest(schema) + " "}
 	if err := store.migrate(ctx); err != nil {
 		return Row{}, err
 	}
@@ -73,15 +84,17 @@ func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, err
 
 // rowStore implements [rowengine.Store].
 type rowStore struct {
-	pool *pgxpool.Pool
+	lend lender
 	sql  rowStatements
 	key  string // begins the name of what is remembered with a connection
 }
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
-	_, err := s.pool.Exec(ctx, s.sql.ttl, ttl.Microseconds())
-	return err
+	return s.with(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, s.sql.ttl, ttl.Microseconds())
+		return err
+	})
 }
 
 // digest stands for a text in what the server cuts after 63 bytes.
@@ -128,7 +141,7 @@ const rowTrusted = 5 * time.Second
 
 // rowConn implements [rowengine.Conn].
 type rowConn struct {
-	*pgxpool.Conn
+	lent
 	store  *rowStore
 	memory *rowMemory
 	trim   int64 // names up to this one are to be looked at when the lock is free
@@ -136,11 +149,11 @@ type rowConn struct {
 
 // Connect prepares a connection when it is used for the first time.
 func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
-	conn, err := s.pool.Acquire(ctx)
+	lent, err := s.lend(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &rowConn{Conn: conn, store: s}
+	c := &rowConn{lent: lent, store: s}
 	if c.memory, _ = c.pg().CustomData()[s.key].(*rowMemory); c.memory == nil {
 		if err := c.prepare(ctx); err != nil {
 			c.Destroy()
@@ -174,7 +187,7 @@ func (c *rowConn) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (c *rowConn) pg() *pgconn.PgConn { return c.Conn.Conn().PgConn() }
+func (c *rowConn) pg() *pgconn.PgConn { return c.Conn.PgConn() }
 
 func (c *rowConn) exec(ctx context.Context, query string) error {
 	return c.pg().Exec(ctx, query).Close()
@@ -338,7 +351,7 @@ func (c *rowConn) Free(ctx context.Context) error {
 		c.Destroy()
 		return ended(err)
 	}
-	c.Release() // which closes it if a transaction is open
+	c.giveBack() // which closes it if a transaction is open
 	return nil
 }
 
@@ -362,43 +375,43 @@ func ended(err error) error {
 
 // Destroy implements [rowengine.Conn]. It does not wait for the server.
 func (c *rowConn) Destroy() {
-	conn := c.Hijack()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	conn.Close(ctx) //nolint:errcheck // it may be broken
+	c.Close(ctx) //nolint:errcheck // it may be broken
+	c.takeOut()
 }
 
 // List implements [rowengine.Store].
 func (s *rowStore) List(ctx context.Context, prefix string) ([]string, error) {
-	rows, err := s.pool.Query(ctx, s.sql.list, prefix)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	return query(ctx, s, pgx.RowTo[string], s.sql.list, prefix)
+}
+
+// query asks for rows.
+func query[T any](ctx context.Context, s *rowStore, to pgx.RowToFunc[T], text string, args ...any) (all []T, err error) {
+	err = s.with(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, text, args...)
+		if err == nil {
+			all, err = pgx.CollectRows(rows, to)
+		}
+		return err
+	})
+	return all, err
 }
 
 // Show implements [rowengine.Store].
 func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, err error) {
-	rows, err := s.pool.Query(ctx, s.sql.look, name)
-	if err != nil {
-		return r, err
-	}
-	r.Claims, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (engine.ClaimInfo, error) {
+	r.Claims, err = query(ctx, s, func(row pgx.CollectableRow) (engine.ClaimInfo, error) {
 		var c engine.ClaimInfo
 		var token, age int64
 		err := row.Scan(&c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &token, &age)
 		c.Token, c.Age = fence.Token(token), time.Duration(age)*time.Microsecond
 		return c, err
-	})
+	}, s.sql.look, name)
 	return r, err
 }
 
 // Break implements [rowengine.Store].
 func (s *rowStore) Break(ctx context.Context, resource, claim string) (bool, error) {
-	rows, err := s.pool.Query(ctx, s.sql.end, resource, claim)
-	if err != nil {
-		return false, err
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	all, err := query(ctx, s, pgx.RowTo[bool], s.sql.end, resource, claim)
 	return len(all) > 0, err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
@@ -113,31 +112,35 @@ func (s *rowStore) migrate(ctx context.Context) error {
 		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
 		Denied:  func(err error) bool { return hasCode(err, noRight) },
 		Create: func(ctx context.Context) error {
-			return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-				for _, statement := range s.sql.tables {
-					if _, err := tx.Exec(ctx, statement); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			return s.with(ctx, func(conn *pgx.Conn) error { return s.create(ctx, conn) })
 		},
 	}.Migrate(ctx)
+}
+
+func (s *rowStore) create(ctx context.Context, conn *pgx.Conn) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		for _, statement := range s.sql.tables {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // find refuses a pooler, which would give each transaction another connection of
 // the server.
 func (s *rowStore) find(ctx context.Context) (version int, err error) {
-	err = s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+	err = s.with(ctx, func(conn *pgx.Conn) error {
 		var pid uint32
 		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
-		if err == nil && pid != conn.Conn().PgConn().PID() {
+		if err == nil && pid != conn.PgConn().PID() {
 			err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
+		}
+		if err == nil {
+			err = conn.QueryRow(ctx, s.sql.version).Scan(&version)
 		}
 		return err
 	})
-	if err == nil {
-		err = s.pool.QueryRow(ctx, s.sql.version).Scan(&version)
-	}
 	return version, err
 }
