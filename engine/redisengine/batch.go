@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-
-	"github.com/redis/rueidis"
 )
 
 // batch sends the steps of a session. A few go each by itself, at once. While so
@@ -32,15 +30,11 @@ type step struct {
 }
 
 type reply struct {
-	rueidis.RedisMessage
-	err   error
+	Reply
 	short error // too few replicas know it
 }
 
-func replied(result rueidis.RedisResult, short error) reply {
-	m, err := result.ToMessage()
-	return reply{m, err, short}
-}
+func replied(result Reply, short error) reply { return reply{result, short} }
 
 // step runs the script of one step, alone or with others.
 func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) reply {
@@ -65,7 +59,7 @@ func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]s
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.waiting = slices.DeleteFunc(b.waiting, func(other *step) bool { return other == st })
-		return reply{err: context.Cause(ctx)}
+		return reply{Reply: Reply{Err: context.Cause(ctx)}}
 	}
 }
 
@@ -76,7 +70,7 @@ func (s *session) landed() {
 	defer b.mu.Unlock()
 	if s.life.Err() != nil {
 		for _, st := range b.waiting {
-			st.done <- reply{err: context.Cause(s.life)}
+			st.done <- reply{Reply: Reply{Err: context.Cause(s.life)}}
 		}
 		b.waiting = nil
 	}
@@ -105,12 +99,13 @@ func (s *session) fly(steps []*step) {
 		args = append(append(args, st.script.letter), st.args[:]...)
 	}
 	result, short := s.engine.eval(ctx, s.engine.many, keys, args...)
-	replies, err := result.ToArray()
+	replies, err := result.list()
 	for i, st := range steps {
-		if err != nil {
-			st.done <- reply{err: err}
-			continue
+		each := Reply{Err: err}
+		if err == nil {
+			each.Value = replies[i]
+			each.Err, _ = replies[i].(error)
 		}
-		st.done <- reply{replies[i], replies[i].Error(), short}
+		st.done <- reply{each, short}
 	}
 }

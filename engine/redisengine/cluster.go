@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -119,21 +119,22 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
 		r := replied(s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, m.id), args...))
 		err := <-home
-		code, notCode := r.AsInt64()
+		code, notCode := r.number()
+		_, mismatch := r.Value.(string)
 		switch {
-		case r.err != nil:
+		case r.Err != nil:
 			return r
 		case err == nil && notCode == nil && code == -1 && joined && !asked:
 			s.part(c.Resource, m) // the node has lost it: a new one
 			continue
-		case notCode == nil && code < 0 || r.IsString():
+		case notCode == nil && code < 0 || mismatch:
 			s.left(c.Resource, c.ID)
 		case err == nil && !s.joined(c.Resource, m):
 			err = errParted
 		}
 		if err != nil {
 			s.giveBack(ctx, c)
-			r.err = err
+			r.Reply = Reply{Err: err}
 		}
 		return r
 	}
@@ -152,7 +153,7 @@ func (s *session) joined(name string, m *member) bool {
 
 // atHome asks whether the session lives.
 func (s *session) atHome(ctx context.Context) error {
-	n, err := s.engine.client.Do(ctx, s.engine.client.B().Exists().Key(s.key).Build().Pin()).AsInt64()
+	n, err := s.engine.do(ctx, read("EXISTS", s.key)).number()
 	if err == nil && n == 0 {
 		err = fmt.Errorf("session: %w", engine.ErrGone)
 	}
@@ -161,15 +162,14 @@ func (s *session) atHome(ctx context.Context) error {
 
 // home begins or renews the life of the session.
 func (s *session) home(ctx context.Context, begins bool) (alive bool, err error) {
-	b := s.engine.client.B()
-	cmd := b.Pexpire().Key(s.key).Milliseconds(s.opts.TTL.Milliseconds()).Build()
+	cmd := command("PEXPIRE", s.key, ms(s.opts.TTL))
 	if begins {
-		cmd = b.Set().Key(s.key).Value("1").PxMilliseconds(s.opts.TTL.Milliseconds()).Build()
+		cmd = command("SET", s.key, "1", "PX", ms(s.opts.TTL))
 	}
 	result, short := s.engine.acked(ctx, cmd, s.engine.wait)
-	n, err := result.AsInt64()
+	n, err := result.number()
 	if begins {
-		n, err = 1, result.Error()
+		n, err = 1, result.Err
 	}
 	return n == 1, cmp.Or(err, short)
 }
@@ -192,16 +192,15 @@ func (s *session) renewMembers(ctx context.Context) error {
 	}
 	s.members.mu.Unlock()
 	var names []string
-	var cmds rueidis.Commands
+	var cmds []Command
 	for name, m := range all {
 		keys := s.engine.keys(name, m.id)
 		names = append(names, name)
-		cmds = append(cmds, s.engine.client.B().Eval().Script(memberLua).Numkeys(2).Key(keys[3], keys[5]).
-			Arg(m.id, ms(s.opts.TTL), "0").Build())
+		cmds = append(cmds, eval(memberLua, []string{keys[3], keys[5]}, m.id, ms(s.opts.TTL), "0"))
 	}
 	for i, r := range s.engine.ackedEach(ctx, cmds) {
-		n, err := r.AsInt64()
-		if err = cmp.Or(r.err, err, r.short); err != nil {
+		n, err := r.number()
+		if err = cmp.Or(err, r.short); err != nil {
 			return err
 		}
 		if n == 0 && known[names[i]] { // what it had is found gone
@@ -212,37 +211,78 @@ func (s *session) renewMembers(ctx context.Context) error {
 }
 
 // farewell is what ends the session in the store, besides what it claims.
-func (s *session) farewell() rueidis.Commands {
-	b := s.engine.client.B()
-	cmds := rueidis.Commands{b.Del().Key(s.key).Build()}
+func (s *session) farewell() []Command {
+	cmds := []Command{command("DEL", s.key)}
 	if !s.engine.cluster {
-		return append(cmds, b.Zrem().Key(s.engine.sessions).Member(s.id).Build())
+		return append(cmds, command("ZREM", s.engine.sessions, s.id))
 	}
 	s.members.mu.Lock()
 	defer s.members.mu.Unlock()
 	for name, m := range s.members.byName {
 		keys := s.engine.keys(name, m.id)
-		cmds = append(cmds, b.Del().Key(keys[5]).Build(), b.Zrem().Key(keys[3]).Member(m.id).Build())
+		cmds = append(cmds, command("DEL", keys[5]), command("ZREM", keys[3], m.id))
 	}
 	return cmds
 }
 
 // servers returns those that keep names.
-func (e *Engine) servers(ctx context.Context) ([]rueidis.Client, error) {
+func (e *Engine) servers(ctx context.Context) ([]Client, error) {
 	if !e.cluster {
-		return []rueidis.Client{e.client}, nil
+		return []Client{e.client}, nil
 	}
-	var masters []rueidis.Client
-	for addr, node := range e.client.Nodes() {
-		role, err := node.Do(ctx, node.B().Role().Build().Pin()).ToArray()
+	nodes, err := e.client.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var masters []Client
+	for addr, node := range nodes {
+		role, err := node.Do(ctx, command("ROLE", "")).list()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", addr, err)
 		}
-		if is, _ := role[0].ToString(); is == "master" {
+		if len(role) > 0 && role[0] == "master" {
 			masters = append(masters, node)
 		}
 	}
 	return masters, nil
+}
+
+// do sends a command to where its keys are.
+func (e *Engine) do(ctx context.Context, cmd Command) Reply {
+	reply := e.client.Do(ctx, cmd)
+	if e.cluster && reply.Err != nil {
+		return e.follow(ctx, []Reply{reply}, []Command{cmd})[0]
+	}
+	return reply
+}
+
+// follow sends commands to where a server says that the keys of the first one are: all
+// of them, over one connection again.
+func (e *Engine) follow(ctx context.Context, replies []Reply, cmds []Command) []Reply {
+	for range 3 {
+		asks := replies[0].says("ASK ")
+		if !asks && !replies[0].says("MOVED ") {
+			return replies
+		}
+		nodes, err := e.client.Nodes(ctx)
+		node := nodes[addressIn(replies[0].Err.Error())]
+		switch {
+		case err != nil || node == nil:
+			return replies
+		case asks:
+			replies = node.Together(ctx, slices.Concat([]Command{command("ASKING", "")}, cmds))[1:]
+		default:
+			replies = node.Together(ctx, cmds)
+		}
+	}
+	return replies
+}
+
+// addressIn returns what a redirection ends with, as addresses are written.
+func addressIn(redirection string) string {
+	addr := redirection[strings.LastIndexByte(redirection, ' ')+1:]
+	colon := strings.LastIndexByte(addr, ':')
+	return net.JoinHostPort(strings.Trim(addr[:max(colon, 0)], "[]"), addr[colon+1:])
 }
 
 // sessionOf returns the session that is known by this id in the slot of a name.

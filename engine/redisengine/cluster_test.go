@@ -340,8 +340,8 @@ func TestRenewalMeetsJoin(t *testing.T) {
 		t.Fatal("who is about to join is parted")
 	}
 	args := s.arguments([4]string{s.record(claim, m.id), "0", s.keep, form(claim)}, m.id, "1")
-	if r, _ := eng.eval(t.Context(), eng.enter, eng.keys(claim.Resource, m.id), args...); r.Error() != nil { // the reply is on its way
-		t.Fatal(r.Error())
+	if r, _ := eng.eval(t.Context(), eng.enter, eng.keys(claim.Resource, m.id), args...); r.Err != nil { // the reply is on its way
+		t.Fatal(r.Err)
 	}
 	key := eng.keys(claim.Resource, m.id)[5]
 	if err := c.client.Do(t.Context(), c.client.B().Pexpire().Key(key).Milliseconds(5000).Build()).Error(); err != nil {

@@ -16,13 +16,13 @@ import (
 // and less when it never does.
 func expires(t rapid.TB, e *Engine, name string) (left [3]time.Duration) {
 	t.Helper()
-	script := e.client.B().Eval().Script(`return {redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[3])}`)
-	ms, err := e.client.Do(context.Background(), script.Numkeys(3).Key(e.keys(name, "")[:3]...).Build()).AsIntSlice()
+	script := `return {redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[3])}`
+	all, err := e.client.Do(context.Background(), eval(script, e.keys(name, "")[:3])).list()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, ms := range ms {
-		if ms != -2 {
+	for i, ms := range all {
+		if ms := ms.(int64); ms != -2 {
 			left[i] = time.Duration(ms) * time.Millisecond
 		}
 	}
@@ -54,9 +54,9 @@ func (v visitor) leaves()            { v.t.Helper(); sessiontest.Leave(v.t, v.se
 // dies ends the session as its TTL would.
 func (v visitor) dies() {
 	v.t.Helper()
-	for _, r := range v.engine.client.DoMulti(v.t.Context(), v.farewell()...) {
-		if r.Error() != nil {
-			v.t.Fatal(r.Error())
+	for _, r := range v.engine.client.Pipeline(v.t.Context(), v.farewell()) {
+		if r.Err != nil {
+			v.t.Fatal(r.Err)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestEarlierLifeOfName(t *testing.T) {
 	visit(t, e, time.Minute, name).waits(all)
 	a.dies()
 	b.dies()
-	if err := e.client.Do(t.Context(), e.client.B().Del().Key(e.keys(name, "")[0]).Build()).Error(); err != nil { // an operator
+	if err := e.client.Do(t.Context(), command("DEL", e.keys(name, "")[0])).Err; err != nil { // an operator
 		t.Fatal(err)
 	}
 	visit(t, e, time.Minute, name).holds(all)
@@ -134,7 +134,7 @@ func TestEarlierLifeOfName(t *testing.T) {
 
 	// Ids that are left of a queue of all kinds are no records of a plain one.
 	again := visit(t, e, time.Minute, name+" again")
-	if err := e.client.Do(t.Context(), e.client.B().Zadd().Key(e.keys(again.name, "")[2]).ScoreMember().ScoreMember(1, "an id").Build()).Error(); err != nil {
+	if err := e.client.Do(t.Context(), command("ZADD", e.keys(again.name, "")[2], "1", "an id")).Err; err != nil {
 		t.Fatal(err)
 	}
 	again.holds(all)

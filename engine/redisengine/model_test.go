@@ -113,9 +113,9 @@ func (m *model) resize(t *rapid.T, known *engine.Spec) {
 
 // kill ends a session in the server as its TTL would.
 func (m *model) kill(t *rapid.T, s *session) {
-	for _, r := range m.eng.client.DoMulti(m.ctx, s.farewell()...) {
-		if r.Error() != nil {
-			t.Fatal(r.Error())
+	for _, r := range m.eng.client.Pipeline(m.ctx, s.farewell()) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
 		}
 	}
 	m.dead[s.id] = true
@@ -125,9 +125,8 @@ func (m *model) kill(t *rapid.T, s *session) {
 // long.
 func (m *model) expire(t *rapid.T) {
 	left := time.Duration(rapid.IntRange(1, 59).Draw(t, "minutes")) * time.Minute
-	b := m.eng.client.B()
 	for _, key := range m.eng.keys(m.name, "")[:3] {
-		if err := m.eng.client.Do(m.ctx, b.Pexpire().Key(key).Milliseconds(left.Milliseconds()).Build()).Error(); err != nil {
+		if err := m.eng.client.Do(m.ctx, command("PEXPIRE", key, ms(left))).Err; err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -86,9 +86,9 @@ type Options struct {
 	Notices *rueidis.ClientOption
 }
 
-// Engine is a Redis server. Create it with [New].
+// Engine is a Redis server. Create it with [New] or [NewOn].
 type Engine struct {
-	client          rueidis.Client
+	client          Client
 	prefix          string // of every key and channel; the next two are keys
 	sessions, grace string
 	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
@@ -104,14 +104,19 @@ var _ engine.Engine = (*Engine)(nil)
 
 // New returns the engine of a client, which stays the caller's. Each session
 // takes one connection of it for its inbox. Nil opts are the defaults.
-func New(client rueidis.Client, opts *Options) *Engine {
+func New(client rueidis.Client, opts *Options) *Engine { return on(onRueidis{client}, opts) }
+
+// NewOn is [New] for a client of another library.
+func NewOn(client Client, opts *Options) *Engine { return on(ending{client}, opts) }
+
+func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
 		e.notices.option = opts.Notices
 	}
-	e.cluster = client != nil && client.Mode() == rueidis.ClientModeCluster
+	e.cluster = client.Cluster()
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
 	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
 	e.show, e.put, e.resize = e.script("", showLua), e.script("", putLua), e.script("", resizeLua)
@@ -134,7 +139,10 @@ func (e *Engine) Caps() engine.Caps {
 
 // script is a script and the name by which the server knows it. Its letter, which
 // only one has that gives something out, is how a batch calls it.
-type script struct{ text, sha, letter string }
+type script struct {
+	text, sha, letter string
+	heads             [7][]string // of the command that runs it, by the number of keys
+}
 
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
@@ -144,7 +152,11 @@ func (e *Engine) script(letter, text string) *script {
 	}
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
-	return &script{text, hex.EncodeToString(sum[:]), letter}
+	s := &script{text: text, sha: hex.EncodeToString(sum[:]), letter: letter}
+	for n := range s.heads {
+		s.heads[n] = s.head(n)
+	}
+	return s
 }
 
 var (
@@ -173,21 +185,20 @@ var (
 )
 
 // eval runs a script. Short is as of acked.
-func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result rueidis.RedisResult, short error) {
+func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result Reply, short error) {
 	return e.evalAcked(ctx, s, keys, args, e.wait)
 }
 
 // evalAcked sends a script until the keys of its name, of which only some may have
 // moved to another node of the cluster, are together. Until then it does nothing,
 // so it may.
-func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
+func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
 	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
-		result, short = e.acked(ctx, e.evalsha(s, keys, args...), wait)
-		err, ok := rueidis.IsRedisErr(result.Error())
-		if ok && err.IsNoScript() {
+		result, short = e.acked(ctx, s.run(keys, args...), wait)
+		if result.says("NOSCRIPT") {
 			return e.evalUnknown(ctx, s, keys, args, wait)
 		}
-		if !ok || !err.IsTryAgain() || time.Now().After(giveUp) {
+		if !result.says("TRYAGAIN") || time.Now().After(giveUp) {
 			return result, short
 		}
 		select {
@@ -201,36 +212,45 @@ func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, 
 // evalUnknown runs a script that the server does not know. It may have been
 // restarted: the boot mark is looked at before scripts that give something out are
 // loaded, so nothing is granted by a server whose loss nobody has noticed.
-func (e *Engine) evalUnknown(ctx context.Context, s *script, keys, args []string, wait int64) (result rueidis.RedisResult, short error) {
+func (e *Engine) evalUnknown(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
 	if e.cluster || s.letter == "" { // in a cluster scripts see by themselves how old their node is
-		return e.acked(ctx, e.client.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait)
+		return e.acked(ctx, eval(s.text, keys, args...), wait)
 	}
-	if result = e.checkBoot(ctx); result.Error() != nil {
+	if result = e.checkBoot(ctx); result.Err != nil {
 		return result, nil
 	}
 	for _, load := range []*script{e.enter, e.leave, e.many, e.poll} {
-		if result = e.client.Do(ctx, e.client.B().ScriptLoad().Script(load.text).Build()); result.Error() != nil {
+		if result = e.client.Do(ctx, command("SCRIPT", "", "LOAD", load.text)); result.Err != nil {
 			return result, nil
 		}
 	}
-	return e.acked(ctx, e.evalsha(s, keys, args...), wait)
+	return e.acked(ctx, s.run(keys, args...), wait)
 }
 
-func (e *Engine) evalsha(s *script, keys []string, args ...string) rueidis.Completed {
-	return e.client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+func (s *script) head(keys int) []string { return []string{"EVALSHA", s.sha, strconv.Itoa(keys)} }
+
+// run is the command that runs a script which the server knows.
+func (s *script) run(keys []string, args ...string) Command {
+	if n := len(keys); n < len(s.heads) {
+		return Command{Head: s.heads[n], Keys: keys, Args: args}
+	}
+	return Command{Head: s.head(len(keys)), Keys: keys, Args: args}
+}
+
+func eval(text string, keys []string, args ...string) Command {
+	return Command{Head: []string{"EVAL", text, strconv.Itoa(len(keys))}, Keys: keys, Args: args}
 }
 
 // checkBoot looks at the boot mark. The session that it is asked for is nobody's.
-func (e *Engine) checkBoot(ctx context.Context) rueidis.RedisResult {
+func (e *Engine) checkBoot(ctx context.Context) Reply {
 	result, _ := e.sessionStep(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check", 0)
 	return result
 }
 
 // sessionStep runs the one script that does not need to be loaded.
-func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string, wait int64) (rueidis.RedisResult, error) {
-	return e.acked(ctx, e.client.B().Eval().Script(sessionLua).Numkeys(4).
-		Key(e.sessions, e.prefix+"boot", e.grace, e.prefix+"session:"+id).
-		Arg(id, ms(ttl), what, ms(cmp.Or(e.graceTTL, ttl))).Build(), wait)
+func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string, wait int64) (Reply, error) {
+	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + id}
+	return e.acked(ctx, eval(sessionLua, keys, id, ms(ttl), what, ms(cmp.Or(e.graceTTL, ttl))), wait)
 }
 
 // keys returns the keys of a resource, as the scripts want them, and one more
@@ -295,20 +315,26 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-func scan(ctx context.Context, server rueidis.Client, match string) iter.Seq2[string, error] {
+func scan(ctx context.Context, server Client, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for cursor := uint64(0); ; {
-			page, err := server.Do(ctx, server.B().Scan().Cursor(cursor).Match(match).Count(1000).Type("string").Build().Pin()).AsScanEntry()
+		for cursor := "0"; ; {
+			reply := server.Do(ctx, read("SCAN", "", cursor, "MATCH", match, "COUNT", "1000", "TYPE", "string"))
+			page, err := reply.list()
+			if err == nil && len(page) != 2 {
+				err = reply.unexpected()
+			}
 			if err != nil {
 				yield("", err)
 				return
 			}
-			for _, key := range page.Elements {
-				if !yield(key, nil) {
+			cursor, _ = page[0].(string)
+			keys, _ := page[1].([]any)
+			for _, key := range keys {
+				if name, _ := key.(string); !yield(name, nil) {
 					return
 				}
 			}
-			if cursor = page.Cursor; cursor == 0 {
+			if cursor == "0" {
 				return
 			}
 		}
@@ -318,7 +344,7 @@ func scan(ctx context.Context, server rueidis.Client, match string) iter.Seq2[st
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	result, _ := e.evalAcked(ctx, e.show, e.keys(name, ""), nil, 0)
-	reply, err := result.ToArray()
+	reply, err := result.list()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
@@ -326,12 +352,12 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if len(reply) < 3 {
 		return r, nil
 	}
-	now, _ := reply[0].AsInt64()
-	spec, _ := reply[1].ToString()
+	now, _ := reply[0].(int64)
+	spec, _ := reply[1].(string)
 	r.Spec = parseSpec(spec)
 	for i := 2; i+1 < len(reply); i += 2 {
-		id, _ := reply[i].ToString()
-		record, _ := reply[i+1].ToString()
+		id, _ := reply[i].(string)
+		record, _ := reply[i+1].(string)
 		f := strings.SplitN(record, "\x1f", 6)
 		if len(f) < 6 {
 			return r, fmt.Errorf("show: %w: record %q", engine.ErrUnavailable, record)
@@ -351,14 +377,13 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 // Resize implements [engine.Engine].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
 	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10))
-	reply, err := result.ToAny()
-	switch is, mismatch := reply.(string); {
+	switch is, mismatch := result.Value.(string); {
 	case mismatch:
 		return fmt.Errorf("resize: %w", queue.Mismatch(parseSpec(is), engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}))
-	case reply == int64(0):
+	case result.Value == int64(0):
 		return fmt.Errorf("resize: %w", engine.ErrGone)
 	}
-	return failed(ctx, "resize", cmp.Or(err, short))
+	return failed(ctx, "resize", cmp.Or(result.Err, short))
 }
 
 func appendSpec(b []byte, s engine.Spec) []byte {

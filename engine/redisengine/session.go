@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
@@ -66,7 +64,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	if _, err := s.live(ctx, "open"); err != nil {
 		s.end()
-		in.close()
+		in.Close()
 		return nil, failed(ctx, "open session", err)
 	}
 	s.done.Go(func() { s.listen(in) })
@@ -76,19 +74,19 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 
 func (s *session) ID() string { return s.id }
 
-func (s *session) subscribe(ctx context.Context) (*inbox, error) {
-	return s.engine.subscribe(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
+func (s *session) subscribe(ctx context.Context) (*Subscription, error) {
+	return s.engine.client.Subscribe(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
 }
 
 // listen keeps the inbox open. What was sent while it was not is lost, so
 // everyone who waits looks after it is open again.
-func (s *session) listen(in *inbox) {
+func (s *session) listen(in *Subscription) {
 	for {
 		select {
-		case <-in.broken:
+		case <-in.Broken:
 		case <-s.life.Done():
 		}
-		in.close()
+		in.Close()
 		for pause := 10 * time.Millisecond; ; pause = min(2*pause, s.opts.TTL/6) {
 			if s.life.Err() != nil {
 				return
@@ -147,22 +145,20 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	} else {
 		reply = s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
 	}
-	if reply.err == nil && reply.IsArray() {
-		w.look = s.look(reply.ToArray())
+	if errors.Is(reply.Err, engine.ErrGone) {
+		s.forget(c.ID)
+		return engine.Grant{}, fmt.Errorf("enter: %w", reply.Err)
+	}
+	switch is := reply.Value.(type) {
+	case []any:
+		w.look = s.look(is)
 		return engine.Grant{}, nil
-	}
-	s.forget(c.ID)
-	if errors.Is(reply.err, engine.ErrGone) {
-		return engine.Grant{}, fmt.Errorf("enter: %w", reply.err)
-	}
-	if reply.err != nil {
-		return engine.Grant{}, failed(ctx, "enter", reply.err)
-	}
-	if reply.IsString() {
-		is, _ := reply.ToString()
+	case string:
+		s.forget(c.ID)
 		return engine.Grant{}, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
 	}
-	switch code, err := reply.AsInt64(); {
+	s.forget(c.ID)
+	switch code, err := reply.number(); {
 	case err != nil:
 		return engine.Grant{}, failed(ctx, "enter", err)
 	case code == -1:
@@ -189,7 +185,7 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
 	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
-	if result.Error() == nil {
+	if result.Err == nil {
 		s.left(c.Resource, c.ID)
 	}
 }
@@ -274,15 +270,15 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 		write = "1"
 	}
 	reply := s.step(bound, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
-	if reply.err != nil {
-		return engine.Grant{}, failed(ctx, "await", reply.err)
+	if reply.Err != nil {
+		return engine.Grant{}, failed(ctx, "await", reply.Err)
 	}
-	if reply.IsArray() {
-		w.look = s.look(reply.ToArray())
+	if waits, ok := reply.Value.([]any); ok {
+		w.look = s.look(waits)
 		return engine.Grant{}, nil
 	}
 	s.forget(c.ID)
-	token, err := reply.AsInt64()
+	token, err := reply.number()
 	if err == nil && token < 0 {
 		s.left(c.Resource, c.ID)
 		if token == forgotten { // who waits may enter again
@@ -298,10 +294,10 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 
 // look is until when a waiter believes that no message was lost: until the
 // session that it waits for can end, at most one heartbeat.
-func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
+func (s *session) look(reply []any) time.Time {
 	pause := s.opts.TTL / 3
-	if err == nil && len(reply) == 1 {
-		if ms, err := reply[0].AsInt64(); err == nil && ms > 0 {
+	if len(reply) == 1 {
+		if ms, _ := reply[0].(int64); ms > 0 {
 			pause = min(pause, time.Duration(ms+1)*time.Millisecond)
 		}
 	}
@@ -311,8 +307,8 @@ func (s *session) look(reply []rueidis.RedisMessage, err error) time.Time {
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), s.leaving(resource, claim))
-	left, err := reply.AsInt64()
-	if err = cmp.Or(reply.err, err); err == nil {
+	left, err := reply.number()
+	if err == nil {
 		s.left(resource, claim)
 		err = reply.short
 	}
@@ -347,22 +343,21 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	}
 	s.watch(held)
 	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
-	polls := make(rueidis.Commands, len(held))
+	polls := make([]Command, len(held))
 	for i, c := range held {
-		polls[i] = s.engine.evalsha(s.engine.poll, s.engine.keys(c.Resource, ""), look(c)...)
+		polls[i] = s.engine.poll.run(s.engine.keys(c.Resource, ""), look(c)...)
 	}
-	for i, result := range s.engine.client.DoMulti(ctx, polls...) {
+	for i, result := range s.engine.client.Pipeline(ctx, polls) {
 		c := held[i]
-		err, ok := rueidis.IsRedisErr(result.Error())
-		if ok && err.IsTryAgain() {
+		if result.says("TRYAGAIN") {
 			continue // its keys are about to move, so nobody can change anything there
 		}
-		if ok && err.IsNoScript() {
+		if result.says("NOSCRIPT") {
 			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), look(c)...)
 		}
-		token, e := result.AsInt64()
-		if e != nil {
-			return nil, failed(ctx, "renew claims", e)
+		token, err := result.number()
+		if err != nil {
+			return nil, failed(ctx, "renew claims", err)
 		}
 		if token < 0 {
 			s.left(c.Resource, c.ID)
@@ -378,7 +373,7 @@ func (s *session) live(ctx context.Context, what string) (alive bool, err error)
 		return s.home(ctx, what == "open")
 	}
 	result, short := s.engine.sessionStep(ctx, s.id, s.opts.TTL, what, s.engine.wait)
-	n, err := result.AsInt64()
+	n, err := result.number()
 	return n == 1, cmp.Or(err, short)
 }
 
@@ -393,8 +388,8 @@ func (s *session) Close(ctx context.Context) error {
 		}
 	}
 	var err error
-	for _, result := range s.engine.client.DoMulti(ctx, s.farewell()...) {
-		err = cmp.Or(err, result.Error())
+	for _, result := range s.engine.client.Pipeline(ctx, s.farewell()) {
+		err = cmp.Or(err, result.Err)
 	}
 	s.engine.notices.part(s)
 	s.batch.mu.Lock() // from now on no request starts

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/pawl-go/pawl/engine"
 )
 
@@ -17,12 +15,11 @@ func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + 
 
 // Get implements [engine.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
-	// Pinned: the client sends a read again when a connection broke, and may take
-	// its memory for another command while the broken one still looks at it.
-	text, err := e.client.Do(ctx, e.client.B().Get().Key(e.valueKey(key)).Build().Pin()).ToString()
-	if rueidis.IsRedisNil(err) {
+	reply := e.do(ctx, read("GET", e.valueKey(key)))
+	if reply.Value == nil && reply.Err == nil {
 		return engine.Value{}, nil
 	}
+	text, err := answer[string](reply)
 	if err != nil {
 		return engine.Value{}, failed(ctx, "get", err)
 	}
@@ -40,14 +37,13 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
 	result, short := e.eval(ctx, e.put, []string{e.valueKey(key)},
 		strconv.FormatUint(version, 10), string(data), remove, e.valueChannel(key))
-	reply, err := result.ToAny()
-	switch is := reply.(type) {
+	switch is := result.Value.(type) {
 	case int64:
 		return uint64(is), failed(ctx, "put", short)
 	case []any:
 		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
 	}
-	return 0, failed(ctx, "put", err)
+	return 0, failed(ctx, "put", result.Err)
 }
 
 // watchPoll bounds how late a watcher is whose message was lost.
@@ -56,7 +52,7 @@ const watchPoll = 2 * time.Second
 // Watch implements [engine.Engine].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	changed := make(chan struct{}, 1)
-	in, err := e.subscribe(ctx, e.valueChannel(key), func(string) {
+	in, err := e.client.Subscribe(ctx, e.valueChannel(key), func(string) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -65,7 +61,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 	if err != nil {
 		return engine.Value{}, failed(ctx, "watch", err)
 	}
-	defer in.close()
+	defer in.Close()
 	timer := time.NewTicker(watchPoll)
 	defer timer.Stop()
 	for {
@@ -76,7 +72,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 		select {
 		case <-changed:
 		case <-timer.C:
-		case err := <-in.broken:
+		case err := <-in.Broken:
 			return v, failed(ctx, "watch", err)
 		case <-ctx.Done():
 			return v, context.Cause(ctx)

@@ -1,0 +1,103 @@
+package redisengine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// Client is what the engine needs of a library that speaks to Redis. [New] brings
+// its own for rueidis, and package goredis has one for go-redis.
+//
+// It is safe for concurrent use. A command is done at most once: a reply that was
+// lost is an error, for only who called the engine knows what asking again would
+// mean. What may be repeated says so. Nothing of a command is changed after it was
+// passed on.
+//
+// A call gets the ctx of a verb, but need not end with it, nor need it go where a
+// server of a cluster sends a command, MOVED or ASK: the engine does both.
+type Client interface {
+	// Cluster reports whether it is the client of a Redis Cluster. It never changes.
+	Cluster() bool
+
+	// Do sends one command.
+	Do(ctx context.Context, cmd Command) Reply
+
+	// Together sends commands in order over one connection, to the server that has the
+	// keys of the first. Nobody else uses that connection meanwhile, for the last one
+	// may block it, as WAIT does.
+	Together(ctx context.Context, cmds []Command) []Reply
+
+	// Pipeline sends commands of any keys, all at once. They may be repeated, and this
+	// goes where servers send them.
+	Pipeline(ctx context.Context, cmds []Command) []Reply
+
+	// Subscribe takes a connection of its own, so that other commands keep whatever
+	// fast path they have, and returns when the server has confirmed. Messages of the
+	// channel are handed over one after the other.
+	Subscribe(ctx context.Context, channel string, receive func(message string)) (*Subscription, error)
+
+	// Nodes returns a client of each server of a cluster that has keys, by its address.
+	Nodes(ctx context.Context) (map[string]Client, error)
+}
+
+// Subscription is a connection that hands over messages. It makes no other when it
+// ends: what is published meanwhile is lost, which the engine has to know.
+type Subscription struct {
+	Broken <-chan error // says once that the connection ended
+	Close  func()       // ends it without waiting
+}
+
+// Command is one command of Redis, in three parts.
+type Command struct {
+	Head []string // its name, and what comes before its keys
+	Keys []string // all of one slot; a command without is for a single server
+	Args []string // what comes after them
+
+	Reads bool // it changes nothing, so that it may be repeated
+}
+
+// Reply is what a server answered: an int64, a string, a []any of replies, in which
+// an error may stand as well, or nil; and nil where there is an error. One of the
+// server begins with the word that it gave, as NOSCRIPT.
+type Reply struct {
+	Value any
+	Err   error
+}
+
+// command returns one without keys, or with one.
+func command(name, key string, args ...string) Command {
+	if key == "" {
+		return Command{Head: []string{name}, Args: args}
+	}
+	return Command{Head: []string{name}, Keys: []string{key}, Args: args}
+}
+
+// read returns one that changes nothing.
+func read(name, key string, args ...string) Command {
+	cmd := command(name, key, args...)
+	cmd.Reads = true
+	return cmd
+}
+
+// says reports whether the server answered with an error of this kind.
+func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix(r.Err.Error(), word) }
+
+// number is of a reply that has to be one.
+func (r Reply) number() (int64, error) { return answer[int64](r) }
+
+// list is of a reply that has to be one.
+func (r Reply) list() ([]any, error) { return answer[[]any](r) }
+
+func answer[T any](r Reply) (is T, err error) {
+	if r.Err != nil {
+		return is, r.Err
+	}
+	is, ok := r.Value.(T)
+	if !ok {
+		err = r.unexpected()
+	}
+	return is, err
+}
+
+func (r Reply) unexpected() error { return fmt.Errorf("the server answered %v", r.Value) }

@@ -1,0 +1,125 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/redis/rueidis"
+)
+
+// onRueidis is a [Client] of that library. Commands keep its fast path, which plain
+// ones have whose ctx cannot be cancelled, or ends by itself.
+type onRueidis struct{ client rueidis.Client }
+
+func (c onRueidis) Cluster() bool {
+	return c.client != nil && c.client.Mode() == rueidis.ClientModeCluster
+}
+
+func (c onRueidis) build(cmd Command) rueidis.Completed {
+	all := c.client.B().Arbitrary(cmd.Head...).Keys(cmd.Keys...).Args(cmd.Args...)
+	if cmd.Reads {
+		// Pinned: the client sends a read again when a connection broke, and may take
+		// its memory for another command while the broken one still looks at it.
+		return all.ReadOnly().Pin()
+	}
+	return all.Build()
+}
+
+func answered(result rueidis.RedisResult) Reply {
+	value, err := result.ToAny()
+	if rueidis.IsRedisNil(err) {
+		err = nil
+	}
+	return Reply{value, err}
+}
+
+func (c onRueidis) Do(ctx context.Context, cmd Command) Reply {
+	return answered(c.client.Do(ctx, c.build(cmd)))
+}
+
+func (c onRueidis) Pipeline(ctx context.Context, cmds []Command) []Reply {
+	return answers(c.client.DoMulti(ctx, c.all(cmds)...))
+}
+
+func (c onRueidis) all(cmds []Command) []rueidis.Completed {
+	all := make([]rueidis.Completed, len(cmds))
+	for i, cmd := range cmds {
+		all[i] = c.build(cmd)
+	}
+	return all
+}
+
+func answers(results []rueidis.RedisResult) []Reply {
+	replies := make([]Reply, len(results))
+	for i, result := range results {
+		replies[i] = answered(result)
+	}
+	return replies
+}
+
+// Together: the client of a cluster, when it is sent elsewhere, would follow with
+// the first command only, so it gets to know of none.
+func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
+	last := cmds[len(cmds)-1]
+	all := append(c.all(cmds[:len(cmds)-1]),
+		c.client.B().Arbitrary(last.Head...).Keys(last.Keys...).Args(last.Args...).Blocking())
+	if !c.Cluster() {
+		return answers(c.client.DoMulti(ctx, all...))
+	}
+	conn, release := c.client.Dedicate()
+	results := conn.DoMulti(ctx, all...)
+	for _, result := range results {
+		if result.NonRedisError() != nil {
+			conn.Close() // an answer may still come
+			return answers(results)
+		}
+	}
+	release()
+	return answers(results)
+}
+
+// Subscribe: the connection is closed in the end, not given back to the pool, for to
+// unsubscribe it would take an answer of a server that may be frozen.
+func (c onRueidis) Subscribe(ctx context.Context, channel string, receive func(message string)) (*Subscription, error) {
+	conn, err := within(ctx, func() (rueidis.DedicatedClient, error) {
+		conn, _ := c.client.Dedicate() // which does not look at a context while it dials
+		return conn, nil
+	}, rueidis.DedicatedClient.Close)
+	if err != nil {
+		return nil, err
+	}
+	confirmed := make(chan struct{}, 1)
+	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { receive(m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			if s.Kind == "subscribe" {
+				select {
+				case confirmed <- struct{}{}:
+				default:
+				}
+			}
+		},
+	})
+	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	select {
+	case <-confirmed:
+		return &Subscription{broken, conn.Close}, nil
+	case err := <-broken:
+		conn.Close()
+		return nil, errors.Join(errors.New("connection lost"), err)
+	case <-ctx.Done():
+		conn.Close()
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (c onRueidis) Nodes(context.Context) (map[string]Client, error) {
+	nodes := make(map[string]Client)
+	for addr, node := range c.client.Nodes() {
+		nodes[addr] = onRueidis{node}
+	}
+	return nodes, nil
+}
