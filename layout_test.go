@@ -51,6 +51,8 @@ var importRules = []importRule{
 		"the reference brings no module into the tests of its users"},
 	{"engine/redisengine", engineParts, []string{"github.com/redis/rueidis"},
 		"an engine knows its own client only, never the root or another engine"},
+	{"engine/redisengine/goredis", []string{"engine/redisengine"}, []string{"github.com/redis/go-redis/"},
+		"it knows the seam and its own library, and nothing of locks"},
 	{"engine/etcdengine", engineParts, []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
 		"as above; grpc is how its client tells errors"},
 	{"engine/zkengine", engineParts, []string{"github.com/go-zookeeper/zk"},
@@ -94,6 +96,10 @@ var largerEngines = map[string]int{"redisengine": 1414, "etcdengine": 680,
 	"pgengine": 976, "mysqlengine": 565, // two engines each: lease mode and row mode
 	"redlockengine": 935,  // a claim has a state on each node, whose lost and late answers are told apart
 	"zkengine":      1315} // its client knows neither contexts nor time-outs, and a session is a connection of its own
+
+// adapterLines is what the client of another library has at most: with more to say it
+// would be an engine.
+const adapterLines = 100
 
 // goFile is a file of the module, whatever system it is for.
 type goFile struct {
@@ -225,6 +231,9 @@ func TestSizes(t *testing.T) {
 		}
 		if ok, _ := path.Match("engine/*engine", f.pkg); ok && !f.test {
 			engines[path.Base(f.pkg)] += codeLines(f.text)
+		}
+		if ok, _ := path.Match("engine/*engine/*", f.pkg); ok && !f.test && codeLines(f.text) > adapterLines {
+			t.Errorf("%s has more than %d lines of code", f.name, adapterLines)
 		}
 		for _, d := range f.ast.Decls {
 			fn, ok := d.(*ast.FuncDecl)

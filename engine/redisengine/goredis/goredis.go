@@ -1,0 +1,120 @@
+// Package goredis lets redisengine speak to Redis through a client of
+// github.com/redis/go-redis/v9. Locks are the same as through rueidis, and clients of
+// both share them.
+//
+// Each request under way takes a connection of the client's pool, where rueidis
+// sends all of them over one. A client with MaxRetries -1, and DialerRetries 1 where it
+// has that, says sooner that a server is away. After as many failures as its pool is
+// large it does not dial for up to a second, so a TTL should be some seconds.
+package goredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pawl-go/pawl/engine/redisengine"
+)
+
+// New returns the engine of a client, which stays the caller's: of one server, of the
+// master that Sentinels name, or of a Redis Cluster. Each session takes a connection
+// besides those of its pool, as its inbox. What may not see who holds a lock is refused:
+// a [redis.Ring], and a client of a cluster that reads from replicas or is told its
+// slots. Nil opts are the defaults.
+func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engine, error) {
+	switch of := of.(type) {
+	case *redis.Client:
+	case *redis.ClusterClient:
+		if o := of.Options(); o.ReadOnly || o.ClusterSlots != nil {
+			return nil, errors.New("goredis: a client that reads from replicas, or is told its slots, may not see who holds a lock")
+		}
+	default:
+		return nil, fmt.Errorf("goredis: %T is refused: it takes a *redis.Client or a *redis.ClusterClient (the servers of a Ring do not know of one another, so two could get one lock there)", of)
+	}
+	return redisengine.NewOn(client{of}, opts), nil
+}
+
+type client struct{ of redis.UniversalClient }
+
+func (c client) Cluster() bool { _, is := c.of.(*redis.ClusterClient); return is }
+
+func (c client) Do(ctx context.Context, cmd redisengine.Command) redisengine.Reply {
+	return c.Together(ctx, []redisengine.Command{cmd})[0]
+}
+
+func (c client) Pipeline(ctx context.Context, cmds []redisengine.Command) []redisengine.Reply {
+	return send(ctx, c.of.Pipeline(), cmds)
+}
+
+// Together takes a Conn, which is one connection. go-redis asks again by itself, also
+// when only the answer was lost; but a Conn that broke stays broken.
+func (c client) Together(ctx context.Context, cmds []redisengine.Command) []redisengine.Reply {
+	node, _ := c.of.(*redis.Client)
+	if cluster, is := c.of.(*redis.ClusterClient); is {
+		var err error
+		if node, err = cluster.MasterForKey(ctx, cmds[0].Keys[0]); err != nil {
+			return slices.Repeat([]redisengine.Reply{{Err: err}}, len(cmds))
+		}
+	}
+	conn := node.Conn()
+	defer conn.Close() //nolint:errcheck // it goes back to its pool
+	return send(ctx, conn.Pipeline(), cmds)
+}
+
+func send(ctx context.Context, p redis.Pipeliner, cmds []redisengine.Command) []redisengine.Reply {
+	sent, replies := make([]*redis.Cmd, len(cmds)), make([]redisengine.Reply, len(cmds))
+	for i, cmd := range cmds {
+		words := make([]any, 0, len(cmd.Head)+len(cmd.Keys)+len(cmd.Args))
+		for _, word := range slices.Concat(cmd.Head, cmd.Keys, cmd.Args) {
+			words = append(words, word)
+		}
+		sent[i] = p.Do(ctx, words...)
+		sent[i].SetFirstKeyPos(int8(len(cmd.Head)))
+	}
+	_, failed := p.Exec(ctx)
+	for i, cmd := range sent {
+		switch value, err := cmd.Result(); {
+		case value == nil && err == nil: // there was no connection
+			replies[i].Err = failed
+		case !errors.Is(err, redis.Nil):
+			replies[i] = redisengine.Reply{Value: value, Err: err}
+		}
+	}
+	return replies
+}
+
+func (c client) Subscribe(ctx context.Context, channel string, receive func(string)) (*redisengine.Subscription, error) {
+	pubsub := c.of.Subscribe(ctx, channel)
+	if _, err := pubsub.ReceiveTimeout(ctx, 5*time.Second); err != nil {
+		pubsub.Close() //nolint:errcheck // it has failed
+		return nil, err
+	}
+	broken := make(chan error, 1)
+	go func() {
+		for event := range pubsub.ChannelWithSubscriptions() {
+			if m, is := event.(*redis.Message); is {
+				receive(m.Payload)
+			} else { // confirmed again: it is another connection
+				broken <- errors.New("connection lost")
+				return
+			}
+		}
+	}()
+	return &redisengine.Subscription{Broken: broken, Close: func() { go pubsub.Close() }}, nil
+}
+
+func (c client) Nodes(ctx context.Context) (map[string]redisengine.Client, error) {
+	var mu sync.Mutex
+	nodes := make(map[string]redisengine.Client)
+	return nodes, c.of.(*redis.ClusterClient).ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		nodes[node.Options().Addr] = client{node}
+		return nil
+	})
+}
