@@ -138,8 +138,8 @@ type SessionOptions struct {
 	Label string
 
 	// Gone, when set, is called when the engine is told by the store that the
-	// granted claim with this id is gone, or may be. It is a hint that comes
-	// early or not at all; Renew is what finds out. It must not block.
+	// granted claim with this id is gone. It is a hint that comes early or
+	// not at all; Renew is what finds out. It must not block.
 	Gone func(claim string)
 }
 

@@ -3,6 +3,7 @@ package redisengine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,24 +27,30 @@ type notices struct {
 	sessions map[*session]struct{}
 }
 
-// watched is the head of a name on which a session holds a claim.
+// watched is the head of a name on which a session holds claims.
 type watched struct {
-	claim string
-	asked time.Time // to be told of it
-	on    bool      // the next change will be told
+	claims  []*engine.Claim
+	asked   time.Time // to be told of it
+	on      bool      // the next change will be told
+	suspect bool      // it was changed: the claims are to be looked for
 }
 
 // kept is how long the client remembers what it read. It tells of a change
 // however long that is.
 const kept = 24 * time.Hour
 
-func (n *notices) join(s *session) {
+// join reports whether the session may be told anything.
+func (n *notices) join(s *session) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.option == nil || s.opts.Gone == nil {
+		return false
+	}
 	if n.sessions == nil {
 		n.sessions = make(map[*session]struct{})
 	}
 	n.sessions[s] = struct{}{}
+	return true
 }
 
 func (n *notices) part(s *session) {
@@ -52,8 +59,8 @@ func (n *notices) part(s *session) {
 	delete(n.sessions, s)
 }
 
-// ready returns the client once there is one. It does not wait for it: those who
-// hold are told to ask again.
+// ready returns the client once there is one. It does not wait for it: sessions
+// ask again then.
 func (n *notices) ready() rueidis.Client {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,14 +84,16 @@ func (n *notices) dial() {
 	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
 		n.option = nil
 	}
-	n.mu.Unlock()
+	defer n.mu.Unlock()
 	if err == nil {
-		n.changed(nil)
+		for s := range n.sessions {
+			s.alarm()
+		}
 	}
 }
 
-// changed tells who holds to look: those who hold these heads, or all, for nil is
-// that all keys are gone, or the connection. It is called where messages are read.
+// changed makes sessions look that hold these heads, or all, for nil is that all keys
+// are gone, or the connection. It is called where messages are read.
 func (n *notices) changed(keys []rueidis.RedisMessage) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,73 +101,117 @@ func (n *notices) changed(keys []rueidis.RedisMessage) {
 		s.mu.Lock()
 		if keys == nil {
 			for _, w := range s.watched {
-				s.suspect(w)
+				w.on, w.suspect = false, true
 			}
 		}
 		for _, key := range keys {
 			head, _ := key.ToString()
-			if w := s.watched[head]; w != nil && w.on {
-				s.suspect(w)
+			if w := s.watched[head]; w != nil {
+				w.on, w.suspect = false, true
 			}
 		}
 		s.mu.Unlock()
+		s.alarm()
 	}
 }
 
-// suspect gives a hint, by which the session is renewed.
-func (s *session) suspect(w *watched) {
-	w.on = false
-	if s.opts.Gone != nil {
-		s.opts.Gone(w.claim)
+// alarm makes the session look at what it watches.
+func (s *session) alarm() {
+	select {
+	case s.alarms <- struct{}{}:
+	default:
 	}
 }
 
-// watch asks to be told of changes of what is held. One that changes again and again, as
-// when readers come and go, is asked for no more than twice between two
-// heartbeats.
+// watch notes what is held, to be told of it from soon on.
 func (s *session) watch(held []*engine.Claim) {
-	client := s.engine.notices.ready()
+	if s.alarms == nil {
+		return
+	}
+	now := make(map[string]*watched, len(held))
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.watched
-	s.watched = make(map[string]*watched, len(held))
-	var ask []rueidis.CacheableTTL
 	for _, c := range held {
 		head := s.engine.keys(c.Resource, "")[0]
-		w := before[head]
+		w := now[head]
 		if w == nil {
-			w = &watched{}
+			if w = s.watched[head]; w == nil {
+				w = &watched{}
+			}
+			now[head], w.claims = w, nil
 		}
-		w.claim, s.watched[head] = c.ID, w
-		if client == nil || w.on || time.Since(w.asked) < s.opts.TTL/30 {
-			continue
-		}
-		w.on, w.asked = true, time.Now()
-		ask = append(ask, rueidis.CT(client.B().Get().Key(head).Cache(), kept))
+		w.claims = append(w.claims, c)
 	}
-	if heads := s.watched; len(ask) > 0 && s.life.Err() == nil {
-		s.done.Go(func() { s.read(client, heads, ask) })
+	s.watched = now
+	s.mu.Unlock()
+	s.alarm()
+}
+
+// unwatch forgets a claim that leaves by itself.
+func (s *session) unwatch(head, claim string) {
+	if s.alarms == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.watched[head]; w != nil {
+		w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return c.ID == claim })
 	}
 }
 
-// read reads heads, of whose changes the server tells from then on. It is beside
-// the renewal, which does not depend on it.
-func (s *session) read(client rueidis.Client, heads map[string]*watched, ask []rueidis.CacheableTTL) {
+// attend looks after each alarm, as long as the session lives.
+func (s *session) attend() {
+	for {
+		select {
+		case <-s.alarms:
+		case <-s.life.Done():
+			return
+		}
+		if client := s.engine.notices.ready(); client != nil {
+			s.inspect(client)
+		}
+	}
+}
+
+// inspect asks to be told of what is watched, and looks for the claims whose heads
+// were changed: only those that are gone are told. A head that changes again and
+// again, as that of a semaphore, is asked for no more than twice between two heartbeats.
+func (s *session) inspect(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL/3)
 	defer cancel()
-	keys := make([]string, len(ask))
-	for i, a := range ask {
-		keys[i] = a.Cmd.Commands()[1]
-	}
-	for i, result := range client.DoMultiCache(ctx, ask...) {
-		s.mu.Lock()
-		switch w, err := heads[keys[i]], result.Error(); {
-		case rueidis.IsRedisNil(err): // since the renewal looked
-			s.suspect(w)
-		case err != nil:
-			w.on = false
+	var asked []*watched
+	var reads []rueidis.CacheableTTL
+	s.mu.Lock()
+	for head, w := range s.watched {
+		if len(w.claims) > 0 && !w.on && time.Since(w.asked) >= s.opts.TTL/30 {
+			w.on, w.asked = true, time.Now()
+			asked = append(asked, w)
+			reads = append(reads, rueidis.CT(client.B().Get().Key(head).Cache(), kept))
 		}
-		s.mu.Unlock()
+	}
+	s.mu.Unlock()
+	var replies []rueidis.RedisResult
+	if len(reads) > 0 {
+		replies = client.DoMultiCache(ctx, reads...)
+	}
+	s.mu.Lock()
+	for i, reply := range replies {
+		switch err := reply.Error(); {
+		case rueidis.IsRedisNil(err): // since the renewal looked
+			asked[i].suspect = true
+		case err != nil:
+			asked[i].on = false
+		}
+	}
+	var suspects []*engine.Claim
+	for _, w := range s.watched {
+		if w.suspect {
+			w.suspect, suspects = false, append(suspects, w.claims...)
+		}
+	}
+	s.mu.Unlock()
+	gone, _ := s.missing(ctx, suspects) // who cannot be asked now will be by the next renewal
+	for _, c := range gone {
+		s.opts.Gone(c.ID)
 	}
 }
 

@@ -71,25 +71,31 @@ func (n *noticing) renews() (gone []*engine.Claim) {
 	return gone
 }
 
-// watches renews until the server will tell, and forgets what it has told.
+// watches renews, and waits until the server will tell.
 func (n *noticing) watches() {
 	n.t.Helper()
 	n.renews()
 	sessiontest.Until(n.t, "the server tracks the key", func() bool {
 		n.mu.Lock()
-		head := n.watched[n.engine.keys(n.name, "")[0]]
-		on := head != nil && head.on
-		if head != nil && !on {
-			head.asked = time.Time{} // as if it were long ago
+		w := n.watched[n.engine.keys(n.name, "")[0]]
+		on := w.on
+		if !on {
+			w.asked = time.Time{} // as if it were long ago
 		}
 		n.mu.Unlock()
 		if !on {
-			n.renews()
+			n.alarm()
 		}
 		return on && n.tracked() > 0
 	})
-	for len(n.gone) > 0 {
-		<-n.gone
+	n.nothing()
+}
+
+// nothing fails if anything was told.
+func (n *noticing) nothing() {
+	n.t.Helper()
+	if len(n.gone) > 0 {
+		n.t.Fatalf("told of %q", <-n.gone)
 	}
 }
 
@@ -149,31 +155,42 @@ func TestDeletedInCluster(t *testing.T) {
 	}
 }
 
-// TestToldAgain: what changes and is held still is watched again, but a
-// name that changes all the time is not looked at all the time.
-func TestToldAgain(t *testing.T) {
+// TestToldOfWhatIsGone: a head that changes, though who holds does still, is watched
+// again and nothing is told; but one that changes all the time is not asked for all the time.
+func TestToldOfWhatIsGone(t *testing.T) {
 	n := notice(t, testservers.Redis(t))
 	n.holds(all)
 	n.watches()
 	other := visit(t, n.engine, time.Minute, n.name)
 	other.waits(all) // the head says now that somebody waits
-	n.told()
-	asked := n.tracked()
-	if gone := n.renews(); len(gone) > 0 || asked > 0 {
-		t.Errorf("gone: %v; %d keys tracked after the change", gone, asked)
+	sessiontest.Until(t, "the change is seen", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		w := n.watched["pawl:{"+n.name+"}"]
+		return !w.on && !w.suspect
+	})
+	n.alarm()
+	if n.tracked() > 0 {
+		t.Error("asked again at once")
 	}
 	n.watches()
 	n.does("DEL", "pawl:{"+n.name+"}", "pawl:{"+n.name+"}:q")
 	n.told()
-	n.mu.Lock()
-	n.watched["pawl:{"+n.name+"}"].asked = time.Now()
-	n.mu.Unlock()
-	n.renews()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.watched["pawl:{"+n.name+"}"]; w.on {
-		t.Error("asked again at once")
-	}
+}
+
+// TestLeftIsNotTold: who leaves knows.
+func TestLeftIsNotTold(t *testing.T) {
+	n := notice(t, testservers.Redis(t))
+	n.holds(all)
+	n.watches()
+	n.leaves()
+	sessiontest.Until(t, "the change is seen", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		w := n.watched["pawl:{"+n.name+"}"]
+		return !w.on && !w.suspect
+	})
+	n.nothing()
 }
 
 // TestNoticesBreak: nobody knows what happened while the connection was not there.
@@ -187,8 +204,9 @@ func TestNoticesBreak(t *testing.T) {
 		t.Fatal(err, clients)
 	}
 	n.does("CLIENT", "KILL", "ID", id[1])
-	n.told()
 	n.watches()
+	n.does("DEL", "pawl:{"+n.name+"}")
+	n.told()
 }
 
 // TestNoticesRefused: a user who may not track keys locks without.
@@ -205,7 +223,12 @@ func TestNoticesRefused(t *testing.T) {
 	e := New(client, &Options{Notices: &option})
 	defer e.Close() //nolint:errcheck // it returns nil
 	awaitGrace(t, e)
-	n := visit(t, e, time.Minute, t.Name())
+	opened, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Gone: func(claim string) { t.Errorf("told of %q", claim) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close(context.Background()) //nolint:errcheck // checked elsewhere
+	n := visitor{opened.(*session), t, t.Name()}
 	n.holds(all)
 	sessiontest.Until(t, "it is known that there are none", func() bool {
 		if gone, err := n.Renew(context.Background(), []*engine.Claim{n.claim(all)}); err != nil || slices.Contains(gone, nil) {

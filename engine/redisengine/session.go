@@ -36,6 +36,7 @@ type session struct {
 	mu      sync.Mutex
 	waiting map[string]*waiter  // by claim id
 	watched map[string]*watched // by head
+	alarms  chan struct{}       // nil: nobody is told; see notice.go
 }
 
 // waiter is a claim that may be told something: its token, or 0 to look.
@@ -68,7 +69,12 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		return nil, failed(ctx, "open session", err)
 	}
 	s.done.Go(func() { s.listen(in) })
-	e.notices.join(s)
+	s.alarms = make(chan struct{}, 1)
+	if e.notices.join(s) {
+		s.done.Go(s.attend)
+	} else {
+		s.alarms = nil
+	}
 	return s, nil
 }
 
@@ -306,7 +312,9 @@ func (s *session) look(reply []any) time.Time {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	reply := s.step(ctx, s.engine.leave, s.engine.keys(resource, ""), s.leaving(resource, claim))
+	keys := s.engine.keys(resource, "")
+	s.unwatch(keys[0], claim)
+	reply := s.step(ctx, s.engine.leave, keys, s.leaving(resource, claim))
 	left, err := reply.number()
 	if err == nil {
 		s.left(resource, claim)
@@ -342,6 +350,11 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 		}
 	}
 	s.watch(held)
+	return s.missing(ctx, held)
+}
+
+// missing returns those claims that are not granted in the store.
+func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
 	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
 	polls := make([]Command, len(held))
 	for i, c := range held {
@@ -393,9 +406,7 @@ func (s *session) Close(ctx context.Context) error {
 	}
 	s.engine.notices.part(s)
 	s.batch.mu.Lock() // from now on no request starts
-	s.mu.Lock()
 	s.end()
-	s.mu.Unlock()
 	s.batch.mu.Unlock()
 	s.done.Wait()
 	return failed(ctx, "close session", err)
