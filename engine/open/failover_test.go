@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/redisengine/goredis"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -118,6 +120,28 @@ func TestRedisFailover(t *testing.T) {
 			after(t, first, keeps(t, first, began), next)
 		})
 	}
+}
+
+// TestRedisFailoverOfGoRedis: the same with the client of another library.
+func TestRedisFailoverOfGoRedis(t *testing.T) {
+	t.Parallel()
+	s := testservers.RedisSentinels(t)
+	through := func() *pawl.Client {
+		raw := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: testservers.SentinelMaster, SentinelAddrs: s.Addrs()})
+		t.Cleanup(func() { raw.Close() })
+		eng, err := goredis.New(raw, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return clientOf(t, eng, failoverTTL)
+	}
+	first := hold(t, through(), "failover")
+	next := lockSoon(t, through().Mutex("failover"))
+	queued(t, sentinelURL(testservers.SentinelMaster, s.Addrs()...), "failover", 2)
+	replicated(t, s.Replica.Addr, "failover")
+	began := time.Now()
+	s.Master.Kill()
+	after(t, first, keeps(t, first, began), next)
 }
 
 // replicated waits until the replica knows who holds.
