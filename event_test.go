@@ -76,6 +76,7 @@ func TestEvents(t *testing.T) {
 		store.set(fails, verbRenew)
 		<-got.lease.Context().Done()
 		store.set(nil, verbRenew)
+		synctest.Wait() // the holder is told first, the observer next
 		r.mu.Lock()
 		told, failed, late := r.told, r.failed, r.late
 		r.mu.Unlock()

@@ -47,7 +47,7 @@ func notice(t *testing.T, servers ...*testservers.Server) *noticing {
 	return n
 }
 
-// tracked is how many keys the server will tell of, of all servers.
+// tracked is how many servers will tell of something.
 func (n *noticing) tracked() (sum int) {
 	for _, raw := range n.servers {
 		info, err := raw.Do(n.t.Context(), raw.B().Info().Section("stats").Build()).ToString()
@@ -89,6 +89,17 @@ func (n *noticing) watches() {
 		return on && n.tracked() > 0
 	})
 	n.nothing()
+}
+
+// sees waits until a change of the head was looked at.
+func (n *noticing) sees() {
+	n.t.Helper()
+	sessiontest.Until(n.t, "the change is seen", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		w := n.watched[n.engine.keys(n.name, "")[0]]
+		return !w.on && !w.suspect
+	})
 }
 
 // nothing fails if anything was told.
@@ -163,12 +174,10 @@ func TestToldOfWhatIsGone(t *testing.T) {
 	n.watches()
 	other := visit(t, n.engine, time.Minute, n.name)
 	other.waits(all) // the head says now that somebody waits
-	sessiontest.Until(t, "the change is seen", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		w := n.watched["pawl:{"+n.name+"}"]
-		return !w.on && !w.suspect
-	})
+	n.sees()
+	n.mu.Lock()
+	n.watched[n.engine.keys(n.name, "")[0]].asked = time.Now()
+	n.mu.Unlock()
 	n.alarm()
 	if n.tracked() > 0 {
 		t.Error("asked again at once")
@@ -184,12 +193,7 @@ func TestLeftIsNotTold(t *testing.T) {
 	n.holds(all)
 	n.watches()
 	n.leaves()
-	sessiontest.Until(t, "the change is seen", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		w := n.watched["pawl:{"+n.name+"}"]
-		return !w.on && !w.suspect
-	})
+	n.sees()
 	n.nothing()
 }
 
