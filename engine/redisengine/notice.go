@@ -50,6 +50,7 @@ func (n *notices) join(s *session) bool {
 		n.sessions = make(map[*session]struct{})
 	}
 	n.sessions[s] = struct{}{}
+	s.alarms = make(chan struct{}, 1)
 	return true
 }
 
@@ -77,18 +78,16 @@ func (n *notices) dial() {
 	option.OnInvalidations = n.changed
 	client, err := rueidis.NewClient(option)
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.dialing = false
 	switch {
 	case err == nil:
 		n.client = client
-	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
-		n.option = nil
-	}
-	defer n.mu.Unlock()
-	if err == nil {
 		for s := range n.sessions {
 			s.alarm()
 		}
+	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
+		n.option = nil
 	}
 }
 
@@ -143,7 +142,9 @@ func (s *session) watch(held []*engine.Claim) {
 	}
 	s.watched = now
 	s.mu.Unlock()
-	s.alarm()
+	if len(now) > 0 { // who holds nothing needs no connection
+		s.alarm()
+	}
 }
 
 // unwatch forgets a claim that leaves by itself.

@@ -187,6 +187,24 @@ func TestToldOfWhatIsGone(t *testing.T) {
 	n.told()
 }
 
+// TestNoticesOfNothing: who holds nothing makes no connection.
+func TestNoticesOfNothing(t *testing.T) {
+	n := notice(t, testservers.Redis(t))
+	for range 2 {
+		if _, err := n.Renew(sessiontest.Soon(t), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(n.alarms) > 0 {
+		t.Error("there is something to look at")
+	}
+	n.engine.notices.mu.Lock()
+	defer n.engine.notices.mu.Unlock()
+	if n.engine.notices.dialing || n.engine.notices.client != nil {
+		t.Error("there is a connection")
+	}
+}
+
 // TestLeftIsNotTold: who leaves knows.
 func TestLeftIsNotTold(t *testing.T) {
 	n := notice(t, testservers.Redis(t))

@@ -69,11 +69,8 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		return nil, failed(ctx, "open session", err)
 	}
 	s.done.Go(func() { s.listen(in) })
-	s.alarms = make(chan struct{}, 1)
 	if e.notices.join(s) {
 		s.done.Go(s.attend)
-	} else {
-		s.alarms = nil
 	}
 	return s, nil
 }
