@@ -37,15 +37,7 @@ func TestRedisCluster(t *testing.T) {
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			nodes := testservers.RedisCluster(t)
 			return func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) },
-				func() {
-					for _, node := range nodes {
-						node.Kill()
-					}
-					for _, node := range nodes {
-						node.Restart()
-					}
-					testservers.AwaitRedisCluster(t, nodes)
-				}
+				func() { testservers.RestartRedisCluster(t, nodes) }
 		},
 	})
 }

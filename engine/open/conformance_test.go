@@ -92,19 +92,9 @@ func proxies(t *testing.T, addrs ...string) (through []string, net enginetest.Ne
 
 // network is one that has its trouble with all these proxies.
 func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
-	each := func(do func(*testservers.Proxy)) func() {
-		return func() {
-			for _, proxy := range proxies {
-				do(proxy)
-			}
-		}
-	}
-	heal := each((*testservers.Proxy).Heal)
+	freeze, freezeReplies, cut, heal := testservers.Together(proxies)
 	t.Cleanup(heal) // so that all that is open can say goodbye
-	return enginetest.Network{
-		Freeze: each((*testservers.Proxy).Freeze), FreezeReplies: each((*testservers.Proxy).FreezeReplies),
-		Cut: each((*testservers.Proxy).Cut), Heal: heal,
-	}
+	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }
 
 func TestMemory(t *testing.T) {

@@ -87,3 +87,15 @@ func (p *Proxy) add(stream, kind, attributes string) {
 		p.t.Fatalf("%s %s: %v", kind, stream, err)
 	}
 }
+
+// Together makes trouble with all of some proxies.
+func Together(proxies []*Proxy) (freeze, freezeReplies, cut, heal func()) {
+	each := func(do func(*Proxy)) func() {
+		return func() {
+			for _, proxy := range proxies {
+				do(proxy)
+			}
+		}
+	}
+	return each((*Proxy).Freeze), each((*Proxy).FreezeReplies), each((*Proxy).Cut), each((*Proxy).Heal)
+}

@@ -191,6 +191,19 @@ func acknowledges(t testing.TB, master string, replica *Server) {
 	})
 }
 
+// RestartRedisCluster kills all nodes at once, and returns when those that were started
+// again are a cluster.
+func RestartRedisCluster(t testing.TB, nodes []*Server) {
+	t.Helper()
+	for _, node := range nodes {
+		node.Kill()
+	}
+	for _, node := range nodes {
+		node.Restart()
+	}
+	AwaitRedisCluster(t, nodes)
+}
+
 // AwaitRedisCluster waits until a cluster serves (again).
 func AwaitRedisCluster(t testing.TB, nodes []*Server) {
 	t.Helper()

@@ -44,19 +44,9 @@ func single(t *testing.T, addr string, opts *redisengine.Options) engine.Engine 
 
 // network has its trouble with all these proxies.
 func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
-	each := func(do func(*testservers.Proxy)) func() {
-		return func() {
-			for _, proxy := range proxies {
-				do(proxy)
-			}
-		}
-	}
-	heal := each((*testservers.Proxy).Heal)
+	freeze, freezeReplies, cut, heal := testservers.Together(proxies)
 	t.Cleanup(heal)
-	return enginetest.Network{
-		Freeze: each((*testservers.Proxy).Freeze), FreezeReplies: each((*testservers.Proxy).FreezeReplies),
-		Cut: each((*testservers.Proxy).Cut), Heal: heal,
-	}
+	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }
 
 func troubled(t *testing.T, addr string, opts *redisengine.Options) (engine.Engine, enginetest.Network) {
@@ -145,15 +135,7 @@ func TestCluster(t *testing.T) {
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			nodes := testservers.RedisCluster(t)
 			return func(t *testing.T) engine.Engine { return clustered(t, nodes, nil) },
-				func() {
-					for _, node := range nodes {
-						node.Kill()
-					}
-					for _, node := range nodes {
-						node.Restart()
-					}
-					testservers.AwaitRedisCluster(t, nodes)
-				}
+				func() { testservers.RestartRedisCluster(t, nodes) }
 		},
 	})
 }
