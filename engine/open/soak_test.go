@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,14 +16,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 const cycles = 100_000
 
 // soak locks and unlocks random names, and checks that the client keeps no
-// goroutine and no memory of it.
-func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int) {
+// goroutine and no memory of it. Before, it holds one until all is there that a client
+// makes for who holds longer.
+func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, there func() bool) {
 	t.Helper()
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: ttl})
 	if err != nil {
@@ -51,6 +54,12 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int) 
 		runtime.ReadMemStats(&m)
 		return runtime.NumGoroutine(), m.HeapAlloc
 	}
+	if err := c.Mutex("held").Do(t.Context(), func(context.Context) error {
+		sessiontest.Until(t, "all is there", there)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	round(cycles / 20) // pools and connections are there then
 	goroutines, heap := measure()
 	round(cycles)
@@ -67,10 +76,12 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int) 
 	}
 }
 
+func nothing() bool { return true }
+
 func TestNothingStaysInSQLite(t *testing.T) {
 	dir := t.TempDir()
 	url := "sqlite:" + filepath.Join(dir, "pawl.db")
-	soak(t, url, sqliteCycles, 30*time.Second, 8)
+	soak(t, url, sqliteCycles, 30*time.Second, 8, nothing)
 	rows := sqliteRows(t, filepath.Join(dir, "pawl.db"))
 	if len(rows) > 0 {
 		t.Errorf("rows that stay: %v", rows)
@@ -82,12 +93,15 @@ func TestNothingStaysInSQLite(t *testing.T) {
 
 func TestNothingStaysInRedis(t *testing.T) {
 	addr := testservers.Redis(t).Addr
-	soak(t, redisURL(addr), cycles, 5*time.Second, 64) // which is how long the grace of a new server is
 	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer raw.Close()
+	soak(t, redisURL(addr), cycles, 5*time.Second, 64, func() bool { // which is how long the grace of a new server is
+		clients, err := raw.Do(t.Context(), raw.B().Info().Section("clients").Build()).ToString()
+		return err == nil && strings.Contains(clients, "tracking_clients:1\r")
+	})
 	keys, err := raw.Do(t.Context(), raw.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil || len(keys) != 1 || keys[0] != "pawl:boot" {
 		t.Errorf("keys that stay: %q, %v; only the boot mark is documented", keys, err)
@@ -96,7 +110,7 @@ func TestNothingStaysInRedis(t *testing.T) {
 
 func TestNothingStaysInEtcd(t *testing.T) {
 	addr := testservers.Etcd(t).Addr
-	soak(t, etcdURL(addr), cycles, 30*time.Second, 64)
+	soak(t, etcdURL(addr), cycles, 30*time.Second, 64, nothing)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
 	if err != nil {
 		t.Fatal(err)

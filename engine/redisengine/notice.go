@@ -50,7 +50,7 @@ func (n *notices) join(s *session) bool {
 		n.sessions = make(map[*session]struct{})
 	}
 	n.sessions[s] = struct{}{}
-	s.alarms = make(chan struct{}, 1)
+	s.alarms, s.settled = make(chan struct{}, 1), time.NewTimer(s.opts.TTL)
 	return true
 }
 
@@ -122,7 +122,8 @@ func (s *session) alarm() {
 	}
 }
 
-// watch notes what is held, to be told of it from soon on.
+// watch notes what is held, to be told of what is still held a little later: a client
+// with many short holds always has some.
 func (s *session) watch(held []*engine.Claim) {
 	if s.alarms == nil {
 		return
@@ -142,9 +143,7 @@ func (s *session) watch(held []*engine.Claim) {
 	}
 	s.watched = now
 	s.mu.Unlock()
-	if len(now) > 0 { // who holds nothing needs no connection
-		s.alarm()
-	}
+	s.settled.Reset(s.opts.TTL / 30)
 }
 
 // unwatch forgets a claim that leaves by itself.
@@ -155,7 +154,9 @@ func (s *session) unwatch(head, claim string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watched[head]; w != nil {
-		w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return c.ID == claim })
+		if w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return c.ID == claim }); len(w.claims) == 0 {
+			delete(s.watched, head)
+		}
 	}
 }
 
@@ -164,8 +165,16 @@ func (s *session) attend() {
 	for {
 		select {
 		case <-s.alarms:
+		case <-s.settled.C:
 		case <-s.life.Done():
+			s.settled.Stop()
 			return
+		}
+		s.mu.Lock()
+		holds := len(s.watched) > 0
+		s.mu.Unlock()
+		if !holds {
+			continue // and needs no connection
 		}
 		if client := s.engine.notices.ready(); client != nil {
 			s.inspect(client)
@@ -183,7 +192,7 @@ func (s *session) inspect(client rueidis.Client) {
 	var reads []rueidis.CacheableTTL
 	s.mu.Lock()
 	for head, w := range s.watched {
-		if len(w.claims) > 0 && !w.on && time.Since(w.asked) >= s.opts.TTL/30 {
+		if !w.on && time.Since(w.asked) >= s.opts.TTL/30 {
 			w.on, w.asked = true, time.Now()
 			asked = append(asked, w)
 			reads = append(reads, rueidis.CT(client.B().Get().Key(head).Cache(), kept))

@@ -37,6 +37,7 @@ type session struct {
 	waiting map[string]*waiter  // by claim id
 	watched map[string]*watched // by head
 	alarms  chan struct{}       // nil: nobody is told; see notice.go
+	settled *time.Timer         // after a renewal
 }
 
 // waiter is a claim that may be told something: its token, or 0 to look.
