@@ -10,8 +10,9 @@ RACE := CGO_ENABLED=1 go
 
 # Test binaries run one at a time: they start real servers, stop and freeze
 # processes and measure how long things take, which two at once on two cores
-# would disturb. Inside a binary tests run in parallel.
-TEST := $(RACE) test -race -p 1 -timeout 15m
+# would disturb. Inside a binary more tests run in parallel than there are cores, for
+# most of them wait, until a session ends or a server is back.
+TEST := $(RACE) test -race -p 1 -parallel 4 -timeout 25m
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

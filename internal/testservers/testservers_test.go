@@ -18,17 +18,20 @@ import (
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
 // ask sends one line over a new connection and returns the first of the reply.
-func ask(addr, line string) (string, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+// No server that answers takes long, and none that is frozen answers within short.
+const long, short = 10 * time.Second, 300 * time.Millisecond
+
+func ask(addr, line string, within time.Duration) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, long)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	return askOn(conn, line)
+	return askOn(conn, line, within)
 }
 
-func askOn(conn net.Conn, line string) (string, error) {
-	conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
+func askOn(conn net.Conn, line string, within time.Duration) (string, error) {
+	conn.SetDeadline(time.Now().Add(within))
 	if _, err := io.WriteString(conn, line+"\r\n"); err != nil {
 		return "", err
 	}
@@ -38,7 +41,7 @@ func askOn(conn net.Conn, line string) (string, error) {
 
 func want(t *testing.T, addr, line, reply string) {
 	t.Helper()
-	if got, err := ask(addr, line); err != nil || got != reply {
+	if got, err := ask(addr, line, long); err != nil || got != reply {
 		t.Fatalf("%s: got %q, %v; want %q", line, got, err, reply)
 	}
 }
@@ -55,7 +58,7 @@ func TestRedisForgetsWhenKilled(t *testing.T) {
 	s := Redis(t)
 	want(t, s.Addr, "SET k v", "+OK")
 	s.Kill()
-	if _, err := ask(s.Addr, "PING"); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := ask(s.Addr, "PING", long); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("killed: %v, want connection refused", err)
 	}
 	s.Restart()
@@ -74,7 +77,7 @@ func TestRedisKeepsWhatItsArgumentsSay(t *testing.T) {
 
 func TestRedisWithPasswordIsReady(t *testing.T) {
 	s := Redis(t, "--requirepass", "s3cret")
-	if got, err := ask(s.Addr, "PING"); err != nil || !strings.HasPrefix(got, "-NOAUTH") {
+	if got, err := ask(s.Addr, "PING", long); err != nil || !strings.HasPrefix(got, "-NOAUTH") {
 		t.Fatalf("got %q, %v", got, err)
 	}
 }
@@ -82,7 +85,7 @@ func TestRedisWithPasswordIsReady(t *testing.T) {
 func TestPause(t *testing.T) {
 	s := Redis(t)
 	s.Pause()
-	_, err := ask(s.Addr, "PING")
+	_, err := ask(s.Addr, "PING", short)
 	wantTimeout(t, err)
 	s.Resume()
 	want(t, s.Addr, "PING", "+PONG")
@@ -175,19 +178,19 @@ func TestProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := askOn(conn, "PING"); err != nil {
+	if _, err := askOn(conn, "PING", long); err != nil {
 		t.Fatal(err)
 	}
 	p.Freeze()
-	_, err = askOn(conn, "SET lost 1") // the connection hangs and does not close
+	_, err = askOn(conn, "SET lost 1", short) // the connection hangs and does not close
 	wantTimeout(t, err)
-	_, err = ask(p.Addr, "PING") // so does a new one
+	_, err = ask(p.Addr, "PING", short) // so does a new one
 	wantTimeout(t, err)
 	p.Thaw()
 	want(t, p.Addr, "EXISTS lost", ":0")
 
 	p.FreezeReplies()
-	_, err = ask(p.Addr, "SET done 1")
+	_, err = ask(p.Addr, "SET done 1", short)
 	wantTimeout(t, err)
 	p.Thaw()
 	want(t, p.Addr, "EXISTS done", ":1")
