@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-// ask sends one line over a new connection and returns the first of the reply.
 // No server that answers takes long, and none that is frozen answers within short.
 const long, short = 10 * time.Second, 300 * time.Millisecond
 
+// ask sends one line over a new connection and returns the first of the reply.
 func ask(addr, line string, within time.Duration) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, long)
 	if err != nil {
