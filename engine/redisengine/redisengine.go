@@ -79,9 +79,9 @@ type Options struct {
 
 	// Notices says how to reach the same server over one more connection, on which it
 	// tells of keys that somebody else deletes or overwrites: by hand, all at once
-	// (FLUSHDB), or for want of memory. Who has held for a third of the TTL then learns
-	// of it at once, and not by the next renewal. The connection is made when somebody
-	// has held for so long. Default nil: no notices. A server or a user that
+	// (FLUSHDB), or for want of memory. Who holds when the session is renewed, and still
+	// a thirtieth of the TTL later, learns of it at once then, and not by the next
+	// renewal. The connection is made when somebody does. Default nil: no notices. A server or a user that
 	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives none either.
 	Notices *rueidis.ClientOption
 }
