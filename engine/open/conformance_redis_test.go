@@ -17,6 +17,17 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
+// oneRedis speaks to one server, whatever it is a part of.
+func oneRedis(t *testing.T, addr string) rueidis.Client {
+	t.Helper()
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	return raw
+}
+
 // redisKiller ends sessions in the server that a client reaches.
 func redisKiller(t *testing.T, option rueidis.ClientOption) func(*testing.T, string) {
 	option.DisableCache = true
@@ -45,13 +56,8 @@ func sentinelURL(master string, addrs ...string) string {
 func patient(t *testing.T, s *testservers.Sentinels) {
 	t.Helper()
 	for _, addr := range s.Addrs() {
-		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = c.Do(t.Context(), c.B().Arbitrary("SENTINEL", "SET").Keys(testservers.SentinelMaster).Args("down-after-milliseconds", "60000").Build()).Error()
-		c.Close()
-		if err != nil {
+		c := oneRedis(t, addr)
+		if err := c.Do(t.Context(), c.B().Arbitrary("SENTINEL", "SET").Keys(testservers.SentinelMaster).Args("down-after-milliseconds", "60000").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,11 +168,7 @@ var commandStat = regexp.MustCompile(`cmdstat_(\S+):calls=(\d+),.*rejected_calls
 // too, and fails the test for those that it refused to do.
 func commandsUsed(t *testing.T, addr string) map[string]bool {
 	t.Helper()
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	raw := oneRedis(t, addr)
 	stats, err := raw.Do(t.Context(), raw.B().Info().Section("commandstats").Build()).ToString()
 	if err != nil {
 		t.Fatal(err)

@@ -62,12 +62,7 @@ func killOnNodes(t *testing.T, clients []rueidis.Client, session string) {
 func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string) {
 	var clients []rueidis.Client
 	for _, server := range servers {
-		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
-		clients = append(clients, c)
+		clients = append(clients, oneRedis(t, server.Addr))
 	}
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },

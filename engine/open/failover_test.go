@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/redisengine/goredis"
@@ -147,11 +146,7 @@ func TestRedisFailoverOfGoRedis(t *testing.T) {
 // replicated waits until the replica knows who holds.
 func replicated(t *testing.T, addr, name string) {
 	t.Helper()
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	raw := oneRedis(t, addr)
 	eventually(t, "replicated", func() bool {
 		n, err := raw.Do(t.Context(), raw.B().Exists().Key("pawl:{"+name+"}").Build()).AsInt64()
 		return err == nil && n == 1

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -17,11 +15,7 @@ import (
 func TestDeletedByHand(t *testing.T) {
 	server := testservers.Redis(t)
 	sentinel := testservers.RedisObserver(t, server.Addr)
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true, ForceSingleClient: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(raw.Close)
+	raw := oneRedis(t, server.Addr)
 	for _, url := range []string{"redis://" + server.Addr, sentinelURL(testservers.ObservedMaster, sentinel.Addr)} {
 		name, _, _ := strings.Cut(url, ":")
 		t.Run(name, func(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
@@ -115,10 +113,7 @@ func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 // returned function is called.
 func ignoreGrace(t *testing.T, addr string) (stop func()) {
 	t.Helper()
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := oneRedis(t, addr)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -127,7 +122,7 @@ func ignoreGrace(t *testing.T, addr string) (stop func()) {
 			raw.Do(ctx, raw.B().Del().Key("pawl:grace").Build())
 		}
 	}()
-	return func() { cancel(); <-done; raw.Close() }
+	return func() { cancel(); <-done }
 }
 
 // TestRedlockRestartedNode: a node that restarts empty has no vote for one TTL;

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl"
@@ -93,11 +92,7 @@ func TestNothingStaysInSQLite(t *testing.T) {
 
 func TestNothingStaysInRedis(t *testing.T) {
 	addr := testservers.Redis(t).Addr
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	raw := oneRedis(t, addr)
 	soak(t, redisURL(addr), cycles, 5*time.Second, 64, func() bool { // which is how long the grace of a new server is
 		clients, err := raw.Do(t.Context(), raw.B().Info().Section("clients").Build()).ToString()
 		return err == nil && strings.Contains(clients, "tracking_clients:1\r")

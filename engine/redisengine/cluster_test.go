@@ -29,11 +29,7 @@ type clusterUnderTest struct {
 func newCluster(t *testing.T) *clusterUnderTest {
 	c := &clusterUnderTest{t: t, nodes: testservers.RedisCluster(t)}
 	for _, node := range c.nodes {
-		raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{node.Addr}, DisableCache: true, ForceSingleClient: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(raw.Close)
+		raw := dialOne(t, node.Addr)
 		c.single = append(c.single, raw)
 		id, err := raw.Do(t.Context(), raw.B().ClusterMyid().Build()).ToString()
 		if err != nil {

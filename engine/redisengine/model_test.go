@@ -22,7 +22,19 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
 func dial(t testing.TB, addr string) rueidis.Client {
 	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	return dialTo(t, rueidis.ClientOption{InitAddress: []string{addr}})
+}
+
+// dialOne is dial to one server, also of a cluster.
+func dialOne(t testing.TB, addr string) rueidis.Client {
+	t.Helper()
+	return dialTo(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
+}
+
+func dialTo(t testing.TB, option rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	option.DisableCache = true
+	c, err := rueidis.NewClient(option)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,12 +30,7 @@ func notice(t *testing.T, servers ...*testservers.Server) *noticing {
 	awaitGrace(t, e)
 	n := &noticing{gone: make(chan string, 100)}
 	for _, server := range servers {
-		raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true, ForceSingleClient: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(raw.Close)
-		n.servers = append(n.servers, raw)
+		n.servers = append(n.servers, dialOne(t, server.Addr))
 	}
 	s, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute, Gone: func(claim string) { n.gone <- claim }})
 	if err != nil {
@@ -97,7 +92,7 @@ func (n *noticing) sees() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		w := n.watched[n.engine.keys(n.name, "")[0]]
-		return w == nil || !w.on && !w.suspect
+		return !w.on && !w.suspect
 	})
 }
 
@@ -177,7 +172,7 @@ func TestToldOfWhatIsGone(t *testing.T) {
 	n.mu.Lock()
 	n.watched[n.engine.keys(n.name, "")[0]].asked = time.Now()
 	n.mu.Unlock()
-	n.alarm()
+	n.attends()
 	if n.tracked() > 0 {
 		t.Error("asked again at once")
 	}
@@ -214,13 +209,24 @@ func (n *noticing) attends() {
 	}
 }
 
+// hears waits until all was looked at that the server has told so far, for its answer
+// comes after that, over the one connection.
+func (n *noticing) hears() {
+	n.t.Helper()
+	client := n.engine.notices.ready()
+	if err := client.Do(n.t.Context(), client.B().Ping().Build()).Error(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.attends()
+}
+
 // TestLeftIsNotTold: who leaves knows.
 func TestLeftIsNotTold(t *testing.T) {
 	n := notice(t, testservers.Redis(t))
 	n.holds(all)
 	n.watches()
 	n.leaves()
-	n.sees()
+	n.hears()
 	n.nothing()
 }
 
