@@ -56,7 +56,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()
-	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL + c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone})
+	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone})
 	if err != nil {
 		s.end(err)
 		return nil, unavailable(ctx, "open", err)

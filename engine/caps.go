@@ -42,6 +42,9 @@ const (
 	// FeatureDelay is that what a dead client held stays held for the rest of
 	// its session's TTL.
 	FeatureDelay Feature = "lock-delay"
+	// FeatureMinHold is that a claim stays for a time that was fixed when its
+	// session began, whatever becomes of its client. It needs [FeatureDelay].
+	FeatureMinHold Feature = "minimum hold"
 )
 
 // Refuse returns the [ErrUnsupported] with which an engine refuses a claim of

@@ -134,6 +134,12 @@ type SessionOptions struct {
 	// engine may round it up.
 	TTL time.Duration
 
+	// Delay is the last part of the TTL, in which no holder believes any more: 0
+	// to TTL. A store that may forget covers the rest with its restart grace, and
+	// waiters look again by the rest (see Heartbeat). A session whose Delay is its
+	// TTL is never renewed: that of an operator, or of a minimum hold.
+	Delay time.Duration
+
 	// Label tells an operator who this is, as host and process id.
 	Label string
 
@@ -141,6 +147,25 @@ type SessionOptions struct {
 	// granted claim with this id is gone. It is a hint that comes early or
 	// not at all; Renew is what finds out. It must not block.
 	Gone func(claim string)
+
+	// Found, when set, is called during Renew with a claim of this session that
+	// is in the store, as far as the engine was told of claims beside the held
+	// ones. The client leaves a claim that it does not know: one that came back
+	// with an old snapshot, or that a late request entered. It must not block.
+	Found func(resource, claim string)
+}
+
+// Belief is for how long after a renewal a holder may believe at most. It is what
+// a restart grace has to cover.
+func (o SessionOptions) Belief() time.Duration { return o.TTL - o.Delay }
+
+// Heartbeat is the time from one Renew to the next: a third of the belief, or of
+// the TTL for a session in which nobody believes.
+func (o SessionOptions) Heartbeat() time.Duration {
+	if o.Belief() > 0 {
+		return o.Belief() / 3
+	}
+	return o.TTL / 3
 }
 
 // Kind says what a resource is used as. It is stored with the resource.
@@ -177,11 +202,22 @@ type Claim struct {
 	Label    string // for operators, no control characters
 }
 
-// Grant says that a claim holds its resource. The zero Grant says that it does
-// not.
+// Grant says that a claim holds its resource. One without a token says that it
+// does not.
 type Grant struct {
 	Token fence.Token
+	Grace Grace // why a claim has to wait though nobody may be ahead of it
 }
+
+// Grace is the restart grace of a store that may have forgotten claims. The zero
+// Grace says that there is none.
+type Grace struct {
+	Age  time.Duration // since the store started or was marked anew; negative when it does not tell
+	Left time.Duration // until it grants again
+}
+
+// On reports whether the store grants nothing for now.
+func (g Grace) On() bool { return g.Left > 0 }
 
 // Held reports whether the claim holds its resource.
 func (g Grant) Held() bool { return g.Token != 0 }
@@ -191,6 +227,7 @@ type Resource struct {
 	Name string
 	Spec
 	Claims []ClaimInfo // in order of the queue, granted ones first
+	Grace  Grace       // of the store, when it is in one
 }
 
 // ClaimInfo is a claim as an operator sees it.
@@ -200,9 +237,16 @@ type ClaimInfo struct {
 	Session string
 	Label   string
 	Weight  int64
-	Token   fence.Token   // 0 while it waits
-	Age     time.Duration // since it entered, on the store's clock; negative when the store does not tell
+	Token   fence.Token // 0 while it waits
+
+	// On the store's clock, and negative when the store does not tell.
+	Age  time.Duration // since it entered
+	Held time.Duration // since it was granted; negative while it waits
+	Left time.Duration // until its session ends unless it is renewed
 }
+
+// Unknown is a duration that a store does not tell.
+const Unknown time.Duration = -1
 
 // Value is a versioned value.
 type Value struct {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The classes of engine errors. An engine returns the store's own error
@@ -29,6 +30,21 @@ var (
 	// asked for, and never will.
 	ErrUnsupported = errors.New("unsupported")
 )
+
+// GraceError is the [ErrBusy] of a claim that was not to wait while the store is in
+// its restart grace: nobody is known to hold the resource, and somebody may.
+type GraceError struct{ Grace }
+
+func (e *GraceError) Error() string {
+	age := "lately"
+	if e.Age >= 0 {
+		age = e.Age.Round(time.Second).String() + " ago"
+	}
+	return fmt.Sprintf("the store was started %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
+}
+
+// Is has a GraceError match [ErrBusy].
+func (e *GraceError) Is(target error) bool { return target == ErrBusy }
 
 // Unavailable wraps the store's own error as [ErrUnavailable], with what was
 // being done. It returns nil for a nil err.

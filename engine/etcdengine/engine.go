@@ -194,7 +194,8 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	r := engine.Resource{Name: name, Spec: l.Spec}
 	for _, c := range l.claims {
 		r.Claims = append(r.Claims, engine.ClaimInfo{
-			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant), Age: -1,
+			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant),
+			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
 		})
 	}
 	return r, nil

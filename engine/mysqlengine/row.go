@@ -218,7 +218,7 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 	query := `SELECT id, held, claim, owner, session, label, barging, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6))
 		FROM pawl_row_claims WHERE resource = ` + text(name) + ` ORDER BY held DESC, id`
 	err = s.peek(ctx, query, func(scan func(...any) error) error {
-		var c engine.ClaimInfo
+		c := engine.ClaimInfo{Held: engine.Unknown, Left: engine.Unknown}
 		var id, age int64
 		var held bool
 		if err := scan(&id, &held, &c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &age); err != nil {

@@ -401,7 +401,7 @@ func query[T any](ctx context.Context, s *rowStore, to pgx.RowToFunc[T], text st
 // Show implements [rowengine.Store].
 func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, err error) {
 	r.Claims, err = query(ctx, s, func(row pgx.CollectableRow) (engine.ClaimInfo, error) {
-		var c engine.ClaimInfo
+		c := engine.ClaimInfo{Held: engine.Unknown, Left: engine.Unknown}
 		var token, age int64
 		err := row.Scan(&c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &token, &age)
 		c.Token, c.Age = fence.Token(token), time.Duration(age)*time.Microsecond

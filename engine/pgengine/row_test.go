@@ -65,7 +65,7 @@ func shown(t *testing.T, e engine.Engine, s engine.Session, c *engine.Claim, tok
 	is := r.Claims[i]
 	age := is.Age
 	is.Age = 0
-	if want := (engine.ClaimInfo{ID: c.ID, Owner: c.Owner, Session: s.ID(), Label: c.Label, Weight: c.Weight, Token: token}); is != want || r.Barging != c.Barging {
+	if want := (engine.ClaimInfo{ID: c.ID, Owner: c.Owner, Session: s.ID(), Label: c.Label, Weight: c.Weight, Token: token, Held: engine.Unknown, Left: engine.Unknown}); is != want || r.Barging != c.Barging {
 		t.Errorf("shown as %+v, barging %v; want %+v", is, r.Barging, want)
 	}
 	if age < 0 || age > time.Since(since) {

@@ -14,7 +14,7 @@ func (s State) Show(name string, now int64) engine.Resource {
 	for _, c := range s.Claims {
 		r.Claims = append(r.Claims, engine.ClaimInfo{
 			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: c.Token,
-			Age: time.Duration(now-c.Since) * time.Microsecond,
+			Age: time.Duration(now-c.Since) * time.Microsecond, Held: engine.Unknown, Left: engine.Unknown,
 		})
 	}
 	Sort(r.Claims)

@@ -367,7 +367,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		since, _ := strconv.ParseInt(f[4], 10, 64)
 		r.Claims = append(r.Claims, engine.ClaimInfo{
 			ID: id, Session: sessionOf(f[0]), Owner: f[1], Weight: weight, Token: token, Label: f[5],
-			Age: time.Duration(now-since) * time.Millisecond,
+			Age: time.Duration(now-since) * time.Millisecond, Held: engine.Unknown, Left: engine.Unknown,
 		})
 	}
 	queue.Sort(r.Claims)

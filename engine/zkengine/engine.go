@@ -264,7 +264,8 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 		}
 		r.Spec = line.Spec
 		info := engine.ClaimInfo{
-			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight, Age: -1,
+			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight,
+			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
 		}
 		if c.holds {
 			info.Token = fence.Token(c.grant())

@@ -111,6 +111,7 @@ func Caps(name string, minTTL time.Duration) engine.Caps {
 			engine.FeatureSemaphore: "a row is locked by one",
 			engine.FeatureValues:    "a row lock stores nothing: lease mode does",
 			engine.FeatureDelay:     "a row is free at the moment when its holder's connection ends",
+			engine.FeatureMinHold:   "a row is free at the moment when its holder's connection ends",
 		},
 	}
 }

@@ -269,7 +269,7 @@ var lastName = strings.Repeat("\U0010FFFF", 128)
 func (s *routines) show(ctx context.Context, name string) (engine.Resource, error) {
 	r := engine.Resource{Name: name}
 	err := s.query(ctx, "show", "show", func(scan func(...any) error) error {
-		var c engine.ClaimInfo
+		c := engine.ClaimInfo{Held: engine.Unknown, Left: engine.Unknown}
 		var age, barging int64
 		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &r.Kind, &r.Capacity, &barging)
 		r.Barging = barging == 1
