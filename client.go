@@ -28,6 +28,10 @@ type Options struct {
 	// client was waiting with stands in the way of others for so much longer.
 	LockDelay time.Duration
 
+	// Lazy has New ask the store nothing: the session is opened by the first lock. For
+	// programs that only read, which then leave nothing in the store.
+	Lazy bool
+
 	// Observe, when set, is told what happens to the locks of this client. It is called
 	// by the goroutine that it happens to, with the context of the call if there is
 	// one, must not block, and must be safe for concurrent use. See package observe.
@@ -94,11 +98,12 @@ type Client struct {
 	opening chan struct{} // held by who opens a session
 	mu      sync.Mutex
 	current *session
+	trouble error // of the last request for the session; nil: it was answered
 }
 
 // New returns a client of the store behind eng and opens its session there, so
-// that a store that does not answer is known at once: ErrUnavailable. ctx
-// bounds the opening only. Nil opts are the defaults.
+// that a store that does not answer is known at once: ErrUnavailable; or, with
+// Options.Lazy, asks nothing. ctx bounds the opening only. Nil opts are the defaults.
 //
 // The engine stays the caller's, to be closed after the client.
 func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error) {
@@ -108,6 +113,9 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 	}
 	c.margin = min(c.opts.TTL/10, time.Second)
 	c.life, c.close = context.WithCancelCause(context.Background())
+	if c.opts.Lazy {
+		return c, nil
+	}
 	if _, err := c.open(ctx); err != nil {
 		return nil, err
 	}
@@ -197,13 +205,16 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	if s := c.live(); s != nil {
 		return s, nil
 	}
-	ctx, cancel := join(ctx, c.life)
+	joined, cancel := join(ctx, c.life)
 	defer cancel()
 	// A store that hangs is unavailable, and a session that took longer to open
 	// than the trust window is worth nothing.
-	ctx, stop := context.WithTimeout(ctx, c.opts.TTL-c.margin)
+	bound, stop := context.WithTimeout(joined, c.opts.TTL-c.margin)
 	defer stop()
-	s, err := openSession(ctx, c)
+	s, err := openSession(bound, c)
+	if err == nil || ctx.Err() == nil { // else the caller did not wait for an answer
+		c.hears(err)
+	}
 	if err != nil {
 		if c.life.Err() != nil {
 			err = errors.Join(ErrClosed, err)
@@ -217,5 +228,5 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 		return s, nil
 	}
 	c.mu.Unlock()
-	return nil, errors.Join(ErrClosed, s.closeStore(ctx))
+	return nil, errors.Join(ErrClosed, s.closeStore(bound))
 }

@@ -198,8 +198,9 @@ func (s *session) renew() error {
 	start := s.watch.now()
 	late := s.age() - s.client.opts.TTL/3
 	gone, err := s.store.Renew(ctx, held)
+	err = unavailable(ctx, "renew", err)
+	s.client.hears(err)
 	if err != nil {
-		err = unavailable(ctx, "renew", err)
 		if !s.closed() {
 			s.client.observe(s.life, Event{Kind: EventRenewed, Took: late, Err: err})
 		}

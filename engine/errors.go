@@ -35,6 +35,7 @@ var (
 // its restart grace: nobody is known to hold the resource, and somebody may.
 type GraceError struct{ Grace }
 
+// Error says how long ago the store was started and when it grants again.
 func (e *GraceError) Error() string {
 	age := "lately"
 	if e.Age >= 0 {

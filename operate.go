@@ -1,0 +1,448 @@
+package pawl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Unknown is a duration that the store does not tell.
+const Unknown = engine.Unknown
+
+// Resource is a name as an operator sees it: what it is used as, who holds it and
+// who waits. It was true in the store when it was read.
+type Resource struct {
+	Name    string
+	Kind    string  // "lock" or "semaphore"; "" when nobody holds it or waits
+	Permits int     // of a semaphore; 0 of a lock
+	Barging bool    // see LockOptions
+	Holders []Party // in the order in which they came
+	Waiters []Party // the next one first
+
+	// Grace says that the store started lately and may have forgotten who holds,
+	// so that it grants nothing for now. See its On.
+	Grace engine.Grace
+
+	// Broken is what the last Break of this name noted, which may be long ago; nil:
+	// nothing. Only Show reads it.
+	Broken *Broken
+}
+
+// Party is a holder or a waiter.
+type Party struct {
+	Claim   string // names this party for Client.Break, and is never used again
+	Owner   string // parties of one owner share what they hold
+	Session string // of its client
+	Label   string
+	Token   fence.Token // 0 while it waits
+	Shared  bool        // it holds or wants the reading side of a lock
+	Permits int         // of a semaphore; 0 of a lock
+	Kept    bool        // it is a minimum hold, which stays for its time whatever its holder does
+
+	// On the store's clock, and negative (Unknown) where the store does not tell.
+	Age  time.Duration // since it asked
+	Held time.Duration // since it was granted
+	Left time.Duration // until its session ends unless its client is heard
+}
+
+// keptSuffix ends the id of a claim of a minimum hold.
+const keptSuffix = ".kept"
+
+func partyOf(r engine.Resource, c engine.ClaimInfo) Party {
+	p := Party{
+		Claim: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Token: c.Token,
+		Kept: strings.HasSuffix(c.ID, keptSuffix),
+		Age:  c.Age, Held: c.Held, Left: c.Left,
+	}
+	if r.Kind == engine.KindSemaphore {
+		p.Permits = int(c.Weight)
+	} else {
+		p.Shared = c.Weight < r.Capacity
+	}
+	return p
+}
+
+func resourceOf(r engine.Resource) Resource {
+	is := Resource{Name: r.Name, Grace: r.Grace}
+	if len(r.Claims) == 0 {
+		return is
+	}
+	is.Kind, is.Barging = string(r.Kind), r.Barging
+	if r.Kind == engine.KindSemaphore {
+		is.Permits = int(r.Capacity)
+	}
+	for _, c := range r.Claims {
+		if c.Token != 0 {
+			is.Holders = append(is.Holders, partyOf(r, c))
+		} else {
+			is.Waiters = append(is.Waiters, partyOf(r, c))
+		}
+	}
+	return is
+}
+
+// Show reads who holds a name and who waits for it. It takes any name, also those
+// that [Client.List] yields, and needs no session. It fails with [ErrUnavailable],
+// [ErrInvalid] or [ErrClosed].
+func (c *Client) Show(ctx context.Context, name string) (Resource, error) {
+	is, err := c.look(ctx, name)
+	if err != nil {
+		return Resource{}, fmt.Errorf("show %q: %w", name, err)
+	}
+	if is.Broken, err = c.broken(ctx, name); err != nil {
+		return Resource{}, fmt.Errorf("show %q: %w", name, err)
+	}
+	return is, nil
+}
+
+func (c *Client) look(ctx context.Context, name string) (is Resource, err error) {
+	if err := checkText("name", name); err != nil {
+		return is, err
+	}
+	err = c.ask(ctx, "show", func(ctx context.Context) error {
+		r, err := c.engine.Show(ctx, name)
+		is = resourceOf(r)
+		return err
+	})
+	is.Name = name
+	return is, err
+}
+
+// ask asks the store once, without a session.
+func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context) error) error {
+	if c.life.Err() != nil {
+		return ErrClosed
+	}
+	joined, cancel := join(ctx, c.life)
+	defer cancel()
+	bound, stop := context.WithTimeout(joined, c.opts.TTL)
+	defer stop()
+	err := unavailable(bound, doing, ask(bound))
+	switch {
+	case err != nil && c.life.Err() != nil:
+		return ErrClosed
+	case err != nil && ctx.Err() != nil:
+		return errors.Join(ctx.Err(), err)
+	}
+	return err
+}
+
+// listAtOnce is how many names List asks for at a time.
+const listAtOnce = 16
+
+// List yields every name that begins with prefix and that somebody holds or waits for,
+// in no order, each once, as [Client.Show] reads it, but without Broken. A name that
+// comes or goes meanwhile may be missing. Names that begin with "pawl:" belong to
+// primitives such as [Election]. It asks for several names at a time and yields each as it
+// comes; a request is bounded, the whole is not. It ends after the first error.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, error] {
+	return func(yield func(Resource, error) bool) {
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		answers := make(chan chan listed, listAtOnce)
+		asking.Go(func() { c.list(ctx, prefix, answers, &asking) })
+		for answer := range answers {
+			a := <-answer
+			if a.err != nil {
+				yield(Resource{}, fmt.Errorf("list %q: %w", prefix, a.err))
+				return
+			}
+			if a.Kind != "" && !yield(a.Resource, nil) { // else it has gone meanwhile
+				return
+			}
+		}
+	}
+}
+
+type listed struct {
+	Resource
+	err error
+}
+
+// list asks ahead: it sends where the answer for each name will be, in order.
+func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan listed, asking *sync.WaitGroup) {
+	defer close(answers)
+	expect := func() chan listed {
+		answer := make(chan listed, 1)
+		select {
+		case answers <- answer:
+			return answer
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	err := c.names(ctx, prefix, func(name string) bool {
+		answer := expect()
+		if answer != nil {
+			asking.Go(func() {
+				r, err := c.look(ctx, name)
+				answer <- listed{r, err}
+			})
+		}
+		return answer != nil
+	})
+	if err == nil {
+		return
+	}
+	if answer := expect(); answer != nil {
+		answer <- listed{err: err}
+	}
+}
+
+// names calls each with the names in the store. The store has a TTL for the next
+// one, not counting the time that each takes.
+func (c *Client) names(ctx context.Context, prefix string, each func(string) bool) error {
+	if c.life.Err() != nil {
+		return ErrClosed
+	}
+	joined, cancel := join(ctx, c.life)
+	defer cancel()
+	bound, stop := context.WithCancel(joined)
+	defer stop()
+	silence := time.AfterFunc(c.opts.TTL, stop)
+	defer silence.Stop()
+	for name, err := range c.engine.List(bound, prefix) {
+		silence.Stop()
+		switch {
+		case err != nil && c.life.Err() != nil:
+			return ErrClosed
+		case err != nil && ctx.Err() != nil:
+			return errors.Join(ctx.Err(), unavailable(bound, "list", err))
+		case err != nil:
+			return unavailable(bound, "list", err)
+		case !each(name):
+			return nil
+		}
+		silence.Reset(c.opts.TTL)
+	}
+	return nil
+}
+
+// BreakOptions say whom [Client.Break] evicts, and why. Of Token and Claim at most
+// one is set; with neither it evicts all holders.
+type BreakOptions struct {
+	Token  fence.Token // the holders that have this token
+	Claim  string      // this party, which may wait
+	Reason string      // for the holder and for operators; up to 512 bytes without control characters
+	Label  string      // of the operator, as Options.Label, which is the default
+}
+
+// Broken is the note that [Client.Break] leaves. The next one of the name overwrites it.
+type Broken struct {
+	Label  string      `json:"label"`            // of the operator
+	Reason string      `json:"reason,omitempty"` // as the operator said it
+	Claim  string      `json:"claim,omitempty"`  // of the party evicted; "": holders were
+	Token  fence.Token `json:"token"`            // of the newest holder evicted
+	All    bool        `json:"all,omitempty"`    // all holders were, up to that token
+}
+
+// String says who did it and why.
+func (b *Broken) String() string {
+	if b.Reason == "" {
+		return "broken by " + b.Label
+	}
+	return "broken by " + b.Label + ": " + b.Reason
+}
+
+// of reports whether the note is about this claim.
+func (b *Broken) of(claim string, token fence.Token) bool {
+	switch {
+	case b.Claim != "":
+		return b.Claim == claim
+	case b.All:
+		return token != 0 && token <= b.Token
+	}
+	return token != 0 && token == b.Token
+}
+
+// Break takes a name away from those that hold it, and returns the parties that it
+// evicted; that there was none is no error. Who waits next gets the name at once. An
+// evicted holder learns of it within a third of its TTL and may work until then, beside
+// the next holder: only what checks tokens is safe from that.
+//
+// Where the store keeps versioned values it notes there, before it evicts, who did it
+// and why; see [Resource.Broken]. If that fails it evicts all the same, and says so in
+// the error. One small value stays for each name. It fails with [ErrUnavailable] when the
+// store did not answer: then some may be evicted. It opens a session of its own, which
+// holds nothing.
+func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evicted []Party, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("break %q: %w", name, err)
+		}
+	}()
+	if opts.Label == "" {
+		opts.Label = c.opts.Label
+	}
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	is, err := c.look(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	victims := opts.victims(is)
+	if len(victims) == 0 {
+		return nil, nil
+	}
+	note := opts.note(victims)
+	trouble := c.note(ctx, name, note)
+	evicted, err = c.evict(ctx, name, victims)
+	return evicted, errors.Join(err, trouble)
+}
+
+func (o *BreakOptions) validate() error {
+	if o.Token != 0 && o.Claim != "" {
+		return invalid("BreakOptions has a Token and a Claim: at most one of them is allowed")
+	}
+	if o.Reason != "" {
+		if err := checkText("BreakOptions.Reason", o.Reason); err != nil {
+			return err
+		}
+	}
+	return checkText("BreakOptions.Label", o.Label)
+}
+
+func (o *BreakOptions) victims(is Resource) (victims []Party) {
+	parties := is.Holders
+	if o.Claim != "" {
+		parties = append(parties, is.Waiters...)
+	}
+	for _, p := range parties {
+		if (o.Claim == "" || p.Claim == o.Claim) && (o.Token == 0 || p.Token == o.Token) {
+			victims = append(victims, p)
+		}
+	}
+	return victims
+}
+
+func (o *BreakOptions) note(victims []Party) *Broken {
+	n := &Broken{Label: o.Label, Reason: o.Reason, Claim: o.Claim, All: o.Claim == "" && o.Token == 0}
+	for _, p := range victims {
+		n.Token = max(n.Token, p.Token)
+	}
+	return n
+}
+
+// evict leaves the claims of others by a session in which nobody believes, so that
+// it moves no restart grace.
+func (c *Client) evict(ctx context.Context, name string, victims []Party) (evicted []Party, err error) {
+	var s engine.Session
+	if err := c.ask(ctx, "open session", func(ctx context.Context) (err error) {
+		s, err = c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL, Delay: c.opts.TTL, Label: c.opts.Label})
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
+		defer cancel()
+		s.Close(closing) //nolint:errcheck // it holds nothing, and expires by itself
+	}()
+	for _, p := range victims {
+		switch err := c.ask(ctx, "leave", func(ctx context.Context) error { return s.Leave(ctx, name, p.Claim) }); {
+		case err == nil:
+			evicted = append(evicted, p)
+		case !errors.Is(err, engine.ErrGone): // else it had left meanwhile
+			return evicted, err
+		}
+	}
+	return evicted, nil
+}
+
+func brokenKey(name string) string { return scopedName("broken", name) }
+
+// noteTries is how often a note is written again when other operators break the same
+// name at the same time.
+const noteTries = 16
+
+// note writes who breaks a name, where the store has values.
+func (c *Client) note(ctx context.Context, name string, b *Broken) error {
+	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
+		return nil
+	}
+	data, err := json.Marshal(b)
+	for range noteTries {
+		if err != nil {
+			break
+		}
+		err = c.ask(ctx, "note", func(ctx context.Context) error {
+			v, err := c.engine.Get(ctx, brokenKey(name))
+			if err == nil {
+				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
+			}
+			return err
+		})
+		if !errors.Is(err, engine.ErrBusy) {
+			break
+		}
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("who did it could not be noted in the store: %w", err)
+	}
+	return nil
+}
+
+// broken reads what the last Break of a name noted; nil: nothing.
+func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
+	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
+		return nil, nil
+	}
+	var v engine.Value
+	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
+		v, err = c.engine.Get(ctx, brokenKey(name))
+		return err
+	})
+	if err != nil || v.Version == 0 || len(v.Data) == 0 {
+		return nil, err
+	}
+	var b Broken
+	if json.Unmarshal(v.Data, &b) != nil { // it is for people: no reason to fail
+		return nil, nil
+	}
+	return &b, nil
+}
+
+// Err returns nil while the client is well: its session lives and the last request for
+// it was answered, or there is none yet. It asks nobody. It returns an error that matches
+// [ErrUnavailable] while the store does not answer, also when what is held is still
+// valid; [ErrLost] when the session was lost, until the next lock opens another; and
+// [ErrClosed] after Close.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	s, trouble := c.current, c.trouble
+	c.mu.Unlock()
+	var lost error
+	switch {
+	case c.life.Err() != nil:
+		return ErrClosed
+	case s == nil:
+	case s.life.Err() != nil:
+		lost = context.Cause(s.life)
+	case s.left() <= 0: // the timer is late, or the machine slept
+		lost = fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, c.opts.TTL)
+	}
+	return errors.Join(lost, trouble)
+}
+
+// hears remembers whether the store answered the last request for the session.
+func (c *Client) hears(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, ErrUnavailable) {
+		c.trouble = err
+	} else {
+		c.trouble = nil
+	}
+}

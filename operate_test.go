@@ -1,0 +1,202 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// TestShow: an operator reads who holds, who waits, as what, and in which order.
+func TestShow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, &pawl.Options{Label: "worker"})
+		operator := newClient(t, eng, &pawl.Options{Lazy: true})
+		is, err := operator.Show(t.Context(), "m")
+		if err != nil || is.Name != "m" || is.Kind != "" || len(is.Holders)+len(is.Waiters) != 0 {
+			t.Errorf("a free name: %+v, %v", is, err)
+		}
+		_, err = operator.Show(t.Context(), "")
+		wantErr(t, err, pawl.ErrInvalid)
+
+		reader := mustLock(t, t.Context(), c.RWMutex("m").RLocker())
+		writer := lockSoon(t.Context(), c.Mutex("m").With(pawl.LockOptions{Label: "writes"}))
+		synctest.Wait()
+		late := lockSoon(t.Context(), c.RWMutex("m").RLocker())
+		synctest.Wait()
+		pass(time.Second)
+		is, err = operator.Show(t.Context(), "m")
+		if err != nil || is.Kind != "lock" || is.Permits != 0 || len(is.Holders) != 1 || len(is.Waiters) != 2 {
+			t.Fatalf("%+v, %v", is, err)
+		}
+		h, w := is.Holders[0], is.Waiters[0]
+		if h.Label != "worker" || h.Token != reader.Token() || h.Owner != reader.Owner() || !h.Shared || h.Kept || h.Claim == "" || h.Age != time.Second {
+			t.Errorf("holder %+v", h)
+		}
+		if w.Label != "writes" || w.Token != 0 || w.Shared || w.Held >= 0 || !is.Waiters[1].Shared {
+			t.Errorf("waiters %+v", is.Waiters)
+		}
+		mustUnlock(t, reader)
+		mustUnlock(t, (<-writer).lease)
+		mustUnlock(t, (<-late).lease)
+
+		s := mustLock(t, t.Context(), c.Semaphore("s", 3).Weighted(2))
+		is, err = operator.Show(t.Context(), "s")
+		if err != nil || is.Kind != "semaphore" || is.Permits != 3 || is.Holders[0].Permits != 2 || is.Holders[0].Shared {
+			t.Errorf("%+v, %v", is, err)
+		}
+		mustUnlock(t, s)
+	})
+}
+
+// TestListNames: every name in use comes once, though more than are asked for at a time;
+// and a request that hangs ends it.
+func TestListNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newFaultyStore(memengine.New())
+		c := newClient(t, eng, nil)
+		for i := range 100 {
+			mustLock(t, t.Context(), c.Mutex(fmt.Sprintf("a/%d", i)))
+		}
+		mustLock(t, t.Context(), c.Mutex("b"))
+		seen := make(map[string]int)
+		for r, err := range c.List(t.Context(), "a/") {
+			if err != nil || len(r.Holders) != 1 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			seen[r.Name]++
+		}
+		if len(seen) != 100 {
+			t.Errorf("%d names", len(seen))
+		}
+		for range c.List(t.Context(), "") { // leaves nobody behind, or synctest says so
+			break
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, err := range c.List(ctx, "") {
+			wantErr(t, err, context.Canceled)
+		}
+	})
+}
+
+// TestBreak: an operator evicts by token, by claim or all, and who did it and why is
+// there to be read.
+func TestBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		operator := newClient(t, eng, &pawl.Options{Lazy: true, Label: "anna"})
+		r := c.RWMutex("m").RLocker()
+		one, two, three := mustLock(t, t.Context(), r), mustLock(t, t.Context(), r), mustLock(t, t.Context(), r)
+		waiter := lockSoon(t.Context(), c.Mutex("m"))
+		synctest.Wait()
+		breaks := func(want int, opts pawl.BreakOptions) []pawl.Party {
+			t.Helper()
+			evicted, err := operator.Break(t.Context(), "m", opts)
+			if err != nil || len(evicted) != want {
+				t.Fatalf("evicted %+v, %v", evicted, err)
+			}
+			return evicted
+		}
+		if p := breaks(1, pawl.BreakOptions{Token: two.Token(), Reason: "stuck"}); p[0].Token != two.Token() {
+			t.Errorf("evicted %+v", p)
+		}
+		<-two.Context().Done()
+		wantErr(t, two.Err(), pawl.ErrLost)
+		if one.Err() != nil || three.Err() != nil {
+			t.Error("others were evicted")
+		}
+		is, err := operator.Show(t.Context(), "m")
+		if err != nil || is.Broken == nil || is.Broken.String() != "broken by anna: stuck" || is.Broken.Token != two.Token() {
+			t.Fatalf("%+v, %v", is.Broken, err)
+		}
+		breaks(1, pawl.BreakOptions{Claim: is.Waiters[0].Claim, Label: "ben"})
+		wantErr(t, (<-waiter).err, pawl.ErrNotAcquired)
+		breaks(2, pawl.BreakOptions{})
+		<-one.Context().Done()
+		<-three.Context().Done()
+		breaks(0, pawl.BreakOptions{})
+		for _, opts := range []pawl.BreakOptions{{Token: 1, Claim: "x"}, {Reason: "a\nb"}, {Label: "\x00"}} {
+			_, err := operator.Break(t.Context(), "m", opts)
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+	})
+}
+
+// TestBreakWhenFull: a store that takes no value still lets an operator break.
+func TestBreakWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newFaultyStore(memengine.New())
+		c := newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), c.Mutex("m"))
+		eng.set(fails, verbPut)
+		evicted, err := c.Break(t.Context(), "m", pawl.BreakOptions{})
+		wantErr(t, err, pawl.ErrUnavailable)
+		if len(evicted) != 1 {
+			t.Errorf("evicted %v", evicted)
+		}
+		<-held.Context().Done()
+	})
+}
+
+// TestLazy: a program that only reads opens no session.
+func TestLazy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newFaultyStore(memengine.New())
+		c := newClient(t, eng, &pawl.Options{Lazy: true})
+		if _, err := c.Show(t.Context(), "m"); err != nil {
+			t.Error(err)
+		}
+		if n := len(eng.called(verbOpen)); n != 0 || c.Err() != nil {
+			t.Errorf("%d sessions, %v", n, c.Err())
+		}
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		if n := len(eng.called(verbOpen)); n != 1 {
+			t.Errorf("%d sessions", n)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// TestClientErr: the client says whether it is well.
+func TestClientErr(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newFaultyStore(memengine.New())
+		c := newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), c.Mutex("m"))
+		pass(time.Minute)
+		if err := c.Err(); err != nil {
+			t.Error(err)
+		}
+		eng.set(fails, verbRenew, verbOpen)
+		pass(6 * time.Second)
+		wantErr(t, c.Err(), pawl.ErrUnavailable)
+		if err := held.Err(); err != nil || errors.Is(c.Err(), pawl.ErrLost) {
+			t.Error(err, c.Err())
+		}
+		eng.set(nil, verbRenew)
+		pass(6 * time.Second)
+		if err := c.Err(); err != nil {
+			t.Error(err)
+		}
+		eng.set(fails, verbRenew)
+		<-held.Context().Done()
+		wantErr(t, c.Err(), pawl.ErrLost)
+		eng.set(nil, verbRenew, verbOpen)
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("n")))
+		if err := c.Err(); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, c.Err(), pawl.ErrClosed)
+	})
+}
