@@ -21,6 +21,12 @@ type Options struct {
 	// pauses.
 	TTL time.Duration
 
+	// RequestTimeout is how long one request to the store may take before it is
+	// given up, and asked again where the call may still wait: 10 ms to the TTL.
+	// Default a third of the TTL. A call whose ctx ends before that is back within
+	// 100 ms of its ctx.
+	RequestTimeout time.Duration
+
 	// LockDelay is how much longer the store keeps what this client holds when it
 	// dies or cannot be heard: for resources that cannot check tokens, so that what a
 	// dead or frozen holder had under way can end. 0 to 60 s; default 0. What is
@@ -47,6 +53,7 @@ const (
 	minTTL     = 100 * time.Millisecond
 	maxTTL     = 24 * time.Hour
 	maxDelay   = time.Minute
+	minRequest = 10 * time.Millisecond
 )
 
 func (o *Options) withDefaults() Options {
@@ -56,6 +63,9 @@ func (o *Options) withDefaults() Options {
 	}
 	if opts.TTL == 0 {
 		opts.TTL = defaultTTL
+	}
+	if opts.RequestTimeout == 0 {
+		opts.RequestTimeout = opts.TTL / 3
 	}
 	if opts.Label == "" {
 		host, err := os.Hostname()
@@ -70,6 +80,9 @@ func (o *Options) withDefaults() Options {
 func (o *Options) validate(caps engine.Caps) error {
 	if least := max(minTTL, caps.MinTTL); o.TTL < least || o.TTL > maxTTL {
 		return invalid("Options.TTL is %v: %v to %v are allowed on %s", o.TTL, least, maxTTL, caps.Name)
+	}
+	if o.RequestTimeout < minRequest || o.RequestTimeout > o.TTL {
+		return invalid("Options.RequestTimeout is %v: %v to the TTL of %v are allowed", o.RequestTimeout, minRequest, o.TTL)
 	}
 	if o.LockDelay < 0 || o.LockDelay > maxDelay {
 		return invalid("Options.LockDelay is %v: 0 to %v are allowed", o.LockDelay, maxDelay)
@@ -124,8 +137,9 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 
 // Close gives up everything that the client holds or waits for, ends its
 // session in the store and waits for all its goroutines. Contexts of leases
-// end with cause [ErrClosed]. ctx, and one TTL, bound the farewell to the store;
-// what could not be told expires by then. A second Close returns nil.
+// end with cause [ErrClosed]. ctx, and one TTL, bound the farewell to the store, which
+// ends at the first request that the store does not answer; what could not be told
+// expires within a TTL. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)
 	c.opening <- struct{}{} // who was opening a session has it now or gave it up

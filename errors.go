@@ -16,6 +16,12 @@ var (
 	// answer then, so that nobody knows whether it is held.
 	ErrNotAcquired = errors.New("not acquired")
 
+	// ErrGrace says that the store may have forgotten locks, as a Redis that was started
+	// anew, and grants none before all that it may have forgotten have ended. It comes
+	// with [ErrNotAcquired]: nobody knows whether the lock is held. Its text says when
+	// the store grants again, and so does [engine.GraceError], by errors.As.
+	ErrGrace = errors.New("restart grace")
+
 	// ErrLost says that the lock was held and no longer is, without Unlock:
 	// the store could not be told in time that the holder lives, or somebody
 	// took the lock away. It is the cause of the lease's context.

@@ -30,11 +30,15 @@ const (
 	// Err. Took is how long after its time, a third of the TTL after the last one that
 	// was heard; it is negative when a renewal comes early. It has no name.
 	EventRenewed
+	// EventGrace: it may be held by somebody whom the store has forgotten, so the wait
+	// lasts until the restart grace of the store ends. Took is the time until then, and
+	// Err matches [ErrGrace].
+	EventGrace
 )
 
 // String returns the kind in one word.
 func (k EventKind) String() string {
-	names := [...]string{"unknown", "attempt", "contended", "granted", "refused", "released", "lost", "renewed"}
+	names := [...]string{"unknown", "attempt", "contended", "granted", "refused", "released", "lost", "renewed", "grace"}
 	if k < 1 || int(k) >= len(names) {
 		k = 0
 	}
@@ -62,9 +66,15 @@ func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, s
 	if l.client.opts.Observe == nil {
 		return
 	}
-	e := Event{Kind: kind, Name: l.name, Use: string(l.spec.Kind), Token: token, Err: err}
+	e := Event{Kind: kind, Token: token, Err: err}
 	if !start.IsZero() {
 		e.Took = time.Since(start)
 	}
-	l.client.opts.Observe(ctx, e)
+	l.tell(ctx, e)
+}
+
+// tell tells of a lock.
+func (l *lock) tell(ctx context.Context, e Event) {
+	e.Name, e.Use = l.name, string(l.spec.Kind)
+	l.client.observe(ctx, e)
 }

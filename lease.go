@@ -136,11 +136,11 @@ func (l *Lease) within(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Unlock releases the lock. It works after ctx ended: ctx gives values only,
-// and the time that the lease was valid anyway bounds the call. It returns
-// [ErrLost] if the lock was lost before, and [ErrUnavailable] if the store
-// could not be told; then it is told again with each heartbeat until the
-// session ends. Unlock of a nil lease does nothing; a second Unlock returns
+// Unlock releases the lock. The store is told also after ctx ended, so a deferred
+// Unlock keeps its promise: ctx bounds the wait for the answer only, by its end and
+// 100 ms more. It returns [ErrLost] if the lock was lost before, and [ErrUnavailable]
+// if the store did not answer in time; then it is told again with each heartbeat until
+// the session ends. Unlock of a nil lease does nothing; a second Unlock returns
 // what it would say of the loss, else nil.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
@@ -158,7 +158,9 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		return nil
 	}
 	l.session.drop(l) // no heartbeat may find it gone
-	err := l.session.leave(l.session.round(), ctx, l.claim)
+	bound, cancel := l.session.farewell(ctx)
+	defer cancel()
+	err := l.session.leave(bound, ctx, l.claim)
 	cause := ErrClosed
 	switch lost := context.Cause(l.session.life); {
 	case err != nil && errors.Is(lost, ErrClosed): // Close releases it, and says so if it cannot

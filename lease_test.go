@@ -131,7 +131,7 @@ func TestUnlockAcrossHeartbeat(t *testing.T) {
 func TestUnlockWhileTheSessionIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		c, store := newFaultyClient(t, eng, nil)
+		c, store := newFaultyClient(t, eng, &pawl.Options{RequestTimeout: 15 * time.Second})
 		lease := mustLock(t, t.Context(), c.Mutex("m"))
 		store.set(hangs, verbLeave, verbRenew)
 		wantErr(t, lease.Unlock(t.Context()), pawl.ErrLost)

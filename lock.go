@@ -36,6 +36,15 @@ type LockOptions struct {
 	// holders that may get stuck. At least 100 ms; 0 is no bound.
 	MaxHold time.Duration
 
+	// MinHold keeps the name taken for this time from the grant on, also when the lease is
+	// released before or its holder dies: for a job that may start on many machines, and
+	// shall run once in a period. Unlock and Close return at once. The name is free
+	// earlier only when an operator breaks it, or the store forgets: this time is about
+	// the name, and a restart grace does not cover it. 100 ms (or the least TTL of the
+	// store) to 7 days; 0 is none. After [ErrUnavailable] the name may stay taken. Stores
+	// that cannot carry it refuse: [ErrUnsupported].
+	MinHold time.Duration
+
 	// Label tells an operator what this is for; up to 512 bytes without
 	// control characters. Default: the label of the client.
 	Label string
@@ -71,6 +80,10 @@ func (l lock) with(opts LockOptions) lock {
 	l.spec.Barging = opts.Barging
 	if opts.MaxHold != 0 && opts.MaxHold < minTTL && l.err == nil {
 		l.err = invalid("LockOptions.MaxHold is %v: 0 (none) or at least %v is allowed", opts.MaxHold, minTTL)
+	}
+	if opts.MinHold != 0 && l.err == nil {
+		l.err = l.client.checkMinHold(opts.MinHold)
+		l.owned = true // the claim that stays shares the grant
 	}
 	if opts.Label != "" && l.err == nil {
 		l.err = checkText("LockOptions.Label", opts.Label)
@@ -164,6 +177,11 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 			return nil, l.failed(err)
 		}
 		grant, err := a.run(ctx, wait)
+		if err == nil && l.opts.MinHold > 0 {
+			if err = l.keepTaken(ctx, a.claim, grant); err != nil {
+				err = a.fail(ctx, err)
+			}
+		}
 		if err == nil {
 			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
 			if lease.start() {
@@ -219,6 +237,8 @@ type attempt struct {
 	session *session
 	lock    *lock
 	claim   *engine.Claim
+	grace   error     // why it waits though nobody may hold
+	until   time.Time // when that ends
 }
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
@@ -228,7 +248,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	giveUp := asked.Add(ttl) // unless it answers
 	grant, err := a.enter(ctx, wait)
 	if err == nil && !grant.Held() {
-		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
+		a.contended(ctx, grant.Grace)
 	}
 	for pause := newBackoff(ttl); ; {
 		switch {
@@ -248,6 +268,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case errors.Is(err, engine.ErrBusy):
 			s.settle(a.claim)
+			if errors.As(err, new(*engine.GraceError)) {
+				err = fmt.Errorf("%w: %w", ErrGrace, err)
+			}
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
 		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.After(giveUp) {
@@ -261,6 +284,17 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		asked = time.Now()
 		grant, err = a.enter(ctx, wait)
 	}
+}
+
+// contended tells the observer that the wait begins, and why.
+func (a *attempt) contended(ctx context.Context, g engine.Grace) {
+	if !g.On() {
+		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
+		return
+	}
+	a.grace = fmt.Errorf("%w: %w", ErrGrace, &engine.GraceError{Grace: g})
+	a.until = time.Now().Add(g.Left)
+	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.grace})
 }
 
 // enter asks once. It ends also when the store hangs.
@@ -315,6 +349,8 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return ErrClosed
+	case ctx.Err() != nil && time.Now().Before(a.until):
+		return fmt.Errorf("%w: %w", notAcquired(ctx, err), a.grace)
 	case ctx.Err() != nil:
 		return notAcquired(ctx, err)
 	case cause != nil:
@@ -323,11 +359,11 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// withdraw leaves the claim. It is short: the caller has waited long enough, and
+// withdraw leaves the claim. It is short, because the caller has waited long enough:
 // what cannot be done now the heartbeat does.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
-	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, time.Second))
+	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
 	defer cancel()
 	s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
 }

@@ -38,6 +38,7 @@ type session struct {
 	leases  map[*engine.Claim]*Lease    // what is held
 	orphans map[*engine.Claim]struct{}  // what the heartbeat is to leave
 	strays  map[*engine.Claim]time.Time // until when a request that was given up may still enter it
+	known   map[string]struct{}         // ids of the claims that somebody here holds, waits for or leaves
 	nudge   chan struct{}               // renew now
 
 	rounds   context.Context // see round
@@ -52,11 +53,14 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 		leases:  make(map[*engine.Claim]*Lease),
 		orphans: make(map[*engine.Claim]struct{}),
 		strays:  make(map[*engine.Claim]time.Time),
+		known:   make(map[string]struct{}),
 		nudge:   make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()
-	store, err := c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone})
+	store, err := c.engine.Open(ctx, engine.SessionOptions{
+		TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone, Found: s.found,
+	})
 	if err != nil {
 		s.end(err)
 		return nil, unavailable(ctx, "open", err)
@@ -94,17 +98,40 @@ func (s *session) age() time.Duration {
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
 // round returns a context for calls to the store, so that one that hangs while
-// the session lives ends as well: after two thirds of the TTL to one TTL. Many
-// calls share one, for a timer for each would cost more than the rest of them.
+// the session lives ends as well: after two thirds of the request time-out to all of
+// it. Many calls share one, because a timer for each would cost more than the rest.
 func (s *session) round() context.Context {
-	ttl := s.client.opts.TTL
+	most := s.client.opts.RequestTimeout
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); s.rounds == nil || now.Sub(s.began) > ttl/3 {
+	if now := time.Now(); s.rounds == nil || now.Sub(s.began) > most/3 {
 		s.began = now
-		s.rounds, s.endRound = context.WithTimeout(s.life, ttl) // ends by itself
+		s.rounds, s.endRound = context.WithTimeout(s.life, most) // ends by itself
 	}
 	return s.rounds
+}
+
+// farewellTime is how long a call waits for the store after its ctx has ended: a
+// store that is well answers by then.
+const farewellTime = 100 * time.Millisecond
+
+// farewell returns a round that ends soon after ctx does: to tell the store what it
+// has to know also when nobody waits for its answer any more.
+func (s *session) farewell(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return s.round(), func() {}
+	}
+	bound, cancel := context.WithCancel(s.round())
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(farewellTime)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-bound.Done():
+		}
+	})
+	return bound, func() { stop(); cancel() }
 }
 
 // extend moves the end of the trust window, for a request sent at start, unless
@@ -235,6 +262,19 @@ func (s *session) loseLease(claim *engine.Claim) {
 	}
 }
 
+// found is told by the engine, during a renewal, of a claim of this session that is
+// in the store. One that is unknown here came back with an old snapshot of the store,
+// or by a late request: nobody else would leave it, and the session keeps it alive.
+func (s *session) found(resource, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.known[id]; known || s.life.Err() != nil {
+		return
+	}
+	s.known[id] = struct{}{}
+	s.orphans[&engine.Claim{Resource: resource, ID: id}] = struct{}{}
+}
+
 // hold registers a lease. It fails when the session ended meanwhile.
 func (s *session) hold(l *Lease) bool {
 	s.mu.Lock()
@@ -287,6 +327,7 @@ func (s *session) settle(claim *engine.Claim) {
 	}
 	delete(s.strays, claim)
 	delete(s.orphans, claim)
+	delete(s.known, claim.ID)
 }
 
 // stray notes that a request to enter a claim was given up. A store that serves
@@ -313,15 +354,38 @@ func (s *session) leaveOrphans() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.life, s.client.opts.TTL/6)
 	defer cancel()
-	for _, claim := range orphans {
-		if ctx.Err() != nil {
-			return
-		}
-		err := s.store.Leave(ctx, claim.Resource, claim.ID)
-		if err == nil || errors.Is(err, engine.ErrGone) {
-			s.settle(claim)
-		}
+	s.leaveEach(ctx, orphans)
+}
+
+// leavesAtOnce is how many claims are left side by side.
+const leavesAtOnce = 32
+
+// leaveEach leaves claims, until a request fails. The rest is told later, or ends
+// with the session.
+func (s *session) leaveEach(ctx context.Context, claims []*engine.Claim) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var workers sync.WaitGroup
+	var next atomic.Int64
+	for range min(leavesAtOnce, len(claims)) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(claims) {
+					return
+				}
+				bound, end := context.WithTimeout(ctx, s.client.opts.RequestTimeout)
+				err := s.store.Leave(bound, claims[i].Resource, claims[i].ID)
+				end()
+				if err != nil && !errors.Is(err, engine.ErrGone) {
+					cancel() // the others would fail, too
+					return
+				}
+				s.settle(claims[i])
+			}
+		})
 	}
+	workers.Wait()
 }
 
 // closed reports whether Client.Close ended the session.
@@ -337,12 +401,10 @@ func (s *session) closeStore(ctx context.Context) error {
 	if !s.closed() {
 		return nil
 	}
-	for _, claim := range claims {
-		if err := s.store.Leave(ctx, claim.Resource, claim.ID); err != nil && !errors.Is(err, engine.ErrGone) {
-			break // the session's end frees the rest
-		}
-	}
-	return s.store.Close(ctx)
+	s.leaveEach(ctx, claims) // the session's end frees the rest
+	ctx, cancel := context.WithTimeout(ctx, s.client.opts.RequestTimeout)
+	defer cancel()
+	return unavailable(ctx, "close session", s.store.Close(ctx))
 }
 
 // closeLost closes the store's session after a loss, so that what it still has
@@ -372,6 +434,9 @@ func (s *session) newClaim(l *lock, owner string) *engine.Claim {
 	case owner == "":
 		owner = id
 	}
+	s.mu.Lock()
+	s.known[id] = struct{}{}
+	s.mu.Unlock()
 	return &engine.Claim{
 		Spec: l.spec, Resource: l.name, ID: id, Owner: owner, Weight: l.weight, Label: l.label(),
 	}

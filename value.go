@@ -199,14 +199,14 @@ func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (i
 	}
 }
 
-// call asks the store once, for at most one TTL.
+// call asks the store once.
 func (v *Value) call(ctx context.Context, doing string, ask func(context.Context) error) error {
 	if v.err != nil {
 		return v.failed(doing, v.err)
 	}
 	joined, cancel := join(ctx, v.client.life)
 	defer cancel()
-	bound, stop := context.WithTimeout(joined, v.client.opts.TTL)
+	bound, stop := context.WithTimeout(joined, v.client.opts.RequestTimeout)
 	defer stop()
 	return v.classed(ctx, doing, unavailable(bound, doing, ask(bound)))
 }

@@ -1,0 +1,86 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// gracefulStore is in its restart grace until a time.
+type gracefulStore struct {
+	engine.Engine
+	until time.Time
+}
+
+func (g *gracefulStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	s, err := g.Engine.Open(ctx, opts)
+	return &gracefulSession{s, g}, err
+}
+
+type gracefulSession struct {
+	engine.Session
+	store *gracefulStore
+}
+
+func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	left := time.Until(s.store.until)
+	grace := engine.Grace{Age: 4 * time.Second, Left: left}
+	switch {
+	case left <= 0:
+		return s.Session.Enter(ctx, c, wait)
+	case wait:
+		return engine.Grant{Grace: grace}, nil
+	}
+	return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
+}
+
+func (s *gracefulSession) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	select {
+	case <-time.After(time.Until(s.store.until)):
+		return s.Session.Enter(ctx, c, true)
+	case <-ctx.Done():
+		return engine.Grant{}, ctx.Err()
+	}
+}
+
+// TestGraceIsTold: who meets a store in its restart grace is not told that others hold the lock.
+func TestGraceIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gracefulStore{memengine.New(), time.Now().Add(11 * time.Second)}
+		var events []pawl.Event
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if e.Kind == pawl.EventGrace || e.Kind == pawl.EventContended {
+				events = append(events, e)
+			}
+		}})
+		_, err := c.Mutex("m").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
+		const says = "the store was started 4s ago and may have forgotten locks; it grants again in 11s"
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("it says %q", err)
+		}
+		var grace *engine.GraceError
+		if !errors.As(err, &grace) || grace.Left != 11*time.Second {
+			t.Errorf("left: %+v", grace)
+		}
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = c.Mutex("m").Lock(soon)
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, context.DeadlineExceeded)
+		if len(events) != 1 || events[0].Kind != pawl.EventGrace || events[0].Took != 11*time.Second || events[0].Name != "m" {
+			t.Errorf("events %+v", events)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("m")))
+		if left := time.Until(store.until); left > 0 {
+			t.Errorf("granted %v before the grace ended", left)
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package pawl_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// TestMinHold: the name stays taken from the grant on, whatever ends the hold.
+func TestMinHold(t *testing.T) {
+	const hold = 10 * time.Minute
+	for name, end := range map[string]func(*testing.T, *pawl.Client, *faultyStore, *pawl.Lease){
+		"released": func(t *testing.T, _ *pawl.Client, _ *faultyStore, l *pawl.Lease) { mustUnlock(t, l) },
+		"closed":   func(t *testing.T, c *pawl.Client, _ *faultyStore, _ *pawl.Lease) { noErr(t, c.Close(t.Context())) },
+		"dead": func(_ *testing.T, _ *pawl.Client, store *faultyStore, l *pawl.Lease) {
+			store.set(hangs, allVerbs...)
+			<-l.Context().Done()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				a, store := newFaultyClient(t, eng, nil)
+				b := newClient(t, eng, nil)
+				once := pawl.LockOptions{MinHold: hold}
+				start := time.Now()
+				lease := mustLock(t, t.Context(), a.Mutex("job").With(once))
+				pass(time.Second)
+				end(t, a, store, lease)
+				_, err := b.Mutex("job").With(once).TryLock(t.Context())
+				wantErr(t, err, pawl.ErrNotAcquired)
+				next := mustLock(t, t.Context(), b.Mutex("job"))
+				if took := time.Since(start); took < hold || took > hold+time.Second {
+					t.Errorf("the next holder had it after %v", took)
+				}
+				if next.Token() <= lease.Token() {
+					t.Errorf("token %v after %v", next.Token(), lease.Token())
+				}
+				mustUnlock(t, next)
+				wantFree(t, eng, "job")
+				store.set(nil, allVerbs...)
+			})
+		})
+	}
+}
+
+// TestMinHoldOfALongJob: a job that takes longer keeps the name as any holder does.
+func TestMinHoldOfALongJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), a.Mutex("job").With(pawl.LockOptions{MinHold: time.Minute}))
+		claims := show(t, eng, "job").Claims
+		if len(claims) != 2 || !strings.HasSuffix(claims[1].ID, ".kept") || claims[1].Token != claims[0].Token {
+			t.Fatalf("claims %+v", claims)
+		}
+		pass(time.Hour)
+		noErr(t, lease.Err())
+		if n := len(show(t, eng, "job").Claims); n != 1 {
+			t.Errorf("%d claims are left after the minimum hold", n)
+		}
+		_, err := b.Mutex("job").TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		mustUnlock(t, lease)
+		mustUnlock(t, mustLock(t, t.Context(), b.Mutex("job")))
+	})
+}
+
+// TestMinHoldIsAllOrNothing: where the claim that stays cannot be entered, the lock is not had,
+// and nothing is left once the store is well.
+func TestMinHoldIsAllOrNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(fails, verbOpen)
+		_, err := c.Mutex("job").With(pawl.LockOptions{MinHold: time.Minute}).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantFree(t, eng, "job")
+		store.set(nil, verbOpen)
+		store.set(first(1, nil, losesReply), verbEnter)
+		_, err = c.Mutex("job").With(pawl.LockOptions{MinHold: time.Minute}).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantFree(t, eng, "job")
+	})
+}
+
+// TestMinHoldOfPermits: each permit is kept, and the others are not.
+func TestMinHoldOfPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		s := c.Semaphore("s", 2)
+		mustUnlock(t, mustLock(t, t.Context(), s.With(pawl.LockOptions{MinHold: time.Hour})))
+		one := mustLock(t, t.Context(), s)
+		_, err := s.TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		mustUnlock(t, one)
+		pass(time.Hour)
+		mustUnlock(t, mustLock(t, t.Context(), s.Weighted(2)))
+	})
+}
+
+// TestMinHoldRefused: a wrong one is refused with the range.
+func TestMinHoldRefused(t *testing.T) {
+	c := newClient(t, memengine.New(), nil)
+	for _, hold := range []time.Duration{-1, time.Millisecond, 8 * 24 * time.Hour} {
+		_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: hold}).Lock(context.Background())
+		wantErr(t, err, pawl.ErrInvalid)
+	}
+}
