@@ -16,9 +16,6 @@ import (
 
 const maxMinHold = 7 * 24 * time.Hour
 
-// keptSuffix marks the id of the claim that stays, for operators.
-const keptSuffix = ".kept"
-
 func (c *Client) checkMinHold(hold time.Duration) error {
 	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
 		if err := c.caps.RefuseFeature(f); err != nil {

@@ -123,7 +123,7 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	}
 	joined, cancel := join(ctx, c.life)
 	defer cancel()
-	bound, stop := context.WithTimeout(joined, c.opts.TTL)
+	bound, stop := context.WithTimeout(joined, c.opts.RequestTimeout)
 	defer stop()
 	err := unavailable(bound, doing, ask(bound))
 	switch {
