@@ -106,7 +106,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle()
-	return e.resources[name].Show(name, e.now()), nil
+	return e.resources[name].Show(name, e.now(), e.ends), nil
 }
 
 // Resize implements [engine.Engine].

@@ -2,8 +2,8 @@
   -- and live; leave where nobody else is, or where the next one wants all and
   -- nobody holds.
   IF p_op = 'enter' THEN
-    INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging, waited, slot)
-      SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, p_kind, p_capacity, p_barging, 0, v_slot
+    INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waited, slot)
+      SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, v_now, p_kind, p_capacity, p_barging, 0, v_slot
       FROM P.sessions s WHERE s.id = p_session AND s.ends > v_now
         AND NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource)GRACE
       RETURNING token INTO r_token;
@@ -15,8 +15,8 @@
         HAVING bool_and(COALESCE(s.ends, 0) > v_now AND c.kind = p_kind AND c.capacity = p_capacity AND c.barging = 0 AND c.id <> p_id)
           AND bool_or(c.token <> 0 AND c.weight = c.capacity);
       IF FOUND AND EXISTS (SELECT 1 FROM P.sessions s WHERE s.id = p_session AND s.ends > v_now) THEN
-        INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging, waited, slot)
-          VALUES (p_resource, v_top + 1, p_session, p_id, p_owner, p_label, p_weight, 0, v_now, p_kind, p_capacity, 0, 1, v_slot);
+        INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waited, slot)
+          VALUES (p_resource, v_top + 1, p_session, p_id, p_owner, p_label, p_weight, 0, v_now, 0, p_kind, p_capacity, 0, 1, v_slot);
         r_pause := v_next - v_now;
         RETURN;
       END IF;
@@ -26,7 +26,7 @@
       AND s.id = p_session AND s.ends > v_now;
     IF FOUND THEN
       IF NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource) THEN RETURN; END IF;
-      UPDATE P.claims u SET token = nextval('TOKENS') FROM (
+      UPDATE P.claims u SET token = nextval('TOKENS'), granted = v_now FROM (
           SELECT c.place, s.id, s.client FROM P.claims c JOIN P.sessions s ON s.id = c.session AND s.ends > v_now
           WHERE c.resource = p_resource AND c.place = (SELECT f.place FROM P.claims f WHERE f.resource = p_resource ORDER BY f.place LIMIT 1)
             AND c.token = 0 AND c.weight = c.capacity AND c.barging = 0 AND c.owner = c.id

@@ -15,7 +15,7 @@ import (
 )
 
 // leaseVersion is that of the tables and routines of lease mode.
-const leaseVersion = 1
+const leaseVersion = 2
 
 // PostgreSQL's names of what can go wrong.
 const (

@@ -23,6 +23,7 @@ type Claim struct {
 	Weight                    int64
 	Token                     fence.Token // 0 while it waits
 	Since                     int64       // when it entered, µs on the store's clock
+	Granted                   int64       // when it was granted, also one that shares; 0 while it waits
 }
 
 // State is one resource. The zero State is a resource without claims.
@@ -150,7 +151,11 @@ func (q *step) try(cl *Claim) bool {
 		q.Last = max(q.Last+1, q.clock.Mint)
 		cl.Token = q.Last
 	}
-	return cl.Token != 0
+	if cl.Token == 0 {
+		return false
+	}
+	cl.Granted = q.clock.Now
+	return true
 }
 
 func (q *step) waiting() bool {
@@ -180,7 +185,7 @@ func (q *step) enter(r Request) {
 		return
 	}
 	cl := r.Claim
-	cl.Token, cl.Since = 0, q.clock.Now
+	cl.Token, cl.Since, cl.Granted = 0, q.clock.Now, 0
 	_, own, _ := q.weighs(cl.Owner)
 	mayGrant := own >= cl.Weight || q.Spec.Barging || !q.waiting() // an upgrade passes nobody either
 	granted := mayGrant && q.try(&cl)

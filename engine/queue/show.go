@@ -7,19 +7,26 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Show returns the resource as an operator sees it; now is in µs on the
-// store's clock.
-func (s State) Show(name string, now int64) engine.Resource {
+// Show returns the resource as an operator sees it. Now, and when a session ends
+// unless it is renewed, are in µs on the store's clock.
+func (s State) Show(name string, now int64, ends func(session string) int64) engine.Resource {
 	r := engine.Resource{Name: name, Spec: s.Spec}
 	for _, c := range s.Claims {
-		r.Claims = append(r.Claims, engine.ClaimInfo{
+		info := engine.ClaimInfo{
 			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: c.Token,
-			Age: time.Duration(now-c.Since) * time.Microsecond, Held: engine.Unknown, Left: engine.Unknown,
-		})
+			Age: since(c.Since, now), Held: engine.Unknown, Left: since(now, ends(c.Session)),
+		}
+		if c.Token != 0 {
+			info.Held = since(c.Granted, now)
+		}
+		r.Claims = append(r.Claims, info)
 	}
 	Sort(r.Claims)
 	return r
 }
+
+// since is the time from one to the other, none if the clock was set back.
+func since(from, to int64) time.Duration { return time.Duration(max(0, to-from)) * time.Microsecond }
 
 // Sort puts the granted claims first and leaves the order otherwise.
 func Sort(claims []engine.ClaimInfo) {

@@ -198,7 +198,7 @@ func (m *model) agree(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := m.state.Show(m.name, 1)
+	want := m.state.Show(m.name, 1, m.clock().Ends)
 	key := func(c engine.ClaimInfo) string {
 		return fmt.Sprintf("%s owner %s weight %d held %v", c.ID, c.Owner, c.Weight, c.Token != 0)
 	}

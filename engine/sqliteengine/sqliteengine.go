@@ -101,11 +101,9 @@ func (d dialect) Begin(ctx context.Context, db *sql.DB) (*sql.Tx, int64, error) 
 // new file at once are told that it is locked, whatever the busy timeout.
 func (d dialect) Again(err error) bool { return errors.Is(err, sqlite3.BUSY) }
 
-const schemaVersion = 1
-
 const schema = `
 CREATE TABLE IF NOT EXISTS pawl_meta (
-	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, last INTEGER NOT NULL,
+	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL /* the format */, last INTEGER NOT NULL,
 	boot TEXT NOT NULL -- of the machine, for which all times in the file are
 ) STRICT;
 CREATE TABLE IF NOT EXISTS pawl_sessions (
@@ -115,6 +113,7 @@ CREATE INDEX IF NOT EXISTS pawl_sessions_ends ON pawl_sessions (ends);
 CREATE TABLE IF NOT EXISTS pawl_claims (
 	resource TEXT NOT NULL, place INTEGER NOT NULL, session TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL,
 	label TEXT NOT NULL, weight INTEGER NOT NULL, token INTEGER NOT NULL, since INTEGER NOT NULL,
+	granted INTEGER NOT NULL, -- 0 while it waits
 	kind TEXT NOT NULL, capacity INTEGER NOT NULL, barging INTEGER NOT NULL,
 	PRIMARY KEY (resource, place)
 ) STRICT, WITHOUT ROWID;
@@ -138,16 +137,15 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 	}
 	// What a power loss took back of the counter, the time of day makes good.
 	if _, err := tx.ExecContext(ctx, `INSERT INTO pawl_meta VALUES (1, ?, ?, ?) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)`,
-		schemaVersion, time.Now().UnixMicro(), boot); err != nil {
+		engine.Format(), time.Now().UnixMicro(), boot); err != nil {
 		return err
 	}
-	var version int
-	var before string
-	if err := tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&version, &before); err != nil {
+	var format, before string
+	if err := tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&format, &before); err != nil {
 		return err
 	}
-	if version != schemaVersion {
-		return fmt.Errorf("%w: the file has tables of version %d, this program knows version %d", engine.ErrUnsupported, version, schemaVersion)
+	if err := engine.CheckFormat(format); err != nil {
+		return err
 	}
 	if boot != before {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM pawl_claims; DELETE FROM pawl_sessions`); err != nil {

@@ -223,7 +223,7 @@ func (w *world) compare() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	want := w.model.Show(w.name, 1)
+	want := w.model.Show(w.name, 1, func(string) int64 { return 2 })
 	if got.Spec != want.Spec || len(got.Claims) != len(want.Claims) {
 		w.t.Fatalf("got %+v\nmodel %+v", got, want)
 	}

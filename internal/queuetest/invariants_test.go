@@ -62,7 +62,7 @@ func (s *stepTaken) checkPlaces() {
 	if n := len(left); n > 0 && s.find(s.before, left[n-1].ID).ID == "" {
 		c := left[n-1]
 		want := s.request.Claim
-		want.Since, want.Token = s.now, c.Token
+		want.Since, want.Token, want.Granted = s.now, c.Token, s.grantedAt(queue.Claim{}, c)
 		if s.request.Op != queue.Enter || s.out.Err != nil || c != want {
 			s.fail("claim %+v appeared", c)
 		}
@@ -74,6 +74,7 @@ func (s *stepTaken) checkPlaces() {
 			removed = append(removed, old.ID)
 			continue
 		}
+		old.Granted = s.grantedAt(old, left[0])
 		old.Token = left[0].Token
 		if left[0] != old {
 			s.fail("claim %+v changed", old)
@@ -95,6 +96,14 @@ func (s *stepTaken) checkPlaces() {
 	if class(s.out.Err) == engine.ErrMismatch && len(s.out.Removed) == 0 && !sameState(s.before, s.after) {
 		s.fail("a refused claim changed the resource")
 	}
+}
+
+// grantedAt is when the claim must have been granted: now, unless it held before.
+func (s *stepTaken) grantedAt(before, after queue.Claim) int64 {
+	if before.Token == 0 && after.Token != 0 {
+		return s.now
+	}
+	return before.Granted
 }
 
 // checkExpiry: no claim of an ended session is left, whether it held or waited.

@@ -82,7 +82,7 @@ func (m *machine) enterAgain(i int, wait bool) {
 	if !ok || m.ends[c.Session] <= m.now {
 		return
 	}
-	c.Token, c.Since = 0, 0
+	c.Token, c.Since, c.Granted = 0, 0, 0
 	m.apply(queue.Request{Op: queue.Enter, Spec: m.spec, Claim: c, Wait: wait})
 }
 

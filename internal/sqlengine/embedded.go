@@ -131,7 +131,7 @@ func (s *transactions) list(ctx context.Context, prefix string) (names []string,
 }
 
 func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = s.transact(ctx, "show", "", func(t *tx) { r = t.load(name).Show(name, t.now) })
+	err = s.transact(ctx, "show", "", func(t *tx) { r = t.load(name).show(name, t.now) })
 	return r, err
 }
 

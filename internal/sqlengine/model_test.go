@@ -88,7 +88,7 @@ func (m *model) agree(t *rapid.T) {
 	}
 	live := m.state
 	live.Claims = slices.DeleteFunc(slices.Clone(live.Claims), func(c queue.Claim) bool { return m.dead[c.Session] })
-	want := live.Show(m.name, 1)
+	want := live.Show(m.name, 1, m.ends)
 	if len(want.Claims) != len(is.Claims) || len(want.Claims) > 0 && want.Spec != is.Spec {
 		t.Fatalf("server %+v\nmodel  %+v", is, want)
 	}
@@ -96,6 +96,9 @@ func (m *model) agree(t *rapid.T) {
 		y := is.Claims[i]
 		if y.ID != x.ID || y.Owner != x.Owner || y.Weight != x.Weight || y.Session != x.Session || y.Label != x.Label || (y.Token != 0) != (x.Token != 0) {
 			t.Fatalf("server %+v\nmodel  %+v", is, want)
+		}
+		if (y.Held >= 0) != (x.Held >= 0) || y.Held > y.Age+time.Second || y.Left > x.Left || y.Left < x.Left-time.Minute {
+			t.Fatalf("times: server %+v\nmodel  %+v", is, want)
 		}
 		for j := range i { // tokens grow and are shared alike
 			if (x.Token < want.Claims[j].Token) != (y.Token < is.Claims[j].Token) || (x.Token == want.Claims[j].Token) != (y.Token == is.Claims[j].Token) {

@@ -16,6 +16,7 @@ taken for a column. Times are in µs on the server's clock. */}}
 {{.Table}} {{.P}}claims (
   resource {{.Key 512}} NOT NULL, place BIGINT NOT NULL, session {{.Key 64}} NOT NULL, id {{.Key 512}} NOT NULL,
   owner {{.Key 512}} NOT NULL, label {{.Key 512}} NOT NULL, weight BIGINT NOT NULL, token BIGINT NOT NULL, since BIGINT NOT NULL,
+  granted BIGINT NOT NULL, -- 0 while it waits
   kind {{.Key 16}} NOT NULL, capacity BIGINT NOT NULL, barging INT NOT NULL,
   waited INT NOT NULL, -- 0: granted at once, 1: it waits or has waited, 2: it is told to try
   slot BIGINT NOT NULL, -- of the lock of the resource: who takes several takes them in this order
@@ -70,7 +71,7 @@ the first that waits to try, unless that one asks. */}}
         END IF;
         {{.Set}} v_fit := 0;
       ELSEIF v_fit <> 0 THEN
-        UPDATE {{.P}}claims SET token = v_fit WHERE resource = p_resource AND place = v_place;
+        UPDATE {{.P}}claims SET token = v_fit, granted = p_now WHERE resource = p_resource AND place = v_place;
         {{.Tell "v_session" "v_id" "v_fit" "0"}}
         IF v_weight = v_capacity AND v_owner = v_id THEN
           {{.Set}} v_fit := 0; -- nothing fits beside it
@@ -184,8 +185,8 @@ in use if that is something else. */}}
           {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
           {{.Set}} v_place := v_top + 1; {{.Set}} v_barging := p_barging; {{.Set}} r_token := v_fit;
-          INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging, waited, slot)
-            VALUES (p_resource, v_place, p_session, p_id, p_owner, p_label, p_weight, v_fit, v_now, p_kind, p_capacity, p_barging,
+          INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waited, slot)
+            VALUES (p_resource, v_place, p_session, p_id, p_owner, p_label, p_weight, v_fit, v_now, CASE WHEN v_fit = 0 THEN 0 ELSE v_now END, p_kind, p_capacity, p_barging,
               CASE WHEN v_fit = 0 THEN 1 ELSE 0 END, v_slot);
         END IF;
       END IF;
@@ -195,7 +196,7 @@ in use if that is something else. */}}
       ELSE
         IF v_barging = 1 AND v_token = 0 AND v_grace <= v_now THEN
           CALL {{.P}}fits(p_resource, v_owner, v_weight, v_capacity, v_slot, v_now, v_fit, v_own);
-          UPDATE {{.P}}claims SET token = v_fit, waited = 1 WHERE resource = p_resource AND place = v_place;
+          UPDATE {{.P}}claims SET token = v_fit, granted = CASE WHEN v_fit = 0 THEN 0 ELSE v_now END, waited = 1 WHERE resource = p_resource AND place = v_place;
           {{.Set}} v_token := v_fit;
           IF v_fit <> 0 THEN
             CALL {{.P}}advance(p_resource, p_id, v_slot, v_now);
@@ -302,7 +303,8 @@ found and the one that was written: 0 for none. */}}
 {{define "list"}}SELECT DISTINCT c.resource FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
   WHERE c.resource >= {{.Arg 1}} AND c.resource <= {{.Arg 2}} AND s.ends > {{.Now}}{{end}}
 
-{{define "show"}}SELECT c.session, c.id, c.owner, c.label, c.weight, c.token, {{.Now}} - c.since, c.kind, c.capacity, c.barging
+{{define "show"}}SELECT c.session, c.id, c.owner, c.label, c.weight, c.token, GREATEST({{.Now}} - c.since, 0), GREATEST({{.Now}} - c.granted, 0),
+    GREATEST(s.ends - {{.Now}}, 0), c.kind, c.capacity, c.barging
   FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
   WHERE c.resource = {{.Arg 1}} AND s.ends > {{.Now}} ORDER BY c.place{{end}}
 

@@ -269,11 +269,14 @@ var lastName = strings.Repeat("\U0010FFFF", 128)
 func (s *routines) show(ctx context.Context, name string) (engine.Resource, error) {
 	r := engine.Resource{Name: name}
 	err := s.query(ctx, "show", "show", func(scan func(...any) error) error {
-		c := engine.ClaimInfo{Held: engine.Unknown, Left: engine.Unknown}
-		var age, barging int64
-		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &r.Kind, &r.Capacity, &barging)
+		var c engine.ClaimInfo
+		var age, held, left, barging int64
+		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &held, &left, &r.Kind, &r.Capacity, &barging)
 		r.Barging = barging == 1
-		c.Age = time.Duration(age) * time.Microsecond
+		c.Age, c.Held, c.Left = time.Duration(age)*time.Microsecond, engine.Unknown, time.Duration(left)*time.Microsecond
+		if c.Token != 0 {
+			c.Held = time.Duration(held) * time.Microsecond
+		}
 		r.Claims = append(r.Claims, c)
 		return err
 	}, name)

@@ -10,7 +10,7 @@
 // The tables, in a form that each database has of its own:
 //
 //	sessions id ends ttl label             times in µs on the store's clock
-//	claims   resource place session id owner label weight token since kind capacity barging
+//	claims   resource place session id owner label weight token since granted kind capacity barging
 //	values   name version data
 //
 // A claim carries the spec of its resource, on which all claims of one agree:

@@ -24,14 +24,14 @@ const (
 	endSession    = `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`
 	deleteSession = `DELETE FROM pawl_sessions WHERE id = ?`
 
-	readQueue = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.kind, c.capacity, c.barging,
+	readQueue = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.granted, c.kind, c.capacity, c.barging,
 		coalesce(s.ends, 0) FROM pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.resource = ? ORDER BY c.place`
 	listResources = `SELECT DISTINCT resource FROM pawl_claims WHERE resource >= ? AND resource < ?`
 	resourcesOf   = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
 	heldBy        = `SELECT id FROM pawl_claims WHERE session = ? AND token <> 0`
-	insertClaim   = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, kind, capacity, barging)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
-	grantClaim  = `UPDATE pawl_claims SET token = ? WHERE resource = ? AND place = ?`
+	insertClaim   = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	grantClaim  = `UPDATE pawl_claims SET token = ?, granted = ? WHERE resource = ? AND place = ?`
 	resizeAll   = `UPDATE pawl_claims SET capacity = ? WHERE resource = ?`
 	deleteClaim = `DELETE FROM pawl_claims WHERE resource = ? AND place = ?`
 
@@ -182,11 +182,16 @@ func (t *tx) load(name string) *resource {
 	t.each(readQueue, args{name}, func(scan func(...any)) {
 		var c queue.Claim
 		var place, ends int64
-		scan(&place, &c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &c.Since,
+		scan(&place, &c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &c.Since, &c.Granted,
 			&r.Spec.Kind, &r.Spec.Capacity, &r.Spec.Barging, &ends)
 		r.Claims, r.places, r.ends[c.Session] = append(r.Claims, c), append(r.places, place), ends
 	})
 	return r
+}
+
+// show is the resource as an operator sees it.
+func (r *resource) show(name string, now int64) engine.Resource {
+	return r.Show(name, now, func(session string) int64 { return r.ends[session] })
 }
 
 // apply takes one step of a resource and notes whom to tell.
@@ -218,8 +223,8 @@ func (t *tx) save(name string, before *resource, after queue.State) {
 			t.messages = append(t.messages, Message{Session: c.Session, Claim: c.ID, Gone: c.Token != 0 && c.Session != t.session})
 			continue
 		}
-		if token := after.Claims[kept].Token; token != c.Token {
-			t.exec(grantClaim, int64(token), name, place)
+		if is := after.Claims[kept]; is.Token != c.Token {
+			t.exec(grantClaim, int64(is.Token), is.Granted, name, place)
 		}
 		kept++
 	}
@@ -227,7 +232,7 @@ func (t *tx) save(name string, before *resource, after queue.State) {
 		t.exec(resizeAll, after.Spec.Capacity, name)
 	}
 	for i, c := range after.Claims[kept:] {
-		t.exec(insertClaim, name, place+1+int64(i), c.Session, c.ID, c.Owner, c.Label, c.Weight, int64(c.Token), c.Since,
+		t.exec(insertClaim, name, place+1+int64(i), c.Session, c.ID, c.Owner, c.Label, c.Weight, int64(c.Token), c.Since, c.Granted,
 			string(after.Spec.Kind), after.Spec.Capacity, after.Spec.Barging)
 	}
 }
