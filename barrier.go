@@ -1,11 +1,13 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -16,9 +18,10 @@ const MaxBarrier = 500
 // Barrier lets a number of parties wait for one another, again and again: the
 // parties of one generation leave together. When one of them gives up, or dies
 // before the last one comes, the barrier is broken for all, as that of
-// java.util.concurrent.CyclicBarrier is, until it is reset. It needs a store
-// that keeps versioned values and shared locks; one small value stays there. It
-// is a description, as [Mutex] is.
+// java.util.concurrent.CyclicBarrier is, until it is reset. Between two calls of Wait
+// a party is nobody: that it dies then is noticed only if it joined, see [Barrier.Join].
+// It needs a store that keeps versioned values and shared locks; one small value stays
+// there. It is a description, as [Mutex] is.
 type Barrier struct {
 	value   *Value
 	present lock // a claim of it says that a party lives
@@ -44,13 +47,37 @@ func (c *Client) Barrier(name string, parties int) *Barrier {
 
 // barrierState is what is stored.
 type barrierState struct {
-	Parties    int      `json:"parties"`
-	Generation uint64   `json:"generation"`     // how many have left together
-	Resets     uint64   `json:"resets"`         // how often it was reset
-	Broken     bool     `json:"broken"`         // this generation is
-	Arrived    []string `json:"arrived"`        // the claims of those that wait, in order
-	Last       []string `json:"last,omitempty"` // of those that left last
+	Parties    int               `json:"parties"`
+	Generation uint64            `json:"generation"`        // how many have left together
+	Resets     uint64            `json:"resets"`            // how often it was reset
+	Broken     bool              `json:"broken"`            // this generation is
+	Arrived    []string          `json:"arrived"`           // the claims of those that wait, in order
+	Last       []string          `json:"last,omitempty"`    // of those that left last
+	Joined     uint64            `json:"joined,omitempty"`  // how many have
+	Members    map[string]string `json:"members,omitempty"` // the names of those that are, and their claims
 }
+
+// number is that of the generation as users know it: it grows by one whenever all
+// leave and whenever the barrier is reset. 0 is none.
+func (s *barrierState) number() uint64 { return s.Generation + s.Resets + 1 }
+
+// BrokenError says that a [Barrier] is broken, and which generation. It matches
+// [ErrBroken].
+type BrokenError struct {
+	// Generation is what [Barrier.Reset] wants; 0 when the store could not be asked.
+	Generation uint64
+	// Err says why.
+	Err error
+}
+
+// Error says that the barrier is broken, and why.
+func (e *BrokenError) Error() string { return fmt.Sprintf("%v: %v", ErrBroken, e.Err) }
+
+// Is reports whether the target is [ErrBroken].
+func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
+
+// Unwrap returns why it is broken.
+func (e *BrokenError) Unwrap() error { return e.Err }
 
 func (b *Barrier) parse(v Version) (s barrierState, err error) {
 	if v.Number == 0 {
@@ -82,8 +109,8 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 
 // Wait waits until all parties of this generation wait, and returns how many of
 // them came after this one: the last one gets 0. When ctx ends before, or the
-// session of a party does, the generation is broken: all that wait get
-// [ErrBroken], who gave up joined with its reason, and so does everybody who
+// session of a party does, the generation is broken: all that wait get a
+// [BrokenError], with the reason for the one that gave up, and so does everybody who
 // comes later, until Reset.
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
@@ -94,7 +121,13 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 		return 0, err
 	}
 	defer present.Unlock(ctx) //nolint:errcheck // it says that a party lives; nobody waits for it
-	w := &barrierWait{Barrier: b, id: present.claim.ID}
+	return b.wait(ctx, present, present.claim.ID)
+}
+
+// wait waits as a party that lives while present is held, under an id of this wait: that
+// of its claim, or the name of a member and a number.
+func (b *Barrier) wait(ctx context.Context, present *Lease, id string) (index int, err error) {
+	w := &barrierWait{Barrier: b, id: id}
 	if err := b.update(ctx, "wait", func(s *barrierState) error { return w.arrive(ctx, s) }); err != nil {
 		if errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
 			return w.giveUp(ctx, err)
@@ -125,13 +158,30 @@ type barrierWait struct {
 	id         string // of its claim
 	generation uint64
 	resets     uint64
+	number     uint64 // of both
 	index      int
 	left       bool   // with the others, when it arrived
 	arrived    bool   // and heard so
 	seen       uint64 // the version that it saw last
 }
 
-var errBroken = fmt.Errorf("%w: a party gave up or died", ErrBroken)
+var (
+	errGaveUp    = errors.New("a party gave up or died")
+	errReset     = errors.New("it was reset")
+	errForgotten = errors.New("the store has forgotten it")
+)
+
+// lives reports whether the claim of a party that came is there.
+func (s *barrierState) lives(is engine.Resource, id string) bool {
+	if name, _, ok := strings.Cut(id, "#"); ok {
+		id = s.Members[name]
+	}
+	return holds(is, id)
+}
+
+func holds(is engine.Resource, claim string) bool {
+	return slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == claim })
+}
 
 // arrive is the step of a party that comes. The last one makes sure that the others
 // live: if all that came before have died, nobody has noticed.
@@ -140,7 +190,7 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 		return errUnchanged
 	}
 	if s.Broken {
-		return errBroken
+		return &BrokenError{s.number(), errGaveUp}
 	}
 	i := slices.Index(s.Arrived, w.id)
 	again := i >= 0
@@ -148,13 +198,13 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 		i = len(s.Arrived)
 		s.Arrived = append(s.Arrived, w.id)
 	}
-	w.generation, w.resets, w.index = s.Generation, s.Resets, w.parties-1-i
+	w.generation, w.resets, w.number, w.index = s.Generation, s.Resets, s.number(), w.parties-1-i
 	switch {
 	case again:
 		return errUnchanged
 	case w.index == 0:
 		dead, err := w.dead(ctx, s)
-		if dead != "" || err != nil {
+		if dead || err != nil {
 			s.Broken = true // which is then read as by everybody
 			return err
 		}
@@ -179,15 +229,15 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 	case w.hasLeft(&s):
 		return true, nil
 	case s.Resets != w.resets: // also if others have left since
-		return false, fmt.Errorf("%w: it was reset", ErrBroken)
+		return false, &BrokenError{w.number, errReset}
 	case s.Generation > w.generation:
 		return true, nil
 	case s.Generation < w.generation:
-		return false, fmt.Errorf("%w: the store has forgotten it", ErrBroken)
+		return false, &BrokenError{w.number, errForgotten}
 	case s.Broken:
-		return false, errBroken
+		return false, &BrokenError{s.number(), errGaveUp}
 	case !slices.Contains(s.Arrived, w.id):
-		return false, fmt.Errorf("%w: the store has forgotten it", ErrBroken)
+		return false, &BrokenError{w.number, errForgotten}
 	}
 	return false, nil
 }
@@ -209,25 +259,33 @@ func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error
 		w.seen = v.Number
 		return false, nil
 	}
-	dead, err := w.dead(ctx, &s)
-	if dead == "" || err != nil {
+	if dead, err := w.dead(ctx, &s); !dead || err != nil {
 		return false, err
 	}
-	return false, w.update(ctx, "break", func(s *barrierState) error { return s.breakFor(dead) })
+	return false, w.update(ctx, "break", func(s *barrierState) error {
+		if dead, err := w.dead(ctx, s); !dead || s.Broken || err != nil {
+			return cmp.Or(err, errUnchanged)
+		}
+		s.Broken = true
+		return nil
+	})
 }
 
-// dead returns a party that came and lives no more, if there is one.
-func (w *barrierWait) dead(ctx context.Context, s *barrierState) (id string, err error) {
-	is, err := w.value.show(ctx, "wait", w.present.name)
+// dead reports whether a party that came or joined lives no more. Those that joined are
+// members no more.
+func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err error) {
+	is, err := b.value.show(ctx, "wait", b.present.name)
 	if err != nil {
-		return "", err
+		return false, err
 	}
-	for _, id := range s.Arrived {
-		if !slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == id }) {
-			return id, nil
+	some = slices.ContainsFunc(s.Arrived, func(id string) bool { return !s.lives(is, id) })
+	for name, claim := range s.Members {
+		if !holds(is, claim) {
+			some = true
+			delete(s.Members, name)
 		}
 	}
-	return "", nil
+	return some, nil
 }
 
 // breakFor is the step that breaks the generation of a party that is waited for in
@@ -248,6 +306,9 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
 	defer cancel()
 	err = w.update(ctx, "give up", func(s *barrierState) error {
+		if w.number == 0 {
+			w.number = s.number()
+		}
 		if !w.hasLeft(s) && !w.arrived && !slices.Contains(s.Arrived, w.id) {
 			return nil // as it is, at a new version
 		}
@@ -256,13 +317,41 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 	if w.left && err == nil {
 		return w.index, nil
 	}
-	return w.index, w.value.failed("wait", errors.Join(ErrBroken, reason, err))
+	return w.index, w.value.failed("wait", &BrokenError{w.number, errors.Join(reason, err)})
 }
 
-// Reset ends the generation: who waits gets [ErrBroken]; a barrier that was
-// broken is whole again.
-func (b *Barrier) Reset(ctx context.Context) error {
+// Generation returns the number of the generation, 1 or more. It grows by one when all
+// parties leave together and when the barrier is reset.
+func (b *Barrier) Generation(ctx context.Context) (uint64, error) {
+	v, err := b.value.Get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s, err := b.parse(v)
+	if err != nil {
+		return 0, b.value.failed("generation", err)
+	}
+	return s.number(), nil
+}
+
+// Reset ends the generation of this number: who waits gets [ErrBroken]; a barrier that
+// was broken is whole again, and parties that died are members no more. If that
+// generation has ended already, Reset does nothing and returns nil. So all parties
+// that found it broken may say so, with the number in their [BrokenError]: the first
+// one resets it, and nobody breaks what began since. 0 is [ErrInvalid].
+func (b *Barrier) Reset(ctx context.Context, generation uint64) error {
+	if b.value.err == nil && generation == 0 {
+		return b.value.failed("reset", invalid("generation is 0: 1 or more is allowed"))
+	}
 	return b.update(ctx, "reset", func(s *barrierState) error {
+		if s.number() != generation {
+			return errUnchanged
+		}
+		if len(s.Members) > 0 {
+			if _, err := b.dead(ctx, s); err != nil {
+				return err
+			}
+		}
 		s.Resets, s.Broken, s.Arrived = s.Resets+1, false, nil
 		return nil
 	})

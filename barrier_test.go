@@ -124,7 +124,7 @@ func TestBarrierBreaks(t *testing.T) {
 				store.set(nil, verbRenew, verbEnter, verbLeave, verbGet, verbPut, verbWatch, verbOpen, verbClose)
 				_, err := b.Wait(t.Context())
 				wantErr(t, err, pawl.ErrBroken)
-				noErr(t, b.Reset(t.Context()))
+				resetBarrier(t, b)
 				var again []<-chan arrival
 				for range 3 {
 					again = append(again, arrive(t.Context(), newClient(t, eng, nil).Barrier("b", 3)))
@@ -160,7 +160,7 @@ func TestBarrierReset(t *testing.T) {
 		b := newClient(t, eng, nil).Barrier("b", 2)
 		waits := arrive(t.Context(), b)
 		arrived(t, eng, "b", 1)
-		noErr(t, b.Reset(t.Context()))
+		resetBarrier(t, b)
 		wantErr(t, (<-waits).err, pawl.ErrBroken)
 		first := arrive(t.Context(), b)
 		arrived(t, eng, "b", 1)
@@ -197,7 +197,7 @@ func TestBarrierMissesReset(t *testing.T) {
 				arrived(t, eng, "b", 1)
 				b := newClient(t, eng, nil).Barrier("b", 2)
 				if resets {
-					noErr(t, b.Reset(t.Context()))
+					resetBarrier(t, b)
 					other := arrive(t.Context(), b)
 					arrived(t, eng, "b", 2)
 					defer func() { noErr(t, (<-other).err) }()
@@ -205,7 +205,7 @@ func TestBarrierMissesReset(t *testing.T) {
 				_, err := b.Wait(t.Context())
 				noErr(t, err)
 				if !resets {
-					noErr(t, b.Reset(t.Context()))
+					resetBarrier(t, b)
 				}
 				store.set(nil, verbWatch)
 				if err := (<-waits).err; resets != errors.Is(err, pawl.ErrBroken) {
@@ -310,7 +310,7 @@ func meetDisturbed(t *testing.T, random *rand.Rand) {
 			met++
 		}
 		pass(3 * ttl)
-		noErr(t, b.Reset(t.Context()))
+		resetBarrier(t, b)
 	}
 	stop()
 	disturbers.Wait()
@@ -319,4 +319,12 @@ func meetDisturbed(t *testing.T, random *rand.Rand) {
 	if met == 0 {
 		t.Errorf("they never met")
 	}
+}
+
+// resetBarrier resets the generation that there is.
+func resetBarrier(t *testing.T, b *pawl.Barrier) {
+	t.Helper()
+	generation, err := b.Generation(t.Context())
+	noErr(t, err)
+	noErr(t, b.Reset(t.Context(), generation))
 }

@@ -163,11 +163,18 @@ func barrierBreaks(t *testing.T, h *Harness) {
 		}
 	}
 	net.Heal()
-	if _, err := lives.Wait(t.Context()); !errors.Is(err, pawl.ErrBroken) {
-		t.Errorf("who comes later: %v", err)
+	_, err := lives.Wait(t.Context())
+	var is *pawl.BrokenError
+	if !errors.As(err, &is) {
+		t.Fatalf("who comes later: %v", err)
 	}
-	if err := lives.Reset(t.Context()); err != nil {
-		t.Error(err)
+	for range 2 { // the second is too late, and harms nobody
+		if err := lives.Reset(t.Context(), is.Generation); err != nil {
+			t.Error(err)
+		}
+	}
+	if n, err := lives.Generation(t.Context()); err != nil || n != is.Generation+1 {
+		t.Errorf("generation %d after a reset of %d, %v", n, is.Generation, err)
 	}
 }
 

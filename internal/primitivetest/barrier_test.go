@@ -82,7 +82,7 @@ func compareBarrier(ctx context.Context, parties int, steps []int) error {
 		switch {
 		case proc == reset:
 			mu.Unlock()
-			err = all[0].Barrier("b", parties).Reset(ctx)
+			err = resetBarrier(ctx, all[0].Barrier("b", parties))
 			mu.Lock()
 		case results[proc] == "waits":
 			giveUp[proc]()
@@ -114,4 +114,13 @@ func compareBarrier(ctx context.Context, parties int, steps []int) error {
 		}
 	}
 	return nil
+}
+
+// resetBarrier resets the generation that there is.
+func resetBarrier(ctx context.Context, b *pawl.Barrier) error {
+	generation, err := b.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	return b.Reset(ctx, generation)
 }

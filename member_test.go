@@ -1,0 +1,213 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// TestBarrierResetByAll: all that were told that it is broken may reset it. It is reset once,
+// and who waits since is not disturbed.
+func TestBarrierResetByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		const parties = 5
+		var waits []<-chan arrival
+		var barriers []*pawl.Barrier
+		ctx, quit := context.WithCancel(t.Context())
+		for i := range parties - 1 {
+			b := newClient(t, eng, nil).Barrier("b", parties)
+			barriers = append(barriers, b)
+			if i > 0 {
+				ctx = t.Context()
+			}
+			waits = append(waits, arrive(ctx, b))
+			arrived(t, eng, "b", i+1)
+		}
+		quit()
+		var again []<-chan arrival
+		for i, w := range waits {
+			err := (<-w).err
+			var broken *pawl.BrokenError
+			if !errors.As(err, &broken) || broken.Generation != 1 {
+				t.Fatalf("party %d: %v of generation %+v", i, err, broken)
+			}
+			noErr(t, barriers[i].Reset(t.Context(), broken.Generation))
+			again = append(again, arrive(t.Context(), barriers[i]))
+			pass(time.Second)
+		}
+		again = append(again, arrive(t.Context(), newClient(t, eng, nil).Barrier("b", parties)))
+		for _, w := range again {
+			noErr(t, (<-w).err)
+		}
+		if n, err := barriers[0].Generation(t.Context()); err != nil || n != 3 {
+			t.Errorf("generation %d, %v", n, err)
+		}
+		wantErr(t, barriers[0].Reset(t.Context(), 0), pawl.ErrInvalid)
+	})
+}
+
+// TestBarrierResetsEnd: parties that reset whenever they are told that it is broken meet
+// again, however many were told.
+func TestBarrierResetsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		const parties, rounds = 5, 20
+		var all sync.WaitGroup
+		var told atomic.Int64
+		for i := range parties {
+			b := newClient(t, eng, nil).Barrier("b", parties)
+			all.Go(func() {
+				for met := 0; met < rounds; {
+					ctx, cancel := context.WithCancel(t.Context())
+					if i == 0 && met == rounds/2 && told.Load() == 0 { // once
+						time.AfterFunc(time.Second, cancel)
+						pass(100 * time.Millisecond)
+					}
+					_, err := b.Wait(ctx)
+					cancel()
+					var broken *pawl.BrokenError
+					if errors.As(err, &broken) {
+						told.Add(1)
+						pass(time.Duration(i) * 300 * time.Millisecond)
+						noErr(t, b.Reset(t.Context(), broken.Generation))
+						continue
+					}
+					noErr(t, err)
+					met++
+					if i == 4 {
+						pass(2 * time.Second) // the others wait for it
+					}
+				}
+			})
+		}
+		all.Wait()
+		if n := told.Load(); n == 0 || n > parties {
+			t.Errorf("%d times a party was told that it is broken once", n)
+		}
+	})
+}
+
+func mustJoin(t *testing.T, b *pawl.Barrier) *pawl.Member {
+	t.Helper()
+	m, err := b.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func arriveMember(ctx context.Context, m *pawl.Member) <-chan arrival {
+	done := make(chan arrival, 1)
+	go func() {
+		index, err := m.Wait(ctx)
+		done <- arrival{index, err}
+	}()
+	return done
+}
+
+// TestBarrierMemberDies: who joined and dies between two waits is noticed by those that
+// wait. What is left of the fleet goes on after a reset, with one that takes its place.
+func TestBarrierMemberDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, store := newFaultyClient(t, eng, nil)
+		b := newClient(t, eng, nil).Barrier("b", 3)
+		dies := mustJoin(t, mortal.Barrier("b", 3))
+		one, two := mustJoin(t, b), mustJoin(t, newClient(t, eng, nil).Barrier("b", 3))
+		_, err := b.Join(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		for range 3 {
+			waits := []<-chan arrival{arriveMember(t.Context(), one), arriveMember(t.Context(), dies), arriveMember(t.Context(), two)}
+			for _, w := range waits {
+				noErr(t, (<-w).err)
+			}
+		}
+		pass(time.Minute)
+		died := time.Now()
+		store.set(fails, verbRenew, verbOpen, verbLeave, verbClose, verbGet, verbPut)
+		waits := []<-chan arrival{arriveMember(t.Context(), one), arriveMember(t.Context(), two)}
+		for _, w := range waits {
+			err := (<-w).err
+			wantErr(t, err, pawl.ErrBroken)
+			if took := time.Since(died); took > 21*time.Second {
+				t.Errorf("told after %v", took)
+			}
+			var broken *pawl.BrokenError
+			if !errors.As(err, &broken) {
+				t.Fatal(err)
+			}
+			noErr(t, b.Reset(t.Context(), broken.Generation))
+		}
+		_, err = dies.Wait(t.Context())
+		wantErr(t, err, pawl.ErrLost)
+		three := mustJoin(t, b)
+		for _, w := range []<-chan arrival{arriveMember(t.Context(), one), arriveMember(t.Context(), two), arriveMember(t.Context(), three)} {
+			noErr(t, (<-w).err)
+		}
+	})
+}
+
+// TestBarrierMemberLeaves: who leaves breaks nothing, and another takes its place; one whose
+// place is taken by force of death as well.
+func TestBarrierMemberLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		b := newClient(t, eng, nil).Barrier("b", 2)
+		one, leaves := mustJoin(t, b), mustJoin(t, b)
+		waits := arriveMember(t.Context(), one)
+		noErr(t, leaves.Leave(t.Context()))
+		noErr(t, leaves.Leave(t.Context()))
+		_, err := leaves.Wait(t.Context())
+		wantErr(t, err, pawl.ErrClosed)
+		pass(time.Minute)
+		mortal, store := newFaultyClient(t, eng, nil)
+		next := mustJoin(t, mortal.Barrier("b", 2))
+		index, err := next.Wait(t.Context())
+		if noErr(t, err); index != 0 {
+			t.Errorf("the last has index %d", index)
+		}
+		noErr(t, (<-waits).err)
+		store.set(fails, verbRenew, verbOpen, verbLeave, verbClose)
+		pass(time.Minute) // nobody waits, and nobody notices
+		heir := mustJoin(t, b)
+		err = (<-arriveMember(t.Context(), heir)).err
+		wantErr(t, err, pawl.ErrBroken)
+		resetBarrier(t, b)
+		waits = arriveMember(t.Context(), one)
+		_, err = heir.Wait(t.Context())
+		noErr(t, err)
+		noErr(t, (<-waits).err)
+		noErr(t, one.Leave(t.Context()))
+		noErr(t, heir.Leave(t.Context()))
+		wantFree(t, eng, "pawl:barrier/b")
+	})
+}
+
+// TestBarrierMemberLostReplies: a member joins once and leaves, whatever reply is lost.
+func TestBarrierMemberLostReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		for _, verb := range []string{verbPut, verbGet, verbEnter, verbLeave} {
+			c, store := newFaultyClient(t, eng, nil)
+			store.set(first(1, losesReply, nil), verb)
+			one, two := mustJoin(t, c.Barrier("b", 2)), mustJoin(t, newClient(t, eng, nil).Barrier("b", 2))
+			waits := arriveMember(t.Context(), one)
+			_, err := two.Wait(t.Context())
+			noErr(t, err)
+			noErr(t, (<-waits).err)
+			store.set(first(1, losesReply, nil), verb)
+			noErr(t, one.Leave(t.Context()))
+			noErr(t, two.Leave(t.Context()))
+			pass(time.Minute)
+			wantFree(t, eng, "pawl:barrier/b")
+		}
+	})
+}
