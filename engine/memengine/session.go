@@ -112,24 +112,45 @@ func (e *Engine) left(resource, claim string) (holder *session) {
 }
 
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	e := s.engine
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	gone, others, err := s.renew(held)
+	for _, c := range others {
+		s.opts.Found(c.Resource, c.ID)
+	}
+	return gone, err
+}
+
+// renew returns what is gone of the held claims, and which others the session has, if
+// somebody wants to know.
+func (s *session) renew(held []*engine.Claim) (gone, others []*engine.Claim, err error) {
+	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.ends <= e.now() {
-		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+		return nil, nil, fmt.Errorf("renew session: %w", engine.ErrGone)
 	}
 	s.ends = e.now() + s.opts.TTL.Microseconds()
-	var gone []*engine.Claim
+	asked := make(map[string]bool, len(held))
 	for _, c := range held {
+		asked[c.ID] = true
 		out := e.apply(c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
 		if out.Token == 0 {
 			gone = append(gone, c)
 		}
 	}
-	return gone, nil
+	if s.opts.Found == nil {
+		return gone, nil, nil
+	}
+	for name, state := range e.resources {
+		for _, c := range state.Claims {
+			if c.Session == s.id && !asked[c.ID] {
+				others = append(others, &engine.Claim{Resource: name, ID: c.ID})
+			}
+		}
+	}
+	return gone, others, nil
 }
 
 func (s *session) Close(ctx context.Context) error {
