@@ -24,9 +24,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	if cl == nil {
 		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 	}
-	patience, yielded := s.timeout/8, false
+	patience := s.timeout / 8
 	for {
-		if err := s.complete(ctx, cl, !yielded); err != nil {
+		if err := s.complete(ctx, cl); err != nil {
 			return engine.Grant{}, err
 		}
 		some, gone := s.watch(ctx, cl, patience+rand.N(patience+1))
@@ -40,27 +40,29 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			s.leaveAll(ctx, cl)
 			return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 		}
-		if yielded = some; yielded {
+		if some {
 			cl = s.yield(ctx, cl, c)
 			if err := pause(ctx, rand.N(patience+1)); err != nil {
 				return engine.Grant{}, err
 			}
-			patience = min(2*patience, s.opts.TTL/6)
+			patience = min(2*patience, s.opts.Heartbeat()/2)
 		}
 	}
 }
 
-// complete enters a claim that waits where it is not, on the nodes that are up or, as
-// they may be back, on every one. It fails when fewer than a majority have it.
-func (s *session) complete(ctx context.Context, cl *claim, every bool) error {
-	errs := s.ask(ctx, s.joined(every), func(ctx context.Context, i int, is engine.Session) error {
+// complete enters a claim that waits where it is not, on the nodes that are up: one
+// that is down is not asked, because each claim that it may have got nevertheless is
+// remembered until it answers. It fails when fewer than a majority have it.
+func (s *session) complete(ctx context.Context, cl *claim) error {
+	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error {
 		s.mu.Lock()
 		there := cl.at[i].in && !s.nodes[i].down
 		s.mu.Unlock()
 		if there {
 			return nil
 		}
-		return s.enter(ctx, i, is, cl, true)
+		_, err := s.enter(ctx, i, is, cl, true)
+		return err
 	})
 	return s.majority(ctx, "await", count(errs, nil), errs)
 }
@@ -71,7 +73,7 @@ func (s *session) complete(ctx context.Context, cl *claim, every bool) error {
 func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) (some, gone bool) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	round := time.AfterFunc(s.opts.TTL/3, stop)
+	round := time.AfterFunc(s.opts.Heartbeat(), stop)
 	defer round.Stop()
 	without := make([]engine.Session, len(s.nodes)) // the sessions that do not have it
 	look := func() {                                // s.mu is held
@@ -124,7 +126,8 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 }
 
 // yield leaves everywhere, so that others find a majority, and returns the claim
-// that takes its place. It does not end with ctx, for then the caller leaves that one.
+// that takes its place. That goes on when ctx ends, because then the caller leaves
+// the other claim.
 func (s *session) yield(ctx context.Context, cl *claim, c *engine.Claim) *claim {
 	s.mu.Lock()
 	next := cl
@@ -133,6 +136,10 @@ func (s *session) yield(ctx context.Context, cl *claim, c *engine.Claim) *claim 
 		next = s.take(c)
 	}
 	s.mu.Unlock()
-	s.leaveAll(context.WithoutCancel(ctx), cl)
+	left := s.later(func(ctx context.Context) { s.leaveAll(ctx, cl) })
+	select {
+	case <-left:
+	case <-ctx.Done():
+	}
 	return next
 }

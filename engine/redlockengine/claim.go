@@ -13,7 +13,7 @@ import (
 
 // claim is one claim on all nodes. The session's mutex guards what changes.
 type claim struct {
-	id            string  // the caller's
+	id, owner     string  // the caller's
 	*engine.Claim         // as the nodes have it
 	at            []place // by node
 
@@ -53,13 +53,35 @@ func (s *session) take(c *engine.Claim) *claim {
 		s.serial++
 		is.ID = fmt.Sprintf("%s-%d", c.ID, s.serial)
 	}
-	if is.Owner = is.ID; c.Owner != c.ID { // the token of another session's grant is not known here
-		is.Owner = s.id + " " + c.Owner
-	}
-	is.Label = s.id + " " + c.Label
-	cl := &claim{id: c.ID, Claim: &is, at: make([]place, len(s.nodes))}
-	s.claims[cl], s.byID[c.ID] = true, cl
+	is.Owner, is.Label = s.as(c, is.ID), s.id+" "+c.Label
+	cl := &claim{id: c.ID, owner: c.Owner, Claim: &is, at: make([]place, len(s.nodes))}
+	s.byID[c.ID] = cl
+	s.remember(cl)
 	return cl
+}
+
+// as is the owner that the nodes know a claim by: the same for all claims of one owner,
+// also if that is the id of one of them. It is not known beyond this session, for the
+// token of another session's grant is not known here. s.mu is held.
+func (s *session) as(c *engine.Claim, id string) string {
+	for o := range s.byName[c.Resource] {
+		if !o.left && o.owner == c.Owner {
+			return o.Owner
+		}
+	}
+	if c.Owner == c.ID {
+		return id
+	}
+	return s.id + " " + c.Owner
+}
+
+// remember keeps a record. s.mu is held.
+func (s *session) remember(cl *claim) {
+	s.claims[cl] = true
+	if s.byName[cl.Resource] == nil {
+		s.byName[cl.Resource] = make(map[*claim]bool)
+	}
+	s.byName[cl.Resource][cl] = true
 }
 
 // settle forgets a claim that was left and is nowhere any more. s.mu is held.
@@ -71,21 +93,48 @@ func (s *session) settle(cl *claim) {
 	if s.byID[cl.id] == cl {
 		delete(s.byID, cl.id)
 	}
+	if same := s.byName[cl.Resource]; same != nil {
+		if delete(same, cl); len(same) == 0 {
+			delete(s.byName, cl.Resource)
+		}
+	}
 }
 
-// enter enters a claim on one node.
-func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim, wait bool) error {
+// found is told by a node that it has a claim of ours, which may have come back with an
+// old snapshot. What we do not know is to be left there, or it would stand in the way of
+// all others for as long as we live.
+func (s *session) found(i int, resource, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for cl := range s.byName[resource] {
+		if cl.ID == id {
+			cl.at[i].in = true
+			return
+		}
+	}
+	cl := &claim{id: id, Claim: &engine.Claim{Resource: resource, ID: id}, at: make([]place, len(s.nodes)), left: true}
+	cl.at[i].in = true
+	s.remember(cl)
+}
+
+// enter enters a claim on one node, and returns the node's grace if that is why it is
+// not granted there.
+func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim, wait bool) (engine.Grace, error) {
 	grant, err := is.Enter(ctx, cl.Claim, wait)
+	grace := grant.Grace
+	if why := new(engine.GraceError); errors.As(err, &why) {
+		grace = why.Grace
+	}
 	if errors.Is(err, engine.ErrGone) {
 		s.lost(ctx, i, is)
-		return err
+		return grace, err
 	}
 	s.mu.Lock()
 	at := &cl.at[i]
 	switch {
 	case s.nodes[i].session != is: // it has ended meanwhile, and the claim with it
 		s.mu.Unlock()
-		return errSkipped
+		return grace, errSkipped
 	case err == nil:
 		at.in, at.token = true, grant.Token
 	case unknown(err):
@@ -95,14 +144,14 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 	}
 	left := cl.left
 	if left { // meanwhile
-		s.claims[cl] = true
+		s.remember(cl)
 		s.settle(cl)
 	}
 	s.mu.Unlock()
 	if left && err == nil {
-		return s.leave(ctx, i, is, cl)
+		err = s.leave(ctx, i, is, cl)
 	}
-	return err
+	return grace, err
 }
 
 // leave leaves a claim on one node.
@@ -143,11 +192,11 @@ func (s *session) votes(cl *claim, since time.Time) (votes []fence.Token, n int)
 // it is asked for again, or that of its owner. It is the same grant if a
 // majority says so. s.mu is held.
 func (s *session) shared(cl *claim) fence.Token {
-	if cl.Owner == cl.ID { // nobody shares with it
+	if cl.token != 0 {
 		return cl.token
 	}
-	for o := range s.claims {
-		if o.token == 0 || o.Resource != cl.Resource || o.Owner != cl.Owner {
+	for o := range s.byName[cl.Resource] {
+		if o.token == 0 || o.Owner != cl.Owner {
 			continue
 		}
 		same := 0

@@ -1,9 +1,11 @@
 package redlockengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/pawl-go/pawl/engine"
@@ -20,6 +22,9 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if ctx.Err() != nil {
 		return engine.Grant{}, context.Cause(ctx)
 	}
+	if err := s.alien(); err != nil {
+		return engine.Grant{}, fmt.Errorf("enter: %w", err)
+	}
 	s.mu.Lock()
 	cl := s.take(c)
 	s.mu.Unlock()
@@ -28,19 +33,38 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if !s.engine.opts.NoTokens {
 		reading.Go(func() { marks, _ = s.recall(ctx, c.Resource) }) // in case it is granted
 	}
-	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error {
-		return s.enter(ctx, i, is, cl, wait)
+	graces := make([]engine.Grace, len(s.nodes))
+	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) (err error) {
+		graces[i], err = s.enter(ctx, i, is, cl, wait)
+		return err
 	})
 	reading.Wait()
 	if grant, err := s.grant(ctx, cl, marks); err != nil || grant.Held() {
 		return grant, err
 	}
-	return engine.Grant{}, s.refused(ctx, cl, wait, errs)
+	grace := s.engine.grace(errs, graces)
+	return engine.Grant{Grace: grace}, s.refused(ctx, cl, wait, errs, grace)
+}
+
+// grace is what keeps a majority from granting: until as many nodes as that grant again.
+// Errs tell which of them answered.
+func (e *Engine) grace(errs []error, graces []engine.Grace) engine.Grace {
+	var told []engine.Grace
+	for i, g := range graces {
+		if !unknown(errs[i]) {
+			told = append(told, g)
+		}
+	}
+	if len(told) < e.quorum {
+		return engine.Grace{}
+	}
+	slices.SortFunc(told, func(a, b engine.Grace) int { return cmp.Compare(a.Left, b.Left) })
+	return told[e.quorum-1]
 }
 
 // refused says why a claim was not granted; nil: it waits. What a caller is told
 // that it is not stored is left everywhere.
-func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []error) error {
+func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []error, grace engine.Grace) error {
 	mismatch, busy := first(errs, engine.ErrMismatch), first(errs, engine.ErrBusy)
 	err := s.majority(ctx, "enter", count(errs, nil)+count(errs, engine.ErrBusy), errs)
 	switch {
@@ -48,6 +72,8 @@ func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []erro
 		err = mismatch
 	case err != nil:
 		return err // asked again, or left
+	case busy != nil && grace.On():
+		err = fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
 	case busy != nil:
 		err = busy
 	case wait:

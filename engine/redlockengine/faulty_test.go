@@ -3,6 +3,7 @@ package redlockengine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"math/rand/v2"
 	"sync"
@@ -59,6 +60,11 @@ type link struct {
 	open   int           // sessions
 	news   time.Duration // how long the news of a grant take; 0: as long as the request
 	inbox  map[string]chan engine.Grant
+	look   time.Duration         // at each held claim of a renewal
+	grace  engine.Grace          // of the node, which then grants nothing
+	alien  error                 // why the node refuses a session
+	opts   engine.SessionOptions // of the last session
+	last   *linked
 }
 
 // mail is where the news of a claim id arrive, whatever became of the claim since
@@ -92,6 +98,18 @@ func (l *link) trouble() (trouble, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.is, rand.N(l.delay + 1)
+}
+
+func (l *link) refuse(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alien = err
+}
+
+func (l *link) refusal() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alien
 }
 
 var errLink = errors.New("connection lost")
@@ -141,12 +159,19 @@ func (l *link) Close() error      { return nil }
 
 func (l *link) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	return call(ctx, l, func(ctx context.Context) (engine.Session, error) {
+		if err := l.refusal(); err != nil {
+			return nil, err
+		}
 		eng := l.server.now()
 		s, err := eng.Open(ctx, opts)
 		if err == nil {
 			l.opened(1)
 		}
-		return &linked{s, l, eng}, err
+		is := &linked{s, l, eng}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.opts, l.last = opts, is
+		return is, err
 	})
 }
 
@@ -161,7 +186,11 @@ func (l *link) List(ctx context.Context, prefix string) iter.Seq2[string, error]
 }
 
 func (l *link) Show(ctx context.Context, name string) (engine.Resource, error) {
-	return call(ctx, l, func(ctx context.Context) (engine.Resource, error) { return l.server.now().Show(ctx, name) })
+	return call(ctx, l, func(ctx context.Context) (engine.Resource, error) {
+		r, err := l.server.now().Show(ctx, name)
+		r.Grace = l.grace
+		return r, err
+	})
 }
 
 func (l *link) Resize(ctx context.Context, name string, capacity int64) error {
@@ -197,7 +226,16 @@ func onSession[T any](ctx context.Context, s *linked, do func(context.Context) (
 }
 
 func (s *linked) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	return onSession(ctx, s, func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
+	return onSession(ctx, s, func(ctx context.Context) (engine.Grant, error) {
+		switch grace := s.link.grace; {
+		case !grace.On():
+			return s.Session.Enter(ctx, c, wait)
+		case wait:
+			return engine.Grant{Grace: grace}, nil
+		default:
+			return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
+		}
+	})
 }
 
 func (s *linked) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
@@ -241,7 +279,24 @@ func (s *linked) Leave(ctx context.Context, resource, claim string) error {
 }
 
 func (s *linked) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	return onSession(ctx, s, func(ctx context.Context) ([]*engine.Claim, error) { return s.Session.Renew(ctx, held) })
+	return onSession(ctx, s, func(ctx context.Context) ([]*engine.Claim, error) {
+		if look := s.link.look * time.Duration(len(held)); look > 0 {
+			if err := pause(ctx, look); err != nil {
+				s.Session.Renew(context.WithoutCancel(ctx), nil) //nolint:errcheck // that was done first
+				return nil, err
+			}
+		}
+		return s.Session.Renew(ctx, held)
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *linked) Close(ctx context.Context) error {

@@ -67,7 +67,8 @@ import (
 // Options change how nodes are asked. The zero value is the default.
 type Options struct {
 	// NodeTimeout is how long a node may take to answer. Default: an eighth
-	// of the TTL, at most 250 ms.
+	// of the TTL, at most 250 ms. To look at more than 250 held locks in a
+	// renewal it has a third of the TTL.
 	NodeTimeout time.Duration
 
 	// NoTokens leaves the second round out. Tokens are then the largest of the
@@ -81,6 +82,8 @@ type Engine struct {
 	opts   Options
 	quorum int
 	caps   engine.Caps
+
+	closing sync.WaitGroup // of sessions that were opened on too few nodes
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -261,36 +264,52 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err != nil {
 		return r, err
 	}
-	votes := make(map[string]int)
+	graces := make([]engine.Grace, len(views))
 	at := make(map[string]int)
+	var seen []sights
 	for i, view := range views {
 		if errs[i] != nil {
 			continue
 		}
+		graces[i] = view.Grace
 		for _, c := range view.Claims {
 			k, known := at[c.ID]
 			if !known {
 				k, at[c.ID] = len(r.Claims), len(r.Claims)
-				r.Spec, r.Claims = view.Spec, append(r.Claims, ours(c))
-			}
-			if c.Token != 0 {
-				votes[c.ID]++
+				r.Spec, r.Claims, seen = view.Spec, append(r.Claims, ours(c)), append(seen, sights{})
 			}
 			is := &r.Claims[k]
 			is.Age, is.Token = max(is.Age, c.Age), max(is.Token, c.Token)
+			if seen[k].left = append(seen[k].left, c.Left); c.Token != 0 {
+				seen[k].held = append(seen[k].held, c.Held)
+			}
 		}
 	}
 	for k := range r.Claims {
 		is := &r.Claims[k]
+		is.Held, is.Left = engine.Unknown, shortest(seen[k].left, e.quorum)
 		switch {
-		case votes[is.ID] < e.quorum:
+		case len(seen[k].held) < e.quorum:
 			is.Token = 0
+			continue
 		case !e.opts.NoTokens:
 			is.Token = highest(marks)
 		}
+		is.Held = shortest(seen[k].held, e.quorum)
 	}
 	queue.Sort(r.Claims)
+	r.Grace = e.grace(errs, graces)
 	return r, nil
+}
+
+// sights are what nodes tell of a claim: since when each grants it, and until when it
+// keeps it.
+type sights struct{ held, left []time.Duration }
+
+// shortest returns the shortest of the longest n: what n nodes agree on.
+func shortest(told []time.Duration, n int) time.Duration {
+	slices.Sort(told)
+	return told[max(len(told)-n, 0)]
 }
 
 // ours takes off what a session put before the texts of its claims.
@@ -325,4 +344,7 @@ func (e *Engine) Watch(context.Context, string, uint64) (engine.Value, error) {
 }
 
 // Close implements [engine.Engine]. The nodes stay open.
-func (e *Engine) Close() error { return nil }
+func (e *Engine) Close() error {
+	e.closing.Wait()
+	return nil
+}

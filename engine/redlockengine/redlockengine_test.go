@@ -172,9 +172,11 @@ func TestSplit(t *testing.T) {
 			t.Fatal(err)
 		}
 		granted := make(chan engine.Session, 2)
+		sessions := []engine.Session{third}
 		for _, away := range [][]int{{3, 4}, {0, 1}} {
 			eng, links := all.client(t, nil)
 			s := sessiontest.Open(t, eng, ttl)
+			sessions = append(sessions, s)
 			for _, i := range away {
 				links[i].set(fails)
 			}
@@ -208,7 +210,9 @@ func TestSplit(t *testing.T) {
 				<-granted
 				return
 			case <-keep.C:
-				third.Renew(t.Context(), nil) //nolint:errcheck // it only has to live
+				for _, s := range sessions {
+					s.Renew(t.Context(), nil) //nolint:errcheck // it only has to live
+				}
 			}
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -18,8 +19,24 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	}
 	start := time.Now()
 	on := s.joined(true)
-	errs := s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
-		if on[i] == nil {
+	errs := make([]error, len(on))
+	timeout := s.timeout
+	if len(held) > many {
+		timeout = s.opts.Heartbeat()
+		errs = s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
+			if on[i] == nil {
+				return nil
+			}
+			return s.lives(ctx, i, on[i])
+		})
+	}
+	errs = s.engine.each(ctx, timeout, func(ctx context.Context, i int) error {
+		switch {
+		case errs[i] != nil:
+			return errs[i]
+		case on[i] == nil:
+			ctx, cancel := context.WithTimeout(ctx, s.timeout)
+			defer cancel()
 			return s.join(ctx, i, start)
 		}
 		return s.renew(ctx, i, on[i], start)
@@ -27,6 +44,25 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	gone, err := s.renewed(ctx, held, start, errs)
 	s.repair(ctx, errs)
 	return gone, err
+}
+
+// many is how many held claims a node can look at within the time of a step. More
+// of them have a heartbeat's time, after the session was kept alive by itself.
+const many = 250
+
+// lives keeps our session on one node alive. It is no renewal: no vote rests on it.
+func (s *session) lives(ctx context.Context, i int, is engine.Session) error {
+	_, err := is.Renew(ctx, nil)
+	if errors.Is(err, engine.ErrGone) {
+		s.lost(ctx, i, is)
+	} else if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := &s.nodes[i]; n.session == is {
+			n.down = true
+		}
+	}
+	return err
 }
 
 // renew renews our session on one node and looks at what it grants.
@@ -67,7 +103,7 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 // renewed decides what came of a renewal. From now on trust in every claim that
 // holds would rest on it, so it succeeds only if each of them stands on a
 // majority of the nodes that took part, or is reported gone. Gone is what cannot
-// stand on a majority, or what did not for most of the TTL: a node that did not
+// stand on a majority, or what did not for two heartbeats: a node that did not
 // answer just now costs nobody a lock.
 func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.Time, errs []error) (gone []*engine.Claim, err error) {
 	s.mu.Lock()
@@ -75,7 +111,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	if err := s.majority(ctx, "renew session", count(errs, nil), errs); err != nil {
 		return nil, err
 	}
-	patient := time.Since(s.base) < s.opts.TTL*2/3
+	patient := time.Since(s.base) < 2*s.opts.Heartbeat()
 	doubt, asked := false, make(map[string]bool, len(held))
 	for _, c := range held {
 		asked[c.ID] = true
@@ -88,7 +124,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		case may >= s.engine.quorum && patient:
 			doubt = true
 		default: // what nodes still have of it is left when its holder had time to stop
-			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.TTL/10)
+			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.Delay+s.opts.Heartbeat()*3/10)
 			doubt = doubt || !asked[cl.id] // granted since the caller looked
 		}
 	}
@@ -124,19 +160,54 @@ func (s *session) repair(ctx context.Context, errs []error) {
 			switch is := on[i]; {
 			case is == nil:
 			case cl.token != 0 && at.token == 0:
-				todo[i] = append(todo[i], func(ctx context.Context) error { return s.enter(ctx, i, is, cl, true) })
+				todo[i] = append(todo[i], func(ctx context.Context) error { _, err := s.enter(ctx, i, is, cl, true); return err })
 			case cl.left && at.may() && !time.Now().Before(cl.from):
 				todo[i] = append(todo[i], func(ctx context.Context) error { return s.leave(ctx, i, is, cl) })
 			}
 		}
 	}
 	s.mu.Unlock()
-	s.ask(ctx, on, func(ctx context.Context, i int, _ engine.Session) error {
-		for _, step := range todo[i] {
-			if err := step(ctx); unknown(err) {
-				return err
+	s.engine.each(ctx, s.opts.Heartbeat()/2, func(ctx context.Context, i int) error {
+		err := s.work(ctx, todo[i])
+		if unknown(err) && ctx.Err() == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if n := &s.nodes[i]; n.session == on[i] {
+				n.down = true
 			}
 		}
-		return nil
+		return err
 	})
+}
+
+// workers is how many steps of a repair are under way on a node.
+const workers = 32
+
+// work does steps on a node, each of which has the time of one, until one of them is
+// not answered.
+func (s *session) work(ctx context.Context, steps []func(context.Context) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	next := make(chan func(context.Context) error)
+	var all sync.WaitGroup
+	for range min(workers, len(steps)) {
+		all.Go(func() {
+			for step := range next {
+				bound, cancel := context.WithTimeout(ctx, s.timeout)
+				if err := step(bound); unknown(err) {
+					stop(err)
+				}
+				cancel()
+			}
+		})
+	}
+	for _, step := range steps {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- step
+	}
+	close(next)
+	all.Wait()
+	return context.Cause(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -21,12 +22,15 @@ type session struct {
 	life context.Context // ends when it is closed, or a majority has ended it
 	end  context.CancelFunc
 
+	tasks sync.WaitGroup // what nobody waits for but Close
+
 	mu     sync.Mutex
 	base   time.Time // start of the last renewal that a majority answered: votes count from it on
 	nodes  []node
-	claims map[*claim]bool   // what nodes have of us, or may have
-	byID   map[string]*claim // by the caller's id
-	serial int               // of claims that got another id
+	claims map[*claim]bool            // what nodes have of us, or may have
+	byID   map[string]*claim          // by the caller's id
+	byName map[string]map[*claim]bool // by resource
+	serial int                        // of claims that got another id
 }
 
 // node is what a session knows of one node. The session's mutex guards it.
@@ -34,6 +38,7 @@ type node struct {
 	session engine.Session // nil: not joined, or the node has ended it
 	since   time.Time      // start of the last renewal there
 	down    bool           // did not answer since then: asked only if the others are too few
+	alien   error          // why it can have no part, as long as it is as it is: engine.ErrUnsupported
 }
 
 // errEnded is the answer of a session that has ended.
@@ -43,32 +48,53 @@ var errEnded = fmt.Errorf("session: %w", engine.ErrGone)
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	start := time.Now()
 	s := &session{
-		engine: e, id: rand.Text(), opts: opts, timeout: cmp.Or(e.opts.NodeTimeout, min(opts.TTL/8, 250*time.Millisecond)),
-		base: start, nodes: make([]node, len(e.nodes)), claims: make(map[*claim]bool), byID: make(map[string]*claim),
+		engine: e, id: rand.Text(), opts: opts, timeout: cmp.Or(e.opts.NodeTimeout, min(opts.Heartbeat()*3/8, 250*time.Millisecond)),
+		base: start, nodes: make([]node, len(e.nodes)),
+		claims: make(map[*claim]bool), byID: make(map[string]*claim), byName: make(map[string]map[*claim]bool),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	errs := e.each(ctx, s.timeout, func(ctx context.Context, i int) error { return s.join(ctx, i, start) })
-	err := e.majority(ctx, "open session", count(errs, nil), errs)
+	err := cmp.Or(s.alien(), e.majority(ctx, "open session", count(errs, nil), errs))
 	if err == nil {
 		return s, nil
 	}
-	s.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what cannot be closed expires
-	if never := first(errs, engine.ErrUnsupported); never != nil {
-		return nil, never
-	}
+	e.closing.Go(func() { s.Close(context.Background()) }) //nolint:errcheck // what cannot be closed expires
 	return nil, err
 }
 
-// join opens a session on a node. It lives longer there by the drift.
+// alien returns why a node can have no part, if one cannot, as one with another format
+// of pawl: it is not merely down, and goes to somebody who can mend it.
+func (s *session) alien() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, n := range s.nodes {
+		if n.alien != nil {
+			return fmt.Errorf("node %d: %w", i+1, n.alien)
+		}
+	}
+	return nil
+}
+
+// join opens a session on a node. It lives longer there by the drift, in which a node
+// that starts again grants nothing either. Nobody believes in the session of an
+// operator, nor does a grace cover it.
 func (s *session) join(ctx context.Context, i int, start time.Time) error {
 	opts := s.opts
 	opts.TTL += drift(opts.TTL)
-	is, err := s.engine.nodes[i].Open(ctx, opts)
-	if err != nil {
-		return err
+	if s.opts.Belief() <= 0 {
+		opts.Delay = opts.TTL
 	}
+	opts.Found = func(resource, id string) { s.found(i, resource, id) }
+	is, err := s.engine.nodes[i].Open(ctx, opts)
 	s.mu.Lock()
 	n := &s.nodes[i]
+	if n.alien = nil; errors.Is(err, engine.ErrUnsupported) {
+		n.alien = err
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
 	late := s.life.Err() != nil || n.session != nil // closed or joined meanwhile
 	if !late {
 		*n = node{session: is, since: start}
@@ -152,10 +178,27 @@ func (s *session) majority(ctx context.Context, doing string, n int, errs []erro
 	return s.engine.majority(ctx, doing, n, errs)
 }
 
+// later does what the caller need not wait for any longer than it likes to, until the
+// session is closed. The channel is closed when it is done.
+func (s *session) later(task func(context.Context)) <-chan struct{} {
+	done := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		close(done)
+		return done
+	}
+	s.tasks.Go(func() {
+		defer close(done)
+		task(s.life)
+	})
+	return done
+}
+
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
-	s.end()
 	s.mu.Lock()
+	s.end()
 	on, joined := make([]engine.Session, len(s.nodes)), 0
 	for i := range s.nodes {
 		if on[i], s.nodes[i].session = s.nodes[i].session, nil; on[i] != nil {
@@ -163,6 +206,7 @@ func (s *session) Close(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	s.tasks.Wait()
 	errs := s.ask(ctx, on, func(ctx context.Context, _ int, is engine.Session) error { return is.Close(ctx) })
 	if closed := count(errs, nil) + count(errs, engine.ErrGone); closed < joined {
 		return s.engine.majority(ctx, "close session", closed, errs)

@@ -1,0 +1,105 @@
+package redlockengine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+)
+
+// TestCallsEndWithTheirContext: also when nodes hang, and when a claim is on its way to
+// let others pass.
+func TestCallsEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		eng, links := all.client(t, &redlockengine.Options{NodeTimeout: time.Minute})
+		they := others(t, all)
+		s := sessiontest.Open(t, eng, time.Hour)
+		enter(t, they[1], ".1", true)
+		enter(t, they[2], ".1", true)
+		enter(t, s, ".1", false) // it has the first node
+		c := claimOf(s, ".1")
+		ends := func(what string, call func(context.Context) error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			if err := call(ctx); err == nil {
+				t.Errorf("%s: no error", what)
+			}
+			if took := time.Since(start); took > 50*time.Millisecond {
+				t.Errorf("%s took %v", what, took)
+			}
+		}
+		waits := make(chan struct{})
+		go func() {
+			defer close(waits)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute/2)
+			defer cancel()
+			start := time.Now()
+			if _, err := s.Await(ctx, c); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Minute/2 {
+				t.Errorf("await: %v after %v", err, time.Since(start))
+			}
+		}()
+		<-time.After(time.Second)
+		for _, l := range links {
+			l.set(hangs)
+		}
+		<-waits
+		ends("open", func(ctx context.Context) error {
+			_, err := eng.Open(ctx, engine.SessionOptions{TTL: time.Hour})
+			return err
+		})
+		ends("enter", func(ctx context.Context) error { _, err := s.Enter(ctx, claimOf(s, ".2"), true); return err })
+		ends("try", func(ctx context.Context) error { _, err := s.Enter(ctx, claimOf(s, ".3"), false); return err })
+		ends("await", func(ctx context.Context) error { _, err := s.Await(ctx, claimOf(s, ".2")); return err })
+		ends("leave", func(ctx context.Context) error { return s.Leave(ctx, "r", s.ID()+".2") })
+		ends("renew", func(ctx context.Context) error { _, err := s.Renew(ctx, []*engine.Claim{c}); return err })
+		ends("show", func(ctx context.Context) error { _, err := eng.Show(ctx, "r"); return err })
+		ends("list", func(ctx context.Context) error {
+			for _, err := range eng.List(ctx, "") {
+				return err
+			}
+			return nil
+		})
+		ends("close", s.Close)
+		if err := eng.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGraceOfAMajority: as long as nodes in their restart grace are so many that the
+// others are no majority, that is why nobody is granted; it lasts until the first of
+// them grant again.
+func TestGraceOfAMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng, links := newNodes(3).client(t, nil)
+		s := sessiontest.Open(t, eng, time.Minute)
+		links[0].grace = engine.Grace{Age: time.Second, Left: 9 * time.Second}
+		links[2].grace = engine.Grace{Age: 2 * time.Second, Left: 5 * time.Second}
+		var why *engine.GraceError
+		if _, err := s.Enter(t.Context(), claimOf(s, ".1"), false); !errors.As(err, &why) || why.Grace != links[2].grace || !errors.Is(err, engine.ErrBusy) {
+			t.Errorf("try: %v", err)
+		}
+		if g, err := s.Enter(t.Context(), claimOf(s, ".2"), true); err != nil || g.Held() || g.Grace != links[2].grace {
+			t.Errorf("wait: %+v, %v", g, err)
+		}
+		if r, err := eng.Show(t.Context(), "r"); err != nil || r.Grace != links[2].grace {
+			t.Errorf("show: %+v, %v", r, err)
+		}
+		links[2].grace = engine.Grace{}
+		s.Leave(t.Context(), "r", s.ID()+".2") //nolint:errcheck // these nodes store nothing meanwhile
+		if g, err := s.Enter(t.Context(), claimOf(s, ".3"), false); err != nil || !g.Held() {
+			t.Errorf("a majority grants: %+v, %v", g, err)
+		}
+		if r, err := eng.Show(t.Context(), "r"); err != nil || r.Grace.On() {
+			t.Errorf("show: %+v, %v", r, err)
+		}
+	})
+}

@@ -1,0 +1,246 @@
+package redlockengine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+)
+
+func clientOf(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) }) //nolint:errcheck // checked elsewhere
+	return c
+}
+
+// TestManyHeld: a client that holds so much that a node cannot look at all of it within
+// the time of a step keeps it; also when a node is away, and when it is back.
+func TestManyHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, n = 15 * time.Second, 1000
+		eng, links := newNodes(3).client(t, nil)
+		for _, l := range links {
+			l.look = time.Millisecond
+		}
+		c := clientOf(t, eng, ttl)
+		var held []*pawl.Lease
+		for i := range n {
+			l, err := c.Mutex(fmt.Sprint("held/", i)).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, l)
+		}
+		for _, trouble := range []trouble{none, hangs, none} {
+			links[0].set(trouble)
+			<-time.After(3 * ttl)
+			for _, l := range held {
+				if l.Err() != nil {
+					t.Fatalf("of %d locks one is lost: %v", n, l.Err())
+				}
+			}
+		}
+		for i, l := range links {
+			if names := len(collect(t, l)); names != n {
+				t.Errorf("node %d has %d of %d", i, names, n)
+			}
+		}
+	})
+}
+
+func collect(t *testing.T, eng engine.Engine) (names []string) {
+	t.Helper()
+	for name, err := range eng.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// TestClaimsFromASnapshot: a node that was restarted from an old snapshot has claims
+// again that were left: one that was held and one that waited. It is rid of them with
+// the next heartbeat, so that others have its vote.
+func TestClaimsFromASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		eng, links := all.client(t, nil)
+		c := clientOf(t, eng, ttl)
+		l, err := c.Mutex("mine").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{".old/1", ".old/2"} {
+			if _, err := links[0].last.Session.Enter(t.Context(), claimOf(links[0].last, id), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(ttl)
+		if r, err := all[0].eng.Show(t.Context(), "r"); err != nil || len(r.Claims) != 0 {
+			t.Errorf("the node still has %+v, %v", r.Claims, err)
+		}
+		if r, err := all[0].eng.Show(t.Context(), "mine"); err != nil || len(r.Claims) != 1 || l.Err() != nil {
+			t.Errorf("what is held: %+v, %v, %v", r.Claims, err, l.Err())
+		}
+		other, links := all.client(t, nil)
+		links[2].set(fails) // the vote of the node is needed
+		if _, err := clientOf(t, other, ttl).Mutex("r").TryLock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMemoryWhileANodeIsDown: what clients remember of a contended lock does not grow
+// with each turn while a node does not answer.
+func TestMemoryWhileANodeIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		ctx, cancel := context.WithCancel(t.Context())
+		var users sync.WaitGroup
+		var caught []*catching
+		turns := 0
+		var mu sync.Mutex
+		for range 2 {
+			eng, links := all.client(t, nil)
+			caught = append(caught, &catching{Engine: eng})
+			c := clientOf(t, caught[len(caught)-1], 15*time.Second)
+			links[2].set(fails)
+			for range 2 {
+				users.Go(func() {
+					for ctx.Err() == nil {
+						l, err := c.Mutex("contended").Lock(ctx)
+						if err != nil {
+							continue
+						}
+						<-time.After(5 * time.Millisecond)
+						l.Unlock(ctx) //nolint:errcheck // at the end ctx has ended
+						mu.Lock()
+						turns++
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		<-time.After(time.Minute)
+		for _, c := range caught {
+			if n := redlockengine.Remembered(c.session); n > 20 {
+				t.Errorf("after %d turns of 4 that wait: %d claims are remembered", turns, n)
+			}
+		}
+		cancel()
+		users.Wait()
+		if turns < 1000 {
+			t.Errorf("only %d turns", turns)
+		}
+	})
+}
+
+// catching keeps the session that was opened last.
+type catching struct {
+	*redlockengine.Engine
+	session engine.Session
+}
+
+func (c *catching) Open(ctx context.Context, opts engine.SessionOptions) (s engine.Session, err error) {
+	s, err = c.Engine.Open(ctx, opts)
+	c.session = s
+	return s, err
+}
+
+// TestBeliefOfNodes: a node is told how long a holder believes, and by how much its
+// clock may be off: its restart grace covers that. Nobody believes in the session of an
+// operator.
+func TestBeliefOfNodes(t *testing.T) {
+	for _, opts := range []engine.SessionOptions{
+		{TTL: 10 * time.Second}, {TTL: 40 * time.Second, Delay: 30 * time.Second}, {TTL: 10 * time.Second, Delay: 10 * time.Second},
+	} {
+		eng, links := newNodes(3).client(t, nil)
+		s, err := eng.Open(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(t.Context()) //nolint:errcheck // checked elsewhere
+		for _, l := range links {
+			is := l.opts
+			if is.TTL <= opts.TTL || opts.Belief() == 0 && is.Belief() != 0 || opts.Belief() > 0 && (is.Belief() <= opts.Belief() || is.Belief() > 2*opts.Belief()) {
+				t.Errorf("%+v: a node believes for %v of %v", opts, is.Belief(), is.TTL)
+			}
+		}
+	}
+}
+
+// TestNodeOfAnotherFormat: a node that refuses this build is not merely down. Nothing
+// is granted beside it, and the error says why; what is held stays.
+func TestNodeOfAnotherFormat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := engine.CheckFormat("0")
+		eng, links := newNodes(3).client(t, nil)
+		links[1].refuse(other)
+		if _, err := eng.Open(t.Context(), engine.SessionOptions{TTL: ttl}); !errors.Is(err, engine.ErrUnsupported) {
+			t.Errorf("opened beside a node of another format: %v", err)
+		}
+		links[1].refuse(nil)
+		c := clientOf(t, eng, ttl)
+		l, err := c.Mutex("r").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		links[1].refuse(other) // it is replaced by a server with another format
+		links[1].server.forget(0)
+		<-time.After(2 * ttl)
+		if _, err := c.Mutex("other").TryLock(t.Context()); !errors.Is(err, engine.ErrUnsupported) || l.Err() != nil {
+			t.Errorf("locked: %v; what is held: %v", err, l.Err())
+		}
+		links[1].refuse(nil)
+		<-time.After(ttl)
+		if _, err := c.Mutex("other").TryLock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOwnerThatIsAClaim: who owns a claim that was entered without an owner is that
+// claim's id; it re-enters as long as a claim of it is there.
+func TestOwnerThatIsAClaim(t *testing.T) {
+	for _, opts := range []*redlockengine.Options{nil, {NoTokens: true}} {
+		all := newNodes(3)
+		eng, _ := all.client(t, opts)
+		other, _ := all.client(t, opts)
+		a, b := sessiontest.Open(t, eng, time.Minute), sessiontest.Open(t, other, time.Minute)
+		first := claimOf(a, ".1")
+		g, err := a.Enter(t.Context(), first, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := func(id string) {
+			t.Helper()
+			c := claimOf(a, id)
+			c.Owner = first.Owner
+			if same, err := a.Enter(t.Context(), c, false); err != nil || same != g {
+				t.Fatalf("%s enters again: %v, %v, want %v", id, same, err, g)
+			}
+		}
+		again(".2")
+		leave(t, a, ".1")
+		if _, err := b.Enter(t.Context(), claimOf(b, ".1"), false); !errors.Is(err, engine.ErrBusy) {
+			t.Errorf("another, while the second holds: %v", err)
+		}
+		again(".3")
+		leave(t, a, ".2")
+		leave(t, a, ".3")
+		enter(t, b, ".1", true)
+	}
+}
