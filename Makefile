@@ -30,9 +30,10 @@ check: setup
 test: check ## Run all tests, with the race detector, against real servers
 	$(TEST) ./...
 
-soak: setup ## Lock and unlock 100,000 names on each store, and look for what stays; kill processes again and again
+soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; have 5,000 wait
 	go test -count 1 -v -run NothingStays ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '/waiters_of' ./engine/open
 
 bench: setup ## Run the benchmarks, each beside its floor
 	go test -run '^$$' -bench . ./bench

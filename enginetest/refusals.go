@@ -20,6 +20,7 @@ var refusals = map[engine.Feature]func(*testing.T, *Harness){
 	engine.FeatureResize:    noResize,
 	engine.FeatureValues:    noValues,
 	engine.FeatureDelay:     noDelay,
+	engine.FeatureMinHold:   noMinHold,
 }
 
 // everyoneHasATurn is what is left of the order of arrival: nobody is

@@ -104,7 +104,7 @@ var _ engine.Engine = (*Engine)(nil)
 
 // New returns the engine of a client, which stays the caller's. Each session
 // takes one connection of it for its inbox. Nil opts are the defaults.
-func New(client rueidis.Client, opts *Options) *Engine { return on(onRueidis{client}, opts) }
+func New(client rueidis.Client, opts *Options) *Engine { return on(ending{onRueidis{client}}, opts) }
 
 // NewOn is [New] for a client of another library.
 func NewOn(client Client, opts *Options) *Engine { return on(ending{client}, opts) }

@@ -1,0 +1,235 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+)
+
+// idleCases are what those who only wait may cost those who hold.
+var idleCases = []Case{
+	{"calls end with their ctx on a store that hangs", "an answer within 50 ms was asked for, and the call hangs with the store", boundedCalls, nil},
+	{"a name is taken for its minimum hold", "a job that ran runs once more on the machine whose clock is late", keptTaken, needs(engine.FeatureMinHold, engine.FeatureDelay)},
+	{"waiters of one client cost no heartbeat", "a crowd that waits for one name makes the holder of another lose it", func(t *testing.T, h *Harness) {
+		crowd(t, h, 1, many(500, 5000))
+	}, nil},
+	{"waiters of many clients cost no heartbeat", "each waiter looks for itself, so a crowd costs the square of its size", func(t *testing.T, h *Harness) {
+		crowd(t, h, many(50, 500), 10)
+	}, nil},
+}
+
+// many is how many there are in a test run, and in a soak test.
+func many(usual, soak int) int {
+	if os.Getenv("PAWL_TEST_SOAK") != "" {
+		return soak
+	}
+	return usual
+}
+
+// crowdTTL is long enough for a machine with other work to do.
+const crowdTTL = 5 * time.Second
+
+// crowd has clients with so many waiters each wait for one name, for three TTLs, beside an
+// unrelated lock of the first client and of another one. Then the name goes from hand to
+// hand, which may take ten times as long as among ten.
+func crowd(t *testing.T, h *Harness, clients, each int) {
+	if h.Open(t).Caps().Wake == engine.WakeServer { // a waiter holds a connection there, of which there are few
+		clients, each = min(clients, 4), 5
+	}
+	name := fmt.Sprintf("crowd/%d", clients)
+	others := h.clients(t, 2, crowdTTL)
+	aside, blocker := lock(t, others[0].Mutex(name+"/aside")), lock(t, others[1].Mutex(name))
+	few := turns(t, h, others[1], name+"/few", 10)
+
+	crowd := h.clients(t, clients, crowdTTL)
+	inside := lock(t, crowd[0].Mutex(name+"/inside"))
+	ctx, cancel := context.WithCancel(t.Context())
+	granted := make(chan time.Time, clients*each)
+	var waiters sync.WaitGroup
+	for i := range clients * each {
+		waiters.Go(func() {
+			l, err := crowd[i%clients].Mutex(name).Lock(ctx)
+			if err == nil {
+				granted <- time.Now()
+				err = l.Unlock(context.WithoutCancel(ctx))
+			}
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
+	}
+	h.queued(t, name, clients*each+1)
+	timer := time.NewTimer(3 * crowdTTL)
+	<-timer.C
+	for what, l := range map[string]*pawl.Lease{"of the same client": inside, "of another client": aside, "that they wait for": blocker} {
+		if err := l.Err(); err != nil {
+			t.Errorf("the lock %s: %v", what, err)
+		}
+	}
+	among := medianTurn(t, blocker, granted, min(20, clients*each))
+	t.Logf("a hand-over among %d: %v; among 10: %v", clients*each, among, few)
+	if among > 10*few+10*time.Millisecond {
+		t.Errorf("a hand-over takes %v among %d, and %v among 10", among, clients*each, few)
+	}
+	cancel()
+	waiters.Wait()
+	for _, l := range []*pawl.Lease{inside, aside} {
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// turns returns how long a hand-over takes among n waiters.
+func turns(t *testing.T, h *Harness, c *pawl.Client, name string, n int) time.Duration {
+	first := lock(t, c.Mutex(name))
+	granted := make(chan time.Time, n)
+	var waiters sync.WaitGroup
+	for range n {
+		waiters.Go(func() {
+			l, err := c.Mutex(name).Lock(t.Context())
+			if err == nil {
+				granted <- time.Now()
+				err = l.Unlock(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	h.queued(t, name, n+1)
+	median := medianTurn(t, first, granted, n)
+	waiters.Wait()
+	return median
+}
+
+// medianTurn releases a lock and sees it go from hand to hand.
+func medianTurn(t *testing.T, first *pawl.Lease, granted <-chan time.Time, n int) time.Duration {
+	t.Helper()
+	last := time.Now()
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var took []time.Duration
+	for range n {
+		select {
+		case at := <-granted:
+			took, last = append(took, at.Sub(last)), at
+		case <-time.After(patience):
+			t.Fatal("a waiter never had it")
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func (h *Harness) clients(t *testing.T, n int, ttl time.Duration) (all []*pawl.Client) {
+	t.Helper()
+	for range n {
+		c, err := pawl.New(t.Context(), h.Open(t), &pawl.Options{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			c.Close(ctx) //nolint:errcheck // it holds nothing
+		})
+		all = append(all, c)
+	}
+	return all
+}
+
+// boundedCalls has a store that hangs: each call is back soon after its ctx ended, by a timer
+// that was set beside it, and Unlock is heard later.
+func boundedCalls(t *testing.T, h *Harness) {
+	eng, net := h.troubled(t)
+	c, other := h.client(t, eng), h.client(t, h.Open(t))
+	held := lock(t, c.Mutex("bounded/held"))
+	calls := map[string]func(context.Context) error{
+		"lock":   func(ctx context.Context) error { _, err := c.Mutex("bounded/new").Lock(ctx); return err },
+		"try":    func(ctx context.Context) error { _, err := c.Mutex("bounded/new").TryLock(ctx); return err },
+		"show":   func(ctx context.Context) error { _, err := c.Show(ctx, "bounded/held"); return err },
+		"unlock": held.Unlock,
+	}
+	if eng.Caps().RefuseFeature(engine.FeatureValues) == nil {
+		calls["get"] = func(ctx context.Context) error { _, err := c.Value("bounded").Get(ctx); return err }
+	}
+	net.Freeze()
+	const wait = 50 * time.Millisecond
+	for name, call := range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		start := time.Now()
+		beside := make(chan time.Duration, 1)
+		time.AfterFunc(wait+100*time.Millisecond, func() { beside <- time.Since(start) })
+		err := call(ctx)
+		took, timer := time.Since(start), <-beside
+		cancel()
+		if err == nil {
+			t.Errorf("%s: no error of a store that hangs", name)
+		}
+		if took > timer+(timer-wait) { // the machine was as busy with both
+			t.Errorf("%s was back after %v, the timer after %v: %v", name, took, timer, err)
+		}
+	}
+	net.Heal()
+	if err := lock(t, other.Mutex("bounded/held")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := lock(t, other.Mutex("bounded/new")).Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// keptTaken has a job that is done at once, and one whose client dies: the name stays taken
+// for the minimum hold from the grant on, and goes to who waits then.
+func keptTaken(t *testing.T, h *Harness) {
+	once := pawl.LockOptions{MinHold: 2 * h.TTL}
+	for what, end := range map[string]func(*testing.T, *pawl.Client, Network, *pawl.Lease){
+		"released": func(t *testing.T, _ *pawl.Client, _ Network, l *pawl.Lease) {
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+		"dead": func(_ *testing.T, _ *pawl.Client, net Network, l *pawl.Lease) {
+			net.Freeze()
+			<-l.Context().Done()
+		},
+	} {
+		name := "kept/" + what
+		eng, net := h.troubled(t)
+		a, b := h.client(t, eng), h.client(t, h.Open(t))
+		start := time.Now()
+		l := lock(t, a.Mutex(name).With(once))
+		end(t, a, net, l)
+		if _, err := b.Mutex(name).TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) && time.Since(start) < once.MinHold {
+			t.Errorf("%s: another had it: %v", what, err)
+		}
+		next := <-lockLater(t, b.Mutex(name))
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		if took := next.at.Sub(start); took < once.MinHold || next.Token() <= l.Token() {
+			t.Errorf("%s: the next had it after %v of %v, token %v after %v", what, took, once.MinHold, next.Token(), l.Token())
+		}
+		net.Heal()
+		if err := next.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func noMinHold(t *testing.T, h *Harness) {
+	l, err := h.client(t, h.Open(t)).Mutex("refused").With(pawl.LockOptions{MinHold: time.Minute}).Lock(t.Context())
+	if l != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("a minimum hold: %v, %v", l, err)
+	}
+}
