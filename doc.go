@@ -64,6 +64,9 @@
 // owner. Readers, and holders of permits, hold beside one another, so their tokens
 // do not fence them from one another.
 //
+// A job that shall run once in a period, whichever machine starts it, takes its lock with
+// [LockOptions].MinHold: the name stays taken for that time from the grant on.
+//
 // Where nothing can refuse it, Options.LockDelay keeps what a dead holder had for some
 // time longer, so that what it had under way can end. That is a guess, not a proof.
 //
@@ -82,14 +85,16 @@
 // Test them with errors.Is. [ErrNotAcquired]: it is held by others, and matches
 // the context's error when that ended the wait. [ErrLost]: it was held and no
 // longer is. [ErrUnavailable]: the store did not answer, which says nothing about
-// the lock; a wait that its context ended meanwhile matches both. [ErrMismatch]:
+// the lock; a wait that its context ended meanwhile matches both. [ErrGrace]: not acquired,
+// because the store was started lately and may have forgotten who holds. [ErrMismatch]:
 // the name is in use as something else. [ErrUnsupported]: the store cannot
 // carry it, which is said before the store is asked. [ErrConflict]: a value is at
 // another version. [ErrBroken]: a barrier is. [ErrInvalid] names what is out of range.
 // [ErrClosed]: the client was closed or the lease released.
 //
-// A lock that could not be released, for the store did not answer, is released by
-// a later heartbeat, and in any case by the end of the session.
+// A call is back within 100 ms of the end of its ctx, also on a store that hangs. A lock
+// that could not be released, because the store did not answer, is released by a later
+// heartbeat, and in any case by the end of the session.
 //
 // # Testing
 //
