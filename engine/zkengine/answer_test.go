@@ -124,7 +124,7 @@ func TestRootIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := raw(t, server.Addr)
-	for _, path := range []string{"/pawl/c", "/pawl/v", "/pawl"} {
+	for _, path := range []string{"/pawl/c", "/pawl/beat", "/pawl/v", "/pawl"} {
 		if err := conn.Delete(path, -1); err != nil {
 			t.Fatal(err)
 		}

@@ -44,6 +44,8 @@ package zkengine
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"iter"
@@ -85,6 +87,7 @@ type Engine struct {
 	servers        []string
 	opts           Options
 	claims, values string // folders
+	beat           string // the node that heartbeats write
 	acl            []zk.ACL
 
 	partings sync.WaitGroup // of clients that were not connected
@@ -111,7 +114,7 @@ func New(servers []string, opts *Options) *Engine {
 	}
 	e.opts.Tick = cmp.Or(e.opts.Tick, 2*time.Second)
 	e.opts.Root = "/" + cmp.Or(strings.Trim(e.opts.Root, "/"), "pawl")
-	e.claims, e.values = e.opts.Root+"/c", e.opts.Root+"/v"
+	e.claims, e.values, e.beat = e.opts.Root+"/c", e.opts.Root+"/v", e.opts.Root+"/beat"
 	e.operator <- nil
 	return e
 }
@@ -126,9 +129,36 @@ func (e *Engine) Caps() engine.Caps {
 	}
 }
 
-// folder is the node of a resource. Names are escaped byte by byte, and begin
-// with a letter, for "." and ".." are not allowed.
-func (e *Engine) folder(name string) string { return e.claims + "/n" + url.PathEscape(name) }
+// longName is from how many bytes on the node of a resource is named by a hash: the
+// end of a session lists all its paths.
+const longName = 64
+
+// folder is the node of a resource, and what is written in it. Names are escaped byte by
+// byte, and begin with a letter, for "." and ".." are not allowed. The node of a long name
+// has the name in it.
+func (e *Engine) folder(name string) (path string, title []byte) {
+	if escaped := url.PathEscape(name); len(escaped) < longName {
+		return e.claims + "/n" + escaped, nil
+	}
+	sum := sha256.Sum256([]byte(name))
+	return e.claims + "/h" + base64.RawURLEncoding.EncodeToString(sum[:]), []byte(name)
+}
+
+// nameOf is the name of the resource of a folder, empty if that has gone or is not ours.
+func (l *link) nameOf(ctx context.Context, folder string) (string, error) {
+	if escaped, short := strings.CutPrefix(folder, "n"); short {
+		name, err := url.PathUnescape(escaped)
+		if err != nil {
+			name = ""
+		}
+		return name, nil
+	}
+	title, _, err := look(ctx, l, l.engine.claims+"/"+folder, l.conn.Get)
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
+	return string(title), err
+}
 
 func (e *Engine) value(key string) string { return e.values + "/n" + url.PathEscape(key) }
 
@@ -229,11 +259,11 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 	}
 	names = make([]string, len(folders))
 	err = each(len(folders), func(i int) error {
-		name, bad := url.PathUnescape(strings.TrimPrefix(folders[i], "n"))
-		if bad != nil || !strings.HasPrefix(name, prefix) {
-			return nil
+		name, err := l.nameOf(ctx, folders[i])
+		if err != nil || name == "" || !strings.HasPrefix(name, prefix) {
+			return err
 		}
-		line, err := l.read(ctx, e.folder(name))
+		line, err := l.list(ctx, e.claims+"/"+folders[i], l.conn.Children)
 		if err == nil && len(line.claims) > 0 {
 			names[i] = name
 		}
@@ -242,33 +272,44 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" }), err
 }
 
-// Show implements [engine.Engine].
+// Show implements [engine.Engine]. It writes the node of heartbeats instead of a sync,
+// because the only clock of ZooKeeper is that of its writes.
 func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
 	defer explain("show", &err)
 	r.Name = name
-	l, err := e.fresh(ctx)
+	l, err := e.link(ctx)
 	if err != nil {
 		return r, err
 	}
-	line, err := l.read(ctx, e.folder(name))
+	now, err := ask(ctx, l, func() (*zk.Stat, error) { return l.conn.Set(e.beat, nil, -1) })
+	if err != nil {
+		return r, err
+	}
+	folder, _ := e.folder(name)
+	line, err := l.list(ctx, folder, l.conn.Children)
 	if err != nil {
 		return r, err
 	}
 	if err := each(len(line.claims), func(i int) error { return l.readNote(ctx, line.claims[i]) }); err != nil {
 		return r, err
 	}
-	slices.SortStableFunc(line.claims, func(a, b *claim) int { return cmp.Compare(a.czxid, b.czxid) })
-	for _, c := range line.claims {
-		if c.note.ID == "" || c.spec != line.Spec { // it went meanwhile, or is about to
-			continue
-		}
+	claims := slices.DeleteFunc(line.claims, func(c *claim) bool { return c.stat == nil || c.spec != line.Spec }) // those went, or are about to
+	slices.SortStableFunc(claims, func(a, b *claim) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
+	for _, c := range claims {
 		r.Spec = line.Spec
+		since := func(ms int64) time.Duration { return time.Duration(max(now.Mtime-ms, 0)) * time.Millisecond }
 		info := engine.ClaimInfo{
 			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight,
-			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
+			Age: since(c.stat.Ctime), Held: engine.Unknown, Left: engine.Unknown,
 		}
 		if c.holds {
 			info.Token = fence.Token(c.grant())
+		}
+		switch {
+		case c.holds && !c.inTurn: // its node was made when it was granted
+			info.Held = info.Age
+		case c.holds && c.stat.Version > 0: // it told who is behind it
+			info.Held = since(c.stat.Mtime)
 		}
 		r.Claims = append(r.Claims, info)
 	}
@@ -284,7 +325,7 @@ func (l *link) readNote(ctx context.Context, c *claim) error {
 		return nil
 	}
 	if err == nil {
-		c.czxid = stat.Czxid
+		c.stat = stat
 		json.Unmarshal(data, &c.note) //nolint:errcheck // it is ours
 	}
 	return err

@@ -41,13 +41,15 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
+	lists   map[string]*reads // by folder
+	turns   chan struct{}     // one in it for each request under way
 }
 
 // dial starts a session and waits until it is there.
 func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, told func(zk.Event)) (*link, error) {
 	l := &link{
 		engine: e, told: told, ended: ended, asked: timeout,
-		changed: make(chan struct{}), watches: make(map[string]*watch),
+		changed: make(chan struct{}), watches: make(map[string]*watch), lists: make(map[string]*reads), turns: make(chan struct{}, inFlight),
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.over, l.finish = context.WithCancel(l.life)
@@ -62,13 +64,14 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, t
 		err = l.greet(ctx)
 	}
 	if err != nil {
-		l.close(context.WithoutCancel(ctx)) //nolint:errcheck // err says more
+		l.close(ctx) //nolint:errcheck // err says more
 		return nil, err
 	}
 	return l, nil
 }
 
-// greet proves who we are, and makes the folders that all resources share.
+// greet proves who we are, makes the folders that all resources share, and refuses
+// those of another format. Before there was a mark of it, the folder of values was empty.
 func (l *link) greet(ctx context.Context) error {
 	if opts := l.engine.opts; opts.User != "" {
 		if _, err := ask(ctx, l, func() (none struct{}, err error) {
@@ -77,11 +80,16 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := l.stat(ctx, l.engine.values)
+	format, _, err := look(ctx, l, l.engine.values, l.conn.Get)
 	if errors.Is(err, zk.ErrNoNode) {
-		err = l.makeFolders(ctx)
+		if err = l.makeFolders(ctx); err == nil {
+			format, _, err = look(ctx, l, l.engine.values, l.conn.Get)
+		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return engine.CheckFormat(cmp.Or(string(format), "1"))
 }
 
 // event is told by the client what happens.

@@ -33,6 +33,35 @@ func explain(doing string, err *error) {
 	}
 }
 
+// inFlight is how many requests of a session are under way besides its heartbeat. They
+// share its connection, which answers in order.
+const inFlight = 128
+
+type atOnceKey struct{}
+
+// first lets the requests of a heartbeat pass all others that wait for their turn.
+func first(ctx context.Context) context.Context { return context.WithValue(ctx, atOnceKey{}, true) }
+
+// turn waits until one more request may be under way.
+func (l *link) turn(ctx context.Context) (done func(), err error) {
+	if ctx.Value(atOnceKey{}) != nil {
+		return func() {}, nil
+	}
+	for {
+		_, changed, err := l.state()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.turns <- struct{}{}:
+			return func() { <-l.turns }, nil
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // ask makes a call of the client, which knows no context. A call that was given
 // up ends when it is answered, its connection breaks or the link closes.
 func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error) {
@@ -41,11 +70,17 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 		err   error
 	}
 	var none T
+	ended, err := l.turn(ctx)
+	if err != nil {
+		return none, err
+	}
 	if err := l.settled(ctx); err != nil { // the client would wait until it is
+		ended()
 		return none, err
 	}
 	done := make(chan result, 1)
 	go func() {
+		defer ended()
 		value, err := call()
 		done <- result{value, err}
 	}()
@@ -111,12 +146,12 @@ func conflicts(err error) bool {
 
 // create makes a node that may be there already. What it is in is there, unless
 // somebody removed all of it.
-func (l *link) create(ctx context.Context, path string, flags int32) error {
+func (l *link) create(ctx context.Context, path string, data []byte, flags int32) error {
 	_, err := ask(ctx, l, func() (string, error) {
 		if flags == zk.FlagContainer {
-			return l.conn.CreateContainer(path, nil, flags, l.engine.acl)
+			return l.conn.CreateContainer(path, data, flags, l.engine.acl)
 		}
-		return l.conn.Create(path, nil, flags, l.engine.acl)
+		return l.conn.Create(path, data, flags, l.engine.acl)
 	})
 	switch {
 	case errors.Is(err, zk.ErrNodeExists):
@@ -128,14 +163,18 @@ func (l *link) create(ctx context.Context, path string, flags int32) error {
 }
 
 // makeFolders makes what all resources share; the values last, whose folder
-// shows that all are there.
+// shows that all are there, and in which format.
 func (l *link) makeFolders(ctx context.Context) error {
-	paths := []string{l.engine.claims, l.engine.values}
+	paths := []string{l.engine.claims, l.engine.beat, l.engine.values}
 	for root := l.engine.opts.Root; root != "/"; root = path.Dir(root) {
 		paths = slices.Insert(paths, 0, root)
 	}
 	for _, path := range paths {
-		if err := l.create(ctx, path, zk.FlagPersistent); err != nil {
+		var data []byte
+		if path == l.engine.values {
+			data = []byte(engine.Format())
+		}
+		if err := l.create(ctx, path, data, zk.FlagPersistent); err != nil {
 			return err
 		}
 	}
@@ -149,12 +188,19 @@ type watch struct {
 	fired chan struct{}
 	event zk.Event    // that fired it
 	set   bool        // in the server
+	told  bool        // the node had been changed before
 	spent atomic.Bool // it has fired
+}
+
+// seen is what came with a watch.
+type seen[T any] struct {
+	value T
+	stat  *zk.Stat // nil when the watch had been set before
 }
 
 // subscribe sets a watch with a method of the client, unless it is set already.
 // The key is a path, with a slash at its end for the children.
-func subscribe[T any](ctx context.Context, l *link, key string, set func(string) (T, *zk.Stat, <-chan zk.Event, error)) (*watch, error) {
+func subscribe[T any](ctx context.Context, l *link, key string, set func(string) (T, *zk.Stat, <-chan zk.Event, error)) (*watch, seen[T], error) {
 	l.mu.Lock()
 	w := l.watches[key]
 	if w == nil {
@@ -164,14 +210,15 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 	isSet := w.set
 	l.mu.Unlock()
 	if isSet {
-		return w, nil
+		return w, seen[T]{}, nil
 	}
-	_, err := ask(ctx, l, func() (none struct{}, err error) {
-		_, _, _, err = set(strings.TrimSuffix(key, "/"))
+	was, err := ask(ctx, l, func() (is seen[T], err error) {
+		is.value, is.stat, _, err = set(strings.TrimSuffix(key, "/"))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		w.set = w.set || err == nil
-		return none, err
+		w.told = w.told || err == nil && is.stat.Version > 0
+		return is, err
 	})
 	if err != nil {
 		l.mu.Lock()
@@ -180,7 +227,7 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 			l.fire(key, zk.Event{})
 		}
 	}
-	return w, err
+	return w, was, err
 }
 
 // fire tells who waits for a watch. The link is locked.

@@ -77,7 +77,7 @@ func TestSequenceEnds(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := New([]string{server.Addr}, &Options{Tick: tick})
 	first := sessiontest.Whole(t, fair)
-	folder := e.folder(first.Resource)
+	folder, _ := e.folder(first.Resource)
 	s, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute}) // makes the folders
 	if err != nil {
 		t.Fatal(err)

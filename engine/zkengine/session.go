@@ -31,6 +31,7 @@ type session struct {
 
 	mu     sync.Mutex
 	places map[string]*place
+	bytes  int // of the paths of them all
 }
 
 func (s *session) ID() string { return s.id }
@@ -39,8 +40,10 @@ func (s *session) ID() string { return s.id }
 // session's mutex guards it, as Leave may be called at any time.
 type place struct {
 	folder, name string
+	title        []byte // of the folder
 	hash         string
 	data         []byte
+	bytes        int // that the session's end needs for it
 
 	again   bool   // it was asked for before, and may have a node already
 	path    string // of its node, as far as was seen
@@ -94,29 +97,49 @@ func (s *session) event(ev zk.Event) {
 	}
 }
 
+// mostBytes is how long the paths of a session's nodes may be together. Its end is one
+// step that lists them all, and larger than jute.maxbuffer, 1 MiB, no server can read it: an
+// ensemble that agreed on such a step never starts again.
+const mostBytes = 3 << 18
+
 // take returns the place of a claim that enters.
-func (s *session) take(c *engine.Claim) *place {
+func (s *session) take(c *engine.Claim) (*place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.places[c.ID]; p != nil {
 		p.again = true
-		return p
+		return p, nil
 	}
 	n := note{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label}
 	if c.Owner == c.ID {
 		n.Owner = "" // it is long
 	}
-	p := &place{folder: s.engine.folder(c.Resource), name: nodeName(c), hash: hash(c.ID)}
+	p := &place{name: nodeName(c), hash: hash(c.ID)}
+	p.folder, p.title = s.engine.folder(c.Resource)
+	p.bytes = length + len(p.folder) + len("/") + len(p.name) + len(".q..") + sequence
+	if c.Owner != c.ID { // it may share, with a mark
+		p.bytes += 2*sequence + length + len(p.folder) + len("/g/") + len(p.hash)
+	}
+	if s.bytes+p.bytes > mostBytes {
+		return nil, fmt.Errorf("%w: the claims of one session may have paths of %d bytes, which are used: use another client for more", engine.ErrUnsupported, mostBytes)
+	}
+	s.bytes += p.bytes
 	p.data, _ = json.Marshal(n) // strings can be marshalled
 	s.places[c.ID] = p
-	return p
+	return p, nil
 }
+
+// What is written of a path besides it, and the digits at the end of one.
+const length, sequence = 4, 10
 
 // drop forgets a claim that is not in the store.
 func (s *session) drop(claim string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.places, claim)
+	if p := s.places[claim]; p != nil {
+		s.bytes -= p.bytes
+		delete(s.places, claim)
+	}
 }
 
 // at writes down where a claim is.
@@ -158,7 +181,11 @@ func (s *session) grant(c *engine.Claim, p *place, token int64, all bool) engine
 // first.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant engine.Grant, err error) {
 	defer explain("enter", &err)
-	p, alone := s.take(c), false
+	p, err := s.take(c)
+	if err != nil {
+		return grant, err
+	}
+	alone := false
 	if p.again {
 		err = s.link.sync(ctx)
 	} else if wait && !c.Barging {
@@ -170,7 +197,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant 
 	case alone:
 		return s.grant(c, p, p.czxid, true), nil
 	}
-	grant, err = s.pursue(ctx, c, p, wait)
+	grant, err = s.pursue(ctx, c, p, nil, wait)
 	if err == nil && !grant.Held() && !wait { // it was asked for again, and is gone
 		err = engine.ErrBusy
 	}
@@ -192,7 +219,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	s.mu.Lock()
 	p := s.places[c.ID]
 	s.mu.Unlock()
-	var looked [2]*watch
+	var looked *watch
 	for p != nil && p.waits {
 		grant, err = s.await(ctx, c, p, &looked)
 		if errors.Is(err, zk.ErrConnectionClosed) { // it only looked, and is connected again
@@ -205,54 +232,66 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	return grant, engine.ErrGone
 }
 
-// await waits for one event, and looks what it means. Where any of several claims
-// may go first, one may have gone before the watches were set: so it looks before
-// it waits for new ones.
-func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *[2]*watch) (grant engine.Grant, err error) {
-	watches, err := s.watch(ctx, p)
+// await watches the claim's own node, and then what blocks it, so that a claim which
+// was evicted before it was handed the resource knows it. It waits for one event, unless
+// there is something to see already, and looks what it means. Who is next watches
+// the children of the folder, and what it looks at comes with that watch.
+func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked **watch) (grant engine.Grant, err error) {
+	own, _, err := subscribe(ctx, s.link, p.path, s.link.conn.GetW)
+	var ahead *watch
+	var children seen[[]string]
+	switch {
+	case err != nil:
+	case p.blocker.path != "":
+		ahead, _, err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
+	default:
+		ahead, children, err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
+	}
+	var l *line
 	switch {
 	case errors.Is(err, zk.ErrNoNode): // it has gone already
 	case err != nil:
 		return grant, err
-	case p.blocker.path != "" || watches == *looked:
-		if grant, err = s.wait(ctx, c, p, watches); err != nil || grant.Held() {
+	case p.blocker.path == "" && ahead != *looked:
+		if *looked = ahead; children.stat != nil {
+			if l, err = s.link.newLine(ctx, p.folder, children.value, children.stat); err != nil {
+				return grant, err
+			}
+		}
+	case p.blocker.tells && s.link.changedBefore(ahead):
+	default:
+		if grant, err = s.wait(ctx, c, p, own, ahead); err != nil || grant.Held() || p.blocker.path == "" {
 			return grant, err
 		}
 	}
-	if grant, err = s.pursue(ctx, c, p, true); err == nil {
-		*looked = watches
-	}
-	return grant, err
+	return s.pursue(ctx, c, p, l, true)
 }
 
-// watch watches the claim's own node, and then what blocks it: so a claim that
-// was evicted before it was handed the resource knows it.
-func (s *session) watch(ctx context.Context, p *place) (watches [2]*watch, err error) {
-	watches[0], err = subscribe(ctx, s.link, p.path, s.link.conn.GetW)
-	switch {
-	case err != nil:
-	case p.blocker.path != "":
-		watches[1], err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
-	default:
-		watches[1], err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
-	}
-	return watches, err
+func (l *link) changedBefore(w *watch) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return w.told
 }
 
 // wait waits for one event, which may be the grant itself.
-func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, watches [2]*watch) (none engine.Grant, err error) {
-	own, ahead := watches[0], watches[1]
-	select {
-	case <-own.fired:
-	case <-ahead.fired:
-		if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.direct && !own.spent.Load() {
-			return s.grant(c, p, p.czxid, true), nil
+func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, own, ahead *watch) (none engine.Grant, err error) {
+	for {
+		select {
+		case <-own.fired:
+		case <-ahead.fired:
+			if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.direct && !own.spent.Load() {
+				return s.grant(c, p, p.czxid, true), nil
+			}
+		case <-time.After(lookAgain): // nobody should have to: events come as surely as answers
+			stat, err := s.link.stat(ctx, cmp.Or(p.blocker.path, p.path))
+			if err == nil && (stat.Version == 0 || !p.blocker.tells) {
+				continue
+			}
+		case <-ctx.Done():
+			return none, ctx.Err()
 		}
-	case <-time.After(s.opts.TTL / 3):
-	case <-ctx.Done():
-		return none, ctx.Err()
+		return none, nil
 	}
-	return none, nil
 }
 
 // Leave takes one request for a claim of this session.
@@ -272,7 +311,8 @@ func (s *session) Leave(ctx context.Context, resource, claim string) (err error)
 		if err := s.link.sync(ctx); err != nil {
 			return err
 		}
-		l, err := s.link.read(ctx, s.engine.folder(resource))
+		folder, _ := s.engine.folder(resource)
+		l, err := s.link.read(ctx, folder)
 		if err != nil {
 			return err
 		}
@@ -313,8 +353,9 @@ func (s *session) remove(ctx context.Context, node string, all bool) error {
 // write that succeeds after that went to the leader behind such an answer.
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
 	defer explain("renew session", &err)
-	start, root := time.Now(), s.engine.opts.Root
-	if _, err := s.link.stat(ctx, root); err != nil {
+	ctx = first(ctx)
+	start, beat := time.Now(), s.engine.beat
+	if _, err := s.link.stat(ctx, beat); err != nil {
 		return nil, err
 	}
 	select {
@@ -322,15 +363,16 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	case <-ctx.Done():
 	case <-s.link.over.Done():
 	}
-	if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(root, nil, -1) }); err != nil {
+	if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(beat, nil, -1) }); err != nil {
 		return nil, err
 	}
 	gone = make([]*engine.Claim, len(held))
 	if err := each(len(held), func(i int) error {
 		path, _ := s.find(held[i].ID, false)
-		_, err := s.link.stat(ctx, cmp.Or(path, root+"/none"))
+		_, err := s.link.stat(ctx, cmp.Or(path, beat+"/none"))
 		if errors.Is(err, zk.ErrNoNode) {
 			gone[i], err = held[i], nil
+			s.drop(held[i].ID)
 		}
 		return err
 	}); err != nil {

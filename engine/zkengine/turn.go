@@ -17,9 +17,10 @@ import (
 // has this version, in one step with others. It returns what the folder is then.
 func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, others ...any) (*zk.Stat, error) {
 	node := &zk.CreateRequest{
-		Path: fmt.Sprintf("%s/%s.%s.%d.", p.folder, p.name, how, token), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
+		Path: fmt.Sprintf("%s/%s.%s.%s.", p.folder, p.name, how, number(token, 0, 10)), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
 	}
-	replies, err := s.link.multi(ctx, append([]any{node, &zk.SetDataRequest{Path: p.folder, Version: version}}, others...)...)
+	write := &zk.SetDataRequest{Path: p.folder, Data: p.title, Version: version}
+	replies, err := s.link.multi(ctx, append([]any{node, write}, others...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error)
 			return is.NumChildren == 1, nil
 		}
 		if errors.Is(err, zk.ErrNoNode) {
-			err = s.link.create(ctx, p.folder, zk.FlagContainer)
+			err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 		}
 		if err != nil {
 			return false, err
@@ -45,13 +46,14 @@ func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error)
 }
 
 // pursue looks at the resource, and does what that allows, until the claim holds,
-// waits, is refused or is no longer there.
-func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, wait bool) (grant engine.Grant, err error) {
+// waits, is refused or is no longer there. The first look may have been taken.
+func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line, wait bool) (grant engine.Grant, err error) {
 	fresh := p.again // what is read cannot be older than the beginning
-	for {
-		l, err := s.link.read(ctx, p.folder)
-		if err != nil {
-			return grant, err
+	for ; ; l = nil {
+		if l == nil {
+			if l, err = s.link.read(ctx, p.folder); err != nil {
+				return grant, err
+			}
 		}
 		own := l.find(p.hash)
 		if own == nil && p.path != "" {
@@ -122,17 +124,22 @@ func (l *line) next(c *engine.Claim, own *claim, news, wait bool) (*move, error)
 // stay tells what the claim is where it is.
 func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim) (none engine.Grant, err error) {
 	if own.path != p.path {
-		if err := s.link.age(ctx, own); err != nil {
+		stat, err := s.link.stat(ctx, own.path)
+		if err != nil {
 			return none, err
 		}
-		s.at(p, own.path, own.czxid)
+		s.at(p, own.path, stat.Czxid)
 	}
 	if !own.holds {
 		s.waitFor(p, true, l.blocker(own))
 		return none, nil
 	}
-	own.czxid = p.czxid
-	return s.grant(c, p, own.grant(), own == l.claims[0]), nil
+	if own.tells() && l.behind(own) {
+		if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(p.path, p.data, -1) }); err != nil {
+			return none, err // who is next may not know that it is
+		}
+	}
+	return s.grant(c, p, cmp.Or(own.token, p.czxid), own.at == 0), nil
 }
 
 // move takes a move. What the decision rests on and could change meanwhile is
@@ -148,16 +155,16 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	}
 	how, version, token := m.how, l.version, int64(0)
 	if l.missing {
-		err = s.link.create(ctx, p.folder, zk.FlagContainer)
+		err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 	}
 	if m.shares {
-		err = s.link.age(ctx, m.with)
-		how, version, token = strconv.FormatInt(m.with.place, 10), -1, m.with.grant()
+		how, version = strconv.FormatInt(m.with.place, 10), -1
+		token, err = s.link.token(ctx, m.with)
 	}
 	if m.shares && !c.Barging {
 		others = append(others, &zk.CreateRequest{Path: p.folder + "/g/" + p.hash, Acl: s.engine.acl, Flags: zk.FlagEphemeral})
 		if !l.hasG && err == nil {
-			err = s.link.create(ctx, p.folder+"/g", zk.FlagContainer)
+			err = s.link.create(ctx, p.folder+"/g", nil, zk.FlagContainer)
 		}
 	}
 	if err == nil {

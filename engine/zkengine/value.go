@@ -92,7 +92,7 @@ func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 	case is == nil:
 		return []any{&zk.CreateRequest{Path: path, Acl: e.acl}, &zk.SetDataRequest{Path: path, Data: data, Version: 0}}
 	case data == nil:
-		return []any{&zk.SetDataRequest{Path: e.values, Version: folder.Version}, &zk.DeleteRequest{Path: path, Version: is.Version}}
+		return []any{&zk.SetDataRequest{Path: e.values, Data: []byte(engine.Format()), Version: folder.Version}, &zk.DeleteRequest{Path: path, Version: is.Version}}
 	}
 	return []any{&zk.CheckVersionRequest{Path: e.values, Version: folder.Version}, &zk.SetDataRequest{Path: path, Data: data, Version: is.Version}}
 }
@@ -109,7 +109,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engin
 		if err != nil {
 			return v, err
 		}
-		changed, err := subscribe(ctx, l, path, l.conn.ExistsW)
+		changed, _, err := subscribe(ctx, l, path, l.conn.ExistsW)
 		if err != nil {
 			return v, err
 		}
