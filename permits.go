@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,8 @@ import (
 
 // number is the number of an operator, as a client has read it.
 type number struct {
-	permits int64     // 0: no operator has said one
+	permits int64     // 0: no operator has said one, or it was taken back
+	reset   int64     // what clients declare, when it was taken back
 	version uint64    // of the value
 	read    time.Time // when it was asked for
 }
@@ -119,11 +121,30 @@ func (l *lock) readNumber(ctx context.Context) (number, error) {
 		return is, err
 	}
 	is.version = v.Number
-	if is.permits, err = strconv.ParseInt(string(v.Data), 10, 64); err != nil || is.permits < 1 || is.permits > MaxPermits {
+	text, reset := strings.CutPrefix(string(v.Data), resetMark)
+	n, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil || n < 1 || n > MaxPermits:
 		return is, fmt.Errorf("the number of permits in the store is %q", v.Data)
+	case reset:
+		is.reset = n
+	default:
+		is.permits = n
 	}
 	return is, nil
 }
+
+// data is what is kept of it in the store.
+func (n number) data() []byte {
+	if n.reset > 0 {
+		return strconv.AppendInt([]byte(resetMark), n.reset, 10)
+	}
+	return strconv.AppendInt(nil, n.permits, 10)
+}
+
+// resetMark begins what stays of a number that was taken back: clients that declare the
+// number behind it may correct what others, who know the old one, do with the name.
+const resetMark = "reset "
 
 // settle makes a resource that is in use as large as the operator said. If an
 // operator has said another number meanwhile it does so with that one; so whoever
@@ -131,7 +152,7 @@ func (l *lock) readNumber(ctx context.Context) (number, error) {
 func (l *lock) settle(ctx context.Context, is number) error {
 	for {
 		err := l.numberValue().call(ctx, "resize", func(ctx context.Context) error {
-			err := l.client.engine.Resize(ctx, l.name, is.permits)
+			err := l.client.engine.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
 			if errors.Is(err, engine.ErrGone) { // nobody is there who would disagree
 				return nil
 			}
@@ -141,7 +162,7 @@ func (l *lock) settle(ctx context.Context, is number) error {
 			return err
 		}
 		next, err := l.readNumber(ctx)
-		if err != nil || next.version == is.version || next.permits == 0 {
+		if err != nil || next.version == is.version || next.permits+next.reset == 0 {
 			return err
 		}
 		is = next
@@ -192,7 +213,7 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 		return false, s.client.stopped(ctx, err)
 	case cmp.Or(is.permits, s.spec.Capacity) != used:
 		return true, nil
-	case is.permits == 0:
+	case is.permits == 0 && is.reset != s.spec.Capacity:
 		return false, nil
 	}
 	r, err := s.numberValue().show(ctx, "show", s.name)

@@ -3,7 +3,6 @@ package pawl
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -76,13 +75,44 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	return nil
 }
 
+// Resized returns the number of permits that [Semaphore.Resize] has said, and 0 where
+// what clients declare counts.
+func (s *Semaphore) Resized(ctx context.Context) (int, error) {
+	switch {
+	case s.err != nil:
+		return 0, s.failed(s.err)
+	case !s.resizes:
+		return 0, s.failed(s.client.refusesResize())
+	}
+	is, err := s.readNumber(ctx)
+	if err != nil {
+		err = s.failed(err)
+	}
+	return int(is.permits), err
+}
+
+// Reset takes back what [Semaphore.Resize] has said: what clients declare counts again.
+// That has to be the number of s: who uses the name is brought to it as Resize does,
+// with the same errors.
+func (s *Semaphore) Reset(ctx context.Context) error {
+	if err := s.renumber(ctx, number{reset: s.spec.Capacity}); err != nil {
+		return s.failed(fmt.Errorf("reset: %w", err))
+	}
+	return nil
+}
+
 func (s *Semaphore) resize(ctx context.Context, permits int) error {
+	if s.err == nil && (permits < 1 || permits > MaxPermits) {
+		return invalid("permits is %d: 1 to %d are allowed", permits, MaxPermits)
+	}
+	return s.renumber(ctx, number{permits: int64(permits)})
+}
+
+func (s *Semaphore) renumber(ctx context.Context, is number) error {
 	c := s.client
 	switch {
 	case s.err != nil:
 		return s.err
-	case permits < 1 || permits > MaxPermits:
-		return invalid("permits is %d: 1 to %d are allowed", permits, MaxPermits)
 	case !s.resizes:
 		return c.refusesResize()
 	case c.life.Err() != nil:
@@ -97,8 +127,8 @@ func (s *Semaphore) resize(ctx context.Context, permits int) error {
 	}
 	v := s.numberValue()
 	v.again = true // it says the same
-	is := number{permits: int64(permits), read: time.Now()}
-	written, err := v.Update(ctx, func(Version) ([]byte, error) { return strconv.AppendInt(nil, is.permits, 10), nil })
+	is.read = time.Now()
+	written, err := v.Update(ctx, func(Version) ([]byte, error) { return is.data(), nil })
 	if err != nil {
 		return err
 	}

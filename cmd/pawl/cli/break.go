@@ -2,88 +2,122 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 func newBreak(s *store) *cobra.Command {
 	var yes bool
+	var token uint64
+	var opts pawl.BreakOptions
 	cmd := &cobra.Command{
 		Use:   "break NAME",
 		Short: "Take a lock away from its holders",
-		Long: `Take NAME away from all who hold it now; who waits next gets it at once.
+		Long: `Take NAME away from all who hold it now, or from those with --token, or from the
+holder or waiter --claim, as "pawl show" prints them. Who waits next gets it at once.
 
 The holders are told, but learn of it only within a third of their TTL: until
 then they may still work, beside the next holder. Only what checks tokens is
 safe from that. A command under "pawl run" is then stopped.
 
+Who did it stays in the store with --reason, and "pawl show" shows it.
+
 Without --yes it only says whom it would evict, and exits with 64. Nobody to
 evict is no error.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			if err := pawl.CheckName(args[0]); err != nil {
-				return err
+			set := cmd.Flags().Changed
+			switch {
+			case set("token") && set("claim"):
+				return usageError("--token and --claim exclude each other")
+			case set("token") && token == 0:
+				return usageError("--token is 0: that of a holder is larger")
+			case set("claim") && opts.Claim == "":
+				return usageError("--claim is empty")
 			}
-			return s.within(cmd.Context(), func(ctx context.Context, eng engine.Engine) error {
-				return ask(ctx, func(ctx context.Context) error {
-					return breakLock(ctx, eng, args[0], yes, cmd.OutOrStdout())
-				})
+			opts.Token = fence.Token(token)
+			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
+				return breakLock(ctx, client, args[0], opts, yes, cmd.OutOrStdout())
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	f := cmd.Flags()
+	f.BoolVar(&yes, "yes", false, "do it")
+	f.Uint64Var(&token, "token", 0, "only the holders with this token")
+	f.StringVar(&opts.Claim, "claim", "", "only this claim, which may wait")
+	f.StringVar(&opts.Reason, "reason", "", "why, for who looks later")
 	return cmd
 }
 
-func breakLock(ctx context.Context, eng engine.Engine, name string, yes bool, w io.Writer) error {
-	r, err := eng.Show(ctx, name)
+func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.BreakOptions, yes bool, w io.Writer) error {
+	r, err := client.Show(ctx, name)
 	if err != nil {
 		return err
 	}
-	granted, _ := split(r)
-	if len(granted) == 0 {
-		_, err := fmt.Fprintf(w, "%s: nobody holds it\n", printable(name))
-		return err
-	}
-	if !yes {
-		for _, c := range granted {
-			fmt.Fprintf(w, "would evict %s\n", describe(c))
+	victims := chosen(r, opts)
+	switch {
+	case len(victims) == 0:
+		return nobody(w, r, opts)
+	case !yes:
+		for _, p := range victims {
+			fmt.Fprintf(w, "would evict %s\n", describe(p))
 		}
 		return usageError("break %q: nothing was done: say --yes to evict", name)
 	}
-	if err := evict(ctx, eng, name, granted, w); err != nil {
-		return fmt.Errorf("break %q: %w", name, err)
+	evicted, err := client.Break(ctx, name, opts)
+	for _, p := range evicted {
+		fmt.Fprintf(w, "evicted %s\n", describe(p))
+	}
+	for _, p := range victims {
+		if err == nil && !slices.ContainsFunc(evicted, func(e pawl.Party) bool { return e.Claim == p.Claim }) {
+			fmt.Fprintf(w, "had left already: %s\n", describe(p))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	_, err = fmt.Fprintln(w, "a holder learns of it within a third of its TTL and may work until then")
 	return err
 }
 
-func describe(c engine.ClaimInfo) string {
-	return fmt.Sprintf("%s (token %v, age %s)", printable(c.Label), c.Token, age(c))
-}
-
-// evict leaves the claims of others, which takes a session of one's own.
-func evict(ctx context.Context, eng engine.Engine, name string, claims []engine.ClaimInfo, w io.Writer) (err error) {
-	session, err := eng.Open(ctx, engine.SessionOptions{TTL: max(defaultTTL, eng.Caps().MinTTL), Label: label("break")})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, session.Close(ctx)) }()
-	for _, c := range claims {
-		switch err := session.Leave(ctx, name, c.ID); {
-		case errors.Is(err, engine.ErrGone):
-			fmt.Fprintf(w, "had left already: %s\n", describe(c))
-		case err != nil:
-			return err
+// chosen are those whom the options mean.
+func chosen(r pawl.Resource, opts pawl.BreakOptions) (parties []pawl.Party) {
+	for _, p := range slices.Concat(r.Holders, r.Waiters) {
+		switch {
+		case opts.Claim != "" && p.Claim != opts.Claim:
+		case opts.Claim == "" && p.Token == 0:
+		case opts.Token != 0 && p.Token != opts.Token:
 		default:
-			fmt.Fprintf(w, "evicted %s\n", describe(c))
+			parties = append(parties, p)
 		}
 	}
-	return nil
+	return parties
+}
+
+func nobody(w io.Writer, r pawl.Resource, opts pawl.BreakOptions) error {
+	text := "nobody holds it"
+	switch {
+	case opts.Token != 0:
+		text += fmt.Sprintf(" with token %v", opts.Token)
+	case opts.Claim != "":
+		text = "nobody has the claim " + printable(opts.Claim)
+	}
+	_, err := fmt.Fprintf(w, "%s: %s\n", printable(r.Name), text)
+	return err
+}
+
+func describe(p pawl.Party) string {
+	switch {
+	case p.Token == 0:
+		return fmt.Sprintf("%s (waiting for %s)", printable(p.Label), span(p.Age))
+	case p.Kept:
+		return fmt.Sprintf("%s (token %v, kept for %s more)", printable(p.Label), p.Token, span(p.Left))
+	}
+	return fmt.Sprintf("%s (token %v, held for %s)", printable(p.Label), p.Token, span(p.Held))
 }

@@ -13,7 +13,7 @@ func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	p := start(t, command(t, store, "run", "x", "--", "echo", "next"))
 	eventually(t, "it waits", func() bool { return states(t, store, "x") == "granted granted waiting" })
 	stdout, _ := want(t, 0, store, "break", "x", "--yes")
-	const evicted = `evicted \S+ pid \d+: sh \(token \d+, age [\d.]+m?s\)`
+	const evicted = `evicted \S+ pid \d+: sh \(token \d+, held for (unknown|[\d.]+m?s)\)`
 	matches(t, stdout, evicted, evicted, "a holder learns of it .*")
 	if line := p.line(); line != "next" {
 		t.Errorf("line %q", line)

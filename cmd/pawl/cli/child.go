@@ -22,11 +22,8 @@ type child struct {
 	events  chan childEvent
 }
 
-// childEvent is a stop or, last, the end of the child.
-type childEvent struct {
-	status syscall.WaitStatus
-	err    error
-}
+// childEvent is a stop or, last, the end of a child.
+type childEvent struct{ status syscall.WaitStatus }
 
 // startChild starts the command. Its thread stays until the command has ended:
 // the kernel sends the parent-death signal when that thread ends.
@@ -37,18 +34,13 @@ func startChild(cmd *exec.Cmd, group int) (*child, error) {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		events, err := children.start(cmd)
 		started <- err
-		for err == nil {
-			var ev childEvent
-			_, ev.err = syscall.Wait4(cmd.Process.Pid, &ev.status, syscall.WUNTRACED, nil)
-			if ev.err == syscall.EINTR {
-				continue
-			}
+		if err != nil {
+			return
+		}
+		for ev := range events {
 			c.events <- ev
-			if ev.err != nil || !ev.status.Stopped() {
-				return
-			}
 		}
 	}()
 	if err := <-started; err != nil {
@@ -65,12 +57,28 @@ func (c *child) strayed() bool {
 	return err == nil && group != c.group
 }
 
-// signal sends to the group, and to the command also when it has left it.
-func (c *child) signal(sig syscall.Signal) {
+// signal sends to the group, and to the command also when it has left it. It reports
+// whether the command takes no signals from us: then it has become another user.
+func (c *child) signal(sig syscall.Signal) (refused bool) {
 	syscall.Kill(-c.group, sig) //nolint:errcheck // who has gone needs no signal
-	if c.strayed() {
-		c.process.Signal(sig) //nolint:errcheck // likewise
+	if !c.strayed() {
+		sig = 0 // it has it, if it may have it
 	}
+	return errors.Is(c.process.Signal(sig), syscall.EPERM)
+}
+
+// signal sends to the command. When that is refused, the operator has to know.
+func (j *job) signal(sig syscall.Signal) {
+	if !j.child.signal(sig) || j.refused {
+		return
+	}
+	j.refused = true
+	if j.lost != nil {
+		complain(fmt.Errorf("%q: %s runs as another user and cannot be stopped: it works on beside the next holder", j.name, j.command[0]))
+		return
+	}
+	complain(fmt.Errorf("%q: %s runs as another user: it was not sent signal %d (%v), and will not be stopped when the lock is lost",
+		j.name, j.command[0], int(sig), sig))
 }
 
 // execute runs the command under the lock and returns its exit code as a shell
@@ -105,13 +113,13 @@ func (j *job) supervise() childEvent {
 	for {
 		select {
 		case ev := <-j.child.events:
-			if ev.err != nil || !ev.status.Stopped() {
+			if !ev.status.Stopped() {
 				return ev
 			}
 			j.stopped(ev.status.StopSignal())
 		case sig := <-j.signals:
 			j.ended = j.ended || ends(sig)
-			j.child.signal(sig.(syscall.Signal))
+			j.signal(sig.(syscall.Signal))
 		case <-lost:
 			lost = nil
 		case <-timer.C:
@@ -148,43 +156,56 @@ func (j *job) check() time.Duration {
 	}
 	left := time.Until(j.killAt)
 	if left <= 0 {
-		j.child.signal(syscall.SIGKILL)
+		j.signal(syscall.SIGKILL)
 		return j.ttl
 	}
 	return left
 }
 
-// terminate tells the child to end: the lock is lost, or will be.
+// terminate tells the child to end: the lock is lost, or will be. The operator is
+// told after that.
 func (j *job) terminate(cause error, until time.Time) {
-	j.lost = cause
-	complain(os.Stderr, fmt.Errorf("%q: %w; stopping %s", j.name, cause, j.command[0]))
+	j.lost, j.refused = cause, false
 	j.killAt = time.Now().Add(j.grace)
 	if latest := until.Add(-j.lead() / 2); latest.Before(j.killAt) {
 		j.killAt = latest
 	}
 	j.child.signal(syscall.SIGTERM)
-	j.child.signal(syscall.SIGCONT) // one that is stopped as well
+	complain(fmt.Errorf("%q: %w; stopping %s", j.name, cause, j.command[0]))
+	j.signal(syscall.SIGCONT) // one that is stopped as well
 }
 
 // result makes an exit code of the end of the child. After a loss it waits for
 // what is left of the group, which was told to end too.
 func (j *job) result(end childEvent) (int, error) {
 	switch {
-	case end.err != nil:
-		return 0, fmt.Errorf("wait for %s: %w", j.command[0], end.err)
 	case j.lost != nil:
 		j.guard.standAside()
 		for time.Now().Before(j.killAt) && syscall.Kill(-j.child.group, 0) == nil {
 			time.Sleep(5 * time.Millisecond)
 		}
 		syscall.Kill(-j.child.group, syscall.SIGKILL) //nolint:errcheck // there may be none
+		j.survivors()
 		return exitLost, nil
 	case end.status.Signal() == syscall.SIGKILL && j.guard.fired(): // we were stopped or late
 		j.lost = fmt.Errorf("%q: %w: it was not renewed in time; %s was killed", j.name, pawl.ErrLost, j.command[0])
-		complain(os.Stderr, j.lost)
+		complain(j.lost)
 		return exitLost, nil
 	case end.status.Signaled():
 		return exitSignal + int(end.status.Signal()), nil
 	}
 	return end.status.ExitStatus(), nil
+}
+
+// survivors tells of what is left of the group because it has become another user. What
+// was killed needs a moment to go.
+func (j *job) survivors() {
+	err := syscall.Kill(-j.child.group, 0)
+	for end := time.Now().Add(j.lead()); err == nil && time.Now().Before(end); err = syscall.Kill(-j.child.group, 0) {
+		time.Sleep(time.Millisecond)
+	}
+	if errors.Is(err, syscall.EPERM) {
+		complain(fmt.Errorf("%q: some of what %s started runs as another user and could not be stopped: it works on beside the next holder",
+			j.name, j.command[0]))
+	}
 }

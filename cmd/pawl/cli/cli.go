@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +31,7 @@ func Main() int {
 	if len(os.Args) == 2 && os.Args[1] == guardVerb {
 		return guardMain()
 	}
+	defer stderr.flush(closeWithin)
 	err := newRoot().ExecuteContext(context.Background())
 	if err == nil {
 		return 0
@@ -42,15 +41,9 @@ func Main() int {
 		exit = &exitError{exitUsage, fmt.Errorf("%w (try: pawl help)", err)}
 	}
 	if exit.err != nil {
-		complain(os.Stderr, exit.err)
+		complain(exit.err)
 	}
 	return exit.code
-}
-
-// complain prints an error as one line.
-func complain(w io.Writer, err error) {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
-	fmt.Fprintln(w, "pawl: "+printable(text))
 }
 
 // exitError ends the command with a code. Without err there is nothing to say.
@@ -99,6 +92,7 @@ func verb(run func(*cobra.Command, []string) error) func(*cobra.Command, []strin
 }
 
 func newRoot() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
@@ -107,7 +101,7 @@ func newRoot() *cobra.Command {
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
 
-  sqlite:PATH                                   processes of one machine
+  sqlite:PATH                                   processes of one user of a machine
   redis://[USER:PASSWORD@]HOST[:PORT][/DB]      or rediss:// for TLS
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
   postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB
@@ -119,11 +113,17 @@ password belongs into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 "pawl help run" and "pawl help elect" have those of run and elect.`,
-		Args:          cobra.NoArgs,
-		RunE:          verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help)") }),
+		Args: cobra.NoArgs,
+		RunE: verb(func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return printVersion(cmd.OutOrStdout())
+			}
+			return usageError("a verb is missing (try: pawl help)")
+		}),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version of pawl")
 	s := &store{}
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,16 @@ import (
 // binary is pawl when bePawl is set.
 const bePawl = "PAWL_BE_PAWL"
 
+// beRoot has the test binary be a command that becomes root, if its file says so.
+const beRoot = "PAWL_BE_ROOT"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(beRoot) != "" {
+		syscall.Setgid(0)
+		syscall.Setuid(0)
+		fmt.Println(os.Getpid())
+		select {}
+	}
 	if os.Getenv(bePawl) != "" {
 		os.Exit(Main())
 	}
@@ -102,6 +112,20 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p.start(stderr)
+}
+
+// startWith starts pawl with a standard error that is not read.
+func startWith(t *testing.T, cmd *exec.Cmd, stderr *os.File) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, lines: make(chan string, 1000), done: make(chan struct{}), stderr: os.DevNull}
+	return p.start(stderr)
+}
+
+// start starts pawl and closes its standard error here.
+func (p *process) start(stderr *os.File) *process {
+	t, cmd := p.t, p.cmd
+	t.Helper()
 	defer stderr.Close()
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -158,11 +182,7 @@ func (p *process) line() string {
 // number waits for a line with a number.
 func (p *process) number() int {
 	p.t.Helper()
-	n, err := strconv.Atoi(p.line())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return n
+	return atoi(p.t, p.line())
 }
 
 // wait waits for the end and returns the exit code.
@@ -203,6 +223,15 @@ func want(t *testing.T, code int, store string, args ...string) (stdout, stderr 
 		t.Fatalf("pawl %q: exit code %d, want %d; on standard error: %s", args, is, code, stderr)
 	}
 	return stdout, stderr
+}
+
+func atoi(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // complaint fails the test unless stderr is one line of pawl's that has text.

@@ -3,16 +3,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 )
 
 const electHelp = `Keep one CMD running among all who say so for the same NAME: each waits until it
@@ -31,8 +32,9 @@ who waits, "pawl break pawl:election/NAME --yes" has the next one lead.
 
 Exit codes, when it was ended by a signal or by --once, are those of "pawl run":
 the one of CMD, 74 when the leadership was lost, 128+n when signal n came before
-CMD ran. Wrong usage is 64, a store that is unavailable at the start 69; later pawl
-goes on trying. A CMD that cannot be executed ends it with 126, or 127.`
+CMD ran. Wrong usage is 64; a store that is unavailable at the start 69; a CMD that
+cannot be executed then 126, or 127. Later pawl goes on trying, also when CMD or pawl
+itself is replaced.`
 
 // electOptions is what the user asked elect for.
 type electOptions struct {
@@ -57,7 +59,10 @@ func newElect(s *store) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(o.split(cmd, args), o.completeTimes(cmd)); err != nil {
+			if err := o.split(cmd, args); err != nil {
+				return err
+			}
+			if err := o.completeCommon(cmd); err != nil {
 				return err
 			}
 			return o.elect(cmd.Context())
@@ -65,7 +70,7 @@ func newElect(s *store) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows NAME is not ours
-	o.timeFlags(cmd)
+	o.commonFlags(cmd)
 	f.StringVar(&o.value, "value", "", "what the leader announces (default: host, process id and command)")
 	f.BoolVar(&o.once, "once", false, "end when CMD has ended, with its exit code")
 	return cmd
@@ -74,9 +79,8 @@ func newElect(s *store) *cobra.Command {
 // candidate is an elect.
 type candidate struct {
 	*electOptions
-	path     string
 	signals  chan os.Signal
-	engine   engine.Engine
+	client   *pawl.Client
 	election *pawl.Election
 }
 
@@ -84,49 +88,56 @@ type candidate struct {
 func (c *candidate) job() *job { return &job{runOptions: &c.runOptions, signals: c.signals} }
 
 func (o *electOptions) elect(ctx context.Context) error {
-	path, err := lookPath(o.command[0])
-	if err != nil {
+	if _, err := lookPath(o.command[0]); err != nil {
 		return notRunnable(o.command[0], err)
 	}
 	if o.value == "" {
-		o.value = label(o.command[0])
+		o.value = o.label
 	}
-	c := &candidate{electOptions: o, path: path, signals: catchSignals()}
-	eng, client, err := c.connect(ctx)
-	if eng != nil {
-		defer leave(eng, client)
-	}
+	c := &candidate{electOptions: o, signals: catchSignals()}
+	a, err := c.connect(ctx)
+	defer a.leave(closeWithin)
 	if err != nil {
 		return err
 	}
-	c.engine, c.election = eng, client.Election(o.name)
-	for pause := electPause; ; pause = min(2*pause, mostElectPause) {
+	c.client, c.election = a.client, a.client.Election(o.name)
+	for pause := electPause; ; {
 		j := c.job()
 		ran, err := c.term(ctx, j)
 		if err == nil || !errors.Is(err, errAgain) {
 			return err
 		}
-		if ran > atOnce {
-			pause = electPause
+		rest := electPause
+		switch {
+		case errors.Is(err, errStore): // all candidates meet it together
+			rest = (electPause/4 + rand.N(electPause/2)).Round(10 * time.Millisecond)
+		case j.lost == nil: // the command ends by itself
+			if ran > atOnce {
+				pause = electPause
+			}
+			rest, pause = pause, min(2*pause, mostElectPause)
 		}
-		complain(os.Stderr, fmt.Errorf("%q: %w in %v", o.name, err, pause))
-		if err := j.rest(ctx, pause); err != nil {
+		complain(fmt.Errorf("%q: %w in %v", o.name, err, rest))
+		if err := j.rest(ctx, rest); err != nil {
 			return err
 		}
 	}
 }
 
 // connect is ended by a signal, as all that waits.
-func (c *candidate) connect(ctx context.Context) (engine.Engine, *pawl.Client, error) {
+func (c *candidate) connect(ctx context.Context) (access, error) {
 	j := c.job()
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
-	eng, client, err := c.runOptions.connect(ctx)
-	return eng, client, j.said(ctx, err)
+	a, err := c.runOptions.connect(ctx)
+	return a, j.said(ctx, err)
 }
 
-// errAgain says that there is no reason to end.
-var errAgain = errors.New("campaigning again")
+// errAgain says that there is no reason to end, and errStore that the store is it.
+var (
+	errAgain = errors.New("campaigning again")
+	errStore = fmt.Errorf("%w", errAgain)
+)
 
 // term waits until it leads, runs the command, and hands over. ran is how long the
 // command did.
@@ -134,32 +145,44 @@ func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err er
 	if err := c.campaign(ctx, j); err != nil {
 		return 0, err
 	}
-	code := 0
 	began := time.Now()
-	if j.guard, err = startGuard(); err == nil {
-		code, err = j.execute(c.path)
-		j.guard.end()
-	}
+	code, err := c.serve(j)
 	ran = time.Since(began)
 	c.resign(j)
+	if exit := (*exitError)(nil); errors.As(err, &exit) {
+		code, err = exit.code, exit.err
+	}
 	switch {
-	case err != nil:
-		return ran, err
-	case (j.ended || c.once) && code == 0:
+	case (j.ended || c.once) && code == 0 && err == nil:
 		return ran, nil
 	case j.ended || c.once:
-		return ran, &exitError{code, nil}
+		return ran, &exitError{cmp.Or(code, exitInternal), err}
+	case err != nil: // it may have been replaced, and others may have it
+		return ran, fmt.Errorf("%w; %w", err, errAgain)
 	case j.lost != nil:
 		return ran, fmt.Errorf("no longer the leader; %w", errAgain)
 	}
 	return ran, fmt.Errorf("%s ended with exit code %d; %w", c.command[0], code, errAgain)
 }
 
+// serve runs the command. Where it is may have changed since it ran before.
+func (c *candidate) serve(j *job) (code int, err error) {
+	path, err := lookPath(c.command[0])
+	if err != nil {
+		return 0, notRunnable(c.command[0], err)
+	}
+	if j.guard, err = startGuard(); err != nil {
+		return 0, fmt.Errorf("start the guard: %w", err)
+	}
+	defer j.guard.end()
+	return j.execute(path)
+}
+
 // campaign waits until it leads. A signal ends that, and trouble does not.
 func (c *candidate) campaign(ctx context.Context, j *job) error {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
-	show := startWaitLine(c.engine, "pawl:election/"+c.name, label(c.command[0]))
+	show := startWaitLine(c.client, electionNames+c.name, c.label)
 	var err error
 	j.lease, err = c.election.Campaign(ctx, []byte(c.value))
 	show.stop()
@@ -171,7 +194,7 @@ func (c *candidate) campaign(ctx context.Context, j *job) error {
 	}
 	for _, passing := range []error{pawl.ErrUnavailable, pawl.ErrLost, pawl.ErrNotAcquired} {
 		if errors.Is(err, passing) {
-			return fmt.Errorf("%w; %w", err, errAgain)
+			return fmt.Errorf("%w; %w", err, errStore)
 		}
 	}
 	return err
@@ -183,7 +206,7 @@ func (c *candidate) resign(j *job) {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
 	if err := c.election.Resign(ctx, j.lease); err != nil && j.lost == nil {
-		complain(os.Stderr, fmt.Errorf("resign: %w: nobody leads for up to %v", err, c.ttl))
+		complain(fmt.Errorf("resign: %w: nobody leads for up to %v", err, c.ttl))
 	}
 	j.ended = j.ended || ctx.Err() != nil
 }

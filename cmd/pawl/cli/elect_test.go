@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // elect starts a candidate whose command is family.
@@ -162,6 +164,15 @@ func TestElect_tells_who_leads(t *testing.T) {
 	leads(elect(t, store, "a", "--value", "10.0.0.7:80"))
 	second := leads(elect(t, store, "b"))
 	own := fmt.Sprintf("pid %d: sh", second.cmd.Process.Pid)
+	if text, _ := want(t, 0, store, "show", "pawl:election/a"); !strings.Contains(text, `the leader announces "10.0.0.7:80"`) {
+		t.Errorf("show prints %s", text)
+	}
+	if text, _ := want(t, 0, store, "ls"); !strings.Contains(text, ` "10.0.0.7:80" `) {
+		t.Errorf("ls prints %s", text)
+	}
+	if v := show(t, store, "pawl:election/a"); v.Leader == nil || *v.Leader != "10.0.0.7:80" {
+		t.Errorf("show --json has %+v", v)
+	}
 	if text, _ := want(t, 0, store, "show", "pawl:election/b"); !strings.Contains(text, own) {
 		t.Errorf("show prints %s", text)
 	}
@@ -203,21 +214,64 @@ func TestElect_refuses_wrong_usage(t *testing.T) {
 	complaint(t, stderr, "unavailable")
 	_, stderr = want(t, 127, sqliteStore(t), "elect", "x", "--", "no such program")
 	complaint(t, stderr, "not found")
-	if path, err := exec.LookPath("true"); err == nil { // it goes away before it leads
-		gone := filepath.Join(t.TempDir(), "gone")
-		if err := os.Symlink(path, gone); err != nil {
-			t.Fatal(err)
+}
+
+// A command or a pawl that is replaced while the candidate runs is no reason to end.
+func TestElect_goes_on_when_programs_are_replaced(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	dir := t.TempDir()
+	program, script := filepath.Join(dir, "pawl"), filepath.Join(dir, "script")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := exec.Command("cp", self, program).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho term\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, store, "elect", "x", "--", script)
+	cmd.Path = program
+	p := start(t, cmd)
+	p.line()
+	if err := errors.Join(os.Remove(program), os.Rename(script, script+".new")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says that its command is missing", func() bool { return strings.Contains(p.errors(), "no such file or directory; campaigning again in") })
+	if err := os.Rename(script+".new", script); err != nil {
+		t.Fatal(err)
+	}
+	for line := ""; line != "term"; {
+		line = p.line()
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 143 && code != 0 {
+		t.Errorf("exit code %d: %s", code, p.errors())
+	}
+}
+
+// The pauses of candidates do not grow while the store is away: the next leader is there
+// a TTL, which a Redis that forgot needs, and a second after the store is.
+func TestElect_leads_soon_after_an_outage(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	store := "redis://" + server.Addr
+	const ttl = time.Second
+	p := start(t, command(t, store, "elect", "--ttl", ttl.String(), "x", "--", "sh", "-c", "echo $PAWL_TOKEN; exec sleep 1000"))
+	first := p.number()
+	server.Kill()
+	eventually(t, "it has tried several times", func() bool { return strings.Count(p.errors(), "campaigning again in ") >= 4 })
+	for _, line := range strings.Split(p.errors(), "\n") {
+		if _, pause, ok := strings.Cut(line, "campaigning again in "); ok {
+			if d, err := time.ParseDuration(pause); err != nil || d > time.Second {
+				t.Errorf("line %q", line)
+			}
 		}
-		store := sqliteStore(t)
-		first := leads(elect(t, store, "y"))
-		p := start(t, command(t, store, "elect", "y", "--", gone))
-		waits(t, store, "y", "granted waiting")
-		if err := os.Remove(gone); err != nil {
-			t.Fatal(err)
-		}
-		first.signal(syscall.SIGKILL)
-		if code := p.wait(); code != 127 {
-			t.Errorf("exit code %d", code)
-		}
+	}
+	server.Restart()
+	if second := p.number(); second <= first {
+		t.Errorf("token %d after %d", second, first)
 	}
 }

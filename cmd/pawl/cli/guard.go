@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -27,12 +28,13 @@ const guardVerb = "__guard"
 // guard is the guard process as pawl sees it.
 type guard struct {
 	cmd    *exec.Cmd
+	events <-chan childEvent
 	orders *os.File
 	tells  *os.File // a byte when it is ready, another when it kills
 }
 
 func startGuard() (*guard, error) {
-	self, err := os.Executable()
+	program, err := self()
 	if err != nil {
 		return nil, err
 	}
@@ -46,13 +48,15 @@ func startGuard() (*guard, error) {
 		return nil, err
 	}
 	defer theirTells.Close()
-	cmd := exec.Command(self, guardVerb)
+	cmd := exec.Command(program)
+	cmd.Args = []string{os.Args[0], guardVerb}
 	cmd.Stdin, cmd.Stdout = theirOrders, theirTells
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	events, err := children.start(cmd)
+	if err != nil {
+		return nil, errors.Join(err, orders.Close(), tells.Close())
 	}
-	return &guard{cmd, orders, tells}, nil
+	return &guard{cmd, events, orders, tells}, nil
 }
 
 // ready waits until the guard ignores signals and listens.
@@ -89,7 +93,8 @@ func (g *guard) order(verb string, n int64) {
 // end ends the guard and leaves its group alone.
 func (g *guard) end() {
 	g.cmd.Process.Kill() //nolint:errcheck // it may have ended
-	g.cmd.Wait()         //nolint:errcheck // killed
+	for range g.events { // until it has
+	}
 	g.orders.Close()
 	g.tells.Close()
 }
@@ -101,6 +106,7 @@ func guardMain() int {
 		return exitUsage // started by hand
 	}
 	signal.Ignore()
+	nameGuard()
 	os.Stdout.WriteString("r") //nolint:errcheck // then pawl has ended, which the orders tell
 	orders := make(chan string)
 	go func() {

@@ -3,19 +3,27 @@ package cli
 import (
 	"fmt"
 	"os"
-	"path/filepath"
+	"os/user"
 	"strings"
 
 	"github.com/pawl-go/pawl"
 )
 
-// label tells an operator who this is: the host, the process, and what it
-// does, without arguments, in which there may be secrets.
-func label(command string) string {
+// label tells an operator who this is: the host, the process, and what it does. That
+// has no arguments of a command, in which there may be secrets.
+func label(does string) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
-	text := printable(strings.ToValidUTF8(fmt.Sprintf("%s pid %d: %s", host, os.Getpid(), filepath.Base(command)), "?"))
+	text := printable(strings.ToValidUTF8(fmt.Sprintf("%s pid %d: %s", host, os.Getpid(), does), "?"))
 	return strings.ToValidUTF8(text[:min(len(text), pawl.MaxName)], "")
+}
+
+// operator tells who uses a verb for operators, for what that leaves in the store.
+func operator() string {
+	if u, err := user.Current(); err == nil {
+		return label("user " + u.Username)
+	}
+	return label("pawl")
 }

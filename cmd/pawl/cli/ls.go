@@ -4,17 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/signal"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl"
 )
 
 // watchEvery is how often ls --watch looks.
@@ -28,18 +30,22 @@ func newLs(s *store) *cobra.Command {
 		Long: `List the names that are held or waited for, those that begin with PREFIX.
 
 HELD counts the holders of a lock, and the permits that are taken of a
-semaphore. AGE is since the first holder asked for it.
+semaphore. FOR is how long the first holder has had it, and LEFT when the store
+ends its session if it is not heard again, both by the store's clock; "unknown"
+where the store does not tell. A holder that is "kept" has ended, and its
+--hold-for has not. What the leader of an election announces stands in quotes.
 
---json prints one object a line, as "pawl show --json" does. --watch does it
-again each second until it is interrupted, which is no error.`,
+--json prints one object a line, as "pawl show --json" does, in no order, each as
+the store tells it. --watch does it again each second until it is interrupted,
+which is no error, and goes on while the store does not answer.`,
 		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			prefix := append(args, "")[0]
-			return s.within(cmd.Context(), func(ctx context.Context, eng engine.Engine) error {
+			l := &lister{prefix: append(args, "")[0], asJSON: asJSON, w: cmd.OutOrStdout()}
+			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				if watch {
-					return watchResources(ctx, eng, prefix, asJSON, cmd.OutOrStdout())
+					return l.watch(ctx, client)
 				}
-				return listResources(ctx, eng, prefix, asJSON, cmd.OutOrStdout(), "")
+				return l.list(ctx, client)
 			})
 		}),
 	}
@@ -48,21 +54,30 @@ again each second until it is interrupted, which is no error.`,
 	return cmd
 }
 
-func watchResources(ctx context.Context, eng engine.Engine, prefix string, asJSON bool, w io.Writer) error {
+// lister is an ls.
+type lister struct {
+	prefix string
+	asJSON bool
+	clear  string // what clears the screen
+	w      io.Writer
+}
+
+func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	clear := ""
-	if _, terminal := terminalWidth(w); terminal && !asJSON {
-		clear = "\x1b[H\x1b[2J"
+	if _, terminal := terminalWidth(l.w); terminal && !l.asJSON {
+		l.clear = "\x1b[H\x1b[2J"
 	}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		err := listResources(ctx, eng, prefix, asJSON, w, clear)
-		if ctx.Err() != nil {
+		err := l.list(ctx, client)
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if err != nil {
+		case errors.Is(err, pawl.ErrUnavailable):
+			complain(err)
+		case err != nil:
 			return err
 		}
 		select {
@@ -73,67 +88,106 @@ func watchResources(ctx context.Context, eng engine.Engine, prefix string, asJSO
 	}
 }
 
-// listResources prints everything at once, so that a screen does not flicker.
-func listResources(ctx context.Context, eng engine.Engine, prefix string, asJSON bool, w io.Writer, clear string) error {
-	resources, err := readResources(ctx, eng, prefix)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		encoder := json.NewEncoder(w)
-		for _, r := range resources {
-			if err := encoder.Encode(viewOf(r)); err != nil {
-				return err
-			}
+// list prints a table at once, so that a screen does not flicker, and objects as they
+// come.
+func (l *lister) list(ctx context.Context, client *pawl.Client) error {
+	var all []seen
+	encoder := json.NewEncoder(l.w)
+	for r, err := range client.List(ctx, l.prefix) {
+		is := seen{Resource: r}
+		if err == nil {
+			is.leader, err = leader(ctx, client, r)
 		}
+		switch {
+		case err != nil && !l.asJSON && len(all) > 0: // better than nothing
+			return errors.Join(l.print(all), err)
+		case err != nil:
+			return err
+		case !l.asJSON:
+			all = append(all, is)
+			continue
+		}
+		if err := encoder.Encode(viewOf(is)); err != nil {
+			return err
+		}
+	}
+	if l.asJSON {
 		return nil
 	}
-	rows := [][]string{{"NAME", "KIND", "HELD", "WAITING", "HOLDER", "TOKEN", "AGE"}}
-	for _, r := range resources {
-		rows = append(rows, lsRow(r))
-	}
-	if _, err := io.WriteString(w, clear); err != nil {
-		return err
-	}
-	return table(w, rows)
+	return l.print(all)
 }
 
-func lsRow(r engine.Resource) []string {
-	granted, waiting := split(r)
-	held, holder, token, since := strconv.Itoa(len(granted)), "-", "-", "-"
-	if r.Kind == engine.KindSemaphore {
-		var taken int64
-		for _, c := range granted {
-			taken += c.Weight
-		}
-		held = fmt.Sprintf("%d/%d", taken, r.Capacity)
+func (l *lister) print(all []seen) error {
+	slices.SortFunc(all, func(a, b seen) int { return cmp.Compare(a.Name, b.Name) })
+	rows := [][]string{{"NAME", "KIND", "HELD", "WAITING", "HOLDER", "TOKEN", "FOR", "LEFT"}}
+	for _, r := range all {
+		rows = append(rows, lsRow(r))
 	}
-	if len(granted) > 0 {
-		first := granted[0]
-		holder, token, since = printable(first.Label), first.Token.String(), age(first)
-		if more := len(granted) - 1; more > 0 {
+	if _, err := io.WriteString(l.w, l.clear); err != nil {
+		return err
+	}
+	if err := table(l.w, rows); err != nil {
+		return err
+	}
+	for _, r := range all { // each says it
+		if r.Grace.On() {
+			_, err := fmt.Fprintf(l.w, "%s\n", graceText(r.Resource))
+			return err
+		}
+	}
+	return nil
+}
+
+func lsRow(r seen) []string {
+	all := holders(r.Resource)
+	held, holder, token, since, left := strconv.Itoa(len(all)), "-", "-", "-", "-"
+	if r.Permits > 0 {
+		taken := 0
+		for _, p := range all {
+			taken += p.Permits
+		}
+		held = fmt.Sprintf("%d/%d", taken, r.Permits)
+	}
+	if len(all) > 0 {
+		first := all[0]
+		holder, token, since, left = named(first, r.leader), first.Token.String(), span(first.Held), span(first.Left)
+		if more := len(all) - 1; more > 0 {
 			holder += fmt.Sprintf(" (+%d)", more)
 		}
 	}
-	return []string{printable(r.Name), kind(r), held, strconv.Itoa(len(waiting)), holder, token, since}
+	return []string{printable(r.Name), kind(r.Resource), held, strconv.Itoa(len(r.Waiters)), holder, token, since, left}
 }
 
-func readResources(ctx context.Context, eng engine.Engine, prefix string) (all []engine.Resource, err error) {
-	err = ask(ctx, func(ctx context.Context) error {
-		for name, err := range eng.List(ctx, prefix) {
-			if err != nil {
-				return err
-			}
-			r, err := eng.Show(ctx, name)
-			if err != nil {
-				return err
-			}
-			if len(r.Claims) > 0 { // else it has gone meanwhile
-				all = append(all, r)
-			}
-		}
-		return nil
-	})
-	slices.SortFunc(all, func(a, b engine.Resource) int { return cmp.Compare(a.Name, b.Name) })
-	return all, err
+// named names a holder, with what it announces as a leader.
+func named(p pawl.Party, leader *string) string {
+	text := printable(p.Label)
+	if p.Kept {
+		text += " (kept)"
+	}
+	if leader != nil && *leader != p.Label {
+		text += " " + strconv.Quote(*leader)
+	}
+	return text
 }
+
+// leader returns what the leader announces, if the name is that of an election.
+func leader(ctx context.Context, client *pawl.Client, r pawl.Resource) (*string, error) {
+	election, is := strings.CutPrefix(r.Name, electionNames)
+	if !is || len(r.Holders) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	l, err := client.Election(election).Leader(ctx)
+	switch {
+	case errors.Is(err, pawl.ErrUnavailable):
+		return nil, err
+	case err != nil || l.Token == 0: // it does not say
+		return nil, nil
+	}
+	value := string(l.Value)
+	return &value, nil
+}
+
+// electionNames begin the names of the locks of elections.
+const electionNames = "pawl:election/"

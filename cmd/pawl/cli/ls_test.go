@@ -5,6 +5,7 @@ package cli
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,9 +33,9 @@ func TestLs(t *testing.T) {
 		eventually(t, "one waits", func() bool { return states(t, store, name+"/lock") == "granted waiting" })
 
 		stdout, _ := want(t, 0, store, "ls", name+"/")
-		const tail = ` \d+ (-|[\d.]+m?s)`
+		const tail = ` \d+ (unknown|[\d.]+m?s) (unknown|[\d.]+m?s)`
 		matches(t, stdout,
-			`NAME KIND HELD WAITING HOLDER TOKEN AGE`,
+			`NAME KIND HELD WAITING HOLDER TOKEN FOR LEFT`,
 			name+`/lock lock 1 1 \S+ pid \d+: sh`+tail,
 			name+`/many lock 2 0 \S+ pid \d+: sh \(\+1\)`+tail,
 			name+`/pool semaphore of 3 1/3 0 \S+ pid \d+: sh`+tail)
@@ -48,13 +49,14 @@ func TestLs(t *testing.T) {
 			}
 			views = append(views, view)
 		}
+		slices.SortFunc(views, func(a, b resourceView) int { return strings.Compare(a.Name, b.Name) })
 		if len(views) != 3 || strings.Count(stdout, "\n") != 3 {
 			t.Fatalf("not one object a line: %s", stdout)
 		}
 		if v := views[0]; v.Name != name+"/lock" || len(v.Claims) != 2 || v.Claims[1].Place != 1 || v.Claims[1].Token != 0 {
 			t.Errorf("the first is %+v", v)
 		}
-		if v := views[2]; v.Kind != "semaphore" || v.Capacity != 3 || v.Claims[0].Weight != 1 {
+		if v := views[2]; v.Kind != "semaphore" || v.Permits != 3 || v.Claims[0].Permits != 1 || v.Claims[0].Mode != "" {
 			t.Errorf("the third is %+v", v)
 		}
 	})
@@ -64,7 +66,7 @@ func TestLs_empty(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
 	stdout, _ := want(t, 0, store, "ls")
-	matches(t, stdout, `NAME KIND HELD WAITING HOLDER TOKEN AGE`)
+	matches(t, stdout, `NAME KIND HELD WAITING HOLDER TOKEN FOR LEFT`)
 	if stdout, _ = want(t, 0, store, "ls", "--json"); stdout != "" {
 		t.Errorf("output %q", stdout)
 	}

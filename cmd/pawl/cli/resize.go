@@ -2,19 +2,19 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 )
 
 func newResize(s *store) *cobra.Command {
-	return &cobra.Command{
+	o := &resizing{}
+	cmd := &cobra.Command{
 		Use:   "resize NAME PERMITS",
 		Short: "Change how many may hold a semaphore",
 		Long: `Give the semaphore NAME this number of permits, whatever its users say with -n,
@@ -26,59 +26,78 @@ more permits than are left is let in when it is alone. A process that runs
 under NAME or uses it as a library learns of the number within a third of its
 TTL, or when it meets one that knows it.
 
-The number stays in the store until another one is said. etcd, ZooKeeper, Redlock and
-row mode cannot carry it: 64.`,
-		Example: "  pawl resize reindex 4",
+The number stays in the store, and "pawl show" tells it, until another one is said.
+--reset takes it back: PERMITS is then the number that its users say with -n, which
+counts from then on.
+
+A NAME that nobody holds or waits for, and that has no number yet, may be a slip of
+the pen: it is refused without --unused.
+
+etcd, ZooKeeper, Redlock and row mode cannot carry it: 64.`,
+		Example: "  pawl resize reindex 4\n  pawl resize --reset reindex 2",
 		Args:    takes(2, 2),
-		RunE: verb(func(cmd *cobra.Command, args []string) error {
+		RunE: verb(func(cmd *cobra.Command, args []string) (err error) {
 			if err := pawl.CheckName(args[0]); err != nil {
 				return err
 			}
-			permits, err := strconv.Atoi(args[1])
-			if err != nil || permits < 1 || permits > pawl.MaxPermits {
+			if strings.HasPrefix(args[0], ownNames) {
+				return usageError("the name %q is pawl's own: names that begin with %s are for its primitives", args[0], ownNames)
+			}
+			o.name = args[0]
+			o.permits, err = strconv.Atoi(args[1])
+			if err != nil || o.permits < 1 || o.permits > pawl.MaxPermits {
 				return usageError("PERMITS is %q: 1 to %d are allowed", args[1], pawl.MaxPermits)
 			}
-			return s.within(cmd.Context(), func(ctx context.Context, eng engine.Engine) error {
-				return ask(ctx, func(ctx context.Context) error {
-					return resize(ctx, eng, args[0], permits, cmd.OutOrStdout())
-				})
+			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
+				return ask(ctx, func(ctx context.Context) error { return o.do(ctx, client, cmd.OutOrStdout()) })
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&o.reset, "reset", false, "take back what was said: users say PERMITS themselves")
+	cmd.Flags().BoolVar(&o.unused, "unused", false, "also when nobody uses NAME")
+	return cmd
 }
 
-func resize(ctx context.Context, eng engine.Engine, name string, permits int, w io.Writer) (err error) {
-	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: max(defaultTTL, eng.Caps().MinTTL), Label: label("resize")})
+// resizing is a resize.
+type resizing struct {
+	name          string
+	permits       int
+	reset, unused bool
+}
+
+func (o *resizing) do(ctx context.Context, client *pawl.Client, w io.Writer) error {
+	semaphore := client.Semaphore(o.name, o.permits)
+	r, err := client.Show(ctx, o.name)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		defer cancel()
-		err = errors.Join(err, client.Close(farewell))
-	}()
-	if err := client.Semaphore(name, permits).Resize(ctx, permits); err != nil {
+	was, err := semaphore.Resized(ctx)
+	switch {
+	case err != nil:
 		return err
+	case r.Kind == "" && was == 0 && o.reset:
+		return usageError("resize %q: no number was said, so none is taken back", o.name)
+	case r.Kind == "" && was == 0 && !o.unused:
+		return usageError("resize %q: nobody holds it or waits for it, and no number was said before: check the name, or say --unused", o.name)
+	case o.reset:
+		err = semaphore.Reset(ctx)
+	default:
+		err = semaphore.Resize(ctx, o.permits)
 	}
-	r, err := eng.Show(ctx, name)
 	if err != nil {
 		return err
 	}
-	granted, waiting := split(r)
+	if r, err = client.Show(ctx, o.name); err != nil {
+		return err
+	}
 	unit := "permits"
-	if permits == 1 {
+	if o.permits == 1 {
 		unit = "permit"
 	}
-	_, err = fmt.Fprintf(w, "%s: %d %s, %d held, %d waiting\n", printable(name), permits, unit, permitsHeld(granted), len(waiting))
-	return err
-}
-
-// permitsHeld is how many permits are held: the claims of one owner share theirs.
-func permitsHeld(granted []engine.ClaimInfo) (n int64) {
-	heaviest := make(map[string]int64)
-	for _, c := range granted {
-		n += max(0, c.Weight-heaviest[c.Owner])
-		heaviest[c.Owner] = max(heaviest[c.Owner], c.Weight)
+	was = 0
+	for _, p := range holders(r) {
+		was += p.Permits
 	}
-	return n
+	_, err = fmt.Fprintf(w, "%s: %d %s, %d held, %d waiting\n", printable(o.name), o.permits, unit, was, len(r.Waiters))
+	return err
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -40,7 +41,7 @@ func TestResize_lets_in_those_who_wait_and_evicts_nobody(t *testing.T) {
 		stdout, _ = want(t, 0, store, "resize", name, "1")
 		matches(t, stdout, name+": 1 permit, 4 held, 1 waiting")
 		for _, p := range append(holders, waiters[:2]...) {
-			if is := show(t, store, name); is.Capacity != 1 || is.Claims[len(is.Claims)-1].State != "waiting" {
+			if is := show(t, store, name); is.Permits != 1 || is.Claims[len(is.Claims)-1].State != "waiting" {
 				t.Errorf("somebody was let in: %+v", is)
 			}
 			p.signal(syscall.SIGTERM)
@@ -62,10 +63,41 @@ func TestResize_lets_in_those_who_wait_and_evicts_nobody(t *testing.T) {
 func TestResize_of_what_nobody_uses(t *testing.T) {
 	t.Parallel()
 	resizable(t, func(t *testing.T, store, name string) {
-		stdout, _ := want(t, 0, store, "resize", name, "2")
+		_, stderr := want(t, 64, store, "resize", name, "2")
+		complaint(t, stderr, "check the name, or say --unused")
+		if is := show(t, store, name); is.Resized != 0 {
+			t.Errorf("the number is %d", is.Resized)
+		}
+		stdout, _ := want(t, 0, store, "resize", "--unused", name, "2")
 		matches(t, stdout, name+": 2 permits, 0 held, 0 waiting")
+		if is := show(t, store, name); is.Resized != 2 {
+			t.Errorf("the number is %d", is.Resized)
+		}
 		held(t, store, "-n", "1", name)
 		held(t, store, "-n", "1", name)
+		stdout, _ = want(t, 0, store, "show", name)
+		if !strings.Contains(stdout, "an operator has said 2 permits") {
+			t.Errorf("show prints %s", stdout)
+		}
+	})
+}
+
+func TestResize_is_taken_back(t *testing.T) {
+	t.Parallel()
+	resizable(t, func(t *testing.T, store, name string) {
+		held(t, store, "-n", "1", name)
+		want(t, 0, store, "resize", name, "2")
+		second := held(t, store, "-n", "1", name)
+		stdout, _ := want(t, 0, store, "resize", "--reset", name, "1")
+		matches(t, stdout, name+": 1 permit, 2 held, 0 waiting")
+		if is := show(t, store, name); is.Resized != 0 || is.Permits != 1 {
+			t.Errorf("after the reset: %+v", is)
+		}
+		second.signal(syscall.SIGTERM)
+		second.wait()
+		want(t, 75, store, "run", "--try", "-n", "1", name, "--", "true")
+		_, stderr := want(t, 64, store, "run", "--try", "-n", "2", name, "--", "true") // declared otherwise
+		complaint(t, stderr, "not as semaphore of 2")
 	})
 }
 
@@ -80,6 +112,8 @@ func TestResize_refused(t *testing.T) {
 	complaint(t, stderr, "in use as a lock")
 	_, stderr = want(t, 64, stores["etcd"](t), "resize", "x", "2")
 	complaint(t, stderr, "no resizing of semaphores on etcd")
+	_, stderr = want(t, 64, store, "resize", "pawl:update/x", "2")
+	complaint(t, stderr, "pawl's own")
 	_, stderr = want(t, 69, "redis://127.0.0.1:1", "resize", "x", "2")
 	complaint(t, stderr, "unavailable")
 }

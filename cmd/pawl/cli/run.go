@@ -3,19 +3,20 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 )
 
 const runHelp = `Wait for the lock NAME, run CMD under it, release it and pass on the exit code
@@ -33,21 +34,29 @@ standard input, output and error of pawl and, in its environment,
 INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
 group of CMD; before CMD runs, the first four end the waiting.
 
+Names that begin with pawl: belong to pawl itself and are refused.
+
 CMD does not outlive the lock. When the lock cannot be kept, the group gets
 SIGTERM, --grace before the lock is over, and SIGKILL just before; when somebody
 breaks the lock, SIGTERM at once and SIGKILL after --grace. This holds too when
 pawl is killed or stopped for long: a second small process watches it. Other
-processes than CMD that leave its group are out of reach. What CMD leaves behind
-when it ends by itself is left alone: wait for it in CMD.
+processes than CMD that leave its group are out of reach, and so is a CMD that
+becomes another user, as by sudo: pawl says so when it cannot stop it. What CMD
+leaves behind when it ends by itself is left alone: wait for it in CMD.
 A command that is suspended from the terminal (Ctrl-Z) loses the lock, and its
 life, after the TTL.
+
+With --hold-for 10m NAME stays taken for 10 minutes from the start of CMD on, also
+when CMD ends before or pawl is killed: with --try, a job that several machines
+start runs once in that time. A CMD that fails counts. "pawl break" frees NAME.
 
 Exit codes, when it is not the one of CMD:
    64  wrong usage, or NAME is in use as something else (a semaphore, a size)
    69  the store is unavailable or refuses the password
    70  internal error
    74  the lock was lost and CMD stopped
-   75  not acquired: held by others with --try, or after --wait
+   75  not acquired: held by others, or the store may have forgotten locks, with
+       --try or after --wait; -E says another code
   126  CMD cannot be executed
   127  CMD is not found
   128+n  CMD was ended by signal n, or pawl while it waited (130: INT, 143: TERM)`
@@ -56,10 +65,12 @@ Exit codes, when it is not the one of CMD:
 type runOptions struct {
 	store              *store
 	wait, ttl, grace   time.Duration
+	holdFor            time.Duration
 	try, shared, barge bool
 	permits            int
 	limited            bool // permits was given
-	name               string
+	conflict           int  // exit code
+	name, label        string
 	command            []string
 }
 
@@ -87,7 +98,9 @@ func newRun(s *store) *cobra.Command {
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
 	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number, which \"pawl resize\" overrides")
-	o.timeFlags(cmd)
+	o.commonFlags(cmd)
+	f.DurationVar(&o.holdFor, "hold-for", 0, "keep NAME taken for this time from the start of CMD on, also when CMD ends before, such as 10m")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code when the lock is not acquired")
 	f.BoolVar(&o.barge, "barge", false, "let who comes first when the lock is free overtake those who wait; all users of NAME must say so")
 	return cmd
 }
@@ -106,11 +119,20 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 		return usageError("-n and --shared exclude each other")
 	case set("wait") && o.wait <= 0:
 		return usageError("--wait is %v: more than 0 is allowed; --try does not wait", o.wait)
+	case set("hold-for") && o.holdFor <= 0:
+		return usageError("--hold-for is %v: more than 0 is allowed", o.holdFor)
+	case o.conflict < 0 || o.conflict > 255:
+		return usageError("-E is %d: 0 to 255 are allowed", o.conflict)
+	case strings.HasPrefix(o.name, ownNames):
+		return usageError("the name %q is pawl's own: names that begin with %s are for its primitives", o.name, ownNames)
 	case o.limited && (o.permits < 1 || o.permits > pawl.MaxPermits):
 		return usageError("-n is %d: 1 to %d are allowed", o.permits, pawl.MaxPermits)
 	}
-	return o.completeTimes(cmd)
+	return o.completeCommon(cmd)
 }
+
+// ownNames begin the names of what elections and other primitives keep.
+const ownNames = "pawl:"
 
 // split finds the name and the command in the arguments.
 func (o *runOptions) split(cmd *cobra.Command, args []string) error {
@@ -129,8 +151,8 @@ func (o *runOptions) split(cmd *cobra.Command, args []string) error {
 	return pawl.CheckName(o.name)
 }
 
-// completeTimes checks --ttl and --grace.
-func (o *runOptions) completeTimes(cmd *cobra.Command) error {
+// completeCommon checks --ttl, --grace and --label.
+func (o *runOptions) completeCommon(cmd *cobra.Command) error {
 	switch {
 	case o.ttl <= 0:
 		return usageError("--ttl is %v: more than 0 is allowed", o.ttl)
@@ -139,14 +161,19 @@ func (o *runOptions) completeTimes(cmd *cobra.Command) error {
 	case o.grace < 0 || o.grace > o.ttl/2:
 		return usageError("--grace is %v: 0 to half of --ttl (%v) are allowed", o.grace, o.ttl/2)
 	}
+	if o.label != printable(o.label) {
+		return usageError("--label %q has what cannot be printed", o.label)
+	}
+	o.label = label(cmp.Or(o.label, filepath.Base(o.command[0])))
 	return nil
 }
 
-// timeFlags are those of what runs a command.
-func (o *runOptions) timeFlags(cmd *cobra.Command) {
+// commonFlags are those of what runs a command.
+func (o *runOptions) commonFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long the store keeps the lock of a machine that died")
 	f.DurationVar(&o.grace, "grace", 0, "from SIGTERM to SIGKILL when the lock is lost, at most half of --ttl (default: 5s or a third of --ttl)")
+	f.StringVar(&o.label, "label", "", "what this is for, shown after host and process id (default: CMD)")
 }
 
 // run does what is asked for. The guard starts first, for it takes as long to
@@ -161,13 +188,12 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 		return fmt.Errorf("start the guard: %w", err)
 	}
 	defer j.guard.end()
-	eng, client, err := j.acquire(ctx)
-	if eng != nil {
-		defer leave(eng, client)
-	}
+	held, err := j.acquire(ctx)
+	defer held.leave(closeWithin)
 	if err != nil {
 		return err
 	}
+	j.lease = held.lease
 	code, err := j.execute(path)
 	if lost := j.release(); lost != nil && err == nil {
 		return lost
@@ -206,62 +232,10 @@ type job struct {
 	child   *child
 	tty     *terminal
 
-	ended  bool      // a signal that ends pawl was passed on to the child
-	lost   error     // why the child was told to end
-	killAt time.Time // when we do, after it was told to end
-}
-
-// acquire gets the lock. A signal ends the waiting, and no claim is left.
-func (j *job) acquire(ctx context.Context) (engine.Engine, *pawl.Client, error) {
-	ctx, stop := j.interruptible(ctx)
-	defer stop()
-	eng, client, err := j.connect(ctx)
-	if err != nil {
-		return eng, nil, j.said(ctx, err)
-	}
-	show := startWaitLine(eng, j.name, label(j.command[0]))
-	j.lease, err = j.lock(ctx, client)
-	show.stop()
-	if err == nil && ctx.Err() != nil { // the signal came as the lock did
-		err = errors.Join(ctx.Err(), j.release())
-	}
-	return eng, client, j.said(ctx, err)
-}
-
-// connect returns what was opened also when it fails later.
-func (o *runOptions) connect(ctx context.Context) (eng engine.Engine, client *pawl.Client, err error) {
-	if eng, err = o.store.open(ctx); err != nil {
-		return nil, nil, err
-	}
-	err = ask(ctx, func(ctx context.Context) (err error) {
-		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: o.ttl, Label: label(o.command[0])})
-		if errors.Is(err, pawl.ErrInvalid) { // it names the option that --ttl is
-			err = fmt.Errorf("--ttl: %w", err)
-		}
-		return err
-	})
-	return eng, client, err
-}
-
-// lock waits for the lock as long as it was asked to.
-func (j *job) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
-	opts := pawl.LockOptions{Barging: j.barge}
-	var l pawl.Locker = c.Mutex(j.name).With(opts)
-	switch {
-	case j.shared:
-		l = c.RWMutex(j.name).With(opts).RLocker()
-	case j.limited:
-		l = c.Semaphore(j.name, j.permits).With(opts)
-	}
-	if j.try {
-		return l.TryLock(ctx)
-	}
-	if j.wait > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, j.wait, fmt.Errorf("held by others for all of %v", j.wait))
-		defer cancel()
-		ctx = limited
-	}
-	return l.Lock(ctx)
+	ended   bool      // a signal that ends pawl was passed on to the child
+	lost    error     // why the child was told to end
+	refused bool      // the child took no signal, and that was said
+	killAt  time.Time // when we do, after it was told to end
 }
 
 // release gives the lock back. It returns an error only if the lock was lost
@@ -276,18 +250,6 @@ func (j *job) release() error {
 	case errors.Is(err, pawl.ErrLost):
 		return fmt.Errorf("%w; %s did not have it to its end", err, j.command[0])
 	}
-	complain(os.Stderr, fmt.Errorf("release: %w: the lock stays taken for up to %v", err, j.ttl))
+	complain(fmt.Errorf("release: %w: the lock stays taken for up to %v", err, j.ttl))
 	return nil
-}
-
-// leave ends the session in the store, as far as the store can be told soon.
-func leave(eng engine.Engine, c *pawl.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
-	defer cancel()
-	soon(func() {
-		if c != nil {
-			c.Close(ctx) //nolint:errcheck // expires by itself
-		}
-		eng.Close() //nolint:errcheck // the process ends
-	})
 }

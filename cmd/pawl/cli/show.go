@@ -3,13 +3,14 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 )
 
 func newShow(s *store) *cobra.Command {
@@ -19,52 +20,87 @@ func newShow(s *store) *cobra.Command {
 		Short: "Show who holds a name and who waits for it",
 		Long: `Show every claim on NAME, holders first, then the queue in its order.
 
-AGE is since the claim was made, and "-" where the store does not tell.`,
+AGE is since it was asked for, HELD since it was granted, and LEFT until the store
+ends the session unless its client is heard again, all by the store's clock;
+"unknown" where the store does not tell. A claim that is "kept" stays for its
+--hold-for whatever becomes of its holder.
+
+Who broke NAME last is shown until somebody breaks it again.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			r, err := s.show(cmd.Context(), args[0])
-			if err != nil {
+			var r seen
+			err := s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) (err error) {
+				r, err = look(ctx, client, args[0])
 				return err
-			}
-			if asJSON {
+			})
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(viewOf(r))
 			}
-			if len(r.Claims) == 0 {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: nobody holds it or waits for it\n", printable(r.Name))
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", printable(r.Name), kind(r))
-			return table(cmd.OutOrStdout(), showRows(r))
+			return printShow(cmd.OutOrStdout(), r)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
 
-func (s *store) show(ctx context.Context, name string) (r engine.Resource, err error) {
-	if err := pawl.CheckName(name); err != nil {
+// look reads all that is to be known of a name.
+func look(ctx context.Context, client *pawl.Client, name string) (r seen, err error) {
+	if r.Resource, err = client.Show(ctx, name); err != nil {
 		return r, err
 	}
-	err = s.within(ctx, func(ctx context.Context, eng engine.Engine) error {
-		return ask(ctx, func(ctx context.Context) (err error) {
-			r, err = eng.Show(ctx, name)
-			return err
-		})
-	})
+	if r.leader, err = leader(ctx, client, r.Resource); err != nil {
+		return r, err
+	}
+	if r.Kind != "lock" {
+		r.resized, err = client.Semaphore(name, 1).Resized(ctx)
+	}
+	if errors.Is(err, pawl.ErrUnsupported) { // there are no semaphores
+		err = nil
+	}
 	return r, err
 }
 
-func showRows(r engine.Resource) [][]string {
-	rows := [][]string{{"STATE", "PLACE", "WEIGHT", "LABEL", "OWNER", "TOKEN", "AGE"}}
-	granted, waiting := split(r)
-	for _, c := range granted {
+func printShow(w io.Writer, r seen) error {
+	if r.Grace.On() {
+		fmt.Fprintf(w, "%s: %s\n", printable(r.Name), graceText(r.Resource))
+	}
+	if r.Kind == "" {
+		fmt.Fprintf(w, "%s: nobody holds it or waits for it\n", printable(r.Name))
+	} else {
+		fmt.Fprintf(w, "%s: %s\n", printable(r.Name), kind(r.Resource))
+	}
+	if r.resized > 0 {
+		fmt.Fprintf(w, "an operator has said %d permits, whatever its users say\n", r.resized)
+	}
+	if r.leader != nil {
+		fmt.Fprintf(w, "the leader announces %q\n", *r.leader)
+	}
+	if r.Broken != nil {
+		fmt.Fprintf(w, "last %s (token %v)\n", printable(r.Broken.String()), r.Broken.Token)
+	}
+	if r.Kind == "" {
+		return nil
+	}
+	return table(w, showRows(r.Resource))
+}
+
+func showRows(r pawl.Resource) [][]string {
+	rows := [][]string{{"STATE", "PLACE", "WEIGHT", "LABEL", "OWNER", "TOKEN", "AGE", "HELD", "LEFT", "CLAIM"}}
+	for _, p := range r.Holders {
+		state := "granted"
+		if p.Kept {
+			state = "kept"
+		}
 		rows = append(rows, []string{
-			"granted", "-", weight(r, c), printable(c.Label), printable(c.Owner), c.Token.String(), age(c),
+			state, "-", wants(p), printable(p.Label), printable(p.Owner), p.Token.String(), span(p.Age), span(p.Held), span(p.Left), p.Claim,
 		})
 	}
-	for i, c := range waiting {
+	for i, p := range r.Waiters {
 		rows = append(rows, []string{
-			"waiting", strconv.Itoa(i + 1), weight(r, c), printable(c.Label), printable(c.Owner), "-", age(c),
+			"waiting", strconv.Itoa(i + 1), wants(p), printable(p.Label), printable(p.Owner), "-", span(p.Age), "-", span(p.Left), p.Claim,
 		})
 	}
 	return rows

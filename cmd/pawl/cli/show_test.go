@@ -15,20 +15,20 @@ func TestShow(t *testing.T) {
 			eventually(t, "it waits", func() bool { return len(show(t, store, name).Claims) == i+2 })
 		}
 		stdout, _ := want(t, 0, store, "show", name)
-		const who, age = `\S+ pid \d+: `, ` (-|[\d.]+m?s)`
+		const who, age = `\S+ pid \d+: `, ` (unknown|[\d.]+m?s)`
 		matches(t, stdout,
 			name+`: lock`,
-			`STATE PLACE WEIGHT LABEL OWNER TOKEN AGE`,
-			`granted - exclusive `+who+`sh \S+ \d+`+age,
-			`waiting 1 exclusive `+who+`true \S+ -`+age,
-			`waiting 2 shared `+who+`true \S+ -`+age)
+			`STATE PLACE WEIGHT LABEL OWNER TOKEN AGE HELD LEFT CLAIM`,
+			`granted - exclusive `+who+`sh \S+ \d+`+age+age+age+` \S+`,
+			`waiting 1 exclusive `+who+`true \S+ -`+age+` -`+age+` \S+`,
+			`waiting 2 shared `+who+`true \S+ -`+age+` -`+age+` \S+`)
 
 		claims := show(t, store, name).Claims
 		first, last := claims[0], claims[2]
 		if first.State != "granted" || first.Place != 0 || first.Token == 0 || first.Owner == "" || first.ID == "" || first.Session == "" {
 			t.Errorf("the first claim is %+v", first)
 		}
-		if last.State != "waiting" || last.Place != 2 || last.Token != 0 || last.Weight != 1 {
+		if last.State != "waiting" || last.Place != 2 || last.Token != 0 || last.Mode != "shared" || first.Mode != "exclusive" {
 			t.Errorf("the last claim is %+v", last)
 		}
 	})

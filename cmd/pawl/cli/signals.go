@@ -15,6 +15,7 @@ import (
 // started to ignore stays ignored, as nohup wants it. TSTP and CONT are added
 // when the command runs: before, pawl stops as any program does.
 func catchSignals() chan os.Signal {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who read our standard error is gone: no reason to end
 	signals := make(chan os.Signal, 16)
 	for _, sig := range []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,

@@ -2,20 +2,22 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 )
 
 const (
 	defaultTTL   = 15 * time.Second
-	answerWithin = 10 * time.Second // how long a store may take for what needs no waiting
-	closeWithin  = time.Second      // and for the farewell
+	answerWithin = 5 * time.Second // how long a store may take for what needs no waiting
+	closeWithin  = time.Second     // and for the farewell
 )
 
 // store is which one the user wants.
@@ -24,23 +26,32 @@ type store struct {
 	given func() bool // whether --store was said
 }
 
-// open connects to it. A store that is not named is a file of the user's.
+// open connects to it. A store that is not named is a file of the user's; one that is
+// named by a variable that is not set would lock on this machine only.
 func (s *store) open(ctx context.Context) (engine.Engine, error) {
 	location := s.url
-	if location == "" && s.given() { // a variable that is not set would lock on this machine only
+	variable, set := os.LookupEnv("PAWL_STORE")
+	switch {
+	case s.given() && location == "":
 		return nil, usageError("--store is empty")
-	}
-	if location == "" {
-		location = os.Getenv("PAWL_STORE")
-	}
-	if location == "" {
+	case s.given():
+	case set && variable == "":
+		return nil, usageError("PAWL_STORE is empty: unset it to use a SQLite file of the user, or give it the URL of a store")
+	case set:
+		location = variable
+	default:
 		path, err := defaultPath()
 		if err != nil {
 			return nil, err
 		}
 		location = "sqlite:" + (&url.URL{Path: path}).EscapedPath()
 	}
-	return open.Open(ctx, location)
+	eng, err := open.Open(ctx, location)
+	if err == nil && eng.Caps().Processes == engine.ReachProcess {
+		err = errors.Join(usageError("the store %s is inside one process: no other one would see it", eng.Caps().Name), eng.Close())
+		return nil, err
+	}
+	return eng, err
 }
 
 // defaultPath is where the XDG base directory specification has state. The
@@ -63,8 +74,25 @@ func (s *store) within(ctx context.Context, fn func(context.Context, engine.Engi
 	if err != nil {
 		return err
 	}
-	defer soon(func() { eng.Close() }) //nolint:errcheck // the process ends
+	defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
 	return fn(ctx, eng)
+}
+
+// reading calls fn with a client that opens no session unless it has to.
+func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
+	return s.within(ctx, func(ctx context.Context, eng engine.Engine) error {
+		ttl := max(defaultTTL, eng.Caps().MinTTL)
+		client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: answerWithin, Lazy: true, Label: operator()})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+			defer cancel()
+			client.Close(ctx) //nolint:errcheck // it expires by itself
+		}()
+		return fn(ctx, client)
+	})
 }
 
 // ask bounds what asks the store to answerWithin.
@@ -79,7 +107,7 @@ func ask(ctx context.Context, fn func(context.Context) error) error {
 }
 
 // soon does what a silent store must not keep the process from ending for.
-func soon(do func()) {
+func soon(within time.Duration, do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -87,6 +115,6 @@ func soon(do func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(closeWithin):
+	case <-time.After(within):
 	}
 }

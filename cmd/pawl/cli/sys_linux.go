@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,3 +14,14 @@ const bootClock = unix.CLOCK_BOOTTIME
 func childAttr(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
 }
+
+// self is the program of this process, also when its file was replaced or is gone.
+func self() (string, error) {
+	const link = "/proc/self/exe"
+	_, err := os.Stat(link)
+	return link, err
+}
+
+// nameGuard gives the guard the name that its process would have if it was not started
+// by that link.
+func nameGuard() { os.WriteFile("/proc/self/comm", []byte("pawl"), 0) } //nolint:errcheck // for who looks

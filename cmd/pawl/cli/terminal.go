@@ -75,7 +75,7 @@ func (j *job) stopped(sig syscall.Signal) {
 	default: // SIGSTOP: somebody stopped the command alone; the lock is kept
 		return
 	}
-	j.child.signal(syscall.SIGCONT)
+	j.signal(syscall.SIGCONT)
 }
 
 // suspend stops pawl as the command was stopped, so that the shell sees it,

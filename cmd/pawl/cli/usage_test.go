@@ -11,23 +11,24 @@ import (
 func TestUsage_wrong(t *testing.T) {
 	t.Parallel()
 	for line, says := range map[string]string{
-		"show":              "there are 0 arguments: the form is: pawl show NAME [flags]",
-		"show a b":          "there are 2 arguments: the form is: pawl show NAME [flags]",
-		"break":             "the form is: pawl break NAME [flags]",
-		"ls a b":            "the form is: pawl ls [PREFIX] [flags]",
-		"resize x":          "the form is: pawl resize NAME PERMITS [flags]",
-		"version x":         "the form is: pawl version [flags]",
-		"store init x":      "the form is: pawl store init [flags]",
-		"store create":      `unknown command "create" for "pawl store"`,
-		"help rnu":          `there is no help about "rnu" (try: pawl help)`,
-		"help store create": `there is no help about "store create"`,
-		"completion":        "the name of a shell is missing (try: pawl help completion)",
-		"completion csh":    `unknown command "csh" for "pawl completion"`,
-		"ls --nosuch":       "unknown flag: --nosuch (try: pawl help ls)",
-		"--nosuch":          "unknown flag: --nosuch (try: pawl help)",
-		"run --ttl 5 x":     `missing unit in duration "5" (try: pawl help run)`,
-		"store init -x":     "(try: pawl help store init)",
-		"ls --store=":       "--store is empty",
+		"show":                        "there are 0 arguments: the form is: pawl show NAME [flags]",
+		"show a b":                    "there are 2 arguments: the form is: pawl show NAME [flags]",
+		"break":                       "the form is: pawl break NAME [flags]",
+		"ls a b":                      "the form is: pawl ls [PREFIX] [flags]",
+		"resize x":                    "the form is: pawl resize NAME PERMITS [flags]",
+		"break --token 1 --claim a x": "--token and --claim exclude each other",
+		"version x":                   "the form is: pawl version [flags]",
+		"store init x":                "the form is: pawl store init [flags]",
+		"store create":                `unknown command "create" for "pawl store"`,
+		"help rnu":                    `there is no help about "rnu" (try: pawl help)`,
+		"help store create":           `there is no help about "store create"`,
+		"completion":                  "the name of a shell is missing (try: pawl help completion)",
+		"completion csh":              `unknown command "csh" for "pawl completion"`,
+		"ls --nosuch":                 "unknown flag: --nosuch (try: pawl help ls)",
+		"--nosuch":                    "unknown flag: --nosuch (try: pawl help)",
+		"run --ttl 5 x":               `missing unit in duration "5" (try: pawl help run)`,
+		"store init -x":               "(try: pawl help store init)",
+		"ls --store=":                 "--store is empty",
 	} {
 		stdout, stderr := want(t, 64, "memory:", strings.Fields(line)...)
 		complaint(t, stderr, says)
@@ -35,7 +36,7 @@ func TestUsage_wrong(t *testing.T) {
 			t.Errorf("%s: on standard output %q", line, stdout)
 		}
 	}
-	_, stderr := want(t, 64, "memory:", "run", "--ttl", "1ms", "x", "--", "true")
+	_, stderr := want(t, 64, sqliteStore(t), "run", "--ttl", "1ms", "x", "--", "true")
 	complaint(t, stderr, "--ttl: invalid: ")
 }
 

@@ -2,23 +2,33 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 )
 
-// resourceView is a resource in JSON.
+// resourceView is a name in JSON. Durations are in milliseconds, and null where the store
+// does not tell.
 type resourceView struct {
-	Name     string      `json:"name"`
-	Kind     engine.Kind `json:"kind"`
-	Capacity int64       `json:"capacity"`
-	Barging  bool        `json:"barging"`
-	Claims   []claimView `json:"claims"`
+	Name    string       `json:"name"`
+	Kind    string       `json:"kind"`              // lock or semaphore; "" when it is free
+	Permits int          `json:"permits,omitempty"` // of a semaphore
+	Resized int          `json:"resized,omitempty"` // the number that an operator has said
+	Barging bool         `json:"barging"`
+	Leader  *string      `json:"leader,omitempty"` // what the leader of an election announces
+	Grace   *graceView   `json:"grace,omitempty"`
+	Broken  *pawl.Broken `json:"broken,omitempty"` // what the last break noted
+	Claims  []claimView  `json:"claims"`
+}
+
+// graceView says that the store grants nothing for now.
+type graceView struct {
+	AgeMS  *int64 `json:"age_ms"` // since it was started
+	LeftMS *int64 `json:"left_ms"`
 }
 
 // claimView is a claim in JSON.
@@ -29,49 +39,64 @@ type claimView struct {
 	Owner   string `json:"owner"`
 	Session string `json:"session"`
 	Label   string `json:"label"`
-	Weight  int64  `json:"weight"`
-	Token   uint64 `json:"token"`  // 0 while it waits
-	AgeMS   *int64 `json:"age_ms"` // since it entered; null when the store does not tell
+	Mode    string `json:"mode,omitempty"`    // of a lock: exclusive or shared
+	Permits int    `json:"permits,omitempty"` // of a semaphore
+	Token   uint64 `json:"token"`             // 0 while it waits
+	Kept    bool   `json:"kept"`              // it stays for its --hold-for, whatever its holder does
+	AgeMS   *int64 `json:"age_ms"`            // since it was asked for
+	HeldMS  *int64 `json:"held_ms"`           // since it was granted
+	LeftMS  *int64 `json:"left_ms"`           // until its session ends unless its holder is heard
 }
 
-func viewOf(r engine.Resource) resourceView {
-	view := resourceView{r.Name, r.Kind, r.Capacity, r.Barging, []claimView{}}
-	place := 0
-	for _, c := range r.Claims {
-		v := claimView{
-			State: "granted", ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label,
-			Weight: c.Weight, Token: uint64(c.Token),
-		}
-		if c.Token == 0 {
-			place++
-			v.State, v.Place = "waiting", place
-		}
-		if c.Age >= 0 {
-			ms := c.Age.Milliseconds()
-			v.AgeMS = &ms
-		}
-		view.Claims = append(view.Claims, v)
+// seen is a name with what only some verbs ask for.
+type seen struct {
+	pawl.Resource
+	resized int
+	leader  *string
+}
+
+func viewOf(r seen) resourceView {
+	view := resourceView{
+		Name: r.Name, Kind: r.Kind, Permits: r.Permits, Resized: r.resized, Barging: r.Barging,
+		Leader: r.leader, Broken: r.Broken, Claims: []claimView{},
+	}
+	if r.Grace.On() {
+		view.Grace = &graceView{milliseconds(r.Grace.Age), milliseconds(r.Grace.Left)}
+	}
+	for _, p := range r.Holders {
+		view.Claims = append(view.Claims, claimOf(r.Resource, p, "granted", 0))
+	}
+	for i, p := range r.Waiters {
+		view.Claims = append(view.Claims, claimOf(r.Resource, p, "waiting", i+1))
 	}
 	return view
 }
 
-// split returns the granted and the waiting claims, each in order.
-func split(r engine.Resource) (granted, waiting []engine.ClaimInfo) {
-	for _, c := range r.Claims {
-		if c.Token != 0 {
-			granted = append(granted, c)
-		} else {
-			waiting = append(waiting, c)
-		}
+func claimOf(r pawl.Resource, p pawl.Party, state string, place int) claimView {
+	v := claimView{
+		State: state, Place: place, ID: p.Claim, Owner: p.Owner, Session: p.Session, Label: p.Label,
+		Permits: p.Permits, Token: uint64(p.Token), Kept: p.Kept,
+		AgeMS: milliseconds(p.Age), HeldMS: milliseconds(p.Held), LeftMS: milliseconds(p.Left),
 	}
-	return granted, waiting
+	if r.Permits == 0 {
+		v.Mode = wants(p)
+	}
+	return v
 }
 
-// kind names what a resource is used as.
-func kind(r engine.Resource) string {
-	text := string(r.Kind)
-	if r.Kind == engine.KindSemaphore {
-		text = fmt.Sprintf("%s of %d", text, r.Capacity)
+func milliseconds(d time.Duration) *int64 {
+	if d < 0 {
+		return nil
+	}
+	ms := d.Milliseconds()
+	return &ms
+}
+
+// kind names what a name is used as.
+func kind(r pawl.Resource) string {
+	text := r.Kind
+	if r.Permits > 0 {
+		text = fmt.Sprintf("%s of %d", text, r.Permits)
 	}
 	if r.Barging {
 		text = "barging " + text
@@ -79,25 +104,64 @@ func kind(r engine.Resource) string {
 	return text
 }
 
-// weight names how much of a resource a claim is for.
-func weight(r engine.Resource, c engine.ClaimInfo) string {
+// wants names what a party holds or wants.
+func wants(p pawl.Party) string {
 	switch {
-	case r.Kind == engine.KindLock && c.Weight == r.Capacity:
-		return "exclusive"
-	case r.Kind == engine.KindLock:
+	case p.Permits > 0:
+		return strconv.Itoa(p.Permits)
+	case p.Shared:
 		return "shared"
 	}
-	return strconv.FormatInt(c.Weight, 10)
+	return "exclusive"
 }
 
-func age(c engine.ClaimInfo) string {
-	switch {
-	case c.Age < 0:
-		return "-"
-	case c.Age < 10*time.Second:
-		return c.Age.Round(100 * time.Millisecond).String()
+// holders are the parties that hold, one for each owner: what an owner keeps by
+// --hold-for counts only when it holds nothing else.
+func holders(r pawl.Resource) (all []pawl.Party) {
+	at := make(map[string]int)
+	for _, p := range r.Holders {
+		i, again := at[p.Owner]
+		switch {
+		case !again:
+			at[p.Owner] = len(all)
+			all = append(all, p)
+		case all[i].Kept && !p.Kept || all[i].Kept == p.Kept && p.Permits > all[i].Permits:
+			all[i] = p
+		}
 	}
-	return c.Age.Round(time.Second).String()
+	return all
+}
+
+// heldBy names who holds, and since when by the store's clock.
+func heldBy(r pawl.Resource) string {
+	all := holders(r)
+	text := printable(all[0].Label)
+	switch first := all[0]; {
+	case first.Kept && first.Left >= 0:
+		text = fmt.Sprintf("nobody, but kept by %s for %s more", text, span(first.Left))
+	case first.Kept:
+		text = "nobody, but kept by " + text
+	case first.Held >= 0:
+		text += " for " + span(first.Held)
+	}
+	if more := len(all) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// graceText says why the store grants nothing now.
+func graceText(r pawl.Resource) string { return (&engine.GraceError{Grace: r.Grace}).Error() }
+
+// span prints a duration that the store may not tell.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "unknown"
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
 }
 
 // printable keeps what others wrote into the store from steering the terminal.
@@ -108,13 +172,4 @@ func printable(s string) string {
 		}
 		return '?'
 	}, s)
-}
-
-// table prints rows in columns.
-func table(w io.Writer, rows [][]string) error {
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(tab, strings.Join(row, "\t"))
-	}
-	return tab.Flush()
 }

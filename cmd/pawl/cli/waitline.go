@@ -8,22 +8,26 @@ import (
 	"os"
 	"time"
 
-	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl"
 )
 
 // waitLine tells who waits at a terminal what for.
 type waitLine struct {
-	eng       engine.Engine
+	client    *pawl.Client
 	name, own string // own is the label of our claim
 	width     int
 	cancel    context.CancelFunc
 	done      chan struct{}
 }
 
+// eraseWithin is how long a command that has its lock waits for the terminal to remove
+// the line.
+const eraseWithin = 50 * time.Millisecond
+
 // startWaitLine shows nothing unless standard error is a terminal.
-func startWaitLine(eng engine.Engine, name, own string) *waitLine {
+func startWaitLine(client *pawl.Client, name, own string) *waitLine {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &waitLine{eng: eng, name: name, own: own, cancel: cancel, done: make(chan struct{})}
+	w := &waitLine{client: client, name: name, own: own, cancel: cancel, done: make(chan struct{})}
 	var terminal bool
 	if w.width, terminal = terminalWidth(os.Stderr); !terminal {
 		close(w.done)
@@ -50,10 +54,13 @@ func (w *waitLine) run(ctx context.Context) {
 		}
 		select {
 		case <-pause:
-			fmt.Fprint(os.Stderr, "\r\x1b[K", w.fit(w.text(ctx)))
+			if text := w.fit(w.text(ctx)); ctx.Err() == nil && stderr.idle() { // not while Ctrl-S holds the terminal
+				stderr.say("\r\x1b[K" + text)
+			}
 		case <-ctx.Done():
 			if shown {
-				fmt.Fprint(os.Stderr, "\r\x1b[K")
+				stderr.say("\r\x1b[K")
+				stderr.flush(eraseWithin)
 			}
 			return
 		}
@@ -62,23 +69,18 @@ func (w *waitLine) run(ctx context.Context) {
 
 func (w *waitLine) text(ctx context.Context) string {
 	text := fmt.Sprintf("pawl: waiting for %q", w.name)
-	r, err := w.eng.Show(ctx, w.name)
-	if err != nil {
+	r, err := w.client.Show(ctx, w.name)
+	switch {
+	case err != nil:
 		return text + ": the store does not answer"
+	case r.Grace.On():
+		text += ": " + graceText(r)
+	case len(r.Holders) > 0:
+		text += ": held by " + heldBy(r)
 	}
-	granted, waiting := split(r)
-	if len(granted) > 0 {
-		text += ": held by " + printable(granted[0].Label)
-		if more := len(granted) - 1; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		if granted[0].Age >= 0 {
-			text += " since " + time.Now().Add(-granted[0].Age).Format(time.TimeOnly)
-		}
-	}
-	for i, c := range waiting {
-		if c.Label == w.own {
-			text += fmt.Sprintf("; place %d of %d", i+1, len(waiting))
+	for i, p := range r.Waiters {
+		if p.Label == w.own {
+			text += fmt.Sprintf("; place %d of %d", i+1, len(r.Waiters))
 		}
 	}
 	return text

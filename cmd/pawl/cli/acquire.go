@@ -1,0 +1,174 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+)
+
+// access is what is open in the store.
+type access struct {
+	eng    engine.Engine
+	client *pawl.Client
+	lease  *pawl.Lease
+}
+
+// leave ends the session in the store, as far as the store can be told soon.
+func (a access) leave(within time.Duration) {
+	if a.eng == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	soon(within, func() {
+		if a.client != nil {
+			a.client.Close(ctx) //nolint:errcheck // expires by itself
+		}
+		a.eng.Close() //nolint:errcheck // the process ends
+	})
+}
+
+// connect returns what was opened also when it fails later.
+func (o *runOptions) connect(ctx context.Context) (a access, err error) {
+	if a.eng, err = o.store.open(ctx); err != nil {
+		return access{}, err
+	}
+	err = ask(ctx, func(ctx context.Context) (err error) {
+		a.client, err = pawl.New(ctx, a.eng, &pawl.Options{TTL: o.ttl, RequestTimeout: min(o.ttl/3, answerWithin), Label: o.label})
+		if errors.Is(err, pawl.ErrInvalid) { // it names the option that --ttl is
+			err = fmt.Errorf("--ttl: %w", err)
+		}
+		return err
+	})
+	return a, err
+}
+
+// acquisition is the way to the lock. It ends soon after it was to end, also when the
+// store hangs: what it has begun is then left to the process to drop.
+type acquisition struct {
+	*job
+	farewell atomic.Int64 // how long a store that is well needs at most to be told that nobody waits, in ns
+}
+
+// A store that hangs is not told for longer than leastFarewell that nobody waits any
+// more. One that was slow to open gets longer.
+const leastFarewell = 80 * time.Millisecond
+
+// acquire gets the lock, or leaves what it has opened. A signal ends the waiting, and no
+// claim is left.
+func (j *job) acquire(ctx context.Context) (access, error) {
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	if j.wait > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, j.wait, fmt.Errorf("no answer within %v", j.wait))
+		defer cancel()
+		ctx = limited
+	}
+	q := &acquisition{job: j}
+	q.farewell.Store(int64(leastFarewell))
+	type result struct {
+		access
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		a, err := q.run(ctx)
+		if err != nil {
+			a.leave(time.Duration(q.farewell.Load()))
+			a = access{}
+		}
+		done <- result{a, err}
+	}()
+	select {
+	case r := <-done:
+		return r.access, j.said(ctx, r.err)
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r.access, j.said(ctx, r.err)
+	case <-time.After(time.Duration(q.farewell.Load())):
+		return access{}, j.said(ctx, engine.Unavailable("withdraw", errors.New("no answer")))
+	}
+}
+
+func (q *acquisition) run(ctx context.Context) (access, error) {
+	began := time.Now()
+	a, err := q.connect(ctx)
+	if err != nil {
+		return a, err
+	}
+	within := max(leastFarewell, min(closeWithin, 4*time.Since(began)))
+	if a.eng.Caps().Processes == engine.ReachMachine { // a file may be busy, and does not hang
+		within = closeWithin
+	}
+	q.farewell.Store(int64(within))
+	show := startWaitLine(a.client, q.name, q.label)
+	a.lease, err = q.lock(ctx, a.client)
+	show.stop()
+	switch {
+	case err == nil && ctx.Err() != nil && q.said(ctx, nil) != nil: // the signal came as the lock did
+		err = errors.Join(ctx.Err(), a.lease.Unlock(ctx))
+	case err != nil:
+		err = q.why(ctx, a.client, err)
+	}
+	return a, err
+}
+
+// lock waits for the lock as long as it was asked to.
+func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
+	opts := pawl.LockOptions{Barging: q.barge, MinHold: q.holdFor}
+	var l pawl.Locker = c.Mutex(q.name).With(opts)
+	switch {
+	case q.shared:
+		l = c.RWMutex(q.name).With(opts).RLocker()
+	case q.limited:
+		l = c.Semaphore(q.name, q.permits).With(opts)
+	}
+	if !q.try {
+		return l.Lock(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
+	defer cancel()
+	lease, err := l.TryLock(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = engine.Unavailable("try", context.Cause(ctx))
+	}
+	return lease, err
+}
+
+// why says of a lock that was not acquired what the store shows: who holds it, or that
+// the store may have forgotten who does.
+func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
+	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, context.DeadlineExceeded)
+	if !errors.Is(err, pawl.ErrNotAcquired) || !contended || errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrMismatch) {
+		if errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold") {
+			err = fmt.Errorf("--hold-for: %w", err)
+		}
+		return err
+	}
+	because := "held by others"
+	if grace := (*engine.GraceError)(nil); errors.As(err, &grace) {
+		because = grace.Error()
+	}
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	if r, err := c.Show(look, q.name); err == nil && r.Grace.On() {
+		because = graceText(r)
+	} else if err == nil && len(r.Holders) > 0 {
+		because = "held by " + heldBy(r)
+	}
+	within := ""
+	if q.wait > 0 {
+		within = fmt.Sprintf(" within %v", q.wait)
+	}
+	return &exitError{q.conflict, fmt.Errorf("%q: %w%s: %s", q.name, pawl.ErrNotAcquired, within, because)}
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// voice writes beside the work. Whoever reads it may be slow, stopped by Ctrl-S, or
+// gone: that must not keep a command from being stopped in time, nor a lock waiting.
+type voice struct {
+	to io.Writer
+
+	mu    sync.Mutex
+	queue []string
+	quiet chan struct{} // closed when all is written; nil when it is
+}
+
+// stderr is that of this process. Nothing else of pawl writes there.
+var stderr = &voice{to: os.Stderr}
+
+// mostUnsaid is how many texts wait at most for a reader. Later ones are dropped.
+const mostUnsaid = 100
+
+// say writes text later, and never blocks.
+func (v *voice) say(text string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.queue) == mostUnsaid {
+		return
+	}
+	v.queue = append(v.queue, text)
+	if v.quiet == nil {
+		v.quiet = make(chan struct{})
+		go v.write()
+	}
+}
+
+func (v *voice) write() {
+	for {
+		v.mu.Lock()
+		if len(v.queue) == 0 {
+			close(v.quiet)
+			v.quiet = nil
+			v.mu.Unlock()
+			return
+		}
+		text := v.queue[0]
+		v.queue = v.queue[1:]
+		v.mu.Unlock()
+		io.WriteString(v.to, text) //nolint:errcheck // nobody is left to tell
+	}
+}
+
+// idle reports whether all that was said is written.
+func (v *voice) idle() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.quiet == nil
+}
+
+// flush waits until all is written, but no longer than within.
+func (v *voice) flush(within time.Duration) {
+	v.mu.Lock()
+	quiet := v.quiet
+	v.mu.Unlock()
+	if quiet == nil {
+		return
+	}
+	select {
+	case <-quiet:
+	case <-time.After(within):
+	}
+}
+
+// complain says an error in one line.
+func complain(err error) {
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	stderr.say("pawl: " + printable(text) + "\n")
+}
