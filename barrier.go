@@ -36,6 +36,7 @@ func (c *Client) Barrier(name string, parties int) *Barrier {
 		newValue(c, "barrier", name), newLock(c, scopedName("barrier", name), engine.KindLock, engine.LockCapacity, 1), parties,
 	}
 	b.value.again = true // a party arrives once, however often it says so
+	b.present.alone = true
 	if b.value.err == nil {
 		b.value.err = b.present.err
 	}

@@ -75,10 +75,13 @@
 //
 // # Owners
 //
-// Go has no thread identity, so re-entry has to be said: [Mutex.Do] and [Lease.Context]
-// give a context that carries the owner, and locking with it what its owner holds
+// Go has no thread identity, so re-entry has to be said: [Mutex.Do], [Lease.Context] and
+// [Lease.Within] give a context that carries the lease. Locking the same name with it
 // succeeds at once and shares the grant, also the reading side of what is held for
-// writing. See [WithOwner].
+// writing, as long as the lease is held. All goroutines that have the context re-enter, for
+// they hold through that one lease. Any other name is locked as ever, a semaphore takes
+// permits anew, and a reader that would write is refused: see [RWMutex.TryUpgrade].
+// [WithOwner] is wider, and rarely wanted.
 //
 // # Errors
 //

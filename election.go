@@ -33,6 +33,7 @@ func (c *Client) Election(name string) *Election {
 		newLock(c, scopedName("election", name), engine.KindLock, engine.LockCapacity, engine.LockCapacity),
 	}
 	e.value.again = true // a term is announced once, however often it is said
+	e.lock.alone = true
 	e.lock.err = errors.Join(e.value.err, e.lock.err)
 	return e
 }
@@ -56,9 +57,13 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
 }
 
 // Proclaim announces another value of the leader whose term this is, without an
-// election. [ErrLost] says that it leads no more.
+// election. [ErrLost] says that it leads no more, and [ErrInvalid] that the lease is no
+// term of this election.
 func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) error {
 	if err := checkAnnouncement(value); err != nil {
+		return e.value.failed("proclaim", err)
+	}
+	if err := e.owns(term); err != nil {
 		return e.value.failed("proclaim", err)
 	}
 	if err := term.Err(); err != nil {
@@ -68,8 +73,16 @@ func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) erro
 }
 
 // Resign ends a term and hands over to the next candidate. Observers are told
-// that nobody leads, unless there is a next one at once. It is idempotent, as Unlock is.
+// that nobody leads, unless there is a next one at once. It is idempotent, as Unlock is, and
+// does nothing for a nil term. A lease that is no term of this election is an [ErrInvalid],
+// and stays held.
 func (e *Election) Resign(ctx context.Context, term *Lease) error {
+	if term == nil {
+		return nil
+	}
+	if err := e.owns(term); err != nil {
+		return e.value.failed("resign", err)
+	}
 	var vacant error
 	if term.Err() == nil {
 		vacant = e.announce(context.WithoutCancel(ctx), term, nil, true)
@@ -78,6 +91,62 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 		return err
 	}
 	return vacant
+}
+
+// owns reports an error unless the lease is a term of this election.
+func (e *Election) owns(term *Lease) error {
+	if term == nil || term.lock.client != e.lock.client || term.lock.name != e.lock.name {
+		return invalid("lease is no term of this election")
+	}
+	return nil
+}
+
+// Lead runs fn whenever this candidate leads, until fn returns by itself or ctx ends. The
+// context given to fn is that of [Lease.Within]: it ends when the term is lost. Lead
+// waits for fn then, and campaigns again. Trouble with the store and evictions are borne,
+// with pauses of up to a sixth of the TTL. When fn returned by itself, or ctx ended, it
+// resigns and returns the errors of fn and of that joined; if ctx ended before fn
+// ran, the error of the campaign. It gives up with [ErrInvalid], [ErrUnsupported],
+// [ErrMismatch] and [ErrClosed]. A panic of fn resigns too.
+func (e *Election) Lead(ctx context.Context, value []byte, fn func(ctx context.Context) error) error {
+	for pause := newBackoff(e.lock.client.opts.TTL); ; {
+		term, err := e.Campaign(ctx, value)
+		if err == nil {
+			pause = newBackoff(e.lock.client.opts.TTL)
+			var again bool
+			if again, err = e.serve(ctx, term, fn); !again {
+				return err
+			}
+		} else if ctx.Err() != nil || e.lock.client.life.Err() != nil || !bearable(err) {
+			return err
+		}
+		if !pause.sleep(ctx, e.lock.client.life) {
+			return e.lock.failed(e.lock.client.stopped(ctx, err))
+		}
+	}
+}
+
+// serve runs fn for one term, and reports whether the term was lost meanwhile.
+func (e *Election) serve(ctx context.Context, term *Lease, fn func(context.Context) error) (lost bool, err error) {
+	defer func() {
+		if err = errors.Join(err, e.Resign(ctx, term)); lost {
+			err = nil
+		}
+	}()
+	work, stop := term.Within(ctx)
+	defer stop()
+	err = fn(work)
+	return ctx.Err() == nil && errors.Is(term.Err(), ErrLost), err
+}
+
+// bearable reports whether another campaign may succeed where one failed so.
+func bearable(err error) bool {
+	for _, permanent := range []error{ErrInvalid, ErrUnsupported, ErrMismatch, ErrClosed} {
+		if errors.Is(err, permanent) {
+			return false
+		}
+	}
+	return true
 }
 
 // What is announced is kept as the token, a byte that is 1 when the term has

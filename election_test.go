@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,5 +110,89 @@ func TestObserve(t *testing.T) {
 		want("", false)
 		cancel()
 		<-done
+	})
+}
+
+// TestForeignTerm: only the lease of a campaign can speak for the leader.
+func TestForeignTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		e := c.Election("e")
+		term := campaign(t, e, "real")
+		for _, other := range []*pawl.Lease{
+			mustLock(t, t.Context(), c.Mutex("other")), campaign(t, c.Election("f"), "f"),
+			campaign(t, newClient(t, memengine.New(), nil).Election("e"), "of another store"),
+		} {
+			wantErr(t, e.Proclaim(t.Context(), other, []byte("fake")), pawl.ErrInvalid)
+			wantErr(t, e.Resign(t.Context(), other), pawl.ErrInvalid)
+			noErr(t, other.Err())
+			wantLeader(t, e, "real", term)
+		}
+		wantErr(t, e.Proclaim(t.Context(), nil, nil), pawl.ErrInvalid)
+		noErr(t, e.Resign(t.Context(), nil))
+		noErr(t, e.Proclaim(t.Context(), term, []byte("still")))
+		noErr(t, e.Resign(t.Context(), term))
+	})
+}
+
+// TestLead: who leads for as long as it can campaigns again after each loss, and bears
+// trouble; its work of one term has ended before the next begins.
+func TestLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		e, observer := c.Election("e"), newClient(t, eng, nil).Election("e")
+		store.set(fails, verbPut) // the first campaigns fail
+		time.AfterFunc(time.Minute, func() { store.set(nil, verbPut) })
+		terms, enough, working := make(chan struct{}), make(chan struct{}), false
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		finish := errors.New("finished")
+		go func() {
+			done <- e.Lead(ctx, []byte("me"), func(ctx context.Context) error {
+				if working {
+					t.Error("two terms at once")
+				}
+				working = true
+				terms <- struct{}{}
+				select {
+				case <-ctx.Done():
+					pass(time.Second) // it is waited for
+					working = false
+					return ctx.Err()
+				case <-enough:
+					return finish
+				}
+			})
+		}()
+		<-terms
+		if is, err := observer.Leader(t.Context()); err != nil || string(is.Value) != "me" {
+			t.Errorf("leader %q, %v", is.Value, err)
+		}
+		breakLock(t, eng, "pawl:election/e")
+		<-terms
+		store.set(fails, verbRenew, verbOpen, verbPut, verbLeave) // the store is away for longer than the TTL
+		pass(2 * time.Minute)
+		store.set(nil, verbRenew, verbOpen, verbPut, verbLeave)
+		<-terms
+		close(enough) // it ends by itself
+		wantErr(t, <-done, finish)
+		wantLeader(t, observer, "", nil)
+		working = false
+
+		go func() {
+			done <- e.Lead(ctx, []byte("me"), func(ctx context.Context) error {
+				terms <- struct{}{}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+		<-terms
+		cancel()
+		wantErr(t, <-done, context.Canceled)
+		wantErr(t, e.Lead(ctx, []byte("me"), nil), pawl.ErrNotAcquired, context.Canceled)
+		wantErr(t, e.Lead(t.Context(), make([]byte, pawl.MaxValue), nil), pawl.ErrInvalid)
+		wantLeader(t, observer, "", nil)
 	})
 }

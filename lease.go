@@ -112,15 +112,18 @@ func (l *Lease) ValidUntil() time.Time {
 
 // Context returns a context that ends when the lock is lost, before the store
 // can give it to another, with a cause that matches [ErrLost]; and when it is
-// released. It has the values of the context given to Lock, but neither its
-// deadline nor its cancellation; the owner, so that locking with it is re-entry;
-// and the token, for the guards under package fence.
+// released. It has the values of the context given to Lock, but neither its deadline nor its
+// cancellation; the lease, so that locking its name with it is re-entry as long as the
+// lease is held; and the token under that name, for the guards under package fence.
+//
+// Re-entry is about this name in this client, and never about permits of a
+// semaphore. It is the lock in the same mode or a weaker one: the writing side is
+// refused to a reader at once, see [RWMutex.TryUpgrade].
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(
-			fence.WithToken(WithOwner(context.WithoutCancel(l.values), l.claim.Owner), l.token))
+		l.ctx, l.cancel = context.WithCancelCause(withLease(context.WithoutCancel(l.values), l))
 		if l.ended != nil {
 			l.cancel(l.ended)
 		}
@@ -128,12 +131,13 @@ func (l *Lease) Context() context.Context {
 	return l.ctx
 }
 
-// within returns ctx, ended also when the lease is lost.
-func (l *Lease) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(fence.WithToken(ctx, l.token))
+// Within returns ctx, ended also when the lock is lost or released, with the cause that
+// [Lease.Context] gives. It carries the lease and the token as that does. cancel frees it.
+func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func()) {
+	within, end := context.WithCancelCause(withLease(ctx, l))
 	lease := l.Context()
-	stop := context.AfterFunc(lease, func() { cancel(context.Cause(lease)) })
-	return ctx, func() { stop(); cancel(nil) }
+	stop := context.AfterFunc(lease, func() { end(context.Cause(lease)) })
+	return within, func() { stop(); end(nil) }
 }
 
 // Unlock releases the lock. The store is told also after ctx ended, so a deferred

@@ -326,12 +326,12 @@ func TestTokenInContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
 		lease := mustLock(t, t.Context(), c.Mutex("m"))
-		if token, ok := fence.FromContext(lease.Context()); !ok || token != lease.Token() {
+		if token, ok := fence.FromContext(lease.Context(), "m"); !ok || token != lease.Token() {
 			t.Errorf("token %v, %v, want %v", token, ok, lease.Token())
 		}
 		mustUnlock(t, lease)
 		noErr(t, c.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
-			if token, ok := fence.FromContext(ctx); !ok || token <= lease.Token() {
+			if token, ok := fence.FromContext(ctx, "m"); !ok || token <= lease.Token() {
 				t.Errorf("token %v, %v, after %v", token, ok, lease.Token())
 			}
 			return nil

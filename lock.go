@@ -60,6 +60,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have said another capacity
 	owned   bool  // each claim has an owner, who may claim more
+	alone   bool  // owners of contexts do not count
 	err     error // what is wrong with it, said at the first use
 }
 
@@ -103,11 +104,6 @@ func (l *lock) Name() string { return l.name }
 
 func (l *lock) base() *lock { return l }
 
-// same reports whether two descriptions mean one lock.
-func (l *lock) same(o *lock) bool {
-	return l.client == o.client && l.name == o.name && l.weight == o.weight
-}
-
 // Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
 // ended first (and with [ErrUnavailable] if the store was in trouble then), with
@@ -121,20 +117,20 @@ func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx,
 func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, false) }
 
 // Do holds the lock while fn runs. The context given to fn ends when ctx does
-// or the lock is lost, with cause [ErrLost]; locking the same name with it is
-// re-entry, and it carries the token of the innermost lock, see
-// [fence.FromContext]. Do waits for fn, also after a loss, then releases, and returns the
-// errors of fn and of the release joined. A panic of fn releases too.
+// or the lock is lost, with cause [ErrLost]. It is that of [Lease.Within]: locking the same
+// name with it, in the same mode or a weaker one, is re-entry, also for goroutines that fn
+// starts, because all of them hold through this one lock. Do waits for fn, also after a loss,
+// then releases, and returns the errors of fn and of the release joined. A panic of
+// fn releases too.
 func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
-	if ownerOf(ctx) == "" {
-		ctx = WithOwner(ctx, NewOwner())
-	}
-	lease, err := l.acquire(ctx, ctx, true)
+	shared := *l
+	shared.owned = true
+	lease, err := shared.acquire(ctx, ctx, true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
-	work, stop := lease.within(ctx)
+	work, stop := lease.Within(ctx)
 	defer stop()
 	return fn(work)
 }
@@ -154,12 +150,6 @@ func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
 
 // attempts asks until the lock is held, with one session after the other.
 func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) {
-	owner := ownerOf(ctx)
-	if owner != "" && l.err == nil {
-		if err := checkText("owner", owner); err != nil {
-			return nil, l.failed(err)
-		}
-	}
 	if l.err != nil {
 		return nil, l.failed(l.err)
 	}
@@ -167,12 +157,17 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		return nil, l.failed(notAcquired(ctx, nil))
 	}
 	size := sizing{lock: l, wait: wait}
+	var apart []*Lease // they hold no more, as the store says
 	for pause := newBackoff(l.client.opts.TTL); ; {
+		through, owner, err := l.party(ctx, apart)
+		if err != nil {
+			return nil, l.failed(err)
+		}
 		s, err := l.client.session(ctx, wait)
 		if err != nil {
 			return nil, l.failed(l.client.stopped(ctx, err))
 		}
-		a := attempt{session: s, lock: l, claim: s.newClaim(l, owner)}
+		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
 		if a.claim.Capacity, err = size.capacity(ctx); err != nil {
 			return nil, l.failed(err)
 		}
@@ -188,6 +183,10 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 				return lease, nil
 			}
 			err = a.fail(ctx, errSession)
+		}
+		if errors.Is(err, errApart) {
+			apart = append(apart, through)
+			continue
 		}
 		if errors.Is(err, ErrMismatch) {
 			again, trouble := size.mismatch(ctx, a.claim.Capacity)
@@ -209,6 +208,10 @@ func (l *lock) failed(err error) error { return fmt.Errorf("%s %q: %w", l.spec.K
 
 // errSession says that an attempt failed only because its session ended.
 var errSession = errors.New("session ended")
+
+// errApart says that an attempt failed only because the lease through which it was to
+// enter again holds no more.
+var errApart = errors.New("nothing to re-enter")
 
 // notAcquired is the error of a wait that its context ended. If the store was in
 // trouble then, it says so as well: nobody knows whether the lock was free.
@@ -237,6 +240,7 @@ type attempt struct {
 	session *session
 	lock    *lock
 	claim   *engine.Claim
+	through *Lease    // whose grant it is to share; nil: any grant will do
 	grace   error     // why it waits though nobody may hold
 	until   time.Time // when that ends
 }
@@ -252,6 +256,8 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	}
 	for pause := newBackoff(ttl); ; {
 		switch {
+		case a.through != nil && (grant.Held() && grant.Token != a.through.token || errors.Is(err, engine.ErrBusy)):
+			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
 				return grant, nil
@@ -308,13 +314,21 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	return grant, err
 }
 
-// await waits for as long as the session lives.
+// await waits for as long as the session lives; and who enters again, because a store
+// of several nodes may not say so at once, for as long as there is something to re-enter.
 func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.life)
 	defer cancel()
+	if a.through != nil {
+		var stop context.CancelFunc
+		bound, stop = join(bound, a.through.Context())
+		defer stop()
+	}
 	grant, err := a.session.store.Await(bound, a.claim)
 	switch {
 	case err == nil:
+	case a.through != nil && a.through.Context().Err() != nil:
+		err = errApart
 	case bound.Err() != nil:
 		err = bound.Err() // no trouble: the store said that the claim has to wait
 	case errors.Is(err, engine.ErrGone):

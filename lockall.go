@@ -1,11 +1,15 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/pawl-go/pawl/engine"
 )
 
 // Leases are several locks held together, in the order in which they were
@@ -17,36 +21,76 @@ type Leases []*Lease
 // deadlock; in several stores they must not have the same names, for between those there is no
 // order. ctx bounds the whole wait. When one cannot be had, or is lost while the call waits
 // for another, those already held are released, and the errors of the releases are joined to
-// the reason. A lock that is given twice is an [ErrInvalid], also where two values describe
-// it. What one call takes belongs to one owner; see [WithOwner].
+// the reason.
+//
+// Both sides of an [RWMutex] may be among them: the writing side is taken first and the
+// other one with it. A lock that is given twice is an [ErrInvalid], also where two values
+// describe it; so is a semaphore, of which [Semaphore.Weighted] takes several permits at
+// once, and a name of one store by two clients: the call would wait for itself. What is held
+// through ctx is re-entered, as by Lock.
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
-	if ownerOf(ctx) == "" {
-		ctx = WithOwner(ctx, NewOwner())
+	return lockAll(ctx, true, "lock all", locks)
+}
+
+// TryLockAll is [LockAll] for who does not wait: it fails with [ErrNotAcquired] if one of
+// the locks is not free now.
+func TryLockAll(ctx context.Context, locks ...Locker) (Leases, error) {
+	return lockAll(ctx, false, "try to lock all", locks)
+}
+
+func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leases, error) {
+	wanted, err := inOrder(locks)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	locks = slices.Clone(locks)
-	slices.SortStableFunc(locks, func(a, b Locker) int {
-		if c := strings.Compare(a.Name(), b.Name()); c != 0 {
-			return c
-		}
-		return int(b.base().weight - a.base().weight) // among equal names the heavier comes first
-	})
-	for i, l := range locks[min(1, len(locks)):] {
-		if l.base().same(locks[i].base()) {
-			return nil, fmt.Errorf("lock all: %w", invalid("%q is given twice", l.Name()))
-		}
-	}
-	held := make(Leases, 0, len(locks))
-	for _, l := range locks {
-		lease, err := l.Lock(ctx)
+	held := make(Leases, 0, len(wanted))
+	inner := ctx // carries what is held already, so that both sides of a name have one owner
+	for _, l := range wanted {
+		shared := *l
+		shared.owned = true
+		lease, err := shared.acquire(inner, ctx, wait)
 		if err == nil {
 			held = append(held, lease)
+			inner = withLease(inner, lease)
 			err = held.Err() // of those that were lost while it waited for this one
 		}
 		if err != nil {
-			return nil, fmt.Errorf("lock all: %w", errors.Join(err, held.Unlock(ctx)))
+			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.Unlock(ctx)))
 		}
 	}
 	return held, nil
+}
+
+// inOrder returns the locks in the order in which all callers take them, unless a caller
+// that has some of them would wait for itself.
+func inOrder(locks []Locker) (wanted []*lock, err error) {
+	for _, l := range locks {
+		wanted = append(wanted, l.base())
+	}
+	slices.SortStableFunc(wanted, func(a, b *lock) int {
+		// Among equal names the heavier comes first.
+		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
+	})
+	for i, l := range wanted {
+		for j := i - 1; j >= 0 && wanted[j].name == l.name; j-- {
+			o := wanted[j]
+			switch {
+			case !l.client.shares(o.client):
+			case l.client != o.client:
+				return nil, invalid("%q is given by two clients of one store", l.name)
+			case l.spec.Kind == engine.KindSemaphore && o.spec.Kind == engine.KindSemaphore:
+				return nil, invalid("semaphore %q is given twice: Semaphore.Weighted takes several permits at once", l.name)
+			case l.weight == o.weight:
+				return nil, invalid("%q is given twice", l.name)
+			}
+		}
+	}
+	return wanted, nil
+}
+
+// shares reports whether both are clients of one store, as far as one engine tells.
+func (c *Client) shares(o *Client) bool {
+	return c == o || reflect.TypeOf(c.engine).Comparable() && c.engine == o.engine
 }
 
 // Err returns nil while every lock may be believed to be held, else the errors
@@ -59,12 +103,14 @@ func (ls Leases) Err() error {
 	return errors.Join(errs...)
 }
 
-// Context returns parent, ended also when one of the locks is lost or
-// released, with the cause that its lease gives. cancel frees it.
+// Context returns parent, ended also when one of the locks is lost or released, with the
+// cause that its lease gives. As [Lease.Within] it carries every lease, to re-enter
+// what it holds, and every token under the name of its lock. cancel frees it.
 func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, len(ls))
 	for _, l := range ls {
+		ctx = withLease(ctx, l)
 		lease := l.Context()
 		stops = append(stops, context.AfterFunc(lease, func() { end(context.Cause(lease)) }))
 	}

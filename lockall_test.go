@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // TestLockAllOrder: names decide the order, whatever the one given, so that
@@ -92,8 +93,13 @@ func TestLockAllTwice(t *testing.T) {
 			{m, c.Mutex("m")},
 			{m, c.RWMutex("m")},
 			{c.Semaphore("s", 2), c.Semaphore("s", 2)},
+			{c.Semaphore("s", 3).Weighted(2), c.Semaphore("s", 3)}, // it would wait for itself
+			{m, other.Mutex("m"), m},
+			{m, newClient(t, eng, nil).RWMutex("m").RLocker()},
 		} {
 			_, err := pawl.LockAll(t.Context(), locks...)
+			wantErr(t, err, pawl.ErrInvalid)
+			_, err = pawl.TryLockAll(t.Context(), locks...)
 			wantErr(t, err, pawl.ErrInvalid)
 		}
 		wantFree(t, eng, "m")
@@ -101,6 +107,9 @@ func TestLockAllTwice(t *testing.T) {
 		held, err := pawl.LockAll(t.Context(), c.RWMutex("m").RLocker(), other.Mutex("m"), m)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if w, r := held[1], held[2]; w.Owner() != r.Owner() || w.Token() != r.Token() {
+			t.Errorf("two sides of a name have tokens %v and %v", w.Token(), r.Token())
 		}
 		mustUnlock(t, held)
 
@@ -127,9 +136,6 @@ func TestLeases(t *testing.T) {
 		held, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b"), c.Mutex("c"))
 		if err != nil || held.Err() != nil {
 			t.Fatal(err, held.Err())
-		}
-		if held[0].Owner() != held[2].Owner() {
-			t.Error("the owners are different")
 		}
 		parent, end := context.WithCancel(t.Context())
 		ctx, cancel := held.Context(parent)
@@ -193,5 +199,45 @@ func TestLockAllLost(t *testing.T) {
 		wantErr(t, <-done, pawl.ErrLost)
 		wantFree(t, eng, "a")
 		wantFree(t, eng, "b")
+	})
+}
+
+// TestTryLockAll: all that are free now, or none.
+func TestTryLockAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, other := newClient(t, eng, nil), newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), other.Mutex("b"))
+		began := time.Now()
+		_, err := pawl.TryLockAll(t.Context(), c.Mutex("c"), c.Mutex("b"), c.Mutex("a"))
+		wantErr(t, err, pawl.ErrNotAcquired)
+		wantFree(t, eng, "a")
+		wantFree(t, eng, "c")
+		mustUnlock(t, held)
+		all, err := pawl.TryLockAll(t.Context(), c.Mutex("c"), c.Mutex("b"), c.RWMutex("b").RLocker())
+		if err != nil || len(all) != 3 || time.Since(began) != 0 {
+			t.Fatalf("%d, %v after %v", len(all), err, time.Since(began))
+		}
+		mustUnlock(t, all)
+	})
+}
+
+// TestLeasesContext: it re-enters each of them, and carries each token.
+func TestLeasesContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		held, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b"))
+		noErr(t, err)
+		ctx, cancel := held.Context(t.Context())
+		defer cancel()
+		for _, l := range held {
+			again := mustLock(t, ctx, c.Mutex(l.Name()))
+			if token, ok := fence.FromContext(ctx, l.Name()); !ok || token != l.Token() || again.Token() != token {
+				t.Errorf("tokens %v, %v, %v", token, l.Token(), again.Token())
+			}
+			mustUnlock(t, again)
+		}
+		mustUnlock(t, held)
+		<-ctx.Done()
 	})
 }

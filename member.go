@@ -30,7 +30,7 @@ func (b *Barrier) Join(ctx context.Context) (*Member, error) {
 		return nil, err
 	}
 	m := &Member{barrier: b, present: present}
-	work, stop := present.within(ctx)
+	work, stop := present.Within(ctx)
 	defer stop()
 	if err = b.update(work, "join", func(s *barrierState) error { return m.join(work, s) }); err != nil {
 		present.Unlock(ctx) //nolint:errcheck // without it the member is dead, if it joined at all
@@ -82,7 +82,7 @@ func (m *Member) Wait(ctx context.Context) (index int, err error) {
 // not leave looks as if it had died. As Unlock, Leave works after ctx ended. After
 // [ErrUnavailable] the member is dead for the others.
 func (m *Member) Leave(ctx context.Context) error {
-	work, stop := m.present.within(context.WithoutCancel(ctx))
+	work, stop := m.present.Within(context.WithoutCancel(ctx))
 	defer stop()
 	err := m.barrier.update(work, "leave", func(s *barrierState) error {
 		if _, is := s.Members[m.name]; !is {

@@ -3,27 +3,90 @@ package pawl
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"slices"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
-type ownerKey struct{}
+type scopeKey struct{}
 
-// WithOwner returns a context whose acquisitions belong to owner: claims of
-// one owner on one name share a grant and its token, which is re-entry. Go has
-// no thread identity, so it has to be said. Do and Lease.Context say it by
-// themselves. The store checks it: an owner whose lock was lost waits like any
-// other. One that wants more than it holds, to write what it reads or more permits,
-// gets it at once if it is free and nobody waits, else [ErrNotAcquired]: it does not wait.
+// scope is what a context says of owners, innermost first: a lease that is held with
+// it, or an owner that WithOwner named, which hides the rest.
+type scope struct {
+	lease *Lease
+	owner string // of WithOwner
+	outer *scope
+}
+
+func scopeOf(ctx context.Context) *scope {
+	s, _ := ctx.Value(scopeKey{}).(*scope)
+	return s
+}
+
+// WithOwner returns a context with which everything is locked for owner, whatever its name:
+// claims of one owner on one name share a grant and its token. That is wider than the
+// re-entry that a lease's context gives, which is about what is held through that lease.
+// Whoever uses the same owner shares its locks, in other goroutines, clients and
+// processes too. So goroutines that lock with this context do not exclude one another;
+// and of a semaphore they all share the permits of the one that takes most of them.
 //
-// Whoever uses the same owner shares its locks, in other processes too: make
-// it unguessable, or take what [NewOwner] gives. It follows the rules of names.
+// The store checks it: an owner whose lock was lost waits like any other. One that
+// wants more than it holds, to write what it reads or more permits, gets it at once if it
+// is free and nobody waits, else [ErrNotAcquired]: it does not wait. An owner that waits in
+// two places waits for each by itself. [Election], [Value], [Pool] and [Barrier] take
+// no owner: two candidates are two.
+//
+// Owner follows the rules of names. Make it unguessable, or take what [NewOwner] gives.
+// With the empty owner nothing re-enters, also not what is held through ctx.
 func WithOwner(ctx context.Context, owner string) context.Context {
-	return context.WithValue(ctx, ownerKey{}, owner)
+	return context.WithValue(ctx, scopeKey{}, &scope{owner: owner})
 }
 
 // NewOwner returns an owner that nobody else has.
 func NewOwner() string { return rand.Text() }
 
-func ownerOf(ctx context.Context) string {
-	owner, _ := ctx.Value(ownerKey{}).(string)
-	return owner
+// withLease returns a context that carries a lease, to re-enter what it holds, and its
+// token.
+func withLease(ctx context.Context, l *Lease) context.Context {
+	ctx = context.WithValue(ctx, scopeKey{}, &scope{lease: l, outer: scopeOf(ctx)})
+	return fence.WithToken(ctx, l.Name(), l.token)
+}
+
+// party says for whom a lock is to be taken with a context: through a lease that holds
+// at least as much of it, or for the owner that WithOwner named; "" is none. It fails if
+// a lease holds less, because the lock would wait for that. Leases in apart do not count.
+func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner string, err error) {
+	if l.alone {
+		return nil, "", nil
+	}
+	for s := scopeOf(ctx); s != nil; s = s.outer {
+		switch {
+		case s.lease == nil:
+			if s.owner != "" {
+				err = checkText("owner", s.owner)
+			}
+			return nil, s.owner, err
+		case !s.lease.of(l) || slices.Contains(apart, s.lease):
+		case s.lease.lock.weight >= l.weight:
+			return s.lease, s.lease.claim.Owner, nil
+		default:
+			err = fmt.Errorf("%w: this context holds its reading side and would wait for itself: RWMutex.TryUpgrade makes the writer of a reader", ErrNotAcquired)
+		}
+	}
+	return nil, "", err
+}
+
+// of reports whether the lease is held, and of this lock. Permits are not re-entered.
+func (l *Lease) of(lock *lock) bool {
+	if l.lock.client != lock.client || l.lock.name != lock.name || l.lock.spec.Kind != engine.KindLock || lock.spec.Kind != engine.KindLock {
+		return false
+	}
+	if l.endedIf(func() bool { return !l.session.alive() }) != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.done
 }

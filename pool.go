@@ -86,6 +86,7 @@ func (p *Pool) Name() string { return p.name }
 // lock is that of an item, or of who puts.
 func (p *Pool) lock(of string) *lock {
 	l := newLock(p.client, scopedName("pool", p.name+"/"+of), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
+	l.alone = true // who claims twice wants two items
 	return &l
 }
 
@@ -252,7 +253,6 @@ func (p *Pool) free(page, round uint64) (free []*seenItem) {
 // try claims an item, if nobody has and it is still to be done. That is looked at
 // under its lock, for the item may have been done since it was seen.
 func (p *Pool) try(ctx context.Context, id itemID) (*Item, error) {
-	ctx = WithOwner(ctx, "") // who claims twice wants two items
 	lease, err := p.lock(id.String()).TryLock(ctx)
 	if errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
 		p.crowd(true)
@@ -324,7 +324,7 @@ func (it *Item) Done(ctx context.Context) error {
 		}
 		return it.lock.failed(err)
 	}
-	work, stop := it.within(context.WithoutCancel(ctx))
+	work, stop := it.Within(context.WithoutCancel(ctx))
 	defer stop()
 	if err := it.pool.remove(work, it.id); err != nil {
 		if lost := it.Err(); lost != nil {

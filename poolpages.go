@@ -133,12 +133,12 @@ func (p *Pool) Put(ctx context.Context, items ...[]byte) error {
 	if len(pages) == 0 {
 		return nil
 	}
-	turn, err := p.lock("put").Lock(WithOwner(ctx, ""))
+	turn, err := p.lock("put").Lock(ctx)
 	if err != nil {
 		return p.head.failed("put", err)
 	}
 	defer turn.Unlock(ctx) //nolint:errcheck // the head says what was put
-	work, stop := turn.within(ctx)
+	work, stop := turn.Within(ctx)
 	defer stop()
 	if err = p.publish(work, uint64(turn.Token()), pages); err == nil {
 		return nil
@@ -146,7 +146,7 @@ func (p *Pool) Put(ctx context.Context, items ...[]byte) error {
 	if lost := turn.Err(); lost != nil {
 		return p.head.failed("put", errors.Join(lost, err))
 	}
-	work, stop = turn.within(context.WithoutCancel(ctx))
+	work, stop = turn.Within(context.WithoutCancel(ctx))
 	defer stop()
 	return errors.Join(err, p.removePending(work))
 }

@@ -79,11 +79,11 @@ func TestUpgrade(t *testing.T) {
 		rw := c.RWMutex("m")
 		r1, r2 := mustLock(t, t.Context(), rw.RLocker()), mustLock(t, t.Context(), rw.RLocker())
 		for _, r := range []*pawl.Lease{r1, r2} {
-			_, err := rw.Lock(r.Context())
+			_, err := rw.Lock(pawl.WithOwner(t.Context(), r.Owner()))
 			wantErr(t, err, pawl.ErrNotAcquired)
 		}
 		mustUnlock(t, r2)
-		w := mustLock(t, r1.Context(), rw)
+		w := mustLock(t, pawl.WithOwner(t.Context(), r1.Owner()), rw)
 		if w.Token() <= r2.Token() {
 			t.Errorf("token %v after %v", w.Token(), r2.Token())
 		}

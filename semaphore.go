@@ -14,8 +14,9 @@ const MaxPermits = 1 << 30
 // Semaphore lets so many hold at once. First come, first served: one that
 // wants many permits is not passed by those that want few. A crashed holder's
 // permits come back. It is a description, as [Mutex] is; Lock, TryLock and Do
-// take one permit, or as many as [Semaphore.Weighted] says. Acquisitions of
-// one owner share their permits.
+// take one permit, or as many as [Semaphore.Weighted] says. Permits are not re-entered by
+// the context of a lease: each acquisition takes its own, unless [WithOwner] says that they
+// share.
 //
 // An operator may change the number while it is in use, see [Semaphore.Resize].
 // So that every client learns of it, each reads that number at its first use of

@@ -23,12 +23,15 @@ type Striped struct {
 // Striped returns the striped lock of this name with so many stripes, 1 to
 // [MaxStripes]. All users must agree on the number, and nothing can check it: with
 // another number a key belongs to another lock. The stripes are the locks
-// NAME/0, NAME/1 and so on; a key belongs to the one that its 64-bit FNV-1a hash
+// NAME/0, NAME/1 and so on, so that the name is a little shorter than [MaxName]; a key belongs to the one that its 64-bit FNV-1a hash
 // modulo the number of stripes says.
 func (c *Client) Striped(name string, stripes int) *Striped {
 	s := &Striped{client: c, name: name, stripes: stripes, err: checkText("name", name)}
 	if s.err == nil && (stripes < 1 || stripes > MaxStripes) {
 		s.err = invalid("stripes is %d: 1 to %d are allowed", stripes, MaxStripes)
+	}
+	if longest := MaxName - len("/") - len(strconv.Itoa(stripes-1)); s.err == nil && len(name) > longest {
+		s.err = invalid("name has %d bytes: 1 to %d are allowed with %d stripes", len(name), longest, stripes)
 	}
 	if s.err != nil {
 		s.stripes = 1
@@ -36,7 +39,8 @@ func (c *Client) Striped(name string, stripes int) *Striped {
 	return s
 }
 
-// For returns the lock of a key. Any key will do.
+// For returns the lock of a key. Any key will do. With a context that holds the lock of
+// one key, that of another key of the same stripe is re-entered: it is the same lock.
 func (s *Striped) For(key string) *Mutex { return s.stripe(s.index(key)) }
 
 func (s *Striped) index(key string) int {

@@ -1,7 +1,9 @@
 package pawl_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -71,5 +73,25 @@ func TestStripedLockAll(t *testing.T) {
 			})
 		}
 		all.Wait()
+	})
+}
+
+// TestStripedLongName: a name that is too long for some of the stripes is refused for
+// all keys, not for those that happen to belong there.
+func TestStripedLongName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		for stripes, longest := range map[int]int{1: 510, 10: 510, 11: 509, 65536: 506} {
+			for n, want := range map[int]error{longest: nil, longest + 1: pawl.ErrInvalid} {
+				s := c.Striped(strings.Repeat("n", n), stripes)
+				for key := range 50 {
+					lease, err := s.For(fmt.Sprint(key)).Lock(t.Context())
+					if !errors.Is(err, want) {
+						t.Fatalf("%d bytes, %d stripes: %v", n, stripes, err)
+					}
+					noErr(t, lease.Unlock(t.Context()))
+				}
+			}
+		}
 	})
 }

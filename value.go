@@ -107,6 +107,7 @@ func (v *Value) Update(ctx context.Context, fn func(Version) ([]byte, error)) (V
 		return is, err
 	}
 	turn := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
+	turn.alone = true
 	lease, err := turn.Lock(ctx)
 	if err != nil {
 		return Version{}, v.failed("update", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 )
@@ -73,15 +74,44 @@ func Stale(resource string, token Token) error {
 
 type tokenKey struct{}
 
-// WithToken returns a context that carries a token, for code that writes to a
-// protected resource further down, such as the transport of package httpfence.
-// The context of a lease carries its token already.
-func WithToken(ctx context.Context, token Token) context.Context {
-	return context.WithValue(ctx, tokenKey{}, token)
+// carried is a token in a context, and those outside of it.
+type carried struct {
+	lock  string
+	token Token
+	outer *carried
 }
 
-// FromContext returns the token that [WithToken] put into ctx, if there is one.
-func FromContext(ctx context.Context) (Token, bool) {
-	token, ok := ctx.Value(tokenKey{}).(Token)
-	return token, ok
+func carriedBy(ctx context.Context) *carried {
+	c, _ := ctx.Value(tokenKey{}).(*carried)
+	return c
+}
+
+// WithToken returns a context that carries the token of the lock of this name, for code
+// that writes to what it protects further down, such as the transport of package
+// httpfence. The context of a lease carries its token already, under its name. A context
+// carries the tokens of any number of locks.
+func WithToken(ctx context.Context, lock string, token Token) context.Context {
+	return context.WithValue(ctx, tokenKey{}, &carried{lock, token, carriedBy(ctx)})
+}
+
+// FromContext returns the token that the innermost [WithToken] for the lock of this name
+// put into ctx, if there is one.
+func FromContext(ctx context.Context, lock string) (Token, bool) {
+	for c := carriedBy(ctx); c != nil; c = c.outer {
+		if c.lock == lock {
+			return c.token, true
+		}
+	}
+	return 0, false
+}
+
+// Locks returns the names of the locks whose tokens ctx carries, each once, the
+// innermost first.
+func Locks(ctx context.Context) (locks []string) {
+	for c := carriedBy(ctx); c != nil; c = c.outer {
+		if !slices.Contains(locks, c.lock) {
+			locks = append(locks, c.lock)
+		}
+	}
+	return locks
 }

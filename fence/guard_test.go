@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -110,11 +111,17 @@ func TestMemoryDoSurvivesAPanic(t *testing.T) {
 }
 
 func TestContext(t *testing.T) {
-	if _, ok := fence.FromContext(t.Context()); ok {
+	if _, ok := fence.FromContext(t.Context(), "a"); ok || fence.Locks(t.Context()) != nil {
 		t.Error("a token from nowhere")
 	}
-	if token, ok := fence.FromContext(fence.WithToken(t.Context(), 7)); !ok || token != 7 {
-		t.Error(token, ok)
+	ctx := fence.WithToken(fence.WithToken(fence.WithToken(t.Context(), "a", 7), "b", 9), "a", 8)
+	for lock, want := range map[string]fence.Token{"a": 8, "b": 9, "c": 0} {
+		if token, ok := fence.FromContext(ctx, lock); ok != (want != 0) || token != want {
+			t.Errorf("%q: %v, %v", lock, token, ok)
+		}
+	}
+	if locks := fence.Locks(ctx); !slices.Equal(locks, []string{"a", "b"}) {
+		t.Error(locks)
 	}
 }
 
@@ -145,8 +152,8 @@ func ExampleMemory_Do() {
 
 // What writes further down finds the token of the lock in its context.
 func ExampleWithToken() {
-	ctx := fence.WithToken(context.Background(), 33) // lease.Context(), lease.Token()
-	token, ok := fence.FromContext(ctx)
+	ctx := fence.WithToken(context.Background(), "orders/42", 33) // lease.Context()
+	token, ok := fence.FromContext(ctx, "orders/42")
 	if !ok {
 		log.Fatal("not called under the lock")
 	}

@@ -157,7 +157,7 @@ func (w *web) name() string { return "HTTP" }
 func (w *web) prepare(context.Context) error { return nil }
 
 func (w *web) write(ctx context.Context, guarded bool, text string, token fence.Token) error {
-	_, err := w.do(fence.WithToken(ctx, token), http.MethodPut, guarded, text)
+	_, err := w.do(fence.WithToken(ctx, "report", token), http.MethodPut, guarded, text)
 	return err
 }
 

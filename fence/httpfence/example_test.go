@@ -34,7 +34,7 @@ func Example() {
 
 	client := &http.Client{Transport: &httpfence.Transport{}}
 	write := func(token fence.Token, text string) error {
-		ctx := fence.WithToken(context.Background(), token) // lease.Context(), lease.Token()
+		ctx := fence.WithToken(context.Background(), "report", token) // lease.Context(), lease.Token()
 		r, err := http.NewRequestWithContext(ctx, http.MethodPut, server.URL+"/report", strings.NewReader(text))
 		if err != nil {
 			return err

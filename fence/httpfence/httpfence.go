@@ -19,8 +19,8 @@
 // resource. With every other guard the check comes first and then the handler
 // runs, and a newer request may overtake it in between: the check turns away who
 // is late, early and cheaply, but what protects is a second check with the write.
-// The handler finds the token in its context, by [fence.FromContext], and writes
-// with package sqlfence, redisfence or etcdfence.
+// The handler finds the token in its context, by [fence.FromContext] with the name of the
+// resource, and writes with package sqlfence, redisfence or etcdfence.
 //
 // # What it does not protect
 //
@@ -57,8 +57,13 @@ const stale = "stale"
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Token returns the token of a request, if it has one. Default: that of its
-	// context, as [fence.WithToken] puts it there.
+	// Lock names the lock that protects what a request writes to, or returns "" for a
+	// request that needs no token. The token is that of its context, as
+	// [fence.WithToken] puts it there. Default: the lock of which the context carries a
+	// token; a request whose context carries tokens of several is not sent, because that
+	// of another lock would have the server refuse the rightful holder.
+	Lock func(*http.Request) string
+	// Token returns the token of a request, if it has one, in place of Lock.
 	Token func(*http.Request) (fence.Token, bool)
 }
 
@@ -70,13 +75,35 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		base = http.DefaultTransport
 	}
 	if find == nil {
-		find = func(r *http.Request) (fence.Token, bool) { return fence.FromContext(r.Context()) }
+		lock, err := t.lock(r)
+		if err != nil {
+			if r.Body != nil {
+				r.Body.Close() //nolint:errcheck // nothing was read
+			}
+			return nil, err
+		}
+		find = func(r *http.Request) (fence.Token, bool) { return fence.FromContext(r.Context(), lock) }
 	}
 	if token, ok := find(r); ok {
 		r = r.Clone(r.Context()) // it is not ours to change
 		r.Header.Set(Header, token.String())
 	}
 	return base.RoundTrip(r)
+}
+
+// lock names the lock whose token a request is to carry.
+func (t *Transport) lock(r *http.Request) (string, error) {
+	if t.Lock != nil {
+		return t.Lock(r), nil
+	}
+	switch locks := fence.Locks(r.Context()); len(locks) {
+	case 0:
+		return "", nil
+	case 1:
+		return locks[0], nil
+	default:
+		return "", fmt.Errorf("%w: the context carries the tokens of %d locks, %q: set Transport.Lock to say which", fence.ErrInvalid, len(locks), locks)
+	}
 }
 
 // CheckResponse returns an error that matches [fence.ErrStale] if the response
@@ -115,7 +142,7 @@ type doer interface {
 // Handler returns next behind a guard. resource names what a request writes to,
 // the same name for all that one lock protects, or returns "" for a request that
 // needs no token, such as one that reads. next finds the token in the context of
-// the request. A guard that has a method Do as that of [fence.Memory] runs next
+// the request, under that name. A guard that has a method Do as that of [fence.Memory] runs next
 // within it. Nil opts are the defaults.
 func Handler(next http.Handler, guard fence.Guard, resource func(*http.Request) string, opts *Options) http.Handler {
 	h := &handler{next: next, guard: guard, resource: resource}
@@ -148,7 +175,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	serve := func() error {
-		h.next.ServeHTTP(w, r.WithContext(fence.WithToken(r.Context(), token)))
+		h.next.ServeHTTP(w, r.WithContext(fence.WithToken(r.Context(), resource, token)))
 		return nil
 	}
 	if guard, ok := h.guard.(doer); ok {

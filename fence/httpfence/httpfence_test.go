@@ -42,7 +42,7 @@ func serve(t *testing.T, h http.Handler) (url string, client *http.Client) {
 // put sends a text, with the token if there is one.
 func put(ctx context.Context, client *http.Client, url string, token fence.Token, text string) (*http.Response, error) {
 	if token != 0 {
-		ctx = fence.WithToken(ctx, token)
+		ctx = fence.WithToken(ctx, "it", token)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader(text))
 	if err != nil {
@@ -71,7 +71,7 @@ func (g remote) Check(ctx context.Context, resource string, token fence.Token) e
 	if resource == "" {
 		return fence.ErrInvalid // a request for "/" needs no token
 	}
-	ctx = fence.WithToken(ctx, token)
+	ctx = fence.WithToken(ctx, "it", token)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, g.url, nil)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func TestRace(t *testing.T) {
 			fmt.Fprint(w, value.Load())
 			return
 		}
-		token, _ := fence.FromContext(r.Context())
+		token, _ := fence.FromContext(r.Context(), "it")
 		value.Store(uint64(token))
 	}), new(fence.Memory), writes, nil))
 	err := fencetest.Race(t.Context(), fencetest.Resource{
@@ -180,7 +180,7 @@ func TestStatus(t *testing.T) {
 		served := false
 		h := httpfence.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			served = true
-			token, _ := fence.FromContext(r.Context())
+			token, _ := fence.FromContext(r.Context(), "it")
 			fmt.Fprint(w, "served ", token)
 		}), row.guard, writes, &httpfence.Options{Optional: row.optional})
 		r := httptest.NewRequest(http.MethodPut, "/it", nil)
@@ -239,7 +239,7 @@ func TestHandlerIsInsideTheStep(t *testing.T) {
 		finish := make(chan struct{})
 		var value atomic.Uint64
 		h := httpfence.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			token, _ := fence.FromContext(r.Context())
+			token, _ := fence.FromContext(r.Context(), "it")
 			if token == 1 {
 				<-finish
 			}
@@ -285,7 +285,7 @@ func TestTransport(t *testing.T) {
 		ctx := t.Context()
 		if row.ctx != "" {
 			token, _ := fence.ParseToken(row.ctx)
-			ctx = fence.WithToken(ctx, token)
+			ctx = fence.WithToken(ctx, "it", token)
 		}
 		r, err := http.NewRequestWithContext(ctx, http.MethodPut, url, nil)
 		if err != nil {
@@ -304,6 +304,42 @@ func TestTransport(t *testing.T) {
 		}
 		if r.Header.Get(httpfence.Header) != row.self {
 			t.Errorf("the caller's request has %q", r.Header.Get(httpfence.Header))
+		}
+	}
+}
+
+// A request under two locks carries the token of the lock that protects what it writes
+// to, or is not sent: with the newer token of another lock the server would refuse the
+// rightful holder from then on.
+func TestTransportUnderTwoLocks(t *testing.T) {
+	guard := new(fence.Memory)
+	url, _ := serve(t, httpfence.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), guard, path, nil))
+	outer := fence.WithToken(t.Context(), "order", 7)
+	inner := fence.WithToken(outer, "stock", 9)
+	send := func(ctx context.Context, transport *httpfence.Transport) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/order", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := (&http.Client{Transport: transport}).Do(r)
+		if err != nil {
+			return err
+		}
+		reply.Body.Close()
+		return httpfence.CheckResponse(reply)
+	}
+	if err := send(inner, &httpfence.Transport{}); !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "Transport.Lock") {
+		t.Errorf("sent without a word which token: %v", err)
+	}
+	if err := send(fence.WithToken(outer, "order", 7), &httpfence.Transport{}); err != nil {
+		t.Errorf("after re-entry: %v", err)
+	}
+	for _, ctx := range []context.Context{inner, outer} {
+		if err := send(ctx, &httpfence.Transport{Lock: path}); err != nil {
+			t.Error(err)
+		}
+		if err := guard.Check(ctx, "order", 7); err != nil {
+			t.Errorf("the holder is refused: %v", err)
 		}
 	}
 }

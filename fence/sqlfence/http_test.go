@@ -20,7 +20,7 @@ func TestBehindHTTP(t *testing.T) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte("it"))
 		update := d.placeholders("UPDATE " + d.own.Name + " SET " + d.quoted("order") + " = ? WHERE id = ?")
 		put := func(r *http.Request) error {
-			token, _ := fence.FromContext(r.Context())
+			token, _ := fence.FromContext(r.Context(), "it")
 			return d.transact(r.Context(), sql.LevelDefault, func(tx *sql.Tx) error {
 				if err := d.marks.Check(r.Context(), tx, "it", token); err != nil {
 					return err
@@ -43,7 +43,7 @@ func TestBehindHTTP(t *testing.T) {
 		err := fencetest.Race(t.Context(), fencetest.Resource{
 			Early: true,
 			Write: func(ctx context.Context, token fence.Token) error {
-				r, err := http.NewRequestWithContext(fence.WithToken(ctx, token), http.MethodPut, server.URL, nil)
+				r, err := http.NewRequestWithContext(fence.WithToken(ctx, "it", token), http.MethodPut, server.URL, nil)
 				if err != nil {
 					return err
 				}

@@ -1,0 +1,285 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// atOnce locks from n goroutines with ctx, and returns how many held at the same time.
+func atOnce(t *testing.T, ctx context.Context, l pawl.Locker, n int) int64 {
+	t.Helper()
+	var in, most atomic.Int64
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			lease, err := l.Lock(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			now := in.Add(1)
+			for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+			}
+			pass(time.Millisecond)
+			in.Add(-1)
+			mustUnlock(t, lease)
+		})
+	}
+	all.Wait()
+	return most.Load()
+}
+
+// TestOwnersStayWithTheirNames: under the context of whatever is held, other names exclude
+// as ever, and permits are counted.
+func TestOwnersStayWithTheirNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		exclude := func(under string, ctx context.Context) {
+			if n := atOnce(t, ctx, c.Mutex("account/7"), 50); n != 1 {
+				t.Errorf("under %s: %d goroutines hold a mutex", under, n)
+			}
+			if n := atOnce(t, ctx, c.Semaphore("api", 3), 50); n != 3 {
+				t.Errorf("under %s: %d goroutines hold 3 permits", under, n)
+			}
+		}
+		noErr(t, c.Mutex("job").Do(t.Context(), func(ctx context.Context) error {
+			exclude("Do", ctx)
+			return c.Semaphore("api", 3).Do(ctx, func(ctx context.Context) error {
+				if n := atOnce(t, ctx, c.Semaphore("api", 3), 10); n != 2 {
+					t.Errorf("under Do of a semaphore: %d goroutines hold the other 2 permits", n)
+				}
+				return nil
+			})
+		}))
+		lease := mustLock(t, t.Context(), c.Mutex("plain"))
+		exclude("a lease", lease.Context())
+		mustUnlock(t, lease)
+		term, err := c.Election("cron").Campaign(t.Context(), nil)
+		noErr(t, err)
+		exclude("a term", term.Context())
+		mustUnlock(t, term)
+		p := c.Pool("p", nil)
+		noErr(t, p.Put(t.Context(), []byte("x")))
+		item, err := p.Claim(t.Context())
+		noErr(t, err)
+		exclude("an item", item.Context())
+		noErr(t, item.Done(t.Context()))
+		all, err := pawl.LockAll(t.Context(), c.Mutex("x"), c.Mutex("y"))
+		noErr(t, err)
+		ctx, cancel := all.Context(t.Context())
+		exclude("LockAll", ctx)
+		cancel()
+		mustUnlock(t, all)
+		noErr(t, c.Mutex("job").Do(t.Context(), func(ctx context.Context) error {
+			one, err := pawl.TryLockAll(ctx, c.Mutex("x"), c.Mutex("y"))
+			noErr(t, err)
+			_, err = pawl.TryLockAll(ctx, c.Mutex("x"), c.Mutex("y"))
+			wantErr(t, err, pawl.ErrNotAcquired)
+			mustUnlock(t, one)
+			return nil
+		}))
+	})
+}
+
+// TestReentryByGoroutines: what is held through a context is re-entered by all who have
+// it, past those that wait, because they hold through the same lease.
+func TestReentryByGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		m := c.Mutex("m")
+		var waiter <-chan outcome
+		noErr(t, m.Do(t.Context(), func(ctx context.Context) error {
+			waiter = lockSoon(t.Context(), m)
+			synctest.Wait()
+			if n := atOnce(t, ctx, m, 5); n != 5 {
+				t.Errorf("%d re-enter", n)
+			}
+			if n := atOnce(t, ctx, c.RWMutex("m").RLocker(), 5); n != 5 {
+				t.Errorf("%d re-enter to read", n)
+			}
+			return nil
+		}))
+		got := <-waiter
+		noErr(t, got.err)
+		mustUnlock(t, got.lease)
+	})
+}
+
+// TestReentryEndsWithTheLease: a context whose lease was released gives nothing, also when
+// the request to enter was under way at that time.
+func TestReentryEndsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		m := c.Mutex("m")
+		lease := mustLock(t, t.Context(), m)
+		ctx := context.WithoutCancel(lease.Context())
+		mustUnlock(t, lease)
+		if n := atOnce(t, ctx, m, 5); n != 1 {
+			t.Errorf("%d hold through a lease that was released", n)
+		}
+
+		lease = mustLock(t, t.Context(), m)
+		ctx = context.WithoutCancel(lease.Context())
+		store.set(first(5, arrivesLate(time.Second), nil), verbEnter)
+		time.AfterFunc(time.Second/2, func() { mustUnlock(t, lease) })
+		if n := atOnce(t, ctx, m, 5); n != 1 {
+			t.Errorf("%d hold through a lease that was released meanwhile", n)
+		}
+		wantFree(t, eng, "m")
+
+		// The store has taken it away, and the client does not know yet.
+		lease = mustLock(t, t.Context(), m)
+		ctx = context.WithoutCancel(lease.Context())
+		store.set(hangs, verbRenew)
+		breakLock(t, eng, "m")
+		next := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		_, err := m.TryLock(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		time.AfterFunc(time.Second, func() { mustUnlock(t, next) })
+		if n := atOnce(t, ctx, m, 5); n != 1 {
+			t.Errorf("%d hold through a lease that was broken", n)
+		}
+		store.set(nil, verbRenew)
+	})
+}
+
+// TestTwoClientsOfOneName: a context re-enters in the client of its lease only.
+func TestTwoClientsOfOneName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, same, other := newClient(t, eng, nil), newClient(t, eng, nil), newClient(t, memengine.New(), nil)
+		noErr(t, a.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			_, err := same.Mutex("m").TryLock(ctx)
+			wantErr(t, err, pawl.ErrNotAcquired)
+			if n := atOnce(t, ctx, other.Mutex("m"), 5); n != 1 {
+				t.Errorf("%d hold that name of another store", n)
+			}
+			return other.Mutex("m").Do(ctx, func(ctx context.Context) error {
+				all, err := pawl.TryLockAll(ctx, a.Mutex("m"), other.Mutex("m")) // both
+				noErr(t, err)
+				mustUnlock(t, all)
+				return nil
+			})
+		}))
+	})
+}
+
+// TestStrongerIsRefused: who reads and locks to write with that context would wait for
+// itself, and is told so at once, with the way out.
+func TestStrongerIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newFaultyStore(memengine.New())
+		c := newClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		noErr(t, rw.RLocker().Do(t.Context(), func(ctx context.Context) error {
+			asked := len(eng.called(verbEnter))
+			for _, lock := range []func(context.Context) (*pawl.Lease, error){rw.Lock, rw.TryLock, c.Mutex("m").Lock} {
+				_, err := lock(ctx)
+				wantErr(t, err, pawl.ErrNotAcquired)
+				if !strings.Contains(err.Error(), "RWMutex.TryUpgrade") {
+					t.Error(err)
+				}
+			}
+			if n := len(eng.called(verbEnter)) - asked; n != 0 {
+				t.Errorf("the store was asked %d times", n)
+			}
+			return nil
+		}))
+		// Who writes and reads may write again, as long as the writing side is held.
+		w := mustLock(t, t.Context(), rw)
+		r := mustLock(t, w.Context(), rw.RLocker())
+		mustUnlock(t, mustLock(t, r.Context(), rw))
+		ctx := context.WithoutCancel(r.Context())
+		mustUnlock(t, w)
+		_, err := rw.Lock(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		up, err := rw.TryUpgrade(r.Context(), r)
+		noErr(t, err)
+		mustUnlock(t, mustLock(t, up.Context(), rw))
+		mustUnlock(t, up)
+	})
+}
+
+// TestCandidatesAreTwo: an election takes no owner.
+func TestCandidatesAreTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := newClient(t, eng, nil), newClient(t, eng, nil)
+		second := func(ctx context.Context, c *pawl.Client, name string) {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			_, err := c.Election(name).Campaign(ctx, nil)
+			wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		}
+		ctx := pawl.WithOwner(t.Context(), "web-1")
+		term, err := a.Election("e").Campaign(ctx, nil)
+		noErr(t, err)
+		second(ctx, a, "e")
+		second(ctx, b, "e")
+		second(term.Context(), a, "e")
+		mustUnlock(t, term)
+		noErr(t, a.Mutex("boot").Do(t.Context(), func(ctx context.Context) error {
+			term, err := a.Election("f").Campaign(ctx, nil)
+			noErr(t, err)
+			second(ctx, a, "f")
+			mustUnlock(t, term)
+			return nil
+		}))
+		p := a.Pool("p", nil)
+		noErr(t, p.Put(ctx, []byte("x")))
+		item, err := p.Claim(ctx)
+		noErr(t, err)
+		_, err = b.Pool("p", nil).TryClaim(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		noErr(t, item.Done(ctx))
+	})
+}
+
+// TestUpdatesOfAnOwnerQueue: an owner does not spoil the queue of those who update.
+func TestUpdatesOfAnOwnerQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		const n = 500
+		ctx := pawl.WithOwner(t.Context(), pawl.NewOwner())
+		var calls atomic.Int64
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				_, err := c.Value("v").Update(ctx, func(pawl.Version) ([]byte, error) {
+					calls.Add(1)
+					pass(time.Millisecond) // a round trip
+					return []byte("x"), nil
+				})
+				if errors.Is(err, pawl.ErrConflict) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if most := int64(6 * n); calls.Load() > most {
+			t.Errorf("%d updates took %d tries, more than %d", n, calls.Load(), most)
+		}
+	})
+}
+
+// TestEmptyOwner: nothing is re-entered with it.
+func TestEmptyOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		noErr(t, c.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			_, err := c.Mutex("m").TryLock(pawl.WithOwner(ctx, ""))
+			wantErr(t, err, pawl.ErrNotAcquired)
+			return nil
+		}))
+	})
+}
