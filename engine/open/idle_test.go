@@ -1,0 +1,186 @@
+package open_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// idleCost is what a process that only holds costs its store: connections, and requests in
+// the time from one heartbeat to the next, with one lock and for each further one.
+type idleCost struct {
+	connections int
+	first, more float64
+}
+
+// TestIdleHolders counts in the server what the table of docs/engines.md says.
+func TestIdleHolders(t *testing.T) {
+	for _, store := range []struct {
+		name  string
+		start func(t *testing.T) (addr, url string, requests func() float64)
+		costs idleCost
+	}{
+		{"PostgreSQL", func(t *testing.T) (string, string, func() float64) {
+			addr := testservers.Postgres(t).Addr
+			db := asked(t, "pgx", testservers.PostgresURL(addr))
+			return addr, postgresURL("")(addr), func() float64 {
+				return scalar(t, db, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
+			}
+		}, idleCost{3, 2, 0}},
+		{"MariaDB", func(t *testing.T) (string, string, func() float64) {
+			addr := testservers.MariaDB(t).Addr
+			db := asked(t, "mysql", testservers.MariaDBConfig(addr).FormatDSN())
+			return addr, mysqlURL(addr), func() float64 {
+				return scalar(t, db, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_CALL_PROCEDURE'")
+			}
+		}, idleCost{3, 2, 0}},
+		{"etcd", func(t *testing.T) (string, string, func() float64) {
+			addr := testservers.Etcd(t).Addr
+			return addr, etcdURL(addr), func() float64 { return handled(t, addr) }
+		}, idleCost{1, 3, 0.1}},
+		{"ZooKeeper", func(t *testing.T) (string, string, func() float64) {
+			addr := testservers.ZooKeeper(t).Addr
+			return addr, zkURL(addr), func() float64 { return received(t, addr) }
+		}, idleCost{2, 6, 1}},
+	} {
+		t.Run(store.name, func(t *testing.T) {
+			t.Parallel()
+			addr, url, requests := store.start(t)
+			is := idle(t, addr, url, requests)
+			t.Logf("%d connections, %.1f requests a heartbeat with one lock, %.2f for each further one", is.connections, is.first, is.more)
+			if is.connections > store.costs.connections || is.first > store.costs.first+0.5 || is.more > store.costs.more+0.1 {
+				t.Errorf("more than %+v", store.costs)
+			}
+		})
+	}
+}
+
+// idle measures a client that holds one lock, and then eleven.
+func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost) {
+	const heartbeats, more = 16, 10
+	before := connectionsTo(t, addr)
+	beats := make(chan struct{}, 1000)
+	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 1500 * time.Millisecond, Observe: func(_ context.Context, e pawl.Event) {
+		if e.Kind == pawl.EventRenewed && e.Err == nil {
+			beats <- struct{}{}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background()) //nolint:errcheck // the session ends by itself
+	each := func() float64 {
+		for range heartbeats / 2 { // what locking left to do is done, and known to the statistics
+			<-beats
+		}
+		start := requests()
+		for range heartbeats {
+			<-beats
+		}
+		return (requests() - start) / heartbeats
+	}
+	hold := func(i int) {
+		if _, err := c.Mutex(fmt.Sprintf("idle/%d", i)).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(0)
+	is.first = each()
+	is.connections = connectionsTo(t, addr) - before
+	for i := range more {
+		hold(i + 1)
+	}
+	is.more = (each() - is.first) / more
+	return is
+}
+
+// connectionsTo counts the established connections of this machine to a port of it.
+func connectionsTo(t *testing.T, addr string) (n int) {
+	t.Helper()
+	_, port, _ := strings.Cut(addr, ":")
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 3 && strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", number)) && fields[3] == "01" {
+			n++
+		}
+	}
+	return n
+}
+
+func asked(t *testing.T, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	t.Cleanup(func() { db.Close() })
+	scalar(t, db, "SELECT 1") // its connection is there before the others are counted
+	return db
+}
+
+func scalar(t *testing.T, db *sql.DB, query string) (n float64) {
+	t.Helper()
+	if err := db.QueryRow(query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// handled is how many requests etcd has answered; those of a stream count when it ends.
+func handled(t *testing.T, addr string) (n float64) {
+	t.Helper()
+	reply, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	for lines := bufio.NewScanner(reply.Body); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "grpc_server_msg_received_total{") {
+			i := strings.LastIndex(lines.Text(), " ")
+			value, err := strconv.ParseFloat(lines.Text()[i+1:], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += value
+		}
+	}
+	return n
+}
+
+// received is how many requests ZooKeeper has received.
+func received(t *testing.T, addr string) (n float64) {
+	t.Helper()
+	says, err := testservers.ZooKeeperSays(addr, "srvr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(says) {
+		if value, ok := strings.CutPrefix(line, "Received: "); ok {
+			if n, err = strconv.ParseFloat(strings.TrimSpace(value), 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return n
+}
