@@ -55,16 +55,26 @@ func create(path string) error {
 	return f.Close()
 }
 
-// share gives the mode of the file to the index of the write-ahead log, which
-// SQLite creates for all to read. The log itself has it already.
+// mode is that of the file: its companions have the same, so that whoever may use the
+// one may use all.
+func (d dialect) mode() (fs.FileMode, error) {
+	is, err := os.Stat(d.path)
+	if err != nil {
+		return 0, err
+	}
+	return is.Mode().Perm(), nil
+}
+
+// share gives that mode to the index of the write-ahead log, which SQLite creates
+// for all to read. The log itself has it already.
 func (d dialect) share() error {
-	is, err := os.Stat(string(d) + "-shm")
+	is, err := os.Stat(d.path + "-shm")
 	if err != nil {
 		return err
 	}
-	want, err := os.Stat(string(d))
-	if err != nil || is.Mode() == want.Mode() {
+	want, err := d.mode()
+	if err != nil || is.Mode().Perm() == want {
 		return err
 	}
-	return os.Chmod(string(d)+"-shm", want.Mode())
+	return os.Chmod(d.path+"-shm", want)
 }

@@ -70,7 +70,7 @@ func TestOddPathsAndSymbolicLinks(t *testing.T) {
 	}
 	t.Chdir(dir)
 	other := newEngine(t, "link.db")
-	if is, want := pathOf(t, other), pathOf(t, e); is != want {
+	if is, want := pathOf(t, other).path, pathOf(t, e).path; is != want {
 		t.Errorf("%s is not %s", is, want)
 	}
 	sessiontest.Hold(t, open(t, e, 30*time.Second), mutex("job", "a"))

@@ -147,7 +147,12 @@ type process struct {
 
 func start(t *testing.T, path string, ttl time.Duration) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
+	return startCommand(t, exec.Command(os.Args[0]), path, ttl)
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd, path string, ttl time.Duration) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, lines: make(chan string, 100)}
 	p.cmd.Env = append(os.Environ(), "PAWL_AGENT_FILE="+path, "GORACE=atexit_sleep_ms=0", "PAWL_AGENT_TTL="+ttl.String())
 	p.cmd.Stderr = os.Stderr
 	var err error
@@ -279,7 +284,7 @@ func pathOf(t *testing.T, e *Engine) dialect {
 	if err := e.db.QueryRowContext(t.Context(), `SELECT file FROM pragma_database_list`).Scan(&path); err != nil {
 		t.Fatal(err)
 	}
-	return dialect(path)
+	return dialect{path: path}
 }
 
 // rows counts everything in the file that is to go away, and inboxes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +20,27 @@ func now() int64 {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		panic(fmt.Sprintf("clock_gettime: %v", err)) // since Linux 2.6.39 there is no way to fail
 	}
-	return ts.Nano() / 1000
+	return ts.Nano()/1000 - clockShift()
+}
+
+// clockShift is how much later it is in the time namespace of this process, as a
+// container may have one, than on the machine, in µs. It never changes.
+var clockShift = sync.OnceValue(func() int64 {
+	offsets, err := os.ReadFile("/proc/self/timens_offsets")
+	if err != nil {
+		return 0 // the kernel has no such namespaces
+	}
+	return bootShift(string(offsets))
+})
+
+func bootShift(offsets string) int64 {
+	for line := range strings.Lines(offsets) {
+		var seconds, nanos int64
+		if n, _ := fmt.Sscanf(line, "boottime %d %d", &seconds, &nanos); n == 2 {
+			return seconds*1_000_000 + nanos/1000
+		}
+	}
+	return 0
 }
 
 // bootID names the run of the machine to which now belongs.

@@ -2,9 +2,13 @@ package sqliteengine
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
 func TestKernelNamesItsFileSystems(t *testing.T) {
@@ -30,5 +34,27 @@ func TestClockIsTheTimeSinceBoot(t *testing.T) {
 	}
 	if boot, err := bootID(); err != nil || len(boot) != 36 {
 		t.Errorf("%q, %v", boot, err)
+	}
+}
+
+// TestTimeNamespace: a process in a time namespace of its own, as in a container,
+// lives by the same clock as the others on this file.
+func TestTimeNamespace(t *testing.T) {
+	path := file(t)
+	holder := open(t, newEngine(t, path), time.Hour)
+	sessiontest.Hold(t, holder, mutex("job", "held"))
+	cmd := exec.Command("unshare", "-T", "--boottime", "100000", os.Args[0])
+	if err := exec.Command("unshare", "-T", "--boottime", "100000", "true").Run(); err != nil {
+		t.Logf("only what the kernel says is read, for this user may make no time namespace: %v", err)
+		if got := bootShift("monotonic           0         0\nboottime       100000   5000\n"); got != 100_000_000_005 {
+			t.Errorf("shift of %d µs", got)
+		}
+		return
+	}
+	p := startCommand(t, cmd, path, time.Hour)
+	p.do("enter job theirs")
+	p.expect("waiting")
+	if gone, err := holder.Renew(t.Context(), []*engine.Claim{mutex("job", "held")}); err != nil || len(gone) > 0 {
+		t.Errorf("the holder has lost %v, %v", gone, err)
 	}
 }

@@ -43,7 +43,8 @@ const minTTL = 100 * time.Millisecond
 // Engine is the store in one file. Create it with [New].
 type Engine struct {
 	*sqlengine.Engine
-	db *sql.DB
+	db, reads *sql.DB
+	turn      *turn
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -60,17 +61,26 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	}
 	escaped := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
-	db, err := sql.Open("sqlite3", "file:"+location.EscapedPath()+"?modeof="+escaped(path)+"&_txlock=immediate"+
-		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
+	source := "file:" + location.EscapedPath() + "?modeof=" + escaped(path) + "&_txlock=immediate" +
+		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)" +
+		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
+	d := dialect{path: path}
+	mode, err := d.mode()
 	if err != nil {
 		return nil, engine.Unavailable("open", err)
 	}
-	db.SetMaxOpenConns(1) // goroutines of a process queue for it here
-	store, err := sqlengine.New(ctx, db, dialect(path), minTTL)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
+	d.turn = newTurn(path+"-turn", mode)
+	e := &Engine{turn: d.turn}
+	for _, db := range []**sql.DB{&e.db, &e.reads} {
+		if *db, err = sql.Open("sqlite3", source); err != nil {
+			return nil, engine.Unavailable("open", err)
+		}
+		(*db).SetMaxOpenConns(1)
 	}
-	return &Engine{Engine: store, db: db}, nil
+	if e.Engine, err = sqlengine.New(ctx, e.db, e.reads, d, minTTL); err != nil {
+		return nil, errors.Join(err, e.db.Close(), e.reads.Close(), e.turn.close())
+	}
+	return e, nil
 }
 
 // Caps implements [engine.Engine].
@@ -83,19 +93,21 @@ func (e *Engine) Caps() engine.Caps {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	if err := errors.Join(e.Engine.Close(), e.db.Close()); err != nil {
+	if err := errors.Join(e.Engine.Close(), e.reads.Close(), e.db.Close(), e.turn.close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
 }
 
 // dialect is that of SQLite, for the database at this path.
-type dialect string
-
-func (d dialect) Begin(ctx context.Context, db *sql.DB) (*sql.Tx, int64, error) {
-	tx, err := db.BeginTx(ctx, nil)
-	return tx, now(), err
+type dialect struct {
+	path string
+	turn *turn
 }
+
+func (d dialect) Turn(ctx context.Context) (func(), error) { return d.turn.take(ctx) }
+
+func (d dialect) Now() int64 { return now() }
 
 // Again holds even of the first transaction: some of many processes that open a
 // new file at once are told that it is locked, whatever the busy timeout.
@@ -121,6 +133,37 @@ CREATE INDEX IF NOT EXISTS pawl_claims_session ON pawl_claims (session, resource
 CREATE TABLE IF NOT EXISTS pawl_values (
 	name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL
 ) STRICT;`
+
+// Ready implements [sqlengine.Embedded]: the tables are there, and from this run of
+// the machine. Where nothing names the run, Migrate always has something to do.
+func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
+	boot, err := bootID()
+	if err != nil {
+		return false, err
+	}
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback() //nolint:errcheck // it has read
+	var tables bool
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pawl_meta')`).Scan(&tables)
+	if err != nil || !tables {
+		return false, err
+	}
+	var format, before string
+	err = tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&format, &before)
+	if err == nil {
+		err = d.share()
+	}
+	if err == nil {
+		err = d.tidy(ctx, tx)
+	}
+	if err != nil {
+		return false, err
+	}
+	return boot != "" && boot == before, engine.CheckFormat(format)
+}
 
 // Migrate creates what is missing in the file and forgets what was before the
 // machine started: none of these processes lives.
@@ -160,15 +203,24 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 
 // tidy removes the inboxes that processes left when they were killed.
 func (d dialect) tidy(ctx context.Context, tx *sql.Tx) error {
-	inboxes, _ := os.ReadDir(d.inbox("")) // there may be none yet
-	for _, inbox := range inboxes {
-		var known bool
-		if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pawl_sessions WHERE id = ?)`, inbox.Name()).Scan(&known); err != nil {
+	inboxes, _ := os.ReadDir(d.inbox("")) // before the sessions, for those have theirs later; there may be none yet
+	known := make(map[string]bool)
+	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
 			return err
 		}
-		if !known {
+		known[id] = true
+	}
+	for _, inbox := range inboxes {
+		if rows.Err() == nil && !known[inbox.Name()] {
 			d.Forget(inbox.Name())
 		}
 	}
-	return nil
+	return rows.Err()
 }

@@ -14,13 +14,18 @@ import (
 // inbox is the named pipe of a session, in a folder beside the file. Only its
 // own process reads it, so a message wakes nobody else, and one that nobody
 // reads is not stored.
-func (d dialect) inbox(session string) string { return filepath.Join(string(d)+"-wake", session) }
+func (d dialect) inbox(session string) string { return filepath.Join(d.path+"-wake", session) }
 
 const format = "%d %t %s\n" // token, gone, claim: less than the system writes in one piece
 
 func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() {
 	path := d.inbox(session)
-	if os.MkdirAll(filepath.Dir(path), 0o700) != nil || makePipe(path) != nil {
+	mode, err := d.mode()
+	if err != nil || os.MkdirAll(filepath.Dir(path), 0o700) != nil || makePipe(path) != nil {
+		return nil
+	}
+	os.Chmod(filepath.Dir(path), mode|mode>>2&0o111) //nolint:errcheck // whoever made it has
+	if os.Chmod(path, mode) != nil {
 		return nil
 	}
 	pipe, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end

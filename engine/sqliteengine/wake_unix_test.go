@@ -12,7 +12,7 @@ import (
 
 // A process that is stopped does not read its inbox. Nobody waits for it.
 func TestFullInbox(t *testing.T) {
-	d := dialect(filepath.Join(t.TempDir(), "pawl.db"))
+	d := dialect{path: filepath.Join(t.TempDir(), "pawl.db")}
 	if err := os.Mkdir(d.inbox(""), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -14,12 +14,20 @@ import (
 
 // Embedded is what is special in a database inside the process.
 type Embedded interface {
-	// Migrate creates what is missing. It is called once, before all else.
+	// Ready reports whether nothing is missing, so that Migrate need not be called.
+	// It only reads.
+	Ready(ctx context.Context, db *sql.DB) (bool, error)
+
+	// Migrate creates what is missing. It is called at most once, before all else.
 	Migrate(ctx context.Context, tx *sql.Tx) error
 
-	// Begin starts a transaction that waits for the one before it, and says
-	// what time it is then, in µs on the store's clock.
-	Begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, now int64, err error)
+	// Turn waits until this process may write, in the order of those that ask, and
+	// returns what ends that. It is called by one goroutine at a time. It spares
+	// processes the fight for the database, which excludes them in any case.
+	Turn(ctx context.Context) (end func(), err error)
+
+	// Now is what time it is, in µs on the store's clock.
+	Now() int64
 
 	// Again reports whether err only says that others were in the way.
 	Again(err error) bool
@@ -37,20 +45,35 @@ type Embedded interface {
 
 // transactions is the store whose verbs are transactions.
 type transactions struct {
-	db      *sql.DB
+	db      *sql.DB // of one connection, for what writes
+	reads   *sql.DB
 	dialect Embedded
-	stmts   map[string]*sql.Stmt // by its text; does not change
+	stmts   map[string]*sql.Stmt // of db, by its text; does not change
 	receive func(Message) bool
+
+	// The way to the connection that writes is for one at a time. Renewals go
+	// there at once, all else one by one: so a renewal has few before it, however
+	// many requests are under way.
+	queue, way chan struct{}
 }
 
 // New prepares a database inside the process, which has the tables pawl_meta
 // (last: the token or version given out last), pawl_sessions, pawl_claims and
-// pawl_values. Who calls it closes db after the Engine.
-func New(ctx context.Context, db *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
+// pawl_values. One handle is for what writes, the other for what only reads. Who
+// calls it closes both after the Engine.
+func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
 	e := &Engine{minTTL: minTTL, waits: func(int64) {}}
-	s := &transactions{db: db, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive}
+	s := &transactions{
+		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive,
+		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
+	}
 	e.store = s
-	if err := s.run(ctx, "open", func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) }); err != nil {
+	var ready bool
+	err := s.retry(ctx, "open", func() (err error) { ready, err = dialect.Ready(ctx, db); return err })
+	if err == nil && !ready {
+		err = s.run(ctx, "open", false, func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) })
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, query := range statements {
@@ -76,7 +99,7 @@ func (s *transactions) listen(session string) func() {
 
 func (s *transactions) open(ctx context.Context, session string, opts engine.SessionOptions) error {
 	ttl := opts.TTL.Microseconds()
-	return s.transact(ctx, "open session", "", func(t *tx) {
+	return s.transact(ctx, "open session", "", false, func(t *tx) {
 		t.exec(insertSession, session, t.now+ttl, ttl, opts.Label)
 	})
 }
@@ -84,13 +107,16 @@ func (s *transactions) open(ctx context.Context, session string, opts engine.Ses
 func (s *transactions) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
 	var out queue.Outcome
 	var now int64
-	err := s.transact(ctx, verb, session, func(t *tx) {
+	err := s.transact(ctx, verb, session, false, func(t *tx) {
 		if now = t.now; r.Op == queue.Enter && t.ends <= now {
 			t.answer = fmt.Errorf("session: %w", engine.ErrGone)
 			return
 		}
 		out = t.apply(resource, r)
 		t.answer = out.Err
+		if r.Op == queue.Poll {
+			t.tellAgain(resource)
+		}
 	})
 	if err != nil {
 		return 0, 0, err
@@ -102,7 +128,7 @@ func (s *transactions) step(ctx context.Context, verb, session, resource string,
 }
 
 func (s *transactions) renew(ctx context.Context, session string) (held []string, err error) {
-	err = s.transact(ctx, "renew session", session, func(t *tx) {
+	err = s.transact(ctx, "renew session", session, true, func(t *tx) {
 		if t.ends <= t.now {
 			t.answer = engine.ErrGone
 			return
@@ -114,7 +140,7 @@ func (s *transactions) renew(ctx context.Context, session string) (held []string
 }
 
 func (s *transactions) end(ctx context.Context, session string) error {
-	err := s.transact(ctx, "close session", session, func(t *tx) {
+	err := s.transact(ctx, "close session", session, false, func(t *tx) {
 		t.exec(endSession, session)
 		t.sweep()
 	})
@@ -123,20 +149,20 @@ func (s *transactions) end(ctx context.Context, session string) error {
 }
 
 func (s *transactions) list(ctx context.Context, prefix string) (names []string, err error) {
-	err = s.transact(ctx, "list", "", func(t *tx) {
+	err = s.read(ctx, "list", func(t *tx) {
 		// The byte 0xFF is in no UTF-8: it ends the range of the prefix.
-		names = t.strings(listResources, prefix, prefix+"\xff")
+		names = t.strings(listResources, prefix, prefix+"\xff", t.now)
 	})
 	return names, err
 }
 
 func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = s.transact(ctx, "show", "", func(t *tx) { r = t.load(name).show(name, t.now) })
+	err = s.read(ctx, "show", func(t *tx) { r = t.load(name).show(name, t.now) })
 	return r, err
 }
 
 func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err error) {
-	err = s.transact(ctx, "get", "", func(t *tx) {
+	err = s.read(ctx, "get", func(t *tx) {
 		v = engine.Value{}
 		t.get(readValue, args{key}, &v.Data, &v.Version)
 	})
@@ -144,7 +170,7 @@ func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err
 }
 
 func (s *transactions) put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
-	err = s.transact(ctx, "put", "", func(t *tx) {
+	err = s.transact(ctx, "put", "", false, func(t *tx) {
 		var is engine.Value
 		t.get(readValue, args{key}, &is.Data, &is.Version)
 		if is.Version != version {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -26,10 +27,12 @@ const (
 
 	readQueue = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.granted, c.kind, c.capacity, c.barging,
 		coalesce(s.ends, 0) FROM pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.resource = ? ORDER BY c.place`
-	listResources = `SELECT DISTINCT resource FROM pawl_claims WHERE resource >= ? AND resource < ?`
-	resourcesOf   = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
-	heldBy        = `SELECT id FROM pawl_claims WHERE session = ? AND token <> 0`
-	insertClaim   = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
+	listResources = `SELECT DISTINCT c.resource FROM pawl_claims c JOIN pawl_sessions s ON s.id = c.session
+		WHERE c.resource >= ? AND c.resource < ? AND s.ends > ?`
+	resourcesOf = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
+	readGrants = `SELECT id, token FROM pawl_claims WHERE resource = ? AND session = ? AND token <> 0`
+	heldBy      = `SELECT id FROM pawl_claims WHERE session = ? AND token <> 0`
+	insertClaim = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	grantClaim  = `UPDATE pawl_claims SET token = ?, granted = ? WHERE resource = ? AND place = ?`
 	resizeAll   = `UPDATE pawl_claims SET capacity = ? WHERE resource = ?`
@@ -41,7 +44,7 @@ const (
 )
 
 var statements = []string{
-	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, listResources, resourcesOf, heldBy,
+	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, resourcesOf, readGrants, heldBy,
 	insertClaim, grantClaim, resizeAll, deleteClaim, readValue, insertValue, deleteValue,
 }
 
@@ -52,6 +55,7 @@ type tx struct {
 	ctx     context.Context
 	store   *transactions
 	err     error
+	writes  bool // and has the statements prepared
 	now     int64
 	last    int64  // token or version given out
 	session string // that asks
@@ -62,30 +66,92 @@ type tx struct {
 	buried   []string // sessions that were removed
 }
 
-// run does all of do or nothing, again and again while others are in the way.
-func (s *transactions) run(ctx context.Context, verb string, do func(*tx)) error {
+// retry tries again and again while others are in the way.
+func (s *transactions) retry(ctx context.Context, verb string, try func() error) error {
 	for {
-		t := &tx{ctx: ctx, store: s}
-		t.run(do)
+		err := try()
 		switch {
-		case t.err == nil && t.answer != nil:
-			return fmt.Errorf("%s: %w", verb, t.answer)
-		case t.err != nil && ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(t.err, engine.ErrUnsupported):
-			return fmt.Errorf("%s: %w", verb, t.err)
-		case t.err == nil || !s.dialect.Again(t.err):
-			return engine.Unavailable(verb, t.err)
+		case errors.Is(err, engine.ErrUnsupported):
+			return fmt.Errorf("%s: %w", verb, err)
+		case err == nil || !s.dialect.Again(err):
+			return engine.Unavailable(verb, err)
 		}
 		time.Sleep(time.Millisecond) // the database has waited itself, unless it saw no use in it
 	}
 }
 
+// run does all of do or nothing, when it is its turn.
+func (s *transactions) run(ctx context.Context, verb string, urgent bool, do func(*tx)) error {
+	end, err := s.turn(ctx, urgent)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return engine.Unavailable(verb, err)
+	}
+	defer end()
+	var t *tx
+	err = s.retry(ctx, verb, func() error {
+		t = &tx{ctx: ctx, store: s}
+		t.run(do)
+		return t.err
+	})
+	if err == nil && t.answer != nil {
+		err = fmt.Errorf("%s: %w", verb, t.answer)
+	}
+	return err
+}
+
+// turn waits until nobody else writes, first in this process, then on this machine.
+func (s *transactions) turn(ctx context.Context, urgent bool) (end func(), err error) {
+	if !urgent {
+		if err := put(ctx, s.queue); err != nil {
+			return nil, err
+		}
+		defer func() { <-s.queue }() // the next one may wait for the way
+	}
+	if err := put(ctx, s.way); err != nil {
+		return nil, err
+	}
+	done, err := s.dialect.Turn(ctx)
+	if err != nil {
+		<-s.way
+		return nil, err
+	}
+	return func() { done(); <-s.way }, nil
+}
+
+func put(ctx context.Context, into chan struct{}) error {
+	select {
+	case into <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// read reads what is in the store at one moment. It waits for nobody who writes,
+// and removes nothing of the dead.
+func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) error {
+	return s.retry(ctx, verb, func() error {
+		t := &tx{ctx: ctx, store: s, now: s.dialect.Now()}
+		if t.Tx, t.err = s.reads.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}); t.err != nil {
+			return t.err
+		}
+		defer t.Rollback() //nolint:errcheck // it has read
+		do(t)
+		return t.err
+	})
+}
+
 func (t *tx) run(do func(*tx)) {
 	s := t.store
-	if t.Tx, t.now, t.err = s.dialect.Begin(t.ctx, s.db); t.err != nil {
+	if t.Tx, t.err = s.db.BeginTx(t.ctx, nil); t.err != nil {
 		return
 	}
+	t.now, t.writes = s.dialect.Now(), true
 	defer t.Rollback() //nolint:errcheck // after the commit there is nothing to undo
 	if do(t); t.err == nil {
 		t.err = t.Commit()
@@ -105,8 +171,8 @@ func (t *tx) run(do func(*tx)) {
 
 // transact is one verb: step sees no ended session, so nothing of the dead
 // stays in the store while anybody uses it.
-func (s *transactions) transact(ctx context.Context, verb, session string, step func(*tx)) error {
-	return s.run(ctx, verb, func(t *tx) {
+func (s *transactions) transact(ctx context.Context, verb, session string, urgent bool, step func(*tx)) error {
+	return s.run(ctx, verb, urgent, func(t *tx) {
 		t.session = session
 		var dead bool
 		t.get(readMeta, args{session, t.now}, &t.last, &t.ends, &dead)
@@ -146,7 +212,7 @@ func (t *tx) each(query string, args args, row func(scan func(...any))) {
 	if t.err != nil {
 		return
 	}
-	rows, err := t.StmtContext(t.ctx, t.store.stmts[query]).QueryContext(t.ctx, args...)
+	rows, err := t.query(query, args)
 	if t.err = err; err != nil {
 		return
 	}
@@ -155,6 +221,13 @@ func (t *tx) each(query string, args args, row func(scan func(...any))) {
 		row(func(into ...any) { t.err = rows.Scan(into...) })
 	}
 	t.err = errors.Join(t.err, rows.Err())
+}
+
+func (t *tx) query(query string, args args) (*sql.Rows, error) {
+	if !t.writes {
+		return t.QueryContext(t.ctx, query, args...)
+	}
+	return t.StmtContext(t.ctx, t.store.stmts[query]).QueryContext(t.ctx, args...)
 }
 
 // get reads one row, if there is one.
@@ -190,7 +263,12 @@ func (t *tx) load(name string) *resource {
 }
 
 // show is the resource as an operator sees it.
+// Claims of sessions that have ended are not in it.
 func (r *resource) show(name string, now int64) engine.Resource {
+	r.Claims = slices.DeleteFunc(r.Claims, func(c queue.Claim) bool { return r.ends[c.Session] <= now })
+	if len(r.Claims) == 0 {
+		r.Spec = engine.Spec{}
+	}
 	return r.Show(name, now, func(session string) int64 { return r.ends[session] })
 }
 
@@ -209,6 +287,16 @@ func (t *tx) apply(name string, request queue.Request) queue.Outcome {
 	}
 	t.save(name, before, after)
 	return out
+}
+
+// tellAgain tells the session of all that it was granted: the first message of a
+// grant may have been lost, and of those that wait only one looks.
+func (t *tx) tellAgain(name string) {
+	t.each(readGrants, args{name, t.session}, func(scan func(...any)) {
+		m := Message{Session: t.session}
+		scan(&m.Claim, &m.Token)
+		t.messages = append(t.messages, m)
+	})
 }
 
 // save writes what a step changed. A step keeps the order of the claims and
