@@ -2,6 +2,7 @@ package open_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -134,11 +135,26 @@ func TestRedisACL(t *testing.T) {
 			},
 		})
 	})
+	manyHold(t, clientOf(t, connect(t, url(server.Addr)), time.Second))
 	used := commandsUsed(t, server.Addr)
 	for _, rule := range rules {
 		if command, allows := strings.CutPrefix(rule, "+"); allows && !used[command] {
 			t.Errorf("docs/stores.md allows %q, which nothing needs", command)
 		}
+	}
+}
+
+// manyHold has more hold than who only tries looks at.
+func manyHold(t *testing.T, c *pawl.Client) {
+	t.Helper()
+	const n = 300
+	for range n {
+		if _, err := c.Semaphore("many", n).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l, err := c.Semaphore("many", n).TryLock(t.Context()); !errors.Is(err, pawl.ErrNotAcquired) {
+		t.Error(l, err)
 	}
 }
 

@@ -23,10 +23,10 @@ const (
 
 // step is an Enter, a Leave or a look on its way.
 type step struct {
-	script *script
-	keys   []string // as the script wants them
-	args   [4]string
-	done   chan reply
+	verb verb
+	keys []string // as the script wants them
+	args [4]string
+	done chan reply
 }
 
 type reply struct {
@@ -37,9 +37,9 @@ type reply struct {
 func replied(result Reply, short error) reply { return reply{result, short} }
 
 // step runs the script of one step, alone or with others.
-func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]string) reply {
+func (s *session) step(ctx context.Context, v verb, keys []string, args [4]string) reply {
 	if s.engine.cluster { // where the steps of a session are of many slots
-		return replied(s.engine.eval(ctx, sc, keys, s.arguments(args, "", "")...))
+		return replied(s.engine.run(ctx, v, keys, s.arguments(args, "", ""), s.engine.wait))
 	}
 	b := &s.batch
 	b.mu.Lock()
@@ -47,9 +47,9 @@ func (s *session) step(ctx context.Context, sc *script, keys []string, args [4]s
 		b.flying++
 		b.mu.Unlock()
 		defer s.landed()
-		return replied(s.engine.eval(ctx, sc, keys, args[:]...))
+		return replied(s.engine.run(ctx, v, keys, args[:], s.engine.wait))
 	}
-	st := &step{sc, keys, args, make(chan reply, 1)}
+	st := &step{v, keys, args, make(chan reply, 1)}
 	b.waiting = append(b.waiting, st)
 	b.mu.Unlock()
 	select {
@@ -89,16 +89,16 @@ func (s *session) fly(steps []*step) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL)
 	defer cancel()
 	if len(steps) == 1 {
-		steps[0].done <- replied(s.engine.eval(ctx, steps[0].script, steps[0].keys, steps[0].args[:]...))
+		steps[0].done <- replied(s.engine.run(ctx, steps[0].verb, steps[0].keys, steps[0].args[:], s.engine.wait))
 		return
 	}
-	keys := append(make([]string, 0, 3+3*len(steps)), s.engine.sessions, s.engine.grace, s.key)
+	keys := append(make([]string, 0, 4+3*len(steps)), s.engine.sessions, s.engine.grace, s.engine.life.Load().key, s.key)
 	args := make([]string, 0, 5*len(steps))
 	for _, st := range steps {
 		keys = append(keys, st.keys[:3]...)
-		args = append(append(args, st.script.letter), st.args[:]...)
+		args = append(append(args, letters[st.verb:st.verb+1]), st.args[:]...)
 	}
-	result, short := s.engine.eval(ctx, s.engine.many, keys, args...)
+	result, short := s.engine.run(ctx, many, keys, args, s.engine.wait)
 	replies, err := result.list()
 	for i, st := range steps {
 		each := Reply{Err: err}

@@ -99,7 +99,7 @@ func (s *session) arguments(args [4]string, as, joins string) []string {
 	if !s.engine.cluster {
 		return args[:]
 	}
-	return append(args[:], ms(cmp.Or(s.engine.graceTTL, s.opts.TTL)), as, ms(s.opts.TTL), joins)
+	return append(args[:], ms(cmp.Or(s.engine.graceTTL, s.opts.Belief(), s.opts.TTL)), as, ms(s.opts.TTL), joins)
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -117,7 +117,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 			go func() { home <- s.atHome(ctx) }()
 		}
 		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
-		r := replied(s.engine.eval(ctx, s.engine.enter, s.engine.keys(c.Resource, m.id), args...))
+		r := replied(s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait))
 		err := <-home
 		code, notCode := r.number()
 		_, mismatch := r.Value.(string)
@@ -174,6 +174,43 @@ func (s *session) home(ctx context.Context, begins bool) (alive bool, err error)
 	return n == 1, cmp.Or(err, short)
 }
 
+func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	alive, err := s.home(ctx, false)
+	if err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	if !alive {
+		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
+	}
+	if err := s.renewMembers(ctx); err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	s.watch(held)
+	return s.missing(ctx, held)
+}
+
+// refuseEviction asks each node of a cluster, once, whether it deletes keys by itself.
+func (e *Engine) refuseEviction(ctx context.Context) error {
+	if e.asked.Load() {
+		return nil
+	}
+	nodes, err := e.servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		info, err := answer[string](node.Do(ctx, command("INFO", "", "memory")))
+		if err != nil {
+			return err
+		}
+		if policy := evictionIn(info); policy != "" && policy != "noeviction" {
+			return evicts(policy)
+		}
+	}
+	e.asked.Store(true)
+	return nil
+}
+
 // renewMembers proves that the session lives wherever it may have claims, and
 // forgets where it has none. A member that is about to join is tried as well: if it
 // has joined by now, its time may be old.
@@ -196,7 +233,7 @@ func (s *session) renewMembers(ctx context.Context) error {
 	for name, m := range all {
 		keys := s.engine.keys(name, m.id)
 		names = append(names, name)
-		cmds = append(cmds, eval(memberLua, []string{keys[3], keys[5]}, m.id, ms(s.opts.TTL), "0"))
+		cmds = append(cmds, eval(memberLua, []string{keys[3], keys[6]}, m.id, ms(s.opts.TTL), "0"))
 	}
 	for i, r := range s.engine.ackedEach(ctx, cmds) {
 		n, err := r.number()
@@ -220,7 +257,7 @@ func (s *session) farewell() []Command {
 	defer s.members.mu.Unlock()
 	for name, m := range s.members.byName {
 		keys := s.engine.keys(name, m.id)
-		cmds = append(cmds, command("DEL", keys[5]), command("ZREM", keys[3], m.id))
+		cmds = append(cmds, command("DEL", keys[6]), command("ZREM", keys[3], m.id))
 	}
 	return cmds
 }

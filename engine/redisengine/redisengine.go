@@ -41,6 +41,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -91,13 +92,17 @@ type Engine struct {
 	client          Client
 	prefix          string // of every key and channel; the next two are keys
 	sessions, grace string
-	ttl             atomic.Int64 // the longest TTL of a session so far, in ms: how long a grace is
+	ttl             atomic.Int64 // the longest TTL of a session so far, in ms
 	wait            int64        // replicas
 	graceTTL        time.Duration
 	cluster         bool
 	notices         notices
 
-	enter, leave, many, poll, show, put, resize *script
+	life   atomic.Pointer[life]
+	opened sessions
+	asked  atomic.Bool // the nodes of a cluster, whether they evict keys
+
+	renew, show, put, resize *script
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -118,9 +123,8 @@ func on(client Client, opts *Options) *Engine {
 	}
 	e.cluster = client.Cluster()
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
-	e.enter, e.leave, e.poll = e.script("e", enterLua), e.script("l", leaveLua), e.script("p", pollLua)
-	e.show, e.put, e.resize = e.script("", showLua), e.script("", putLua), e.script("", resizeLua)
-	e.many = e.script("m", strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua))
+	e.renew, e.show, e.put, e.resize = e.script(renewLua), e.script(showLua), e.script(putLua), e.script(resizeLua)
+	e.life.Store(e.newLife(""))
 	return e
 }
 
@@ -137,22 +141,18 @@ func (e *Engine) Caps() engine.Caps {
 	return caps
 }
 
-// script is a script and the name by which the server knows it. Its letter, which
-// only one has that gives something out, is how a batch calls it.
+// script is a script and the name by which the server knows it.
 type script struct {
-	text, sha, letter string
-	heads             [7][]string // of the command that runs it, by the number of keys
+	text, sha string
+	heads     [8][]string // of the command that runs it, by the number of keys
 }
 
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
-func (e *Engine) script(letter, text string) *script {
-	if e.cluster && letter != "" {
-		text = strings.ReplaceAll(clusterLua, "--MEMBER--", memberLua) + text
-	}
+func (e *Engine) script(text string) *script {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
-	s := &script{text: text, sha: hex.EncodeToString(sum[:]), letter: letter}
+	s := &script{text: text, sha: hex.EncodeToString(sum[:])}
 	for n := range s.heads {
 		s.heads[n] = s.head(n)
 	}
@@ -174,6 +174,8 @@ var (
 	manyLua string
 	//go:embed lua/poll.lua
 	pollLua string
+	//go:embed lua/renew.lua
+	renewLua string
 	//go:embed lua/session.lua
 	sessionLua string
 	//go:embed lua/show.lua
@@ -184,9 +186,16 @@ var (
 	resizeLua string
 )
 
-// eval runs a script. Short is as of acked.
+// eval runs a script that gives nothing out. Short is as of acked.
 func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result Reply, short error) {
-	return e.evalAcked(ctx, s, keys, args, e.wait)
+	return e.evalOn(ctx, s, keys, args, e.wait)
+}
+
+func (e *Engine) evalOn(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
+	if result, short = e.evalAcked(ctx, s, keys, args, wait); result.says("NOSCRIPT") {
+		return e.acked(ctx, eval(s.text, keys, args...), wait)
+	}
+	return result, short
 }
 
 // evalAcked sends a script until the keys of its name, of which only some may have
@@ -195,9 +204,6 @@ func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...str
 func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
 	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
 		result, short = e.acked(ctx, s.run(keys, args...), wait)
-		if result.says("NOSCRIPT") {
-			return e.evalUnknown(ctx, s, keys, args, wait)
-		}
 		if !result.says("TRYAGAIN") || time.Now().After(giveUp) {
 			return result, short
 		}
@@ -207,24 +213,6 @@ func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, 
 			return result, short
 		}
 	}
-}
-
-// evalUnknown runs a script that the server does not know. It may have been
-// restarted: the boot mark is looked at before scripts that give something out are
-// loaded, so nothing is granted by a server whose loss nobody has noticed.
-func (e *Engine) evalUnknown(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
-	if e.cluster || s.letter == "" { // in a cluster scripts see by themselves how old their node is
-		return e.acked(ctx, eval(s.text, keys, args...), wait)
-	}
-	if result = e.checkBoot(ctx); result.Err != nil {
-		return result, nil
-	}
-	for _, load := range []*script{e.enter, e.leave, e.many, e.poll} {
-		if result = e.client.Do(ctx, command("SCRIPT", "", "LOAD", load.text)); result.Err != nil {
-			return result, nil
-		}
-	}
-	return e.acked(ctx, s.run(keys, args...), wait)
 }
 
 func (s *script) head(keys int) []string { return []string{"EVALSHA", s.sha, strconv.Itoa(keys)} }
@@ -241,33 +229,23 @@ func eval(text string, keys []string, args ...string) Command {
 	return Command{Head: []string{"EVAL", text, strconv.Itoa(len(keys))}, Keys: keys, Args: args}
 }
 
-// checkBoot looks at the boot mark. The session that it is asked for is nobody's.
-func (e *Engine) checkBoot(ctx context.Context) Reply {
-	result, _ := e.sessionStep(ctx, "", time.Duration(e.ttl.Load())*time.Millisecond, "check", 0)
-	return result
-}
-
-// sessionStep runs the one script that does not need to be loaded.
-func (e *Engine) sessionStep(ctx context.Context, id string, ttl time.Duration, what string, wait int64) (Reply, error) {
-	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + id}
-	return e.acked(ctx, eval(sessionLua, keys, id, ms(ttl), what, ms(cmp.Or(e.graceTTL, ttl))), wait)
-}
-
 // keys returns the keys of a resource, as the scripts want them, and one more
 // for Enter: the session's own. In a cluster all of them are the name's, and session
-// is the id of the member.
+// is the id of the member; there is no mark, and what stands for it is there as long as
+// any session is.
 func (e *Engine) keys(name, session string) []string {
 	if strings.ContainsAny(name, "%{}") {
 		name = escape.Replace(name)
 	}
 	all := e.prefix + "{" + name + "}:c" + e.prefix + "{" + name + "}:q" // one allocation for three keys
 	claims, waiting := all[:len(all)/2], all[len(all)/2:]
-	keys := []string{claims[:len(claims)-2], claims, waiting, e.sessions, e.grace, session}
+	keys := []string{claims[:len(claims)-2], claims, waiting, e.sessions, e.grace, e.life.Load().key, session}
 	if e.cluster {
-		keys[3], keys[4], keys[5] = keys[0]+":s", keys[0]+":g", keys[0]+":s:"+session
+		keys[3], keys[4], keys[6] = keys[0]+":s", keys[0]+":g", keys[0]+":s:"+session
+		keys[5] = keys[3]
 	}
 	if session == "" {
-		return keys[:5]
+		return keys[:6]
 	}
 	return keys
 }
@@ -343,21 +321,23 @@ func scan(ctx context.Context, server Client, match string) iter.Seq2[string, er
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	result, _ := e.evalAcked(ctx, e.show, e.keys(name, ""), nil, 0)
+	result, _ := e.evalOn(ctx, e.show, e.keys(name, ""), nil, 0)
 	reply, err := result.list()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
 	r := engine.Resource{Name: name}
-	if len(reply) < 3 {
+	now, _ := reply[0].(int64)
+	r.Grace = graceOf(reply[1:3])
+	if len(reply) < 4 {
 		return r, nil
 	}
-	now, _ := reply[0].(int64)
-	spec, _ := reply[1].(string)
+	spec, _ := reply[3].(string)
 	r.Spec = parseSpec(spec)
-	for i := 2; i+1 < len(reply); i += 2 {
+	for i := 4; i+2 < len(reply); i += 3 {
 		id, _ := reply[i].(string)
 		record, _ := reply[i+1].(string)
+		ends, _ := reply[i+2].(int64)
 		f := strings.SplitN(record, "\x1f", 6)
 		if len(f) < 6 {
 			return r, fmt.Errorf("show: %w: record %q", engine.ErrUnavailable, record)
@@ -365,13 +345,37 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		weight, _ := strconv.ParseInt(f[2], 10, 64)
 		token, _ := fence.ParseToken(f[3])
 		since, _ := strconv.ParseInt(f[4], 10, 64)
-		r.Claims = append(r.Claims, engine.ClaimInfo{
+		claim := engine.ClaimInfo{
 			ID: id, Session: sessionOf(f[0]), Owner: f[1], Weight: weight, Token: token, Label: f[5],
-			Age: time.Duration(now-since) * time.Millisecond, Held: engine.Unknown, Left: engine.Unknown,
-		})
+			Age: lasted(since, now), Held: engine.Unknown, Left: lasted(now, ends*1000),
+		}
+		if token != 0 { // which is of when it was granted, or the grant that it shares
+			claim.Held = min(lasted(int64(token), now), claim.Age)
+		}
+		r.Claims = append(r.Claims, claim)
 	}
+	// In order of arrival: a hash, where those that hold are, has none.
+	slices.SortStableFunc(r.Claims, func(a, b engine.ClaimInfo) int {
+		if a.Token == 0 || b.Token == 0 {
+			return 0
+		}
+		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Token, b.Token), cmp.Compare(a.ID, b.ID))
+	})
 	queue.Sort(r.Claims)
 	return r, nil
+}
+
+// lasted is the time from one to the other in us, none if the clock was set back.
+func lasted(from, to int64) time.Duration { return time.Duration(max(0, to-from)) * time.Microsecond }
+
+// graceOf reads the age of a grace and what is left of it, in ms.
+func graceOf(reply []any) (g engine.Grace) {
+	age, _ := reply[0].(int64)
+	left, _ := reply[1].(int64)
+	if left <= 0 {
+		return g
+	}
+	return engine.Grace{Age: max(time.Duration(age)*time.Millisecond, engine.Unknown), Left: time.Duration(left) * time.Millisecond}
 }
 
 // Resize implements [engine.Engine].

@@ -61,6 +61,9 @@ func answers(results []rueidis.RedisResult) []Reply {
 // the first command only, so it gets to know of none.
 func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 	last := cmds[len(cmds)-1]
+	if last.Head[0] != "WAIT" { // which blocks the connection
+		return c.Pipeline(ctx, cmds)
+	}
 	all := append(c.all(cmds[:len(cmds)-1]),
 		c.client.B().Arbitrary(last.Head...).Keys(last.Keys...).Args(last.Args...).Blocking())
 	if !c.Cluster() {

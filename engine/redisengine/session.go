@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -32,6 +33,7 @@ type session struct {
 
 	batch   batch
 	members members // of a cluster
+	known   known
 
 	mu      sync.Mutex
 	waiting map[string]*waiter  // by claim id
@@ -42,9 +44,10 @@ type session struct {
 
 // waiter is a claim that may be told something: its token, or 0 to look.
 type waiter struct {
-	claim *engine.Claim
-	news  chan fence.Token
-	look  time.Time // when it looks by itself
+	claim   *engine.Claim
+	news    chan fence.Token
+	look    time.Time   // when it looks by itself
+	evicted atomic.Bool // it was told that it is gone
 }
 
 // Open implements [engine.Engine].
@@ -52,7 +55,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
 	s.members.byName = make(map[string]*member)
 	s.key = e.prefix + "session:" + s.id
-	s.keep = strconv.FormatInt(max(time.Hour, 4*opts.TTL).Milliseconds(), 10)
+	s.keep = ms(keep(opts.TTL))
 	for ttl := opts.TTL.Milliseconds(); ; {
 		if is := e.ttl.Load(); is >= ttl || e.ttl.CompareAndSwap(is, ttl) {
 			break
@@ -64,17 +67,25 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		s.end()
 		return nil, failed(ctx, "open session", err)
 	}
-	if _, err := s.live(ctx, "open"); err != nil {
+	if err := s.begin(ctx); err != nil {
 		s.end()
 		in.Close()
+		if errors.Is(err, engine.ErrUnsupported) {
+			return nil, fmt.Errorf("open session: %w", err)
+		}
 		return nil, failed(ctx, "open session", err)
 	}
+	s.known.mark, s.known.touched = e.life.Load().mark, time.Now()
+	e.opened.add(s)
 	s.done.Go(func() { s.listen(in) })
 	if e.notices.join(s) {
 		s.done.Go(s.attend)
 	}
 	return s, nil
 }
+
+// keep is how long keys outlive their last use.
+func keep(ttl time.Duration) time.Duration { return max(time.Hour, 4*ttl) }
 
 func (s *session) ID() string { return s.id }
 
@@ -97,7 +108,12 @@ func (s *session) listen(in *Subscription) {
 			}
 			var err error
 			if in, err = s.subscribe(s.life); err == nil {
-				break
+				// It may be another server, or one that was restarted: that is to know
+				// for how long somebody may believe.
+				if err = s.engine.check(s.life); err == nil || errors.Is(err, engine.ErrUnsupported) {
+					break
+				}
+				in.Close()
 			}
 			select {
 			case <-time.After(pause):
@@ -129,6 +145,7 @@ func (s *session) receive(message string) {
 	s.mu.Unlock()
 	switch {
 	case w != nil:
+		w.evicted.Store(kind == "x")
 		w.tell(token)
 	case kind == "x" && s.opts.Gone != nil:
 		s.opts.Gone(id)
@@ -147,7 +164,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if s.engine.cluster {
 		reply = s.enterIn(ctx, c, wish)
 	} else {
-		reply = s.step(ctx, s.engine.enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
+		reply = s.enterHere(ctx, c, wish)
 	}
 	if errors.Is(reply.Err, engine.ErrGone) {
 		s.forget(c.ID)
@@ -155,8 +172,16 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	}
 	switch is := reply.Value.(type) {
 	case []any:
+		var grace engine.Grace
+		if len(is) == 3 {
+			grace = graceOf(is[1:])
+		}
+		if is[0] == int64(-3) {
+			s.forget(c.ID)
+			return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
+		}
 		w.look = s.look(is)
-		return engine.Grant{}, nil
+		return engine.Grant{Grace: grace}, nil
 	case string:
 		s.forget(c.ID)
 		return engine.Grant{}, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
@@ -167,13 +192,26 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		return engine.Grant{}, failed(ctx, "enter", err)
 	case code == -1:
 		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
-	case code == -3:
-		return engine.Grant{}, fmt.Errorf("enter: %w: the store was restarted and gives nothing out for one TTL", engine.ErrBusy)
 	case code < 0:
 		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
 	default:
 		return s.granted(ctx, c, fence.Token(code), reply.short)
 	}
+}
+
+// enterHere enters a claim on a single server. If that has another mark than was known, it is
+// asked once more.
+func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (r reply) {
+	for range 3 {
+		r = s.step(ctx, enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
+		if r.Value != int64(-4) {
+			return r
+		}
+		if err := s.engine.check(ctx); err != nil {
+			return reply{Reply: Reply{Err: err}}
+		}
+	}
+	return reply{Reply: Reply{Err: errors.New("the server forgets again and again")}}
 }
 
 // granted gives back at once what too few replicas know. If that fails the caller
@@ -188,7 +226,7 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
-	result, _ := e.evalAcked(ctx, e.leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
+	result, _ := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
 	if result.Err == nil {
 		s.left(c.Resource, c.ID)
 	}
@@ -249,6 +287,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			return engine.Grant{}, context.Cause(ctx)
 		}
 		grant, err := s.poll(ctx, c, w)
+		if errors.Is(err, errForgotten) {
+			err = s.whyGone(ctx, w)
+		}
 		if err != nil || grant.Held() {
 			return grant, err
 		}
@@ -256,9 +297,26 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	}
 }
 
-// forgotten is what the script of poll returns for a claim that is not there in a
-// grace.
-const forgotten = -2
+// errForgotten says that the store does not know a claim that waits.
+var errForgotten = errors.New("the store does not know the claim any more")
+
+// whyGone tells a claim that somebody took out from one that the store forgot, with all
+// keys of its name or its session there, and which may enter again. The message of the
+// former may come a little later than the answer.
+func (s *session) whyGone(ctx context.Context, w *waiter) error {
+	timer := time.NewTimer(min(s.opts.Heartbeat()/10, 100*time.Millisecond))
+	defer timer.Stop()
+	for !w.evicted.Load() {
+		select {
+		case <-w.news:
+		case <-timer.C:
+			return engine.Unavailable("await", errForgotten)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return fmt.Errorf("await: %w", engine.ErrGone)
+}
 
 // poll reads what became of a claim. A deadline of its own lets the client
 // keep its fast path, which a context that can only be cancelled ends.
@@ -273,7 +331,7 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	if s.engine.wait > 0 {
 		write = "1"
 	}
-	reply := s.step(bound, s.engine.poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
+	reply := s.step(bound, poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
 	if reply.Err != nil {
 		return engine.Grant{}, failed(ctx, "await", reply.Err)
 	}
@@ -285,10 +343,15 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	token, err := reply.number()
 	if err == nil && token < 0 {
 		s.left(c.Resource, c.ID)
-		if token == forgotten { // who waits may enter again
-			return engine.Grant{}, engine.Unavailable("await", errors.New("the store was restarted and does not know the claim"))
+		if token == -1 && s.engine.cluster { // the session has ended here, and may live elsewhere
+			err = s.atHome(ctx)
+		} else if token == -1 {
+			err = engine.ErrGone
 		}
-		return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+		if errors.Is(err, engine.ErrGone) {
+			return engine.Grant{}, fmt.Errorf("await: session: %w", engine.ErrGone)
+		}
+		return engine.Grant{}, errForgotten
 	}
 	if err != nil {
 		return engine.Grant{}, failed(ctx, "await", err)
@@ -299,8 +362,8 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 // look is until when a waiter believes that no message was lost: until the
 // session that it waits for can end, at most one heartbeat.
 func (s *session) look(reply []any) time.Time {
-	pause := s.opts.TTL / 3
-	if len(reply) == 1 {
+	pause := s.opts.Heartbeat()
+	if len(reply) > 0 {
 		if ms, _ := reply[0].(int64); ms > 0 {
 			pause = min(pause, time.Duration(ms+1)*time.Millisecond)
 		}
@@ -312,10 +375,11 @@ func (s *session) look(reply []any) time.Time {
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	keys := s.engine.keys(resource, "")
 	s.unwatch(keys[0], claim)
-	reply := s.step(ctx, s.engine.leave, keys, s.leaving(resource, claim))
+	reply := s.step(ctx, leave, keys, s.leaving(resource, claim))
 	left, err := reply.number()
 	if err == nil {
 		s.left(resource, claim)
+		s.known.leaves(resource, s.opts.TTL)
 		err = reply.short
 	}
 	if err == nil && left == 0 {
@@ -333,61 +397,6 @@ func (s *session) leaving(resource, claim string) [4]string {
 	return [4]string{claim + us, us + as + us, s.keep, record}
 }
 
-// Renew implements [engine.Session].
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
-	alive, err := s.live(ctx, "renew")
-	if err != nil {
-		return nil, failed(ctx, "renew session", err)
-	}
-	if !alive {
-		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
-	}
-	if s.engine.cluster {
-		if err := s.renewMembers(ctx); err != nil {
-			return nil, failed(ctx, "renew session", err)
-		}
-	}
-	s.watch(held)
-	return s.missing(ctx, held)
-}
-
-// missing returns those claims that are not granted in the store.
-func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
-	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
-	polls := make([]Command, len(held))
-	for i, c := range held {
-		polls[i] = s.engine.poll.run(s.engine.keys(c.Resource, ""), look(c)...)
-	}
-	for i, result := range s.engine.client.Pipeline(ctx, polls) {
-		c := held[i]
-		if result.says("TRYAGAIN") {
-			continue // its keys are about to move, so nobody can change anything there
-		}
-		if result.says("NOSCRIPT") {
-			result, _ = s.engine.eval(ctx, s.engine.poll, s.engine.keys(c.Resource, ""), look(c)...)
-		}
-		token, err := result.number()
-		if err != nil {
-			return nil, failed(ctx, "renew claims", err)
-		}
-		if token < 0 {
-			s.left(c.Resource, c.ID)
-			gone = append(gone, c)
-		}
-	}
-	return gone, nil
-}
-
-// live begins or renews the life of the session.
-func (s *session) live(ctx context.Context, what string) (alive bool, err error) {
-	if s.engine.cluster {
-		return s.home(ctx, what == "open")
-	}
-	result, short := s.engine.sessionStep(ctx, s.id, s.opts.TTL, what, s.engine.wait)
-	n, err := result.number()
-	return n == 1, cmp.Or(err, short)
-}
-
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -403,6 +412,7 @@ func (s *session) Close(ctx context.Context) error {
 		err = cmp.Or(err, result.Err)
 	}
 	s.engine.notices.part(s)
+	s.engine.opened.remove(s)
 	s.batch.mu.Lock() // from now on no request starts
 	s.end()
 	s.batch.mu.Unlock()

@@ -1,19 +1,19 @@
--- KEYS: as in queue.lua, and 6 the session's own key, which lives as long as it.
+-- KEYS: as in queue.lua, and 7 the session's own key, which lives as long as it.
 -- ARGV: 1 id, kind:capacity:discipline, session, owner, weight and label in one,
 -- 2 wait (1 or 0), 3 keep in ms, 4 the form that the claim allows, X or T.
--- Returns the token; or -1 session gone, -2 busy, -3 busy for the grace; or
--- {ms} when the claim waits and should look again after so long; or, as text,
--- what the resource is in use as.
-local there = redis.call('EXISTS', KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
-if there < 2 then return -1 end
+-- Returns the token; or -1 session gone, -2 busy, -4 another boot mark; or {ms} when
+-- the claim waits and should look again after so long, or {-3} when it is busy for the
+-- grace, and during one its age and what is left of it in ms; or, as text, what the resource is in use as.
+local there = redis.call('EXISTS', KEYS[7], KEYS[7], KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
+if there < 4 then return redis.call('EXISTS', KEYS[6]) == 0 and -4 or -1 end
 local t = redis.call('TIME')
-if there == 2 then -- no grace: if nobody holds, no queue is needed
+if there == 4 then -- no grace: if nobody holds, no queue is needed
   if redis.call('SET', KEYS[1], ARGV[4] .. ARGV[1] .. '\31' .. t[1] .. '\31' .. t[2], 'NX', 'PX', ARGV[3]) then
     return t[1] * 1000000 + t[2]
   end
 end
 local head = redis.call('GET', KEYS[1])
-if there == 2 and ARGV[4] == 'X' and string.find(head, '^[XW]') then -- exclusive, and so are all before it
+if there == 4 and ARGV[4] == 'X' and string.find(head, '^[XW]') then -- exclusive, and so are all before it
   local id, kind, session = string.match(head, '^.([^\31]*)\31([^\31]*)\31([^\31]*)')
   local me, mine = string.match(ARGV[1], '^([^\31]*)\31([^\31]*)')
   local at = tonumber(redis.call('ZSCORE', KEYS[4], session) or 0)
@@ -46,14 +46,14 @@ if head then
   load(head)
 else
   redis.call('DEL', KEYS[2], KEYS[3])
-  kind, used, last, seq, n = claim[2], 0, 0, 0, 0
+  kind, used, last, seq, n, cursor = claim[2], 0, 0, 0, 0, '0'
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
 
 local function reply(r, ms)
   save()
   if r and r[4] ~= '0' then return tonumber(r[4]) end
-  return {ms}
+  return told(ms)
 end
 
 local before = get(id)
@@ -69,9 +69,12 @@ if before then -- asked again: the reply was lost
   save()
   return -2
 end
-if claim[4] ~= id then bury(claim[4]) end
+if claim[4] ~= id then
+  claim[4] = shared(claim[4])
+  bury(claim[4])
+end
 advance('')
-if n > 0 and kind ~= claim[2] and redis.call('ZCARD', KEYS[3]) == 0 then reap() end
+if n > 0 and kind ~= claim[2] and redis.call('ZCARD', KEYS[3]) == 0 then reap(not wait) end
 if n == 0 then
   kind = claim[2]
   cap = tonumber(string.match(kind, ':(%d+)'))
@@ -82,14 +85,14 @@ if kind ~= claim[2] then
   return is
 end
 
-local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', now), claim[6]}
+local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', us), claim[6]}
 local mine = own(r[2], id)
 local first = redis.call('ZCARD', KEYS[3]) == 0
 local may = mine >= tonumber(r[3]) or first or barging() -- an upgrade passes nobody either
 local granted = may and try(id, r)
 local at = 0
 if may and not granted then -- next in line: do the dead hold?
-  at = reap()
+  at = reap(not (wait and first))
   advance('')
   mine = own(r[2], id)
   granted = try(id, r)
@@ -102,7 +105,7 @@ if granted then
 end
 if mine > 0 or not wait then
   save()
-  if grace_end() > 0 then return -3 end
+  if mine == 0 and grace_end() > 0 then return told(-3) end
   return -2
 end
 n, seq, fresh = n + 1, seq + 1, fresh or first

@@ -16,12 +16,13 @@ local function evicted(record) -- tell it, unless it is its own session that ask
 end
 if alone then return holds and evicted(head) or 0 end
 local form = string.sub(head, 1, 1)
-if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the first that lives gets it
+if form == 'W' and holds and redis.call('EXISTS', KEYS[5], KEYS[6], KEYS[6]) == 2 then -- the first that lives gets it
   local t = redis.call('TIME')
-  local s, us = string.match(head, '\31(%d+)\31(%d+)$')
+  local s, us = string.match(head, '^' .. string.rep('[^\31]*\31', 6) .. '(%d+)\31(%d+)')
   local token = math.max(s * 1000000 + us + 1, t[1] * 1000000 + t[2])
   while true do
-    local first = redis.call('ZPOPMIN', KEYS[3])[1]
+    local pop = redis.call('ZPOPMIN', KEYS[3])
+    local first = pop[1]
     if not first then
       redis.call('DEL', KEYS[1])
       return evicted(head)
@@ -29,7 +30,7 @@ if form == 'W' and holds and redis.call('EXISTS', KEYS[5]) == 0 then -- the firs
     local id, session = string.match(first, '^([^\31]*)\31[^\31]*\31([^\31]*)')
     if tonumber(redis.call('ZSCORE', KEYS[4], session) or 0) > t[1] * 1000 + t[2] / 1000 then
       local text = string.format('%.0f', token)
-      redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6), 'KEEPTTL')
+      redis.call('SET', KEYS[1], 'W' .. first .. '\31' .. string.sub(text, 1, -7) .. '\31' .. string.sub(text, -6) .. '\31' .. string.format('%.0f', pop[2]), 'KEEPTTL')
       redis.call('PUBLISH', '--INBOX--' .. string.match(session, '^[^:]*'), 'g\31' .. id .. '\31' .. text)
       return evicted(head)
     end

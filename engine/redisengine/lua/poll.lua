@@ -1,13 +1,13 @@
 -- KEYS: as in queue.lua. ARGV: 1 id, 2 keep in ms, 3 the claim as it waits, if it
 -- does, 4 whether to write something in any case (1 or 0).
 -- Returns the token of a claim; {ms} when it waits and should look again after
--- so long; -1 when there is no such claim, or -2 when the store may have forgotten
--- it, for it is in a grace. It also keeps the keys from expiring.
-local function absent() return redis.call('EXISTS', KEYS[5]) == 1 and -2 or -1 end
+-- so long; -1 when its session has ended, or it was to be held and is not there, and -2
+-- when it was to wait and is not. It also keeps the keys from expiring.
 local head = redis.call('GET', KEYS[1])
-if not head then return absent() end
 local keep = tonumber(ARGV[2])
 --QUEUE--
+local function absent() return ARGV[3] ~= '' and ends_at(session_of(ARGV[3])) > 0 and -2 or -1 end
+if not head then return absent() end
 fresh = ARGV[4] == '1' -- touch then writes
 local form = string.sub(head, 1, 1)
 if form ~= 'F' then
@@ -32,6 +32,12 @@ if not r or ends_at(r[1]) == 0 then return absent() end
 if r[4] ~= '0' then
   touch()
   return tonumber(r[4])
+end
+local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+local ahead = first and first ~= ARGV[1] and not barging() and get(first)
+if ahead and ends_at(ahead[1]) > 0 and redis.call('ZSCORE', KEYS[3], ARGV[1]) then -- it does what is to be done
+  touch()
+  return {ends_at(ahead[1]) - now}
 end
 local ms
 r, ms = look(ARGV[1])

@@ -1,6 +1,7 @@
 -- The weighted claim queue of one resource, as package queue defines it.
 --
--- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace. The head says in which
+-- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace, 6 the boot mark that the
+-- client knows (in a cluster 4 again). The head says in which
 -- of four forms the resource is:
 --   T  one claim holds and nobody waits: the head is that claim;
 --   X  so does one that excludes all others, first come first served;
@@ -10,15 +11,18 @@
 --      is not a claim id), the ids of those that wait in the sorted set.
 -- T, X and W need no more than the lines at the top of the scripts; whatever
 -- does not fit in there becomes F and stays so until nobody is left. Sessions are
--- scored by when they end, in ms; while the key of the grace lives, nothing new
--- is given out.
+-- scored by when they end, in ms; while the key of the grace lives, or where the mark is
+-- another, nothing new is given out.
+--
+-- An owner that is not the id of its claim is stored with a plus before it.
 --
 -- The keys of a name expire together, and a step moves that on or leaves it as it
 -- is: what whoever enters or looks needs, nobody else takes away.
 local US = '\31'
-local kind, cap, used, last, seq, n
+local kind, cap, used, last, seq, n, cursor, was
 local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local us = t[1] * 1000000 + t[2]
+local now = math.floor(us / 1000)
 local ends, grace = {}, nil
 
 local SIX = '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
@@ -35,10 +39,19 @@ end
 -- grace_end is when something may be given out again; 0 when it may now.
 local function grace_end()
   if not grace then
-    local ms = redis.call('PTTL', KEYS[5])
-    grace = ms > 0 and now + ms or 0
+    grace = 0
+    if redis.call('EXISTS', KEYS[5], KEYS[6], KEYS[6]) ~= 2 then -- or the mark is another, which the client is about to learn
+      grace = now + math.max(redis.call('PTTL', KEYS[5]), redis.call('EXISTS', KEYS[6]) == 0 and 1000 or 1)
+    end
   end
   return grace
+end
+
+-- told is a reply with what there is to know of a grace: its age and what is left in ms.
+local function told(first)
+  if grace_end() == 0 then return {first} end
+  local began = tonumber(redis.call('GET', KEYS[5]) or '')
+  return {first, began and math.max(now - began, 0) or -1, grace_end() - now}
 end
 
 -- touch keeps the keys from expiring. Fresh: some may be new, and do not expire yet.
@@ -50,7 +63,7 @@ local function touch()
   end
 end
 
--- A record is {session, owner, weight, token, since, label}.
+-- A record is {session, owner, weight, token, since in us, label}.
 local function get(id)
   local r = redis.call('HGET', KEYS[2], 'c' .. id)
   return r and {string.match(r, SIX)}
@@ -64,7 +77,7 @@ local function own(owner, id)
   local weight, token, list = 0, '0', redis.call('HGET', KEYS[2], 'o' .. owner)
   for c in string.gmatch(list or '', '[^\31]+') do
     local r = get(c)
-    if tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
+    if r and tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
   end
   return weight, token, list
 end
@@ -107,18 +120,29 @@ local function bury(owner)
   local list = redis.call('HGET', KEYS[2], 'o' .. owner)
   for c in string.gmatch(list or '', '[^\31]+') do
     local r = get(c)
-    if ends_at(r[1]) == 0 then drop(c, r) end
+    if r and ends_at(r[1]) == 0 then drop(c, r) end
   end
 end
 
--- since is a time in whole ms, cut as now is, so that it is not after that.
-local function since(us) return string.format('%.0f', math.floor(us / 1000)) end
+-- shared is how an owner is stored that is not the id of its claim. It may be the id
+-- of another's, which is then one of several.
+local function shared(owner)
+  local r = get(owner)
+  if r and r[2] == owner then
+    r[2] = '+' .. owner
+    put(owner, r)
+    if r[4] ~= '0' then redis.call('HSET', KEYS[2], 'o' .. r[2], owner) end
+  end
+  return '+' .. owner
+end
 
--- thin reads a head that is a claim: its id, kind and record.
+-- thin reads a head that is a claim: its id, kind and record. What was handed on says
+-- last since when it was there.
 local function thin(head)
   local id, kind, session, owner, weight, rest = string.match(head, SIX, 2)
-  local label, s, us = string.match(rest, '^(.*)\31(%d+)\31(%d+)$')
-  return id, kind, {session, owner, weight, string.format('%.0f', s * 1000000 + us), since(s * 1000000 + us), label}
+  local label, s, us, since = string.match(rest, '^([^\31]*)\31(%d+)\31(%d+)\31?(%d*)$')
+  local token = string.format('%.0f', s * 1000000 + us)
+  return id, kind, {session, owner == id and id or '+' .. owner, weight, token, since ~= '' and since or token, label}
 end
 
 -- behind reads who waits for a head that is a claim, in order: ids and records.
@@ -128,7 +152,7 @@ local function behind(head)
     i = i + 2
     if not waiting[i] then return end
     local id, _, session, owner, weight, label = string.match(waiting[i], SIX)
-    return id, {session, owner, weight, '0', since(waiting[i + 1]), label}
+    return id, {session, owner, weight, '0', string.format('%.0f', waiting[i + 1]), label}
   end
 end
 
@@ -138,12 +162,13 @@ local function session_of(record) return string.match(record, '^[^\31]*\31[^\31]
 -- name goes.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
-    kind, used, last, seq, n = string.match(head, '^F([^\31]*)\31(%d+)\31(%d+)\31(%d+)\31(%d+)$')
+    was = head
+    kind, used, last, seq, n, cursor = string.match(head, '^F([^\31]*)\31(%d+)\31(%d+)\31(%d+)\31(%d+)\31(%d+)$')
     used, last, seq, n = tonumber(used), tonumber(last), tonumber(seq), tonumber(n)
   else
     local id, r
     id, kind, r = thin(head)
-    used, last, seq, n, fresh = 0, tonumber(r[4]), 0, 1, true
+    used, last, seq, n, cursor, fresh = 0, tonumber(r[4]), 0, 1, '0', true
     local next_waiting = behind(head)
     redis.call('DEL', KEYS[2], KEYS[3])
     hold(id, r)
@@ -157,7 +182,9 @@ end
 
 local function save()
   if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
-  redis.call('SET', KEYS[1], 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n, 'KEEPTTL')
+  local head = 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n .. US .. cursor
+  -- Whatever else was changed was deleted first, and then a full server refuses nothing.
+  if head ~= was then redis.call('SET', KEYS[1], head, 'KEEPTTL') end
   touch()
 end
 
@@ -170,7 +197,7 @@ local function try(id, r)
   if weight >= tonumber(r[3]) then
     r[4] = token
   elseif used - weight + math.min(tonumber(r[3]), cap) <= cap and grace_end() == 0 then
-    last = math.max(last + 1, t[1] * 1000000 + t[2])
+    last = math.max(last + 1, us)
     r[4] = string.format('%.0f', last)
   else
     return false
@@ -191,7 +218,9 @@ local function advance(asking)
     local first = (pop and redis.call('ZPOPMIN', KEYS[3]) or redis.call('ZRANGE', KEYS[3], 0, 0))[1]
     if not first then return end
     local r = get(first)
-    if ends_at(r[1]) == 0 then
+    if not r then
+      redis.call('ZREM', KEYS[3], first) -- somebody deleted the claims
+    elseif ends_at(r[1]) == 0 then
       drop(first, r)
     elseif barging() then
       local before = last
@@ -210,18 +239,45 @@ local function advance(asking)
 end
 
 -- reap removes the claims of dead sessions and returns when the first session
--- that holds ends. It looks at every claim, so only who is next in line asks.
-local function reap()
-  local all, soonest = redis.call('HGETALL', KEYS[2]), 0
+-- that holds ends. It looks at every claim, so only who is next in line asks, and
+-- counts anew what is there, for somebody may have deleted keys. Who only tries looks at
+-- some, where there are many, and the next one at others.
+local MANY = 64
+local function reap(some)
+  some = some and n > MANY
+  local all, soonest, weights, waits = nil, 0, {}, {}
+  if some then
+    local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', MANY)
+    cursor, all = page[1], page[2]
+  else
+    all = redis.call('HGETALL', KEYS[2])
+  end
+  local count = 0
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 1) == 'c' then
-      local r = {string.match(all[i + 1], SIX)}
+      local id, r = string.sub(all[i], 2), {string.match(all[i + 1], SIX)}
       local at = ends_at(r[1])
       if at == 0 then
-        drop(string.sub(all[i], 2), r)
-      elseif r[4] ~= '0' and (soonest == 0 or at < soonest) then
-        soonest = at
+        if redis.call('HEXISTS', KEYS[2], all[i]) == 1 then drop(id, r) end -- a page may name it twice
+      else
+        count = count + 1
+        if r[4] == '0' then
+          waits[#waits + 1] = {id, tonumber(r[5])}
+        else
+          weights[r[2]] = math.max(weights[r[2]] or 0, tonumber(r[3]))
+          if soonest == 0 or at < soonest then soonest = at end
+        end
       end
+    end
+  end
+  if some then return 0 end
+  n, used = count, 0
+  for _, weight in pairs(weights) do used = used + weight end
+  if redis.call('ZCARD', KEYS[3]) < #waits then
+    table.sort(waits, function(a, b) return a[2] < b[2] end)
+    for _, w in ipairs(waits) do
+      seq, fresh = seq + 1, true
+      redis.call('ZADD', KEYS[3], seq, w[1])
     end
   end
   return soonest
@@ -234,7 +290,7 @@ local function look(id)
   local r = get(id)
   if not r or r[4] ~= '0' then return r, 0 end
   local first, at = redis.call('ZRANGE', KEYS[3], 0, 0)[1], 0
-  if first == id then
+  if first == id or not redis.call('ZSCORE', KEYS[3], id) then
     at = reap()
     advance(id)
     r = get(id)

@@ -8,6 +8,7 @@ local keep = 3600000 -- who is there has seen to as much, or more
 --QUEUE--
 load(head)
 reap()
+redis.call('ZREM', KEYS[3], '') -- nothing: but a full server refuses nothing after what needs no memory
 local is = kind
 local discipline = string.match(kind, '^semaphore:%d+(:.)$')
 if discipline then kind = 'semaphore:' .. ARGV[1] .. discipline end

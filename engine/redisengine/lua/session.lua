@@ -1,27 +1,65 @@
--- KEYS: 1 sessions, 2 boot mark, 3 grace, 4 the session's own key. ARGV: 1
--- session, 2 TTL in ms, 3 open, renew or check, 4 the grace in ms. Returns 1, or 0 when the session
--- to renew has ended.
+-- Looks at the boot mark, and begins a session if one is named. KEYS: 1 sessions,
+-- 2 boot mark, 3 grace, 4 the session's own key. ARGV: 1 the format of this build, 2
+-- a mark that nobody has, 3 for how many ms who asks may believe in a grant (0: an
+-- operator), 4 the mark that was known until now, if any, 5 the session, if one
+-- begins, 6 its TTL in ms, 7 keep in ms, 8 whether the server is said to be new (1
+-- or 0), 9 whether to tell how it evicts keys (1 or 0).
+-- Returns {1, mark, policy}, or {0, format} when it is in use by another format or
+-- is said to be new and is not.
 --
--- The boot mark is the id that the server gave itself when it started. When it
--- is missing or another, the store may have forgotten grants: nothing is given
--- out for the time of the grace.
+-- The boot mark is: the format, the id that the server gave itself when it started, a
+-- mark of this life of this database, the longest time for which a client may have
+-- believed in a grant, and when that life began in ms. When the server is another, or
+-- a key is missing, the store may have forgotten grants: it gets another mark,
+-- and nothing is given out for as long as somebody may believe.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local ttl = tonumber(ARGV[2])
-local ok, info = pcall(redis.call, 'INFO', 'server')
-local run = ok and type(info) == 'string' and string.match(info, 'run_id:(%w+)')
-local was = redis.call('GET', KEYS[2])
-if not was or (run and was ~= run) then -- a user without INFO sees only a missing mark
-  redis.call('SET', KEYS[2], run or 'unknown')
-  if redis.call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then redis.call('SET', KEYS[3], run or 'unknown', 'PX', ARGV[4]) end
-end
-if ARGV[3] == 'check' then return 1 end
-if ARGV[3] == 'renew' and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) <= now then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-  return 0
-end
-redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
-redis.call('SET', KEYS[4], '1', 'PX', ttl)
+local believes = tonumber(ARGV[3])
+-- First what needs no memory: then a full server refuses nothing of what follows.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-if redis.call('PTTL', KEYS[1]) < 2 * ttl then redis.call('PEXPIRE', KEYS[1], 4 * ttl) end
-return 1
+local function uptime(info) return tonumber(string.match(info, 'uptime_in_seconds:(%d+)') or 0) * 1000 end
+local info = redis.pcall('INFO', 'server')
+if type(info) ~= 'string' then return redis.error_reply('NOPERM the user may not ask INFO, by which a restart of the server is noticed') end
+local is = string.match(info, 'run_id:(%w+)') or ''
+local was = redis.call('GET', KEYS[2])
+local format, run, mark, longest, began
+if was then
+  format, run, mark, longest, began = string.match(was, '^([^\31]*)\31(%w*)\31(%w*)\31(%d+)\31(%d+)$')
+  format = format or '1'
+  if ARGV[8] == '1' then return {0, format} end
+  if format ~= ARGV[1] then -- in use by others, or what those left who are gone
+    if redis.call('ZCARD', KEYS[1]) > 0 then return {0, format} end
+    mark = nil
+  end
+end
+longest, began = tonumber(longest or 0), tonumber(began or 0)
+local function begin(ms, since)
+  if ms > 0 and redis.call('PTTL', KEYS[3]) < ms then redis.call('SET', KEYS[3], string.format('%.0f', since), 'PX', ms) end
+end
+local function write()
+  longest = math.max(longest, believes)
+  redis.call('SET', KEYS[2], table.concat({ARGV[1], is, mark, string.format('%.0f', longest), string.format('%.0f', began)}, '\31'))
+end
+if mark and run == is and redis.call('EXISTS', KEYS[2] .. ':' .. mark) == 1 then
+  -- Who believed before all this began is to have ended before anything is given out.
+  if ARGV[4] ~= '' and ARGV[4] ~= mark then begin(began + believes - now, began) end
+  if believes > longest then write() end
+elseif mark or believes > 0 or ARGV[8] == '1' then -- an operator knows not how long to wait where all is lost
+  local since = was and run ~= is and now - uptime(info) or now
+  if mark then redis.call('DEL', KEYS[2] .. ':' .. mark) end
+  mark, began = ARGV[2], now
+  redis.call('SET', KEYS[2] .. ':' .. mark, '1')
+  write()
+  if ARGV[8] == '0' then begin(longest, since) end
+end
+if ARGV[5] ~= '' then
+  redis.call('ZADD', KEYS[1], now + ARGV[6], ARGV[5])
+  redis.call('SET', KEYS[4], '1', 'PX', ARGV[6])
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[7]) / 2 then redis.call('PEXPIRE', KEYS[1], ARGV[7]) end
+end
+local policy = ''
+if ARGV[9] == '1' then
+  info = redis.call('INFO', 'memory')
+  if string.match(info, '\nmaxmemory:(%d+)') ~= '0' then policy = string.match(info, '\nmaxmemory_policy:([%w-]+)') or '' end
+end
+return {1, mark or '', policy}

@@ -1,28 +1,35 @@
--- KEYS as in queue.lua. Returns {now in ms, what it is in use as, then for each
--- claim of a live session its id and its record}, and writes nothing.
+-- KEYS as in queue.lua. Returns {now in us, when the grace began and its rest in ms or
+-- -1, what it is in use as, then for each claim of a live session its id, its record and
+-- when that session ends in ms}, and writes nothing.
 local head = redis.call('GET', KEYS[1])
 --QUEUE--
-local out = {now}
+local rest = redis.call('PTTL', KEYS[5])
+local out = {us, rest > 0 and now - (tonumber(redis.call('GET', KEYS[5]) or '') or now + 1) or -1, math.max(rest, -1)}
 if not head then return out end
 
 local function add(id, r)
   if ends_at(r[1]) == 0 then return end
+  if r[2] ~= id then r[2] = string.sub(r[2], 2) end
   out[#out + 1] = id
   out[#out + 1] = table.concat(r, US)
+  out[#out + 1] = ends_at(r[1])
 end
 
 if string.sub(head, 1, 1) ~= 'F' then
   local id, is, r = thin(head)
-  out[2] = is
+  out[4] = is
   add(id, r)
   for id, r in behind(head) do add(id, r) end
   return out
 end
-out[2] = string.match(head, '^F([^\31]*)')
+out[4] = string.match(head, '^F([^\31]*)')
 local all = redis.call('HGETALL', KEYS[2])
 for i = 1, #all, 2 do
   local id = string.match(all[i], '^c(.*)')
   if id and not redis.call('ZSCORE', KEYS[3], id) then add(id, {string.match(all[i + 1], SIX)}) end
 end
-for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do add(id, get(id)) end
+for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
+  local r = get(id)
+  if r then add(id, r) end
+end
 return out

@@ -1,0 +1,201 @@
+package redisengine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// verb is a script that may give something out.
+type verb int
+
+const (
+	enter verb = iota
+	leave
+	poll
+	many
+)
+
+// letters are how a batch calls them.
+const letters = "elpm"
+
+// life is what the client knows of the database since it has last forgotten: its
+// mark, and the scripts that give something out there.
+//
+// The text of these scripts has the mark in it, so a server knows them only if it was asked for
+// the mark of this database in its own life. One that was restarted, or promoted, knows
+// none of them; and one that knows them from an earlier life does not have the
+// mark among its keys, at which they look.
+type life struct {
+	mark    string
+	key     string // lives in Redis as long as the mark is this one
+	scripts [4]*script
+}
+
+func (e *Engine) newLife(mark string) *life {
+	l := &life{mark: mark, key: e.prefix + "boot:" + mark}
+	head := "-- " + mark + "\n"
+	if e.cluster {
+		head = strings.ReplaceAll(clusterLua, "--MEMBER--", memberLua)
+	}
+	together := strings.NewReplacer("--ENTER--", enterLua, "--LEAVE--", leaveLua, "--POLL--", pollLua).Replace(manyLua)
+	for v, text := range [...]string{enter: enterLua, leave: leaveLua, poll: pollLua, many: together} {
+		l.scripts[v] = e.script(head + text)
+	}
+	return l
+}
+
+// at puts the mark where scripts look for it, in keys of its own, for those that were
+// sent are not changed.
+func (l *life) at(v verb, keys []string) []string {
+	at := 5
+	if v == many {
+		at = 2
+	}
+	if keys[at] != l.key {
+		keys = slices.Clone(keys)
+		keys[at] = l.key
+	}
+	return keys
+}
+
+// do runs a script that may give something out.
+func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply, short error) {
+	for range 4 {
+		now := e.life.Load()
+		if !e.cluster {
+			keys = now.at(v, keys)
+		}
+		result, short = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
+		if !result.says("NOSCRIPT") {
+			break
+		}
+		if e.cluster { // where scripts see by themselves how old their node is
+			return e.acked(ctx, eval(now.scripts[v].text, keys, args...), wait)
+		}
+		if err := e.load(ctx); err != nil {
+			return Reply{Err: err}, nil
+		}
+	}
+	return result, short
+}
+
+// load teaches a server the scripts that give something out. It may have been restarted,
+// so over the same connection it is asked for its mark before: what it then knows, it knows
+// in the life of that mark.
+func (e *Engine) load(ctx context.Context) error {
+	for {
+		now := e.life.Load()
+		cmds := []Command{e.checking(e.opened.belief(), "", 0, false)}
+		for _, s := range now.scripts {
+			cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
+		}
+		replies := e.client.Together(ctx, cmds)
+		if err := e.checked(replies[0]); err != nil {
+			return err
+		}
+		for _, r := range replies[1:] {
+			if r.Err != nil {
+				return r.Err
+			}
+		}
+		if e.life.Load() == now {
+			return nil
+		}
+	}
+}
+
+// checking is the command that looks at the boot mark, and begins a session if one
+// is named.
+func (e *Engine) checking(belief time.Duration, session string, ttl time.Duration, isNew bool) Command {
+	known, first, fresh := e.life.Load().mark, "0", "0"
+	if known == "" {
+		first = "1"
+	}
+	if isNew {
+		fresh = "1"
+	}
+	if belief > 0 && e.graceTTL > 0 {
+		belief = e.graceTTL
+	}
+	if e.opened.belief() == 0 { // nobody here believes in anything from before
+		known = ""
+	}
+	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session}
+	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), fresh, first)
+}
+
+// checked learns the mark from the answer.
+func (e *Engine) checked(result Reply) error {
+	answer, err := result.list()
+	if err != nil {
+		return err
+	}
+	mark, _ := answer[1].(string)
+	if answer[0] == int64(0) {
+		return engine.CheckFormat(mark)
+	}
+	if policy, _ := answer[2].(string); policy != "" && policy != "noeviction" {
+		return evicts(policy)
+	}
+	e.opened.mu.Lock()
+	defer e.opened.mu.Unlock()
+	if mark != e.life.Load().mark {
+		e.life.Store(e.newLife(mark))
+	}
+	return nil
+}
+
+var policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
+
+// evictionIn returns the policy of a server that has a bound on its memory, of which INFO tells.
+func evictionIn(info string) string {
+	if is := policy.FindStringSubmatch(info); is != nil && !strings.Contains(info, "\nmaxmemory:0\r") {
+		return is[1]
+	}
+	return ""
+}
+
+// evicts is why a server is refused that deletes keys by itself.
+func evicts(policy string) error {
+	return fmt.Errorf("%w: the server may delete locks when it is full, for its maxmemory-policy is %s: set noeviction",
+		engine.ErrUnsupported, policy)
+}
+
+// check looks at the boot mark.
+func (e *Engine) check(ctx context.Context) error {
+	if e.cluster {
+		return nil
+	}
+	result := e.client.Do(ctx, e.checking(e.opened.belief(), "", 0, false))
+	return e.checked(result)
+}
+
+// Init marks a server that the caller knows to be new, so that it grants at once: a
+// server without a mark may have forgotten what was granted, and grants nothing at first. It fails with
+// [engine.ErrBusy] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
+// which has none: there each node goes by its own age.
+func (e *Engine) Init(ctx context.Context) error {
+	if e.cluster {
+		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)
+	}
+	result := e.client.Do(ctx, e.checking(0, "", 0, true))
+	if answer, err := result.list(); err == nil && answer[0] == int64(0) {
+		if err := engine.CheckFormat(fmt.Sprint(answer[1])); err != nil {
+			return fmt.Errorf("init: %w", err)
+		}
+		return fmt.Errorf("init: %w: the server has a mark: it is not new", engine.ErrBusy)
+	}
+	err := e.checked(result)
+	if errors.Is(err, engine.ErrUnsupported) {
+		return fmt.Errorf("init: %w", err)
+	}
+	return failed(ctx, "init", err)
+}

@@ -1,0 +1,279 @@
+package redisengine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// sessions are those that an engine has opened.
+type sessions struct {
+	mu  sync.Mutex
+	all map[*session]struct{}
+}
+
+func (o *sessions) add(s *session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = make(map[*session]struct{})
+	}
+	o.all[s] = struct{}{}
+}
+
+func (o *sessions) remove(s *session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, s)
+}
+
+// belief is the longest for which one of them may believe in a grant.
+func (o *sessions) belief() (longest time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for s := range o.all {
+		longest = max(longest, s.opts.Belief())
+	}
+	return longest
+}
+
+// known is what a session knows of its claims in the store.
+type known struct {
+	mu      sync.Mutex
+	mark    string               // in whose life they were looked for last
+	touched time.Time            // when their keys were kept from expiring
+	names   map[string]time.Time // where claims left lately, and until when that counts
+	more    time.Time            // until when there may be others
+}
+
+// maxKnown bounds how many names a session remembers.
+const maxKnown = 256
+
+// leaves notes that a claim left a name. It comes back with a snapshot that has it, and if
+// its session lives in that, it is younger than the TTL.
+func (k *known) leaves(name string, ttl time.Duration) {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.names == nil {
+		k.names = make(map[string]time.Time)
+	}
+	if _, is := k.names[name]; !is && len(k.names) >= maxKnown {
+		for other, until := range k.names {
+			if now.After(until) {
+				delete(k.names, other)
+			}
+		}
+		if len(k.names) >= maxKnown {
+			k.more = now.Add(2 * ttl)
+			clear(k.names)
+		}
+	}
+	k.names[name] = now.Add(2 * ttl)
+}
+
+// lately returns the names, and whether there may be others.
+func (k *known) lately() (names []string, more bool) {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, until := range k.names {
+		if now.Before(until) {
+			names = append(names, name)
+		}
+	}
+	return names, now.Before(k.more)
+}
+
+// begin begins the life of the session.
+func (s *session) begin(ctx context.Context) error {
+	e := s.engine
+	if e.cluster {
+		if err := e.refuseEviction(ctx); err != nil {
+			return err
+		}
+		_, err := s.home(ctx, true)
+		return err
+	}
+	belief := s.opts.Belief()
+	if belief > 0 {
+		belief = max(belief, e.opened.belief())
+	}
+	result, short := e.acked(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
+	return cmp.Or(e.checked(result), short)
+}
+
+// Renew implements [engine.Session].
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	if s.engine.cluster {
+		return s.renewInCluster(ctx, held)
+	}
+	for range 4 {
+		now := s.engine.life.Load()
+		gone, err = s.renew(ctx, held, now)
+		if errors.Is(err, errAnotherLife) {
+			if err = s.engine.check(ctx); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			err = s.reconcile(ctx, held, now.mark)
+		}
+		break
+	}
+	if errors.Is(err, engine.ErrGone) {
+		return nil, fmt.Errorf("renew session: %w", err)
+	}
+	if err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	for _, c := range gone {
+		s.known.leaves(c.Resource, s.opts.TTL)
+	}
+	s.watch(held)
+	return gone, nil
+}
+
+// errAnotherLife says that the database has another mark, or does not know the script,
+// as after a restart.
+var errAnotherLife = errors.New("the server was restarted or forgot its keys, again and again")
+
+// perRenewal is how many claims one script looks at, for nobody else is served meanwhile.
+const perRenewal = 100
+
+// renew proves that the session lives, and looks at its claims.
+func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (gone []*engine.Claim, err error) {
+	start, e, kept := time.Now(), s.engine, "0"
+	s.known.mu.Lock()
+	if start.Sub(s.known.touched) > keep(s.opts.TTL)/8 {
+		kept, s.known.touched = s.keep, start
+	}
+	s.known.mu.Unlock()
+	var keys, args [][]string
+	for i := 0; i == 0 || i < len(held); i += perRenewal {
+		part := held[i:min(i+perRenewal, len(held))]
+		k := append(make([]string, 0, 3+2*len(part)), e.sessions, s.key, now.key)
+		a := append(make([]string, 0, 4+len(part)), s.id, ms(s.opts.TTL), "1", kept)
+		if i > 0 {
+			a[2] = "0"
+		}
+		for _, c := range part {
+			k, a = append(k, e.keys(c.Resource, "")[:2]...), append(a, c.ID)
+		}
+		keys, args = append(keys, k), append(args, a)
+	}
+	// The first one is what replicas have to know, and a server that does not know the script
+	// may be another.
+	first, short := e.acked(ctx, e.renew.run(keys[0], args[0]...), e.wait)
+	if first.says("NOSCRIPT") {
+		if err := e.check(ctx); err != nil {
+			return nil, err
+		}
+		if r := e.client.Do(ctx, command("SCRIPT", "", "LOAD", e.renew.text)); r.Err != nil {
+			return nil, r.Err
+		}
+		return nil, errAnotherLife
+	}
+	if short != nil && first.Err == nil {
+		return nil, short
+	}
+	replies := []Reply{first}
+	if len(keys) > 1 && first.Err == nil {
+		rest := make([]Command, len(keys)-1)
+		for i := range rest {
+			rest[i] = e.renew.run(keys[i+1], args[i+1]...)
+		}
+		replies = append(replies, e.client.Pipeline(ctx, rest)...)
+	}
+	for i, reply := range replies {
+		list, err := reply.list()
+		switch {
+		case err != nil:
+			return nil, err
+		case list[0] == int64(-4):
+			return nil, errAnotherLife
+		case list[0] == int64(-1):
+			return nil, engine.ErrGone
+		}
+		for _, at := range list[1:] {
+			n, _ := at.(int64)
+			gone = append(gone, held[i*perRenewal+int(n)-1])
+		}
+	}
+	return gone, nil
+}
+
+// reconcile looks, if the mark is another than last time, for claims that came back with
+// old data where this session left something lately, and tells of them.
+func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
+	s.known.mu.Lock()
+	same := s.known.mark == mark
+	s.known.mu.Unlock()
+	if same || s.opts.Found == nil {
+		return nil
+	}
+	names, more := s.known.lately()
+	if more {
+		names = nil
+		for name, err := range s.engine.List(ctx, "") {
+			if err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		r, err := s.engine.Show(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, c := range r.Claims {
+			s.mu.Lock()
+			_, waits := s.waiting[c.ID]
+			s.mu.Unlock()
+			if c.Session == s.id && !waits && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
+				s.opts.Found(name, c.ID)
+			}
+		}
+	}
+	s.known.mu.Lock()
+	s.known.mark = mark
+	s.known.mu.Unlock()
+	return nil
+}
+
+// missing returns those claims that are not granted in the store.
+func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	look := func(c *engine.Claim) []string { return s.arguments([4]string{c.ID, s.keep, "", "0"}, "", "") }
+	polls, now := make([]Command, len(held)), s.engine.life.Load()
+	for i, c := range held {
+		polls[i] = now.scripts[poll].run(s.engine.keys(c.Resource, ""), look(c)...)
+	}
+	for i, result := range s.engine.client.Pipeline(ctx, polls) {
+		c := held[i]
+		if result.says("TRYAGAIN") {
+			continue // its keys are about to move, so nobody can change anything there
+		}
+		if result.says("NOSCRIPT") {
+			result, _ = s.engine.run(ctx, poll, s.engine.keys(c.Resource, ""), look(c), 0)
+		}
+		if result.says("WRONGTYPE") { // somebody put something else there
+			result = Reply{Value: int64(-1)}
+		}
+		token, err := result.number()
+		if err != nil {
+			return nil, failed(ctx, "renew claims", err)
+		}
+		if token < 0 {
+			s.left(c.Resource, c.ID)
+			gone = append(gone, c)
+		}
+	}
+	return gone, nil
+}
