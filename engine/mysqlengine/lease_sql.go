@@ -90,18 +90,23 @@ func (l language) CallStep(args ...string) string {
 	return "CALL " + l.prefix + "step(" + strings.Join(args, ", ") + ");"
 }
 
-func (l language) Quick() string            { return "" }
-func (l language) Count(into string) string { return "SET " + into + " := ROW_COUNT();" }
-func (l language) Set() string              { return "SET" }
-func (l language) Do() string               { return "DO" }
-func (l language) Loop() string             { return "WHILE" }
+func (l language) Quick() string { return "" }
+func (l language) Set() string   { return "SET" }
+func (l language) Do() string    { return "DO" }
+func (l language) Loop() string  { return "WHILE" }
 
 // Now is of the statement that it is in, not of the procedure.
 func (l language) Now() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 }
 
-func (l language) Grace() string { return "0" }
+func (l language) Grace() string                 { return "0" }
+func (l language) Since() string                 { return "0" }
+func (l language) Boot(string, string) string    { return "" }
+func (l language) Booted(string) string          { return "" }
+func (l language) Durable(bool) string           { return "" }
+func (l language) Alone(string) string           { return "" }
+func (l language) Listens(string, string) string { return "" }
 
 func (l language) Lock(name, slot string) string {
 	return fmt.Sprintf("SELECT l.id INTO %s FROM %sslots l WHERE l.id = CRC32(%s) %% %d FOR UPDATE;", slot, l.prefix, name, slots)
@@ -120,7 +125,6 @@ func (l language) Mint(into, slot, now string) string {
 		l.prefix, into, slot, now)
 }
 
-func (l language) Boot(string, string) string                 { return "" }
 func (l language) Tell(string, string, string, string) string { return "DO 0;" } // who waits asks
 func (l language) Arg(int) string                             { return "?" }
 

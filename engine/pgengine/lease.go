@@ -115,41 +115,55 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 	}
 	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
-		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args,
+		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
 		Again: func(err error) bool { return hasCode(err, serializationFailure, deadlock) }, // the transaction was rolled back
-	}
-	if pool != nil {
-		server.Query = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
-			rows, err := pool.Query(ctx, query, args...)
+		Query: func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+			rows, err := db.QueryContext(ctx, query, args...)
 			if err != nil {
 				return err
 			}
-			defer rows.Close()
-			for rows.Next() {
-				if err := row(rows.Scan); err != nil {
-					return err
-				}
+			for err == nil && rows.Next() {
+				err = row(rows.Scan)
 			}
-			return rows.Err()
+			return errors.Join(err, rows.Err(), rows.Close())
+		},
+	}
+	if pool != nil {
+		server.Connections = int(pool.Config().MaxConns)
+		server.Query = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+			return ask(pool.Query, ctx, query, args, row)
 		}
 	}
-	if config == nil {
-		server.Client = "-" + server.Client
-	} else {
-		e.listener = newListener(config.Copy(), "pawl_"+server.Client)
+	if config != nil {
+		e.listener = newListener(config.Copy())
 		if pool != nil && o.Listener == nil {
 			e.listener.prepare = pool.Config().BeforeConnect
 		}
-		server.Listen, server.Told = e.listener.start, e.listener.connected.Load
+		e.listener.attach(&server)
 	}
 	var err error
 	if e.Engine, err = sqlengine.NewServer(ctx, server); err != nil {
 		return nil, err
 	}
 	if e.listener != nil {
-		e.listener.engine = e.Engine
+		e.listener.receive, e.listener.ask = e.Engine.Receive, e.Engine.Ask
 	}
 	return e, nil
+}
+
+// ask makes a query and hands over each row.
+func ask(query func(context.Context, string, ...any) (pgx.Rows, error), ctx context.Context, text string, args []any, row func(func(...any) error) error) error {
+	rows, err := query(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 // Caps implements [engine.Engine].

@@ -1,9 +1,11 @@
-  IF NOT EXISTS (SELECT FROM P.boot) OR (SELECT m.ttl FROM P.meta m) < TTL THEN
-    PERFORM pg_advisory_xact_lock(LOCK);
-    UPDATE P.meta m SET ttl = TTL WHERE m.ttl < TTL;
-    THEN_NOW := NOW;
-    IF NOT EXISTS (SELECT FROM P.boot) THEN
-      PERFORM setval('TOKENS', GREATEST((SELECT t.last_value FROM P.tokens t) + 1, THEN_NOW));
-      INSERT INTO P.boot (grace) SELECT THEN_NOW + m.ttl FROM P.meta m;
-    END IF;
+CREATE OR REPLACE PROCEDURE P.booted() LANGUAGE plpgsql AS $pawl$
+BEGIN
+  PERFORM pg_advisory_xact_lock(LOCK);
+  IF NOT EXISTS (SELECT FROM P.boot b WHERE b.one = 1) THEN
+    INSERT INTO P.boot (grace, since, started) SELECT NOW + m.ttl, NOW, 'epoch' FROM P.meta m WHERE m.one = 1;
   END IF;
+  UPDATE P.boot b SET started = pg_postmaster_start_time() WHERE b.one = 1 AND b.started <> pg_postmaster_start_time();
+  IF FOUND THEN
+    PERFORM setval('TOKENS', GREATEST(nextval('TOKENS'), NOW));
+  END IF;
+END $pawl$

@@ -1,44 +1,48 @@
-  -- Enter where nobody is, or wait for all behind one that holds all, if all agree
-  -- and live; leave where nobody else is, or where the next one wants all and
-  -- nobody holds.
+  -- Enter where nobody is, or wait for all behind one that holds all, if they agree
+  -- and it lives; leave where nobody else is, or where the next one wants all and
+  -- nobody holds, or as one that waits and is not the first.
   IF p_op = 'enter' THEN
-    INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waited, slot)
-      SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, v_now, p_kind, p_capacity, p_barging, 0, v_slot
+    INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
+      SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, v_now, p_kind, p_capacity, p_barging, 0, 0, v_slot
       FROM P.sessions s WHERE s.id = p_session AND s.ends > v_now
-        AND NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource)GRACE
+        AND NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource)GIVES
       RETURNING token INTO r_token;
     IF FOUND THEN RETURN; END IF;
     r_token := 0;
     IF p_wait = 1 AND p_barging = 0 AND p_owner = p_id AND p_weight = p_capacity THEN
-      SELECT MAX(c.place), MIN(s.ends) INTO v_top, v_next FROM P.claims c LEFT JOIN P.sessions s ON s.id = c.session
-        WHERE c.resource = p_resource
-        HAVING bool_and(COALESCE(s.ends, 0) > v_now AND c.kind = p_kind AND c.capacity = p_capacity AND c.barging = 0 AND c.id <> p_id)
-          AND bool_or(c.token <> 0 AND c.weight = c.capacity);
-      IF FOUND AND EXISTS (SELECT 1 FROM P.sessions s WHERE s.id = p_session AND s.ends > v_now) THEN
-        INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waited, slot)
-          VALUES (p_resource, v_top + 1, p_session, p_id, p_owner, p_label, p_weight, 0, v_now, 0, p_kind, p_capacity, 0, 1, v_slot);
+      SELECT h.ends INTO v_next FROM P.claims c JOIN P.sessions h ON h.id = c.session, P.sessions s
+        WHERE c.resource = p_resource AND c.waits = 0 AND c.weight = c.capacity AND h.ends > v_now AND c.kind = p_kind AND c.capacity = p_capacity
+          AND c.barging = 0 AND s.id = p_session AND s.ends > v_now
+          AND NOT EXISTS (SELECT 1 FROM P.claims o WHERE o.session = p_session AND o.news IN (0, 1) AND o.slot = v_slot AND o.id = p_id)
+        LIMIT 1;
+      IF FOUND THEN
+        INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
+          SELECT p_resource, 1 + GREATEST((SELECT MAX(c.place) FROM P.claims c WHERE c.resource = p_resource AND c.waits = 0),
+              (SELECT MAX(c.place) FROM P.claims c WHERE c.resource = p_resource AND c.waits = 1)),
+            p_session, p_id, p_owner, p_label, p_weight, 0, v_now, 0, p_kind, p_capacity, 0, 1, 0, v_slot;
         r_pause := v_next - v_now;
         RETURN;
       END IF;
     END IF;
   ELSIF p_op = 'leave' THEN
-    DELETE FROM P.claims c USING P.sessions s WHERE c.resource = p_resource AND c.id = p_id AND c.session = p_session
-      AND s.id = p_session AND s.ends > v_now;
+    DELETE FROM P.claims c USING P.sessions s WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id
+      AND c.resource = p_resource AND s.id = p_session AND s.ends > v_now
+      RETURNING c.token, c.place INTO v_token, v_place;
     IF FOUND THEN
-      IF NOT EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource) THEN RETURN; END IF;
-      UPDATE P.claims u SET token = nextval('TOKENS'), granted = v_now FROM (
-          SELECT c.place, s.id, s.client FROM P.claims c JOIN P.sessions s ON s.id = c.session AND s.ends > v_now
-          WHERE c.resource = p_resource AND c.place = (SELECT f.place FROM P.claims f WHERE f.resource = p_resource ORDER BY f.place LIMIT 1)
-            AND c.token = 0 AND c.weight = c.capacity AND c.barging = 0 AND c.owner = c.id
-            AND NOT EXISTS (SELECT 1 FROM P.claims g WHERE g.resource = p_resource AND g.token <> 0)GRACE
-        ) n WHERE u.resource = p_resource AND u.place = n.place
-        RETURNING u.token, u.id, n.id, n.client INTO v_token, v_owner, v_session, v_kind;
-      IF FOUND THEN
-        IF left(v_kind, 1) <> '-' THEN
-          PERFORM pg_notify('pawl_' || v_kind, concat_ws(' ', v_token, 0, v_session, v_owner));
+      SELECT c.waits, c.place INTO v_own, v_first FROM P.claims c WHERE c.resource = p_resource ORDER BY c.resource, c.waits, c.place LIMIT 1;
+      IF NOT FOUND THEN RETURN; END IF;
+      IF v_token = 0 THEN
+        IF EXISTS (SELECT 1 FROM P.claims c WHERE c.resource = p_resource AND c.waits = 1 AND c.place < v_place) THEN RETURN; END IF;
+      ELSIF v_own = 1 THEN
+        UPDATE P.claims c SET token = nextval('TOKENS'), granted = v_now, waits = 0, news = 1 FROM P.sessions s
+          WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND c.weight = c.capacity AND c.barging = 0 AND c.owner = c.id
+            AND s.id = c.session AND s.ends > v_nowGIVES
+          RETURNING c.token, c.id, s.id INTO v_token, v_owner, v_session;
+        IF FOUND THEN
+          TELL
+          RETURN;
         END IF;
-        RETURN;
       END IF;
-      v_left := 1;
+      v_left := 1; v_own := 0; v_first := 0; v_place := NULL; v_token := NULL; v_owner := NULL; v_session := NULL;
     END IF;
   END IF;

@@ -15,6 +15,8 @@ var (
 	quickText string
 	//go:embed lease_boot.sql
 	bootText string
+	//go:embed lease_upgrade.sql
+	upgradeText string
 )
 
 // language is PL/pgSQL, for package sqlengine. Two locks of the server's keep
@@ -66,8 +68,9 @@ func params(typed []string, results string) string {
 }
 
 // rights: who may call a procedure needs none on the tables. A plan without an
-// index would be kept when a table that was small has grown.
-const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off"
+// index would be kept when a table that was small has grown, and to compile one
+// takes a hundred times longer than to run it.
+const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 
 // Proc begins a function where clients call it, for that takes less time than a
 // procedure, and a procedure where the others do.
@@ -83,23 +86,26 @@ func (l language) Rows(name string, typed ...string) string {
 		") LANGUAGE plpgsql" + rights + " AS $pawl$"
 }
 
-// CallStep: the results of step are its last six.
+// CallStep: the results of step are its last eight.
 func (l language) CallStep(args ...string) string {
-	in, out := args[:len(args)-6], args[len(args)-6:]
+	in, out := args[:len(args)-8], args[len(args)-8:]
 	return "SELECT * INTO " + strings.Join(out, ", ") + " FROM " + l.P() + "step(" + strings.Join(in, ", ") + ");"
 }
 
 // Quick enters where nobody is, and leaves where nobody else is, in one
 // statement and at most one more.
 func (l language) Quick() string {
-	grace := ""
+	gives := " AND EXISTS (" + l.marked()
 	if l.unlogged {
-		grace = " AND (SELECT b.grace FROM " + l.P() + "boot b) <= v_now"
+		gives += " AND b.grace <= v_now"
 	}
-	return strings.NewReplacer("P.", l.P(), "GRACE", grace, "TOKENS", l.tokens()).Replace(quickText)
+	return strings.NewReplacer("P.", l.P(), "GIVES", gives+")", "TOKENS", l.tokens(), "TELL", l.Tell("v_session", "v_owner", "v_token", "0")).Replace(quickText)
 }
 
-func (l language) Count(into string) string { return "GET DIAGNOSTICS " + into + " = ROW_COUNT;" }
+// marked asks for the mark of the server as it runs now.
+func (l language) marked() string {
+	return "SELECT FROM " + l.P() + "boot b WHERE b.one = 1 AND b.started = pg_postmaster_start_time()"
+}
 
 func (l language) Vars(typed ...string) string {
 	text := "DECLARE"
@@ -121,7 +127,11 @@ func (l language) Grace() string {
 	if !l.unlogged {
 		return "0"
 	}
-	return "COALESCE((SELECT b.grace FROM " + l.P() + "boot b), 9223372036854775807)"
+	return "COALESCE((SELECT b.grace FROM " + l.P() + "boot b WHERE b.one = 1), 9223372036854775807)"
+}
+
+func (l language) Since() string {
+	return "COALESCE((SELECT b.since FROM " + l.P() + "boot b WHERE b.one = 1), 0)"
 }
 
 // locked waits for a lock of the server until the end of the transaction. As a
@@ -145,21 +155,53 @@ func (l language) tokens() string { return strings.ReplaceAll(l.P()+"tokens", "'
 
 func (l language) Mint(into, _, _ string) string { return into + " := nextval('" + l.tokens() + "');" }
 
-// Boot finds out whether the unlogged tables are as the server left them: a
-// crash empties them. Then nothing is given out for the longest TTL there was,
-// and tokens go on from the time of day, in case that some were lost too.
-func (l language) Boot(now, ttl string) string {
-	if !l.unlogged {
+// Durable: what a step said must be there after a crash, whatever the user or
+// the database set. Unlogged tables are not there then in any case.
+func (l language) Durable(always bool) string {
+	if l.unlogged && !always {
 		return ""
 	}
-	return strings.NewReplacer("P.", l.P(), "THEN_NOW", now, "TTL", ttl, "LOCK", strconv.FormatInt(l.seed("boot"), 10), "NOW", l.Now(), "TOKENS", l.tokens()).Replace(bootText)
+	return "IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;"
 }
 
-// Tell sends a message to the client of a session, when this step is done. One
-// that has no listener begins its name with a dash.
+// Alone lets one at a time bury those that have died.
+func (l language) Alone(force string) string {
+	return fmt.Sprintf("IF %s = 0 AND NOT pg_try_advisory_xact_lock(%d) THEN RETURN; END IF;", force, l.seed("bury"))
+}
+
+// Boot notes for how long a holder may believe, for the next grace.
+func (l language) Boot(now, belief string) string {
+	note := ""
+	if l.unlogged {
+		note = strings.NewReplacer("P.", l.P(), "BELIEF", belief).Replace(
+			"IF (SELECT m.ttl FROM P.meta m WHERE m.one = 1) < BELIEF THEN UPDATE P.meta m SET ttl = BELIEF WHERE m.one = 1 AND m.ttl < BELIEF; END IF; ")
+	}
+	return note + l.Booted(now)
+}
+
+// Booted finds out whether this is the server that the tables were used on last,
+// and as it left them. If not, tokens go on from the time of day: a replica that was
+// promoted, a backup or a crash may not know the last ones. And if the unlogged
+// tables are empty, nothing is given out for the longest belief there was.
+func (l language) Booted(now string) string {
+	return "IF NOT EXISTS (" + l.marked() + ") THEN CALL " + l.P() + "booted(); " + now + " := " + l.Now() + "; END IF;"
+}
+
+func (l language) booted() string {
+	return strings.NewReplacer("P.", l.P(), "LOCK", strconv.FormatInt(l.seed("boot"), 10), "NOW", l.Now(), "TOKENS", l.tokens()).Replace(bootText)
+}
+
+// Listens notes on which channel the client of a session is told. That is its
+// secret: who knows it can say that a claim was granted.
+func (l language) Listens(session, channel string) string {
+	return fmt.Sprintf("IF %[3]s <> '' THEN INSERT INTO %[1]stold (session, channel) VALUES (%[2]s, %[3]s); END IF;", l.P(), session, channel)
+}
+
+// Tell sends a message to the client of a session, when this step is done, if it
+// listens. A queue that is full would have the step fail: then the client asks.
 func (l language) Tell(session, id, token, gone string) string {
-	return fmt.Sprintf("PERFORM pg_notify('pawl_' || s.client, concat_ws(' ', %s, %s, s.id, %s)) FROM %ssessions s "+
-		"WHERE s.id = %s AND left(s.client, 1) <> '-';", token, gone, id, l.P(), session)
+	return fmt.Sprintf("PERFORM pg_notify(t.channel, concat_ws(' ', %s, %s, t.session, %s)) FROM %stold t "+
+		"WHERE t.session = %s AND pg_notification_queue_usage() < 0.5;", token, gone, id, l.P(), session)
 }
 
 func (l language) Arg(n int) string { return fmt.Sprintf("$%d", n) }

@@ -2,6 +2,9 @@ package pgengine
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,14 +17,20 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// listener is the one connection on which an Engine is told of its claims. It
-// is not of the pool: it would be missing there for ever.
+// listener is the one connection on which an Engine is told of its claims, and
+// renews its sessions. It is not of the pool: it would be missing there for ever,
+// and renewals would wait for what hangs there.
 type listener struct {
-	config    *pgx.ConnConfig
-	prepare   func(context.Context, *pgx.ConnConfig) error // nil: config is all
-	channel   string
-	engine    *sqlengine.Engine
-	connected atomic.Bool
+	config  *pgx.ConnConfig
+	prepare func(context.Context, *pgx.ConnConfig) error // nil: config is all
+	notify  func(ctx context.Context, channel, payload string) error
+	ask     func() // asks for all who wait
+	receive func(sqlengine.Message) bool
+	channel string
+
+	// heard says that a message that was sent by the pool has come: through a pooler
+	// none does.
+	heard atomic.Bool
 
 	life context.Context
 	end  context.CancelFunc
@@ -29,16 +38,46 @@ type listener struct {
 
 	turn    chan struct{} // of one place: who has put something in may start it
 	started bool
+
+	mu      sync.Mutex
+	pending []*request         // renewals
+	reading context.CancelFunc // interrupts who reads; nil: there is no connection
+}
+
+// request is a query that is to be made on the connection.
+type request struct {
+	ctx    context.Context
+	query  string
+	args   []any
+	row    func(func(...any) error) error
+	answer chan error
 }
 
 // A connection that says nothing for so long is asked whether it lives.
 const silence = 5 * time.Second
 
-func newListener(config *pgx.ConnConfig, channel string) *listener {
-	l := &listener{config: config, channel: channel, turn: make(chan struct{}, 1)}
+func newListener(config *pgx.ConnConfig) *listener {
+	l := &listener{config: config, channel: "pawl_" + rand.Text(), turn: make(chan struct{}, 1)}
 	config.OnNotification = nil // it may be that of a connection of the user's
+	config.RuntimeParams["client_encoding"] = "UTF8"
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
+}
+
+// attach has a server told by this listener, and its sessions renewed.
+func (l *listener) attach(server *sqlengine.Server) {
+	pool := server.Query
+	server.Channel, server.Listen, server.Told = l.channel, l.start, l.heard.Load
+	server.Renew = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+		err := l.query(ctx, query, args, row)
+		if errors.Is(err, errAway) {
+			return pool(ctx, query, args, row)
+		}
+		return err
+	}
+	l.notify = func(ctx context.Context, channel, payload string) error {
+		return pool(ctx, "SELECT pg_notify($1, $2)::text", append(slices.Clone(server.Args), channel, payload), func(func(...any) error) error { return nil })
+	}
 }
 
 // start listens from the first session on: who only looks needs no connection
@@ -91,66 +130,147 @@ func (l *listener) hangUp(conn *pgx.Conn) {
 }
 
 // run reads messages, and connects again when the connection is lost. What was
-// sent meanwhile is lost too, so then it asks for all who wait.
+// sent meanwhile is lost too: who waits asks until a message has come, and once
+// after it.
 func (l *listener) run(conn *pgx.Conn) {
 	for conn != nil {
-		l.connected.Store(true)
-		l.read(conn)
-		l.connected.Store(false)
+		nonce := rand.Text()
+		ctx, cancel := context.WithCancel(l.life)
+		l.done.Go(func() { l.prove(ctx, nonce) })
+		l.read(conn, nonce)
+		cancel()
+		l.heard.Store(false)
 		l.hangUp(conn)
 		conn = l.again()
 	}
 }
 
+// prove sends the message that says that messages arrive. It goes through the
+// pool, for what a connection tells itself arrives behind a pooler, too.
+func (l *listener) prove(ctx context.Context, nonce string) {
+	for pause := 10 * time.Millisecond; l.notify(ctx, l.channel, nonce) != nil; pause = min(2*pause, time.Second) {
+		if !rest(ctx, pause) {
+			return
+		}
+	}
+}
+
+func rest(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // again returns nil when it is not wanted any more.
-func (l *listener) again() (conn *pgx.Conn) {
+func (l *listener) again() *pgx.Conn {
 	for pause := 10 * time.Millisecond; l.life.Err() == nil; pause = min(2*pause, time.Second) {
 		ctx, cancel := context.WithTimeout(l.life, silence)
-		var err error
-		if conn == nil {
-			conn, err = l.connect(ctx)
-		}
-		if err == nil {
-			err = l.engine.Ask(ctx) // that may need another connection of the pool
-		}
+		conn, err := l.connect(ctx)
 		cancel()
 		if err == nil {
 			return conn
 		}
-		select {
-		case <-time.After(pause):
-		case <-l.life.Done():
+		if !rest(l.life, pause) {
+			return nil
 		}
-	}
-	if conn != nil {
-		l.hangUp(conn)
 	}
 	return nil
 }
 
 // read returns when the connection is lost or not wanted any more.
-func (l *listener) read(conn *pgx.Conn) {
+func (l *listener) read(conn *pgx.Conn, nonce string) {
+	defer l.away()
 	for l.life.Err() == nil {
 		ctx, cancel := context.WithTimeout(l.life, silence)
-		n, err := conn.WaitForNotification(ctx)
-		quiet := ctx.Err() != nil
-		cancel()
-		if n != nil {
-			l.engine.Receive(message(n.Payload))
-		}
-		switch {
-		case err == nil:
-		case !quiet || conn.IsClosed():
-			return
-		default:
-			ctx, cancel := context.WithTimeout(l.life, silence)
-			err := conn.Ping(ctx)
+		if asked := l.next(cancel); asked != nil {
 			cancel()
-			if err != nil {
+			asked.answer <- ask(conn.Query, asked.ctx, asked.query, asked.args, asked.row)
+			if conn.IsClosed() {
 				return
 			}
+			continue
+		}
+		n, _ := conn.WaitForNotification(ctx) // its error is that of ctx, or of the connection
+		why := ctx.Err()
+		cancel()
+		switch {
+		case n != nil && n.Payload == nonce:
+			l.heard.Store(true)
+			l.ask()
+		case n != nil:
+			l.receive(message(n.Payload))
+		case conn.IsClosed() || why == nil:
+			return
+		case errors.Is(why, context.DeadlineExceeded) && l.ping(conn) != nil:
+			return
 		}
 	}
+}
+
+func (l *listener) ping(conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(l.life, silence)
+	defer cancel()
+	return conn.Ping(ctx)
+}
+
+// next returns a request that is to be made, or nil and notes how to interrupt who
+// reads.
+func (l *listener) next(interrupt context.CancelFunc) *request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reading = interrupt
+	if len(l.pending) == 0 {
+		return nil
+	}
+	first := l.pending[0]
+	l.pending = l.pending[1:]
+	return first
+}
+
+// errAway says that there is no connection at the moment.
+var errAway = errors.New("the listener is away")
+
+func (l *listener) away() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reading = nil
+	for _, r := range l.pending {
+		r.answer <- errAway
+	}
+	l.pending = nil
+}
+
+// query asks on the connection, if there is one.
+func (l *listener) query(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+	r := &request{ctx, query, args, row, make(chan error, 1)}
+	l.mu.Lock()
+	if l.reading == nil {
+		l.mu.Unlock()
+		return errAway
+	}
+	l.pending = append(l.pending, r)
+	l.reading()
+	l.mu.Unlock()
+	select {
+	case err := <-r.answer:
+		return err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	i := slices.Index(l.pending, r)
+	if i >= 0 {
+		l.pending = slices.Delete(l.pending, i, i+1)
+	}
+	l.mu.Unlock()
+	if i >= 0 {
+		return ctx.Err()
+	}
+	return <-r.answer // it is being made, and ends with ctx
 }
 
 // message reads what the procedures tell: token, gone, session, claim.

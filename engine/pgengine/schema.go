@@ -1,11 +1,13 @@
 package pgengine
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,6 +24,8 @@ const (
 	noTable  = "42P01"
 	noSchema = "3F000"
 	noRight  = "42501"
+
+	inUse = "INUSE" // our own: see lease_upgrade.sql
 
 	serializationFailure = "40001"
 	deadlock             = "40P01"
@@ -52,26 +56,40 @@ func (t leaseTables) migrate(ctx context.Context) error {
 
 // find finds out in one round trip whether this database is fit for us.
 func (t leaseTables) find(ctx context.Context) (version int, err error) {
-	var isolation, encoding string
+	var isolation, encoding, client, fsync, format string
 	var unlogged bool
-	row := t.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), version, unlogged FROM `+
-		t.language.P()+`meta`, t.args...)
-	if err := row.Scan(&isolation, &encoding, &version, &unlogged); err != nil {
+	row := t.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'),
+		current_setting('client_encoding'), current_setting('fsync'), m.version, m.unlogged, coalesce(to_jsonb(m)->>'format', '1') FROM `+
+		t.language.P()+`meta m`, t.args...)
+	if err := row.Scan(&isolation, &encoding, &client, &fsync, &version, &unlogged, &format); err != nil {
 		return 0, err
 	}
-	switch {
-	case version != leaseVersion:
+	if version < leaseVersion {
 		return version, nil
+	}
+	switch err = engine.CheckFormat(format); {
+	case err != nil || version > leaseVersion:
 	case isolation != "read committed": // a step must see what was committed before it got its lock
 		err = fmt.Errorf("%w: transactions are %s by default: set default_transaction_isolation to read committed for this user",
 			engine.ErrUnsupported, isolation)
 	case encoding != "UTF8":
 		err = fmt.Errorf("%w: the database is encoded in %s, not UTF8", engine.ErrUnsupported, encoding)
+	case client != "UTF8":
+		err = otherEncoding(client)
 	case unlogged != t.language.unlogged:
 		err = fmt.Errorf("%w: schema %q was made with unlogged tables: %v, not %v: use another schema",
 			engine.ErrUnsupported, t.language.schema, unlogged, t.language.unlogged)
+	case fsync != "on" && !unlogged:
+		err = fmt.Errorf("%w: the server runs with fsync = %s, so a crash of its machine can undo what was granted: turn it on, or use unlogged tables",
+			engine.ErrUnsupported, fsync)
 	}
 	return version, err
+}
+
+// otherEncoding refuses a connection whose names are other names in the database:
+// two clients would both hold.
+func otherEncoding(client string) error {
+	return fmt.Errorf("%w: the client_encoding is %s, not UTF8: set it to UTF8 for this user or in the connection string", engine.ErrUnsupported, client)
 }
 
 // create does it all or nothing, and one client at a time.
@@ -83,6 +101,9 @@ func (t leaseTables) create(ctx context.Context) error {
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
 	for _, statement := range t.language.definitions() {
 		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
+			if hasCode(err, inUse) { // by clients of a version that had no mark
+				return fmt.Errorf("%w: %w", cmp.Or(engine.CheckFormat("1"), engine.ErrUnsupported), err)
+			}
 			return err
 		}
 	}
@@ -95,13 +116,19 @@ func (l language) definitions() []string {
 		fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")),
 		`SET LOCAL client_min_messages = warning`, // that something is there already is no news
 		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
+		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
+		fmt.Sprintf(`ALTER TABLE %smeta ADD COLUMN IF NOT EXISTS format TEXT`, p),
+		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseVersion)).Replace(upgradeText),
 	}
 	tables, routines := sqlengine.Rules(l)
 	all = append(all, tables...)
 	all = append(all,
-		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
-		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL)`, l.Table(), p),
-		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p))
+		// Who is told where: nobody may read it, whatever is granted on all tables.
+		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(), p),
+		fmt.Sprintf(`ALTER TABLE %stold ENABLE ROW LEVEL SECURITY`, p),
+		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL, since BIGINT NOT NULL, started TIMESTAMPTZ NOT NULL)`, l.Table(), p),
+		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p),
+		l.booted())
 	for _, r := range routines {
 		all = append(all, r.Text)
 	}
@@ -109,7 +136,7 @@ func (l language) definitions() []string {
 	// begins below. What was just made has forgotten nothing.
 	return append(all,
 		fmt.Sprintf(`SELECT setval('%s', GREATEST((SELECT last_value FROM %stokens), %s))`, l.tokens(), p, l.Now()),
-		fmt.Sprintf(`INSERT INTO %[1]sboot (grace) SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]smeta) ON CONFLICT DO NOTHING`, p),
-		fmt.Sprintf(`INSERT INTO %smeta (one, version, unlogged, ttl) VALUES (1, %d, %v, 0) ON CONFLICT (one) DO UPDATE SET version = excluded.version`,
-			p, leaseVersion, l.unlogged))
+		fmt.Sprintf(`INSERT INTO %[1]sboot (grace, since, started) SELECT 0, %[2]s, pg_postmaster_start_time() WHERE NOT EXISTS (SELECT FROM %[1]smeta) ON CONFLICT DO NOTHING`, p, l.Now()),
+		fmt.Sprintf(`INSERT INTO %smeta (one, version, unlogged, ttl, format) VALUES (1, %d, %v, 0, '%s')
+			ON CONFLICT (one) DO UPDATE SET version = excluded.version, format = excluded.format`, p, leaseVersion, l.unlogged, engine.Format()))
 }

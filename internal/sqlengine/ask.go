@@ -4,96 +4,132 @@ import (
 	"context"
 	"maps"
 	"time"
-
-	"github.com/pawl-go/pawl/fence"
 )
 
-// waits counts who waits, and wakes who asks for them.
-func (s *routines) waits(more int64) {
-	if s.count.Add(more) != more {
-		return
+// waits counts the claims that wait.
+func (e *Engine) waits(more int64) {
+	if e.count.Add(more) == more {
+		nudge(e.wake)
 	}
+}
+
+func nudge(what chan struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case what <- struct{}{}:
 	default:
 	}
 }
 
-// ask tells all who wait in this process, by one query for them all, while no
-// messages arrive.
-func (s *routines) ask() {
-	tick := time.NewTicker(askEvery)
-	defer tick.Stop()
+// ask tells all who wait in this Engine: what is new, again and again while no
+// messages arrive, and all that there is once a heartbeat, for a message may be
+// lost.
+func (e *Engine) ask() {
+	all := time.Now() // when that was last
 	for {
-		idle := tick.C
-		if s.count.Load() == 0 {
+		told, every := e.store.told()
+		if beat := e.heartbeat(); told {
+			every = time.Until(all.Add(beat))
+		}
+		timer := time.NewTimer(every)
+		idle := timer.C
+		if e.count.Load() == 0 {
 			idle = nil
 		}
+		everything := false
 		select {
 		case <-idle:
-		case <-s.next:
-		case <-s.wake:
+			everything = !time.Now().Before(all.Add(e.heartbeat()))
+		case <-e.next:
+		case <-e.full:
+			everything = true
+		case <-e.wake:
+			all = time.Now()
+			timer.Stop()
 			continue
-		case <-s.life.Done():
+		case <-e.life.Done():
+			timer.Stop()
 			return
 		}
-		if s.Told == nil || !s.Told() {
-			ctx, cancel := context.WithTimeout(s.life, 100*askEvery)
-			s.askOnce(ctx) //nolint:errcheck // the next time is soon
-			cancel()
+		timer.Stop()
+		ctx, cancel := context.WithTimeout(e.life, pollEvery*20)
+		if err := e.askOnce(ctx, everything); everything {
+			if all = time.Now(); err != nil {
+				nudge(e.full)
+				e.pause()
+			}
 		}
+		cancel()
 	}
 }
 
-// answer is what became of a claim.
-type answer struct {
-	token fence.Token
-	look  bool
-}
-
-// Ask asks once for all who wait: messages may have been lost.
-func (e *Engine) Ask(ctx context.Context) error { return e.store.(*routines).askOnce(ctx) }
-
-// left is called when a claim has left, or permits were added: the next one may be in this process.
-func (s *routines) left(resource string) {
-	if s.Told != nil && s.Told() {
-		return
+// pause waits a little after an error.
+func (e *Engine) pause() {
+	timer := time.NewTimer(pollEvery)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-e.life.Done():
 	}
-	s.engine.sessions.Range(func(_, known any) bool {
-		if !known.(*session).waitsFor(resource) {
-			return true
-		}
-		select {
-		case s.next <- struct{}{}:
-		default:
-		}
-		return false
-	})
 }
 
-// askOnce asks for those that waited before. Whoever is no longer there looks,
-// and finds out.
-func (s *routines) askOnce(ctx context.Context) error {
-	waiters := make(map[string]*waiter)
-	s.engine.sessions.Range(func(_, known any) bool {
-		maps.Copy(waiters, known.(*session).waiting())
+// heartbeat is the shortest of the sessions that wait.
+func (e *Engine) heartbeat() time.Duration {
+	beat := time.Hour
+	e.sessions.Range(func(_, known any) bool {
+		if s := known.(*session); s.waitsAtAll() {
+			beat = min(beat, s.look)
+		}
 		return true
 	})
-	answers := make(map[string]answer)
-	err := s.query(ctx, "ask", "waited", func(scan func(...any) error) error {
-		var claim string
-		var token fence.Token
-		var waited int
-		err := scan(&claim, &token, &waited)
-		answers[claim] = answer{token, waited == 2}
-		return err
-	}, s.Client)
+	return beat
+}
+
+// Ask has all who wait asked for: messages may have been lost.
+func (e *Engine) Ask() { nudge(e.full) }
+
+// left is called when a claim has left, or permits were added: the next one may be in this process.
+func (e *Engine) left(resource string) {
+	if told, _ := e.store.told(); told {
+		return
+	}
+	e.sessions.Range(func(_, known any) bool {
+		if known.(*session).waitsFor(resource) {
+			nudge(e.next)
+			return false
+		}
+		return true
+	})
+}
+
+// askOnce asks for those that waited before. Who is not there any more looks, and
+// finds out.
+func (e *Engine) askOnce(ctx context.Context, all bool) error {
+	waiting := make(map[string]*waiter)
+	var sessions []string
+	e.sessions.Range(func(id, known any) bool {
+		if s := known.(*session); s.waitsAtAll() {
+			sessions = append(sessions, id.(string))
+			if all {
+				maps.Copy(waiting, s.waiting())
+			}
+		}
+		return true
+	})
+	if len(sessions) == 0 {
+		return nil
+	}
+	answers, err := e.store.news(ctx, sessions, all)
 	if err != nil {
 		return err
 	}
-	for claim, w := range waiters {
-		if is, known := answers[claim]; !known || is.look || is.token != 0 {
-			w.tell(is.token)
+	for claim, is := range answers {
+		if is.look || is.token != 0 {
+			e.sessions.Range(func(_, known any) bool { return !known.(*session).tell(claim, is.token) })
+		}
+	}
+	for claim, w := range waiting {
+		if _, known := answers[claim]; !known {
+			w.tell(0)
 		}
 	}
 	return nil

@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
-	"github.com/pawl-go/pawl/fence"
 )
 
 // Embedded is what is special in a database inside the process.
@@ -50,6 +50,7 @@ type transactions struct {
 	dialect Embedded
 	stmts   map[string]*sql.Stmt // of db, by its text; does not change
 	receive func(Message) bool
+	deaf    atomic.Bool // messages of others do not arrive
 
 	// The way to the connection that writes is for one at a time. Renewals go
 	// there at once, all else one by one: so a renewal has few before it, however
@@ -62,7 +63,7 @@ type transactions struct {
 // pawl_values. One handle is for what writes, the other for what only reads. Who
 // calls it closes both after the Engine.
 func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
-	e := &Engine{minTTL: minTTL, waits: func(int64) {}}
+	e := newEngine(minTTL)
 	s := &transactions{
 		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive,
 		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
@@ -83,6 +84,7 @@ func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.D
 		}
 		s.stmts[query] = stmt
 	}
+	e.asking.Go(e.ask)
 	return e, nil
 }
 
@@ -93,8 +95,28 @@ func (s *transactions) close() (err error) {
 	return err
 }
 
-func (s *transactions) listen(session string) func() {
-	return s.dialect.Listen(session, func(m Message) { s.receive(m) })
+func (s *transactions) listen(session string) (stop func()) {
+	stop = s.dialect.Listen(session, func(m Message) { s.receive(m) })
+	s.deaf.Store(stop == nil)
+	return stop
+}
+
+func (s *transactions) told() (bool, time.Duration) { return !s.deaf.Load(), pollEvery }
+
+// news is about all that these sessions have or wait for.
+func (s *transactions) news(ctx context.Context, sessions []string, _ bool) (answers map[string]news, err error) {
+	err = s.read(ctx, "ask", func(t *tx) {
+		answers = make(map[string]news)
+		for _, session := range sessions {
+			t.each(claimsOf, args{session}, func(scan func(...any)) {
+				var id string
+				var is news
+				scan(&id, &is.token)
+				answers[id] = is
+			})
+		}
+	})
+	return answers, err
 }
 
 func (s *transactions) open(ctx context.Context, session string, opts engine.SessionOptions) error {
@@ -104,7 +126,7 @@ func (s *transactions) open(ctx context.Context, session string, opts engine.Ses
 	})
 }
 
-func (s *transactions) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
+func (s *transactions) step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error) {
 	var out queue.Outcome
 	var now int64
 	err := s.transact(ctx, verb, session, false, func(t *tx) {
@@ -119,22 +141,27 @@ func (s *transactions) step(ctx context.Context, verb, session, resource string,
 		}
 	})
 	if err != nil {
-		return 0, 0, err
+		return engine.Grant{}, 0, err
 	}
 	if out.Next == 0 {
-		return out.Token, 0, nil
+		return engine.Grant{Token: out.Token}, 0, nil
 	}
-	return out.Token, time.Duration(out.Next-now) * time.Microsecond, nil
+	return engine.Grant{Token: out.Token}, time.Duration(out.Next-now) * time.Microsecond, nil
 }
 
-func (s *transactions) renew(ctx context.Context, session string) (held []string, err error) {
+func (s *transactions) renew(ctx context.Context, session string) (held []claimed, err error) {
 	err = s.transact(ctx, "renew session", session, true, func(t *tx) {
 		if t.ends <= t.now {
 			t.answer = engine.ErrGone
 			return
 		}
 		t.exec(renewSession, t.now, session)
-		held = t.strings(heldBy, session)
+		held = nil
+		t.each(heldBy, args{session}, func(scan func(...any)) {
+			var c claimed
+			scan(&c.resource, &c.id)
+			held = append(held, c)
+		})
 	})
 	return held, err
 }

@@ -14,5 +14,6 @@ var Statements = statements
 
 // Step takes one step of a resource, as a session does.
 func Step(ctx context.Context, s engine.Session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
-	return s.(*session).engine.store.step(ctx, "step", s.ID(), resource, r)
+	grant, pause, err := s.(*session).engine.store.step(ctx, "step", s.ID(), resource, r)
+	return grant.Token, pause, err
 }

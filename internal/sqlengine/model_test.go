@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -73,11 +74,38 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 	if class(err) != class(out.Err) || (token != 0) != (out.Token != 0) {
 		t.Fatalf("%+v: server %v %v, model %v %v", r, token, err, out.Token, out.Err)
 	}
-	wait := time.Duration(max(out.Next-1, 0)) * time.Microsecond
-	if out.Err == nil && (pause > wait || pause < wait-time.Minute) {
-		t.Fatalf("%+v: looks after %v, model %v", r, pause, wait)
+	wait, most := m.blocked(r.Claim.ID, out.Next)
+	if out.Err == nil && (pause > most || pause < wait-time.Minute) {
+		t.Fatalf("%+v: looks after %v, model %v to %v", r, pause, wait, most)
 	}
 	m.agree(t)
+}
+
+// blocked is for how long a claim that waits may wait at least and at most: until the
+// first session ends that is in its way, that of one that holds or of the first that
+// waits; and the latter is not while somebody holds all. The queue reckons with all
+// that are before it.
+func (m *model) blocked(claim string, next int64) (least, most time.Duration) {
+	if next == 0 {
+		return 0, 0
+	}
+	held, first, all, waits := int64(math.MaxInt64), int64(math.MaxInt64), false, false
+	for _, c := range m.state.Claims {
+		switch ends := m.ends(c.Session); {
+		case c.Token != 0 && c.ID != claim:
+			held, all = min(held, ends), all || c.Weight == m.state.Spec.Capacity
+		case !waits && c.ID != claim:
+			first = ends
+			fallthrough
+		default:
+			waits = true
+		}
+	}
+	until := func(ends int64) time.Duration { return time.Duration(ends-1) * time.Microsecond }
+	if all {
+		return until(min(held, first)), until(held)
+	}
+	return until(min(held, first)), until(min(held, first))
 }
 
 // agree compares what is in the server with the model.
@@ -159,7 +187,11 @@ func (m *model) run(t *rapid.T) {
 		if len(ids) == 0 {
 			t.Skip()
 		}
-		m.step(t, m.any(t), queue.Request{Op: op, Claim: queue.Claim{ID: rapid.SampledFrom(ids).Draw(t, "id")}})
+		id, s := rapid.SampledFrom(ids).Draw(t, "id"), m.any(t)
+		if op == queue.Poll { // nobody looks for another
+			s = m.sessions[slices.IndexFunc(m.sessions, func(s engine.Session) bool { return strings.HasPrefix(id, s.ID()) })]
+		}
+		m.step(t, s, queue.Request{Op: op, Claim: queue.Claim{ID: id}})
 	}
 	there := func() (ids []string) {
 		for _, c := range m.state.Claims {

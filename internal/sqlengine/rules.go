@@ -4,12 +4,14 @@ import (
 	_ "embed"
 	"strings"
 	"text/template"
+
+	"github.com/pawl-go/pawl/engine"
 )
 
 //go:embed rules.sql
 var rulesText string
 
-var rules = template.Must(template.New("rules").Parse(rulesText))
+var rules = template.Must(template.New("rules").Funcs(template.FuncMap{"format": engine.Format}).Parse(rulesText))
 
 // Dialect is the language of a server, as rules.sql asks for it. Each method
 // returns a piece of SQL. What it is given are names of parameters, variables
@@ -50,8 +52,6 @@ type Dialect interface {
 	// Quick may do a step of a resource where nobody else is in fewer
 	// statements, and then returns.
 	Quick() string
-	// Count sets the variable to the number of rows that were just deleted.
-	Count(into string) string
 	// Set begins an assignment.
 	Set() string
 	// Do begins the body of a WHILE.
@@ -72,8 +72,20 @@ type Dialect interface {
 	OwnSession(id string) string
 	// Mint sets the variable to the next token.
 	Mint(into, slot, now string) string
-	// Boot finds out whether the server has forgotten.
-	Boot(now, ttl string) string
+	// Since is when the grace began, or the server started.
+	Since() string
+	// Boot is Booted for one who opens a session in which holders believe for so long.
+	Boot(now, belief string) string
+	// Booted finds out whether the server has forgotten, and sets the variable to
+	// the time after that.
+	Booted(now string) string
+	// Durable has the transaction survive a crash once it is answered: if that is
+	// said always, or of what the tables of [Dialect.Table] hold.
+	Durable(always bool) string
+	// Alone returns if somebody else does the same, unless it is forced.
+	Alone(force string) string
+	// Listens notes how the client of a session is told, if it is.
+	Listens(session, channel string) string
 	// Tell tells a session of a claim.
 	Tell(session, id, token, gone string) string
 

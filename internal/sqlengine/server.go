@@ -1,14 +1,15 @@
 package sqlengine
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -26,15 +27,26 @@ type Server struct {
 	Dialect Dialect
 	MinTTL  time.Duration
 
+	// Connections is how many the pool has at most, 2 or more. Requests under way
+	// stay below that, so that those who leave and those who renew get one. 0 is as
+	// many as are asked for: then it is 32.
+	Connections int
+
 	// Client is what the sessions of this Engine have in common, in the store.
 	Client string
+
+	// Channel is where they are told, which nobody else may know. Empty: nowhere.
+	Channel string
 
 	// Prepare has statements prepared once for each connection, where the
 	// driver does not do that itself.
 	Prepare bool
 
 	// Query, when set, asks in place of DB.
-	Query func(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error
+	Query Query
+
+	// Renew, when set, asks in place of that for a renewal, on a way of its own.
+	Renew Query
 
 	// Args, when set, are put before those of each query: how it is asked.
 	Args []any
@@ -51,6 +63,9 @@ type Server struct {
 	Told func() bool
 }
 
+// Query asks, and hands over each row of the answer.
+type Query func(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error
+
 // routines is the store whose verbs are procedures of a server.
 type routines struct {
 	Server
@@ -58,28 +73,37 @@ type routines struct {
 	queries map[string]string
 	stmts   map[string]*sql.Stmt // by the name of the query; does not change
 
-	life   context.Context
-	stop   context.CancelFunc
-	asking sync.WaitGroup
-	wake   chan struct{} // somebody waits
-	count  atomic.Int64  // how many claims do
-	next   chan struct{} // ask now
+	places  chan struct{} // of requests under way, but renewals
+	entries chan struct{} // of those among them that do not leave
+	burying sync.Mutex
+	burials sync.WaitGroup
 }
+
+// unlimited is how many connections are used of a pool that has no limit.
+const unlimited = 32
 
 // NewServer returns the store in a server that has the tables and routines of
 // [Rules] already. Who calls it closes the database after the Engine.
 func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), wake: make(chan struct{}, 1), next: make(chan struct{}, 1), queries: map[string]string{
-		"start": d.Call("start", 4), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
+	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), queries: map[string]string{
+		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
-	for _, name := range []string{"list", "show", "get", "waited"} {
+	for _, name := range []string{"list", "show", "get", "news", "waiting"} {
 		s.queries[name] = render(d, name)
 	}
-	e := &Engine{store: s, minTTL: server.MinTTL, waits: s.waits}
-	s.engine = e
-	s.life, s.stop = context.WithCancel(context.Background())
+	places := cmp.Or(server.Connections, unlimited)
+	if places < 2 {
+		return nil, fmt.Errorf("open: %w: a pool of one connection: a request that hangs would keep renewals from the server, so 2 are needed",
+			engine.ErrUnsupported)
+	}
+	if server.Renew == nil {
+		places--
+	}
+	s.places, s.entries = make(chan struct{}, places), make(chan struct{}, max(places-1, 1))
+	e := newEngine(server.MinTTL)
+	e.store, s.engine = s, e
 	if server.Prepare {
 		for name, query := range s.queries {
 			stmt, err := server.DB.PrepareContext(ctx, query)
@@ -89,13 +113,12 @@ func NewServer(ctx context.Context, server Server) (*Engine, error) {
 			s.stmts[name] = stmt
 		}
 	}
-	s.asking.Go(s.ask)
+	e.asking.Go(e.ask)
 	return e, nil
 }
 
 func (s *routines) close() (err error) {
-	s.stop()
-	s.asking.Wait()
+	s.burials.Wait()
 	for _, stmt := range s.stmts {
 		err = errors.Join(err, stmt.Close())
 	}
@@ -104,11 +127,37 @@ func (s *routines) close() (err error) {
 
 func (s *routines) listen(string) func() { return func() {} }
 
+func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
+
+// place waits until the request may be under way. However many hang, there is
+// room for one that leaves and for a renewal.
+func (s *routines) place(ctx context.Context, leaves bool) (done func(), err error) {
+	all := []chan struct{}{s.entries, s.places}
+	if leaves {
+		all = all[1:]
+	}
+	for i, places := range all {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			for range i {
+				<-s.entries
+			}
+			return nil, ctx.Err()
+		}
+	}
+	return func() {
+		for _, places := range all {
+			<-places
+		}
+	}, nil
+}
+
 // query asks the server, again and again while it says that it did nothing,
 // and hands over each row of the answer.
 func (s *routines) query(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args ...any) error {
 	for {
-		err := s.queryOnce(ctx, name, row, args)
+		err := s.queryOnce(ctx, verb, name, row, args)
 		switch {
 		case err == nil:
 			return nil
@@ -121,8 +170,18 @@ func (s *routines) query(ctx context.Context, verb, name string, row func(scan f
 	}
 }
 
-func (s *routines) queryOnce(ctx context.Context, name string, row func(scan func(...any) error) error, args []any) (err error) {
+func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) (err error) {
 	args = slices.Concat(s.Args, args)
+	if name == "renew" && s.Renew != nil {
+		return s.Renew(ctx, s.queries[name], args, row)
+	}
+	if name != "renew" {
+		done, err := s.place(ctx, name == "finish" || verb == "leave")
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
 	if s.Query != nil {
 		return s.Query(ctx, s.queries[name], args, row)
 	}
@@ -160,8 +219,14 @@ func (s *routines) open(ctx context.Context, session string, opts engine.Session
 			return err
 		}
 	}
-	var done int
-	return s.call(ctx, "open session", "start", args{session, opts.TTL.Microseconds(), opts.Label, s.Client}, &done)
+	var format string
+	err := s.call(ctx, "open session", "start", args{
+		session, opts.TTL.Microseconds(), opts.Belief().Microseconds(), opts.Label, s.Client, s.Channel,
+	}, &format)
+	if err == nil {
+		err = engine.CheckFormat(format)
+	}
+	return err
 }
 
 // The answers of the procedure step.
@@ -175,16 +240,17 @@ const (
 
 var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", queue.Poll: "poll", queue.Resize: "resize"}
 
-func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
-	var code, token, pause, barging int64
+func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error) {
+	var code, token, pause, barging, left, age int64
 	var is engine.Spec
 	c := r.Claim
 	err := s.call(ctx, verb, "step", args{
 		opNames[r.Op], session, resource, c.ID, c.Owner, c.Label, c.Weight, string(r.Spec.Kind), r.Spec.Capacity, number(r.Spec.Barging), number(r.Wait),
-	}, &code, &token, &pause, &is.Kind, &is.Capacity, &barging)
+	}, &code, &token, &pause, &is.Kind, &is.Capacity, &barging, &left, &age)
 	if err != nil {
-		return 0, 0, err
+		return engine.Grant{}, 0, err
 	}
+	grace := graceOf(left, age)
 	switch code {
 	case answerBusy:
 		err = engine.ErrBusy
@@ -196,15 +262,28 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	case answerSessionGone:
 		err = fmt.Errorf("session: %w", engine.ErrGone)
 	case answerGrace:
-		err = fmt.Errorf("%w: the store was restarted and gives nothing out for one TTL", engine.ErrBusy)
+		err = &engine.GraceError{Grace: grace}
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", verb, err)
+		return engine.Grant{}, 0, fmt.Errorf("%s: %w", verb, err)
 	}
 	if r.Op == queue.Leave || r.Op == queue.Resize {
-		s.left(resource)
+		s.engine.left(resource)
 	}
-	return fence.Token(token), time.Duration(pause) * time.Microsecond, nil
+	grant := engine.Grant{Token: fence.Token(token)}
+	if !grant.Held() && (r.Op == queue.Enter || r.Op == queue.Poll) {
+		grant.Grace = grace
+	}
+	return grant, time.Duration(pause) * time.Microsecond, nil
+}
+
+// graceOf is a restart grace in µs: what is left, and for how long it has been.
+func graceOf(left, age int64) engine.Grace {
+	if left <= 0 {
+		return engine.Grace{}
+	}
+	const most = int64(math.MaxInt64 / time.Microsecond) // nobody has said yet when it ends
+	return engine.Grace{Left: time.Duration(min(left, most)) * time.Microsecond, Age: time.Duration(min(age, most)) * time.Microsecond}
 }
 
 func number(b bool) int64 {
@@ -214,16 +293,16 @@ func number(b bool) int64 {
 	return 0
 }
 
-func (s *routines) renew(ctx context.Context, session string) (held []string, err error) {
+func (s *routines) renew(ctx context.Context, session string) (held []claimed, err error) {
 	var alive int
 	var dead string
 	err = s.query(ctx, "renew session", "renew", func(scan func(...any) error) error {
-		var id sql.NullString
-		if err := scan(&alive, &dead, &id); err != nil {
+		var resource, id sql.NullString
+		if err := scan(&alive, &dead, &resource, &id); err != nil {
 			return err
 		}
 		if id.Valid {
-			held = append(held, id.String)
+			held = append(held, claimed{resource.String, id.String})
 		}
 		return nil
 	}, session)
@@ -233,25 +312,46 @@ func (s *routines) renew(ctx context.Context, session string) (held []string, er
 	if err != nil {
 		return nil, err
 	}
-	if dead != "" { // one at a time, and whoever fails leaves it to the next renewal of anybody
-		s.finish(ctx, dead, false) //nolint:errcheck // as it says
+	if dead != "" && s.burying.TryLock() {
+		s.burials.Go(func() {
+			defer s.burying.Unlock()
+			s.bury(dead)
+		})
 	}
 	return held, nil
 }
 
-// finish ends a session, if its time has not done so, and hands on what it had.
-func (s *routines) finish(ctx context.Context, session string, force bool) error {
+// buryFor is for how long a renewal has sessions buried at most.
+const buryFor = time.Second
+
+// bury ends sessions that have died, one after the other. What it cannot do the
+// next renewal of anybody has done.
+func (s *routines) bury(dead string) {
+	ctx, cancel := context.WithTimeout(s.engine.life, buryFor)
+	defer cancel()
+	for last := ""; dead != "" && dead != last; {
+		next, err := s.finishOnce(ctx, dead, false)
+		if err != nil {
+			return
+		}
+		last, dead = dead, next
+	}
+}
+
+// finishOnce ends a session, if its time has not done so, and hands on what it
+// had. It returns another one that has died.
+func (s *routines) finishOnce(ctx context.Context, session string, force bool) (dead string, err error) {
 	for more := 1; more != 0; {
-		var dead string
 		if err := s.call(ctx, "close session", "finish", args{session, number(force)}, &more, &dead); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return dead, nil
 }
 
 func (s *routines) end(ctx context.Context, session string) error {
-	return s.finish(ctx, session, true)
+	_, err := s.finishOnce(ctx, session, true)
+	return err
 }
 
 func (s *routines) list(ctx context.Context, prefix string) (names []string, err error) {
@@ -270,18 +370,42 @@ func (s *routines) show(ctx context.Context, name string) (engine.Resource, erro
 	r := engine.Resource{Name: name}
 	err := s.query(ctx, "show", "show", func(scan func(...any) error) error {
 		var c engine.ClaimInfo
-		var age, held, left, barging int64
-		err := scan(&c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &held, &left, &r.Kind, &r.Capacity, &barging)
-		r.Barging = barging == 1
+		var is engine.Spec
+		var grace, since, age, held, left, barging int64
+		err := scan(&grace, &since, &c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &age, &held, &left, &is.Kind, &is.Capacity, &barging)
+		if r.Grace = graceOf(grace, since); err != nil || c.ID == "" {
+			return err
+		}
+		is.Barging = barging == 1
+		r.Spec = is
 		c.Age, c.Held, c.Left = time.Duration(age)*time.Microsecond, engine.Unknown, time.Duration(left)*time.Microsecond
 		if c.Token != 0 {
 			c.Held = time.Duration(held) * time.Microsecond
 		}
 		r.Claims = append(r.Claims, c)
-		return err
+		return nil
 	}, name)
 	queue.Sort(r.Claims)
 	return r, err
+}
+
+// news is about all sessions of this client, which are those that ask.
+func (s *routines) news(ctx context.Context, _ []string, all bool) (map[string]news, error) {
+	name := "news"
+	if all {
+		name = "waiting"
+	}
+	answers := make(map[string]news)
+	err := s.query(ctx, "ask", name, func(scan func(...any) error) error {
+		var claim string
+		var is news
+		var told int
+		err := scan(&claim, &is.token, &told)
+		is.look = told == 1
+		answers[claim] = is
+		return err
+	}, s.Client)
+	return answers, err
 }
 
 func (s *routines) get(ctx context.Context, key string) (v engine.Value, err error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,13 +28,14 @@ type session struct {
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
+	s.look = s.opts.Heartbeat()
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
 	}
 	// Only now: the inbox of a session that is not in the store is taken for a dead one's.
 	s.stop = e.store.listen(s.id)
-	if s.look = s.opts.TTL / 3; s.stop == nil {
-		s.look, s.stop = min(s.look, pollEvery), func() {}
+	if s.stop == nil {
+		s.stop = func() {}
 	}
 	e.sessions.Store(s.id, s)
 	return s, nil
@@ -139,15 +139,22 @@ func (s *session) waitsFor(resource string) bool {
 	return s.lines[resource] != nil
 }
 
-// alarm makes a line look, each for itself.
-func (s *session) alarm(l *line) {
+// waitsAtAll reports whether anything of the session waits.
+func (s *session) waitsAtAll() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range s.waiters {
-		if w.line == l {
-			w.tell(0)
-		}
+	return len(s.waiters) > 0
+}
+
+// tell tells a claim, and reports whether it is of this session.
+func (s *session) tell(claim string, token fence.Token) bool {
+	s.mu.Lock()
+	w := s.waiters[claim]
+	s.mu.Unlock()
+	if w != nil {
+		w.tell(token)
 	}
+	return w != nil
 }
 
 // Enter expects to be told before it asks: a grant may come before the answer.
@@ -156,16 +163,16 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if wait {
 		w = s.expect(c.Resource, c.ID)
 	}
-	token, pause, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+	grant, pause, err := s.engine.store.step(ctx, "enter", s.id, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
 		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
 	}})
 	switch {
-	case err == nil && token == 0:
+	case err == nil && !grant.Held():
 		s.wait(w, pause)
 	case wait:
 		s.forget(c.Resource, c.ID)
 	}
-	return engine.Grant{Token: token}, err
+	return grant, err
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
@@ -197,29 +204,40 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		case <-ctx.Done():
 			return engine.Grant{}, ctx.Err()
 		}
-		token, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
-		if err != nil || token != 0 {
+		grant, pause, err := s.engine.store.step(ctx, "await", s.id, c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		if err != nil || grant.Held() {
 			s.forget(c.Resource, c.ID)
 			if errors.Is(err, engine.ErrGone) {
-				s.alarm(w.line) // it may be the session that is gone
+				s.engine.Ask() // it may be the session that is gone
 			}
-			return engine.Grant{Token: token}, err
+			return grant, err
 		}
 		s.wait(w, pause)
 		timer.Reset(s.rest(w))
 	}
 }
 
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	ids, err := s.engine.store.renew(ctx, s.id)
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	all, err := s.engine.store.renew(ctx, s.id)
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(ids)
-	return slices.DeleteFunc(slices.Clone(held), func(c *engine.Claim) bool {
-		_, there := slices.BinarySearch(ids, c.ID)
-		return there
-	}), nil
+	there := make(map[string]string, len(all))
+	for _, c := range all {
+		there[c.id] = c.resource
+	}
+	for _, c := range held {
+		if _, is := there[c.ID]; !is {
+			gone = append(gone, c)
+		}
+		delete(there, c.ID)
+	}
+	if s.opts.Found != nil {
+		for claim, resource := range there {
+			s.opts.Found(resource, claim)
+		}
+	}
+	return gone, nil
 }
 
 func (s *session) Close(ctx context.Context) error {

@@ -13,6 +13,11 @@
 //	claims   resource place session id owner label weight token since granted kind capacity barging
 //	values   name version data
 //
+// Who waits is told, and nobody relies on that: once a heartbeat, and all the
+// time while messages do not arrive, one query asks for all that wait by this
+// Engine. One of those of a session that wait for the same resource looks, with a
+// step, when whoever blocks them can have died.
+//
 // A claim carries the spec of its resource, on which all claims of one agree:
 // so a resource needs no row of its own, to be written twice for each hold.
 package sqlengine
@@ -22,6 +27,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -35,10 +41,10 @@ const pollEvery = 250 * time.Millisecond
 // store does the verbs, each atomically, on the clock of the database.
 type store interface {
 	open(ctx context.Context, session string, opts engine.SessionOptions) error
-	// step returns the token of the claim, or how long it may wait before it
+	// step returns what the claim has got, and for how long it may wait before it
 	// looks: 0 is as long as it likes.
-	step(ctx context.Context, verb, session, resource string, r queue.Request) (fence.Token, time.Duration, error)
-	renew(ctx context.Context, session string) (held []string, err error)
+	step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error)
+	renew(ctx context.Context, session string) (held []claimed, err error)
 	end(ctx context.Context, session string) error
 	list(ctx context.Context, prefix string) ([]string, error)
 	show(ctx context.Context, name string) (engine.Resource, error)
@@ -49,6 +55,21 @@ type store interface {
 	// listen makes a session be told, until stop is called. It returns nil
 	// where nothing arrives: then waiters poll.
 	listen(session string) (stop func())
+	// news is what became of the claims of these sessions that have waited: those
+	// of which there is something new, or all of them and those that wait.
+	news(ctx context.Context, sessions []string, all bool) (map[string]news, error)
+	// told reports whether messages arrive at the moment, and else how often to
+	// ask for news.
+	told() (bool, time.Duration)
+}
+
+// claimed is a claim that is granted in the store.
+type claimed struct{ resource, id string }
+
+// news is what became of a claim.
+type news struct {
+	token fence.Token
+	look  bool // it is to try
 }
 
 // Message tells a session of one of its claims. It is a hint: the claim in the
@@ -63,8 +84,21 @@ type Message struct {
 type Engine struct {
 	store    store
 	minTTL   time.Duration
-	sessions sync.Map         // those of this Engine: id → *session
-	waits    func(more int64) // is called when more claims wait, or less
+	sessions sync.Map // those of this Engine: id → *session
+
+	life   context.Context
+	stop   context.CancelFunc
+	asking sync.WaitGroup
+	count  atomic.Int64  // how many claims wait
+	wake   chan struct{} // somebody waits
+	next   chan struct{} // ask for news now
+	full   chan struct{} // ask for all now
+}
+
+func newEngine(minTTL time.Duration) *Engine {
+	e := &Engine{minTTL: minTTL, wake: make(chan struct{}, 1), next: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	e.life, e.stop = context.WithCancel(context.Background())
+	return e
 }
 
 // Receive tells a session of this Engine, and reports whether it is one.
@@ -147,6 +181,8 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
+	e.stop()
+	e.asking.Wait()
 	e.sessions.Range(func(_, s any) bool { // those that nobody closed
 		s.(*session).stop()
 		return true

@@ -30,8 +30,9 @@ const (
 	listResources = `SELECT DISTINCT c.resource FROM pawl_claims c JOIN pawl_sessions s ON s.id = c.session
 		WHERE c.resource >= ? AND c.resource < ? AND s.ends > ?`
 	resourcesOf = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
-	readGrants = `SELECT id, token FROM pawl_claims WHERE resource = ? AND session = ? AND token <> 0`
-	heldBy      = `SELECT id FROM pawl_claims WHERE session = ? AND token <> 0`
+	readGrants  = `SELECT id, token FROM pawl_claims WHERE resource = ? AND session = ? AND token <> 0`
+	heldBy      = `SELECT resource, id FROM pawl_claims WHERE session = ? AND token <> 0`
+	claimsOf    = `SELECT id, token FROM pawl_claims WHERE session = ?`
 	insertClaim = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	grantClaim  = `UPDATE pawl_claims SET token = ?, granted = ? WHERE resource = ? AND place = ?`
@@ -44,7 +45,7 @@ const (
 )
 
 var statements = []string{
-	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, resourcesOf, readGrants, heldBy,
+	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, resourcesOf, readGrants, heldBy, claimsOf,
 	insertClaim, grantClaim, resizeAll, deleteClaim, readValue, insertValue, deleteValue,
 }
 

@@ -18,10 +18,13 @@ var postgresKind = kind{
 	args: func(dir string, ports []int) []string {
 		args := []string{"-D", filepath.Join(dir, "data"), "-p", strconv.Itoa(ports[0]), "-h", "127.0.0.1", "-k", ""}
 		for _, setting := range []string{
-			"logging_collector=off", "shared_buffers=16MB", "max_connections=400", "jit=off", "autovacuum=off",
-			// What was committed survives the death of the process, if not that
-			// of the machine.
-			"fsync=off", "full_page_writes=off", "synchronous_commit=on", "wal_level=minimal", "max_wal_senders=0",
+			"logging_collector=off", // the log is read from its output
+			"shared_buffers=16MB",   // there are several at once
+			"max_connections=400",   // row mode takes one a lock
+			"autovacuum=off",        // it would come at any time
+			// No replica asks for more, and a checkpoint writes less. What was committed
+			// survives the death of the machine all the same: lease mode insists on fsync.
+			"wal_level=minimal", "max_wal_senders=0", "full_page_writes=off",
 		} {
 			args = append(args, "-c", setting)
 		}

@@ -1,0 +1,18 @@
+DO $pawl$
+DECLARE v_routine regprocedure; v_live BIGINT := 0;
+BEGIN
+  IF NOT EXISTS (SELECT FROM P.meta m WHERE m.version < VERSION) THEN RETURN; END IF;
+  -- Routines of an older version do not know the tables of this one: only where
+  -- nobody uses them are they replaced. Values and tokens stay.
+  IF to_regclass($q$P.sessions$q$) IS NOT NULL THEN
+    EXECUTE $q$SELECT count(*) FROM P.sessions WHERE ends > NOW$q$ INTO v_live;
+  END IF;
+  IF v_live > 0 THEN
+    RAISE EXCEPTION '% sessions use it: stop those clients first, or use another schema', v_live USING ERRCODE = 'INUSE';
+  END IF;
+  FOR v_routine IN SELECT r.oid::regprocedure FROM pg_proc r WHERE r.pronamespace = (SELECT c.relnamespace FROM pg_class c WHERE c.oid = $q$P.meta$q$::regclass)
+      AND r.proname IN ('fits', 'advance', 'step', 'finish', 'start', 'put', 'renew', 'booted') LOOP
+    EXECUTE format('DROP ROUTINE %s', v_routine);
+  END LOOP;
+  DROP TABLE IF EXISTS P.told, P.claims, P.sessions, P.boot;
+END $pawl$
