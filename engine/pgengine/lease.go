@@ -27,29 +27,28 @@ type Options struct {
 	// the disk. A crash of the server empties them, and so does a promotion
 	// of a replica; then nothing is given out for the longest TTL that was
 	// used, so the promise is the same. Values are kept in any case. A schema
-	// has the one or the other for good.
+	// has the one or the other for good. Logged tables want fsync, and wait for the
+	// disk whatever synchronous_commit the user has.
 	Unlogged bool
 
 	// Pooled says that the connections go through a pooler which gives each
 	// transaction another one of the server, as pgbouncer does in its mode
 	// transaction. Then no statement is prepared, and who waits cannot be told
-	// but asks, one query for all of a process; unless there is a Listener.
+	// but asks, one query for all of a process; unless there is a Listener. One
+	// who does not say so behind a pooler asks, too, for no message arrives.
 	Pooled bool
 
 	// Listener is how to reach the server itself, for the one connection on
-	// which an Engine is told of its grants. The default is what the pool
-	// connects to, if it is not Pooled.
+	// which an Engine is told of its grants and renews its sessions. The default is
+	// what the pool connects to, if it is not Pooled.
 	Listener *pgx.ConnConfig
 }
 
 // Caps is what an engine with these options promises.
 func (o Options) Caps() engine.Caps {
 	c := engine.Caps{
-		Name: "postgres", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
+		Name: "postgres", Token: engine.TokenClock, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
 		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
-	}
-	if o.Unlogged {
-		c.Token = engine.TokenClock
 	}
 	if o.Pooled && o.Listener == nil {
 		c.Wake = engine.WakePoll
@@ -70,6 +69,10 @@ const minTTL = 100 * time.Millisecond
 
 // New returns the engine of a pool, which stays the caller's. Nil opts are the
 // defaults. It creates the tables where they are missing, if the user may.
+//
+// The pool has 2 connections or more. Requests under way stay below that, and
+// sessions are renewed on the connection of the listener: a request that hangs
+// keeps no heartbeat from the server.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close() // the pool is asked without it from then on
