@@ -50,6 +50,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,15 +77,19 @@ type Engine struct {
 	kv     clientv3.KV
 	leases pb.LeaseClient
 	prefix string
-	stream atomic.Int64 // of watches, the number of it; see [Engine.watch]
+	stream atomic.Int64  // of watches, the number of it; see [Engine.watch]
+	turns  chan struct{} // one in it for each transaction under way
 }
+
+// inFlight is how many transactions of an engine are under way besides its heartbeats.
+const inFlight = 128
 
 var _ engine.Engine = (*Engine)(nil)
 
 // New returns an engine over the client, which stays the caller's. Nil opts
 // are the defaults.
 func New(client *clientv3.Client, opts *Options) *Engine {
-	e := &Engine{client: client, prefix: "pawl/", leases: pb.NewLeaseClient(client.ActiveConnection())}
+	e := &Engine{client: client, prefix: "pawl/", leases: pb.NewLeaseClient(client.ActiveConnection()), turns: make(chan struct{}, inFlight)}
 	e.kv = clientv3.NewKVFromKVClient(failFast{clientv3.RetryKVClient(client)}, client)
 	if opts != nil && opts.Prefix != "" {
 		e.prefix = opts.Prefix
@@ -107,10 +112,6 @@ func (f failFast) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 	return f.KVClient.Txn(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
 }
 
-func (f failFast) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	return f.KVClient.DeleteRange(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
-}
-
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
@@ -127,15 +128,49 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		return nil, fmt.Errorf("open session: %w: a lease of etcd lives for at least 1s, not %v", engine.ErrUnsupported, opts.TTL)
 	}
 	seconds := int64((opts.TTL + time.Second - 1) / time.Second)
+	if err := e.checkFormat(ctx); err != nil {
+		return nil, err
+	}
 	lease, err := e.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds})
 	if err != nil {
 		return nil, failed(ctx, "open session", err)
 	}
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	return &session{
-		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), ttl: opts.TTL,
-		places: make(map[string]*place),
+		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
+		places: make(map[string]*place), waiting: make(map[*place]chan struct{}),
 	}, nil
+}
+
+// checkFormat refuses a store of another format, and writes ours into one without claims
+// and values. Before there was a mark of it, these stood without.
+func (e *Engine) checkFormat(ctx context.Context) error {
+	key, one := e.prefix+"format", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1)}
+	unmarked := []clientv3.Cmp{absent(key)}
+	for {
+		used := []clientv3.Op{clientv3.OpGet(e.prefix+"c/", one...), clientv3.OpGet(e.prefix+"v/", one...)}
+		reply, err := e.commit(ctx, "open session", unmarked, used, []clientv3.Op{clientv3.OpGet(key)})
+		if err != nil {
+			return err
+		}
+		for _, r := range reply.Responses {
+			for _, kv := range r.GetResponseRange().Kvs {
+				format := "1"
+				if !reply.Succeeded {
+					format = string(kv.Value)
+				}
+				if err := engine.CheckFormat(format); err != nil {
+					return fmt.Errorf("open session: %w", err)
+				}
+			}
+		}
+		if !reply.Succeeded {
+			return nil
+		}
+		if _, err = e.commit(ctx, "open session", unmarked, []clientv3.Op{clientv3.OpPut(key, engine.Format())}, nil); err != nil {
+			return err
+		}
+	}
 }
 
 // everything reads all claims of a resource.
@@ -191,14 +226,51 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	slices.SortFunc(l.claims, func(a, b *claim) int {
 		return cmp.Or(cmp.Compare(min(b.grant, 1), min(a.grant, 1)), cmp.Compare(a.rev, b.rev))
 	})
-	r := engine.Resource{Name: name, Spec: l.Spec}
+	r, left := engine.Resource{Name: name, Spec: l.Spec}, e.left(ctx, l.claims)
 	for _, c := range l.claims {
 		r.Claims = append(r.Claims, engine.ClaimInfo{
 			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant),
-			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
+			Age: engine.Unknown, Held: engine.Unknown, Left: left(c.Session),
 		})
 	}
 	return r, nil
+}
+
+// mostAsked is of how many sessions one Show asks how long they have left.
+const mostAsked = 64
+
+// left asks how long the sessions of the first claims have left, each of which takes a
+// request. Of the others, and where it is not told, that is unknown.
+func (e *Engine) left(ctx context.Context, claims []*claim) func(session string) time.Duration {
+	var sessions []string
+	for _, c := range claims {
+		if len(sessions) < mostAsked && !slices.Contains(sessions, c.Session) {
+			sessions = append(sessions, c.Session)
+		}
+	}
+	left := make([]time.Duration, len(sessions))
+	var all sync.WaitGroup
+	for i, session := range sessions {
+		all.Go(func() {
+			left[i] = engine.Unknown
+			hex, _, _ := strings.Cut(session, "-")
+			id, err := strconv.ParseInt(hex, 16, 64)
+			if err != nil {
+				return
+			}
+			reply, err := e.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
+			if err == nil && reply.TTL >= 0 {
+				left[i] = time.Duration(reply.TTL) * time.Second
+			}
+		})
+	}
+	all.Wait()
+	return func(session string) time.Duration {
+		if i := slices.Index(sessions, session); i >= 0 {
+			return left[i]
+		}
+		return engine.Unknown
+	}
 }
 
 // Resize implements [engine.Engine]: it is refused.
@@ -246,7 +318,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 // Watch implements [engine.Engine].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
-		err = e.watch(ctx, "watch", time.Minute, e.prefix+"v/"+key, func(int64) (bool, error) {
+		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(int64) (bool, error) {
 			v, err = e.get(ctx, "watch", key)
 			return v.Version != version, err
 		})
@@ -257,9 +329,21 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engin
 // Close implements [engine.Engine]. The client stays open.
 func (e *Engine) Close() error { return nil }
 
-// commit is the one way to the store: also reads are transactions, for those
-// the client never repeats by itself.
+// commit is the one way to the store, but for heartbeats: also reads are transactions,
+// for those the client never repeats by itself. So many are under way at once that
+// heartbeats do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	select {
+	case e.turns <- struct{}{}:
+		defer func() { <-e.turns }()
+	case <-ctx.Done():
+		return nil, failed(ctx, doing, ctx.Err())
+	}
+	return e.txn(ctx, doing, guards, then, otherwise)
+}
+
+// txn is how heartbeats ask.
+func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	reply, err := e.kv.Txn(ctx).If(guards...).Then(then...).Else(otherwise...).Commit()
 	if err != nil {
 		return nil, failed(ctx, doing, err)
@@ -268,7 +352,7 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 }
 
 // watch subscribes to the key, and only then looks, and again after each event
-// and each while, until look is done or the subscription has ended. It does
+// and when it is woken, or each while if nobody does that, until look is done or the subscription has ended. It does
 // not subscribe from an older revision: etcd catches up on those every 100 ms
 // only. A member may hang that watches for us, while others serve: so it looks
 // by itself too, and does not wait for a subscription for ever. look is told
@@ -276,7 +360,7 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 //
 // All watches share a stream, which keeps the token with which it began. One
 // that is too old lets no more of them in, so after an error there is another.
-func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
+func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
 	stream := e.stream.Load()
 	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))
 	watching, stop := context.WithCancel(clientv3.WithRequireLeader(named))
@@ -288,6 +372,10 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, k
 		if done, err := look(at); done || err != nil {
 			return err
 		}
+		var idle <-chan time.Time
+		if woken == nil {
+			idle = time.After(while)
+		}
 		select {
 		case event, open := <-events:
 			at = event.Header.Revision
@@ -298,7 +386,9 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, k
 			if !open || event.Canceled {
 				return nil
 			}
-		case <-time.After(while):
+		case <-woken:
+			at = 0
+		case <-idle:
 			at = 0
 		case <-ctx.Done():
 			return failed(ctx, doing, ctx.Err())

@@ -334,7 +334,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 	}
 	all, err := client.Get(ctx, "", clientv3.WithPrefix())
-	if err != nil || all.Count != 0 {
+	if err != nil || all.Count != 1 || string(all.Kvs[0].Key) != "pawl/format" {
 		t.Errorf("%v, %v", all, err)
 	}
 	leases, err := client.Leases(ctx)

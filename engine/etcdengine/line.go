@@ -89,6 +89,7 @@ type move struct {
 	guards []clientv3.Cmp
 	put    claim
 	key    string // where
+	waits  bool   // it may have to wait there
 }
 
 // next decides, as package queue does, what a claim does about the line that
@@ -117,6 +118,7 @@ func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, er
 	case holds != nil && held >= c.Weight:
 		m.key, m.put.Token = p.grants, holds.grant
 	case wait && alone(c):
+		m.waits = true
 	case l.Fits(c.Owner, c.Weight) && (c.Barging || !l.Waits):
 		m.guards = append(m.guards, clientv3.Compare(clientv3.CreateRevision(counts).WithPrefix(), "<", l.rev+1))
 		if holds != nil {
@@ -127,7 +129,7 @@ func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, er
 	case holds != nil || !wait:
 		return nil, engine.ErrBusy
 	default:
-		m.key = p.queue
+		m.key, m.waits = p.queue, true
 	}
 	if holds != nil {
 		m.guards = append(m.guards, stands(holds.key, holds.rev))
@@ -144,21 +146,41 @@ func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, er
 // who may hold already.
 func alone(c *engine.Claim) bool { return !c.Barging && c.Owner == c.ID }
 
-// blocker returns the key whose deletion can unblock the claim, or the prefix
-// of the keys; none if it holds.
-func (l *line) blocker(c *engine.Claim, p *place, own *claim) string {
-	switch {
-	case own.grant != 0:
-		return ""
-	case c.Barging:
-		return p.dir + "g/"
+// blocker is what a waiting claim watches: a key that has to go first, or a prefix of
+// keys of which any may.
+type blocker struct {
+	key string
+	rev int64 // create revision of the key; 0: it is a prefix
+}
+
+// blocker returns what can unblock the claim; nothing if it holds. It is a key of one
+// other claim, and only who is next waits for any that holds, so that each release wakes
+// whom it grants. A claim of a semaphore that waits has a mark, which goes when it holds.
+func (l *line) blocker(c *engine.Claim, p *place, own *claim) blocker {
+	if own.grant != 0 {
+		return blocker{}
 	}
 	for _, ahead := range slices.Backward(l.claims[:slices.Index(l.claims, own)]) {
-		if ahead.Owner != c.Owner && ahead.Weight+c.Weight > c.Capacity { // it must go
-			return ahead.key
+		switch {
+		case c.Barging:
+			if ahead.queued {
+				return blocker{ahead.key, ahead.rev}
+			}
+		case ahead.Owner != c.Owner && ahead.Weight+c.Weight > c.Capacity: // it must go
+			return blocker{ahead.key, ahead.rev}
+		case ahead.grant == 0 && marks(c.Spec, ahead.Weight):
+			return blocker{p.marks + ahead.key[strings.LastIndexByte(ahead.key, '/')+1:], ahead.rev}
 		}
 	}
-	return p.dir
+	if c.Barging {
+		return blocker{key: p.dir + "g/"}
+	}
+	return blocker{key: p.dir}
+}
+
+// marks reports whether a claim that waits has a mark: others may hold beside it.
+func marks(spec engine.Spec, weight int64) bool {
+	return spec.Kind == engine.KindSemaphore && !spec.Barging && weight < spec.Capacity
 }
 
 // stands compares that a claim still has its key.

@@ -9,6 +9,6 @@ import (
 
 func TestAgainstQueue(t *testing.T) {
 	modeltest.Run(t, New(newClient(t), nil), func(s engine.Session, c *engine.Claim) bool {
-		return s.(*session).find(c.ID, 0).blocker != ""
+		return s.(*session).find(c.ID, 0).blocker.key != ""
 	})
 }

@@ -1,7 +1,6 @@
 package etcdengine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,14 +24,39 @@ type session struct {
 	engine *Engine
 	id     string
 	lease  clientv3.LeaseID
-	ttl    time.Duration
+	opts   engine.SessionOptions
 
-	mu     sync.Mutex
-	places map[string]*place // by claim id, from Enter to Leave
-	slots  int               // how many were ever in use at once
-	free   []int             // those that are not now
+	mu      sync.Mutex
+	places  map[string]*place        // by claim id, from Enter to Leave
+	slots   int                      // how many were ever in use at once
+	free    []int                    // those that are not now
+	tombs   []tomb                   // that are in the store
+	waiting map[*place]chan struct{} // who awaits, to be woken
+	rest    context.CancelFunc       // of who looks for them
 
 	crowded atomic.Bool // the last claim that entered met others
+
+	epoch   atomic.Pointer[epoch] // as the last renewal met it
+	strange atomic.Bool           // the store may have claims that we left
+}
+
+// epoch is what a renewal is told of the cluster.
+type epoch struct {
+	cluster, term uint64
+	rev           int64
+}
+
+// follows reports whether nothing was restored since an earlier epoch, as far as that
+// shows. Another leader, or a member that is a little behind, is a false alarm.
+func (e epoch) follows(was epoch) bool {
+	return e.cluster == was.cluster && e.term == was.term && e.rev >= was.rev
+}
+
+// tomb is the key that keeps a claim out which left while a request for it was in
+// doubt. A request is served within a TTL or never.
+type tomb struct {
+	key   string
+	since time.Time
 }
 
 func (s *session) ID() string { return s.id }
@@ -42,15 +66,17 @@ type place struct {
 	base, dir     string // of all claims of the resource; of those that agree on the spec
 	queue, grants string // the keys that the claim may have
 	tomb          string // the key that keeps it out
+	marks, mark   string // what the keys begin with that say who waits for permits; its own, if it has one
 	put           claim  // what it stores
 	slot          int
 	again         bool // it was asked for before, and may have a key already
 
 	// Guarded by the session's mutex, as Leave may be called at any time.
-	key     string // the one that it has, as far as was seen
-	rev     int64  // its create revision
-	blocker string // while it waits: the key, or prefix of keys, that blocks it
-	doubts  int    // how many requests for it are under way or were given up
+	key     string  // the one that it has, as far as was seen
+	rev     int64   // its create revision
+	blocker blocker // while it waits
+	marked  bool    // it may have its mark
+	doubts  int     // how many requests for it are under way or were given up
 }
 
 func (s *session) place(c *engine.Claim, slot int) *place {
@@ -61,7 +87,10 @@ func (s *session) place(c *engine.Claim, slot int) *place {
 	}
 	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
 	key := fmt.Sprintf("%x.%d", s.lease, slot)
-	p.queue, p.grants, p.tomb = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key
+	p.queue, p.grants, p.tomb, p.marks = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key, s.engine.prefix+"w/"
+	if marks(c.Spec, c.Weight) {
+		p.mark = p.marks + key
+	}
 	return p
 }
 
@@ -122,7 +151,7 @@ func (s *session) find(claim string, doubts int) place {
 }
 
 // note writes down what was found.
-func (s *session) note(p *place, key string, rev int64, blocker string) {
+func (s *session) note(p *place, key string, rev int64, blocker blocker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.key, p.rev, p.blocker = key, rev, blocker
@@ -140,19 +169,17 @@ func (p *place) mayEnter() []clientv3.Cmp {
 }
 
 // view reads what a claim has to know of those that use the resource as it
-// does. Who barges looks at grants only. One that weighs all, and has no owner
-// who may be ahead, needs only to know whether anybody is: two claims of a long
-// queue are enough, once its own place there is known or it is the last.
+// does. One that barges looks at grants, and at who waits before it. One that weighs
+// all, and has no owner who may be ahead, needs only to know whether anybody is. Two
+// claims of a long queue are enough for both, once its own place there is known or it is the
+// last.
 func (p *place) view(c *engine.Claim, how ...clientv3.OpOption) []clientv3.Op {
 	inQueue := append(how, clientv3.WithPrefix())
 	grants := clientv3.OpGet(p.dir+"g/", inQueue...)
-	if c.Barging {
-		return []clientv3.Op{grants, clientv3.OpGet(p.queue, how...)}
-	}
 	if p.rev != 0 {
 		inQueue = append(inQueue, clientv3.WithMaxCreateRev(p.rev))
 	}
-	if c.Weight == c.Capacity && alone(c) && (p.rev != 0 || !p.again) {
+	if (c.Barging || c.Weight == c.Capacity && alone(c)) && (p.rev != 0 || !p.again) {
 		inQueue = append(inQueue, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	}
 	return []clientv3.Op{grants, clientv3.OpGet(p.dir+"q/", inQueue...)}
@@ -191,12 +218,12 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait boo
 	if c.Barging {
 		m.key = p.grants
 	}
-	reply, err := s.engine.commit(ctx, "enter", nobody, s.ops(m, nil), p.view(c))
+	reply, err := s.engine.commit(ctx, "enter", nobody, s.ops(p, m, nil), p.view(c))
 	if err != nil {
 		return engine.Grant{}, err
 	}
 	if reply.Succeeded {
-		s.note(p, m.key, reply.Header.Revision, "")
+		s.note(p, m.key, reply.Header.Revision, blocker{})
 		return engine.Grant{Token: fence.Token(reply.Header.Revision)}, nil
 	}
 	s.crowded.Store(true)
@@ -209,7 +236,7 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 	for range 1000 {
 		own := l.find(c.ID)
 		if own == nil && p.rev != 0 { // as Await sees by that
-			s.note(p, p.key, 0, "")
+			s.note(p, p.key, 0, blocker{})
 			return engine.Grant{}, nil
 		}
 		m, err := l.next(c, p, own, wait)
@@ -220,13 +247,13 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 			s.note(p, own.key, own.rev, l.blocker(c, p, own))
 		}
 		if m == nil {
-			return engine.Grant{Token: fence.Token(own.grant)}, nil
+			return s.settled(ctx, doing, p, own)
 		}
 		otherwise := p.view(c)
 		if own == nil { // it may be there all the same, or others that use the resource as something else
 			otherwise = everything(p.base)
 		}
-		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(m, own), p.view(c)...), otherwise)
+		reply, err := s.engine.commit(ctx, doing, m.guards, append(s.ops(p, m, own), p.view(c)...), otherwise)
 		if err != nil {
 			return engine.Grant{}, err
 		}
@@ -235,51 +262,37 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 	return engine.Grant{}, engine.Unavailable(doing, errors.New("others come all the time, or it has left"))
 }
 
+// settled is what a claim is whose place is known. One that holds by now takes its mark
+// away, which tells who is next. (A deletion also works when the store is full.)
+func (s *session) settled(ctx context.Context, doing string, p *place, own *claim) (engine.Grant, error) {
+	s.mu.Lock()
+	marked := p.marked
+	s.mu.Unlock()
+	if own.grant != 0 && marked {
+		if _, err := s.engine.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
+			return engine.Grant{}, err
+		}
+		s.mu.Lock()
+		p.marked = false
+		s.mu.Unlock()
+	}
+	return engine.Grant{Token: fence.Token(own.grant)}, nil
+}
+
 // ops does a move, of a claim that is stored already or not.
-func (s *session) ops(m *move, own *claim) []clientv3.Op {
+func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	text, _ := json.Marshal(m.put) // strings and integers can be marshalled
 	ops := []clientv3.Op{clientv3.OpPut(m.key, string(text), clientv3.WithLease(s.lease))}
 	if own != nil && own.key != m.key {
 		ops = append(ops, clientv3.OpDelete(own.key))
 	}
+	if m.waits && p.mark != "" {
+		s.mu.Lock()
+		p.marked = true
+		s.mu.Unlock()
+		ops = append(ops, clientv3.OpPut(p.mark, "", clientv3.WithLease(s.lease)))
+	}
 	return ops
-}
-
-// Await implements [engine.Session].
-func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Grant, err error) {
-	s.mu.Lock()
-	p := s.places[c.ID]
-	s.mu.Unlock()
-	for p != nil && p.rev != 0 {
-		key, opts := cmp.Or(p.blocker, p.dir), []clientv3.OpOption{clientv3.WithFilterPut()}
-		if strings.HasSuffix(key, "/") {
-			opts = append(opts, clientv3.WithPrefix())
-		}
-		err := s.engine.watch(ctx, "await", s.ttl/3, key, func(event int64) (bool, error) {
-			reply, err := s.look(ctx, c, p, event)
-			if err == nil {
-				grant, err = s.pursue(ctx, "await", c, p, newLine(reply), true)
-			}
-			return grant.Held() || p.blocker != key, err
-		}, opts...)
-		if err != nil || grant.Held() {
-			return grant, err
-		}
-	}
-	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
-}
-
-// look reads what a waiting claim has to know. After an event any member may
-// tell that knows of it, without a word with the others: who was ahead and has
-// gone does not come back.
-func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int64) (*clientv3.TxnResponse, error) {
-	if event > 0 {
-		reply, err := s.engine.commit(ctx, "await", nil, p.view(c, clientv3.WithSerializable()), nil)
-		if err != nil || reply.Header.Revision >= event {
-			return reply, err
-		}
-	}
-	return s.engine.commit(ctx, "await", nil, p.view(c), nil)
 }
 
 // Leave takes one request for a claim of this session, two for another's.
@@ -289,11 +302,11 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	case p.doubts > 0:
 		return s.leaveInDoubt(ctx, claim, p)
 	case p.key != "":
-		reply, err := s.engine.kv.Delete(ctx, p.key)
+		reply, err := s.engine.commit(ctx, "leave", nil, s.engine.removal(p.key, p.marked), nil)
 		if err != nil {
-			return failed(ctx, "leave", err)
+			return err
 		}
-		if reply.Deleted > 0 {
+		if reply.Responses[0].GetResponseDeleteRange().Deleted > 0 {
 			s.drop(claim, 1)
 			return nil
 		}
@@ -309,7 +322,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 			return fmt.Errorf("leave: %w", engine.ErrGone)
 		}
 		has := []clientv3.Cmp{stands(own.key, own.rev)}
-		reply, err := s.engine.commit(ctx, "leave", has, []clientv3.Op{clientv3.OpDelete(own.key)}, nil)
+		reply, err := s.engine.commit(ctx, "leave", has, s.engine.removal(own.key, marks(l.Spec, own.Weight)), nil)
 		if err != nil {
 			return err
 		}
@@ -320,65 +333,40 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	}
 }
 
-// leaveInDoubt leaves wherever the claim may be, and keeps it out for as long
-// as the session lives: a request that was given up may still be on its way.
+// removal deletes the key of a claim, and the mark that it may have.
+func (e *Engine) removal(key string, marked bool) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpDelete(key)}
+	if marked {
+		ops = append(ops, clientv3.OpDelete(e.prefix+"w/"+key[strings.LastIndexByte(key, '/')+1:]))
+	}
+	return ops
+}
+
+// leaveInDoubt leaves wherever the claim may be, and keeps it out for a TTL, because a
+// request that was given up may still be on its way. A store that is full takes deletions
+// only, and nothing that comes late.
 func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error {
-	reply, err := s.engine.commit(ctx, "leave", nil, []clientv3.Op{
-		clientv3.OpDelete(p.queue), clientv3.OpDelete(p.grants), clientv3.OpPut(p.tomb, "", clientv3.WithLease(s.lease)),
-	}, nil)
+	remove := append(s.engine.removal(p.queue, p.mark != ""), clientv3.OpDelete(p.grants))
+	bury := append(slices.Clip(remove), clientv3.OpPut(p.tomb, "", clientv3.WithLease(s.lease)))
+	reply, err := s.engine.commit(ctx, "leave", nil, bury, nil)
+	buried := err == nil
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		reply, err = s.engine.commit(ctx, "leave", nil, remove, nil)
+	}
 	if err != nil {
 		return err
 	}
+	if buried {
+		s.mu.Lock()
+		s.tombs = append(s.tombs, tomb{p.tomb, time.Now()})
+		s.mu.Unlock()
+	}
 	s.drop(claim, 0)
-	if reply.Responses[0].GetResponseDeleteRange().Deleted+reply.Responses[1].GetResponseDeleteRange().Deleted == 0 {
+	last := reply.Responses[len(remove)-1].GetResponseDeleteRange().Deleted
+	if reply.Responses[0].GetResponseDeleteRange().Deleted+last == 0 {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
 	return nil
-}
-
-// Renew implements [engine.Session]. It looks for the claims too: a member
-// that was leader may renew a lease that the others have revoked.
-func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	if err := s.keepAlive(ctx); err != nil {
-		return nil, failed(ctx, "renew session", err)
-	}
-	var gone []*engine.Claim
-	for some := range slices.Chunk(held, 100) {
-		var ops []clientv3.Op
-		for _, c := range some {
-			ops = append(ops, clientv3.OpGet(cmp.Or(s.find(c.ID, 0).key, s.engine.base("")), clientv3.WithCountOnly()))
-		}
-		reply, err := s.engine.commit(ctx, "renew session", nil, ops, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range reply.Responses {
-			if c := some[i]; r.GetResponseRange().GetCount() == 0 {
-				gone = append(gone, c)
-				if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps out what comes late
-					s.drop(c.ID, 0)
-				}
-			}
-		}
-	}
-	return gone, nil
-}
-
-// keepAlive asks once, by a stream of its own, so that the next one may reach
-// another member.
-func (s *session) keepAlive(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := s.engine.leases.LeaseKeepAlive(ctx)
-	if err != nil {
-		return err
-	}
-	stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease)}) //nolint:errcheck // Recv tells why
-	reply, err := stream.Recv()
-	if err == nil && reply.TTL <= 0 {
-		err = rpctypes.ErrLeaseNotFound
-	}
-	return err
 }
 
 // Close implements [engine.Session].

@@ -108,7 +108,7 @@ func TestListPages(t *testing.T) {
 	put := func(name string, i int) {
 		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}
 		key := s.place(&engine.Claim{Spec: five, Resource: name, ID: c.ID}, i).queue
-		ops = append(ops, s.ops(&move{put: c, key: key}, nil)...)
+		ops = append(ops, s.ops(&place{}, &move{put: c, key: key}, nil)...)
 		if len(ops) == 100 {
 			if _, err := e.commit(ctx, "put", nil, ops, nil); err != nil {
 				t.Fatal(err)

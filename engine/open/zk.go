@@ -3,6 +3,7 @@ package open
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/url"
 	"strings"
 	"time"
@@ -39,6 +40,9 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	for _, err := range eng.List(ctx, "\x00") { // of no name: a server checks who we are when it is asked for a list
 		if err != nil {
 			go eng.Close() //nolint:errcheck // it has nothing; its client waits a second for an answer to its farewell
+			if errors.Is(err, engine.ErrUnsupported) {
+				return nil, err
+			}
 			return nil, engine.Unavailable("connect to zookeeper at "+strings.Join(addrs, ","), either(ctx, err))
 		}
 	}

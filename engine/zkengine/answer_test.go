@@ -115,7 +115,8 @@ func TestFarewellIsCut(t *testing.T) {
 	}
 }
 
-// TestRootIsRemoved: that is trouble of the store, for every verb.
+// TestRootIsRemoved: that is trouble of the store, for every verb of a session. There is
+// nothing to read then, and a value can be put.
 func TestRootIsRemoved(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)
@@ -132,16 +133,20 @@ func TestRootIsRemoved(t *testing.T) {
 	_, enter := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), true)
 	_, try := s.Enter(sessiontest.Soon(t), sessiontest.Whole(t, fair), false)
 	_, renew := s.Renew(sessiontest.Soon(t), nil)
+	if r, err := e.Show(sessiontest.Soon(t), "x"); err != nil || len(r.Claims) > 0 {
+		t.Errorf("show: %+v, %v", r, err)
+	}
 	_, put := e.Put(sessiontest.Soon(t), "x", []byte("x"), 0)
-	for _, err := range []error{enter, try, renew, put} {
+	if put != nil {
+		t.Error(put)
+	}
+	for _, err := range []error{enter, try, renew} {
 		if !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 	}
-	for _, err := range e.List(sessiontest.Soon(t), "") {
-		if !errors.Is(err, engine.ErrUnavailable) {
-			t.Errorf("list: %v", err)
-		}
+	for name, err := range e.List(sessiontest.Soon(t), "") {
+		t.Errorf("list: %q, %v", name, err)
 	}
 }
 

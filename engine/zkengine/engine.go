@@ -254,6 +254,9 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 		return nil, err
 	}
 	folders, _, err := look(ctx, l, e.claims, l.conn.Children)
+	if errors.Is(err, zk.ErrNoNode) { // nobody has written anything
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -282,6 +285,9 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 		return r, err
 	}
 	now, err := ask(ctx, l, func() (*zk.Stat, error) { return l.conn.Set(e.beat, nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) { // nobody has written anything
+		return r, nil
+	}
 	if err != nil {
 		return r, err
 	}

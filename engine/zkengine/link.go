@@ -24,6 +24,7 @@ type link struct {
 	told   func(zk.Event)  // called for each event; must not block
 	ended  error           // what is said when it is over
 	asked  time.Duration   // the time-out that was asked for
+	unused bool            // there were no folders
 
 	over   context.Context // ends with the session
 	finish context.CancelFunc
@@ -70,8 +71,8 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, t
 	return l, nil
 }
 
-// greet proves who we are, makes the folders that all resources share, and refuses
-// those of another format. Before there was a mark of it, the folder of values was empty.
+// greet proves who we are, and refuses folders of another format. Before there was a
+// mark of it, the folder of values was empty.
 func (l *link) greet(ctx context.Context) error {
 	if opts := l.engine.opts; opts.User != "" {
 		if _, err := ask(ctx, l, func() (none struct{}, err error) {
@@ -80,12 +81,15 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	format, _, err := look(ctx, l, l.engine.values, l.conn.Get)
-	if errors.Is(err, zk.ErrNoNode) {
-		if err = l.makeFolders(ctx); err == nil {
-			format, _, err = look(ctx, l, l.engine.values, l.conn.Get)
-		}
+	err := l.checkFormat(ctx)
+	if l.unused = errors.Is(err, zk.ErrNoNode); l.unused {
+		err = nil
 	}
+	return err
+}
+
+func (l *link) checkFormat(ctx context.Context) error {
+	format, _, err := look(ctx, l, l.engine.values, l.conn.Get)
 	if err != nil {
 		return err
 	}

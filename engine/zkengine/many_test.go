@@ -330,6 +330,27 @@ func TestRootOfOthers(t *testing.T) {
 	}
 }
 
+// TestReadingMakesNothing: who only looks at a store that nobody uses leaves it as it is.
+func TestReadingMakesNothing(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	e := newEngine(t, server.Addr)
+	for name, err := range e.List(sessiontest.Soon(t), "") {
+		t.Errorf("%q, %v", name, err)
+	}
+	if r, err := e.Show(sessiontest.Soon(t), "x"); err != nil || len(r.Claims) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if v, err := e.Get(sessiontest.Soon(t), "x"); err != nil || v.Version != 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if there, _, err := raw(t, server.Addr).Exists("/pawl"); err != nil || there {
+		t.Errorf("the root was made: %v, %v", there, err)
+	}
+	if v, err := e.Put(sessiontest.Soon(t), "x", []byte("x"), 0); err != nil || v == 0 {
+		t.Errorf("put: %d, %v", v, err)
+	}
+}
+
 // TestOtherFormat: a store of another format is refused, also one that was made before
 // there were marks of it; and a value that is deleted leaves the mark.
 func TestOtherFormat(t *testing.T) {

@@ -178,7 +178,7 @@ func (l *link) makeFolders(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return l.checkFormat(ctx) // others may have made them
 }
 
 // watch is a watch of a node, or of its children. It fires once, for all who

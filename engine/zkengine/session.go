@@ -66,6 +66,12 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (_ engine
 	if err != nil {
 		return nil, err
 	}
+	if l.unused {
+		if err := l.makeFolders(ctx); err != nil {
+			l.close(ctx) //nolint:errcheck // it owns nothing
+			return nil, err
+		}
+	}
 	l.mu.Lock()
 	got := l.timeout
 	l.mu.Unlock()

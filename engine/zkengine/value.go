@@ -59,6 +59,11 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 			}
 		}
 		folder, err := l.stat(ctx, e.values)
+		if errors.Is(err, zk.ErrNoNode) { // the first one to write anything
+			if err = l.makeFolders(ctx); err == nil {
+				folder, err = l.stat(ctx, e.values)
+			}
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -1,0 +1,156 @@
+package etcdengine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Await implements [engine.Session].
+func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Grant, err error) {
+	s.mu.Lock()
+	p := s.places[c.ID]
+	s.mu.Unlock()
+	if p == nil {
+		return grant, fmt.Errorf("await: %w", engine.ErrGone)
+	}
+	woken, done := s.waits(p)
+	defer done()
+	for p.rev != 0 {
+		was, opts := p.blocker, []clientv3.OpOption{clientv3.WithFilterPut()}
+		if was.key == "" { // it holds, and was asked for again
+			was.key = p.dir
+		}
+		if was.rev == 0 {
+			opts = append(opts, clientv3.WithPrefix())
+		}
+		err := s.engine.watch(ctx, "await", s.opts.Heartbeat(), woken, was.key, func(event int64) (bool, error) {
+			l, err := s.look(ctx, c, p, event)
+			if l != nil {
+				grant, err = s.pursue(ctx, "await", c, p, l, true)
+			}
+			return grant.Held() || p.blocker != was, err
+		}, opts...)
+		if err != nil || grant.Held() {
+			return grant, err
+		}
+	}
+	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
+}
+
+// look reads what a waiting claim has to know; nothing while it and what blocks it are as
+// they were. After an event any member may tell that knows of it, without a word with
+// the others: who was ahead and has gone does not come back.
+func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int64) (*line, error) {
+	if event > 0 {
+		reply, err := s.engine.commit(ctx, "await", nil, p.view(c, clientv3.WithSerializable()), nil)
+		if err != nil {
+			return nil, err
+		}
+		if reply.Header.Revision >= event {
+			return newLine(reply), nil
+		}
+	}
+	if p.blocker.rev == 0 || event > 0 {
+		reply, err := s.engine.commit(ctx, "await", nil, p.view(c), nil)
+		if err != nil {
+			return nil, err
+		}
+		return newLine(reply), nil
+	}
+	same := []clientv3.Cmp{stands(p.key, p.rev), stands(p.blocker.key, p.blocker.rev)}
+	reply, err := s.engine.commit(ctx, "await", same, nil, p.view(c))
+	if err != nil || reply.Succeeded {
+		return nil, err
+	}
+	return newLine(reply), nil
+}
+
+// waits notes that a claim waits, until it is done. The first of a session begins to
+// look for all of them.
+func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
+	wake := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting[p] = wake; len(s.waiting) == 1 {
+		looking, rest := context.WithCancel(context.Background())
+		s.rest = rest
+		go s.lookOut(looking)
+	}
+	return wake, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if delete(s.waiting, p); len(s.waiting) == 0 {
+			s.rest()
+		}
+	}
+}
+
+// lookOut looks once a heartbeat, because a member may hang that watches for us, while
+// others serve: whether all that wait, and what they wait for, are as they were. Who finds
+// something else looks by itself.
+func (s *session) lookOut(ctx context.Context) {
+	beat := time.NewTicker(s.opts.Heartbeat())
+	defer beat.Stop()
+	for {
+		select {
+		case <-beat.C:
+		case <-ctx.Done():
+			return
+		}
+		if revs, err := s.revisions(ctx); err == nil { // else the next time, or the renewal, will do
+			s.wake(revs)
+		}
+	}
+}
+
+// revisions returns the create revisions of the keys of all who wait and of what they wait
+// for, each read once.
+func (s *session) revisions(ctx context.Context) (map[string]int64, error) {
+	revs := make(map[string]int64)
+	s.mu.Lock()
+	for p := range s.waiting {
+		revs[p.key] = 0
+		if p.blocker.rev != 0 {
+			revs[p.blocker.key] = 0
+		}
+	}
+	s.mu.Unlock()
+	for keys := range slices.Chunk(slices.Collect(maps.Keys(revs)), 100) {
+		var ops []clientv3.Op
+		for _, key := range keys {
+			ops = append(ops, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+		}
+		reply, err := s.engine.txn(ctx, "await", nil, ops, nil)
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range reply.Responses {
+			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+				revs[keys[i]] = kvs[0].CreateRevision
+			}
+		}
+	}
+	return revs, nil
+}
+
+// wake wakes those who wait for something else than these revisions, and who is next.
+func (s *session) wake(revs map[string]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, woken := range s.waiting {
+		if revs[p.key] == p.rev && p.blocker.rev != 0 && revs[p.blocker.key] == p.blocker.rev {
+			continue
+		}
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package etcdengine
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// Renew implements [engine.Session]. It looks for the claims too: a member
+// that was leader may renew a lease that the others have revoked.
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	if err := s.keepAlive(ctx); err != nil {
+		return nil, failed(ctx, "renew session", err)
+	}
+	var gone []*engine.Claim
+	for some := range slices.Chunk(held, 100) {
+		var ops []clientv3.Op
+		for _, c := range some {
+			ops = append(ops, clientv3.OpGet(cmp.Or(s.find(c.ID, 0).key, s.engine.base("")), clientv3.WithCountOnly()))
+		}
+		reply, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range reply.Responses {
+			if c := some[i]; r.GetResponseRange().GetCount() == 0 {
+				gone = append(gone, c)
+				if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps out what comes late
+					s.drop(c.ID, 0)
+				}
+			}
+		}
+	}
+	if err := s.raze(ctx); err != nil {
+		return nil, err
+	}
+	return gone, s.findStrange(ctx)
+}
+
+// keepAlive asks once, by a stream of its own, so that the next one may reach
+// another member.
+func (s *session) keepAlive(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := s.engine.leases.LeaseKeepAlive(ctx)
+	if err != nil {
+		return err
+	}
+	stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease)}) //nolint:errcheck // Recv tells why
+	reply, err := stream.Recv()
+	if err == nil && reply.TTL <= 0 {
+		err = rpctypes.ErrLeaseNotFound
+	}
+	if err != nil {
+		return err
+	}
+	is := epoch{reply.Header.GetClusterId(), reply.Header.GetRaftTerm(), reply.Header.GetRevision()}
+	if was := s.epoch.Swap(&is); was != nil && !is.follows(*was) {
+		s.strange.Store(true)
+	}
+	return nil
+}
+
+// raze removes the tombs that keep nothing out any more.
+func (s *session) raze(ctx context.Context) error {
+	s.mu.Lock()
+	old := 0 // they are in order of time, or nearly
+	for old < min(len(s.tombs), 100) && time.Since(s.tombs[old].since) > s.opts.TTL {
+		old++
+	}
+	var ops []clientv3.Op
+	for _, t := range s.tombs[:old] {
+		ops = append(ops, clientv3.OpDelete(t.key))
+	}
+	s.mu.Unlock()
+	if old == 0 {
+		return nil
+	}
+	_, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
+	if err == nil {
+		s.mu.Lock()
+		s.tombs = slices.Delete(s.tombs, 0, old)
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// findStrange tells the client of claims that the lease has in the store and that nobody
+// here knows, when the cluster may have been restored since the last renewal.
+func (s *session) findStrange(ctx context.Context) error {
+	if s.opts.Found == nil || !s.strange.Load() {
+		return nil
+	}
+	reply, err := s.engine.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(s.lease), Keys: true})
+	if err != nil {
+		return failed(ctx, "renew session", err)
+	}
+	s.mu.Lock()
+	known := make(map[string]bool)
+	for _, p := range s.places {
+		known[p.queue], known[p.grants] = true, true
+	}
+	s.mu.Unlock()
+	all := s.engine.prefix + "c/"
+	for keys := range slices.Chunk(reply.Keys, 100) {
+		var ops []clientv3.Op
+		for _, key := range keys {
+			if strings.HasPrefix(string(key), all) && !known[string(key)] {
+				ops = append(ops, clientv3.OpGet(string(key)))
+			}
+		}
+		if len(ops) == 0 {
+			continue
+		}
+		found, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
+		if err != nil {
+			return err
+		}
+		for _, r := range found.Responses {
+			for _, kv := range r.GetResponseRange().Kvs {
+				var c claim
+				escaped, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all), "/")
+				name, bad := url.PathUnescape(escaped)
+				if json.Unmarshal(kv.Value, &c) == nil && bad == nil {
+					s.opts.Found(name, c.ID)
+				}
+			}
+		}
+	}
+	s.strange.Store(false)
+	return nil
+}
