@@ -22,6 +22,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -55,6 +56,9 @@ var _ engine.Engine = (*Engine)(nil)
 // A commit needs no sync (synchronous is normal): what could undo it, a power
 // loss, ends every session as well.
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
+	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open: %w", engine.ErrNoStore)
+	}
 	path, err := prepare(path, fileSystem)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,11 @@ type Schema struct {
 // Migrate makes sure that the schema is there, and of our version.
 func (s Schema) Migrate(ctx context.Context) error {
 	version, err := s.Find(ctx)
-	if err == nil && version < s.Version || s.Missing(err) {
+	if engine.CreatesNothing(ctx) {
+		if s.Missing(err) {
+			return fmt.Errorf("open: %w", engine.ErrNoStore)
+		}
+	} else if err == nil && version < s.Version || s.Missing(err) {
 		if err = s.Create(ctx); err == nil {
 			version, err = s.Find(ctx)
 		}

@@ -41,6 +41,9 @@ evict is no error.`,
 			case set("claim") && opts.Claim == "":
 				return usageError("--claim is empty")
 			}
+			if err := pawl.CheckName(args[0]); err != nil {
+				return err
+			}
 			opts.Token = fence.Token(token)
 			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				return breakLock(ctx, client, args[0], opts, yes, cmd.OutOrStdout())

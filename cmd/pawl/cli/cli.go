@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 )
 
@@ -75,6 +76,7 @@ func coded(err error) error {
 		{pawl.ErrMismatch, exitUsage},
 		{pawl.ErrUnsupported, exitUsage},
 		{open.ErrURL, exitUsage},
+		{engine.ErrNoStore, exitUnavailable},
 		{pawl.ErrUnavailable, exitUnavailable}, // also when --wait ended during it: nobody knows whether it was free
 		{pawl.ErrNotAcquired, exitNotAcquired},
 	} {

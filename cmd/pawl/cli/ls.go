@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 )
 
 // watchEvery is how often ls --watch looks.
@@ -41,12 +42,10 @@ which is no error, and goes on while the store does not answer.`,
 		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			l := &lister{prefix: append(args, "")[0], asJSON: asJSON, w: cmd.OutOrStdout()}
-			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
-				if watch {
-					return l.watch(ctx, client)
-				}
-				return l.list(ctx, client)
-			})
+			if watch { // a store that is not there yet cannot be watched
+				return s.operating(engine.Existing(cmd.Context()), l.watch)
+			}
+			return s.reading(cmd.Context(), l.list)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")

@@ -4,11 +4,17 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // matches fails the test unless the lines of text match the expressions, in
@@ -88,5 +94,52 @@ func TestLs_watches_until_interrupted(t *testing.T) {
 	p.signal(syscall.SIGINT)
 	if code := p.wait(); code != 0 || p.errors() != "" {
 		t.Errorf("exit code %d, %q", code, p.errors())
+	}
+}
+
+// Many names on a store that is far away: what bounds ls is a request, not the whole.
+func TestLs_of_many_names(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	eng, err := open.Open(t.Context(), "redis://"+server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eng.Close()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	const names = 500
+	for i := range names {
+		if _, err := c.Mutex(fmt.Sprintf("name/%04d", i)).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy := testservers.NewProxy(t, server.Addr)
+	proxy.Delay(20 * time.Millisecond) // one after the other they would take 20 s
+	stdout, _ := want(t, 0, "redis://"+proxy.Addr, "ls")
+	if n := strings.Count(stdout, "\nname/"); n != names {
+		t.Errorf("%d names", n)
+	}
+}
+
+// --watch goes on while the store does not answer, and says so.
+func TestLs_watches_a_store_that_restarts(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	store := "redis://" + server.Addr
+	p := start(t, command(t, store, "ls", "--watch"))
+	p.line()
+	server.Kill()
+	eventually(t, "it says that the store does not answer", func() bool { return strings.Contains(p.errors(), "unavailable") })
+	server.Restart()
+	start(t, command(t, store, "run", "--ttl", "1s", "x", "--", "sleep", "1000"))
+	for !strings.HasPrefix(p.line(), "x ") {
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -48,7 +48,7 @@ etcd, ZooKeeper, Redlock and row mode cannot carry it: 64.`,
 			if err != nil || o.permits < 1 || o.permits > pawl.MaxPermits {
 				return usageError("PERMITS is %q: 1 to %d are allowed", args[1], pawl.MaxPermits)
 			}
-			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
+			return s.operating(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				return ask(ctx, func(ctx context.Context) error { return o.do(ctx, client, cmd.OutOrStdout()) })
 			})
 		}),

@@ -28,6 +28,9 @@ ends the session unless its client is heard again, all by the store's clock;
 Who broke NAME last is shown until somebody breaks it again.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
+			if err := pawl.CheckName(args[0]); err != nil {
+				return err
+			}
 			var r seen
 			err := s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) (err error) {
 				r, err = look(ctx, client, args[0])

@@ -68,31 +68,43 @@ func defaultPath() (string, error) {
 	return filepath.Join(state, "pawl", "pawl.db"), nil
 }
 
-// within calls fn with the engine of the store.
-func (s *store) within(ctx context.Context, fn func(context.Context, engine.Engine) error) error {
+// reading calls fn with a client, and creates no store. Where there is none, nobody
+// holds anything: that is no error, and said.
+func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
+	eng, err := s.open(engine.Existing(ctx))
+	if errors.Is(err, engine.ErrNoStore) {
+		complain(err)
+		eng, err = open.Open(ctx, "memory:")
+	}
+	if err != nil {
+		return err
+	}
+	return operate(ctx, eng, fn)
+}
+
+// operating calls fn with a client.
+func (s *store) operating(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
 	eng, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
-	return fn(ctx, eng)
+	return operate(ctx, eng, fn)
 }
 
-// reading calls fn with a client that opens no session unless it has to.
-func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
-	return s.within(ctx, func(ctx context.Context, eng engine.Engine) error {
-		ttl := max(defaultTTL, eng.Caps().MinTTL)
-		client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: answerWithin, Lazy: true, Label: operator()})
-		if err != nil {
-			return err
-		}
-		defer func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-			defer cancel()
-			client.Close(ctx) //nolint:errcheck // it expires by itself
-		}()
-		return fn(ctx, client)
-	})
+// operate calls fn with a client that opens no session unless it has to.
+func operate(ctx context.Context, eng engine.Engine, fn func(context.Context, *pawl.Client) error) error {
+	defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
+	ttl := max(defaultTTL, eng.Caps().MinTTL)
+	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: answerWithin, Lazy: true, Label: operator()})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+		defer cancel()
+		client.Close(ctx) //nolint:errcheck // it expires by itself
+	}()
+	return fn(ctx, client)
 }
 
 // ask bounds what asks the store to answerWithin.

@@ -140,3 +140,31 @@ func TestStore_prefix_keeps_fleets_apart(t *testing.T) {
 		}
 	}
 }
+
+// Who only reads creates no store: neither a file nor tables.
+func TestStore_is_not_created_by_reading(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "folder", "pawl.db")
+	for _, store := range []string{
+		"sqlite:" + path,
+		stores["postgres"](t) + "?schema=nobody",
+		stores["postgres"](t) + "?mode=row&schema=nobody",
+		stores["mysql"](t) + "?prefix=nobody_",
+		stores["mysql"](t) + "?mode=row&prefix=nobody_",
+	} {
+		for range 2 { // the first created nothing
+			for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"show", "x"}, {"break", "x"}} {
+				stdout, stderr := want(t, 0, store, args...)
+				complaint(t, stderr, "no store yet: nobody has used it")
+				if strings.Contains(stdout, "granted") || strings.Count(stdout, "\n") > 1 {
+					t.Errorf("%s %q prints %s", store, args, stdout)
+				}
+			}
+		}
+	}
+	_, stderr := want(t, 69, "sqlite:"+path, "ls", "--watch")
+	complaint(t, stderr, "no store yet")
+	if _, err := os.Stat(filepath.Dir(path)); !os.IsNotExist(err) {
+		t.Errorf("the folder: %v", err)
+	}
+}

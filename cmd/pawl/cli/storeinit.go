@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"github.com/pawl-go/pawl/engine"
 )
 
 func newStore(s *store) *cobra.Command {
@@ -33,10 +30,13 @@ that they have; the documentation of pgengine and mysqlengine has the rights
 that they need then. To run it again does no harm.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
-			return s.within(cmd.Context(), func(_ context.Context, eng engine.Engine) error {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ready\n", eng.Caps().Name)
+			eng, err := s.open(cmd.Context())
+			if err != nil {
 				return err
-			})
+			}
+			defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ready\n", eng.Caps().Name)
+			return err
 		}),
 	}
 }
