@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -24,6 +25,7 @@ type Options struct {
 // Engine is the lease mode in one database. Create it with [New].
 type Engine struct {
 	*sqlengine.Engine
+	lanes *lanes
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -43,6 +45,9 @@ func checkPrefix(prefix string) (string, error) {
 
 // New returns the engine of a database, which stays the caller's. Nil opts are
 // the defaults. It creates the tables where they are missing, if the user may.
+//
+// It keeps one connection of the pool for heartbeats, and has at most as many requests
+// under way as there are others: a pool of one connection is refused.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	var o Options
 	if opts != nil {
@@ -56,14 +61,20 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	if err := migrate(ctx, db, tables{"the tables", prefix + "meta", leaseVersion, l.definitions}); err != nil {
 		return nil, err
 	}
+	ways := newLanes(db, l.CallRows("renew"))
 	e, err := sqlengine.NewServer(ctx, sqlengine.Server{
-		DB: db, Dialect: l, MinTTL: minTTL, Client: rand.Text(), Prepare: true,
+		DB: db, Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
 		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{e}, nil
+	return &Engine{e, ways}, nil
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	return errors.Join(e.Engine.Close(), e.lanes.close())
 }
 
 // Caps implements [engine.Engine].

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// slots is how many locks there are for all names: rows that are never added
+// slots is how many locks there are for all names, and again for all sessions: rows that are never added
 // or removed, so that no lock is ever one of a gap. Each remembers the last
 // token that was given out under it.
 const slots = 1024
@@ -71,10 +71,20 @@ BEGIN
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   CALL %[1]s%[2]s(%[5]s, %[6]s);
+  %[7]s
   COMMIT;
   SELECT %[6]s;
-END`, l.prefix, name, pick(typed, "p_", "%s %s"), declare, p, r)
+END`, l.prefix, name, pick(typed, "p_", "%s %s"), declare, p, r, writable)
 }
+
+// writable fails on a server that was made read-only, as one that another has taken
+// over from: the procedures run with the rights of who may write all the same.
+const writable = `IF CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
+    SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server is read-only: another may have taken over';
+  END IF;`
+
+// Writable comes first in what is not wrapped.
+func (l language) Writable() string { return writable }
 
 func (l language) Vars(typed ...string) string {
 	text := "BEGIN"
@@ -112,13 +122,14 @@ func (l language) Lock(name, slot string) string {
 	return fmt.Sprintf("SELECT l.id INTO %s FROM %sslots l WHERE l.id = CRC32(%s) %% %d FOR UPDATE;", slot, l.prefix, name, slots)
 }
 
-func (l language) ShareSession(id string) string {
-	return fmt.Sprintf("SELECT COUNT(*) INTO v_ends FROM %ssessions s WHERE s.id = %s LOCK IN SHARE MODE;", l.prefix, id)
+// The locks of sessions are rows after those of names, and not the sessions
+// themselves: an Enter may wait long for its name, and a heartbeat must not wait for it.
+func (l language) sessionLock(id, how string) string {
+	return fmt.Sprintf("SELECT l.id INTO v_ends FROM %[1]sslots l WHERE l.id = %[3]d + CRC32(%[2]s) %% %[3]d %[4]s;", l.prefix, id, slots, how)
 }
 
-func (l language) OwnSession(id string) string {
-	return fmt.Sprintf("SELECT COUNT(*) INTO v_ends FROM %ssessions s WHERE s.id = %s FOR UPDATE;", l.prefix, id)
-}
+func (l language) ShareSession(id string) string { return l.sessionLock(id, "LOCK IN SHARE MODE") }
+func (l language) OwnSession(id string) string   { return l.sessionLock(id, "FOR UPDATE") }
 
 func (l language) Mint(into, slot, now string) string {
 	return fmt.Sprintf("UPDATE %[1]sslots SET last = GREATEST(last + 1, %[4]s) WHERE id = %[3]s; SET %[2]s := (SELECT l.last FROM %[1]sslots l WHERE l.id = %[3]s);",

@@ -216,3 +216,82 @@ func TestClock(t *testing.T) {
 		t.Errorf("a session that ended while it waited for the server's lock: %v", err)
 	}
 }
+
+// TestReadOnly: a server that was made read-only, because another has taken over, grants
+// and renews nothing, though its procedures may write there.
+func TestReadOnly(t *testing.T) {
+	addr := testservers.MariaDB(t).Addr
+	root := database(t, addr, "root", nil)
+	newEngine(t, root, nil)
+	newRow(t, root, "")
+	exec(t, root, "CREATE USER app", "GRANT EXECUTE, SELECT ON pawl.* TO app", "GRANT UPDATE ON pawl.pawl_row_meta TO app")
+	pool := database(t, addr, "app", nil)
+	lease, row := newEngine(t, pool, nil), newRow(t, database(t, addr, "app", nil), "")
+	for name, e := range map[string]engine.Engine{"lease mode": lease, "row mode": row} {
+		s := sessiontest.Open(t, e, leasetest.TTL)
+		held := sessiontest.Whole(t, sessiontest.Fair)
+		held.Resource = "held " + name
+		sessiontest.Hold(t, s, held)
+		exec(t, root, "SET GLOBAL read_only = 1")
+		other := sessiontest.Whole(t, sessiontest.Fair)
+		other.Resource = "asked " + name
+		if g, err := s.Enter(t.Context(), other, false); err == nil || !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("%s grants %v, %v", name, g, err)
+		}
+		if gone, err := s.Renew(t.Context(), []*engine.Claim{held}); err == nil && len(gone) == 0 {
+			t.Errorf("%s renews", name)
+		}
+		exec(t, root, "SET GLOBAL read_only = 0")
+	}
+}
+
+// TestHeartbeatsPassWhatHangs: requests that wait in the server for a name leave a
+// connection to heartbeats, which renew the client's other locks.
+func TestHeartbeatsPassWhatHangs(t *testing.T) {
+	addr := testservers.MariaDB(t).Addr
+	db, other := database(t, addr, "root", nil), database(t, addr, "root", nil)
+	db.SetMaxOpenConns(2)
+	e := newEngine(t, db, nil)
+	s := sessiontest.Open(t, e, leasetest.TTL)
+	held, stuck := sessiontest.Whole(t, sessiontest.Fair), sessiontest.Whole(t, sessiontest.Fair)
+	held.Resource, stuck.Resource = "held", "stuck"
+	sessiontest.Hold(t, s, held)
+	tx, err := other.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec("SELECT id FROM pawl_slots WHERE id = CRC32('stuck') % 1024 FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	const requests = 5
+	for range requests {
+		go func() {
+			_, err := s.Enter(ctx, stuck, true)
+			ended <- err
+		}()
+	}
+	sessiontest.Until(t, "a request hangs", func() bool { return db.Stats().InUse > 0 })
+	for range 3 {
+		if gone, err := s.Renew(t.Context(), []*engine.Claim{held}); err != nil || len(gone) > 0 {
+			t.Fatalf("renew: gone %v, %v", gone, err)
+		}
+	}
+	cancel()
+	for range requests {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPoolOfOne: heartbeats need a connection of their own.
+func TestPoolOfOne(t *testing.T) {
+	db := database(t, testservers.SharedMariaDB(t).Addr, "root", nil)
+	db.SetMaxOpenConns(1)
+	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) {
+		t.Error(err)
+	}
+}

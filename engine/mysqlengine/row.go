@@ -138,8 +138,16 @@ func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Ans
 	return got, err
 }
 
-// Ping implements [rowengine.Conn].
-func (c *rowConn) Ping(ctx context.Context) error { return c.PingContext(ctx) }
+// Ping implements [rowengine.Conn]. A lock of a server that was made read-only is one
+// that the server which took over does not know.
+func (c *rowConn) Ping(ctx context.Context) error {
+	var open string
+	err := c.QueryRowContext(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR)").Scan(&open)
+	if err == nil && open != "0" && open != "OFF" {
+		err = errors.New("the server is read-only: another may have taken over")
+	}
+	return err
+}
 
 // Alive implements [rowengine.Conn]: the driver looks at the socket when a
 // connection is taken from the pool.

@@ -33,6 +33,7 @@ var rowProcedures = map[string]string{
 	"enter": rowArgs + ` BEGIN
 			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+			` + writable + `
 			IF @pawl_ready IS NULL THEN
 				CALL pawl_row_prepare();
 			END IF;

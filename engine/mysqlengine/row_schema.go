@@ -6,7 +6,7 @@ import (
 )
 
 // rowVersion is that of the tables and procedures of row mode.
-const rowVersion = 2
+const rowVersion = 3
 
 // rowDefinitions make the tables and procedures of row mode:
 //

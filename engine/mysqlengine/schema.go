@@ -23,6 +23,7 @@ const (
 	noDatabaseRight  = 1044
 	noTableRight     = 1142
 	noTable          = 1146
+	readOnly         = 1290
 	noProcedureRight = 1370
 	lockTimeout      = 1205
 	deadlock         = 1213
@@ -98,7 +99,7 @@ func (l language) definitions() []string {
 	all = append(all,
 		"CREATE TABLE IF NOT EXISTS "+l.prefix+"slots (id BIGINT NOT NULL PRIMARY KEY, last BIGINT NOT NULL)"+l.TableEnd(),
 		"CREATE TABLE IF NOT EXISTS "+l.prefix+"meta (version INT NOT NULL PRIMARY KEY)"+l.TableEnd())
-	values := make([]string, slots)
+	values := make([]string, 2*slots)
 	for i := range values {
 		values[i] = fmt.Sprintf("(%d, 0)", i)
 	}

@@ -117,9 +117,13 @@ func (l language) Vars(typed ...string) string {
 
 func (l language) End() string    { return "END $pawl$" }
 func (l language) Return() string { return "RETURN QUERY" }
-func (l language) Set() string    { return "" }
-func (l language) Do() string     { return "LOOP" }
-func (l language) Loop() string   { return "LOOP" }
+
+// Writable: a server that follows another refuses every write by itself.
+func (l language) Writable() string { return "" }
+
+func (l language) Set() string  { return "" }
+func (l language) Do() string   { return "LOOP" }
+func (l language) Loop() string { return "LOOP" }
 
 func (l language) Now() string { return "(date_part('epoch', clock_timestamp()) * 1000000)::bigint" }
 

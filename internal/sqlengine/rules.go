@@ -63,6 +63,8 @@ type Dialect interface {
 	Now() string
 	// Grace is the time until which nothing is given out.
 	Grace() string
+	// Writable fails where the server must not be written to.
+	Writable() string
 	// Lock waits until no other step of this name goes on, and sets the
 	// variable to the number of the lock.
 	Lock(name, slot string) string

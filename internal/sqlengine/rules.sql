@@ -321,6 +321,7 @@ found and the one that was written: 0 for none. */}}
 {{.Rows "renew" .Text "p_session" "BIGINT" "alive" .Text "dead" .Text "resource" .Text "held"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_alive" .Text "v_dead"}}
   {{.Durable false}}
+  {{.Writable}}
   {{.Set}} v_now := {{.Now}};
   UPDATE {{.P}}sessions SET ends = v_now + ttl WHERE id = p_session AND ends > v_now;
   {{.Set}} v_alive := (SELECT COUNT(*) FROM {{.P}}sessions s WHERE s.id = p_session AND s.ends > v_now);

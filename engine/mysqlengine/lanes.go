@@ -1,0 +1,166 @@
+package mysqlengine
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// lanes are the ways to the server. Heartbeats have a connection of their own, which
+// they keep; all else has the rest of the pool.
+type lanes struct {
+	db    *sql.DB
+	renew string // the query that has the connection of its own
+
+	mu    sync.Mutex
+	stmts map[string]*sql.Stmt // of the pool
+
+	own     chan struct{} // of one place: who has put something in may use what follows
+	conn    *sql.Conn
+	onConn  map[string]*sql.Stmt
+	closing bool
+}
+
+func newLanes(db *sql.DB, renew string) *lanes {
+	return &lanes{db: db, renew: renew, stmts: make(map[string]*sql.Stmt), own: make(chan struct{}, 1)}
+}
+
+// query asks the server once.
+func (l *lanes) query(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	var err error
+	if query == l.renew {
+		err = l.alone(ctx, query, args, row)
+	} else {
+		err = l.shared(ctx, query, args, row)
+	}
+	if hasNumber(err, readOnly) {
+		l.leave(ctx)
+	}
+	return err
+}
+
+// shared asks on any connection of the pool.
+func (l *lanes) shared(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	l.mu.Lock()
+	stmt := l.stmts[query]
+	l.mu.Unlock()
+	if stmt == nil {
+		made, err := l.db.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		if stmt = l.stmts[query]; stmt == nil {
+			stmt = made
+			l.stmts[query] = stmt
+		} else {
+			defer made.Close()
+		}
+		l.mu.Unlock()
+	}
+	return each(ctx, stmt, args, row)
+}
+
+// alone asks on the connection that nothing else uses. If that has ended meanwhile it
+// asks once more on a new one: what is asked here may be done twice.
+func (l *lanes) alone(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	select {
+	case l.own <- struct{}{}:
+		defer func() { <-l.own }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	fresh := l.conn == nil
+	rows := 0
+	err := l.onOwn(ctx, query, args, func(scan func(...any) error) error { rows++; return row(scan) })
+	if errors.Is(err, driver.ErrBadConn) && !fresh && rows == 0 {
+		err = l.onOwn(ctx, query, args, row)
+	}
+	return err
+}
+
+// onOwn asks on that connection, and keeps it as long as it works.
+func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) (err error) {
+	if l.closing {
+		return sql.ErrConnDone
+	}
+	if l.conn == nil {
+		if l.conn, err = l.db.Conn(ctx); err != nil {
+			l.conn = nil
+			return err
+		}
+		l.onConn = make(map[string]*sql.Stmt)
+	}
+	defer func() {
+		var refused *mysql.MySQLError
+		if err != nil && !errors.As(err, &refused) {
+			l.drop()
+		}
+	}()
+	stmt := l.onConn[query]
+	if stmt == nil {
+		if stmt, err = l.conn.PrepareContext(ctx, query); err != nil {
+			return err
+		}
+		l.onConn[query] = stmt
+	}
+	return each(ctx, stmt, args, row)
+}
+
+// drop gives up the connection that renews.
+func (l *lanes) drop() {
+	if l.conn != nil {
+		l.conn.Close() //nolint:errcheck // nothing was begun on it
+		l.conn = nil
+	}
+}
+
+func each(ctx context.Context, stmt *sql.Stmt, args []any, row func(scan func(...any) error) error) error {
+	rows, err := stmt.QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	for err == nil && rows.Next() {
+		err = row(rows.Scan)
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+// leave closes the connections that nobody uses: they lead to a server that takes no
+// writes any more, and new ones may lead to another.
+func (l *lanes) leave(ctx context.Context) {
+	select {
+	case l.own <- struct{}{}:
+		if l.conn != nil {
+			l.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
+			l.drop()
+		}
+		<-l.own
+	default: // it finds out by itself
+	}
+	for range l.db.Stats().Idle {
+		conn, err := l.db.Conn(ctx)
+		if err != nil {
+			return
+		}
+		conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
+		conn.Close()                                           //nolint:errcheck // it is closed
+	}
+}
+
+func (l *lanes) close() (err error) {
+	l.own <- struct{}{}
+	l.closing = true
+	l.drop()
+	<-l.own
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, stmt := range l.stmts {
+		err = errors.Join(err, stmt.Close())
+	}
+	return err
+}
