@@ -106,8 +106,13 @@ func (w *world) enter() {
 	if w.spec.Kind == engine.KindLock {
 		c.Weight = []int64{1, w.spec.Capacity}[w.rng.IntN(2)]
 	}
-	if w.rng.IntN(2) == 0 {
+	switch w.rng.IntN(4) {
+	case 0, 1:
 		c.Owner = string("ABC"[w.rng.IntN(3)])
+	case 2: // that of a claim that is there, as who holds that enters again
+		if len(w.claims) > 0 {
+			c.Owner = w.claims[w.rng.IntN(len(w.claims))].ID
+		}
 	}
 	s, wait := w.sessions[w.rng.IntN(len(w.sessions))], w.rng.IntN(4) > 0
 	again := w.rng.IntN(8) == 0 && len(w.claims) > 0

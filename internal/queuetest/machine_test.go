@@ -65,12 +65,16 @@ func (m *machine) session(slot int) string {
 	return s
 }
 
-// enter asks for a claim with a new id. Owner 0 is a claim without re-entry.
+// enter asks for a claim with a new id. Owner 0 is a claim without re-entry, and owner 3
+// the id of a claim that is there, if there is one.
 func (m *machine) enter(slot, owner int, weight int64, wait bool) {
 	m.entered++
 	id := fmt.Sprintf("c%d", m.entered)
 	c := queue.Claim{ID: id, Owner: id, Session: m.session(slot), Label: "label of " + id, Weight: weight}
-	if owner > 0 {
+	switch {
+	case owner == 3 && len(m.state.Claims) > 0:
+		c.Owner = m.state.Claims[int(weight)%len(m.state.Claims)].ID
+	case owner > 0:
 		c.Owner = fmt.Sprintf("o%d", owner)
 	}
 	m.apply(queue.Request{Op: queue.Enter, Spec: m.spec, Claim: c, Wait: wait})
