@@ -98,3 +98,26 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return joined, func() { stop(); cancel(nil) }
 }
+
+// farewellTime is how long a call waits for the store after its ctx has ended: a
+// store that is well answers by then.
+const farewellTime = 100 * time.Millisecond
+
+// linger returns base, ended also soon after ctx has: to tell the store what it has to
+// know also when nobody waits for its answer any more.
+func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return base, func() {}
+	}
+	bound, cancel := context.WithCancel(base)
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(farewellTime)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-bound.Done():
+		}
+	})
+	return bound, func() { stop(); cancel() }
+}

@@ -83,7 +83,7 @@ func (l lock) with(opts LockOptions) lock {
 		l.err = invalid("LockOptions.MaxHold is %v: 0 (none) or at least %v is allowed", opts.MaxHold, minTTL)
 	}
 	if opts.MinHold != 0 && l.err == nil {
-		l.err = l.client.checkMinHold(opts.MinHold)
+		l.err = l.client.checkMinHold("LockOptions.MinHold", opts.MinHold)
 		l.owned = true // the claim that stays shares the grant
 	}
 	if opts.Label != "" && l.err == nil {

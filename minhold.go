@@ -16,14 +16,16 @@ import (
 
 const maxMinHold = 7 * 24 * time.Hour
 
-func (c *Client) checkMinHold(hold time.Duration) error {
+// checkMinHold looks whether the store can keep a name for so long. what is the name of the
+// option or argument.
+func (c *Client) checkMinHold(what string, hold time.Duration) error {
 	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
 		if err := c.caps.RefuseFeature(f); err != nil {
 			return err
 		}
 	}
 	if least := max(minTTL, c.caps.MinTTL); hold < least || hold > maxMinHold {
-		return invalid("LockOptions.MinHold is %v: 0 (none) or %v to %v are allowed on %s", hold, least, maxMinHold, c.caps.Name)
+		return invalid("%s is %v: 0 (none) or %v to %v are allowed on %s", what, hold, least, maxMinHold, c.caps.Name)
 	}
 	return nil
 }

@@ -61,7 +61,9 @@ func tasks(from, to int) (items [][]byte) {
 
 func mustClaim(t *testing.T, p *pawl.Pool) *pawl.Item {
 	t.Helper()
-	item, err := p.Claim(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	item, err := p.Claim(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,20 +88,26 @@ func TestPool(t *testing.T) {
 		noErr(t, other.Put(t.Context(), tasks(50, 51)...))
 		wantLen(t, other, 51)
 		names := make(map[string]bool)
-		for i := range 51 {
-			item := mustClaim(t, other)
-			if want := fmt.Sprintf("item %d", i); string(item.Data) != want || item.Token() == 0 || names[item.Name()] {
-				t.Errorf("%q as %q with token %v, want %q", item.Data, item.Name(), item.Token(), want)
+		var returned *pawl.Item
+		for i := range 52 { // the last is the one that was given back
+			item, want := mustClaim(t, other), i
+			if i == 51 {
+				want = 7
+			}
+			if string(item.Data) != fmt.Sprintf("item %d", want) || item.Token() == 0 || names[item.Name()] != (i == 51) {
+				t.Errorf("%q as %q with token %v, want item %d", item.Data, item.Name(), item.Token(), want)
 			}
 			names[item.Name()] = true
-			if i == 7 {
+			switch i {
+			case 7:
 				noErr(t, item.Return(t.Context()))
-				again := mustClaim(t, other)
-				if string(again.Data) != "item 7" || again.Token() <= item.Token() {
-					t.Errorf("%q with token %v after %v", again.Data, again.Token(), item.Token())
+				returned = item
+				continue
+			case 51:
+				wantErr(t, returned.Done(t.Context()), pawl.ErrClosed)
+				if item.Token() <= returned.Token() || item.Attempts != 2 {
+					t.Errorf("attempt %d with token %v after %v", item.Attempts, item.Token(), returned.Token())
 				}
-				wantErr(t, item.Done(t.Context()), pawl.ErrClosed)
-				item = again
 			}
 			noErr(t, item.Done(t.Context()))
 			noErr(t, item.Done(t.Context()))

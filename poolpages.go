@@ -6,25 +6,77 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // The items of a pool stand in pages, each a versioned value, which are named by
 // a number that is used once. The head, another one, lists the pages. A page comes
-// with all its items and only loses some: with the last one it is deleted, and taken
-// off the head later, with others.
+// with its first items. While it is the last one it takes more, up to so many in all. With
+// the last item it is deleted for good, and taken off the head later, with others.
+//
+// All numbers are unsigned varints. The head is: the format; the number of the next page;
+// how many pages before that are being written; and the pages in order, as runs, each the
+// gap before it and its length. A page is: the format; the number of the next item; the
+// token of the Put that wrote last; and of each item its number, how often it was claimed,
+// the token of its claim (0: nobody has it), how many pages further it stands, its size
+// and its data.
+
+// poolFormat is how both begin: nine bytes and the format of the pool. As a varint that is
+// too large, so versions of pawl that knew no format refuse the value.
+const poolFormat = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"
 
 // MaxItem is the largest size of an item of a [Pool] in bytes.
 const MaxItem = 32 << 10
 
 const (
-	pageItems = 32      // at most in a page
-	pageBytes = 8 << 10 // in a page of several items, for all of it is written when one is done
-	maxPages  = 20_000  // of a pool; their numbers fit in a value
+	pageItems = 32      // at most in a page, in all its life
+	pageBytes = 8 << 10 // in a page of several items, because all of it is written when one is claimed or done
+	maxPages  = 20_000  // of a pool; their runs fit in a value
 	deadPages = 16      // are taken off the head at once
+	maxGrowth = 64      // of the head when pages are published, in bytes
 )
 
 // ErrFull says that a pool has too many items. Nothing was put.
 var ErrFull = errors.New("pool is full")
+
+// poolNumbers reads the varints of a value.
+type poolNumbers struct {
+	data []byte
+	err  error
+}
+
+// openPool begins to read a value of a pool, after its format.
+func openPool(data []byte) *poolNumbers {
+	const mark = len(poolFormat) - 1
+	r := &poolNumbers{}
+	switch is := string(data); {
+	case len(is) <= mark || is[:mark] != poolFormat[:mark]:
+		r.err = fmt.Errorf("%w: the value in the store is no pool, or one of a version of pawl that wrote format 1: that has to finish it", ErrMismatch)
+	case is[mark] != poolFormat[mark]:
+		r.err = fmt.Errorf("%w: the pool has format %d and this build of pawl writes format %d", ErrUnsupported, is[mark], poolFormat[mark])
+	default:
+		r.data = data[mark+1:]
+	}
+	return r
+}
+
+func (r *poolNumbers) next() uint64 {
+	number, n := binary.Uvarint(r.data)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.data = r.data[n:]
+	return number
+}
+
+func (r *poolNumbers) fail() {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: the value in the store is no pool", ErrMismatch)
+	}
+}
+
+func (r *poolNumbers) more() bool { return r.err == nil && len(r.data) > 0 }
 
 // poolHead is what the head says.
 type poolHead struct {
@@ -33,194 +85,152 @@ type poolHead struct {
 	pages   []uint64 // in order
 }
 
+// parseHead reads the head. One that is not there has no pages.
 func parseHead(v Version) (h poolHead, err error) {
 	if v.Number == 0 {
 		return h, nil
 	}
-	var numbers []uint64
-	for data := v.Data; len(data) > 0; {
-		number, n := binary.Uvarint(data)
-		if n <= 0 {
-			return h, fmt.Errorf("%w: the value in the store is no pool", ErrMismatch)
-		}
-		numbers, data = append(numbers, number), data[n:]
-	}
-	if len(numbers) < 2 {
-		return h, fmt.Errorf("%w: the value in the store is no pool", ErrMismatch)
-	}
-	h.next, h.pending = numbers[0], numbers[0]-numbers[1]
+	r := openPool(v.Data)
+	h.next = r.next()
+	h.pending = h.next - r.next()
 	page := uint64(0)
-	for _, gap := range numbers[2:] {
-		page += gap
-		h.pages = append(h.pages, page)
+	for r.more() {
+		gap, length := r.next(), r.next()
+		if page += gap; length == 0 || uint64(len(h.pages))+length > maxPages {
+			r.fail()
+			break
+		}
+		for ; length > 0; length-- {
+			h.pages = append(h.pages, page)
+			page++
+		}
 	}
-	return h, nil
+	return h, r.err
 }
 
 func (h poolHead) data() []byte {
-	data := binary.AppendUvarint(nil, h.next)
+	data := binary.AppendUvarint([]byte(poolFormat), h.next)
 	data = binary.AppendUvarint(data, h.next-h.pending)
-	last := uint64(0)
-	for _, page := range h.pages {
-		data = binary.AppendUvarint(data, page-last)
-		last = page
+	end := uint64(0)
+	for i := 0; i < len(h.pages); {
+		first := h.pages[i]
+		length := uint64(0)
+		for ; i < len(h.pages) && h.pages[i] == first+length; i++ {
+			length++
+		}
+		data = binary.AppendUvarint(data, first-end)
+		data = binary.AppendUvarint(data, length)
+		end = first + length
 	}
 	return data
 }
 
+// poolPage is some of the items.
+type poolPage struct {
+	next  uint64 // the number of the item that is put next
+	put   uint64 // the token of the Put that wrote last
+	items []poolItem
+}
+
 // poolItem is an item in its page.
 type poolItem struct {
-	number uint64
-	data   []byte
+	number   uint64
+	attempts uint64 // how often it was claimed
+	claim    uint64 // the token of the claim that has it, or had it when its worker died; 0: none
+	behind   uint64 // the page behind which it is claimed next; 0: where it stands
+	data     []byte
 }
 
 // parsePage reads a page. One that is not there has no items.
-func parsePage(v Version) (items []poolItem, err error) {
-	for data := v.Data; len(data) > 0; {
-		number, n := binary.Uvarint(data)
-		size, m := binary.Uvarint(data[max(n, 0):])
-		start := uint64(max(n, 0) + max(m, 0)) //nolint:gosec // small
-		if n <= 0 || m <= 0 || size > uint64(len(data))-start {
-			return nil, fmt.Errorf("%w: the value in the store is no page of a pool", ErrMismatch)
-		}
-		items = append(items, poolItem{number, data[start : start+size]})
-		data = data[start+size:]
+func parsePage(v Version) (is poolPage, err error) {
+	if v.Number == 0 {
+		return is, nil
 	}
-	return items, nil
+	r := openPool(v.Data)
+	is.next, is.put = r.next(), r.next()
+	for r.more() {
+		item := poolItem{number: r.next(), attempts: r.next(), claim: r.next(), behind: r.next()}
+		size := r.next()
+		if size > uint64(len(r.data)) {
+			r.fail()
+			break
+		}
+		item.data, r.data = r.data[:size:size], r.data[size:]
+		is.items = append(is.items, item)
+	}
+	return is, r.err
 }
 
-// pageData is nil when there are no items.
-func pageData(items []poolItem) (data []byte) {
-	for _, item := range items {
-		data = binary.AppendUvarint(data, item.number)
-		data = binary.AppendUvarint(data, uint64(len(item.data)))
+// data is nil when there are no items.
+func (is poolPage) data() []byte {
+	if len(is.items) == 0 {
+		return nil
+	}
+	data := binary.AppendUvarint([]byte(poolFormat), is.next)
+	data = binary.AppendUvarint(data, is.put)
+	for _, item := range is.items {
+		for _, number := range []uint64{item.number, item.attempts, item.claim, item.behind, uint64(len(item.data))} {
+			data = binary.AppendUvarint(data, number)
+		}
 		data = append(data, item.data...)
 	}
 	return data
 }
 
-// paginate spreads items over pages.
-func paginate(items [][]byte) (pages [][]byte, err error) {
-	var page []poolItem
+// room reports whether more items may be put into the page.
+func (is *poolPage) room(items [][]byte) bool {
 	size := 0
-	for i, data := range items {
-		if len(data) > MaxItem {
-			return nil, invalid("item %d has %d bytes: at most %d are allowed", i, len(data), MaxItem)
-		}
-		if len(page) == pageItems || size+len(data) > pageBytes && len(page) > 0 {
-			pages = append(pages, pageData(page))
-			page, size = nil, 0
-		}
-		page = append(page, poolItem{uint64(len(page)), data})
+	for _, item := range is.items {
+		size += len(item.data)
+	}
+	for _, data := range items {
 		size += len(data)
 	}
-	if len(page) > 0 {
-		pages = append(pages, pageData(page))
-	}
-	return pages, nil
+	return len(is.items) == 0 || is.next+uint64(len(items)) <= pageItems && size <= pageBytes
 }
 
-// Put puts items into the pool, all or none, each of at most [MaxItem] bytes. Those
-// of one call share pages: to put many at once costs much less, and a pool holds
-// 20,000 calls or pages of up to 32 items and 8 KiB, else [ErrFull]. Who puts queues with
-// others who do. After [ErrUnavailable] or [ErrLost] nobody knows whether they were put.
-// What a caller that died midway left is removed by the next Put.
-func (p *Pool) Put(ctx context.Context, items ...[]byte) error {
-	pages, err := paginate(items)
-	if err = errors.Join(p.head.err, err); err != nil {
-		return p.head.failed("put", err)
+// add puts items into the page, for the Put with this token.
+func (is *poolPage) add(token uint64, items [][]byte) {
+	for _, data := range items {
+		is.items = append(is.items, poolItem{number: is.next, data: data})
+		is.next++
 	}
-	if len(pages) == 0 {
-		return nil
+	is.put = token
+}
+
+// paginate spreads items over pages.
+func paginate(items [][]byte) (pages [][][]byte) {
+	var last poolPage
+	for i, data := range items {
+		one := items[i : i+1]
+		if i == 0 || !last.room(one) {
+			pages, last = append(pages, nil), poolPage{}
+		}
+		last.add(0, one)
+		pages[len(pages)-1] = append(pages[len(pages)-1], data)
 	}
-	turn, err := p.lock("put").Lock(ctx)
+	return pages
+}
+
+// page is the value with some of the items.
+func (p *Pool) page(id uint64) *Value {
+	v := newValue(p.client, p.kind+"-page", p.name)
+	v.key, v.again = scopedName(p.kind+"-page", p.name+"/"+strconv.FormatUint(id, 10)), true
+	return v
+}
+
+// read reads a page, and remembers what is in it. That it was in a round is remembered, too;
+// 0 is none.
+func (p *Pool) read(ctx context.Context, id, round uint64) (poolPage, error) {
+	v, err := p.page(id).Get(ctx)
 	if err != nil {
-		return p.head.failed("put", err)
+		return poolPage{}, err
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the head says what was put
-	work, stop := turn.Within(ctx)
-	defer stop()
-	if err = p.publish(work, uint64(turn.Token()), pages); err == nil {
-		return nil
+	is, err := parsePage(v)
+	if err == nil {
+		p.learnPage(id, v.Number, round, is)
 	}
-	if lost := turn.Err(); lost != nil {
-		return p.head.failed("put", errors.Join(lost, err))
-	}
-	work, stop = turn.Within(context.WithoutCancel(ctx))
-	defer stop()
-	return errors.Join(err, p.removePending(work))
-}
-
-// publish writes pages under numbers that nobody else uses, and then shows them to
-// claimers. The first number of all is fresh, for a store that lost its data may
-// have had others.
-func (p *Pool) publish(ctx context.Context, fresh uint64, pages [][]byte) error {
-	var first, end uint64
-	if err := p.removePending(ctx); err != nil {
-		return err
-	}
-	if err := p.updateHead(ctx, "put", func(h *poolHead) error {
-		if len(h.pages)+len(pages) > maxPages {
-			return fmt.Errorf("%w: %d pages of %d are in use and %d are wanted", ErrFull, len(h.pages), maxPages, len(pages))
-		}
-		if h.next == 0 {
-			h.next = fresh
-		}
-		first, end = h.next, h.next+uint64(len(pages))
-		h.pending, h.next = first, end
-		return nil
-	}); err != nil {
-		return err
-	}
-	for i, data := range pages {
-		if _, err := p.page(first+uint64(i)).change(ctx, func(v Version) ([]byte, error) { //nolint:gosec // it is positive
-			if v.Number != 0 { // the reply was lost
-				return nil, errUnchanged
-			}
-			return data, nil
-		}); err != nil {
-			return err
-		}
-	}
-	return p.updateHead(ctx, "put", func(h *poolHead) error {
-		if h.next != end || h.pending != first && h.pending != end {
-			return fmt.Errorf("%w: another one puts", ErrLost)
-		}
-		for ; h.pending < h.next; h.pending++ { // nothing, if only the reply was lost
-			h.pages = append(h.pages, h.pending)
-		}
-		return nil
-	})
-}
-
-// removePending removes the pages of a writer that did not come to its end. First it
-// sees to it that they cannot be published any more.
-func (p *Pool) removePending(ctx context.Context) error {
-	var first, end uint64
-	if err := p.updateHead(ctx, "clean", func(h *poolHead) error {
-		first, end = h.pending, h.next
-		if first == end {
-			return errUnchanged
-		}
-		h.next++
-		return nil
-	}); err != nil || first == end {
-		return err
-	}
-	for id := first; id < end; id++ {
-		if _, err := p.page(id).change(ctx, func(v Version) ([]byte, error) {
-			if v.Number == 0 {
-				return nil, errUnchanged
-			}
-			return nil, nil
-		}); err != nil {
-			return err
-		}
-	}
-	return p.updateHead(ctx, "clean", func(h *poolHead) error {
-		h.pending = h.next
-		return nil
-	})
+	return is, err
 }
 
 // updateHead changes the head, unless change returns an error.
@@ -241,47 +251,12 @@ func (p *Pool) updateHead(ctx context.Context, doing string, change func(*poolHe
 	return err
 }
 
-// learnHead remembers the head.
-func (p *Pool) learnHead(v Version) error {
-	h, err := parseHead(v)
-	if err != nil {
-		return p.head.failed("read", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v.Number == p.version || v.Number != 0 && v.Number < p.version { // another goroutine has a later one
-		return nil
-	}
-	p.version, p.pages = v.Number, h.pages
-	for id := range p.items {
-		if _, there := slices.BinarySearch(h.pages, id); !there {
-			delete(p.items, id)
-		}
-	}
-	return nil
-}
-
-// learnPage remembers which items are in a page.
-func (p *Pool) learnPage(id uint64, items []poolItem) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	before := p.items[id]
-	seen := make([]seenItem, len(items))
-	for i, item := range items {
-		seen[i].number = item.number
-		if j := slices.IndexFunc(before, func(s seenItem) bool { return s.number == item.number }); j >= 0 {
-			seen[i].round = before[j].round
-		}
-	}
-	p.items[id] = seen
-}
-
 // dropPages takes the pages that are gone off the head, if they are so many.
 func (p *Pool) dropPages(ctx context.Context, least int) error {
 	p.mu.Lock()
 	var dead []uint64
 	for _, id := range p.pages {
-		if items, read := p.items[id]; read && len(items) == 0 {
+		if is := p.items[id]; is != nil && len(is.items) == 0 {
 			dead = append(dead, id)
 		}
 	}

@@ -111,27 +111,9 @@ func (s *session) round() context.Context {
 	return s.rounds
 }
 
-// farewellTime is how long a call waits for the store after its ctx has ended: a
-// store that is well answers by then.
-const farewellTime = 100 * time.Millisecond
-
-// farewell returns a round that ends soon after ctx does: to tell the store what it
-// has to know also when nobody waits for its answer any more.
+// farewell returns a round that ends soon after ctx does.
 func (s *session) farewell(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return s.round(), func() {}
-	}
-	bound, cancel := context.WithCancel(s.round())
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(farewellTime)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-bound.Done():
-		}
-	})
-	return bound, func() { stop(); cancel() }
+	return linger(s.round(), ctx)
 }
 
 // extend moves the end of the trust window, for a request sent at start, unless
