@@ -92,7 +92,7 @@ func postgresConfig(u *url.URL) (*pgxpool.Config, error) {
 		c.TLSConfig.ServerName = c.Host
 	}
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
-	c.RuntimeParams = map[string]string{"application_name": "pawl"}
+	c.RuntimeParams = map[string]string{"application_name": "pawl", "client_encoding": "UTF8"}
 	return config, nil
 }
 

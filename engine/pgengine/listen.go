@@ -116,7 +116,11 @@ func (l *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize()); err != nil {
+	_, err = conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize())
+	if err == nil {
+		err = conn.Ping(ctx) // the server shows others the last query of a connection
+	}
+	if err != nil {
 		l.hangUp(conn)
 		return nil, err
 	}

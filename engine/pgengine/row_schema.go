@@ -18,7 +18,7 @@ import (
 //	row_claims  pid tag claim owner …         what claims of a connection have in common: it counts while its
 //	                                          application name is the tag, the token if it has one, the id of the
 //	                                          name, and the number that ends the id of the claim
-//	row_meta    version ttl                   the longest TTL ever used
+//	row_meta    version ttl format            the longest TTL ever used, and the mark
 //	row_boot    started ready                 the server that was last seen, and when it may give something out
 //	row_tokens                                a sequence
 //
@@ -32,7 +32,7 @@ type rowStatements struct {
 	version                       string
 }
 
-const rowVersion = 2
+const rowVersion = 3
 
 func rowLanguage(schema string) rowStatements {
 	in := func(text string) string { return strings.ReplaceAll(text, "pawl.", schema+".") }
@@ -76,7 +76,7 @@ func rowLanguage(schema string) rowStatements {
 		// One that waits stays connected; one that holds has nothing to cancel.
 		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) ELSE pg_terminate_backend(c.pid) END` + live +
 			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
-		version: in(`SELECT coalesce(max(version), 0) FROM pawl.row_meta`),
+		version: in(`SELECT coalesce(max(m.version), 0), coalesce(max(to_jsonb(m)->>'format'), '1') FROM pawl.row_meta m`),
 	}
 }
 
@@ -86,6 +86,7 @@ func rowTables(in func(string) string) []string {
 		`SET LOCAL client_min_messages = warning`,                   // that something is there already is no news
 		strings.TrimSuffix(in(`CREATE SCHEMA IF NOT EXISTS pawl.`), "."),
 		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL, ttl BIGINT NOT NULL DEFAULT 0)`),
+		in(`ALTER TABLE pawl.row_meta ADD COLUMN IF NOT EXISTS format TEXT`), // a lock of a version without it is one of ours
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_names (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT COLLATE "C" NOT NULL UNIQUE)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, claim TEXT, owner TEXT, session TEXT,
 			label TEXT, barging BOOLEAN) WITH (fillfactor = 50)`),
@@ -94,7 +95,8 @@ func rowTables(in func(string) string) []string {
 		// What was just made has forgotten nothing.
 		in(`INSERT INTO pawl.row_boot (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
 		in(`SELECT setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
-		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version) VALUES (%d) ON CONFLICT (one) DO UPDATE SET version = excluded.version`, rowVersion)),
+		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version, format) VALUES (%d, '%s') ON CONFLICT (one) DO UPDATE SET version = excluded.version, format = excluded.format`,
+			rowVersion, engine.Format())),
 	}
 }
 
@@ -133,12 +135,19 @@ func (s *rowStore) create(ctx context.Context, conn *pgx.Conn) error {
 func (s *rowStore) find(ctx context.Context) (version int, err error) {
 	err = s.with(ctx, func(conn *pgx.Conn) error {
 		var pid uint32
+		if encoding := conn.PgConn().ParameterStatus("client_encoding"); encoding != "UTF8" {
+			return otherEncoding(encoding)
+		}
 		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
 		if err == nil && pid != conn.PgConn().PID() {
 			err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
 		}
 		if err == nil {
-			err = conn.QueryRow(ctx, s.sql.version).Scan(&version)
+			var format string
+			err = conn.QueryRow(ctx, s.sql.version).Scan(&version, &format)
+			if err == nil && version >= rowVersion {
+				err = engine.CheckFormat(format)
+			}
 		}
 		return err
 	})
