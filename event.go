@@ -53,6 +53,10 @@ type Event struct {
 	Token fence.Token // of the grant, where there is one
 	Took  time.Duration
 	Err   error
+
+	// Since is when the attempt began (EventAttempt, EventGranted, EventRefused, the same for
+	// all of one attempt) or the hold did (EventReleased, EventLost); else it is zero.
+	Since time.Time
 }
 
 func (c *Client) observe(ctx context.Context, e Event) {
@@ -61,13 +65,13 @@ func (c *Client) observe(ctx context.Context, e Event) {
 	}
 }
 
-// observe tells of a lock what began at start.
+// observe tells of a lock what began at start, if that is known.
 func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, start time.Time, err error) {
 	if l.client.opts.Observe == nil {
 		return
 	}
-	e := Event{Kind: kind, Token: token, Err: err}
-	if !start.IsZero() {
+	e := Event{Kind: kind, Token: token, Err: err, Since: start}
+	if !start.IsZero() && kind != EventAttempt {
 		e.Took = time.Since(start)
 	}
 	l.tell(ctx, e)

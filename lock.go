@@ -137,8 +137,8 @@ func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err erro
 
 // acquire gets a lease. values are the context values of the hold.
 func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
-	l.observe(ctx, EventAttempt, 0, time.Time{}, nil)
 	start := time.Now()
+	l.observe(ctx, EventAttempt, 0, start, nil)
 	lease, err := l.attempts(ctx, values, wait)
 	if err != nil {
 		l.observe(ctx, EventRefused, 0, start, err)

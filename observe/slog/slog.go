@@ -1,11 +1,14 @@
-// Package slog writes pawl's events to a log: what is lost or fails as warnings,
-// the rest, also that a TryLock found a lock taken, for debugging.
+// Package slog writes pawl's events to a log: what is lost or fails as warnings, the
+// restart grace of a store as one warning, and the rest for debugging, also that a
+// TryLock found a lock taken.
 package slog
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
@@ -14,12 +17,19 @@ import (
 // New returns an observer for [pawl.Options] that writes to log. Losses, waits that
 // failed and renewals that failed are warnings; the rest is at the level debug: that
 // a TryLock found a lock taken is an answer. A renewal that succeeded is not written.
+// In a restart grace the first attempt that meets it is a warning, which says when the
+// store grants again; the others are for debugging.
 func New(log *slog.Logger) func(context.Context, pawl.Event) {
+	var told grace
 	return func(ctx context.Context, e pawl.Event) {
 		level := slog.LevelDebug
 		switch {
 		case e.Kind == pawl.EventRenewed && e.Err == nil:
 			return
+		case errors.Is(e.Err, pawl.ErrGrace):
+			if told.first(e.Err) {
+				level = slog.LevelWarn
+			}
 		case e.Err != nil && !errors.Is(e.Err, engine.ErrBusy):
 			level = slog.LevelWarn
 		}
@@ -41,4 +51,26 @@ func New(log *slog.Logger) func(context.Context, pawl.Event) {
 		}
 		log.LogAttrs(ctx, level, "pawl "+e.Kind.String(), attrs...)
 	}
+}
+
+// grace is the restart grace that was told last.
+type grace struct {
+	mu    sync.Mutex
+	until time.Time
+}
+
+// first reports whether this is a grace that was not told yet.
+func (g *grace) first(err error) bool {
+	var is *engine.GraceError
+	errors.As(err, &is)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if now.Before(g.until) {
+		return false
+	}
+	if g.until = now; is != nil {
+		g.until = now.Add(is.Grace.Left)
+	}
+	return true
 }

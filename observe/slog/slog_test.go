@@ -3,11 +3,15 @@ package slog_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/observe"
 	pawlslog "github.com/pawl-go/pawl/observe/slog"
@@ -59,4 +63,27 @@ func TestLog(t *testing.T) {
 	if count != len(want) {
 		t.Errorf("%d events, want %d", count, len(want))
 	}
+}
+
+// TestGraceIsToldOnce: however many wait, the restart grace is one warning; the next grace is another.
+func TestGraceIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		observe := pawlslog.New(slog.New(slog.NewTextHandler(&text, nil)))
+		grace := func(left time.Duration) error {
+			return fmt.Errorf("%w: %w", pawl.ErrGrace, &engine.GraceError{Grace: engine.Grace{Left: left}})
+		}
+		for range 2 {
+			text.Reset()
+			for i := range 10 {
+				left := time.Duration(10-i) * time.Second
+				observe(t.Context(), pawl.Event{Kind: pawl.EventGrace, Name: "m", Use: "lock", Took: left, Err: grace(left)})
+				observe(t.Context(), pawl.Event{Kind: pawl.EventRefused, Name: "n", Use: "lock", Err: fmt.Errorf("%w: %w", pawl.ErrNotAcquired, grace(left))})
+				<-time.After(time.Second)
+			}
+			if is := text.String(); strings.Count(is, "WARN") != 1 || !strings.Contains(is, "pawl grace") || !strings.Contains(is, "took=10s") {
+				t.Errorf("logged %q", is)
+			}
+		}
+	})
 }
