@@ -170,7 +170,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	case err != nil && errors.Is(lost, ErrClosed): // Close releases it, and says so if it cannot
 		err = nil
 	case errors.Is(err, engine.ErrGone):
-		cause = fmt.Errorf("%w: the store no longer had it at unlock", ErrLost)
+		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token)
 		err = cause
 	case err != nil && errors.Is(lost, ErrLost): // the session ended meanwhile
 		cause, err = lost, lost

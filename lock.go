@@ -348,6 +348,11 @@ func (a *attempt) evicted() error {
 	if err != nil {
 		return err
 	}
+	bound, cancel := context.WithTimeout(a.session.life, farewellTime)
+	defer cancel()
+	if note, err := a.lock.client.broken(bound, a.lock.name); err == nil && note != nil && note.of(a.claim.ID, 0) {
+		return fmt.Errorf("%w: the waiting claim was %v", ErrNotAcquired, note)
+	}
 	return fmt.Errorf("%w: the waiting claim was evicted", ErrNotAcquired)
 }
 

@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -199,8 +198,8 @@ func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan li
 	}
 }
 
-// names calls each with the names in the store. The store has a TTL for the next
-// one, not counting the time that each takes.
+// names calls each with the names in the store. The store has the time of a request for
+// the next one, not counting the time that each takes.
 func (c *Client) names(ctx context.Context, prefix string, each func(string) bool) error {
 	if c.life.Err() != nil {
 		return ErrClosed
@@ -209,7 +208,7 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) boo
 	defer cancel()
 	bound, stop := context.WithCancel(joined)
 	defer stop()
-	silence := time.AfterFunc(c.opts.TTL, stop)
+	silence := time.AfterFunc(c.opts.RequestTimeout, stop)
 	defer silence.Stop()
 	for name, err := range c.engine.List(bound, prefix) {
 		silence.Stop()
@@ -223,7 +222,7 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) boo
 		case !each(name):
 			return nil
 		}
-		silence.Reset(c.opts.TTL)
+		silence.Reset(c.opts.RequestTimeout)
 	}
 	return nil
 }
@@ -235,34 +234,6 @@ type BreakOptions struct {
 	Claim  string      // this party, which may wait
 	Reason string      // for the holder and for operators; up to 512 bytes without control characters
 	Label  string      // of the operator, as Options.Label, which is the default
-}
-
-// Broken is the note that [Client.Break] leaves. The next one of the name overwrites it.
-type Broken struct {
-	Label  string      `json:"label"`            // of the operator
-	Reason string      `json:"reason,omitempty"` // as the operator said it
-	Claim  string      `json:"claim,omitempty"`  // of the party evicted; "": holders were
-	Token  fence.Token `json:"token"`            // of the newest holder evicted
-	All    bool        `json:"all,omitempty"`    // all holders were, up to that token
-}
-
-// String says who did it and why.
-func (b *Broken) String() string {
-	if b.Reason == "" {
-		return "broken by " + b.Label
-	}
-	return "broken by " + b.Label + ": " + b.Reason
-}
-
-// of reports whether the note is about this claim.
-func (b *Broken) of(claim string, token fence.Token) bool {
-	switch {
-	case b.Claim != "":
-		return b.Claim == claim
-	case b.All:
-		return token != 0 && token <= b.Token
-	}
-	return token != 0 && token == b.Token
 }
 
 // Break takes a name away from those that hold it, and returns the parties that it
@@ -345,7 +316,7 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 		return nil, err
 	}
 	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout)
 		defer cancel()
 		s.Close(closing) //nolint:errcheck // it holds nothing, and expires by itself
 	}()
@@ -358,60 +329,6 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 		}
 	}
 	return evicted, nil
-}
-
-func brokenKey(name string) string { return scopedName("broken", name) }
-
-// noteTries is how often a note is written again when other operators break the same
-// name at the same time.
-const noteTries = 16
-
-// note writes who breaks a name, where the store has values.
-func (c *Client) note(ctx context.Context, name string, b *Broken) error {
-	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
-		return nil
-	}
-	data, err := json.Marshal(b)
-	for range noteTries {
-		if err != nil {
-			break
-		}
-		err = c.ask(ctx, "note", func(ctx context.Context) error {
-			v, err := c.engine.Get(ctx, brokenKey(name))
-			if err == nil {
-				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
-			}
-			return err
-		})
-		if !errors.Is(err, engine.ErrBusy) {
-			break
-		}
-		err = nil
-	}
-	if err != nil {
-		return fmt.Errorf("who did it could not be noted in the store: %w", err)
-	}
-	return nil
-}
-
-// broken reads what the last Break of a name noted; nil: nothing.
-func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
-	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
-		return nil, nil
-	}
-	var v engine.Value
-	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
-		v, err = c.engine.Get(ctx, brokenKey(name))
-		return err
-	})
-	if err != nil || v.Version == 0 || len(v.Data) == 0 {
-		return nil, err
-	}
-	var b Broken
-	if json.Unmarshal(v.Data, &b) != nil { // it is for people: no reason to fail
-		return nil, nil
-	}
-	return &b, nil
 }
 
 // Err returns nil while the client is well: its session lives and the last request for

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,6 +111,9 @@ func TestBreak(t *testing.T) {
 		}
 		<-two.Context().Done()
 		wantErr(t, two.Err(), pawl.ErrLost)
+		if cause := context.Cause(two.Context()); !strings.Contains(cause.Error(), "broken by anna: stuck") {
+			t.Errorf("the holder is told: %v", cause)
+		}
 		if one.Err() != nil || three.Err() != nil {
 			t.Error("others were evicted")
 		}
@@ -118,10 +122,23 @@ func TestBreak(t *testing.T) {
 			t.Fatalf("%+v, %v", is.Broken, err)
 		}
 		breaks(1, pawl.BreakOptions{Claim: is.Waiters[0].Claim, Label: "ben"})
-		wantErr(t, (<-waiter).err, pawl.ErrNotAcquired)
+		evicted := (<-waiter).err
+		wantErr(t, evicted, pawl.ErrNotAcquired)
+		if !strings.Contains(evicted.Error(), "broken by ben") {
+			t.Errorf("the waiter is told: %v", evicted)
+		}
 		breaks(2, pawl.BreakOptions{})
 		<-one.Context().Done()
 		<-three.Context().Done()
+		if err := three.Err(); !strings.Contains(err.Error(), "broken by anna") || strings.Contains(err.Error(), "stuck") {
+			t.Errorf("the last holder is told: %v", err)
+		}
+		later := mustLock(t, t.Context(), c.Mutex("m")) // what ends it is not that note
+		breakLock(t, eng, "m")
+		<-later.Context().Done()
+		if err := later.Err(); strings.Contains(err.Error(), "anna") {
+			t.Errorf("a later holder is told: %v", err)
+		}
 		breaks(0, pawl.BreakOptions{})
 		for _, opts := range []pawl.BreakOptions{{Token: 1, Claim: "x"}, {Reason: "a\nb"}, {Label: "\x00"}} {
 			_, err := operator.Break(t.Context(), "m", opts)

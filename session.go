@@ -217,9 +217,7 @@ func (s *session) renew() error {
 	}
 	s.extend(start)
 	s.client.observe(s.life, Event{Kind: EventRenewed, Took: late})
-	for _, claim := range gone {
-		s.loseLease(claim)
-	}
+	s.loseLeases(gone)
 	return nil
 }
 
@@ -233,14 +231,29 @@ func (s *session) renewSoon() {
 	}
 }
 
-func (s *session) loseLease(claim *engine.Claim) {
-	s.mu.Lock()
-	l := s.leases[claim]
-	delete(s.leases, claim)
-	s.mu.Unlock()
-	if l != nil {
+// loseLeases ends leases that the store no longer has, and only then tells the observer.
+func (s *session) loseLeases(gone []*engine.Claim) {
+	const how = "the store no longer has the claim: it was broken by an operator or forgotten"
+	var lost []*Lease
+	for _, claim := range gone {
+		s.mu.Lock()
+		l := s.leases[claim]
+		delete(s.leases, claim)
+		s.mu.Unlock()
+		if l == nil {
+			continue
+		}
 		s.settle(claim)
-		l.lose(fmt.Errorf("%w: the store no longer has the claim: it was broken by an operator or forgotten", ErrLost))
+		cause := fmt.Errorf("%w: %s", ErrLost, how)
+		if len(lost) < notesRead {
+			cause = s.takenCause(how, claim, l.token)
+		}
+		if l.end(cause) {
+			lost = append(lost, l)
+		}
+	}
+	for _, l := range lost {
+		l.tell(l.Err())
 	}
 }
 

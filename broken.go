@@ -1,0 +1,150 @@
+package pawl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Broken is the note that [Client.Break] leaves. The next one of the name overwrites it.
+type Broken struct {
+	Label  string      `json:"label"`            // of the operator
+	Reason string      `json:"reason,omitempty"` // as the operator said it
+	Claim  string      `json:"claim,omitempty"`  // of the party evicted; "": holders were
+	Token  fence.Token `json:"token"`            // of the newest holder evicted
+	All    bool        `json:"all,omitempty"`    // all holders were, up to that token
+}
+
+// String says who did it and why.
+func (b *Broken) String() string {
+	if b.Reason == "" {
+		return "broken by " + b.Label
+	}
+	return "broken by " + b.Label + ": " + b.Reason
+}
+
+// of reports whether the note is about this claim.
+func (b *Broken) of(claim string, token fence.Token) bool {
+	switch {
+	case b.Claim != "":
+		return b.Claim == claim
+	case b.All:
+		return token != 0 && token <= b.Token
+	}
+	return token != 0 && token == b.Token
+}
+
+func brokenKey(name string) string { return scopedName("broken", name) }
+
+// noteTries is how often a note is written again when other operators break the same
+// name at the same time.
+const noteTries = 16
+
+// note writes who breaks a name, where the store has values.
+func (c *Client) note(ctx context.Context, name string, b *Broken) error {
+	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
+		return nil
+	}
+	data, err := json.Marshal(b)
+	for range noteTries {
+		if err != nil {
+			break
+		}
+		err = c.ask(ctx, "note", func(ctx context.Context) error {
+			v, err := c.engine.Get(ctx, brokenKey(name))
+			if err == nil {
+				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
+			}
+			return err
+		})
+		if !errors.Is(err, engine.ErrBusy) {
+			break
+		}
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("who did it could not be noted in the store: %w", err)
+	}
+	return nil
+}
+
+// broken reads what the last Break of a name noted; nil: nothing.
+func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
+	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
+		return nil, nil
+	}
+	var v engine.Value
+	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
+		v, err = c.engine.Get(ctx, brokenKey(name))
+		return err
+	})
+	if err != nil || v.Version == 0 || len(v.Data) == 0 {
+		return nil, err
+	}
+	var b Broken
+	if json.Unmarshal(v.Data, &b) != nil { // it is for people: no reason to fail
+		return nil, nil
+	}
+	return &b, nil
+}
+
+// taken is why a claim is gone that the client did not leave. It is there at once, so that
+// the holder stops, and who did it is read meanwhile.
+type taken struct {
+	how   string
+	until time.Time     // when its text waits no longer
+	read  chan struct{} // closed when the note was read, or could not be
+	note  *Broken       // nil: nobody says that he did it
+}
+
+// Error waits a little for the note, because whoever prints the error wants to know.
+func (e *taken) Error() string {
+	timer := time.NewTimer(time.Until(e.until))
+	defer timer.Stop()
+	select {
+	case <-e.read:
+		if e.note != nil {
+			return ErrLost.Error() + ": " + e.note.String()
+		}
+	case <-timer.C:
+	}
+	return ErrLost.Error() + ": " + e.how
+}
+
+func (e *taken) Unwrap() error { return ErrLost }
+
+// notesRead is for how many names that are lost at once the notes are read. Many are
+// lost by a store that forgets, not by an operator.
+const notesRead = 16
+
+// takenCause is the cause of a lease that ends because the store no longer has its claim.
+func (s *session) takenCause(how string, claim *engine.Claim, token fence.Token) error {
+	e := &taken{how: how, until: time.Now().Add(farewellTime), read: make(chan struct{})}
+	reading := s.client.spawn(func() {
+		defer close(e.read)
+		note, err := s.client.broken(s.client.life, claim.Resource)
+		if err == nil && note != nil && note.of(claim.ID, token) {
+			e.note = note
+		}
+	})
+	if !reading {
+		close(e.read)
+	}
+	return e
+}
+
+// spawn starts a goroutine that Close awaits, unless the client is closed.
+func (c *Client) spawn(run func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
+		return false
+	}
+	c.tasks.Go(run)
+	return true
+}
