@@ -188,7 +188,9 @@ func TestFoundClaims(t *testing.T) {
 		for _, name := range []string{"old", "held", "waited"} {
 			for _, cl := range show(t, eng, name).Claims {
 				if cl.Session == store.session.ID() {
+					store.mu.Lock()
 					store.found = append(store.found, [2]string{name, cl.ID})
+					store.mu.Unlock()
 				}
 			}
 		}
@@ -208,6 +210,7 @@ type findingStore struct {
 	engine.Engine
 	session engine.Session
 	opts    engine.SessionOptions
+	mu      sync.Mutex
 	found   [][2]string
 }
 
@@ -223,6 +226,8 @@ type findingSession struct {
 }
 
 func (s *findingSession) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
 	for _, f := range s.store.found {
 		s.store.opts.Found(f[0], f[1])
 	}
