@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
