@@ -5,12 +5,16 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -44,6 +48,17 @@ func TestIdleHolders(t *testing.T) {
 				return scalar(t, db, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_CALL_PROCEDURE'")
 			}
 		}, idleCost{3, 2, 0}},
+		{"Redis", func(t *testing.T) (string, string, func() float64) {
+			addr := testservers.Redis(t).Addr
+			raw, err := rueidis.NewClient(rueidis.ClientOption{ // which asks for nothing by itself
+				InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, Dialer: net.Dialer{KeepAlive: -1},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(raw.Close)
+			return addr, redisURL(addr), func() float64 { return commandsDone(t, raw) }
+		}, idleCost{2, 8, 2}},
 		{"etcd", func(t *testing.T) (string, string, func() float64) {
 			addr := testservers.Etcd(t).Addr
 			return addr, etcdURL(addr), func() float64 { return handled(t, addr) }
@@ -142,6 +157,25 @@ func scalar(t *testing.T, db *sql.DB, query string) (n float64) {
 	t.Helper()
 	if err := db.QueryRow(query).Scan(&n); err != nil {
 		t.Fatal(err)
+	}
+	return n
+}
+
+var commandCalls = regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+)`)
+
+// commandsDone is how many commands Redis has done, those inside scripts too.
+func commandsDone(t *testing.T, raw rueidis.Client) (n float64) {
+	t.Helper()
+	stats, err := raw.Do(t.Context(), raw.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stat := range commandCalls.FindAllStringSubmatch(stats, -1) {
+		is, err := strconv.ParseFloat(stat[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += is
 	}
 	return n
 }

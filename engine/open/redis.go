@@ -3,6 +3,7 @@ package open
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -79,10 +80,13 @@ func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err erro
 	option = rueidis.ClientOption{
 		ClientName:   "pawl",
 		DisableCache: true,
-		Dialer:       net.Dialer{Timeout: connectTimeout},
-		// How long a silent connection is borne before there is another:
-		// within the usual TTL.
+		// A connection that was silent for so long is asked whether it is there, which
+		// heartbeats spare; it then has to answer within the usual TTL.
+		Dialer:           net.Dialer{Timeout: connectTimeout, KeepAlive: 6 * time.Second},
 		ConnWriteTimeout: connectTimeout,
+		// One connection for all requests, with what they need and not a megabyte.
+		PipelineMultiplex:  -1,
+		ReadBufferEachConn: 32 << 10, WriteBufferEachConn: 32 << 10,
 	}
 	if option.InitAddress, err = addresses(u, port); err != nil {
 		return option, err
@@ -123,6 +127,8 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	if err != nil || grace < 0 {
 		return nil, wrong("grace is a duration as 15s")
 	}
+	all := &dialed{open: make(map[net.Conn]struct{})}
+	option.DialCtxFn = all.dial
 	client, err := within(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
 		if option.TLSConfig != nil {
@@ -138,9 +144,52 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		return nil, wrong("there is %s", redisModes[is])
 	}
 	eng := redisengine.New(client, &redisengine.Options{
-		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option,
+		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option, Stuck: all.close,
 	})
 	return opened{eng, func() error { client.Close(); return nil }}, nil
+}
+
+// dialed are the connections of a client, to be closed when nothing comes over them: who waits for an
+// answer of a server that is gone without a word waits for long.
+type dialed struct {
+	mu   sync.Mutex
+	open map[net.Conn]struct{}
+}
+
+type connection struct {
+	net.Conn
+	of *dialed
+}
+
+func (c *dialed) dial(ctx context.Context, addr string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	dial := dialer.DialContext
+	if config != nil {
+		dial = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[conn] = struct{}{}
+	return connection{conn, c}, nil
+}
+
+// Close closes one.
+func (c connection) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c.Conn)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (c *dialed) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.open {
+		go conn.Close() //nolint:errcheck // it is given up
+	}
 }
 
 // whyNoTLS finds a better error than the client has where TLS is the reason.

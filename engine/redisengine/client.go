@@ -32,20 +32,24 @@ type Client interface {
 	// goes where servers send them.
 	Pipeline(ctx context.Context, cmds []Command) []Reply
 
-	// Subscribe takes a connection of its own, so that other commands keep whatever
-	// fast path they have, and returns when the server has confirmed. Messages of the
-	// channel are handed over one after the other.
-	Subscribe(ctx context.Context, channel string, receive func(message string)) (*Subscription, error)
+	// Listen takes a connection of its own, so that other commands keep whatever
+	// fast path they have. Messages of the channels that are subscribed there are handed
+	// over one after the other, and so is each confirmation of the server that it has
+	// subscribed one.
+	Listen(ctx context.Context, receive func(channel, message string), confirmed func(channel string)) (*Listener, error)
 
 	// Nodes returns a client of each server of a cluster that has keys, by its address.
 	Nodes(ctx context.Context) (map[string]Client, error)
 }
 
-// Subscription is a connection that hands over messages. It makes no other when it
-// ends: what is published meanwhile is lost, which the engine has to know.
-type Subscription struct {
-	Broken <-chan error // says once that the connection ended
-	Close  func()       // ends it without waiting
+// Listener is a connection that hands over messages. It makes no other when it
+// ends, or confirms all channels again when it did: what is published meanwhile is lost,
+// which the engine has to know. Channels are subscribed and unsubscribed by one goroutine.
+type Listener struct {
+	Subscribe   func(ctx context.Context, channels []string) error // sends it
+	Unsubscribe func(ctx context.Context, channels []string) error
+	Broken      <-chan error // says once that the connection ended
+	Close       func()       // ends it without waiting
 }
 
 // Command is one command of Redis, in three parts.

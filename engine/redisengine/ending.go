@@ -29,9 +29,9 @@ func replies(ctx context.Context, n int, do func() []Reply) []Reply {
 	return all
 }
 
-func (e ending) Subscribe(ctx context.Context, channel string, receive func(message string)) (*Subscription, error) {
-	return within(ctx, func() (*Subscription, error) { return e.Client.Subscribe(ctx, channel, receive) },
-		func(in *Subscription) { in.Close() })
+func (e ending) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
+	return within(ctx, func() (*Listener, error) { return e.Client.Listen(ctx, receive, confirmed) },
+		func(in *Listener) { in.Close() })
 }
 
 func (e ending) Nodes(ctx context.Context) (map[string]Client, error) {

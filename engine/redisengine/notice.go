@@ -15,8 +15,8 @@ import (
 // notices is a client that the server tells when a key of ours that it has read
 // is changed or deleted, by whom- and whatever:
 // https://redis.io/docs/latest/develop/reference/client-side-caching/. It is a
-// client of its own, for one with such a hook has no fast path, and is made when it is
-// needed: short holds do not pay for it.
+// client of its own, for one with such a hook has no fast path. On a single server its one
+// connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
 	option *rueidis.ClientOption // nil: the server tells nothing
 	tasks  sync.WaitGroup
@@ -67,16 +67,37 @@ func (n *notices) ready() rueidis.Client {
 	defer n.mu.Unlock()
 	if n.client == nil && n.option != nil && !n.dialing {
 		n.dialing = true
-		n.tasks.Go(n.dial)
+		n.tasks.Go(func() {
+			client, err := n.dial()
+			n.made(client, err) //nolint:errcheck // asked for again
+		})
 	}
 	return n.client
 }
 
-func (n *notices) dial() {
+// connect returns the client, and makes it if there is none; nil without an error when
+// the server tells nothing.
+func (n *notices) connect(ctx context.Context) (rueidis.Client, error) {
+	n.mu.Lock()
+	client, none := n.client, n.option == nil
+	n.mu.Unlock()
+	if client != nil || none {
+		return client, nil
+	}
+	client, err := within(ctx, n.dial, rueidis.Client.Close)
+	return n.made(client, err)
+}
+
+func (n *notices) dial() (rueidis.Client, error) {
+	n.mu.Lock()
 	option := *n.option
+	n.mu.Unlock()
 	option.DisableCache, option.PipelineMultiplex = false, -1 // one connection
 	option.OnInvalidations = n.changed
-	client, err := rueidis.NewClient(option)
+	return rueidis.NewClient(option)
+}
+
+func (n *notices) made(client rueidis.Client, err error) (rueidis.Client, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dialing = false
@@ -87,8 +108,9 @@ func (n *notices) dial() {
 			s.alarm()
 		}
 	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
-		n.option = nil
+		n.option, client, err = nil, nil, nil
 	}
+	return client, err
 }
 
 // changed makes sessions look that hold these heads, or all, for nil is that all keys

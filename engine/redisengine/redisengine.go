@@ -85,6 +85,11 @@ type Options struct {
 	// renewal. The connection is made when somebody does. Default nil: no notices. A server or a user that
 	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives none either.
 	Notices *rueidis.ClientOption
+
+	// Stuck, when set, is called when a renewal had no answer in its time, so that whoever made
+	// the client closes its connections: the next renewal then goes over others. It
+	// must not block.
+	Stuck func()
 }
 
 // Engine is a Redis server. Create it with [New] or [NewOn].
@@ -97,6 +102,8 @@ type Engine struct {
 	graceTTL        time.Duration
 	cluster         bool
 	notices         notices
+	stuck           func()
+	hub             hub
 
 	life   atomic.Pointer[life]
 	opened sessions
@@ -116,10 +123,11 @@ func NewOn(client Client, opts *Options) *Engine { return on(ending{client}, opt
 
 func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
+	e.hub.engine = e
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
-		e.notices.option = opts.Notices
+		e.notices.option, e.stuck = opts.Notices, opts.Stuck
 	}
 	e.cluster = client.Cluster()
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"

@@ -130,6 +130,9 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	if errors.Is(err, engine.ErrGone) {
 		return nil, fmt.Errorf("renew session: %w", err)
 	}
+	if err != nil && s.engine.stuck != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		s.engine.stuck()
+	}
 	if err != nil {
 		return nil, failed(ctx, "renew session", err)
 	}

@@ -2,7 +2,6 @@ package redisengine
 
 import (
 	"context"
-	"errors"
 
 	"github.com/redis/rueidis"
 )
@@ -81,9 +80,9 @@ func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 	return answers(results)
 }
 
-// Subscribe: the connection is closed in the end, not given back to the pool, for to
+// Listen: the connection is closed in the end, not given back to the pool, for to
 // unsubscribe it would take an answer of a server that may be frozen.
-func (c onRueidis) Subscribe(ctx context.Context, channel string, receive func(message string)) (*Subscription, error) {
+func (c onRueidis) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
 	conn, err := within(ctx, func() (rueidis.DedicatedClient, error) {
 		conn, _ := c.client.Dedicate() // which does not look at a context while it dials
 		return conn, nil
@@ -91,31 +90,55 @@ func (c onRueidis) Subscribe(ctx context.Context, channel string, receive func(m
 	if err != nil {
 		return nil, err
 	}
-	confirmed := make(chan struct{}, 1)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { receive(m.Message) },
-		OnSubscription: func(s rueidis.PubSubSubscription) {
-			if s.Kind == "subscribe" {
-				select {
-				case confirmed <- struct{}{}:
-				default:
-				}
-			}
-		},
+		OnMessage:      func(m rueidis.PubSubMessage) { receive(m.Channel, m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) { subscribed(s, confirmed) },
 	})
-	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
-		conn.Close()
-		return nil, err
+	return &Listener{
+		Subscribe: func(ctx context.Context, channels []string) error {
+			return conn.Do(ctx, conn.B().Subscribe().Channel(channels...).Build()).Error()
+		},
+		Unsubscribe: func(ctx context.Context, channels []string) error {
+			return conn.Do(ctx, conn.B().Unsubscribe().Channel(channels...).Build()).Error()
+		},
+		Broken: broken,
+		Close:  conn.Close,
+	}, nil
+}
+
+func subscribed(s rueidis.PubSubSubscription, confirmed func(string)) {
+	if s.Kind == "subscribe" {
+		confirmed(s.Channel)
 	}
-	select {
-	case <-confirmed:
-		return &Subscription{broken, conn.Close}, nil
-	case err := <-broken:
-		conn.Close()
-		return nil, errors.Join(errors.New("connection lost"), err)
-	case <-ctx.Done():
-		conn.Close()
-		return nil, context.Cause(ctx)
+}
+
+// listenOn is Listen over the one connection of a client that has nothing else to do. It
+// knows each channel by itself.
+func listenOn(client rueidis.Client, receive func(channel, message string), confirmed func(string)) *Listener {
+	life, end := context.WithCancel(context.Background())
+	hooked := rueidis.WithOnSubscriptionHook(life, func(s rueidis.PubSubSubscription) { subscribed(s, confirmed) })
+	broken := make(chan error, 1)
+	return &Listener{
+		Subscribe: func(_ context.Context, channels []string) error {
+			for _, channel := range channels {
+				go func() {
+					err := client.Receive(hooked, client.B().Subscribe().Channel(channel).Build(),
+						func(m rueidis.PubSubMessage) { receive(m.Channel, m.Message) })
+					if err != nil && life.Err() == nil {
+						select {
+						case broken <- err:
+						default:
+						}
+					}
+				}()
+			}
+			return nil
+		},
+		Unsubscribe: func(ctx context.Context, channels []string) error {
+			return client.Do(ctx, client.B().Unsubscribe().Channel(channels...).Build()).Error()
+		},
+		Broken: broken,
+		Close:  end,
 	}
 }
 

@@ -90,7 +90,7 @@ func keep(ttl time.Duration) time.Duration { return max(time.Hour, 4*ttl) }
 func (s *session) ID() string { return s.id }
 
 func (s *session) subscribe(ctx context.Context) (*Subscription, error) {
-	return s.engine.client.Subscribe(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
+	return s.engine.hub.listen(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
 }
 
 // listen keeps the inbox open. What was sent while it was not is lost, so

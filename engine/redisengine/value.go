@@ -52,7 +52,7 @@ const watchPoll = 2 * time.Second
 // Watch implements [engine.Engine].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	changed := make(chan struct{}, 1)
-	in, err := e.client.Subscribe(ctx, e.valueChannel(key), func(string) {
+	in, err := e.hub.listen(ctx, e.valueChannel(key), func(string) {
 		select {
 		case changed <- struct{}{}:
 		default:

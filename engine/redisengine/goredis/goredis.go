@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -88,24 +87,26 @@ func send(ctx context.Context, p redis.Pipeliner, cmds []redisengine.Command) []
 	return replies
 }
 
-func (c client) Subscribe(ctx context.Context, channel string, receive func(string)) (*redisengine.Subscription, error) {
-	pubsub := c.of.Subscribe(ctx, channel)
-	if _, err := pubsub.ReceiveTimeout(ctx, 5*time.Second); err != nil {
-		pubsub.Close() //nolint:errcheck // it has failed
-		return nil, err
-	}
-	broken := make(chan error, 1)
+// Listen: go-redis connects again by itself, and the server then confirms all channels again.
+func (c client) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*redisengine.Listener, error) {
+	pubsub := c.of.Subscribe(ctx)
 	go func() {
 		for event := range pubsub.ChannelWithSubscriptions() {
-			if m, is := event.(*redis.Message); is {
-				receive(m.Payload)
-			} else { // confirmed again: it is another connection
-				broken <- errors.New("connection lost")
-				return
+			switch is := event.(type) {
+			case *redis.Message:
+				receive(is.Channel, is.Payload)
+			case *redis.Subscription:
+				if is.Kind == "subscribe" {
+					confirmed(is.Channel)
+				}
 			}
 		}
 	}()
-	return &redisengine.Subscription{Broken: broken, Close: func() { go pubsub.Close() }}, nil
+	return &redisengine.Listener{
+		Subscribe:   func(ctx context.Context, channels []string) error { return pubsub.Subscribe(ctx, channels...) },
+		Unsubscribe: func(ctx context.Context, channels []string) error { return pubsub.Unsubscribe(ctx, channels...) },
+		Close:       func() { go pubsub.Close() },
+	}, nil
 }
 
 func (c client) Nodes(ctx context.Context) (map[string]redisengine.Client, error) {

@@ -1,0 +1,297 @@
+package redisengine
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// hub is the one connection of an engine over which it is told anything: the inboxes of
+// its sessions, and the channels of values that somebody watches. It is there as long as
+// somebody listens.
+type hub struct {
+	engine *Engine
+
+	mu      sync.Mutex
+	dialing chan struct{} // closed when that ends; nil: nobody dials
+	line    *line         // nil: no connection
+}
+
+// line is one connection of a hub.
+type line struct {
+	hub  *hub
+	in   *Listener
+	life context.Context
+	end  context.CancelFunc
+	work chan struct{} // there is something to ask for
+
+	mu       sync.Mutex
+	lost     error
+	channels map[string]*channel
+}
+
+// channel is what some listen to.
+type channel struct {
+	ears  map[*Subscription]func(message string)
+	asked bool
+	done  bool          // the server has confirmed, or the line is lost, because of err
+	heard chan struct{} // closed then
+	err   error
+}
+
+func (c *channel) settle(err error) {
+	if !c.done {
+		c.done, c.err = true, err
+		close(c.heard)
+	}
+}
+
+// Subscription is one listener to one channel.
+type Subscription struct {
+	Broken <-chan error // says once that the connection ended: what is published meanwhile is lost
+	Close  func()       // ends it without waiting
+
+	broken chan error
+}
+
+// listen returns when the server has confirmed.
+func (h *hub) listen(ctx context.Context, name string, receive func(message string)) (*Subscription, error) {
+	l, err := h.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sub := &Subscription{broken: make(chan error, 1)}
+	sub.Broken = sub.broken
+	l.mu.Lock()
+	if l.lost != nil {
+		defer l.mu.Unlock()
+		return nil, l.lost
+	}
+	c := l.channels[name]
+	if c == nil {
+		c = &channel{ears: make(map[*Subscription]func(string)), heard: make(chan struct{})}
+		l.channels[name] = c
+	}
+	c.ears[sub] = receive
+	l.mu.Unlock()
+	l.look()
+	sub.Close = sync.OnceFunc(func() { l.leave(name, c, sub) })
+	select {
+	case <-c.heard:
+		if c.err != nil {
+			sub.Close()
+		}
+		return sub, c.err
+	case <-ctx.Done():
+		sub.Close()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// connected returns the line, and makes one if there is none.
+func (h *hub) connected(ctx context.Context) (*line, error) {
+	for {
+		h.mu.Lock()
+		if h.line != nil {
+			defer h.mu.Unlock()
+			return h.line, nil
+		}
+		if turn := h.dialing; turn != nil {
+			h.mu.Unlock()
+			select {
+			case <-turn:
+				continue
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		h.dialing = make(chan struct{})
+		h.mu.Unlock()
+		l := &line{hub: h, work: make(chan struct{}, 1), channels: make(map[string]*channel)}
+		in, err := h.engine.dialListener(ctx, l)
+		h.mu.Lock()
+		close(h.dialing)
+		h.dialing = nil
+		if err == nil {
+			l.in = in
+			l.life, l.end = context.WithCancel(context.Background())
+			h.line = l
+			go l.keep()
+		}
+		h.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (e *Engine) dialListener(ctx context.Context, l *line) (*Listener, error) {
+	if !e.cluster {
+		client, err := e.notices.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if client != nil {
+			return listenOn(client, l.receive, l.confirmed), nil
+		}
+	}
+	return e.client.Listen(ctx, l.receive, l.confirmed)
+}
+
+func (l *line) receive(name, message string) {
+	l.mu.Lock()
+	var ears []func(string)
+	if c := l.channels[name]; c != nil {
+		for _, ear := range c.ears {
+			ears = append(ears, ear)
+		}
+	}
+	l.mu.Unlock()
+	for _, ear := range ears {
+		ear(message)
+	}
+}
+
+// confirmed notes that the server has subscribed a channel. If it does so again, the
+// connection is another.
+func (l *line) confirmed(name string) {
+	l.mu.Lock()
+	c := l.channels[name]
+	again := c != nil && c.done
+	if c != nil {
+		c.settle(nil)
+	}
+	l.mu.Unlock()
+	if again {
+		go l.lose(errors.New("connection lost")) // this is where messages are read
+	}
+	l.look()
+}
+
+func (l *line) look() {
+	select {
+	case l.work <- struct{}{}:
+	default:
+	}
+}
+
+// leave ends one subscription.
+func (l *line) leave(name string, c *channel, sub *Subscription) {
+	l.mu.Lock()
+	delete(c.ears, sub)
+	l.mu.Unlock()
+	l.look()
+}
+
+// keep asks for channels, and for no more of those to which nobody listens any more, until
+// the line is lost or nobody listens to anything.
+func (l *line) keep() {
+	defer l.end()
+	for {
+		select {
+		case <-l.work:
+		case err := <-l.in.Broken:
+			l.lose(errors.Join(errors.New("connection lost"), err))
+			return
+		}
+		for l.step() {
+		}
+		if l.idle() {
+			return
+		}
+	}
+}
+
+// step asks for what is to be asked for, and reports whether that was anything.
+func (l *line) step() bool {
+	var more, less []string
+	l.mu.Lock()
+	if l.lost != nil {
+		l.mu.Unlock()
+		return false
+	}
+	for name, c := range l.channels {
+		switch {
+		case len(c.ears) == 0 && (!c.asked || c.done):
+			delete(l.channels, name)
+			if c.asked {
+				less = append(less, name)
+			}
+		case !c.asked:
+			c.asked = true
+			more = append(more, name)
+		}
+	}
+	l.mu.Unlock()
+	if len(less) > 0 { // first, for somebody may listen again to one of them
+		if err := l.ask(l.in.Unsubscribe, less); err != nil {
+			l.lose(err)
+			return false
+		}
+	}
+	if len(more) == 0 {
+		return len(less) > 0
+	}
+	if err := l.ask(l.in.Subscribe, more); err != nil {
+		l.lose(err)
+		return false
+	}
+	return true
+}
+
+// ask ends when the line does.
+func (l *line) ask(what func(context.Context, []string) error, channels []string) error {
+	done := make(chan error, 1)
+	go func() { done <- what(l.life, channels) }()
+	select {
+	case err := <-done:
+		return err
+	case err := <-l.in.Broken:
+		return errors.Join(errors.New("connection lost"), err)
+	}
+}
+
+// idle ends the line when nobody listens.
+func (l *line) idle() bool {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost != nil {
+		return true
+	}
+	for _, c := range l.channels {
+		if len(c.ears) > 0 {
+			return false
+		}
+	}
+	l.lost = errors.New("nobody listened")
+	if l.hub.line == l {
+		l.hub.line = nil
+	}
+	l.in.Close()
+	return true
+}
+
+// lose tells all who listen.
+func (l *line) lose(err error) {
+	l.hub.mu.Lock()
+	if l.hub.line == l {
+		l.hub.line = nil
+	}
+	l.hub.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost != nil {
+		return
+	}
+	l.lost = err
+	for _, c := range l.channels {
+		c.settle(err)
+		for sub := range c.ears {
+			sub.broken <- err
+		}
+	}
+	l.in.Close()
+	l.look()
+}
