@@ -7,21 +7,26 @@
 //
 //	<prefix>c/<name>/<spec>/q/<lease>.<slot>   the queue, in order of create revision
 //	<prefix>c/<name>/<spec>/g/<lease>.<slot>   grants out of that order
-//	<prefix>x/<lease>.<slot>                   a claim that must not come in any more
+//	<prefix>w/<lease>.<slot>                   a claim that waits for permits
+//	<prefix>x/<lease>.<slot>                   a claim that must not come in any more, for a TTL
 //	<prefix>v/<key>                            a value; its version is the mod revision
+//	<prefix>format                             the format of all this
 //
 // First in, first out: nothing is stored of who holds. Enter puts its key if
 // nobody is there; else it appends it and reads in the same transaction what is
 // ahead. The claim holds iff that and its own weight fit in the capacity, and
 // its token is its create revision. Who waits watches the last claim ahead that has to go first, and
 // nothing else, so a release wakes one client (or all readers behind a
-// writer). Where no single claim has to go, as in a semaphore, it watches the
-// deletions of the resource. Re-entries and upgrades have keys under g; a
+// writer). Where no single claim has to go, as in a semaphore, the next one watches the
+// deletions of the resource, and all others the key under w of the one before them,
+// which deletes that when it holds. Re-entries and upgrades have keys under g; a
 // re-entry stores the token that it shares, also when its first leaves first.
 //
 // Barging: keys under g hold, keys under q wait. Who comes puts a key under g
-// if none was added there since it looked. All that wait watch deletions under
-// g and try.
+// if none was added there since it looked. The first that waits watches deletions under
+// g and tries, the others the one before them.
+//
+// What frees something is a deletion, which a full store takes, too.
 //
 // The spec (kind, capacity, discipline) is a part of the key: that nobody uses
 // the name as something else is a comparison in the same transaction.

@@ -78,18 +78,20 @@ func (s *session) raze(ctx context.Context) error {
 	for old < min(len(s.tombs), 100) && time.Since(s.tombs[old].since) > s.opts.TTL {
 		old++
 	}
-	var ops []clientv3.Op
-	for _, t := range s.tombs[:old] {
-		ops = append(ops, clientv3.OpDelete(t.key))
-	}
+	tombs := slices.Clone(s.tombs[:old])
+	s.tombs = slices.Delete(s.tombs, 0, old)
 	s.mu.Unlock()
 	if old == 0 {
 		return nil
 	}
+	var ops []clientv3.Op
+	for _, t := range tombs {
+		ops = append(ops, clientv3.OpDelete(t.key))
+	}
 	_, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
-	if err == nil {
+	if err != nil {
 		s.mu.Lock()
-		s.tombs = slices.Delete(s.tombs, 0, old)
+		s.tombs = append(tombs, s.tombs...)
 		s.mu.Unlock()
 	}
 	return err

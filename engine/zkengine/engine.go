@@ -8,6 +8,10 @@
 //	<root>/c/<name>/<claim>.<sequence>   the queue, in order of creation
 //	<root>/c/<name>/g/<claim>            marks a claim that shares the grant of another
 //	<root>/v/<key>                       a value; its version is the zxid of its last change
+//	<root>/beat                          is written by each heartbeat
+//
+// The data of <root>/v is the format of all this. The folder of a long name is named by
+// a hash, and has the name as its data.
 //
 // The folder of a name, and its g, are containers: ZooKeeper removes them when
 // they have become empty. The name of a claim's node has its weight, the spec,
@@ -19,8 +23,10 @@
 // token, and whether it is alone there; else it lists the folder. The claim
 // holds iff those ahead and its own weight fit in the capacity. Who waits
 // watches its own node and the last claim ahead that has to go first, and
-// nothing else. Where no single claim has to go, as in a semaphore, it watches
-// the children of the folder.
+// nothing else. Where no single claim has to go, as in a semaphore, the next one
+// watches the children of the folder, and all others the one before them. A claim that
+// holds changes its node when somebody is behind it who may not know: it is the next one
+// then.
 //
 // Direct handoff: who held all, with nobody beside it, changes its node and
 // deletes it in one step, if there is no g. The event of a change then tells
@@ -29,7 +35,8 @@
 //
 // Some hold whatever is ahead of them, and their names say so: re-entries, with the
 // token that they share and the place in the queue of the claim that they share it
-// with; and those that hold a barging resource, whose queue holds nothing. A re-entry
+// with; and those that hold a barging resource, whose queue holds nothing, and of which only
+// the first one tries. A re-entry
 // is created on condition that the other claim is there; and what else is to hold at
 // once, on condition that the folder was not written since it was listed, which means
 // that nobody came.

@@ -236,8 +236,15 @@ func TestPermitsArePassedOn(t *testing.T) {
 // long the names.
 func TestSessionOfManyPaths(t *testing.T) {
 	const readable = 1<<20 - 1 // jute.maxbuffer
-	server := testservers.ZooKeeper(t)
-	e := newEngine(t, server.Addr)
+	var addrs []string
+	if os.Getenv("PAWL_TEST_SOAK") == "" {
+		addrs = append(addrs, testservers.ZooKeeper(t).Addr)
+	} else {
+		for _, node := range testservers.ZooKeeperEnsemble(t) { // which sends the list to each other
+			addrs = append(addrs, node.Addr)
+		}
+	}
+	e := newEngine(t, addrs...)
 	s := open(t, e, time.Minute)
 	var refused error
 	var entered atomic.Int64
@@ -256,7 +263,7 @@ func TestSessionOfManyPaths(t *testing.T) {
 	if !errors.Is(err, engine.ErrUnsupported) || entered.Load() < 5000 {
 		t.Fatalf("%d claims, then %v", entered.Load(), err)
 	}
-	conn, total := raw(t, server.Addr), 0
+	conn, total := raw(t, addrs[0]), 0
 	folders, _, err := conn.Children("/pawl/c")
 	if err != nil {
 		t.Fatal(err)
@@ -278,6 +285,9 @@ func TestSessionOfManyPaths(t *testing.T) {
 	t.Logf("%d claims with paths of %d bytes", entered.Load(), total)
 	if err := s.Close(sessiontest.Soon(t)); err != nil {
 		t.Error(err)
+	}
+	if n := len(addrs); n > 1 {
+		e = newEngine(t, addrs[n-1])
 	}
 	sessiontest.Hold(t, open(t, e, time.Minute), sessiontest.Whole(t, fair))
 }
