@@ -19,7 +19,12 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-func zkURL(addrs ...string) string { return "zk://" + strings.Join(addrs, ",") + "?tick=200ms" }
+func zkURL(addrs ...string) string {
+	return fmt.Sprintf("zk://%s?tick=%dms", strings.Join(addrs, ","), testservers.ZooKeeperTick())
+}
+
+// zkTTL is above the shortest that servers give, which is two ticks.
+const zkTTL, zkTTLAsShipped = 3 * time.Second, 6 * time.Second
 
 // zkPassword is how a server makes the password of a session from its id, so
 // that any server of the ensemble knows it.
@@ -93,9 +98,13 @@ func closeZooKeeper(addr string, session int64) (gone bool, err error) {
 }
 
 func zkHarness(addrs ...string) *enginetest.Harness {
+	ttl := zkTTL
+	if testservers.AsShipped() {
+		ttl = zkTTLAsShipped
+	}
 	return &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, zkURL(addrs...)) },
-		TTL:  3 * time.Second,
+		TTL:  ttl,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			through, net := proxies(t, addrs...)
 			return connect(t, zkURL(through...)), net

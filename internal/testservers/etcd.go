@@ -26,14 +26,12 @@ var etcdKind = kind{
 // etcdArgs are those of one member of a cluster.
 func etcdArgs(dir, scheme, name string, ports []int, cluster string) []string {
 	client, peer := fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	return []string{
+	return append([]string{
 		"--name", name, "--data-dir", filepath.Join(dir, "data"),
 		"--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-		"--initial-cluster", cluster, "--initial-cluster-state", "new",
-		"--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync",
-		"--logger", "zap", "--log-level", "error",
-	}
+		"--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap",
+	}, tuned(etcdSettings)...)
 }
 
 // Etcd starts a private etcd of one node for one test. It keeps its data over

@@ -17,31 +17,23 @@ import (
 var mariadbKind = kind{
 	name: "mariadbd", binary: "PAWL_TEST_MARIADB_SERVER", given: "PAWL_TEST_MARIADB", ports: 1,
 	args: func(dir string, ports []int) []string {
-		return append([]string{
+		return append(asRoot([]string{
 			"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + strconv.Itoa(ports[0]),
 			"--socket=" + filepath.Join(dir, "my.sock"), "--pid-file=" + filepath.Join(dir, "my.pid"),
-			"--init-file=" + filepath.Join(dir, "init.sql"),
-			"--bind-address=127.0.0.1", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=OFF", "--max-connections=400",
-			// What was committed survives the death of the process, if not that
-			// of the machine.
-			"--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=OFF", "--innodb-fast-shutdown=2",
-		}, mariadbSizes()...)
+			"--init-file=" + filepath.Join(dir, "init.sql"), "--bind-address=127.0.0.1",
+		}), tuned(mariadbSettings)...)
 	},
 	ready:   mariadbReady,
 	folders: []string{"/usr/sbin", "/usr/libexec"},
 	fill:    fillMariaDB,
 }
 
-// mariadbSizes keep a server small, so that it starts soon.
-func mariadbSizes() []string {
-	sizes := []string{
-		"--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-log-buffer-size=1M",
-		"--key-buffer-size=1M", "--aria-pagecache-buffer-size=1M", "--innodb-flush-method=nosync",
-	}
+// asRoot lets a server be root's, which it would not be unasked.
+func asRoot(args []string) []string {
 	if os.Getuid() == 0 {
-		sizes = append(sizes, "--user=root") // it would not be root's unasked
+		args = append(args, "--user=root")
 	}
-	return sizes
+	return args
 }
 
 func fillMariaDB(k kind, path, dir string, _ []int) error {
@@ -50,9 +42,9 @@ func fillMariaDB(k kind, path, dir string, _ []int) error {
 		if err != nil {
 			install = filepath.Join(filepath.Dir(path), "..", "bin", "mariadb-install-db")
 		}
-		return run(k.command(install, append([]string{
+		return run(k.command(install, append(asRoot([]string{
 			"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-		}, mariadbSizes()...)...))
+		}), tuned(mariadbSizes)...)...))
 	})
 	if err != nil {
 		return err

@@ -16,19 +16,8 @@ import (
 var postgresKind = kind{
 	name: "postgres", binary: "PAWL_TEST_POSTGRES_BIN", given: "PAWL_TEST_POSTGRES", ports: 1,
 	args: func(dir string, ports []int) []string {
-		args := []string{"-D", filepath.Join(dir, "data"), "-p", strconv.Itoa(ports[0]), "-h", "127.0.0.1", "-k", ""}
-		for _, setting := range []string{
-			"logging_collector=off", // the log is read from its output
-			"shared_buffers=16MB",   // there are several at once
-			"max_connections=400",   // row mode takes one a lock
-			"autovacuum=off",        // it would come at any time
-			// No replica asks for more, and a checkpoint writes less. What was committed
-			// survives the death of the machine all the same: lease mode insists on fsync.
-			"wal_level=minimal", "max_wal_senders=0", "full_page_writes=off",
-		} {
-			args = append(args, "-c", setting)
-		}
-		return args
+		place := []string{"-D", filepath.Join(dir, "data"), "-p", strconv.Itoa(ports[0]), "-h", "127.0.0.1", "-k", ""}
+		return append(place, tuned(postgresSettings)...)
 	},
 	ready:   postgresReady,
 	folders: []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"},
@@ -40,8 +29,8 @@ var postgresKind = kind{
 
 func fillPostgres(k kind, path, dir string, _ []int) error {
 	return k.copyTemplate(dir, func(data string) error {
-		return run(k.command(filepath.Join(filepath.Dir(path), "initdb"), "-D", data, "-U", "postgres", "-A", "trust",
-			"-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", "--wal-segsize=1"))
+		return run(k.command(filepath.Join(filepath.Dir(path), "initdb"), append([]string{"-D", data, "-U", "postgres", "-A", "trust",
+			"-E", "UTF8", "--locale=C", "--no-instructions"}, tuned(postgresInitSettings)...)...))
 	})
 }
 

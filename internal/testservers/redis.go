@@ -21,15 +21,10 @@ var redisKind = kind{
 }
 
 func redisArgs(dir string) []string {
-	return []string{
-		"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
-		"--daemonize", "no", "--logfile", "", "--protected-mode", "no", "--hz", "100",
-		// Masters and replicas find each other, and a loss, quickly.
-		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "5",
-	}
+	return append([]string{"--bind", "127.0.0.1", "--dir", dir}, tuned(redisSettings)...)
 }
 
-// Redis starts a private redis-server for one test. It keeps nothing on disk
+// Redis starts a private redis-server for one test. It keeps nothing over a Kill
 // unless args say so, as "--appendonly", "yes", "--appendfsync", "always".
 func Redis(t testing.TB, args ...string) *Server { t.Helper(); return start(t, redisKind, args) }
 

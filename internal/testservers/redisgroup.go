@@ -141,9 +141,8 @@ func redisNode() kind {
 	k := redisKind
 	k.ports = 2
 	k.args = func(dir string, ports []int) []string {
-		return append(redisArgs(dir), "--port", strconv.Itoa(ports[0]), "--cluster-port", strconv.Itoa(ports[1]),
-			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000",
-			"--cluster-migration-barrier", "100") // a replica stays where a test has put it
+		return append(append(redisArgs(dir), "--port", strconv.Itoa(ports[0]), "--cluster-port", strconv.Itoa(ports[1]),
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"), tuned(redisClusterSettings)...)
 	}
 	return k
 }

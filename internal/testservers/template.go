@@ -13,16 +13,17 @@ import (
 func (k kind) template(fill func(data string) error) (string, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	if dir := templates[k.name]; dir != "" {
+	key := fmt.Sprint(k.name, AsShipped())
+	if dir := templates[key]; dir != "" {
 		return dir, nil
 	}
 	dir, err := k.folder()
 	if err != nil {
 		return "", err
 	}
-	templates[k.name] = dir // Main removes it
+	templates[key] = dir // Main removes it
 	if err := fill(filepath.Join(dir, "data")); err != nil {
-		delete(templates, k.name)
+		delete(templates, key)
 		os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		return "", err
 	}

@@ -32,12 +32,9 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 	return kind{
 		name: "zookeeper", program: "java", binary: "PAWL_TEST_JAVA", given: "PAWL_TEST_ZOOKEEPER", ports: 2,
 		args: func(dir string, ports []int) []string {
-			return []string{
-				"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-Xms16m", "-Xmx96m", "-XX:-UsePerfData",
+			return append(tuned(zookeeperSettings),
 				"-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.awt.headless=true",
-				"-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=1000",
-				"-cp", zookeeperClasses(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"),
-			}
+				"-cp", zookeeperClasses(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"))
 		},
 		fill: func(_ kind, _, dir string, ports []int) error {
 			data := filepath.Join(dir, "data")
@@ -47,10 +44,13 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 			if err := os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(id)), 0o600); err != nil {
 				return err
 			}
-			config := fmt.Sprintf("tickTime=200\ninitLimit=25\nsyncLimit=5\ndataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\n"+
-				"admin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\nminSessionTimeout=200\nmaxSessionTimeout=300000\n",
-				data, ports[0]) + peers
-			for _, line := range more {
+			config := fmt.Sprintf("dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\n"+
+				"admin.enableServer=false\n4lw.commands.whitelist=*\n", data, ports[0]) + peers
+			settings := tuned(zookeeperConfig)
+			if settings == nil {
+				settings = []string{"tickTime=2000", "initLimit=10", "syncLimit=5"} // as in zoo_sample.cfg
+			}
+			for _, line := range append(settings, more...) {
 				config += strings.ReplaceAll(line, "SECOND_PORT", strconv.Itoa(ports[1])) + "\n"
 			}
 			return os.WriteFile(filepath.Join(dir, "zoo.cfg"), []byte(config), 0o600)
@@ -60,8 +60,7 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 }
 
 // ZooKeeper starts a private ZooKeeper that stands alone, for one test. It
-// keeps its data over Kill and Restart. Its tick is 200 ms, and it looks for
-// empty containers every second.
+// keeps its data over Kill and Restart. It looks for empty containers every second.
 func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind, nil) }
 
 // SharedZooKeeper returns the ZooKeeper of this test process, or the one that
