@@ -64,6 +64,7 @@ type link struct {
 	grace  engine.Grace          // of the node, which then grants nothing
 	alien  error                 // why the node refuses a session
 	opts   engine.SessionOptions // of the last session
+	slow   time.Duration         // before a request is served
 	last   *linked
 }
 
@@ -106,6 +107,12 @@ func (l *link) refuse(err error) {
 	l.alien = err
 }
 
+func (l *link) slowness() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slow
+}
+
 func (l *link) refusal() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,8 +129,13 @@ func call[T any](ctx context.Context, l *link, do func(context.Context) (T, erro
 	if ctx.Err() != nil {
 		return result, ctx.Err()
 	}
-	asked := do
+	asked, slow := do, l.slowness()
 	do = func(ctx context.Context) (none T, err error) {
+		if slow > 0 {
+			if err := pause(ctx, slow); err != nil {
+				return none, err
+			}
+		}
 		if l.server.away() {
 			return none, engine.Unavailable("call", errLink)
 		}

@@ -19,24 +19,21 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	}
 	start := time.Now()
 	on := s.joined(true)
-	errs := make([]error, len(on))
-	timeout := s.timeout
+	errs, may := make([]error, len(on)), s.bound()
 	if len(held) > many {
-		timeout = s.opts.Heartbeat()
-		errs = s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
+		errs = s.engine.each(ctx, may, func(ctx context.Context, i int) error {
 			if on[i] == nil {
 				return nil
 			}
 			return s.lives(ctx, i, on[i])
 		})
+		may = bound{s.opts.Heartbeat() / 2, s.opts.Heartbeat()}
 	}
-	errs = s.engine.each(ctx, timeout, func(ctx context.Context, i int) error {
+	errs = s.engine.each(ctx, may, func(ctx context.Context, i int) error {
 		switch {
 		case errs[i] != nil:
 			return errs[i]
 		case on[i] == nil:
-			ctx, cancel := context.WithTimeout(ctx, s.timeout)
-			defer cancel()
 			return s.join(ctx, i, start)
 		}
 		return s.renew(ctx, i, on[i], start)
@@ -167,7 +164,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 		}
 	}
 	s.mu.Unlock()
-	s.engine.each(ctx, s.opts.Heartbeat()/2, func(ctx context.Context, i int) error {
+	s.engine.each(ctx, bound{s.opts.Heartbeat() / 2, 0}, func(ctx context.Context, i int) error {
 		err := s.work(ctx, todo[i])
 		if unknown(err) && ctx.Err() == nil {
 			s.mu.Lock()
@@ -193,8 +190,8 @@ func (s *session) work(ctx context.Context, steps []func(context.Context) error)
 	for range min(workers, len(steps)) {
 		all.Go(func() {
 			for step := range next {
-				bound, cancel := context.WithTimeout(ctx, s.timeout)
-				if err := step(bound); unknown(err) {
+				once, cancel := context.WithTimeout(ctx, s.timeout)
+				if err := step(once); unknown(err) {
 					stop(err)
 				}
 				cancel()

@@ -60,6 +60,27 @@ func TestManyHeld(t *testing.T) {
 	})
 }
 
+// TestBusyMachine: where most nodes take longer than they usually may, as on a machine
+// with other work, clients come to hold and keep what they hold.
+func TestBusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 15 * time.Second
+		eng, links := newNodes(3).client(t, nil)
+		for _, l := range links[1:] {
+			l.slow = 400 * time.Millisecond
+		}
+		c := clientOf(t, eng, ttl)
+		l, err := c.Mutex("busy").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(3 * ttl)
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func collect(t *testing.T, eng engine.Engine) (names []string) {
 	t.Helper()
 	for name, err := range eng.List(t.Context(), "") {

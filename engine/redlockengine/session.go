@@ -17,7 +17,7 @@ type session struct {
 	engine  *Engine
 	id      string
 	opts    engine.SessionOptions
-	timeout time.Duration // of a step on a node
+	timeout time.Duration // of a step on a node, if a majority has done it
 
 	life context.Context // ends when it is closed, or a majority has ended it
 	end  context.CancelFunc
@@ -53,7 +53,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		claims: make(map[*claim]bool), byID: make(map[string]*claim), byName: make(map[string]map[*claim]bool),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	errs := e.each(ctx, s.timeout, func(ctx context.Context, i int) error { return s.join(ctx, i, start) })
+	errs := e.each(ctx, s.bound(), func(ctx context.Context, i int) error { return s.join(ctx, i, start) })
 	err := cmp.Or(s.alien(), e.majority(ctx, "open session", count(errs, nil), errs))
 	if err == nil {
 		return s, nil
@@ -133,6 +133,9 @@ func (s *session) lost(ctx context.Context, i int, was engine.Session) {
 
 func (s *session) ID() string { return s.id }
 
+// bound is that of a step.
+func (s *session) bound() bound { return bound{s.timeout, s.opts.Heartbeat() / 2} }
+
 // joined returns our sessions by node: every one, or those on the nodes to ask, which
 // answered lately. If these are too few it is every one.
 func (s *session) joined(every bool) []engine.Session {
@@ -155,7 +158,7 @@ func (s *session) joined(every bool) []engine.Session {
 // ask does a step at once on the nodes whose session is given, and notes which
 // of them answer.
 func (s *session) ask(ctx context.Context, on []engine.Session, step func(context.Context, int, engine.Session) error) []error {
-	return s.engine.each(ctx, s.timeout, func(asked context.Context, i int) error {
+	return s.engine.each(ctx, s.bound(), func(asked context.Context, i int) error {
 		if on[i] == nil {
 			return errSkipped
 		}

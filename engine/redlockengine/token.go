@@ -73,7 +73,7 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 			}
 		}
 		token = max(token, highest(marks)+1)
-		errs := s.engine.each(ctx, s.timeout, func(ctx context.Context, i int) error {
+		errs := s.engine.each(ctx, s.bound(), func(ctx context.Context, i int) error {
 			if votes[i] == 0 || !marks[i].told {
 				return errSkipped
 			}
