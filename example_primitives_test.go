@@ -194,3 +194,86 @@ func ExampleOptions_observe() {
 	// granted lock order/42
 	// released lock order/42
 }
+
+// What no worker can do ends among the dead letters, where an operator finds it.
+func ExamplePool_DeadLetters() {
+	ctx := context.Background()
+	client := client()
+	defer client.Close(ctx)
+	mails := client.Pool("letters", &pawl.PoolOptions{MaxAttempts: 2})
+	if err := mails.Put(ctx, []byte("to nobody"), []byte("to Ada")); err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		mail, err := mails.Claim(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("attempt", mail.Attempts, string(mail.Data))
+		if string(mail.Data) == "to nobody" {
+			err = mail.Return(ctx) // or ReturnAfter, for a try at a later time
+		} else {
+			err = mail.Done(ctx)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	dead := mails.DeadLetters()
+	for letter, err := range dead.All(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("dead after", letter.Attempts, string(letter.Data))
+		if err := dead.Retry(ctx, letter.ID); err != nil { // or Drop
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(mails.Len(ctx))
+	// Output:
+	// attempt 1 to nobody
+	// attempt 1 to Ada
+	// attempt 2 to nobody
+	// dead after 2 to nobody
+	// 1 <nil>
+}
+
+// A member of a barrier is missed also between two waits. All that find the barrier
+// broken may reset it, because they say which generation they mean.
+func ExampleBarrier_Join() {
+	ctx := context.Background()
+	client := client()
+	defer client.Close(ctx)
+	step := client.Barrier("steps", 2)
+
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			member, err := step.Join(ctx)
+			if err != nil {
+				log.Fatal(err)
+			}
+			defer member.Leave(ctx)
+			for done := 0; done < 2; {
+				index, err := member.Wait(ctx)
+				var broken *pawl.BrokenError
+				switch {
+				case errors.As(err, &broken):
+					if err := step.Reset(ctx, broken.Generation); err != nil {
+						log.Fatal(err)
+					}
+					continue
+				case err != nil:
+					log.Fatal(err)
+				case index == 0:
+					fmt.Println("all are here")
+				}
+				done++
+			}
+		})
+	}
+	all.Wait()
+	// Output:
+	// all are here
+	// all are here
+}

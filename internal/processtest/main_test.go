@@ -122,7 +122,7 @@ func work(url string, args []string) (err error) {
 	}
 	defer c.Close(context.Background())
 	return map[string]func(context.Context, *pawl.Client, ...string) error{
-		"barrier": crossBarrier, "latch": countDown, "election": lead, "pool": drain,
+		"barrier": crossBarrier, "latch": countDown, "election": lead, "pool": drain, "poison": dieOfPoison,
 	}[args[1]](ctx, c, args[2:]...)
 }
 
