@@ -3,8 +3,8 @@ package pawl_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"

@@ -59,7 +59,6 @@ type lock struct {
 	weight  int64
 	opts    LockOptions
 	resizes bool  // an operator may have said another capacity
-	owned   bool  // each claim has an owner, who may claim more
 	alone   bool  // owners of contexts do not count
 	err     error // what is wrong with it, said at the first use
 }
@@ -84,7 +83,6 @@ func (l lock) with(opts LockOptions) lock {
 	}
 	if opts.MinHold != 0 && l.err == nil {
 		l.err = l.client.checkMinHold("LockOptions.MinHold", opts.MinHold)
-		l.owned = true // the claim that stays shares the grant
 	}
 	if opts.Label != "" && l.err == nil {
 		l.err = checkText("LockOptions.Label", opts.Label)
@@ -123,9 +121,7 @@ func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(c
 // then releases, and returns the errors of fn and of the release joined. A panic of
 // fn releases too.
 func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
-	shared := *l
-	shared.owned = true
-	lease, err := shared.acquire(ctx, ctx, true)
+	lease, err := l.acquire(ctx, ctx, true)
 	if err != nil {
 		return err
 	}

@@ -46,9 +46,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	held := make(Leases, 0, len(wanted))
 	inner := ctx // carries what is held already, so that both sides of a name have one owner
 	for _, l := range wanted {
-		shared := *l
-		shared.owned = true
-		lease, err := shared.acquire(inner, ctx, wait)
+		lease, err := l.acquire(inner, ctx, wait)
 		if err == nil {
 			held = append(held, lease)
 			inner = withLease(inner, lease)

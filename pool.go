@@ -109,7 +109,6 @@ func (p *Pool) Name() string { return p.name }
 func (p *Pool) lock(of string) *lock {
 	l := newLock(p.client, scopedName(p.kind, p.name+"/"+of), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
 	l.alone = true // who claims twice wants two items
-	l.owned = true // by its owner an item stays claimed for some time, see ReturnAfter
 	return &l
 }
 

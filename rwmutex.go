@@ -23,12 +23,10 @@ type RWMutex struct {
 // RWMutex returns the read-write lock of this name; see [Client.Mutex] for
 // names.
 func (c *Client) RWMutex(name string) *RWMutex {
-	m := &RWMutex{
+	return &RWMutex{
 		newLock(c, name, engine.KindLock, engine.LockCapacity, engine.LockCapacity),
 		Mutex{newLock(c, name, engine.KindLock, engine.LockCapacity, 1)},
 	}
-	m.owned, m.readers.owned = true, true
-	return m
 }
 
 // With returns the same lock, both sides taken with opts.
@@ -64,7 +62,7 @@ func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 
 // turn takes the other side for the same owner and releases the lease.
 func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock) (*Lease, error) {
-	if from.lock.client != m.client || from.lock.name != m.name || from.lock.weight == to.weight || from.claim.Owner == from.claim.ID {
+	if from.lock.client != m.client || from.lock.name != m.name || from.lock.weight == to.weight {
 		return nil, m.failed(fmt.Errorf("%s: %w", doing, invalid("lease is not one of the other side of this RWMutex")))
 	}
 	if err := from.Err(); err != nil {

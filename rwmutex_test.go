@@ -143,7 +143,7 @@ func TestTurn(t *testing.T) {
 		for name, bad := range map[string]*pawl.Lease{
 			"the same side": again, "another name": mustLock(t, t.Context(), c.RWMutex("other").RLocker()),
 			"another client": mustLock(t, t.Context(), newClient(t, eng, nil).RWMutex("third").RLocker()),
-			"no owner":       mustLock(t, t.Context(), c.Mutex("fourth")),
+			"a lock alone":   mustLock(t, t.Context(), c.Mutex("fourth")),
 		} {
 			t.Log(name)
 			_, err := rw.TryUpgrade(t.Context(), bad)

@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -423,12 +424,7 @@ func (s *session) closeLost() {
 // newClaim makes a claim that nobody else has.
 func (s *session) newClaim(l *lock, owner string) *engine.Claim {
 	id := s.store.ID() + "." + strconv.FormatUint(s.seq.Add(1), 36)
-	switch {
-	case owner == "" && l.owned:
-		owner = NewOwner()
-	case owner == "":
-		owner = id
-	}
+	owner = cmp.Or(owner, id) // others of it may enter all the same, see lock.party
 	s.mu.Lock()
 	s.known[id] = struct{}{}
 	s.mu.Unlock()

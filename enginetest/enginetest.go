@@ -63,7 +63,7 @@ type Case struct {
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases} {
 		all = append(all, part...)
 	}
 	return all
