@@ -43,7 +43,8 @@ type place struct {
 	title        []byte // of the folder
 	hash         string
 	data         []byte
-	bytes        int // that the session's end needs for it
+	bytes        int  // that the session's end needs for it
+	shares       bool // these are reckoned with
 
 	again   bool   // it was asked for before, and may have a node already
 	path    string // of its node, as far as was seen
@@ -122,14 +123,9 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 	}
 	p := &place{name: nodeName(c), hash: hash(c.ID)}
 	p.folder, p.title = s.engine.folder(c.Resource)
-	p.bytes = length + len(p.folder) + len("/") + len(p.name) + len(".q..") + sequence
-	if c.Owner != c.ID { // it may share, with a mark
-		p.bytes += 2*sequence + length + len(p.folder) + len("/g/") + len(p.hash)
+	if err := s.spend(p, length+len(p.folder)+len("/")+len(p.name)+len(".q..")+sequence); err != nil {
+		return nil, err
 	}
-	if s.bytes+p.bytes > mostBytes {
-		return nil, fmt.Errorf("%w: the claims of one session may have paths of %d bytes, which are used: use another client for more", engine.ErrUnsupported, mostBytes)
-	}
-	s.bytes += p.bytes
 	p.data, _ = json.Marshal(n) // strings can be marshalled
 	s.places[c.ID] = p
 	return p, nil
@@ -137,6 +133,28 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 
 // What is written of a path besides it, and the digits at the end of one.
 const length, sequence = 4, 10
+
+// spend notes that a claim takes more bytes of what a session may have. The session is
+// locked.
+func (s *session) spend(p *place, more int) error {
+	if s.bytes+more > mostBytes {
+		return fmt.Errorf("%w: the claims of one session may have paths of %d bytes, which are used: use another client for more", engine.ErrUnsupported, mostBytes)
+	}
+	s.bytes += more
+	p.bytes += more
+	return nil
+}
+
+// share notes that a claim is about to have a mark and a longer name.
+func (s *session) share(p *place) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.shares {
+		return nil
+	}
+	p.shares = true
+	return s.spend(p, 2*sequence+length+len(p.folder)+len("/g/")+len(p.hash))
+}
 
 // drop forgets a claim that is not in the store.
 func (s *session) drop(claim string) {

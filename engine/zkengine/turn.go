@@ -158,6 +158,9 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 		err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 	}
 	if m.shares {
+		if err := s.share(p); err != nil {
+			return none, err
+		}
 		how, version = strconv.FormatInt(m.with.place, 10), -1
 		token, err = s.link.token(ctx, m.with)
 	}
