@@ -58,7 +58,10 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 		return nil, err
 	}
 	l := language{prefix, make(map[string][]string)}
-	if err := migrate(ctx, db, tables{"the tables", prefix + "meta", leaseVersion, l.definitions}); err != nil {
+	if err := migrate(ctx, db, tables{
+		name: "the tables", meta: prefix + "meta", version: leaseVersion, definitions: l.definitions,
+		live: "SELECT COUNT(*) FROM " + prefix + "sessions WHERE ends > " + l.Now(), old: []string{prefix + "claims", prefix + "sessions"},
+	}); err != nil {
 		return nil, err
 	}
 	ways := newLanes(db, l.CallRows("renew"))

@@ -110,13 +110,37 @@ func (l language) Now() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 }
 
-func (l language) Grace() string                 { return "0" }
-func (l language) Since() string                 { return "0" }
-func (l language) Boot(string, string) string    { return "" }
-func (l language) Booted(string) string          { return "" }
 func (l language) Durable(bool) string           { return "" }
 func (l language) Alone(string) string           { return "" }
 func (l language) Listens(string, string) string { return "" }
+
+// weak says that a crash of the machine can take back what was answered.
+const weak = "(@@GLOBAL.innodb_flush_log_at_trx_commit <> 1 OR (@@GLOBAL.log_bin = 1 AND @@GLOBAL.sync_binlog <> 1))"
+
+func (l language) Grace() string { return "COALESCE((SELECT g.grace FROM " + l.prefix + "boot g), 0)" }
+func (l language) Since() string { return "COALESCE((SELECT g.since FROM " + l.prefix + "boot g), 0)" }
+
+// Boot notes for how long a holder may believe, and whether the server may forget.
+func (l language) Boot(now, belief string) string {
+	return l.Booted(now) + fmt.Sprintf(`
+  IF NOT EXISTS (SELECT 1 FROM %[1]sbelief b WHERE b.ttl >= %[2]s AND b.weak = %[3]s) THEN
+    INSERT INTO %[1]sbelief (one, ttl, weak) VALUES (1, %[2]s, %[3]s) ON DUPLICATE KEY UPDATE ttl = GREATEST(ttl, %[2]s), weak = %[3]s;
+  END IF;`, l.prefix, belief, weak)
+}
+
+// Booted finds out whether the server has started anew: that empties the table boot,
+// which is in its memory.
+func (l language) Booted(now string) string {
+	return fmt.Sprintf("IF NOT EXISTS (SELECT 1 FROM %[1]sboot) THEN CALL %[1]sbooted(); SET %[2]s := %[3]s; END IF;", l.prefix, now, l.Now())
+}
+
+// booted has a server that may have forgotten grant nothing for the longest belief
+// there was. One that is durable has forgotten nothing.
+func (l language) booted() string {
+	return fmt.Sprintf(`CREATE PROCEDURE %[1]sbooted() MODIFIES SQL DATA
+  INSERT IGNORE INTO %[1]sboot (one, since, grace)
+    SELECT 1, %[2]s, CASE WHEN COALESCE(MAX(b.weak), 0) = 1 THEN %[2]s + MAX(b.ttl) ELSE 0 END FROM %[1]sbelief b`, l.prefix, l.Now())
+}
 
 func (l language) Lock(name, slot string) string {
 	return fmt.Sprintf("SELECT l.id INTO %s FROM %sslots l WHERE l.id = CRC32(%s) %% %d FOR UPDATE;", slot, l.prefix, name, slots)

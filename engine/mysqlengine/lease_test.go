@@ -295,3 +295,64 @@ func TestPoolOfOne(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestForgetfulServer: a server that does not flush each commit may have forgotten grants
+// when it starts again. It grants nothing as long as a holder may believe, and says so.
+// One that flushes goes on at once.
+func TestForgetfulServer(t *testing.T) {
+	for flush, forgets := range map[string]bool{"2": true, "1": false} {
+		srv := testservers.MariaDB(t, "--innodb-flush-log-at-trx-commit="+flush)
+		e := newEngine(t, database(t, srv.Addr, "root", nil), nil)
+		s := sessiontest.Open(t, e, time.Hour)
+		first := sessiontest.Whole(t, sessiontest.Fair)
+		sessiontest.Hold(t, s, first)
+		srv.Kill()
+		srv.Restart()
+		var grant engine.Grant
+		other := sessiontest.Whole(t, sessiontest.Fair)
+		other.Resource = "another"
+		sessiontest.Until(t, "the server answers", func() (ok bool) {
+			var err error
+			grant, err = s.Enter(t.Context(), other, true)
+			return err == nil
+		})
+		if grant.Held() == forgets || grant.Grace.On() != forgets {
+			t.Errorf("flush %s: %+v", flush, grant)
+		}
+		r, err := e.Show(t.Context(), "another")
+		if err != nil || r.Grace.On() != forgets || forgets && r.Grace.Age > time.Hour {
+			t.Errorf("flush %s: shown %+v, %v", flush, r, err)
+		}
+		third := sessiontest.Whole(t, sessiontest.Fair)
+		third.Resource = "a third"
+		var grace *engine.GraceError
+		if _, err := s.Enter(t.Context(), third, false); errors.As(err, &grace) != forgets {
+			t.Errorf("flush %s: %v", flush, err)
+		}
+	}
+}
+
+// TestFormats: tables of builds that had no mark are made anew when nobody uses them, and
+// those of another format are refused.
+func TestFormats(t *testing.T) {
+	db := database(t, testservers.MariaDB(t).Addr, "root", nil)
+	newEngine(t, db, nil)
+	newRow(t, db, "")
+	exec(t, db, "ALTER TABLE pawl_meta DROP COLUMN format", "UPDATE pawl_meta SET version = 1", "ALTER TABLE pawl_row_meta DROP COLUMN format",
+		"ALTER TABLE pawl_claims DROP COLUMN granted", "INSERT INTO pawl_sessions (id, ends, ttl, label, client) VALUES ('old', 1 << 62, 1, '', '')")
+	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "format 1") {
+		t.Errorf("in use: %v", err)
+	}
+	exec(t, db, "DELETE FROM pawl_sessions")
+	e := newEngine(t, db, nil)
+	sessiontest.Hold(t, sessiontest.Open(t, e, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
+	row := newRow(t, db, "")
+	sessiontest.Hold(t, sessiontest.Open(t, row, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
+	exec(t, db, "UPDATE pawl_meta SET format = '99'", "UPDATE pawl_row_meta SET format = '99'")
+	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "99") {
+		t.Error(err)
+	}
+	if _, err := mysqlengine.NewRow(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "99") {
+		t.Error(err)
+	}
+}

@@ -55,7 +55,10 @@ func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	}
 	prefix, err := checkPrefix(o.Prefix)
 	if err == nil {
-		err = migrate(ctx, db, tables{"the tables of row mode", prefix + "row_meta", rowVersion, func() []string { return rowDefinitions(prefix) }})
+		err = migrate(ctx, db, tables{
+			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) },
+			live: "SELECT COUNT(*) FROM " + prefix + "row_claims",
+		})
 	}
 	if err != nil {
 		return Row{}, err

@@ -3,6 +3,8 @@ package mysqlengine
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pawl-go/pawl/engine"
 )
 
 // rowVersion is that of the tables and procedures of row mode.
@@ -12,7 +14,7 @@ const rowVersion = 3
 //
 //	pawl_row_names   id name                     what is locked; the oldest that nobody uses go when new ones come
 //	pawl_row_claims  id held conn resource …     who holds and waits; id is the token
-//	pawl_row_meta    version ttl                 the longest TTL ever used
+//	pawl_row_meta    version ttl format          the longest TTL ever used
 //	pawl_row_boot    ready                       when the server may give something out; empty when it has just started
 //
 // A claim is never committed: it is a row of the transaction that holds the
@@ -21,7 +23,7 @@ const rowVersion = 3
 func rowDefinitions(prefix string) []string {
 	const end = " ENGINE=InnoDB"
 	all := []string{
-		`CREATE TABLE IF NOT EXISTS pawl_row_meta (version INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL DEFAULT 0)` + end,
+		`CREATE TABLE IF NOT EXISTS pawl_row_meta (version INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL DEFAULT 0, format VARBINARY(16) NOT NULL)` + end,
 		`CREATE TABLE IF NOT EXISTS pawl_row_boot (one INT NOT NULL PRIMARY KEY, ready DATETIME(6) NOT NULL) ENGINE=MEMORY`,
 		`CREATE TABLE IF NOT EXISTS pawl_row_names (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARBINARY(512) NOT NULL UNIQUE)` + end,
 		`CREATE TABLE IF NOT EXISTS pawl_row_claims (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, held BOOLEAN NOT NULL,
@@ -33,7 +35,7 @@ func rowDefinitions(prefix string) []string {
 	}
 	// What was just made has forgotten nothing.
 	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) VALUES (1, UTC_TIMESTAMP(6))")
-	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version) VALUES (%d)", rowVersion)) // last, for each statement is kept
+	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version, format) VALUES (%d, '%s')", rowVersion, engine.Format())) // last, for each statement is kept
 	for i := range all {
 		all[i] = strings.ReplaceAll(strings.ReplaceAll(all[i], "pawl_row_", prefix+"row_"), "@pawl_", "@"+prefix)
 	}

@@ -22,6 +22,7 @@ const leaseVersion = 2
 const (
 	noDatabaseRight  = 1044
 	noTableRight     = 1142
+	noColumn         = 1054
 	noTable          = 1146
 	readOnly         = 1290
 	noProcedureRight = 1370
@@ -37,9 +38,12 @@ func hasNumber(err error, numbers ...uint16) bool {
 // tables are those of a mode, with its procedures.
 type tables struct {
 	name        string // for messages
-	meta        string // the table that has their version
+	meta        string // the table that has their version and format
 	version     int    // that this program knows
 	definitions func() []string
+
+	live string   // the query of how many use those of format 1, which had no mark
+	old  []string // tables of that which are made anew
 }
 
 // migrate makes sure that the tables are there, and of our version.
@@ -59,11 +63,43 @@ func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
 	var autocommit bool
-	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0), @@autocommit FROM "+t.meta).Scan(&version, &autocommit)
-	if err == nil && !autocommit {
+	var format string
+	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format FROM "+t.meta+" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format)
+	switch {
+	case hasNumber(err, noColumn) || errors.Is(err, sql.ErrNoRows): // of a build before there was a mark, or half made
+		return 0, nil
+	case err == nil && !autocommit:
 		err = fmt.Errorf("%w: autocommit is off: turn it on for this user", engine.ErrUnsupported)
+	case err == nil:
+		err = engine.CheckFormat(format)
 	}
 	return version, err
+}
+
+// replace makes room for our tables where those of format 1 are, if nobody uses them.
+func (t tables) replace(ctx context.Context, conn *sql.Conn) error {
+	var format string
+	err := conn.QueryRowContext(ctx, "SELECT MAX(format) FROM "+t.meta).Scan(new(sql.NullString))
+	if !hasNumber(err, noColumn) {
+		return nil
+	}
+	var users int
+	if _, err := conn.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"); err != nil {
+		return err
+	}
+	if err := conn.QueryRowContext(ctx, t.live).Scan(&users); err != nil && !hasNumber(err, noTable) {
+		return err
+	}
+	if format = "1"; users > 0 {
+		return fmt.Errorf("%s are in use: %w", t.name, engine.CheckFormat(format))
+	}
+	for _, table := range t.old {
+		if _, err := conn.ExecContext(ctx, "DROP TABLE IF EXISTS "+table); err != nil {
+			return err
+		}
+	}
+	_, err = conn.ExecContext(ctx, "ALTER TABLE "+t.meta+" ADD COLUMN format VARBINARY(16) NOT NULL DEFAULT '1'")
+	return err
 }
 
 // create makes everything, one client at a time. The server keeps each
@@ -85,6 +121,9 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	if is, err := t.find(ctx, conn); err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
 	}
+	if err := t.replace(ctx, conn); err != nil {
+		return err
+	}
 	strict := "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut
 	for _, statement := range append([]string{strict}, t.definitions()...) {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
@@ -98,7 +137,10 @@ func (l language) definitions() []string {
 	all, routines := sqlengine.Rules(l)
 	all = append(all,
 		"CREATE TABLE IF NOT EXISTS "+l.prefix+"slots (id BIGINT NOT NULL PRIMARY KEY, last BIGINT NOT NULL)"+l.TableEnd(),
-		"CREATE TABLE IF NOT EXISTS "+l.prefix+"meta (version INT NOT NULL PRIMARY KEY)"+l.TableEnd())
+		"CREATE TABLE IF NOT EXISTS "+l.prefix+"meta (version INT NOT NULL PRIMARY KEY, format VARBINARY(16) NOT NULL)"+l.TableEnd(),
+		"CREATE TABLE IF NOT EXISTS "+l.prefix+"belief (one INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL, weak INT NOT NULL)"+l.TableEnd(),
+		"CREATE TABLE IF NOT EXISTS "+l.prefix+"boot (one INT NOT NULL PRIMARY KEY, since BIGINT NOT NULL, grace BIGINT NOT NULL) ENGINE=MEMORY",
+		"DROP PROCEDURE IF EXISTS "+l.prefix+"booted", l.booted())
 	values := make([]string, 2*slots)
 	for i := range values {
 		values[i] = fmt.Sprintf("(%d, 0)", i)
@@ -110,5 +152,8 @@ func (l language) definitions() []string {
 	for _, name := range []string{"start", "step", "finish", "put"} {
 		all = append(all, "DROP PROCEDURE IF EXISTS "+l.prefix+"call_"+name, l.wrap(name))
 	}
-	return append(all, fmt.Sprintf("INSERT INTO %smeta (version) VALUES (%d)", l.prefix, leaseVersion))
+	// What was just made has forgotten nothing.
+	return append(all,
+		fmt.Sprintf("INSERT IGNORE INTO %[1]sboot (one, since, grace) SELECT 1, %[2]s, 0 FROM %[1]sslots l WHERE l.id = 0 AND NOT EXISTS (SELECT 1 FROM %[1]sbelief b)", l.prefix, l.Now()),
+		fmt.Sprintf("REPLACE INTO %smeta (version, format) VALUES (%d, '%s')", l.prefix, leaseVersion, engine.Format()))
 }

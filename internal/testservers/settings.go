@@ -56,8 +56,7 @@ var postgresInitSettings = []setting{
 
 var mariadbSettings = append([]setting{
 	{[]string{"--skip-name-resolve"}, "a connection does not wait for the name service"},
-	{[]string{"--max-connections=400"}, "rows of the suite run at once, each with clients that have pools"},
-	{[]string{"--innodb-flush-log-at-trx-commit=2"}, "what was committed survives the death of the process, if not that of the machine"},
+	{[]string{"--max-connections=1000"}, "rows of the suite run at once, each with clients that have pools"},
 	{[]string{"--innodb-doublewrite=OFF"}, "as above"},
 	{[]string{"--innodb-fast-shutdown=2"}, "it ends at once, as in a crash"},
 }, mariadbSizes...)
@@ -69,7 +68,7 @@ var mariadbSizes = []setting{
 	{[]string{"--innodb-log-buffer-size=1M"}, "it is small"},
 	{[]string{"--key-buffer-size=1M"}, "it is small"},
 	{[]string{"--aria-pagecache-buffer-size=1M"}, "it is small"},
-	{[]string{"--innodb-flush-method=nosync"}, "as --innodb-flush-log-at-trx-commit"},
+	{[]string{"--innodb-flush-method=nosync"}, "what was committed survives the death of the process, if not that of the machine"},
 }
 
 var etcdSettings = []setting{
