@@ -7,7 +7,8 @@ import (
 
 const (
 	// leaseConns is how many connections lease mode needs, however many locks
-	// a process holds or waits for; on PostgreSQL one more is listened on.
+	// a process holds or waits for; on PostgreSQL one more is listened on, and on
+	// MariaDB one more is for heartbeats. With more of them commits share flushes.
 	leaseConns = 3
 	// rowConns is how many row mode has unless the URL says it: so many locks
 	// can be held or waited for.
@@ -19,9 +20,10 @@ const (
 func mode(u *url.URL, lease ...string) (row bool, conns int, err error) {
 	switch mode := u.Query().Get("mode"); mode {
 	case "", "lease":
-		return false, leaseConns, only(u, "lease", "connections")
+		conns, err = connections(u, leaseConns)
+		return false, conns, err
 	case "row":
-		conns, err = connections(u)
+		conns, err = connections(u, rowConns)
 		if err == nil {
 			err = only(u, "row", lease...)
 		}
@@ -31,10 +33,10 @@ func mode(u *url.URL, lease ...string) (row bool, conns int, err error) {
 	}
 }
 
-// connections reads how many there may be in row mode.
-func connections(u *url.URL) (int, error) {
+// connections reads how many there may be.
+func connections(u *url.URL, unsaid int) (int, error) {
 	if !u.Query().Has("connections") {
-		return rowConns, nil
+		return unsaid, nil
 	}
 	n, err := strconv.Atoi(u.Query().Get("connections"))
 	if err != nil || n < 2 || n > 10000 {

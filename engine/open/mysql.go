@@ -13,10 +13,6 @@ import (
 	"github.com/pawl-go/pawl/engine/mysqlengine"
 )
 
-// mysqlConns is how many connections lease mode makes at most: commits under way at
-// once share a flush of the server's log, so more of them take hardly longer than one.
-const mysqlConns = 17
-
 func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	config, err := mysqlConfig(u)
 	if err != nil {
@@ -26,12 +22,12 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !row && !u.Query().Has("connections") {
+		conns++ // for heartbeats
+	}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, wrong("%v", err)
-	}
-	if !row {
-		conns = mysqlConns
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(conns)

@@ -37,8 +37,9 @@
 //   - tls=on speaks TLS, where the scheme itself does not say so.
 //   - mode is how a database keeps locks: lease, rows that live by a heartbeat,
 //     or row, locked rows that are free when the connection of their holder ends.
-//   - connections is how many of these there may be in mode=row: each lock that is
-//     held or waited for takes one. 32 if it is not said.
+//   - connections is how many of these a process has at most. In mode=row each lock
+//     that is held or waited for takes one: 32 if it is not said. Else 3 or 4 are
+//     enough; with more, commits share the flushes of a database that is durable.
 //   - schema is where the tables are in PostgreSQL, and prefix begins their names
 //     in MySQL.
 //   - unlogged=on keeps what is held in unlogged tables of PostgreSQL: no lock

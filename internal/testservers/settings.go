@@ -57,7 +57,7 @@ var postgresInitSettings = []setting{
 var mariadbSettings = append([]setting{
 	{[]string{"--skip-name-resolve"}, "a connection does not wait for the name service"},
 	{[]string{"--max-connections=1000"}, "rows of the suite run at once, each with clients that have pools"},
-	{[]string{"--innodb-doublewrite=OFF"}, "as above"},
+	{[]string{"--innodb-doublewrite=OFF"}, "what was committed survives the death of the process, if not that of the machine"},
 	{[]string{"--innodb-fast-shutdown=2"}, "it ends at once, as in a crash"},
 }, mariadbSizes...)
 
