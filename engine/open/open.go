@@ -206,9 +206,32 @@ func wrong(format string, args ...any) error {
 type opened struct {
 	engine.Engine
 	closeClient func() error
+	init        func(context.Context) error // when the engine does not do it itself
 }
 
 func (o opened) Close() error { return errors.Join(o.Engine.Close(), o.closeClient()) }
+
+// initer is an engine of a store that has to be told that it is new.
+type initer interface{ Init(context.Context) error }
+
+// Init tells the store of eng that it is new, where that is needed: a Redis server, or
+// those of Redlock, grants nothing at first because it may have forgotten what it had
+// granted. With Init the first lock is granted at once. The caller has to know it: a
+// store that did forget has two holders then. It reports whether there was something to
+// tell. It fails with [engine.ErrBusy] when the store is known to have been used, and
+// with [engine.ErrUnsupported] on a Redis Cluster, which goes by the age of each node.
+func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
+	if o, is := eng.(opened); is {
+		if o.init != nil {
+			return true, o.init(ctx)
+		}
+		eng = o.Engine
+	}
+	if i, is := eng.(initer); is {
+		return true, i.Init(ctx)
+	}
+	return false, nil
+}
 
 // within runs a connect that does not listen to a context. What comes too late
 // is thrown away.

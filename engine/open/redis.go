@@ -146,7 +146,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	eng := redisengine.New(client, &redisengine.Options{
 		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option, Stuck: all.close,
 	})
-	return opened{eng, func() error { client.Close(); return nil }}, nil
+	return opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}, nil
 }
 
 // dialed are the connections of a client, to be closed when nothing comes over them: who waits for an

@@ -51,7 +51,7 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if err := all.connect(ctx); err != nil {
 		return nil, errors.Join(err, all.Close())
 	}
-	return opened{eng, all.Close}, nil
+	return opened{Engine: eng, closeClient: all.Close, init: all.init}, nil
 }
 
 // redlockNode is a Redis server that may be down when the engine is opened, and
@@ -171,6 +171,19 @@ func (nodes redlockNodes) connect(ctx context.Context) error {
 		return fmt.Errorf("%d of %d nodes: %w", len(failures), len(nodes), failures[0]) // in one line
 	}
 	return nil
+}
+
+// init tells each node that it is new. Some may be told when it fails.
+func (nodes redlockNodes) init(ctx context.Context) error {
+	var errs []error
+	for _, n := range nodes {
+		eng, err := n.engine(ctx)
+		if err == nil {
+			_, err = Init(ctx, eng)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Close closes the connections.

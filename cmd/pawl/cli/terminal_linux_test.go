@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // screen is a terminal and what was written on it.
@@ -158,4 +160,12 @@ func TestRun_says_on_a_terminal_what_it_waits_for(t *testing.T) {
 			t.Errorf("without a terminal it says %q", p.errors())
 		}
 	})
+}
+
+func TestRun_says_on_a_terminal_that_the_store_may_have_forgotten(t *testing.T) {
+	t.Parallel()
+	s := onTerminal(t, command(t, "redis://"+testservers.Redis(t).Addr, "run", "--ttl", "1m", "x", "--", "true"))
+	if text := s.sees(mayHaveForgotten); strings.Contains(text, "held by") {
+		t.Errorf("the screen has %q", text)
+	}
 }
