@@ -36,13 +36,18 @@ func (a access) leave(within time.Duration) {
 	})
 }
 
-// connect returns what was opened also when it fails later.
+// connect returns what was opened also when it fails later. A file may be busy and does
+// not hang, so there is time to queue for it.
 func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	if a.eng, err = o.store.open(ctx); err != nil {
 		return access{}, err
 	}
-	err = ask(ctx, func(ctx context.Context) (err error) {
-		a.client, err = pawl.New(ctx, a.eng, &pawl.Options{TTL: o.ttl, RequestTimeout: min(o.ttl/3, answerWithin), Label: o.label})
+	within, request := answerWithin, min(o.ttl/3, answerWithin)
+	if a.isFile() {
+		within, request = max(o.ttl, answerWithin), o.ttl/3
+	}
+	err = askWithin(ctx, within, func(ctx context.Context) (err error) {
+		a.client, err = pawl.New(ctx, a.eng, &pawl.Options{TTL: o.ttl, RequestTimeout: request, Label: o.label})
 		if errors.Is(err, pawl.ErrInvalid) { // it names the option that --ttl is
 			err = fmt.Errorf("--ttl: %w", err)
 		}
@@ -50,6 +55,8 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	})
 	return a, err
 }
+
+func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
 // acquisition is the way to the lock. It ends soon after it was to end, also when the
 // store hangs: what it has begun is then left to the process to drop.
@@ -107,7 +114,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 		return a, err
 	}
 	within := max(leastFarewell, min(closeWithin, 4*time.Since(began)))
-	if a.eng.Caps().Processes == engine.ReachMachine { // a file may be busy, and does not hang
+	if a.isFile() {
 		within = closeWithin
 	}
 	q.farewell.Store(int64(within))

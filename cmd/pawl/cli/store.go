@@ -109,7 +109,11 @@ func operate(ctx context.Context, eng engine.Engine, fn func(context.Context, *p
 
 // ask bounds what asks the store to answerWithin.
 func ask(ctx context.Context, fn func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
+	return askWithin(ctx, answerWithin, fn)
+}
+
+func askWithin(ctx context.Context, within time.Duration, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 	defer cancel()
 	err := fn(ctx)
 	if err != nil && ctx.Err() != nil {

@@ -1,0 +1,50 @@
+//go:build unix
+
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Many runs of one name that start at once on one file that is not there yet: all run,
+// and each needs no more than three times the CPU that it needs among ten. The program is
+// as users build it, because under the race detector so many processes would take minutes.
+func TestRun_herd_on_one_file(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "pawl")
+	if text, err := exec.Command("go", "build", "-o", program, "github.com/pawl-go/pawl/cmd/pawl").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	herd := func(n int) (each time.Duration) {
+		store := sqliteStore(t)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for range n {
+			all.Go(func() {
+				cmd := exec.Command(program, "run", "--store", store, "--ttl", "1m", "gate", "--", "true")
+				text, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Errorf("%d at once: %v: %s", n, err, text)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				each += (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()) / time.Duration(n)
+			})
+		}
+		all.Wait()
+		return each
+	}
+	n := 100
+	if os.Getenv("PAWL_TEST_SOAK") != "" {
+		n = 200
+	}
+	few, many := herd(10), herd(n)
+	t.Logf("CPU of a run: %v among 10, %v among %d", few, many, n)
+	if many > 3*few {
+		t.Errorf("a run needs %v of CPU among %d, and %v among 10", many, n, few)
+	}
+}
