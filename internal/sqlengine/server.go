@@ -77,6 +77,15 @@ type routines struct {
 	entries chan struct{} // of those among them that do not leave
 	burying sync.Mutex
 	burials sync.WaitGroup
+
+	mu    sync.Mutex
+	turns map[string]*turn // of those who enter or look, by resource
+}
+
+// turn is for one request at a time: the server would have the others wait.
+type turn struct {
+	busy  chan struct{} // of one place
+	users int
 }
 
 // unlimited is how many connections are used of a pool that has no limit.
@@ -86,7 +95,7 @@ const unlimited = 32
 // [Rules] already. Who calls it closes the database after the Engine.
 func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), queries: map[string]string{
+	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), turns: make(map[string]*turn), queries: map[string]string{
 		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
@@ -128,6 +137,33 @@ func (s *routines) close() (err error) {
 func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
+
+// turn waits until nobody else of this process enters or looks at the resource. So
+// one that hangs takes one connection, and a crowd is no crowd in the server.
+func (s *routines) turn(ctx context.Context, resource string) (done func(), err error) {
+	s.mu.Lock()
+	t := s.turns[resource]
+	if t == nil {
+		t = &turn{busy: make(chan struct{}, 1)}
+		s.turns[resource] = t
+	}
+	t.users++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(s.turns, resource)
+		}
+	}
+	select {
+	case t.busy <- struct{}{}:
+		return func() { <-t.busy; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
 
 // place waits until the request may be under way. However many hang, there is
 // room for one that leaves and for a renewal.
@@ -243,6 +279,13 @@ var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", qu
 func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error) {
 	var code, token, pause, barging, left, age int64
 	var is engine.Spec
+	if r.Op != queue.Leave {
+		done, err := s.turn(ctx, resource)
+		if err != nil {
+			return engine.Grant{}, 0, errors.Join(errUnsent, err)
+		}
+		defer done()
+	}
 	c := r.Claim
 	err := s.call(ctx, verb, "step", args{
 		opNames[r.Op], session, resource, c.ID, c.Owner, c.Label, c.Weight, string(r.Spec.Kind), r.Spec.Capacity, number(r.Spec.Barging), number(r.Wait),

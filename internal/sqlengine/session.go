@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -22,11 +23,12 @@ type session struct {
 	mu      sync.Mutex
 	waiters map[string]*waiter // by claim id
 	lines   map[string]*line   // by resource
+	sent    map[string]bool    // claims that were to enter and were not left; whether that was sent
 }
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line)}
+	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line), sent: make(map[string]bool)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
 	s.look = s.opts.Heartbeat()
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
@@ -172,11 +174,44 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	case wait:
 		s.forget(c.Resource, c.ID)
 	}
+	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGone) || errors.Is(err, engine.ErrMismatch) {
+		s.unsent(c.ID) // nobody leaves it
+	} else {
+		s.note(c.ID, !errors.Is(err, errUnsent))
+	}
 	return grant, err
 }
 
+// errUnsent says that a request was given up before it was sent.
+var errUnsent = errors.New("it was not sent")
+
+// note remembers whether the store can know of a claim.
+func (s *session) note(claim string, sent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sent {
+		s.sent[claim] = true
+	} else if !s.sent[claim] {
+		s.sent[claim] = false
+	}
+}
+
+// unsent reports whether the store cannot know of a claim, and forgets that.
+func (s *session) unsent(claim string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent, known := s.sent[claim]
+	delete(s.sent, claim)
+	return known && !sent
+}
+
+// Leave asks nothing about a claim that the store does not know: a crowd that gives up
+// before it was its turn is no crowd in the store.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	s.forget(resource, claim)
+	if s.unsent(claim) {
+		return fmt.Errorf("leave: %w", engine.ErrGone)
+	}
 	_, _, err := s.engine.store.step(ctx, "leave", s.id, resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	return err
 }
@@ -208,6 +243,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if err != nil || grant.Held() {
 			s.forget(c.Resource, c.ID)
 			if errors.Is(err, engine.ErrGone) {
+				s.unsent(c.ID)
 				s.engine.Ask() // it may be the session that is gone
 			}
 			return grant, err
@@ -229,6 +265,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	for _, c := range held {
 		if _, is := there[c.ID]; !is {
 			gone = append(gone, c)
+			s.unsent(c.ID)
 		}
 		delete(there, c.ID)
 	}
