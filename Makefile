@@ -35,8 +35,9 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '/waiters_of' ./engine/open
 
-bench: setup ## Run the benchmarks, each beside its floor
-	go test -run '^$$' -bench . ./bench
+bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
+	go test -run '^$$' -bench . -timeout 30m ./bench
+	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle' -timeout 30m ./bench
 
 lint: ## Run golangci-lint
 	@command -v golangci-lint >/dev/null || { echo "golangci-lint 2 is not installed: https://golangci-lint.run/docs/welcome/install/"; exit 1; }

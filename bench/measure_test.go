@@ -67,11 +67,14 @@ func beside(b *testing.B, what string, m *pawl.Mutex, goal float64, least func()
 // compare prints a figure beside its floor and its goal.
 func compare(b *testing.B, what string, ours, floor, goal float64) {
 	b.Helper()
+	if testservers.AsShipped() {
+		what = "as shipped: " + what
+	}
 	ratio := ours / floor
 	b.ReportMetric(ratio, "ratio")
 	b.ReportMetric(goal, "goal")
 	b.ReportMetric(0, "ns/op")
-	fmt.Printf("%-42s %8.2f µs, floor %8.2f µs: %.2f × (goal %.2f ×)\n", what, ours, floor, ratio, goal)
+	fmt.Printf("%-54s %8.2f µs, floor %8.2f µs: %.2f × (goal %.2f ×)\n", what, ours, floor, ratio, goal)
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

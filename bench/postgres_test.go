@@ -26,7 +26,12 @@ func postgresPool(b *testing.B, addr string) *pgxpool.Pool {
 
 func pawlOnPostgres(b *testing.B, pool *pgxpool.Pool) *pawl.Client {
 	b.Helper()
-	eng, err := pgengine.New(ctx, pool, &pgengine.Options{Unlogged: true})
+	return pawlOnPostgresWith(b, pool, &pgengine.Options{Unlogged: true})
+}
+
+func pawlOnPostgresWith(b *testing.B, pool *pgxpool.Pool, opts *pgengine.Options) *pawl.Client {
+	b.Helper()
+	eng, err := pgengine.New(ctx, pool, opts)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -52,6 +57,23 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 	pool := postgresPool(b, testservers.Postgres(b).Addr)
 	m := pawlOnPostgres(b, pool).Mutex("order/42")
 	beside(b, "postgres lock+unlock p50, unlogged", m, 2, func() { advisory(ctx, b, pool) })
+}
+
+// BenchmarkPostgresLogged has a row that is inserted and deleted as its floor: two
+// commits that are flushed, as a lock and an unlock are.
+func BenchmarkPostgresLogged(b *testing.B) {
+	pool := postgresPool(b, testservers.Postgres(b).Addr)
+	do := func(query string) {
+		if _, err := pool.Exec(ctx, query); err != nil {
+			b.Fatal(err)
+		}
+	}
+	do("CREATE TABLE floor (name text PRIMARY KEY)")
+	m := pawlOnPostgresWith(b, pool, nil).Mutex("order/42")
+	beside(b, "postgres lock+unlock p50, logged", m, 2, func() {
+		do("INSERT INTO floor VALUES ('order/42')")
+		do("DELETE FROM floor WHERE name = 'order/42'")
+	})
 }
 
 // notices measures bare NOTIFYs, each from before it is sent to its receipt by

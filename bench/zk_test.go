@@ -28,7 +28,7 @@ func zkConn(b *testing.B, addr string) *zk.Conn {
 
 func pawlOnZooKeeper(b *testing.B, addr string) *pawl.Client {
 	b.Helper()
-	eng := zkengine.New([]string{addr}, &zkengine.Options{Tick: 200 * time.Millisecond})
+	eng := zkengine.New([]string{addr}, &zkengine.Options{Tick: time.Duration(testservers.ZooKeeperTick()) * time.Millisecond})
 	b.Cleanup(func() { eng.Close() })
 	c, err := pawl.New(ctx, eng, &pawl.Options{TTL: 10 * time.Second})
 	if err != nil {

@@ -5,6 +5,7 @@ package testservers
 import (
 	"os/exec"
 	"syscall"
+	"time"
 )
 
 // Without a parent-death signal a server outlives tests that are killed.
@@ -16,6 +17,9 @@ func spawn(cmd *exec.Cmd) error { return cmd.Start() }
 func family(pid int) []int { return []int{pid} }
 
 func bury([]int) {}
+
+// CPU is not known.
+func (s *Server) CPU() time.Duration { return 0 }
 
 // awaitPaused takes the signal's word for it.
 func (s *Server) awaitPaused(int) {}
