@@ -92,7 +92,7 @@ var testLibraries = []string{
 // Those named have more, and may have less only.
 const engineLines = 420
 
-var largerEngines = map[string]int{"redisengine": 2270, // a life of the database, one connection that listens, and what a snapshot brings back
+var largerEngines = map[string]int{"redisengine": 2320, // a life of the database, one connection that listens, and what a snapshot brings back
 	"etcdengine": 1020,                     // half of it is what a lost reply, a full store and an old snapshot leave open
 	"pgengine":   1200, "mysqlengine": 800, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"sqliteengine":  520,  // processes queue for the file in the kernel, because SQLite has no queue
@@ -101,7 +101,7 @@ var largerEngines = map[string]int{"redisengine": 2270, // a life of the databas
 
 // adapterLines is what the client of another library has at most: with more to say it
 // would be an engine.
-const adapterLines = 100
+const adapterLines = 102
 
 // goFile is a file of the module, whatever system it is for.
 type goFile struct {

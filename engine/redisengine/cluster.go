@@ -166,7 +166,7 @@ func (s *session) home(ctx context.Context, begins bool) (alive bool, err error)
 	if begins {
 		cmd = command("SET", s.key, "1", "PX", ms(s.opts.TTL))
 	}
-	result, short := s.engine.acked(ctx, cmd, s.engine.wait)
+	result, short := s.engine.ackedNow(ctx, cmd, s.engine.wait)
 	n, err := result.number()
 	if begins {
 		n, err = 1, result.Err

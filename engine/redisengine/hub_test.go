@@ -157,3 +157,47 @@ func TestIdleWaiters(t *testing.T) {
 		<-time.After(ttl / 3)
 	}
 }
+
+// hanging is a client whose reads hang until it is let go.
+type hanging struct {
+	Client
+	reading chan struct{}
+	goOn    chan struct{}
+}
+
+func (h hanging) Do(ctx context.Context, cmd Command) Reply {
+	if cmd.Reads {
+		h.reading <- struct{}{}
+		<-h.goOn
+	}
+	return h.Client.Do(ctx, cmd)
+}
+
+// TestRequestsStayBelowThePool: requests that hang leave a connection of the pool to
+// renewals.
+func TestRequestsStayBelowThePool(t *testing.T) {
+	const pool, many = 4, 50
+	server := testservers.Redis(t)
+	h := hanging{onRueidis{dialOne(t, server.Addr)}, make(chan struct{}, many), make(chan struct{})}
+	e := NewOn(h, &Options{Requests: pool - 1})
+	s := sessiontest.Open(t, e, time.Minute)
+	var readers sync.WaitGroup
+	for range many {
+		readers.Go(func() {
+			if _, err := e.Get(context.Background(), "hangs"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range pool - 1 {
+		<-h.reading
+	}
+	if _, err := s.Renew(sessiontest.Soon(t), nil); err != nil {
+		t.Error(err)
+	}
+	if n := len(h.reading); n > 0 {
+		t.Errorf("%d requests more than the pool bears", n)
+	}
+	close(h.goOn)
+	readers.Wait()
+}

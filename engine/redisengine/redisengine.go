@@ -78,6 +78,11 @@ type Options struct {
 	// notices, which is right where all have one.
 	Grace time.Duration
 
+	// Requests is how many requests are under way at once, besides renewals, so that these
+	// find a connection in the client's pool: less than that has. Default: no bound, but
+	// 256 with Wait, where each takes a connection.
+	Requests int
+
 	// Notices says how to reach the same server over one more connection, on which it
 	// tells of keys that somebody else deletes or overwrites: by hand, all at once
 	// (FLUSHDB), or for want of memory. Who holds when the session is renewed, and still
@@ -103,6 +108,7 @@ type Engine struct {
 	cluster         bool
 	notices         notices
 	stuck           func()
+	requests        chan struct{} // under way; nil: no bound
 	hub             hub
 
 	life   atomic.Pointer[life]
@@ -127,6 +133,9 @@ func on(client Client, opts *Options) *Engine {
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
+		if n := opts.Requests; n > 0 || opts.Wait > 0 {
+			e.requests = make(chan struct{}, cmp.Or(max(n, 0), 256))
+		}
 		e.notices.option, e.stuck = opts.Notices, opts.Stuck
 	}
 	e.cluster = client.Cluster()

@@ -105,7 +105,7 @@ func (s *session) begin(ctx context.Context) error {
 	if belief > 0 {
 		belief = max(belief, e.opened.belief())
 	}
-	result, short := e.acked(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
+	result, short := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
 	return cmp.Or(e.checked(result), short)
 }
 
@@ -173,7 +173,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	}
 	// The first one is what replicas have to know, and a server that does not know the script
 	// may be another.
-	first, short := e.acked(ctx, e.renew.run(keys[0], args[0]...), e.wait)
+	first, short := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
 	if first.says("NOSCRIPT") {
 		if err := e.check(ctx); err != nil {
 			return nil, err

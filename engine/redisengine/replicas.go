@@ -14,6 +14,34 @@ const maxAck = time.Second
 // know what it did; short says how many do, if too few in time. That connection
 // serves nobody else meanwhile, so a replica that is away delays nobody else.
 func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
+	if err := e.turn(ctx); err != nil {
+		return Reply{Err: err}, nil
+	}
+	defer e.done()
+	return e.ackedNow(ctx, cmd, wait)
+}
+
+// turn waits until so few requests are under way that renewals have a connection.
+func (e *Engine) turn(ctx context.Context) error {
+	if e.requests == nil {
+		return nil
+	}
+	select {
+	case e.requests <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *Engine) done() {
+	if e.requests != nil {
+		<-e.requests
+	}
+}
+
+// ackedNow is acked for what a session lives by.
+func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
 	if wait <= 0 {
 		return e.do(ctx, cmd), nil
 	}
@@ -43,7 +71,7 @@ func (e *Engine) ackedEach(ctx context.Context, cmds []Command) []reply {
 		return replies
 	}
 	for i, cmd := range cmds {
-		replies[i] = replied(e.acked(ctx, cmd, e.wait))
+		replies[i] = replied(e.ackedNow(ctx, cmd, e.wait))
 	}
 	return replies
 }

@@ -9,6 +9,7 @@
 package goredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,18 +25,29 @@ import (
 // master that Sentinels name, or of a Redis Cluster. Each session takes a connection
 // besides those of its pool, as its inbox. What may not see who holds a lock is refused:
 // a [redis.Ring], and a client of a cluster that reads from replicas or is told its
-// slots. Nil opts are the defaults.
+// slots; and so is a pool of one connection. Nil opts are the defaults.
 func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engine, error) {
+	var pool int
 	switch of := of.(type) {
 	case *redis.Client:
+		pool = of.Options().PoolSize
 	case *redis.ClusterClient:
-		if o := of.Options(); o.ReadOnly || o.ClusterSlots != nil {
+		o := of.Options()
+		if pool = o.PoolSize; o.ReadOnly || o.ClusterSlots != nil {
 			return nil, errors.New("goredis: a client that reads from replicas, or is told its slots, may not see who holds a lock")
 		}
 	default:
 		return nil, fmt.Errorf("goredis: %T is refused: it takes a *redis.Client or a *redis.ClusterClient (the servers of a Ring do not know of one another, so two could get one lock there)", of)
 	}
-	return redisengine.NewOn(client{of}, opts), nil
+	if pool < 2 {
+		return nil, errors.New("goredis: a PoolSize of 1 is refused: a renewal would wait for other requests, and locks be lost")
+	}
+	var o redisengine.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Requests = cmp.Or(o.Requests, pool-1)
+	return redisengine.NewOn(client{of}, &o), nil
 }
 
 type client struct{ of redis.UniversalClient }
@@ -92,13 +104,10 @@ func (c client) Listen(ctx context.Context, receive func(channel, message string
 	pubsub := c.of.Subscribe(ctx)
 	go func() {
 		for event := range pubsub.ChannelWithSubscriptions() {
-			switch is := event.(type) {
-			case *redis.Message:
-				receive(is.Channel, is.Payload)
-			case *redis.Subscription:
-				if is.Kind == "subscribe" {
-					confirmed(is.Channel)
-				}
+			if m, is := event.(*redis.Message); is {
+				receive(m.Channel, m.Payload)
+			} else if s, is := event.(*redis.Subscription); is && s.Kind == "subscribe" {
+				confirmed(s.Channel)
 			}
 		}
 	}()
