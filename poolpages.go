@@ -51,7 +51,8 @@ func openPool(data []byte) *poolNumbers {
 	r := &poolNumbers{}
 	switch is := string(data); {
 	case len(is) <= mark || is[:mark] != poolFormat[:mark]:
-		r.err = fmt.Errorf("%w: the value in the store is no pool, or one of a version of pawl that wrote format 1: that has to finish it", ErrMismatch)
+		r.err = fmt.Errorf("%w: the value in the store is no pool of format %d; the version of pawl that wrote one of format 1 has to finish it",
+			ErrMismatch, poolFormat[mark])
 	case is[mark] != poolFormat[mark]:
 		r.err = fmt.Errorf("%w: the pool has format %d and this build of pawl writes format %d", ErrUnsupported, is[mark], poolFormat[mark])
 	default:
