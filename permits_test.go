@@ -61,6 +61,38 @@ func TestResize(t *testing.T) {
 	})
 }
 
+// TestReset: after a reset counts what clients declare, also beside one that knows the old
+// number and makes a free semaphore as large; and another number is refused as ever.
+func TestReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		old, fresh, operator := newClient(t, eng, nil), newClient(t, eng, nil), newClient(t, eng, nil)
+		s := operator.Semaphore("s", 1)
+		mustResize(t, s, 3)
+		if n, err := s.Resized(t.Context()); n != 3 || err != nil {
+			t.Errorf("resized to %d, %v", n, err)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1))) // knows the number
+		noErr(t, s.Reset(t.Context()))
+		if n, err := s.Resized(t.Context()); n != 0 || err != nil {
+			t.Errorf("resized to %d after a reset, %v", n, err)
+		}
+		lease := mustLock(t, t.Context(), old.Semaphore("s", 1))
+		wantCapacity(t, eng, "s", 3)
+		_, err := fresh.Semaphore("s", 2).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrMismatch)
+		_, err = fresh.Semaphore("s", 1).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		wantCapacity(t, eng, "s", 1)
+		mustUnlock(t, lease)
+		lease = mustLock(t, t.Context(), fresh.Semaphore("s", 1))
+		_, err = old.Semaphore("s", 1).TryLock(t.Context()) // has learned it
+		wantErr(t, err, pawl.ErrNotAcquired)
+		mustUnlock(t, lease)
+		wantFree(t, eng, "s")
+	})
+}
+
 // TestOldNumbers: who has not heard of a new number yet makes a free semaphore
 // as large as it knows; who meets it corrects that, and then it knows too.
 func TestOldNumbers(t *testing.T) {

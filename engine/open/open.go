@@ -3,7 +3,7 @@
 // already calls the engine's own New instead, and then links no other engine.
 //
 //	memory:           inside this process
-//	sqlite:PATH       a file, for the processes of one machine; or sqlite:///ABSOLUTE/PATH
+//	sqlite:PATH       a file, for the processes of one machine that may write it; or sqlite:///ABSOLUTE/PATH
 //	redis://[user:password@]host[:port][/db]
 //	rediss://[user:password@]host[:port][/db]
 //	redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]
