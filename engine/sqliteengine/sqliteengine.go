@@ -131,9 +131,10 @@ CREATE TABLE IF NOT EXISTS pawl_claims (
 	label TEXT NOT NULL, weight INTEGER NOT NULL, token INTEGER NOT NULL, since INTEGER NOT NULL,
 	granted INTEGER NOT NULL, -- 0 while it waits
 	kind TEXT NOT NULL, capacity INTEGER NOT NULL, barging INTEGER NOT NULL,
-	PRIMARY KEY (resource, place)
+	waits INTEGER NOT NULL, -- 1 as long as the token is 0, so that the key finds holders and the first that wait
+	PRIMARY KEY (resource, waits, place)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS pawl_claims_session ON pawl_claims (session, resource);
+CREATE INDEX IF NOT EXISTS pawl_claims_session ON pawl_claims (session, resource, id);
 CREATE TABLE IF NOT EXISTS pawl_values (
 	name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL
 ) STRICT;`

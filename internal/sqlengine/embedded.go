@@ -184,7 +184,7 @@ func (s *transactions) list(ctx context.Context, prefix string) (names []string,
 }
 
 func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
-	err = s.read(ctx, "show", func(t *tx) { r = t.load(name).show(name, t.now) })
+	err = s.read(ctx, "show", func(t *tx) { r = t.load(name, everything).show(name, t.now) })
 	return r, err
 }
 

@@ -2,6 +2,7 @@ package sqlengine
 
 import (
 	"context"
+	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -16,4 +17,11 @@ var Statements = statements
 func Step(ctx context.Context, s engine.Session, resource string, r queue.Request) (fence.Token, time.Duration, error) {
 	grant, pause, err := s.(*session).engine.store.step(ctx, "step", s.ID(), resource, r)
 	return grant.Token, pause, err
+}
+
+// SetWindow changes how many of those that wait a step loads.
+func SetWindow(t *testing.T, n int) {
+	before := window
+	window = n
+	t.Cleanup(func() { window = before })
 }

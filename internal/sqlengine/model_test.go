@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/pawl-go/pawl/engine/mysqlengine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/engine/sqliteengine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -38,6 +40,7 @@ type model struct {
 	state    queue.State
 	ids      []string // every claim that ever entered
 	next     int
+	early    bool // it may look as soon as the queue says
 }
 
 // ends is in the hour after the next for the first session, an hour later for
@@ -75,6 +78,9 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 		t.Fatalf("%+v: server %v %v, model %v %v", r, token, err, out.Token, out.Err)
 	}
 	wait, most := m.blocked(r.Claim.ID, out.Next)
+	if m.early {
+		wait = min(wait, time.Duration(max(out.Next-1, 0))*time.Microsecond)
+	}
 	if out.Err == nil && (pause > most || pause < wait-time.Minute) {
 		t.Fatalf("%+v: looks after %v, model %v to %v", r, pause, wait, most)
 	}
@@ -231,6 +237,8 @@ type server struct {
 	engine.Engine
 	db   *sql.DB
 	kill string // the statement
+
+	early bool
 }
 
 func postgres(t *testing.T) server {
@@ -246,7 +254,7 @@ func postgres(t *testing.T) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE model.sessions SET ends = 0 WHERE id = $1`}
+	return server{e, db, `UPDATE model.sessions SET ends = 0 WHERE id = $1`, false}
 }
 
 func mariadb(t *testing.T) server {
@@ -260,20 +268,47 @@ func mariadb(t *testing.T) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE model_sessions SET ends = 0 WHERE id = ?`}
+	return server{e, db, `UPDATE model_sessions SET ends = 0 WHERE id = ?`, false}
+}
+
+func sqlite(t *testing.T) server {
+	path := filepath.Join(t.TempDir(), "model.db")
+	e, err := sqliteengine.New(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true}
+}
+
+// TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as one
+// that loads it all.
+func TestTransactionsDoAsTheQueue(t *testing.T) {
+	for _, window := range []int{1, 2, 8} {
+		sqlengine.SetWindow(t, window)
+		compare(t, sqlite(t))
+	}
 }
 
 func TestRoutinesDoAsTheQueue(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t)
-			cases := 0
-			rapid.Check(t, func(t *rapid.T) {
-				cases++
-				m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
-				m.kill = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }
-				m.run(t)
-			})
+			compare(t, start(t))
 		})
 	}
+}
+
+func compare(t *testing.T, s server) {
+	cases := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cases++
+		m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
+		m.kill, m.early = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }, s.early
+		m.run(t)
+	})
 }

@@ -10,7 +10,7 @@
 // The tables, in a form that each database has of its own:
 //
 //	sessions id ends ttl label             times in µs on the store's clock
-//	claims   resource place session id owner label weight token since granted kind capacity barging
+//	claims   resource place session id owner label weight token since granted kind capacity barging waits
 //	values   name version data
 //
 // Who waits is told, and nobody relies on that: once a heartbeat, and all the

@@ -25,19 +25,26 @@ const (
 	endSession    = `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`
 	deleteSession = `DELETE FROM pawl_sessions WHERE id = ?`
 
-	readQueue = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.granted, c.kind, c.capacity, c.barging,
-		coalesce(s.ends, 0) FROM pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.resource = ? ORDER BY c.place`
+	claimColumns = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.granted, c.kind, c.capacity, c.barging,
+		coalesce(s.ends, 0) FROM `
+	readQueue = claimColumns + `(SELECT * FROM pawl_claims WHERE resource = ?1 AND waits = 0
+		UNION ALL SELECT * FROM (SELECT * FROM pawl_claims WHERE resource = ?1 AND waits = 1 ORDER BY place LIMIT ?2)) c
+		LEFT JOIN pawl_sessions s ON s.id = c.session ORDER BY c.waits, c.place`
+	readOwn       = claimColumns + `pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.session = ? AND c.resource = ? AND c.id = ?`
+	readOther     = claimColumns + `pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.resource = ? AND c.waits = 1 AND c.id = ?`
+	lastPlace     = `SELECT max(place) FROM pawl_claims WHERE resource = ? AND waits = 1`
 	listResources = `SELECT DISTINCT c.resource FROM pawl_claims c JOIN pawl_sessions s ON s.id = c.session
 		WHERE c.resource >= ? AND c.resource < ? AND s.ends > ?`
 	resourcesOf = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
-	readGrants  = `SELECT id, token FROM pawl_claims WHERE resource = ? AND session = ? AND token <> 0`
-	heldBy      = `SELECT resource, id FROM pawl_claims WHERE session = ? AND token <> 0`
+	readGrants  = `SELECT id, token FROM pawl_claims WHERE resource = ? AND waits = 0 AND session = ?`
+	heldBy      = `SELECT resource, id FROM pawl_claims WHERE session = ? AND waits = 0`
 	claimsOf    = `SELECT id, token FROM pawl_claims WHERE session = ?`
-	insertClaim = `INSERT INTO pawl_claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
-	grantClaim  = `UPDATE pawl_claims SET token = ?, granted = ? WHERE resource = ? AND place = ?`
+	insertClaim = `INSERT INTO pawl_claims (resource, waits, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	grantClaim  = `UPDATE pawl_claims SET token = ?, granted = ?, waits = 0 WHERE resource = ? AND waits = 1 AND place = ?`
 	resizeAll   = `UPDATE pawl_claims SET capacity = ? WHERE resource = ?`
-	deleteClaim = `DELETE FROM pawl_claims WHERE resource = ? AND place = ?`
+	deleteClaim = `DELETE FROM pawl_claims WHERE resource = ? AND waits = ? AND place = ?`
+	deleteAll   = `DELETE FROM pawl_claims WHERE session = ?`
 
 	readValue   = `SELECT data, version FROM pawl_values WHERE name = ?`
 	insertValue = `INSERT INTO pawl_values (name, version, data) VALUES (?, ?, ?)`
@@ -45,8 +52,8 @@ const (
 )
 
 var statements = []string{
-	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, resourcesOf, readGrants, heldBy, claimsOf,
-	insertClaim, grantClaim, resizeAll, deleteClaim, readValue, insertValue, deleteValue,
+	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, readOwn, readOther, lastPlace, resourcesOf, readGrants, heldBy, claimsOf,
+	insertClaim, grantClaim, resizeAll, deleteClaim, deleteAll, readValue, insertValue, deleteValue,
 }
 
 // tx is one verb in the database, and what is to be done after it. Its methods
@@ -194,7 +201,16 @@ func (t *tx) sweep() {
 	t.buried = t.strings(deadSessions, t.now)
 	for _, session := range t.buried {
 		t.exec(deleteSession, session)
-		for _, name := range t.strings(resourcesOf, session) {
+		t.each(claimsOf, args{session}, func(scan func(...any)) {
+			m := Message{Session: session}
+			var token fence.Token
+			scan(&m.Claim, &token)
+			m.Gone = token != 0 && session != t.session
+			t.messages = append(t.messages, m)
+		})
+		names := t.strings(resourcesOf, session)
+		t.exec(deleteAll, session)
+		for _, name := range names {
 			t.apply(name, queue.Request{Op: queue.Poll})
 		}
 	}
@@ -244,23 +260,70 @@ func (t *tx) strings(query string, args ...any) (all []string) {
 	return all
 }
 
-// resource is the queue of one resource as it is in the store.
+// resource is the queue of one resource as it is in the store, or its beginning.
 type resource struct {
 	queue.State
 	places []int64          // of the claims
+	last   int64            // of the places, also of those that were not loaded
 	ends   map[string]int64 // of the sessions in it
+	more   bool             // there may be others, behind those that wait here
 }
 
-func (t *tx) load(name string) *resource {
+// window is how many of those that wait a step loads, of the first ones. That says
+// what becomes of all, unless they are all granted. Tests change it.
+var window = 8
+
+const everything = -1
+
+// load loads what holds and the first that wait, so many at most.
+func (t *tx) load(name string, most int) *resource {
 	r := &resource{ends: make(map[string]int64)}
-	t.each(readQueue, args{name}, func(scan func(...any)) {
-		var c queue.Claim
-		var place, ends int64
-		scan(&place, &c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &c.Since, &c.Granted,
-			&r.Spec.Kind, &r.Spec.Capacity, &r.Spec.Barging, &ends)
-		r.Claims, r.places, r.ends[c.Session] = append(r.Claims, c), append(r.places, place), ends
-	})
+	t.each(readQueue, args{name, most}, r.add)
+	waiting := 0
+	for i, c := range r.Claims {
+		r.last = max(r.last, r.places[i])
+		if c.Token == 0 {
+			waiting++
+		}
+	}
+	r.more = waiting == most
 	return r
+}
+
+func (r *resource) add(scan func(...any)) {
+	var c queue.Claim
+	var place, ends int64
+	scan(&place, &c.Session, &c.ID, &c.Owner, &c.Label, &c.Weight, &c.Token, &c.Since, &c.Granted,
+		&r.Spec.Kind, &r.Spec.Capacity, &r.Spec.Barging, &ends)
+	r.Claims, r.places, r.ends[c.Session] = append(r.Claims, c), append(r.places, place), ends
+}
+
+// loadFor loads what a request needs to know, beside the first that wait: its own claim,
+// which may be far behind, and where a new one would be.
+func (t *tx) loadFor(name string, request queue.Request) *resource {
+	r := t.load(name, window)
+	id := request.Claim.ID
+	if !r.more || slices.ContainsFunc(r.Claims, func(c queue.Claim) bool { return c.ID == id }) {
+		return r
+	}
+	t.each(lastPlace, args{name}, func(scan func(...any)) {
+		var place int64
+		scan(&place)
+		r.last = max(r.last, place)
+	})
+	if n := len(r.Claims); id != "" {
+		t.each(readOwn, args{t.session, name, id}, r.add)
+		if request.Op == queue.Leave && len(r.Claims) == n { // it is of another session
+			t.each(readOther, args{name, id}, r.add)
+		}
+	}
+	return r
+}
+
+// covers reports whether what was not loaded stays as it is: one of the first that
+// wait still does.
+func (r *resource) covers(after queue.State, request queue.Request) bool {
+	return !r.more || slices.ContainsFunc(after.Claims, func(c queue.Claim) bool { return c.Token == 0 && c.ID != request.Claim.ID })
 }
 
 // show is the resource as an operator sees it.
@@ -275,19 +338,27 @@ func (r *resource) show(name string, now int64) engine.Resource {
 
 // apply takes one step of a resource and notes whom to tell.
 func (t *tx) apply(name string, request queue.Request) queue.Outcome {
-	before := t.load(name)
-	if request.Op == queue.Enter {
-		before.ends[t.session] = t.ends
+	before := t.loadFor(name, request)
+	after, out := t.decide(before, request)
+	if !before.covers(after, request) {
+		before = t.load(name, everything)
+		after, out = t.decide(before, request)
 	}
-	after, out := queue.Apply(before.State, request, queue.Clock{
-		Now: t.now, Mint: fence.Token(t.last + 1), Ends: func(session string) int64 { return before.ends[session] },
-	})
 	t.last = max(t.last, int64(after.Last))
 	for _, c := range append(out.Granted, out.Told...) {
 		t.messages = append(t.messages, Message{Session: c.Session, Claim: c.ID, Token: c.Token})
 	}
 	t.save(name, before, after)
 	return out
+}
+
+func (t *tx) decide(before *resource, request queue.Request) (queue.State, queue.Outcome) {
+	if request.Op == queue.Enter {
+		before.ends[t.session] = t.ends
+	}
+	return queue.Apply(before.State, request, queue.Clock{
+		Now: t.now, Mint: fence.Token(t.last + 1), Ends: func(session string) int64 { return before.ends[session] },
+	})
 }
 
 // tellAgain tells the session of all that it was granted: the first message of a
@@ -304,11 +375,10 @@ func (t *tx) tellAgain(name string) {
 // adds new ones at the end.
 func (t *tx) save(name string, before *resource, after queue.State) {
 	var kept int
-	var place int64
 	for i, c := range before.Claims {
-		place = before.places[i]
+		place := before.places[i]
 		if kept == len(after.Claims) || after.Claims[kept].ID != c.ID {
-			t.exec(deleteClaim, name, place)
+			t.exec(deleteClaim, name, waits(c), place)
 			t.messages = append(t.messages, Message{Session: c.Session, Claim: c.ID, Gone: c.Token != 0 && c.Session != t.session})
 			continue
 		}
@@ -321,7 +391,9 @@ func (t *tx) save(name string, before *resource, after queue.State) {
 		t.exec(resizeAll, after.Spec.Capacity, name)
 	}
 	for i, c := range after.Claims[kept:] {
-		t.exec(insertClaim, name, place+1+int64(i), c.Session, c.ID, c.Owner, c.Label, c.Weight, int64(c.Token), c.Since, c.Granted,
+		t.exec(insertClaim, name, waits(c), before.last+1+int64(i), c.Session, c.ID, c.Owner, c.Label, c.Weight, int64(c.Token), c.Since, c.Granted,
 			string(after.Spec.Kind), after.Spec.Capacity, after.Spec.Barging)
 	}
 }
+
+func waits(c queue.Claim) int64 { return number(c.Token == 0) }
