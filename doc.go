@@ -11,7 +11,7 @@
 //
 // A [Client] keeps one session alive in the store, whatever it holds. [Mutex],
 // [RWMutex] and [Semaphore] are descriptions: making one does no I/O, and any
-// number of them may exist. What is held is a [Lease]. [LockAll] takes several
+// number of them may exist. What is held is a [Lease]. [LockAll] and [TryLockAll] take several
 // locks or none. All of them work the same on every store; what a store promises,
 // and what it lacks, is in its engine.Caps.
 //
@@ -98,6 +98,12 @@
 // A call is back within 100 ms of the end of its ctx, also on a store that hangs. A lock
 // that could not be released, because the store did not answer, is released by a later
 // heartbeat, and in any case by the end of the session.
+//
+// # Operating
+//
+// [Client.Show] and [Client.List] read who holds and who waits, [Client.Break] evicts and notes
+// who did it and why, [Client.Err] says whether the client is well. With Options.Lazy a
+// client that only reads opens no session.
 //
 // # Testing
 //

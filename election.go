@@ -83,14 +83,21 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	if err := e.owns(term); err != nil {
 		return e.value.failed("resign", err)
 	}
-	var vacant error
+	// Both at once, because both may have to end soon. Whichever comes first: nobody leads
+	// without the lock, and the word of who comes next is not overwritten.
+	bound, cancel := linger(context.WithoutCancel(ctx), ctx)
+	defer cancel()
+	vacant := make(chan error, 1)
 	if term.Err() == nil {
-		vacant = e.announce(context.WithoutCancel(ctx), term, nil, true)
+		go func() { vacant <- e.announce(bound, term, nil, true) }()
+	} else {
+		vacant <- nil
 	}
 	if err := term.Unlock(ctx); err != nil {
+		<-vacant
 		return err
 	}
-	return vacant
+	return <-vacant
 }
 
 // owns reports an error unless the lease is a term of this election.

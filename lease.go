@@ -150,6 +150,13 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
+	bound, cancel := linger(l.session.round(), ctx)
+	defer cancel()
+	return l.unlock(ctx, bound)
+}
+
+// unlock releases the lock, and waits for the store no longer than bound.
+func (l *Lease) unlock(ctx, bound context.Context) error {
 	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store knows of sleep
 	l.mu.Lock()
 	first, lost := !l.done, errors.Is(expired, ErrLost)
@@ -162,8 +169,6 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		return nil
 	}
 	l.session.drop(l) // no heartbeat may find it gone
-	bound, cancel := l.session.farewell(ctx)
-	defer cancel()
 	err := l.session.leave(bound, ctx, l.claim)
 	cause := ErrClosed
 	switch lost := context.Cause(l.session.life); {

@@ -43,6 +43,8 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
+	ends, cancel := linger(context.WithoutCancel(ctx), ctx) // bounds the releases together
+	defer cancel()
 	held := make(Leases, 0, len(wanted))
 	inner := ctx // carries what is held already, so that both sides of a name have one owner
 	for _, l := range wanted {
@@ -53,7 +55,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 			err = held.Err() // of those that were lost while it waited for this one
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.Unlock(ctx)))
+			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.unlock(ctx, ends)))
 		}
 	}
 	return held, nil
@@ -121,11 +123,20 @@ func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel fu
 }
 
 // Unlock releases every lock, the last taken first, whatever happens to the
-// others, and joins the errors.
+// others, and joins the errors. As [Lease.Unlock] it is back soon after ctx ended, however
+// many there are.
 func (ls Leases) Unlock(ctx context.Context) error {
+	ends, cancel := linger(context.WithoutCancel(ctx), ctx)
+	defer cancel()
+	return ls.unlock(ctx, ends)
+}
+
+func (ls Leases) unlock(ctx, ends context.Context) error {
 	var errs []error
 	for _, l := range slices.Backward(ls) {
-		errs = append(errs, l.Unlock(ctx))
+		bound, stop := join(l.session.round(), ends)
+		errs = append(errs, l.unlock(ctx, bound))
+		stop()
 	}
 	return errors.Join(errs...)
 }

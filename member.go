@@ -82,7 +82,9 @@ func (m *Member) Wait(ctx context.Context) (index int, err error) {
 // not leave looks as if it had died. As Unlock, Leave works after ctx ended. After
 // [ErrUnavailable] the member is dead for the others.
 func (m *Member) Leave(ctx context.Context) error {
-	work, stop := m.present.Within(context.WithoutCancel(ctx))
+	ends, cancel := linger(context.WithoutCancel(ctx), ctx)
+	defer cancel()
+	work, stop := m.present.Within(ends)
 	defer stop()
 	err := m.barrier.update(work, "leave", func(s *barrierState) error {
 		if _, is := s.Members[m.name]; !is {
@@ -94,5 +96,7 @@ func (m *Member) Leave(ctx context.Context) error {
 	if errors.Is(m.present.Err(), ErrClosed) { // it has left before
 		return nil
 	}
-	return errors.Join(err, m.present.Unlock(ctx))
+	bound, end := join(m.present.session.round(), ends)
+	defer end()
+	return errors.Join(err, m.present.unlock(ctx, bound))
 }

@@ -315,11 +315,11 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 	}); err != nil {
 		return nil, err
 	}
-	defer func() {
+	defer c.spawn(func() { // nobody waits for that
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout)
 		defer cancel()
 		s.Close(closing) //nolint:errcheck // it holds nothing, and expires by itself
-	}()
+	})
 	for _, p := range victims {
 		switch err := c.ask(ctx, "leave", func(ctx context.Context) error { return s.Leave(ctx, name, p.Claim) }); {
 		case err == nil:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
@@ -215,5 +216,37 @@ func TestClientErr(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(t, c.Err(), pawl.ErrClosed)
+	})
+}
+
+// farStore answers each Show after 2 ms.
+type farStore struct{ engine.Engine }
+
+func (f farStore) Show(ctx context.Context, name string) (engine.Resource, error) {
+	pass(2 * time.Millisecond)
+	return f.Engine.Show(ctx, name)
+}
+
+// TestListOfMany: many names of a store that is far take longer than one request may, and
+// come as they are read.
+func TestListOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const names = 1000
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		for i := range names {
+			mustLock(t, t.Context(), c.Mutex(fmt.Sprint(i)))
+		}
+		operator := newClient(t, farStore{eng}, &pawl.Options{Lazy: true, TTL: 300 * time.Millisecond})
+		n, began := 0, time.Now()
+		for _, err := range operator.List(t.Context(), "") {
+			noErr(t, err)
+			if n++; n == 1 && time.Since(began) > 10*time.Millisecond {
+				t.Errorf("the first came after %v", time.Since(began))
+			}
+		}
+		if took := time.Since(began); n != names || took > names*2*time.Millisecond/10 {
+			t.Errorf("%d names in %v", n, took)
+		}
 	})
 }

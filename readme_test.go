@@ -36,8 +36,8 @@ func Example_readme() {
 
 	// The same in one call, which waits for the function before it releases.
 	err = order.Do(ctx, func(ctx context.Context) error {
-		return order.Do(ctx, func(context.Context) error { // ctx carries the owner: re-entry
-			fmt.Println("held twice by one owner")
+		return order.Do(ctx, func(context.Context) error { // ctx carries the lease: re-entry
+			fmt.Println("held twice through one lease")
 			return nil
 		})
 	})
@@ -46,7 +46,7 @@ func Example_readme() {
 	}
 	// Output:
 	// at work with token 1
-	// held twice by one owner
+	// held twice through one lease
 }
 
 // TestReadmeExample: what the README shows is what is compiled and run here.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // atOnce locks from n goroutines with ctx, and returns how many held at the same time.
@@ -281,5 +282,38 @@ func TestEmptyOwner(t *testing.T) {
 			wantErr(t, err, pawl.ErrNotAcquired)
 			return nil
 		}))
+	})
+}
+
+// TestWithin: a context within a lease ends with that, or with its parent, or when it is
+// freed, and carries what the parent has.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		parent, end := context.WithCancel(mustLock(t, t.Context(), c.Mutex("outer")).Context())
+		freed, cancel := lease.Within(parent)
+		cancel()
+		<-freed.Done()
+		noErr(t, parent.Err())
+		ended, cancel := lease.Within(parent)
+		defer cancel()
+		for _, name := range []string{"m", "outer"} {
+			mustUnlock(t, mustLock(t, ended, c.Mutex(name)))
+			if _, ok := fence.FromContext(ended, name); !ok {
+				t.Errorf("no token of %q", name)
+			}
+		}
+		end()
+		<-ended.Done()
+		lost, cancel := lease.Within(t.Context())
+		defer cancel()
+		breakLock(t, eng, "m")
+		<-lost.Done()
+		wantErr(t, context.Cause(lost), pawl.ErrLost)
+		late, cancel := lease.Within(t.Context()) // it ended before
+		defer cancel()
+		<-late.Done()
 	})
 }

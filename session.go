@@ -112,11 +112,6 @@ func (s *session) round() context.Context {
 	return s.rounds
 }
 
-// farewell returns a round that ends soon after ctx does.
-func (s *session) farewell(ctx context.Context) (context.Context, context.CancelFunc) {
-	return linger(s.round(), ctx)
-}
-
 // extend moves the end of the trust window, for a request sent at start, unless
 // a later one was answered before.
 func (s *session) extend(start mark) {

@@ -1,0 +1,110 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// preparedCalls need something from a store that is well, before it hangs.
+var preparedCalls = map[string]func(*testing.T, *pawl.Client) func(context.Context) error{
+	"unlock of many": func(t *testing.T, c *pawl.Client) func(context.Context) error {
+		var locks []pawl.Locker
+		for i := range 20 {
+			locks = append(locks, c.Mutex(fmt.Sprint("many/", i)))
+		}
+		all, err := pawl.LockAll(t.Context(), locks...)
+		noErr(t, err)
+		return all.Unlock
+	},
+	"resign": func(t *testing.T, c *pawl.Client) func(context.Context) error {
+		e := c.Election("e")
+		term := campaign(t, e, "me")
+		return func(ctx context.Context) error { return e.Resign(ctx, term) }
+	},
+	"leave a barrier": func(t *testing.T, c *pawl.Client) func(context.Context) error {
+		m, err := c.Barrier("b", 2).Join(t.Context())
+		noErr(t, err)
+		return m.Leave
+	},
+	"lead": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return c.Election("f").Lead(ctx, nil, func(context.Context) error { return nil })
+		}
+	},
+	"try all": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := pawl.TryLockAll(ctx, c.Mutex("x"), c.Mutex("y"))
+			return err
+		}
+	},
+}
+
+// TestPreparedCallsEndWithTheirContext is TestCallsEndWithTheirContext for calls that make
+// several requests.
+func TestPreparedCallsEndWithTheirContext(t *testing.T) {
+	for name, prepare := range preparedCalls {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				call := prepare(t, c)
+				store.set(hangs, allVerbs...)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				err := call(ctx)
+				if took := time.Since(start); took > 50*time.Millisecond+slack {
+					t.Errorf("took %v", took)
+				}
+				wantErr(t, err, pawl.ErrUnavailable)
+				store.set(nil, allVerbs...)
+				pass(10 * time.Second)
+				for name, err := range eng.List(t.Context(), "") {
+					t.Errorf("%q is still held, %v", name, err)
+				}
+			})
+		})
+	}
+}
+
+// TestOperatorsCallsEndWithTheirContext: so do those that ask the store without a session,
+// and a break closes its session behind the operator's back.
+func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		operator, store := newFaultyClient(t, eng, nil)
+		mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		for verb, call := range map[string]func(context.Context) error{
+			verbGet: func(ctx context.Context) error { _, err := operator.Show(ctx, "m"); return err },
+			verbPut: func(ctx context.Context) error {
+				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
+				return err
+			},
+			verbOpen: func(ctx context.Context) error {
+				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
+				return err
+			},
+			verbLeave: func(ctx context.Context) error {
+				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
+				return err
+			},
+		} {
+			store.set(hangs, verb, verbClose)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			start := time.Now()
+			err := call(ctx)
+			if took := time.Since(start); took > 50*time.Millisecond+slack {
+				t.Errorf("%s took %v", verb, took)
+			}
+			wantErr(t, err, pawl.ErrUnavailable, context.DeadlineExceeded)
+			cancel()
+			store.set(nil, verb, verbClose)
+		}
+	})
+}
