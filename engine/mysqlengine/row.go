@@ -63,7 +63,7 @@ func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	return Row{rowengine.New(&rowStore{db, prefix}, Row{}.Caps())}, nil
+	return Row{rowengine.New(&rowStore{db, prefix}, Row{}.Caps(), db.Stats().MaxOpenConnections)}, nil
 }
 
 // rowStore implements [rowengine.Store].

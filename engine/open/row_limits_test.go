@@ -40,6 +40,13 @@ func TestRowPoolExhausted(t *testing.T) {
 		const ttl = 2 * time.Second
 		c := clientOf(t, d.open(t, d.shared(t).Addr, 2), ttl)
 		a, b := mustLock(t, c.Mutex("exhausted/a")), mustLock(t, c.Mutex("exhausted/b"))
+		asked := time.Now()
+		if l, err := c.Mutex("exhausted/c").TryLock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || !strings.Contains(err.Error(), "all 2 of the pool are taken") {
+			t.Errorf("a try above the pool: %v, %v", l, err)
+		}
+		if took := time.Since(asked); took > ttl/2 {
+			t.Errorf("it is refused after %v", took)
+		}
 		until := a.ValidUntil().Add(ttl)
 		ctx, cancel := context.WithDeadline(t.Context(), until)
 		defer cancel()

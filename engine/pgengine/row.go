@@ -51,22 +51,23 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // are takes pg_read_all_stats, to break them pg_signal_backend.
 //
 // Each lock that is held or waited for takes a connection of the pool for
-// itself, so MaxConns bounds how many there can be. Who finds none free waits
-// for one until its context ends. What holds needs no other connection to be
+// itself, so MaxConns bounds how many there can be. A claim above that is refused,
+// as by a store that is away: TryLock fails at once, Lock tries for a TTL. A pool that
+// others use, too, may have none free before: then it is waited for. What holds needs no other connection to be
 // renewed or released; operators, and who looks after a connection that broke,
 // do need one. A pooler before the server is
 // refused.
 func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
-	return newRow(ctx, fromPool(pool), opts)
+	return newRow(ctx, fromPool(pool), int(pool.Config().MaxConns), opts)
 }
 
 // NewRowDB is [NewRow] for a database that was opened by the driver of pgx. What is
 // said there of MaxConns is true of SetMaxOpenConns.
 func NewRowDB(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
-	return newRow(ctx, fromDB(db), opts)
+	return newRow(ctx, fromDB(db), db.Stats().MaxOpenConnections, opts)
 }
 
-func newRow(ctx context.Context, lend lender, opts *RowOptions) (Row, error) {
+func newRow(ctx context.Context, lend lender, connections int, opts *RowOptions) (Row, error) {
 	var o RowOptions
 	if opts != nil {
 		o = *opts
@@ -79,7 +80,7 @@ func newRow(ctx context.Context, lend lender, opts *RowOptions) (Row, error) {
 	if err := store.migrate(ctx); err != nil {
 		return Row{}, err
 	}
-	return Row{rowengine.New(store, Row{}.Caps())}, nil
+	return Row{rowengine.New(store, Row{}.Caps(), connections)}, nil
 }
 
 // rowStore implements [rowengine.Store].

@@ -42,8 +42,12 @@ func (h *hold) give() { <-h.turn }
 // connection that is of use.
 func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
 	if h.conn == nil {
+		if err := h.session.engine.take(); err != nil {
+			return engine.Grant{}, err
+		}
 		conn, err := h.session.engine.store.Connect(ctx)
 		if err != nil {
+			h.session.engine.taken.Add(-1)
 			h.session.trouble.Store(true)
 			return engine.Grant{}, fmt.Errorf("take a connection, of which each lock that is held or waited for needs its own: %w", err)
 		}
@@ -100,6 +104,7 @@ func (h *hold) free(ctx context.Context) error {
 	}
 	err := h.conn.Free(ctx)
 	h.conn = nil
+	h.session.engine.taken.Add(-1)
 	h.doubt = h.doubt || err != nil && !errors.Is(err, ErrEnded)
 	return err
 }
@@ -120,6 +125,7 @@ func (h *hold) destroy() {
 	if h.conn != nil {
 		h.conn.Destroy()
 		h.conn, h.doubt = nil, true
+		h.session.engine.taken.Add(-1)
 	}
 }
 

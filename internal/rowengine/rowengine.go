@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -95,10 +96,27 @@ type Engine struct {
 	store    Store
 	caps     engine.Caps
 	sessions sync.Map // those that are open: id → *session
+
+	connections int          // of the pool; 0: no limit
+	taken       atomic.Int64 // by claims
 }
 
-// New returns the engine of a database. Its promises are those of [Caps].
-func New(store Store, caps engine.Caps) *Engine { return &Engine{store: store, caps: caps} }
+// New returns the engine of a database whose pool has so many connections at most,
+// or no limit: 0. Its promises are those of [Caps].
+func New(store Store, caps engine.Caps, connections int) *Engine {
+	return &Engine{store: store, caps: caps, connections: connections}
+}
+
+// take takes one of the connections, unless claims have them all: to wait for one
+// would be to wait in no order, behind those that wait for something else.
+func (e *Engine) take() error {
+	if n := e.taken.Add(1); e.connections > 0 && n > int64(e.connections) {
+		e.taken.Add(-1)
+		return engine.Unavailable("take a connection", fmt.Errorf("each lock that is held or waited for needs its own connection, and all %d of the pool are taken",
+			e.connections))
+	}
+	return nil
+}
 
 // Caps is what row mode promises on every database.
 func Caps(name string, minTTL time.Duration) engine.Caps {
@@ -114,6 +132,11 @@ func Caps(name string, minTTL time.Duration) engine.Caps {
 			engine.FeatureMinHold:   "a row is free at the moment when its holder's connection ends",
 		},
 	}
+}
+
+// free reports whether claims leave a connection to others.
+func (e *Engine) free() bool {
+	return e.connections == 0 || e.taken.Load() < int64(e.connections)
 }
 
 const (

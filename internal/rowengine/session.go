@@ -310,7 +310,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	for range all {
 		err = errors.Join(err, <-answers)
 	}
-	if len(all) == 0 && s.trouble.Load() { // nothing else would find out that the server is away
+	if len(all) == 0 && s.trouble.Load() && s.engine.free() { // nothing else would find out that the server is away
 		if err = s.engine.store.Check(ctx, s.opts.TTL); err == nil {
 			s.trouble.Store(false)
 		}
