@@ -8,7 +8,7 @@
 //
 // With the default prefix: "pawl:{NAME}" for a name in use, with ":c" and ":q"
 // while others wait; "pawl:sessions", one sorted set of who lives until when, and
-// "pawl:session:ID" of each; "pawl:boot", one mark that stays, and "pawl:grace"
+// "pawl:session:ID" of each; "pawl:boot" and "pawl:boot:MARK", which stay, and "pawl:grace"
 // after a restart; "pawl:v:{KEY}" for a versioned value.
 // Names go with their last claim. What a crashed client leaves on a name that
 // nobody uses again expires within an hour or four TTLs, whichever is more.
@@ -24,13 +24,11 @@
 // # Restarts
 //
 // Redis may forget: a restart without persistence, or from a snapshot, loses
-// grants whose holders still believe in them. The boot mark notices, and then
-// nothing is given out for one TTL. It is looked at when a session is opened or
-// renewed, and whenever the server no longer knows our scripts, which is what
-// happens after a restart (from Redis 7 on) before anything can be granted. An
-// empty server, also a new one, therefore makes its first client wait one TTL.
-// Sessions of clients with different TTLs: the grace is the TTL of the client
-// that notices, so use one TTL in a fleet.
+// grants whose holders still believe in them. The boot mark notices, before anything
+// is granted, and then nothing is given out for as long as any client may believe, of
+// which the mark knows the longest time. An empty server, also a new one, therefore makes its first client wait one TTL,
+// unless [Engine.Init] said that it is new; and it has lost the mark, too, so a fleet
+// with several TTLs sets [Options.Grace].
 package redisengine
 
 import (
@@ -73,9 +71,9 @@ type Options struct {
 	// fewer answer within a second or a third of the TTL. Default 0.
 	Wait int
 
-	// Grace is how long a server that was started gives nothing out: at least
-	// the longest TTL of all its clients. Default: the TTL of the client that
-	// notices, which is right where all have one.
+	// Grace is how long a server that was started gives nothing out, as far as this
+	// client is concerned: at least the longest TTL of all clients. Default: the longest time for which
+	// a client of the server may believe, as far as the server remembers.
 	Grace time.Duration
 
 	// Requests is how many requests are under way at once, besides renewals, so that these
@@ -87,7 +85,7 @@ type Options struct {
 	// tells of keys that somebody else deletes or overwrites: by hand, all at once
 	// (FLUSHDB), or for want of memory. Who holds when the session is renewed, and still
 	// a thirtieth of the TTL later, learns of it at once then, and not by the next
-	// renewal. The connection is made when somebody does. Default nil: no notices. A server or a user that
+	// renewal. On a single server it is also the connection by which sessions and watchers are told. Default nil: no notices. A server or a user that
 	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives none either.
 	Notices *rueidis.ClientOption
 
@@ -120,8 +118,8 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns the engine of a client, which stays the caller's. Each session
-// takes one connection of it for its inbox. Nil opts are the defaults.
+// New returns the engine of a client, which stays the caller's. All sessions and watchers
+// together take one connection of it, by which they are told. Nil opts are the defaults.
 func New(client rueidis.Client, opts *Options) *Engine { return on(ending{onRueidis{client}}, opts) }
 
 // NewOn is [New] for a client of another library.

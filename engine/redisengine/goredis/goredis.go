@@ -22,8 +22,8 @@ import (
 )
 
 // New returns the engine of a client, which stays the caller's: of one server, of the
-// master that Sentinels name, or of a Redis Cluster. Each session takes a connection
-// besides those of its pool, as its inbox. What may not see who holds a lock is refused:
+// master that Sentinels name, or of a Redis Cluster. All sessions and watchers
+// take one connection besides those of its pool. What may not see who holds a lock is refused:
 // a [redis.Ring], and a client of a cluster that reads from replicas or is told its
 // slots; and so is a pool of one connection. Nil opts are the defaults.
 func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engine, error) {
