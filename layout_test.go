@@ -96,7 +96,7 @@ var largerEngines = map[string]int{"redisengine": 2320, // a life of the databas
 	"etcdengine": 1020,                     // half of it is what a lost reply, a full store and an old snapshot leave open
 	"pgengine":   1200, "mysqlengine": 800, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"sqliteengine":  520,  // processes queue for the file in the kernel, because SQLite has no queue
-	"redlockengine": 1126, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
+	"redlockengine": 1135, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1560} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
 // adapterLines is what the client of another library has at most: with more to say it

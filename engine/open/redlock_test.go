@@ -144,6 +144,41 @@ func TestRedlockRestartedNode(t *testing.T) {
 	})
 }
 
+// TestRedlockOldSnapshot: a node that was restarted from a snapshot has a claim again
+// that was left. It is rid of it although the client that left it lives on.
+func TestRedlockOldSnapshot(t *testing.T) {
+	const ttl = 2 * time.Second
+	servers, addrs := redlockServers(t, 3)
+	c := clientOf(t, connect(t, redlockURL(addrs)), ttl)
+	l := mustLock(t, c.Mutex("job"))
+	node := connect(t, redisURL(addrs[0]))
+	claims := func() int {
+		r, err := node.Show(t.Context(), "job")
+		if err != nil {
+			return -1
+		}
+		return len(r.Claims)
+	}
+	until := func(what string, n int) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * ttl); claims() != n; time.Sleep(ttl / 40) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the node has %d claims", what, claims())
+			}
+		}
+	}
+	until("held", 1)
+	raw := oneRedis(t, addrs[0])
+	if err := raw.Do(t.Context(), raw.B().Save().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, l)
+	servers[0].Kill()
+	servers[0].Restart()
+	until("restarted", 0)
+	mustUnlock(t, mustLock(t, c.Mutex("job")))
+}
+
 // TestRedlockRollingRestart: a lock outlives the restart of each node, one after
 // the other, all of them empty.
 func TestRedlockRollingRestart(t *testing.T) {

@@ -26,6 +26,7 @@ type claim struct {
 type place struct {
 	in    bool        // it is there
 	token fence.Token // of the node's grant
+	taken bool        // the node no longer grants what it granted
 	doubt time.Time   // until when a request to enter it whose answer was lost may still arrive
 }
 
@@ -34,7 +35,7 @@ func (p place) may() bool { return p.in || !p.doubt.IsZero() }
 
 // clear notes that a claim is not on a node now.
 func (p *place) clear() {
-	p.in, p.token = false, 0
+	p.in, p.token, p.taken = false, 0, false
 	if !time.Now().Before(p.doubt) {
 		p.doubt = time.Time{}
 	}
@@ -136,7 +137,7 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		s.mu.Unlock()
 		return grace, errSkipped
 	case err == nil:
-		at.in, at.token = true, grant.Token
+		at.in, at.token, at.taken = true, grant.Token, false
 	case unknown(err):
 		at.doubt = time.Now().Add(s.opts.TTL)
 	default:
@@ -186,6 +187,17 @@ func (s *session) votes(cl *claim, since time.Time) (votes []fence.Token, n int)
 		}
 	}
 	return votes, n
+}
+
+// waits counts the nodes where a claim waits, as far as is known: each may grant it by
+// now. s.mu is held.
+func (s *session) waits(cl *claim) (n int) {
+	for i, at := range cl.at {
+		if at.in && at.token == 0 && !at.taken && s.nodes[i].session != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // shared returns the token of the grant that a claim is a part of: its own, if

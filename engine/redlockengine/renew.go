@@ -91,7 +91,7 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 	}
 	for _, c := range gone {
 		if cl := granted[c]; cl != nil {
-			cl.at[i].token = 0 // it stays in: it may have been entered again meanwhile
+			cl.at[i].token, cl.at[i].taken = 0, true // it stays in: it may have been entered again meanwhile
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		_, may := s.votes(cl, time.Time{})
 		switch {
 		case cl.token == 0 || stands >= s.engine.quorum:
-		case may >= s.engine.quorum && patient:
+		case may+s.waits(cl) >= s.engine.quorum && patient:
 			doubt = true
 		default: // what nodes still have of it is left when its holder had time to stop
 			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.Delay+s.opts.Heartbeat()*3/10)

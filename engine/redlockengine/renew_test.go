@@ -60,6 +60,28 @@ func TestManyHeld(t *testing.T) {
 	})
 }
 
+// TestVoteThatIsNotKnownYet: a holder that waits on a node, and is granted there while
+// another node loses its data, stands on a majority and keeps the lock.
+func TestVoteThatIsNotKnownYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		they := others(t, all)
+		enter(t, they[2], ".1", true)
+		eng, _ := all.client(t, nil)
+		l, err := clientOf(t, eng, ttl).Mutex("r").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(ttl / 2)
+		leave(t, they[2], ".1")
+		all[0].forget(0) // there is nobody else who could have its vote
+		<-time.After(3 * ttl)
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestBusyMachine: where most nodes take longer than they usually may, as on a machine
 // with other work, clients come to hold and keep what they hold.
 func TestBusyMachine(t *testing.T) {
