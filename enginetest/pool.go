@@ -16,6 +16,7 @@ import (
 var poolCases = []Case{
 	{"an item of a pool goes to one worker", "two requests that pick any free task get the same one", oneWorker, needs(engine.FeatureValues)},
 	{"a dead worker's item comes back", "a task stays claimed by the dead; a late worker takes it off the next one's hands", itemReturns, needs(engine.FeatureValues)},
+	{"an item that cannot be done is a dead letter", "a task that fails is tried again at once and for ever, before all others", itemDies, needs(engine.FeatureValues, engine.FeatureMinHold, engine.FeatureDelay)},
 }
 
 func oneWorker(t *testing.T, h *Harness) {
@@ -89,8 +90,8 @@ func itemReturns(t *testing.T, h *Harness) {
 	default:
 		t.Error("the item was claimed anew, and the first still believes")
 	}
-	if string(second.Data) != "item" || second.Name() != first.Name() || second.Token() <= first.Token() {
-		t.Errorf("%q as %q with token %v after %v", second.Data, second.Name(), second.Token(), first.Token())
+	if string(second.Data) != "item" || second.Name() != first.Name() || second.Token() <= first.Token() || second.Attempts != 2 {
+		t.Errorf("attempt %d: %q as %q with token %v after %v", second.Attempts, second.Data, second.Name(), second.Token(), first.Token())
 	}
 	net.Heal()
 	if err := first.Done(t.Context()); !errors.Is(err, pawl.ErrLost) {
@@ -101,5 +102,59 @@ func itemReturns(t *testing.T, h *Harness) {
 	}
 	if n, err := mortal.Len(t.Context()); err != nil || n != 0 {
 		t.Errorf("%d items are left, %v", n, err)
+	}
+}
+
+// itemDies gives an item back for later, and then for good.
+func itemDies(t *testing.T, h *Harness) {
+	c := h.client(t, h.Open(t))
+	p, other := c.Pool("dies", nil), h.client(t, h.Open(t)).Pool("dies", &pawl.PoolOptions{MaxAttempts: 2})
+	if err := p.Put(t.Context(), []byte("bad"), []byte("good")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	next := func(p *pawl.Pool, data string, attempts int) *pawl.Item {
+		t.Helper()
+		item, err := p.Claim(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(item.Data) != data || item.Attempts != attempts {
+			t.Errorf("attempt %d of %q, want %d of %q", item.Attempts, item.Data, attempts, data)
+		}
+		return item
+	}
+	ends := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	first := next(p, "bad", 1)
+	began := time.Now()
+	ends(first.ReturnAfter(ctx, h.TTL))
+	ends(c.Close(ctx)) // the store keeps it all the same
+	ends(next(other, "good", 1).Done(ctx))
+	second := next(other, "bad", 2)
+	if took := time.Since(began); took < h.TTL || second.Token() <= first.Token() {
+		t.Errorf("claimed %v after it was given back for %v, with token %v after %v", took, h.TTL, second.Token(), first.Token())
+	}
+	ends(second.Return(ctx))
+	if _, err := other.TryClaim(ctx); !errors.Is(err, pawl.ErrNotAcquired) {
+		t.Errorf("after the last attempt: %v", err)
+	}
+	dead := other.DeadLetters()
+	for letter, err := range dead.All(ctx) {
+		if ends(err); string(letter.Data) != "bad" || letter.Attempts != 2 || letter.Name != first.Name() {
+			t.Errorf("dead letter %+v", letter)
+		}
+		ends(dead.Retry(ctx, letter.ID))
+	}
+	ends(next(other, "bad", 1).Done(ctx))
+	for what, count := range map[string]func(context.Context) (int, error){"items": other.Len, "dead letters": dead.Len} {
+		if n, err := count(ctx); err != nil || n != 0 {
+			t.Errorf("%d %s are left, %v", n, what, err)
+		}
 	}
 }
