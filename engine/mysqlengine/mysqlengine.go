@@ -19,7 +19,10 @@
 //
 // where pawl is the database. A row of each lock remembers the last token, which
 // is as durable as the server is: with innodb_flush_log_at_trx_commit at 1 as by
-// default, always. Replication has to be by row or mixed. With replicas that
+// default, and sync_binlog at 1 where there is a binary log, always. With other
+// settings a crash can take back grants, so the server grants nothing after each
+// restart for the longest belief of a holder; tokens go on from the time of day. A
+// server that is read_only grants and renews nothing. Replication has to be by row or mixed. With replicas that
 // lag, one that is promoted may not know the last grants.
 //
 // In row mode ([NewRow]) a lock is a row that an open transaction has locked,

@@ -3,11 +3,14 @@
 // waiter in another process is woken through a named pipe of its session; where
 // the system has none, as on Windows, it polls.
 //
-// SQLite lets one process write at a time and asks again every millisecond or
-// two for the lock. A process that is stopped in the midst of a transaction,
-// which takes some ten microseconds, stops all others until it goes on or ends.
+// SQLite lets one process write at a time. Processes queue for that in the kernel,
+// by a file beside it; where the system has no flock, as Windows, they ask again
+// every millisecond or two. A process that is stopped in the midst of a transaction,
+// which takes some ten microseconds, stops all others that write until it goes on or
+// ends. Who only reads waits for nobody.
 //
-// The file and its companions are private to the user that created them. A
+// The file is private to the user that created it, and its companions have the mode
+// of the file. A
 // network file system is refused where the system tells (on Linux, but not
 // behind FUSE): neither SQLite's log nor the wake-up works there. Who deletes
 // or replaces the file while it is in use makes two stores of one.
