@@ -117,6 +117,10 @@ func (f failFast) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 	return f.KVClient.Txn(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
 }
 
+func (f failFast) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return f.KVClient.DeleteRange(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
+}
+
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
@@ -338,13 +342,34 @@ func (e *Engine) Close() error { return nil }
 // for those the client never repeats by itself. So many are under way at once that
 // heartbeats do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if err := e.turn(ctx); err != nil {
+		return nil, failed(ctx, doing, err)
+	}
+	defer func() { <-e.turns }()
+	return e.txn(ctx, doing, guards, then, otherwise)
+}
+
+func (e *Engine) turn(ctx context.Context) error {
 	select {
 	case e.turns <- struct{}{}:
-		defer func() { <-e.turns }()
+		return nil
 	case <-ctx.Done():
-		return nil, failed(ctx, doing, ctx.Err())
+		return ctx.Err()
 	}
-	return e.txn(ctx, doing, guards, then, otherwise)
+}
+
+// remove deletes a key of a claim that has no mark, in a request that is smaller than a
+// transaction, and reports whether it was there.
+func (e *Engine) remove(ctx context.Context, key string) (there bool, err error) {
+	if err := e.turn(ctx); err != nil {
+		return false, failed(ctx, "leave", err)
+	}
+	defer func() { <-e.turns }()
+	reply, err := e.kv.Delete(ctx, key)
+	if err != nil {
+		return false, failed(ctx, "leave", err)
+	}
+	return reply.Deleted > 0, nil
 }
 
 // txn is how heartbeats ask.

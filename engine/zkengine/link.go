@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -25,6 +26,7 @@ type link struct {
 	ended  error           // what is said when it is over
 	asked  time.Duration   // the time-out that was asked for
 	unused bool            // there were no folders
+	nodes  atomic.Int64    // that the session may have
 
 	over   context.Context // ends with the session
 	finish context.CancelFunc
@@ -287,12 +289,12 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {} // all that matters comes as an error
 
-// close ends the session, and waits for a second at most until the server has
-// answered, and until nothing of it runs any more. If ctx has ended nothing is
-// said: the store ends the session in its own time.
+// close ends the session, and waits for a second at most, or longer for one with many
+// nodes, until the server has answered, and until nothing of it runs any more. If ctx has
+// ended nothing is said: the store ends the session in its own time.
 func (l *link) close(ctx context.Context) error {
 	l.finish()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Second+time.Duration(l.nodes.Load())*time.Millisecond)
 	defer cancel()
 	l.mu.Lock()
 	up := l.up

@@ -414,6 +414,11 @@ func (s *session) Close(ctx context.Context) error {
 
 func (s *session) part(ctx context.Context) (err error) {
 	defer explain("close session", &err)
-	s.farewell.Do(func() { s.parted = s.link.close(ctx) })
+	s.farewell.Do(func() {
+		s.mu.Lock()
+		s.link.nodes.Store(int64(len(s.places)))
+		s.mu.Unlock()
+		s.parted = s.link.close(ctx)
+	})
 	return s.parted
 }
