@@ -121,6 +121,8 @@ func describe(p pawl.Party) string {
 		return fmt.Sprintf("%s (waiting for %s)", printable(p.Label), span(p.Age))
 	case p.Kept:
 		return fmt.Sprintf("%s (token %v, kept for %s more)", printable(p.Label), p.Token, span(p.Left))
+	case p.Held < 0:
+		return fmt.Sprintf("%s (token %v, held for an unknown time)", printable(p.Label), p.Token)
 	}
 	return fmt.Sprintf("%s (token %v, held for %s)", printable(p.Label), p.Token, span(p.Held))
 }

@@ -13,7 +13,7 @@ func TestRun_once_in_a_period(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
 		job := func(code int, command string) string {
-			_, stderr := want(t, code, store, "run", "--ttl", "1s", "--try", "--hold-for", "1h", name, "--", "sh", "-c", command)
+			_, stderr := want(t, code, store, "run", "--ttl", "3s", "--try", "--hold-for", "1h", name, "--", "sh", "-c", command)
 			return stderr
 		}
 		kept := func() {
@@ -39,7 +39,7 @@ func TestRun_once_in_a_period(t *testing.T) {
 		kept()
 		job(3, "exit 3") // one that fails counts
 		kept()
-		p := start(t, command(t, store, "run", "--ttl", "1s", "--hold-for", "1h", name, "--", "sh", "-c", "echo up; exec sleep 1000"))
+		p := start(t, command(t, store, "run", "--ttl", "3s", "--hold-for", "1h", name, "--", "sh", "-c", "echo up; exec sleep 1000"))
 		p.line()
 		p.signal(syscall.SIGKILL)
 		eventually(t, "the holder is gone", func() bool { return states(t, store, name) == "granted" && show(t, store, name).Claims[0].Kept })

@@ -197,7 +197,7 @@ func TestRun_broken_stops_its_command(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 		h.expectDead()
-		complaint(t, h.errors(), "broken by an operator")
+		complaint(t, h.errors(), "lock lost: broken by ")
 		stdout, _ = want(t, 0, store, "break", "--yes", name)
 		if stdout != name+": nobody holds it\n" {
 			t.Errorf("output %q", stdout)

@@ -113,7 +113,17 @@ func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	if l.asJSON {
 		return nil
 	}
-	return l.print(all)
+	if len(all) > 0 {
+		return l.print(all)
+	}
+	if err := l.print(nil); err != nil {
+		return err
+	}
+	if r, err := client.Show(ctx, cmp.Or(l.prefix, "any")); err == nil && r.Grace.On() { // nobody may be known for that reason
+		_, err := fmt.Fprintf(l.w, "%s\n", graceText(r))
+		return err
+	}
+	return nil
 }
 
 func (l *lister) print(all []seen) error {

@@ -106,7 +106,10 @@ func TestLs_of_many_names(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer eng.Close()
-	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: 3 * time.Second})
+	if _, err := open.Init(t.Context(), eng); err != nil {
+		t.Fatal(err)
+	}
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
