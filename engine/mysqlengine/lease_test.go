@@ -356,3 +356,39 @@ func TestFormats(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNamesAreBytes: whatever character set a connection has, a name is the same for all,
+// and one that differs by case, an accent or a space at its end is another.
+func TestNamesAreBytes(t *testing.T) {
+	addr := testservers.SharedMariaDB(t).Addr
+	opts := &mysqlengine.Options{Prefix: "bytes_"}
+	base := sessiontest.Open(t, newEngine(t, database(t, addr, "root", nil), opts), time.Hour)
+	named := func(name string) *engine.Claim {
+		c := sessiontest.Whole(t, sessiontest.Fair)
+		c.Resource = name
+		return c
+	}
+	var others []engine.Session
+	for _, params := range []map[string]string{
+		{"charset": "latin1"}, {"charset": "utf8"},
+		{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}, {"sql_mode": "'ANSI,PAD_CHAR_TO_FULL_LENGTH'"}, {"sql_safe_updates": "1"},
+	} {
+		others = append(others, sessiontest.Open(t, newEngine(t, database(t, addr, "root", params), opts), time.Hour))
+	}
+	for _, refused := range []map[string]string{{"character_set_connection": "'latin1'"}, {"character_set_client": "'latin1'"}} {
+		if _, err := mysqlengine.New(t.Context(), database(t, addr, "root", refused), opts); !errors.Is(err, engine.ErrUnsupported) {
+			t.Errorf("%v: %v", refused, err)
+		}
+	}
+	names := []string{"a", "A", "a ", "é", "e\u0301", "e", "ß", "ss", "\uFEFFa", "\U0010FFFF", `\'; DROP`, "café", "🔒"}
+	for _, name := range names {
+		sessiontest.Hold(t, base, named(name)) // each is another
+	}
+	for _, name := range names {
+		for i, s := range others {
+			if g, err := s.Enter(t.Context(), named(name), false); !errors.Is(err, engine.ErrBusy) {
+				t.Errorf("%q by client %d: %+v, %v", name, i, g, err)
+			}
+		}
+	}
+}

@@ -58,18 +58,21 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 }
 
 // find refuses a connection whose statements are not committed by themselves: they
-// would be in transactions that nobody ends.
+// would be in transactions that nobody ends. And one that changes names.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
 	var autocommit bool
-	var format string
-	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format FROM "+t.meta+" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format)
+	var format, sent, meant string
+	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, @@character_set_client, @@character_set_connection FROM "+t.meta+
+		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &sent, &meant)
 	switch {
 	case hasNumber(err, noColumn) || errors.Is(err, sql.ErrNoRows): // of a build before there was a mark, or half made
 		return 0, nil
 	case err == nil && !autocommit:
 		err = fmt.Errorf("%w: autocommit is off: turn it on for this user", engine.ErrUnsupported)
+	case err == nil && sent != meant: // a name would be another name in the server, which others do not lock
+		err = fmt.Errorf("%w: character_set_client is %s and character_set_connection %s: set both alike", engine.ErrUnsupported, sent, meant)
 	case err == nil:
 		err = engine.CheckFormat(format)
 	}
