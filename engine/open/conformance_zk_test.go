@@ -23,8 +23,9 @@ func zkURL(addrs ...string) string {
 	return fmt.Sprintf("zk://%s?tick=%dms", strings.Join(addrs, ","), testservers.ZooKeeperTick())
 }
 
-// zkTTL is above the shortest that servers give, which is two ticks.
-const zkTTL, zkTTLAsShipped = 3 * time.Second, 6 * time.Second
+// zkTTL is above the shortest that servers give, which is two ticks: a heartbeat takes
+// half a tick, and one may be lost.
+const zkTTL, zkTTLAsShipped = 3 * time.Second, 12 * time.Second
 
 // zkPassword is how a server makes the password of a session from its id, so
 // that any server of the ensemble knows it.
