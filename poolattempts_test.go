@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -184,6 +185,42 @@ func TestPoolReturnAfter(t *testing.T) {
 				noErr(t, again.Done(t.Context()))
 			})
 		})
+	}
+}
+
+// TestPoolBounded: on a store that hangs, calls are back within 100 ms of the end of their ctx, and
+// the item comes back when the store answers.
+func TestPoolBounded(t *testing.T) {
+	for name, call := range map[string]func(*pawl.Item, context.Context) error{
+		"done": (*pawl.Item).Done, "return": (*pawl.Item).Return, "bury": (*pawl.Item).Bury,
+		"later": func(item *pawl.Item, ctx context.Context) error { return item.ReturnAfter(ctx, time.Minute) },
+	} {
+		for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
+			t.Run(fmt.Sprint(name, wait), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c, store := newFaultyClient(t, memengine.New(), nil)
+					p := c.Pool("p", nil)
+					noErr(t, p.Put(t.Context(), tasks(0, 1)...))
+					item := mustClaim(t, p)
+					verbs := []string{verbGet, verbPut, verbLeave, verbEnter, verbOpen}
+					store.set(hangs, verbs...)
+					ctx, cancel := context.WithTimeout(t.Context(), wait)
+					defer cancel()
+					start := time.Now()
+					if err := call(item, ctx); err == nil || name != "bury" && !errors.Is(err, pawl.ErrUnavailable) {
+						t.Errorf("it said %v", err)
+					}
+					if took := time.Since(start); took > wait+100*time.Millisecond {
+						t.Errorf("it took %v", took)
+					}
+					store.set(nil, verbs...)
+					if name != "return" {
+						noErr(t, item.Return(t.Context()))
+					}
+					noErr(t, mustClaim(t, p).Done(t.Context()))
+				})
+			})
+		}
 	}
 }
 

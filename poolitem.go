@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,16 +72,18 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 // the wait for the answer, by its end and 100 ms more. After [ErrUnavailable] the claim
 // stands, and Done may be said again; once it has succeeded, that changes nothing.
 func (it *Item) Done(ctx context.Context) error {
-	return it.finish(ctx, func(work context.Context) error {
-		return it.pool.remove(work, it.id, uint64(it.Token()))
-	})
+	work, stop := it.farewell(ctx)
+	defer stop()
+	return it.finish(ctx, func() error { return it.pool.remove(work, it.id, uint64(it.Token())) })
 }
 
 // Bury makes the item a dead letter, which no worker gets: see [Pool.DeadLetters]. It is
-// for work that can never be done. Of ctx and errors it keeps what Done does. When it is
-// said again after [ErrUnavailable], the dead letter may be there twice.
+// for work that can never be done. It is bounded by ctx and the claim. Its errors are those
+// of Done. When it is said again after [ErrUnavailable], the dead letter may be there twice.
 func (it *Item) Bury(ctx context.Context) error {
-	return it.finish(ctx, func(work context.Context) error {
+	work, stop := it.Within(ctx)
+	defer stop()
+	return it.finish(ctx, func() error {
 		if !it.buried.Load() {
 			if err := it.pool.bury(work, it); err != nil {
 				return err
@@ -92,16 +95,14 @@ func (it *Item) Bury(ctx context.Context) error {
 }
 
 // finish ends the claim by a step that takes the item off its page.
-func (it *Item) finish(ctx context.Context, step func(context.Context) error) error {
+func (it *Item) finish(ctx context.Context, step func() error) error {
 	if err := it.Err(); err != nil {
 		if it.done.Load() {
 			return nil
 		}
 		return it.lock.failed(err)
 	}
-	work, stop := it.farewell(ctx)
-	defer stop()
-	if err := step(work); err != nil {
+	if err := step(); err != nil {
 		return errors.Join(it.Err(), err)
 	}
 	it.done.Store(true)
@@ -117,16 +118,20 @@ func (it *Item) farewell(ctx context.Context) (context.Context, func()) {
 }
 
 // Return gives the item back for others to claim, after those that are there. The attempt
-// counts: the last one that MaxAttempts allows makes it a dead letter, as Bury does.
-// Errors are those of Unlock. Who waits notices within half a second.
+// counts: the last one that MaxAttempts allows makes it a dead letter, now or when the next
+// worker finds it. Errors are those of Unlock. Who waits notices within half a second.
 func (it *Item) Return(ctx context.Context) error {
 	if it.spent() {
-		return it.Bury(ctx)
+		if err := it.Bury(ctx); err == nil {
+			return nil
+		} // else the next worker does it
 	}
+	var says sync.WaitGroup // side by side, so that both are over soon after ctx
 	if it.Err() == nil {
-		it.giveBack(ctx) //nolint:errcheck // who waits asks for its lock, later
+		says.Go(func() { it.giveBack(ctx) }) //nolint:errcheck // who waits asks for its lock, later
 	}
 	err := it.Unlock(ctx)
+	says.Wait()
 	it.pool.forget(it.id)
 	return err
 }
@@ -136,10 +141,11 @@ func (it *Item) spent() bool {
 	return most > 0 && it.Attempts >= most && it.Err() == nil
 }
 
-// giveBack says in the page of the item that nobody has it, and where it stands now.
+// giveBack says in the page of the item that nobody has it, and where it stands now, unless
+// another worker has claimed it since.
 func (it *Item) giveBack(ctx context.Context) error {
 	behind := it.pool.lastPage()
-	work, stop := it.farewell(ctx)
+	work, stop := linger(context.WithoutCancel(ctx), ctx)
 	defer stop()
 	_, err := it.pool.changePage(work, it.id.page, func(page *poolPage) error {
 		i := page.index(it.id.number)
