@@ -57,7 +57,7 @@ func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	if err == nil {
 		err = migrate(ctx, db, tables{
 			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) },
-			live: "SELECT COUNT(*) FROM " + prefix + "row_claims",
+			live: "SELECT COUNT(*) FROM " + prefix + "row_claims", old: []string{prefix + "row_claims"},
 		})
 	}
 	if err != nil {
@@ -226,17 +226,18 @@ func (s *rowStore) List(ctx context.Context, prefix string) (names []string, err
 
 // Show implements [rowengine.Store].
 func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, err error) {
-	query := `SELECT id, held, claim, owner, session, label, barging, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6))
+	query := `SELECT id, held, claim, owner, session, label, barging, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)),
+			COALESCE(TIMESTAMPDIFF(MICROSECOND, granted, UTC_TIMESTAMP(6)), 0)
 		FROM pawl_row_claims WHERE resource = ` + text(name) + ` ORDER BY held DESC, id`
 	err = s.peek(ctx, query, func(scan func(...any) error) error {
 		c := engine.ClaimInfo{Held: engine.Unknown, Left: engine.Unknown}
-		var id, age int64
+		var id, age, since int64
 		var held bool
-		if err := scan(&id, &held, &c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &age); err != nil {
+		if err := scan(&id, &held, &c.ID, &c.Owner, &c.Session, &c.Label, &r.Barging, &age, &since); err != nil {
 			return err
 		}
 		if held {
-			c.Token = fence.Token(id)
+			c.Token, c.Held = fence.Token(id), time.Duration(since)*time.Microsecond
 		}
 		c.Age = time.Duration(age) * time.Microsecond
 		// For an instant one that is being granted is there twice.

@@ -10,8 +10,8 @@ import (
 const (
 	rowArgs = `(IN p_name VARBINARY(512), IN p_claim VARBINARY(512), IN p_owner VARBINARY(512), IN p_session VARBINARY(512),
 		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
-	rowInsert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since)
-		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, UTC_TIMESTAMP(6))`
+	rowInsert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since, granted)
+		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, COALESCE(v_since, UTC_TIMESTAMP(6)), UTC_TIMESTAMP(6))`
 	rowAnswer = `SELECT IF(v_row IS NULL, 0, LAST_INSERT_ID()), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
 )
 
@@ -32,6 +32,7 @@ var rowProcedures = map[string]string{
 		END`,
 	"enter": rowArgs + ` BEGIN
 			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_since DATETIME(6) DEFAULT NULL;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
 			` + writable + `
 			IF @pawl_ready IS NULL THEN
@@ -65,6 +66,7 @@ var rowProcedures = map[string]string{
 		END`,
 	"wait": rowArgs + ` BEGIN
 			DECLARE v_row BIGINT UNSIGNED DEFAULT NULL;
+			DECLARE v_since DATETIME(6) DEFAULT NULL;
 			DECLARE v_patience INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
 			DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; -- lock wait time-out
@@ -72,6 +74,7 @@ var rowProcedures = map[string]string{
 			SELECT id INTO v_row FROM pawl_row_names WHERE name = p_name FOR UPDATE;
 			SET SESSION innodb_lock_wait_timeout = v_patience;
 			IF v_row IS NOT NULL THEN
+				SET v_since = (SELECT since FROM pawl_row_claims WHERE id = @pawl_claim);
 				` + rowInsert + `;
 				DELETE FROM pawl_row_claims WHERE id = @pawl_claim;
 			END IF;

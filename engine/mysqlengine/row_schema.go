@@ -28,7 +28,8 @@ func rowDefinitions(prefix string) []string {
 		`CREATE TABLE IF NOT EXISTS pawl_row_names (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARBINARY(512) NOT NULL UNIQUE)` + end,
 		`CREATE TABLE IF NOT EXISTS pawl_row_claims (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, held BOOLEAN NOT NULL,
 			conn BIGINT UNSIGNED NOT NULL, resource VARBINARY(512) NOT NULL, claim VARBINARY(512) NOT NULL, owner VARBINARY(512) NOT NULL,
-			session VARBINARY(512) NOT NULL, label VARBINARY(512) NOT NULL, barging BOOLEAN NOT NULL, since DATETIME(6) NOT NULL)` + end,
+			session VARBINARY(512) NOT NULL, label VARBINARY(512) NOT NULL, barging BOOLEAN NOT NULL, since DATETIME(6) NOT NULL,
+			granted DATETIME(6) NULL)` + end,
 	}
 	for name, body := range rowProcedures {
 		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)

@@ -101,3 +101,25 @@ func TestRowNoStart(t *testing.T) {
 	exec(t, db, "DELETE FROM no_start_row_boot", "DELETE FROM no_start_row_meta")
 	sessiontest.Refuse(t, s, sessiontest.Whole(t, sessiontest.Fair), true, engine.ErrUnavailable)
 }
+
+// TestRowShowsSinceWhenItHolds: an operator sees since when a claim waits, and since when
+// it holds.
+func TestRowShowsSinceWhenItHolds(t *testing.T) {
+	e := newRow(t, database(t, testservers.SharedMariaDB(t).Addr, "root", nil), "since_")
+	a, b := sessiontest.Open(t, e, leasetest.TTL), sessiontest.Open(t, e, leasetest.TTL)
+	first, next := sessiontest.Whole(t, sessiontest.Fair), sessiontest.Whole(t, sessiontest.Fair)
+	sessiontest.Hold(t, a, first)
+	sessiontest.Wait(t, b, next)
+	got := sessiontest.Awaiting(t, b, next)
+	const while = 20 * time.Millisecond
+	sessiontest.Until(t, "it waits for a while", func() bool {
+		r, err := e.Show(t.Context(), next.Resource)
+		return err == nil && len(r.Claims) == 2 && r.Claims[0].Held >= while && r.Claims[1].Held == engine.Unknown && r.Claims[1].Age >= while
+	})
+	sessiontest.Leave(t, a, first)
+	sessiontest.Granted(t, got)
+	r, err := e.Show(t.Context(), next.Resource)
+	if err != nil || len(r.Claims) != 1 || r.Claims[0].Held < 0 || r.Claims[0].Age < r.Claims[0].Held+while {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
