@@ -103,3 +103,32 @@ func TestGraceOfAMajority(t *testing.T) {
 		}
 	})
 }
+
+// TestShowSaysWhatAMajoritySays: since so many nodes grant a claim, and until so many
+// keep it; the one that was away does not count with its later time.
+func TestShowSaysWhatAMajoritySays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng, links := newNodes(3).client(t, nil)
+		s := sessiontest.Open(t, eng, ttl)
+		links[2].set(fails)
+		enter(t, s, ".1", true)
+		enter(t, s, ".2", false)
+		<-time.After(ttl / 4)
+		heal(links)
+		if _, err := s.Renew(t.Context(), nil); err != nil { // which also enters it there
+			t.Fatal(err)
+		}
+		<-time.After(ttl / 4)
+		r, err := eng.Show(t.Context(), "r")
+		if err != nil || len(r.Claims) != 2 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		holds, waits := r.Claims[0], r.Claims[1]
+		if holds.Held != ttl/2 || holds.Left < ttl*3/4 || holds.Left > ttl {
+			t.Errorf("who holds: %+v", holds)
+		}
+		if waits.Held >= 0 || waits.Age != ttl/2 || waits.Left < ttl*3/4 {
+			t.Errorf("who waits: %+v", waits)
+		}
+	})
+}
