@@ -65,6 +65,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	e.settle() // what the dead left in names that nobody uses again goes now
 	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]chan struct{})}
 	s.ends = e.now() + opts.TTL.Microseconds()
+	s.lapse = time.AfterFunc(opts.TTL, s.lapsed)
 	e.sessions[s.id] = s
 	return s, nil
 }

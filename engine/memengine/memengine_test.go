@@ -57,9 +57,11 @@ func TestDeadSessionsAreForgotten(t *testing.T) {
 			if g, err := s.Enter(t.Context(), c, true); err != nil || !g.Held() {
 				t.Fatal(g, err)
 			}
+			e.mu.Lock()
 			if len(e.sessions) != 1 || len(e.resources) != 1 {
 				t.Errorf("%d sessions and %d resources, one of each lives", len(e.sessions), len(e.resources))
 			}
+			e.mu.Unlock()
 			<-time.After(time.Minute)
 		}
 	})

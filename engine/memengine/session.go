@@ -15,11 +15,38 @@ type session struct {
 	opts   engine.SessionOptions
 
 	// guarded by engine.mu
-	ends int64
-	wake map[string]chan struct{} // by claim id, while it is awaited
+	ends  int64
+	lapse *time.Timer              // fires when it may have ended, for those who wait for what it has
+	wake  map[string]chan struct{} // by claim id, while it is awaited
 }
 
 func (s *session) ID() string { return s.id }
+
+// lapsed hands on what the session had, if it was not renewed meanwhile.
+func (s *session) lapsed() {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if left := s.ends - e.now(); left > 0 {
+		s.lapse.Reset(time.Duration(left) * time.Microsecond)
+		return
+	}
+	e.settle()
+}
+
+// look returns what became of a claim that waits. A fair one is granted by others, so
+// that a crowd that waits does not take a step each. e.mu is held.
+func (s *session) look(c *engine.Claim) queue.Outcome {
+	e := s.engine
+	if state := e.resources[c.Resource]; !state.Spec.Barging && s.ends > e.now() {
+		for _, is := range state.Claims {
+			if is.ID == c.ID {
+				return queue.Outcome{Token: is.Token}
+			}
+		}
+	}
+	return e.apply(c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+}
 
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	e := s.engine
@@ -53,7 +80,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	}()
 	for {
 		e.mu.Lock()
-		out := e.apply(c.Resource, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}})
+		out := s.look(c)
 		now := e.now()
 		e.mu.Unlock()
 		if out.Err != nil {
@@ -161,6 +188,7 @@ func (s *session) Close(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.ends = 0
+	s.lapse.Stop()
 	e.settle()
 	return nil
 }
