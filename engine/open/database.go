@@ -9,7 +9,7 @@ const (
 	// leaseConns is how many connections lease mode needs, however many locks
 	// a process holds or waits for; on PostgreSQL one more is listened on, and on
 	// MariaDB one more is for heartbeats. With more of them commits share flushes.
-	leaseConns = 3
+	leaseConns = 4
 	// rowConns is how many row mode has unless the URL says it: so many locks
 	// can be held or waited for.
 	rowConns = 32

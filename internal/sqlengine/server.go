@@ -82,9 +82,10 @@ type routines struct {
 	turns map[string]*turn // of those who enter or look, by resource
 }
 
-// turn is for one request at a time: the server would have the others wait.
+// turn is for two requests at a time, of which the server has one wait, or for one if
+// there are no connections for more names then.
 type turn struct {
-	busy  chan struct{} // of one place
+	busy  chan struct{}
 	users int
 }
 
@@ -138,13 +139,13 @@ func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
 
-// turn waits until nobody else of this process enters or looks at the resource. So
-// one that hangs takes one connection, and a crowd is no crowd in the server.
+// turn waits until few others of this process enter or look at the resource. So
+// one that hangs leaves connections, and a crowd is no crowd in the server.
 func (s *routines) turn(ctx context.Context, resource string) (done func(), err error) {
 	s.mu.Lock()
 	t := s.turns[resource]
 	if t == nil {
-		t = &turn{busy: make(chan struct{}, 1)}
+		t = &turn{busy: make(chan struct{}, max(1, min(2, cap(s.entries)-1)))}
 		s.turns[resource] = t
 	}
 	t.users++

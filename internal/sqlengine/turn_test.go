@@ -3,6 +3,7 @@ package sqlengine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// TestUnsentIsNotLeft: of those that ask for a name whose steps hang one is sent. The
+// TestUnsentIsNotLeft: of those that ask for a name whose steps hang two are sent. The
 // others were never in the store, and to leave asks nothing.
 func TestUnsentIsNotLeft(t *testing.T) {
 	e := postgres(t)
@@ -26,23 +27,27 @@ func TestUnsentIsNotLeft(t *testing.T) {
 	claim := func(id string) *engine.Claim {
 		return &engine.Claim{Spec: sessiontest.Fair, Resource: "unsent", ID: s.ID() + id, Owner: s.ID() + id, Weight: sessiontest.Fair.Capacity}
 	}
-	first := make(chan error, 1)
+	first := make(chan error, 2)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _, err := s.Enter(ctx, claim("first"), true); first <- err }()
-	sessiontest.Until(t, "the first one hangs in the server", func() (hangs bool) {
-		err := e.db.QueryRow(`SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`).Scan(&hangs)
-		return err == nil && hangs
+	for i := range cap(first) {
+		go func() { _, err := s.Enter(ctx, claim(fmt.Sprint("first", i)), true); first <- err }()
+	}
+	sessiontest.Until(t, "the first ones hang in the server", func() (hang bool) {
+		err := e.db.QueryRow(`SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`).Scan(&hang)
+		return err == nil && hang
 	})
 	soon, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	if _, err := s.Enter(soon, claim("second"), true); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	if err := s.Leave(t.Context(), "unsent", claim("second").ID); !errors.Is(err, engine.ErrGone) {
+	if err := s.Leave(sessiontest.Soon(t), "unsent", claim("second").ID); !errors.Is(err, engine.ErrGone) {
 		t.Error(err)
 	}
 	cancel()
-	if err := <-first; !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	for range cap(first) {
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 }
