@@ -63,9 +63,9 @@ func (h *hub) listen(ctx context.Context, name string, receive func(message stri
 	sub := &Subscription{broken: make(chan error, 1)}
 	sub.Broken = sub.broken
 	l.mu.Lock()
-	if l.lost != nil {
-		defer l.mu.Unlock()
-		return nil, l.lost
+	if l.lost != nil { // ended meanwhile, as when nobody listened any more: there is another
+		l.mu.Unlock()
+		return h.listen(ctx, name, receive)
 	}
 	c := l.channels[name]
 	if c == nil {
