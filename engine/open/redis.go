@@ -84,6 +84,8 @@ func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err erro
 		// heartbeats spare; it then has to answer within the usual TTL.
 		Dialer:           net.Dialer{Timeout: connectTimeout, KeepAlive: 6 * time.Second},
 		ConnWriteTimeout: connectTimeout,
+		// A lone request ends with its ctx, too, and not only with its deadline.
+		AlwaysPipelining: true,
 		// One connection for all requests, with what they need and not a megabyte.
 		PipelineMultiplex:  -1,
 		ReadBufferEachConn: 32 << 10, WriteBufferEachConn: 32 << 10,

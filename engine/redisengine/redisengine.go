@@ -120,10 +120,15 @@ var _ engine.Engine = (*Engine)(nil)
 
 // New returns the engine of a client, which stays the caller's. All sessions and watchers
 // together take one connection of it, by which they are told. Nil opts are the defaults.
-func New(client rueidis.Client, opts *Options) *Engine { return on(ending{onRueidis{client}}, opts) }
+//
+// With ClientOption.AlwaysPipelining each call ends with its ctx. Without it, the first one
+// that a server does not answer may last for the time of a request.
+func New(client rueidis.Client, opts *Options) *Engine {
+	return on(endingAfterTrouble(onRueidis{client}), opts)
+}
 
 // NewOn is [New] for a client of another library.
-func NewOn(client Client, opts *Options) *Engine { return on(ending{client}, opts) }
+func NewOn(client Client, opts *Options) *Engine { return on(ending{client, nil}, opts) }
 
 func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}

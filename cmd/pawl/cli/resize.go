@@ -12,6 +12,9 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
+// ownNames begin the names of what elections and other primitives keep.
+const ownNames = "pawl:"
+
 func newResize(s *store) *cobra.Command {
 	o := &resizing{}
 	cmd := &cobra.Command{

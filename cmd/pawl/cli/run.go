@@ -131,8 +131,6 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	return o.completeCommon(cmd)
 }
 
-// ownNames begin the names of what elections and other primitives keep.
-const ownNames = "pawl:"
 
 // split finds the name and the command in the arguments.
 func (o *runOptions) split(cmd *cobra.Command, args []string) error {
