@@ -131,7 +131,6 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	return o.completeCommon(cmd)
 }
 
-
 // split finds the name and the command in the arguments.
 func (o *runOptions) split(cmd *cobra.Command, args []string) error {
 	form := "the form is: pawl " + cmd.Use
