@@ -97,7 +97,10 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 		<-vacant
 		return err
 	}
-	return <-vacant
+	if err := <-vacant; !errors.Is(err, ErrLost) { // the next one leads already and has said so
+		return err
+	}
+	return nil
 }
 
 // owns reports an error unless the lease is a term of this election.

@@ -111,7 +111,7 @@ func mariadbRow(t *testing.T, addr string, connections int) expirer {
 func runRow(t *testing.T, addr string, url func(addr string) string, open func(*testing.T, string, int) expirer, private func(*testing.T) *testservers.Server) {
 	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr, 30) })
 	enginetest.Run(t, &enginetest.Harness{
-		Open: opened, KillSession: kill, TTL: 2 * time.Second,
+		Open: opened, KillSession: kill, TTL: 4 * time.Second, // a machine that stalls for all of it loses its locks rightly
 		Network: proxied(addr, url),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := private(t)

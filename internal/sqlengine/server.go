@@ -139,7 +139,7 @@ func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
 
-// turn waits until few others of this process enter or look at the resource. So
+// turn waits until few others of this process do the same with the resource. So
 // one that hangs leaves connections, and a crowd is no crowd in the server.
 func (s *routines) turn(ctx context.Context, resource string) (done func(), err error) {
 	s.mu.Lock()
@@ -280,15 +280,20 @@ var opNames = map[queue.Op]string{queue.Enter: "enter", queue.Leave: "leave", qu
 func (s *routines) step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error) {
 	var code, token, pause, barging, left, age int64
 	var is engine.Spec
-	if r.Op != queue.Leave {
-		done, err := s.turn(ctx, resource)
-		if err != nil {
-			return engine.Grant{}, 0, errors.Join(errUnsent, err)
-		}
-		defer done()
+	name := resource
+	if r.Op == queue.Leave { // those who leave do not wait for those who enter, but a crowd of them waits for itself
+		name = "leave\x00" + resource
 	}
+	done, err := s.turn(ctx, name)
+	switch {
+	case err != nil && r.Op == queue.Leave:
+		return engine.Grant{}, 0, engine.Unavailable(verb, err)
+	case err != nil:
+		return engine.Grant{}, 0, errors.Join(errUnsent, err)
+	}
+	defer done()
 	c := r.Claim
-	err := s.call(ctx, verb, "step", args{
+	err = s.call(ctx, verb, "step", args{
 		opNames[r.Op], session, resource, c.ID, c.Owner, c.Label, c.Weight, string(r.Spec.Kind), r.Spec.Capacity, number(r.Spec.Barging), number(r.Wait),
 	}, &code, &token, &pause, &is.Kind, &is.Capacity, &barging, &left, &age)
 	if err != nil {
