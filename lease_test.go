@@ -64,7 +64,7 @@ func TestUnlockOfTheLost(t *testing.T) {
 // and the heartbeat tells it.
 func TestUnlockInTrouble(t *testing.T) {
 	for name, trouble := range map[string]fault{
-		"fail": first(2, fails, nil), "hang": first(1, hangs, nil),
+		"fail": first(5, fails, nil), "hang": first(1, hangs, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -284,16 +284,20 @@ func (s *session) drop(l *Lease) {
 	s.mu.Unlock()
 }
 
+// leaveTries is how often a claim is left at once; then the heartbeat does it.
+const leaveTries = 5
+
 // leave gives a claim up. It is bounded by bound, which the session's own life
 // bounds, and has the values of ctx. What could not be told to the store is told
 // again with each heartbeat, for a claim that nobody leaves would be kept alive
 // by its session for ever.
 func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	err := s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID)
-	if errors.Is(err, engine.ErrUnavailable) && bound.Err() == nil {
-		// A connection that broke is often back at once. If the first request
-		// did arrive, the claim is gone now.
-		newBackoff(s.client.opts.TTL).sleep(bound, s.life)
+	pause := newBackoff(s.client.opts.TTL)
+	for try := 1; try < leaveTries && errors.Is(err, engine.ErrUnavailable) && bound.Err() == nil; try++ {
+		// A connection that broke is often back at once, and a pool may have some of
+		// them. If an earlier request did arrive, the claim is gone now.
+		pause.sleep(bound, s.life)
 		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) {
 			err = nil
 		}

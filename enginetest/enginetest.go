@@ -63,7 +63,7 @@ type Case struct {
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases, crowdCases} {
 		all = append(all, part...)
 	}
 	return all
@@ -79,6 +79,10 @@ func Run(t *testing.T, h *Harness) {
 	first.hold(c)
 	first.leave(c)
 	caps := first.engine.Caps()
+	alone := make(map[string]bool)
+	for _, c := range crowdCases {
+		alone[c.Name] = true
+	}
 	for _, c := range Cases() {
 		name, run := c.Name, c.Run
 		for _, feature := range c.Needs {
@@ -88,7 +92,9 @@ func Run(t *testing.T, h *Harness) {
 			}
 		}
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			t.Parallel()
+			if !alone[c.Name] {
+				t.Parallel()
+			}
 			run(t, h)
 			if t.Failed() {
 				t.Log("why this row: " + c.Why)

@@ -18,11 +18,16 @@ import (
 var idleCases = []Case{
 	{"calls end with their ctx on a store that hangs", "an answer within 50 ms was asked for, and the call hangs with the store", boundedCalls, nil},
 	{"a name is taken for its minimum hold", "a job that ran runs once more on the machine whose clock is late", keptTaken, needs(engine.FeatureMinHold, engine.FeatureDelay)},
+}
+
+// crowdCases run each by itself: what a crowd does to rows beside it, which have a TTL of a
+// second, is not their matter. In a test run half of the 500 are those of one client.
+var crowdCases = []Case{
 	{"waiters of one client cost no heartbeat", "a crowd that waits for one name makes the holder of another lose it", func(t *testing.T, h *Harness) {
-		crowd(t, h, 1, many(500, 5000))
+		crowd(t, h, 1, many(250, 5000))
 	}, nil},
 	{"waiters of many clients cost no heartbeat", "each waiter looks for itself, so a crowd costs the square of its size", func(t *testing.T, h *Harness) {
-		crowd(t, h, many(50, 500), 10)
+		crowd(t, h, many(25, 500), 10)
 	}, nil},
 }
 
@@ -35,7 +40,7 @@ func many(usual, soak int) int {
 }
 
 // crowdTTL is long enough for a machine with other work to do.
-const crowdTTL = 5 * time.Second
+const crowdTTL = 4 * time.Second
 
 // crowd has clients with so many waiters each wait for one name, for three TTLs, beside an
 // unrelated lock of the first client and of another one. Then the name goes from hand to
@@ -55,6 +60,9 @@ func crowd(t *testing.T, h *Harness, clients, each int) {
 	granted := make(chan time.Time, clients*each)
 	var waiters sync.WaitGroup
 	for i := range clients * each {
+		if i%50 == 0 { // a store that is asked by all of them at once would rightly be slow
+			h.crowded(t, name, i+1)
+		}
 		waiters.Go(func() {
 			l, err := crowd[i%clients].Mutex(name).Lock(ctx)
 			if err == nil {
@@ -80,7 +88,8 @@ func crowd(t *testing.T, h *Harness, clients, each int) {
 	if h.Open(t).Caps().Wake == engine.WakePoll { // one poll each 50 ms decides, more than the crowd does
 		slack = 100 * time.Millisecond
 	}
-	if among > 10*few+slack {
+	ordered := h.Open(t).Caps().RefuseFeature(engine.FeatureOrder) == nil // else who comes out first is a matter of luck
+	if ordered && among > 10*few+slack {
 		t.Errorf("a hand-over takes %v among %d, and %v among 10", among, clients*each, few)
 	}
 	cancel()
@@ -97,7 +106,7 @@ func crowd(t *testing.T, h *Harness, clients, each int) {
 func (h *Harness) crowded(t *testing.T, name string, n int) {
 	t.Helper()
 	eng := h.Open(t)
-	tick := time.NewTicker(200 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		r, err := eng.Show(t.Context(), name)
