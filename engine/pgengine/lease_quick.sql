@@ -14,7 +14,7 @@
         WHERE c.resource = p_resource AND c.waits = 0 AND c.weight = c.capacity AND h.ends > v_now AND c.kind = p_kind AND c.capacity = p_capacity
           AND c.barging = 0 AND s.id = p_session AND s.ends > v_now
           AND NOT EXISTS (SELECT 1 FROM P.claims o WHERE o.session = p_session AND o.news IN (0, 1) AND o.slot = v_slot AND o.id = p_id)
-        LIMIT 1;
+        ORDER BY h.ends LIMIT 1;
       IF FOUND THEN
         INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
           SELECT p_resource, 1 + GREATEST((SELECT MAX(c.place) FROM P.claims c WHERE c.resource = p_resource AND c.waits = 0),

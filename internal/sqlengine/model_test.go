@@ -82,7 +82,7 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 		wait = min(wait, time.Duration(max(out.Next-1, 0))*time.Microsecond)
 	}
 	if out.Err == nil && (pause > most || pause < wait-time.Minute) {
-		t.Fatalf("%+v: looks after %v, model %v to %v", r, pause, wait, most)
+		t.Fatalf("%+v: looks after %v, model %v to %v: %+v", r, pause, wait, most, m.state.Claims)
 	}
 	m.agree(t)
 }
