@@ -48,7 +48,7 @@ func TestNoStatementScansATable(t *testing.T) {
 			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(query, "LIMIT ?2") && (detail == "SCAN c" || detail == "USE TEMP B-TREE FOR ORDER BY") {
+			if strings.Contains(query, "LIMIT ?2") && (detail == "SCAN c" || strings.HasPrefix(detail, "SCAN (subquery") || detail == "USE TEMP B-TREE FOR ORDER BY") {
 				continue // of what it has loaded: those that hold, and a few that wait
 			}
 			if strings.Contains(detail, "SCAN") && !strings.Contains(detail, "pawl_meta") && !strings.Contains(detail, "CONSTANT ROW") ||
