@@ -110,6 +110,10 @@ func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 		return base, func() {}
 	}
 	bound, cancel := context.WithCancel(base)
+	if ends, ok := ctx.Deadline(); ok { // some libraries look at nothing else
+		cancel()
+		bound, cancel = context.WithDeadline(base, ends.Add(farewellTime))
+	}
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(farewellTime)
 		defer timer.Stop()

@@ -44,6 +44,8 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
+	watched bool          // the client may have watches
+	rearmed chan struct{} // closed when the client has set them again, nil when there is no need
 	lists   map[string]*reads // by folder
 	turns   chan struct{}     // one in it for each request under way
 }
@@ -106,9 +108,11 @@ func (l *link) event(ev zk.Event) {
 			l.finish()
 		}
 		l.up = ev.State == zk.StateHasSession
-		for key, w := range l.watches {
-			if ev.State == zk.StateHasSession { // all look again: what they missed may not be told, or late
-				l.up = l.up && !w.set
+		if l.rearmed = nil; l.up && l.watched {
+			l.rearmed = make(chan struct{})
+		}
+		for key := range l.watches {
+			if l.up { // all look again: what they missed may not be told, or late
 				l.fire(key, ev)
 			}
 		}
@@ -230,9 +234,12 @@ type wire struct {
 // greeting is the length of an answer, the version and the time-out.
 const greeting = 12
 
+// Read gives no answer before the client has set its watches again. The client reads
+// then, without a lock, what an answer writes, and would miss what happened in between.
 func (w *wire) Read(p []byte) (int, error) {
-	n, err := w.Conn.Read(p)
 	l := w.link
+	l.waitRearmed()
+	n, err := w.Conn.Read(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.why, l.up = err, l.up && err == nil // the client tells later
@@ -246,8 +253,28 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// opSetWatches is how the client sets its watches again. It reads then, without a
-// lock, what the next answer writes: so nothing is asked before.
+// waitRearmed waits for a pause at most: whether the client still has watches is not
+// to be known, and without any it sets none.
+func (l *link) waitRearmed() {
+	l.mu.Lock()
+	rearmed := l.rearmed
+	l.mu.Unlock()
+	if rearmed == nil {
+		return
+	}
+	select {
+	case <-rearmed:
+	case <-time.After(pause):
+		l.mu.Lock()
+		if l.rearmed == rearmed {
+			l.rearmed = nil
+		}
+		l.mu.Unlock()
+	case <-l.over.Done():
+	}
+}
+
+// opSetWatches is how the client sets its watches again.
 const opSetWatches = 101
 
 // Write says no more when the link must not.
@@ -257,9 +284,9 @@ func (w *wire) Write(p []byte) (int, error) {
 		return 0, zk.ErrConnectionClosed
 	}
 	l.mu.Lock()
-	if len(w.head) >= greeting && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
-		l.up = true
-		l.tell()
+	if l.rearmed != nil && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+		close(l.rearmed)
+		l.rearmed = nil
 	}
 	l.mu.Unlock()
 	n, err := w.Conn.Write(p)
