@@ -36,9 +36,9 @@ test: check ## Run all tests, with the race detector, against real servers
 
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
-	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/waiters_of_many_clients' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
+	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '/waiters_of' ./engine/open
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
 
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
 	go test -run '^$$' -bench . -timeout 30m ./bench
