@@ -34,10 +34,10 @@ var crowdCases = []Case{
 }
 
 // crowdTTL is long enough for a machine with other work to do.
-const crowdTTL = 4 * time.Second
+const crowdTTL = 3 * time.Second
 
 // crowd has so many waiters of one client, and some each of other clients, wait for one name
-// for two TTLs. Beside them the first client holds an unrelated lock, and so does a client
+// for three TTLs. Beside them the first client holds an unrelated lock, and so does a client
 // without waiters. Then the name goes from hand to hand, which may take ten times as long
 // as among ten.
 func crowd(t *testing.T, h *Harness, own, clients, each int) {
@@ -75,7 +75,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 		})
 	}
 	h.crowded(t, name, total+1)
-	timer := time.NewTimer(2 * crowdTTL)
+	timer := time.NewTimer(3 * crowdTTL)
 	<-timer.C
 	for what, l := range map[string]*pawl.Lease{"of the same client": inside, "of another client": aside, "that they wait for": blocker} {
 		if err := l.Err(); err != nil {

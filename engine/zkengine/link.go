@@ -44,8 +44,8 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
-	watched bool          // the client may have watches
-	rearmed chan struct{} // closed when the client has set them again, nil when there is no need
+	watched bool              // the client may have watches
+	rearmed chan struct{}     // closed when the client has set them again, nil when there is no need
 	lists   map[string]*reads // by folder
 	turns   chan struct{}     // one in it for each request under way
 }
