@@ -219,12 +219,10 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	if s := c.live(); s != nil {
 		return s, nil
 	}
-	joined, cancel := join(ctx, c.life)
-	defer cancel()
 	// A store that hangs is unavailable, and a session that took longer to open
 	// than the trust window is worth nothing.
-	bound, stop := context.WithTimeout(joined, c.opts.TTL-c.margin)
-	defer stop()
+	bound, cancel := c.within(ctx, c.opts.TTL-c.margin)
+	defer cancel()
 	s, err := openSession(bound, c)
 	if err == nil || ctx.Err() == nil { // else the caller did not wait for an answer
 		c.hears(err)
@@ -243,4 +241,11 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	}
 	c.mu.Unlock()
 	return nil, errors.Join(ErrClosed, s.closeStore(bound))
+}
+
+// within returns ctx, ended also when the client closes, and after d.
+func (c *Client) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	joined, cancel := join(ctx, c.life)
+	bound, stop := context.WithTimeout(joined, d)
+	return bound, func() { stop(); cancel() }
 }

@@ -33,10 +33,8 @@ func (c *Client) checkMinHold(what string, hold time.Duration) error {
 // keepTaken keeps what was just granted taken for the minimum hold.
 func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.Grant) error {
 	c := l.client
-	ctx, cancel := join(ctx, c.life)
+	ctx, cancel := c.within(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, c.opts.RequestTimeout)
-	defer stop()
 	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: l.opts.MinHold, Delay: l.opts.MinHold, Label: l.label()})
 	if err != nil {
 		return fmt.Errorf("minimum hold: %w", unavailable(ctx, "open session", err))

@@ -120,10 +120,8 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	if c.life.Err() != nil {
 		return ErrClosed
 	}
-	joined, cancel := join(ctx, c.life)
+	bound, cancel := c.within(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	bound, stop := context.WithTimeout(joined, c.opts.RequestTimeout)
-	defer stop()
 	err := unavailable(bound, doing, ask(bound))
 	switch {
 	case err != nil && c.life.Err() != nil:

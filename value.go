@@ -205,10 +205,8 @@ func (v *Value) call(ctx context.Context, doing string, ask func(context.Context
 	if v.err != nil {
 		return v.failed(doing, v.err)
 	}
-	joined, cancel := join(ctx, v.client.life)
+	bound, cancel := v.client.within(ctx, v.client.opts.RequestTimeout)
 	defer cancel()
-	bound, stop := context.WithTimeout(joined, v.client.opts.RequestTimeout)
-	defer stop()
 	return v.classed(ctx, doing, unavailable(bound, doing, ask(bound)))
 }
 
