@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 func TestRun_passes_the_exit_code_on(t *testing.T) {
@@ -147,6 +149,33 @@ func TestRun_does_not_wait_longer_than_asked(t *testing.T) {
 		}
 		want(t, 0, store, "run", "--try", name, "--", "true")
 	})
+}
+
+// TestRun_says_another_code: -E is the code of what was not acquired, and of nothing else.
+func TestRun_says_another_code(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	held(t, store, "x")
+	for _, code := range []int{0, 1, 200, 255} {
+		for _, ask := range [][]string{{"--try"}, {"--wait", "50ms"}} {
+			e := fmt.Sprint(code)
+			_, stderr := want(t, code, store, slices.Concat([]string{"run", "-E", e}, ask, []string{"x", "--", "true"})...)
+			complaint(t, stderr, "not acquired")
+			_, stderr = want(t, code, store, slices.Concat([]string{"run", "--conflict-exit-code=" + e}, ask, []string{"x", "--", "true"})...)
+			complaint(t, stderr, "not acquired")
+		}
+	}
+	forgetful := "redis://" + testservers.Redis(t).Addr // it does not know pawl, so it may have forgotten it
+	_, stderr := want(t, 9, forgetful, "run", "--try", "-E", "9", "x", "--", "true")
+	complaint(t, stderr, "not acquired")
+
+	want(t, 0, store, "run", "--try", "-E", "9", "free", "--", "true")
+	want(t, 3, store, "run", "--try", "-E", "9", "free", "--", "sh", "-c", "exit 3")
+	want(t, 75, store, "run", "--try", "-E", "9", "free", "--", "sh", "-c", "exit 75") // of the command
+	want(t, 127, store, "run", "--try", "-E", "9", "free", "--", "no such program")
+	want(t, 64, store, "run", "--try", "-E", "9", "-n", "2", "x", "--", "true")
+	want(t, 69, "redis://127.0.0.1:1", "run", "--try", "-E", "9", "x", "--", "true")
+	want(t, 69, "redis://127.0.0.1:1", "run", "--wait", "1s", "-E", "9", "x", "--", "true")
 }
 
 func TestRun_shares(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,59 @@ func TestStore_wrong_URL(t *testing.T) {
 func TestStore_flag_wins(t *testing.T) {
 	t.Parallel()
 	want(t, 0, "nonsense", "ls", "--store", sqliteStore(t))
+}
+
+// A variable that is empty, as one that was not filled in is, names no store: a lock of this
+// machine instead would look like one of all. No verb makes the file of the user then.
+func TestStore_empty_variable(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	for _, verb := range verbs {
+		cmd := command(t, "", verb...)
+		cmd.Env = append(cmd.Env, "HOME="+home, "XDG_STATE_HOME=")
+		p := start(t, cmd)
+		if code := p.wait(); code != 64 {
+			t.Errorf("%q: exit code %d", verb, code)
+		}
+		complaint(t, p.errors(), "PAWL_STORE is empty")
+	}
+	if made, err := os.ReadDir(home); err != nil || len(made) > 0 {
+		t.Errorf("in the home folder are %v, %v", made, err)
+	}
+	want(t, 0, "", "run", "--store", sqliteStore(t), "x", "--", "true") // the flag wins
+}
+
+// A store inside one process would exclude nobody.
+func TestStore_inside_one_process(t *testing.T) {
+	t.Parallel()
+	for _, verb := range verbs {
+		ran := filepath.Join(t.TempDir(), "ran")
+		for i, arg := range verb {
+			if arg == "true" {
+				verb = append(slices.Clone(verb[:i]), "touch", ran)
+			}
+		}
+		for _, test := range []struct {
+			variable string
+			args     []string
+		}{
+			{"memory:", verb},
+			{sqliteStore(t), append([]string{"--store", "memory:"}, verb...)},
+			{sqliteStore(t), append([]string{verb[0], "--store=memory:"}, verb[1:]...)},
+		} {
+			_, stderr := want(t, 64, test.variable, test.args...)
+			complaint(t, stderr, "the store memory is inside one process: no other one would see it")
+		}
+		if _, err := os.Stat(ran); !os.IsNotExist(err) {
+			t.Errorf("%q ran its command: %v", verb, err)
+		}
+	}
+}
+
+// verbs are those that use a store.
+var verbs = [][]string{
+	{"run", "x", "--", "true"}, {"elect", "x", "--", "true"}, {"ls"}, {"ls", "--watch"}, {"show", "x"},
+	{"break", "x"}, {"break", "--yes", "x"}, {"resize", "x", "3"}, {"store", "init"},
 }
 
 func TestStore_down(t *testing.T) {

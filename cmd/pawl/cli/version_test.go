@@ -9,8 +9,12 @@ import (
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	stdout, _ := want(t, 0, "", "version")
-	matches(t, stdout, `pawl \S+ \(go\S+, \w+/\w+\)`)
+	verb, stderr := want(t, 0, "", "version")
+	matches(t, verb, `pawl \S+ \(go\S+, \w+/\w+\)`)
+	flag, more := want(t, 0, "", "--version")
+	if flag != verb || stderr+more != "" {
+		t.Errorf("--version prints %q, the verb %q; on standard error %q", flag, verb, stderr+more)
+	}
 }
 
 func TestCompletion(t *testing.T) {
