@@ -26,6 +26,7 @@ import (
 type Engine struct {
 	epoch time.Time // all times are µs since then, by the monotonic clock
 
+	turns     chan struct{} // of one place, before mu
 	mu        sync.Mutex
 	last      uint64 // the last token and the last version given out
 	resources map[string]queue.State
@@ -40,6 +41,7 @@ var _ engine.Engine = (*Engine)(nil)
 func New() *Engine {
 	return &Engine{
 		epoch:     time.Now(),
+		turns:     make(chan struct{}, 1),
 		resources: make(map[string]queue.State),
 		sessions:  make(map[string]*session),
 		values:    make(map[string]engine.Value),
@@ -177,6 +179,17 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 
 // Close implements [engine.Engine]. The store stays as it is.
 func (e *Engine) Close() error { return nil }
+
+// lock takes mu for a step of a claim. Of a crowd, one at a time waits for mu itself: so a
+// heartbeat, which takes mu without a turn, waits for few of them.
+func (e *Engine) lock() {
+	if e.mu.TryLock() {
+		return
+	}
+	e.turns <- struct{}{}
+	e.mu.Lock()
+	<-e.turns
+}
 
 func (e *Engine) now() int64 { return time.Since(e.epoch).Microseconds() }
 

@@ -50,7 +50,7 @@ func (s *session) look(c *engine.Claim) queue.Outcome {
 
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	e := s.engine
-	e.mu.Lock()
+	e.lock()
 	defer e.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return engine.Grant{}, err
@@ -70,16 +70,16 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	e := s.engine
 	wake := make(chan struct{}, 1)
-	e.mu.Lock()
+	e.lock()
 	s.wake[c.ID] = wake
 	e.mu.Unlock()
 	defer func() {
-		e.mu.Lock()
+		e.lock()
 		delete(s.wake, c.ID)
 		e.mu.Unlock()
 	}()
 	for {
-		e.mu.Lock()
+		e.lock()
 		out := s.look(c)
 		now := e.now()
 		e.mu.Unlock()
@@ -110,7 +110,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e.mu.Lock()
+	e.lock()
 	holder := e.left(resource, claim)
 	out := e.apply(resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
 	e.mu.Unlock()
