@@ -17,11 +17,11 @@ const MaxBarrier = 500
 
 // Barrier lets a number of parties wait for one another, again and again: the
 // parties of one generation leave together. When one of them gives up, or dies
-// before the last one comes, the barrier is broken for all, as that of
-// java.util.concurrent.CyclicBarrier is, until it is reset. Between two calls of Wait
-// a party is nobody: that it dies then is noticed only if it joined, see [Barrier.Join].
-// It needs a store that keeps versioned values and shared locks; one small value stays
-// there. It is a description, as [Mutex] is.
+// before the last party comes, the barrier is broken for all until it is reset, as
+// java.util.concurrent.CyclicBarrier is. Between two calls of Wait the death
+// of a party is noticed only if that party joined, see [Barrier.Join].
+// A barrier needs a store that keeps versioned values and shared locks; one small value
+// stays there. A Barrier is a description, as [Mutex] is.
 type Barrier struct {
 	value   *Value
 	present lock // a claim of it says that a party lives
@@ -58,14 +58,14 @@ type barrierState struct {
 	Members    map[string]string `json:"members,omitempty"` // the names of those that are, and their claims
 }
 
-// number is that of the generation as users know it: it grows by one whenever all
+// number is the number of the generation for users. It grows by one whenever all
 // leave and whenever the barrier is reset. 0 is none.
 func (s *barrierState) number() uint64 { return s.Generation + s.Resets + 1 }
 
 // BrokenError says that a [Barrier] is broken, and which generation. It matches
 // [ErrBroken].
 type BrokenError struct {
-	// Generation is what [Barrier.Reset] wants; 0 when the store could not be asked.
+	// Generation is the argument for [Barrier.Reset]; 0 when the store could not be asked.
 	Generation uint64
 	// Err says why.
 	Err error
@@ -93,7 +93,7 @@ func (b *Barrier) parse(v Version) (s barrierState, err error) {
 	return s, nil
 }
 
-// update changes what is stored, unless change returns an error.
+// update changes the stored state, unless change returns an error.
 func (b *Barrier) update(ctx context.Context, doing string, change func(*barrierState) error) error {
 	_, err := b.value.change(ctx, func(v Version) ([]byte, error) {
 		s, err := b.parse(v)
@@ -109,10 +109,10 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 }
 
 // Wait waits until all parties of this generation wait, and returns how many of
-// them came after this one: the last one gets 0. When ctx ends before, or the
-// session of a party does, the generation is broken: all that wait get a
-// [BrokenError], with the reason for the one that gave up, and so does everybody who
-// comes later, until Reset.
+// them came after this party: the last party gets 0. When ctx ends before, or the
+// session of a party does, the generation is broken. All waiting parties get a
+// [BrokenError], which has the reason for the party that gave up. So do all parties that
+// come later, until Reset.
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
 		return 0, b.value.failed("wait", b.value.err)
@@ -215,7 +215,7 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	return nil
 }
 
-// hasLeft finds out whether this party left with those that left last, and with what index.
+// hasLeft finds out whether this party left with the last generation, and its index.
 func (w *barrierWait) hasLeft(s *barrierState) bool {
 	i := slices.Index(s.Last, w.id)
 	if w.left = i >= 0; w.left {
@@ -243,8 +243,8 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 	return false, nil
 }
 
-// look is what a party that waits does when the value changed; and when it has not
-// changed for some time, it breaks the generation if another party has died.
+// look is the step of a waiting party when the value changed. When the value has not
+// changed for some time, look breaks the generation if another party has died.
 func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error) {
 	s, err := w.parse(v)
 	if err == nil {
@@ -303,7 +303,7 @@ func (s *barrierState) breakFor(id string) error {
 // unless all have left meanwhile. If it does not know whether it has arrived it sees to it
 // that it does not any more: a request to that end may still be on its way.
 func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err error) {
-	// What cannot be told now shows when the claim of this party is gone.
+	// If the store cannot be told now, others see later that this party's claim is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
 	defer cancel()
 	err = w.update(ctx, "give up", func(s *barrierState) error {
@@ -335,11 +335,11 @@ func (b *Barrier) Generation(ctx context.Context) (uint64, error) {
 	return s.number(), nil
 }
 
-// Reset ends the generation of this number: who waits gets [ErrBroken]; a barrier that
-// was broken is whole again, and parties that died are members no more. If that
+// Reset ends the generation of this number: waiting parties get [ErrBroken]. A broken
+// barrier is whole again, and dead parties are members no more. If that
 // generation has ended already, Reset does nothing and returns nil. So all parties
-// that found it broken may say so, with the number in their [BrokenError]: the first
-// one resets it, and nobody breaks what began since. 0 is [ErrInvalid].
+// that found the barrier broken may call Reset, with the number in their [BrokenError]. The
+// first call resets, and no later call breaks the new generation. 0 is [ErrInvalid].
 func (b *Barrier) Reset(ctx context.Context, generation uint64) error {
 	if b.value.err == nil && generation == 0 {
 		return b.value.failed("reset", invalid("generation is 0: 1 or more is allowed"))

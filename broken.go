@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Broken is the note that [Client.Break] leaves. The next one of the name overwrites it.
+// Broken is the note that [Client.Break] leaves. The next Break of the name overwrites it.
 type Broken struct {
 	Label  string      `json:"label"`            // of the operator
 	Reason string      `json:"reason,omitempty"` // as the operator said it
@@ -20,7 +20,7 @@ type Broken struct {
 	All    bool        `json:"all,omitempty"`    // all holders were, up to that token
 }
 
-// String says who did it and why.
+// String gives the operator and the reason.
 func (b *Broken) String() string {
 	if b.Reason == "" {
 		return "broken by " + b.Label
@@ -45,7 +45,7 @@ func brokenKey(name string) string { return scopedName("broken", name) }
 // name at the same time.
 const noteTries = 16
 
-// note writes who breaks a name, where the store has values.
+// note writes the operator who breaks a name, where the store has values.
 func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
 		return nil
@@ -73,7 +73,7 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 	return nil
 }
 
-// broken reads what the last Break of a name noted; nil: nothing.
+// broken reads the note of the last Break of a name; nil: there is none.
 func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
 		return nil, nil
@@ -93,8 +93,8 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 	return &b, nil
 }
 
-// taken is why a claim is gone that the client did not leave. It is there at once, so that
-// the holder stops, and who did it is read meanwhile.
+// taken is the reason why a claim is gone that the client did not leave. It is there at once, so
+// that the holder stops; the operator's note is read meanwhile.
 type taken struct {
 	how   string
 	until time.Time     // when its text waits no longer
@@ -102,7 +102,7 @@ type taken struct {
 	note  *Broken       // nil: nobody says that he did it
 }
 
-// Error waits a little for the note, because whoever prints the error wants to know.
+// Error waits a little for the note, because a program that prints the error wants the note.
 func (e *taken) Error() string {
 	timer := time.NewTimer(time.Until(e.until))
 	defer timer.Stop()

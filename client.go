@@ -11,39 +11,39 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Options are what a [Client] can be told. The zero value of each field means
+// Options are the settings of a [Client]. The zero value of each field means
 // its default.
 type Options struct {
-	// TTL is how long the store keeps what a client holds after the last sign
+	// TTL is how long the store keeps the locks of a client after the last sign
 	// of life of that client: 100 ms (or the least that the store keeps) to
-	// 24 h. Default 15 s. A crashed holder's locks are free after it; a short
-	// one costs more heartbeats (one per client each TTL/3) and bears shorter
+	// 24 h. Default 15 s. A crashed holder's locks are free after a TTL. A short
+	// TTL costs more heartbeats (one per client each TTL/3) and tolerates shorter
 	// pauses.
 	TTL time.Duration
 
-	// RequestTimeout is how long one request to the store may take before it is
-	// given up, and asked again where the call may still wait: 10 ms to the TTL.
+	// RequestTimeout is how long one request to the store may take before the client
+	// gives it up, and retries where the call may still wait: 10 ms to the TTL.
 	// Default a third of the TTL. A call whose ctx ends before that is back within
 	// 100 ms of its ctx.
 	RequestTimeout time.Duration
 
-	// LockDelay is how much longer the store keeps what this client holds when it
-	// dies or cannot be heard: for resources that cannot check tokens, so that what a
-	// dead or frozen holder had under way can end. 0 to 60 s; default 0. What is
-	// released or closed in order is free at once. The price: also a claim that the
-	// client was waiting with stands in the way of others for so much longer.
+	// LockDelay is how much longer the store keeps the locks of this client when it
+	// dies or cannot be heard. It is for resources that cannot check tokens, so that the
+	// requests of a dead or frozen holder can end. 0 to 60 s; default 0. Locks that are
+	// released or closed in order are free at once. The price: the client's waiting
+	// claims also stand in the way of others for so much longer.
 	LockDelay time.Duration
 
 	// Lazy has New ask the store nothing: the session is opened by the first lock. For
 	// programs that only read, which then leave nothing in the store.
 	Lazy bool
 
-	// Observe, when set, is told what happens to the locks of this client. It is called
-	// by the goroutine that it happens to, with the context of the call if there is
-	// one, must not block, and must be safe for concurrent use. See package observe.
+	// Observe, when set, gets the events of this client's locks. The goroutine of the event
+	// calls Observe, with the context of the call if there is one. Observe must not
+	// block, and must be safe for concurrent use. See package observe.
 	Observe func(context.Context, Event)
 
-	// Label tells an operator who this is; up to 512 bytes without control
+	// Label names this client to an operator; up to 512 bytes without control
 	// characters. Default: host name and process id.
 	Label string
 }
@@ -93,9 +93,9 @@ func (o *Options) validate(caps engine.Caps) error {
 	return checkText("Options.Label", o.Label)
 }
 
-// Client is one party's access to a store. It keeps one session alive there,
-// with one heartbeat for all that it holds, and is safe for concurrent use.
-// A program needs one for each store.
+// Client is one party's access to a store. A client keeps one session alive there,
+// with one heartbeat for all its locks, and is safe for concurrent use.
+// A program needs one client for each store.
 type Client struct {
 	engine engine.Engine
 	caps   engine.Caps
@@ -108,7 +108,7 @@ type Client struct {
 
 	numbers numbers // of permits, that operators gave to semaphores
 
-	opening chan struct{} // held by who opens a session
+	opening chan struct{} // held by the call that opens a session
 	mu      sync.Mutex
 	current *session
 	trouble error // of the last request for the session; nil: it was answered
@@ -138,11 +138,11 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 // Close gives up everything that the client holds or waits for, ends its
 // session in the store and waits for all its goroutines. Contexts of leases
 // end with cause [ErrClosed]. ctx, and one TTL, bound the farewell to the store, which
-// ends at the first request that the store does not answer; what could not be told
-// expires within a TTL. A second Close returns nil.
+// ends at the first request that the store does not answer. Claims that the store still has
+// expire within a TTL. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)
-	c.opening <- struct{}{} // who was opening a session has it now or gave it up
+	c.opening <- struct{}{} // a call that was opening a session has it now or gave it up
 	<-c.opening
 	c.mu.Lock()
 	s := c.current
@@ -159,7 +159,7 @@ func (c *Client) Close(ctx context.Context) error {
 }
 
 // session returns the live session, and opens a new one where the last was
-// lost. Trouble with the store is borne for one TTL when the caller may wait.
+// lost. session tolerates trouble with the store for one TTL when the caller may wait.
 func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
 	if s := c.live(); s != nil {
 		return s, nil
@@ -198,8 +198,8 @@ func (c *Client) live() *session {
 	return nil
 }
 
-// open opens a session unless another call did so meanwhile. Who waits for that waits no
-// longer than it may take: a store that hangs has many calls wait for each other.
+// open opens a session unless another call did so meanwhile. A call waits for that no
+// longer than an opening may take, because at a hung store many calls wait for each other.
 func (c *Client) open(ctx context.Context) (*session, error) {
 	turn := time.NewTimer(c.opts.TTL - c.margin)
 	defer turn.Stop()
@@ -213,7 +213,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	case <-c.life.Done():
 		return nil, ErrClosed
 	}
-	if c.life.Err() != nil { // Close does not wait for what starts now
+	if c.life.Err() != nil { // Close does not wait for a goroutine that starts now
 		return nil, ErrClosed
 	}
 	if s := c.live(); s != nil {

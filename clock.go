@@ -25,7 +25,7 @@ type mark struct {
 	slept time.Duration
 }
 
-// newStopwatch starts one. A store inside the process sleeps with it.
+// newStopwatch starts a stopwatch. A store inside the process sleeps with it.
 func newStopwatch(countSleep bool) stopwatch {
 	w := stopwatch{base: time.Now(), sleep: countSleep}
 	if countSleep {
@@ -103,8 +103,8 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 // store that is well answers by then.
 const farewellTime = 100 * time.Millisecond
 
-// linger returns base, ended also soon after ctx has: to tell the store what it has to
-// know also when nobody waits for its answer any more.
+// linger returns base, ended also soon after ctx has: for requests that the store
+// needs although nobody waits for its answer any more.
 func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return base, func() {}

@@ -11,15 +11,15 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Leader is who leads.
+// Leader is the candidate that leads.
 type Leader struct {
-	Value []byte      // what it says of itself
+	Value []byte      // its announcement
 	Token fence.Token // of its term, larger than that of every term before; 0: nobody leads
 }
 
-// Election has at most one leader, who says something of itself that others
-// can observe. Candidates lead in the order in which they came. It needs a store that
-// keeps versioned values; one small value stays there. It is a description,
+// Election has at most one leader, which announces a value that others
+// can observe. Candidates lead in the order in which they came. An election needs a store that
+// keeps versioned values; one small value stays there. An Election is a description,
 // as [Mutex] is.
 type Election struct {
 	value *Value
@@ -41,7 +41,7 @@ func (c *Client) Election(name string) *Election {
 // Campaign waits until this candidate leads, as [Mutex.Lock] waits, and
 // announces value, of at most [MaxValue] - 16 bytes. The lease is the term: it ends with
 // [Election.Resign] or Unlock, which hand over to the next candidate, or is lost. A
-// leader stops leading when its context ends: before anybody else leads.
+// leader stops leading when its context ends, before any other candidate leads.
 func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
 	if err := checkAnnouncement(value); err != nil {
 		return nil, e.value.failed("campaign", err)
@@ -57,7 +57,7 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
 }
 
 // Proclaim announces another value of the leader whose term this is, without an
-// election. [ErrLost] says that it leads no more, and [ErrInvalid] that the lease is no
+// election. [ErrLost] says that this leader leads no more, and [ErrInvalid] that the lease is no
 // term of this election.
 func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) error {
 	if err := checkAnnouncement(value); err != nil {
@@ -73,8 +73,8 @@ func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) erro
 }
 
 // Resign ends a term and hands over to the next candidate. Observers are told
-// that nobody leads, unless there is a next one at once. It is idempotent, as Unlock is, and
-// does nothing for a nil term. A lease that is no term of this election is an [ErrInvalid],
+// that nobody leads, unless the next candidate leads at once. Resign is idempotent, as Unlock is,
+// and does nothing for a nil term. A lease that is no term of this election is an [ErrInvalid],
 // and stays held.
 func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	if term == nil {
@@ -84,7 +84,7 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 		return e.value.failed("resign", err)
 	}
 	// Both at once, because both may have to end soon. Whichever comes first: nobody leads
-	// without the lock, and the word of who comes next is not overwritten.
+	// without the lock, and the next leader's announcement is not overwritten.
 	bound, cancel := linger(context.WithoutCancel(ctx), ctx)
 	defer cancel()
 	vacant := make(chan error, 1)
@@ -113,10 +113,10 @@ func (e *Election) owns(term *Lease) error {
 
 // Lead runs fn whenever this candidate leads, until fn returns by itself or ctx ends. The
 // context given to fn is that of [Lease.Within]: it ends when the term is lost. Lead
-// waits for fn then, and campaigns again. Trouble with the store and evictions are borne,
-// with pauses of up to a sixth of the TTL. When fn returned by itself, or ctx ended, it
-// resigns and returns the errors of fn and of that joined; if ctx ended before fn
-// ran, the error of the campaign. It gives up with [ErrInvalid], [ErrUnsupported],
+// waits for fn then, and campaigns again. Lead tolerates trouble with the store and evictions,
+// and retries after pauses of up to a sixth of the TTL. When fn returned by itself, or ctx ended,
+// Lead resigns and returns the errors of fn and of the resignation joined. If ctx ended before fn
+// ran, Lead returns the error of the campaign. Lead gives up with [ErrInvalid], [ErrUnsupported],
 // [ErrMismatch] and [ErrClosed]. A panic of fn resigns too.
 func (e *Election) Lead(ctx context.Context, value []byte, fn func(ctx context.Context) error) error {
 	for pause := newBackoff(e.lock.client.opts.TTL); ; {
@@ -159,7 +159,7 @@ func bearable(err error) bool {
 	return true
 }
 
-// What is announced is kept as the token, a byte that is 1 when the term has
+// An announcement is kept as the token, a byte that is 1 when the term has
 // ended, and the value.
 const announcementHead = 9
 
@@ -200,8 +200,8 @@ func parseAnnouncement(v Version) (l Leader, vacant bool, err error) {
 	return Leader{Token: fence.Token(binary.BigEndian.Uint64(v.Data)), Value: v.Data[announcementHead:]}, v.Data[8] == 1, nil
 }
 
-// Leader returns who leads now, as the store knows it; Token 0: nobody. It may
-// lead no more when it is returned: what must not happen under two leaders
+// Leader returns the present leader, as the store knows it; Token 0: nobody leads. That
+// leader may lead no more by the return: an action that must not happen under two leaders
 // needs the token.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	v, err := e.value.Get(ctx)
@@ -211,7 +211,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return e.confirm(ctx, v)
 }
 
-// confirm returns who leads, if what is announced says who. A leader who has the
+// confirm returns the leader that is announced. A candidate that has the
 // lock and has not announced itself yet does not lead yet.
 func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
 	l, vacant, err := parseAnnouncement(v)
@@ -231,11 +231,11 @@ func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
 	return Leader{}, nil
 }
 
-// Observe yields who leads, and then each change: another leader, another value, or
-// nobody (Token 0). A leader that died is noticed within two TTLs, one that unlocked and did not
-// resign within a TTL, and all else at once. Of changes that follow one another quickly it
-// may yield only the last. It goes on while the store is away, and ends when ctx does, and
-// with an error only if there can be no more.
+// Observe yields the leader, and then each change: another leader, another value, or
+// nobody (Token 0). A dead leader is noticed within two TTLs, and a leader that unlocked and did
+// not resign within a TTL; all other changes at once. Of changes that follow one another quickly
+// Observe may yield only the last. Observe goes on while the store is away. It ends when ctx
+// does, and with an error only if there can be no more.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last *Leader

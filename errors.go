@@ -7,17 +7,17 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// What an operation of pawl can fail with. Test with errors.Is: every error
+// The errors of pawl's operations. Test with errors.Is: every error
 // says more than its sentinel, and may carry several.
 var (
-	// ErrNotAcquired says that the lock is held by others: it was contended,
-	// and nothing is held. When a context ended the wait, the error matches
-	// the context's error as well; and [ErrUnavailable] if the store did not
-	// answer then, so that nobody knows whether it is held.
+	// ErrNotAcquired says that others hold the lock: it was contended,
+	// and the caller holds nothing. When a context ended the wait, the error matches
+	// the context's error as well. It also matches [ErrUnavailable] if the store did not
+	// answer then, so that nobody knows whether the lock is held.
 	ErrNotAcquired = errors.New("not acquired")
 
-	// ErrGrace says that the store may have forgotten locks, as a Redis that was started
-	// anew, and grants none before all that it may have forgotten have ended. It comes
+	// ErrGrace says that the store may have forgotten locks, as a restarted Redis may.
+	// The store grants no lock before all forgotten locks have ended. ErrGrace comes
 	// with [ErrNotAcquired]: nobody knows whether the lock is held. Its text says when
 	// the store grants again, and so does [engine.GraceError], by errors.As.
 	ErrGrace = errors.New("restart grace")
@@ -43,7 +43,7 @@ var (
 	// others waited, or the barrier was reset.
 	ErrBroken = errors.New("barrier broken")
 
-	// ErrUnsupported says that the store cannot honestly carry what was asked.
+	// ErrUnsupported says that the store cannot honestly keep the promise of the call.
 	ErrUnsupported = engine.ErrUnsupported
 
 	// ErrClosed says that the client is closed or the lease was released.

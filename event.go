@@ -7,30 +7,30 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// EventKind is what happened.
+// EventKind is the kind of an event.
 type EventKind int
 
-// What [Options.Observe] is told.
+// The events that [Options.Observe] gets.
 const (
 	// EventAttempt: a lock is wanted.
 	EventAttempt EventKind = iota + 1
-	// EventContended: it is held by others, and the wait begins.
+	// EventContended: others hold the lock, and the wait begins.
 	EventContended
-	// EventGranted: it is held; Took is how long that took.
+	// EventGranted: the lock is held; Took is how long that took.
 	EventGranted
-	// EventRefused: it was not had; Took is how long it was tried, and Err why
-	// it was not.
+	// EventRefused: the lock was not acquired; Took is how long the attempt lasted, and Err
+	// is the reason.
 	EventRefused
-	// EventReleased: it was released; Took is how long it was held.
+	// EventReleased: the lock was released; Took is how long it was held.
 	EventReleased
-	// EventLost: it was held and no longer is, without a release; Took is how
-	// long it was held, and Err why it is not.
+	// EventLost: the lock was held and no longer is, without a release; Took is how
+	// long it was held, and Err is the reason.
 	EventLost
-	// EventRenewed: the client told the store that it lives, or could not, which is
-	// Err. Took is how long after its time, a third of the TTL after the last one that
-	// was heard; it is negative when a renewal comes early. It has no name.
+	// EventRenewed: the client renewed its session, or failed to, with the reason in
+	// Err. Took is the delay of the renewal, which is due a third of the TTL after the last one that
+	// succeeded; Took is negative when a renewal comes early. The event has no name.
 	EventRenewed
-	// EventGrace: it may be held by somebody whom the store has forgotten, so the wait
+	// EventGrace: a holder that the store has forgotten may have the lock, so the wait
 	// lasts until the restart grace of the store ends. Took is the time until then, and
 	// Err matches [ErrGrace].
 	EventGrace
@@ -65,7 +65,7 @@ func (c *Client) observe(ctx context.Context, e Event) {
 	}
 }
 
-// observe tells of a lock what began at start, if that is known.
+// observe reports an event of a lock that began at start, if that is known.
 func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, start time.Time, err error) {
 	if l.client.opts.Observe == nil {
 		return

@@ -12,8 +12,8 @@ import (
 const MaxParties = 8000
 
 // Latch opens when a number of parties have counted down, and stays open until
-// it is reset. It needs a store that keeps versioned values; one small value
-// stays there until Reset. It is a description, as [Mutex] is.
+// it is reset. A latch needs a store that keeps versioned values; one small value
+// stays there until Reset. A Latch is a description, as [Mutex] is.
 type Latch struct {
 	value *Value
 	count int
@@ -32,8 +32,8 @@ func (c *Client) Latch(name string, count int) *Latch {
 	return l
 }
 
-// latchState is what is stored: the number of parties, then the hashes of those
-// that counted down; none of them once the latch is open.
+// latchState is the stored state: the number of parties, then the hashes of the parties
+// that counted down; no hashes once the latch is open.
 type latchState struct {
 	count   int
 	open    bool
@@ -111,8 +111,8 @@ func (l *Latch) Count(ctx context.Context) (int, error) {
 }
 
 // Wait returns nil once the latch is open, and an error that matches that of
-// ctx if it ends before. It goes on waiting while the store is away, and when the latch was
-// reset before it has seen that it is open.
+// ctx if it ends before. Wait goes on while the store is away, and when the latch was
+// reset before Wait has seen that the latch is open.
 func (l *Latch) Wait(ctx context.Context) error {
 	for v, err := range l.value.Watch(ctx) {
 		if err != nil {
@@ -129,7 +129,7 @@ func (l *Latch) Wait(ctx context.Context) error {
 }
 
 // Reset closes the latch: nobody has counted down. Nothing of it stays in the
-// store. Who waits goes on waiting.
+// store. Waiting parties go on waiting.
 func (l *Latch) Reset(ctx context.Context) error {
 	_, err := l.value.change(ctx, func(v Version) ([]byte, error) {
 		if v.Number == 0 {

@@ -59,27 +59,27 @@ func (l *Lease) exhaust() {
 	}
 }
 
-// Name returns the name of what is held.
+// Name returns the name of the lock.
 func (l *Lease) Name() string { return l.lock.name }
 
 // Owner returns the owner for which it is held; see [WithOwner].
 func (l *Lease) Owner() string { return l.claim.Owner }
 
-// Token returns the fencing token of the grant. It never changes, is the same
+// Token returns the fencing token of the grant. The token never changes, is the same
 // for the re-entries of one owner, and a later grant of the name has a larger
-// one. Send it along to what the lock protects and let that refuse smaller
-// ones: it is the only protection from a holder that was frozen.
+// token. Send the token to the protected resource and let that resource refuse smaller
+// tokens: this is the only protection from a holder that was frozen.
 func (l *Lease) Token() fence.Token { return l.token }
 
 // Err returns nil while the lock may be believed to be held, an error that
 // matches [ErrLost] once it was lost, and one that matches [ErrClosed] after
-// Unlock. It needs no I/O and looks at the clock, so it is right at once also
+// Unlock. Err needs no I/O and looks at the clock, so it is right at once also
 // after the process was stopped.
 func (l *Lease) Err() error {
 	return l.endedIf(func() bool { return l.session.left() <= 0 })
 }
 
-// endedIf returns why the lease ended. It ends now if expired says so, or at its maximum.
+// endedIf returns the reason why the lease ended. The lease ends now if expired says so, or at its maximum.
 func (l *Lease) endedIf(expired func() bool) error {
 	if !l.until.IsZero() && !time.Now().Before(l.until) {
 		l.exhaust() // its timer may be late
@@ -100,8 +100,8 @@ func (l *Lease) endedIf(expired func() bool) error {
 }
 
 // ValidUntil returns until when the lock may be believed to be held if no
-// further renewal succeeds. It moves with each heartbeat. The store gives the
-// lock to nobody else before. Once Err says that it is lost, it means nothing.
+// further renewal succeeds. This time moves with each heartbeat. The store gives the
+// lock to no other client before. Once Err says that the lock is lost, the time means nothing.
 func (l *Lease) ValidUntil() time.Time {
 	until := l.session.validUntil()
 	if !l.until.IsZero() && l.until.Before(until) {
@@ -111,14 +111,14 @@ func (l *Lease) ValidUntil() time.Time {
 }
 
 // Context returns a context that ends when the lock is lost, before the store
-// can give it to another, with a cause that matches [ErrLost]; and when it is
-// released. It has the values of the context given to Lock, but neither its deadline nor its
-// cancellation; the lease, so that locking its name with it is re-entry as long as the
-// lease is held; and the token under that name, for the guards under package fence.
+// can give it to another client, with a cause that matches [ErrLost]; and when the lock is
+// released. The context has the values of the context given to Lock, but neither its deadline nor
+// its cancellation. It also has the token under the lock's name, for the guards under package
+// fence, and the lease, so that locking that name with it is re-entry as long as the lease is held.
 //
-// Re-entry is about this name in this client, and never about permits of a
-// semaphore. It is the lock in the same mode or a weaker one: the writing side is
-// refused to a reader at once, see [RWMutex.TryUpgrade].
+// Re-entry is for this name in this client, and never for permits of a
+// semaphore. Re-entry takes the lock in the same mode or a weaker one: a reader is
+// refused the writing side at once, see [RWMutex.TryUpgrade].
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +132,7 @@ func (l *Lease) Context() context.Context {
 }
 
 // Within returns ctx, ended also when the lock is lost or released, with the cause that
-// [Lease.Context] gives. It carries the lease and the token as that does. cancel frees it.
+// [Lease.Context] gives. Both contexts carry the lease and the token. cancel frees this one.
 func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func()) {
 	within, end := context.WithCancelCause(withLease(ctx, l))
 	lease := l.Context()
@@ -140,12 +140,12 @@ func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func
 	return within, func() { stop(); end(nil) }
 }
 
-// Unlock releases the lock. The store is told also after ctx ended, so a deferred
+// Unlock releases the lock. The request is sent also after ctx ended, so a deferred
 // Unlock keeps its promise: ctx bounds the wait for the answer only, by its end and
-// 100 ms more. It returns [ErrLost] if the lock was lost before, and [ErrUnavailable]
-// if the store did not answer in time; then it is told again with each heartbeat until
+// 100 ms more. Unlock returns [ErrLost] if the lock was lost before, and [ErrUnavailable]
+// if the store did not answer in time; then each heartbeat repeats the release until
 // the session ends. Unlock of a nil lease does nothing; a second Unlock returns
-// what it would say of the loss, else nil.
+// the error of an earlier loss, else nil.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return nil
@@ -168,7 +168,7 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	if !first || expired != nil { // released already, perhaps by Client.Close
 		return nil
 	}
-	l.session.drop(l) // no heartbeat may find it gone
+	l.session.drop(l) // no heartbeat may find the claim gone
 	err := l.session.leave(bound, ctx, l.claim)
 	cause := ErrClosed
 	switch lost := context.Cause(l.session.life); {

@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Locker is what [Mutex], both sides of [RWMutex] and [Semaphore] have in
-// common.
+// Locker is the common interface of [Mutex], both sides of [RWMutex] and
+// [Semaphore].
 type Locker interface {
 	// Name returns the name of what is locked.
 	Name() string
@@ -22,14 +22,14 @@ type Locker interface {
 	// Do holds the lock while fn runs.
 	Do(ctx context.Context, fn func(context.Context) error) error
 
-	base() *lock // what all of them are
+	base() *lock // the part that all of them share
 }
 
 // LockOptions change how a lock is taken. The zero value is the default.
 type LockOptions struct {
-	// Barging makes the lock unfair: who comes while it is free gets it, even
-	// if others wait. More throughput, no order. All users of a name must
-	// agree on it.
+	// Barging makes the lock unfair: a client that comes while the lock is free gets it,
+	// even if others wait. More throughput, no order. All users of a name must
+	// agree on Barging.
 	Barging bool
 
 	// MaxHold ends the lease after this time even if its holder lives: for
@@ -37,20 +37,20 @@ type LockOptions struct {
 	MaxHold time.Duration
 
 	// MinHold keeps the name taken for this time from the grant on, also when the lease is
-	// released before or its holder dies: for a job that may start on many machines, and
-	// shall run once in a period. Unlock and Close return at once. The name is free
+	// released before or its holder dies. It is for a job that may start on many machines, and
+	// runs once in a period. Unlock and Close return at once. The name is free
 	// earlier only when an operator breaks it, or the store forgets: this time is about
 	// the name, and a restart grace does not cover it. 100 ms (or the least TTL of the
 	// store) to 7 days; 0 is none. After [ErrUnavailable] the name may stay taken. Stores
-	// that cannot carry it refuse: [ErrUnsupported].
+	// without minimum holds refuse: [ErrUnsupported].
 	MinHold time.Duration
 
-	// Label tells an operator what this is for; up to 512 bytes without
+	// Label tells an operator the purpose of the lock; up to 512 bytes without
 	// control characters. Default: the label of the client.
 	Label string
 }
 
-// lock describes what is to be acquired and how. It does no I/O and is shared
+// lock describes a lock and how to acquire it. It does no I/O and is shared
 // freely.
 type lock struct {
 	client  *Client
@@ -60,7 +60,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have said another capacity
 	alone   bool  // owners of contexts do not count
-	err     error // what is wrong with it, said at the first use
+	err     error // the mistake in the description, returned at the first use
 }
 
 func newLock(c *Client, name string, kind engine.Kind, capacity, weight int64) lock {
@@ -106,7 +106,7 @@ func (l *lock) base() *lock { return l }
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
 // ended first (and with [ErrUnavailable] if the store was in trouble then), with
 // [ErrUnavailable] when the store did not answer for a whole TTL, and with [ErrMismatch],
-// [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once. When it fails, nothing is held and
+// [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once. When Lock fails, nothing is held and
 // nothing waits in the store, or the heartbeat sees to that as soon as the store answers.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
 
@@ -115,10 +115,10 @@ func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx,
 func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, false) }
 
 // Do holds the lock while fn runs. The context given to fn ends when ctx does
-// or the lock is lost, with cause [ErrLost]. It is that of [Lease.Within]: locking the same
-// name with it, in the same mode or a weaker one, is re-entry, also for goroutines that fn
-// starts, because all of them hold through this one lock. Do waits for fn, also after a loss,
-// then releases, and returns the errors of fn and of the release joined. A panic of
+// or the lock is lost, with cause [ErrLost]. That context is the one of [Lease.Within]: locking
+// the same name with it, in the same mode or a weaker one, is re-entry. This holds also for
+// goroutines that fn starts, because all of them hold through this one lock. Do waits for fn, also
+// after a loss, then releases, and returns the errors of fn and of the release joined. A panic of
 // fn releases too.
 func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
 	lease, err := l.acquire(ctx, ctx, true)
@@ -236,8 +236,8 @@ type attempt struct {
 	session *session
 	lock    *lock
 	claim   *engine.Claim
-	through *Lease    // whose grant it is to share; nil: any grant will do
-	grace   error     // why it waits though nobody may hold
+	through *Lease    // the lease whose grant the claim is to share; nil: any grant will do
+	grace   error     // why the claim waits though nobody may hold
 	until   time.Time // when that ends
 }
 
@@ -299,7 +299,7 @@ func (a *attempt) contended(ctx context.Context, g engine.Grace) {
 	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.grace})
 }
 
-// enter asks once. It ends also when the store hangs.
+// enter asks once, and ends also when the store hangs.
 func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.round())
 	defer cancel()
@@ -310,8 +310,8 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	return grant, err
 }
 
-// await waits for as long as the session lives; and who enters again, because a store
-// of several nodes may not say so at once, for as long as there is something to re-enter.
+// await waits for as long as the session lives. A re-entry waits, because a store
+// of several nodes may not grant it at once, for as long as there is a lease to re-enter.
 func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.life)
 	defer cancel()
@@ -375,7 +375,7 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 }
 
 // withdraw leaves the claim. It is short, because the caller has waited long enough:
-// what cannot be done now the heartbeat does.
+// the heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
 	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
