@@ -18,21 +18,21 @@ type Leases []*Lease
 
 // LockAll takes all locks or none. It takes them in the order of their names,
 // whatever the order given, so callers that want some of the same locks do not
-// deadlock; in several stores they must not have the same names, for between those there is no
-// order. ctx bounds the whole wait. When one cannot be had, or is lost while the call waits
-// for another, those already held are released, and the errors of the releases are joined to
+// deadlock. Locks of several stores must not have the same names, because between those there is
+// no order. ctx bounds the whole wait. When a lock cannot be had, or is lost while the call waits
+// for another, the locks already held are released, and the errors of the releases are joined to
 // the reason.
 //
 // Both sides of an [RWMutex] may be among them: the writing side is taken first and the
-// other one with it. A lock that is given twice is an [ErrInvalid], also where two values
-// describe it; so is a semaphore, of which [Semaphore.Weighted] takes several permits at
-// once, and a name of one store by two clients: the call would wait for itself. What is held
-// through ctx is re-entered, as by Lock.
+// reading side with it. A lock that is given twice is an [ErrInvalid], also where two values
+// describe it, because the call would wait for itself. So is a semaphore that is given twice:
+// [Semaphore.Weighted] takes several permits at once. So is a name of one store by two clients.
+// Locks held through ctx are re-entered, as by Lock.
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, true, "lock all", locks)
 }
 
-// TryLockAll is [LockAll] for who does not wait: it fails with [ErrNotAcquired] if one of
+// TryLockAll is [LockAll] without waiting: it fails with [ErrNotAcquired] if any of
 // the locks is not free now.
 func TryLockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, false, "try to lock all", locks)
@@ -46,13 +46,13 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	ends, cancel := linger(context.WithoutCancel(ctx), ctx) // bounds the releases together
 	defer cancel()
 	held := make(Leases, 0, len(wanted))
-	inner := ctx // carries what is held already, so that both sides of a name have one owner
+	inner := ctx // carries the leases held already, so that both sides of a name have one owner
 	for _, l := range wanted {
 		lease, err := l.acquire(inner, ctx, wait)
 		if err == nil {
 			held = append(held, lease)
 			inner = withLease(inner, lease)
-			err = held.Err() // of those that were lost while it waited for this one
+			err = held.Err() // of the locks that were lost while the call waited for this one
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.unlock(ctx, ends)))
@@ -104,8 +104,8 @@ func (ls Leases) Err() error {
 }
 
 // Context returns parent, ended also when one of the locks is lost or released, with the
-// cause that its lease gives. As [Lease.Within] it carries every lease, to re-enter
-// what it holds, and every token under the name of its lock. cancel frees it.
+// cause that its lease gives. As [Lease.Within] that context carries every lease, to re-enter
+// its lock, and every token under the name of its lock. cancel frees the context.
 func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, len(ls))
@@ -123,8 +123,8 @@ func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel fu
 }
 
 // Unlock releases every lock, the last taken first, whatever happens to the
-// others, and joins the errors. As [Lease.Unlock] it is back soon after ctx ended, however
-// many there are.
+// others, and joins the errors. Like [Lease.Unlock], this Unlock is back soon after ctx ended,
+// however many locks there are.
 func (ls Leases) Unlock(ctx context.Context) error {
 	ends, cancel := linger(context.WithoutCancel(ctx), ctx)
 	defer cancel()

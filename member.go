@@ -9,7 +9,7 @@ import (
 )
 
 // Member is a party that joined a [Barrier]: it takes part in all generations until it
-// leaves. If it dies, also between two waits, the barrier breaks for those that wait
+// leaves. If a member dies, also between two waits, the barrier breaks for the parties that wait
 // or come: they are told within its TTL and a third of theirs.
 type Member struct {
 	barrier *Barrier
@@ -18,9 +18,9 @@ type Member struct {
 	waits   atomic.Uint64
 }
 
-// Join makes the caller a member, which waits by [Member.Wait] and is to leave in the end. It fails
-// with [ErrNotAcquired] when as many have joined as there are parties. One of them
-// that died makes room, and has broken the barrier then.
+// Join makes the caller a member, which waits by [Member.Wait] and must leave in the end. Join
+// fails with [ErrNotAcquired] when as many members have joined as there are parties. A dead
+// member makes room, and has broken the barrier.
 func (b *Barrier) Join(ctx context.Context) (*Member, error) {
 	if b.value.err != nil {
 		return nil, b.value.failed("join", b.value.err)
@@ -66,9 +66,9 @@ func (m *Member) join(ctx context.Context, s *barrierState) error {
 	return nil
 }
 
-// Wait is [Barrier.Wait] of this member, one call at a time. It fails with [ErrLost]
-// when the session of the member has ended, because the others know it as dead: it may
-// join again. After Leave it fails with [ErrClosed].
+// Wait is [Barrier.Wait] of this member, one call at a time. Wait fails with [ErrLost]
+// when the session of the member has ended, because the others know that member as dead: the
+// caller may join again. After Leave, Wait fails with [ErrClosed].
 func (m *Member) Wait(ctx context.Context) (index int, err error) {
 	if err := m.present.Err(); err != nil {
 		return 0, m.barrier.value.failed("wait", err)
@@ -77,9 +77,9 @@ func (m *Member) Wait(ctx context.Context) (index int, err error) {
 	return m.barrier.wait(ctx, m.present, id)
 }
 
-// Leave says that the member takes part no more: that it ends then breaks nothing. One
-// that waits meanwhile gives up. A client that is closed while it has a member that did
-// not leave looks as if it had died. As Unlock, Leave works after ctx ended. After
+// Leave ends the membership: the end of the member then breaks nothing. A Wait under
+// way gives up. If a client is closed before its member leaves, that member looks
+// dead to the others. As Unlock, Leave works after ctx ended. After
 // [ErrUnavailable] the member is dead for the others.
 func (m *Member) Leave(ctx context.Context) error {
 	ends, cancel := linger(context.WithoutCancel(ctx), ctx)

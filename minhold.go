@@ -9,15 +9,15 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// A minimum hold is a second claim of the holder's owner, which shares its grant. It
+// A minimum hold is a second claim of the holder's owner, which shares its grant. That claim
 // belongs to a session of its own, which lives for the minimum hold and is never
-// renewed: so it ends at its time, whatever becomes of the client. Nobody believes in
-// that session, so a restart grace does not cover it and is no longer for it.
+// renewed: so the claim ends at its time, whatever becomes of the client. Nobody believes in
+// that session, so a restart grace does not cover it and is not extended by it.
 
 const maxMinHold = 7 * 24 * time.Hour
 
-// checkMinHold looks whether the store can keep a name for so long. what is the name of the
-// option or argument.
+// checkMinHold looks whether the store can keep a name for so long. The parameter what is the
+// name of the option or argument.
 func (c *Client) checkMinHold(what string, hold time.Duration) error {
 	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
 		if err := c.caps.RefuseFeature(f); err != nil {
@@ -30,7 +30,7 @@ func (c *Client) checkMinHold(what string, hold time.Duration) error {
 	return nil
 }
 
-// keepTaken keeps what was just granted taken for the minimum hold.
+// keepTaken keeps the name of a new grant taken for the minimum hold.
 func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.Grant) error {
 	c := l.client
 	ctx, cancel := c.within(ctx, c.opts.RequestTimeout)
@@ -54,6 +54,6 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.
 	}
 	ended, end := context.WithCancel(ctx)
 	end()
-	s.Close(ended) //nolint:errcheck // only what is here is freed
+	s.Close(ended) //nolint:errcheck // only the local part is freed
 	return nil
 }

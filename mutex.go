@@ -2,7 +2,7 @@ package pawl
 
 import "github.com/pawl-go/pawl/engine"
 
-// Mutex is a lock that one holds. It is a description: making one does no I/O,
+// Mutex is a lock with one holder. A Mutex is a description: making one does no I/O,
 // it has no state, and all methods are safe for concurrent use. A Mutex and an
 // [RWMutex] of one name are the same lock: the Mutex is its writing side.
 type Mutex struct{ lock }

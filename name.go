@@ -8,7 +8,7 @@ import (
 // MaxName is the longest name in bytes.
 const MaxName = 512
 
-// checkText holds names, owners and labels to what every store can carry.
+// checkText holds names, owners and labels to the limits of all stores.
 func checkText(field, s string) error {
 	switch {
 	case s == "":

@@ -16,35 +16,35 @@ import (
 // Unknown is a duration that the store does not tell.
 const Unknown = engine.Unknown
 
-// Resource is a name as an operator sees it: what it is used as, who holds it and
-// who waits. It was true in the store when it was read.
+// Resource is a name as an operator sees it: its kind, its holders and its
+// waiters. It was true in the store when it was read.
 type Resource struct {
 	Name    string
 	Kind    string  // "lock" or "semaphore"; "" when nobody holds it or waits
 	Permits int     // of a semaphore; 0 of a lock
 	Barging bool    // see LockOptions
 	Holders []Party // in the order in which they came
-	Waiters []Party // the next one first
+	Waiters []Party // the next holder first
 
-	// Grace says that the store started lately and may have forgotten who holds,
+	// Grace says that the store started lately and may have forgotten holders,
 	// so that it grants nothing for now. See its On.
 	Grace engine.Grace
 
-	// Broken is what the last Break of this name noted, which may be long ago; nil:
-	// nothing. Only Show reads it.
+	// Broken is the note of the last Break of this name, which may be long ago; nil:
+	// there is none. Only Show reads it.
 	Broken *Broken
 }
 
 // Party is a holder or a waiter.
 type Party struct {
 	Claim   string // names this party for Client.Break, and is never used again
-	Owner   string // parties of one owner share what they hold
+	Owner   string // parties of one owner share their grant
 	Session string // of its client
 	Label   string
 	Token   fence.Token // 0 while it waits
 	Shared  bool        // it holds or wants the reading side of a lock
 	Permits int         // of a semaphore; 0 of a lock
-	Kept    bool        // it is a minimum hold, which stays for its time whatever its holder does
+	Kept    bool        // a minimum hold, which stays for its time whatever its holder does
 
 	// On the store's clock, and negative (Unknown) where the store does not tell.
 	Age  time.Duration // since it asked
@@ -88,8 +88,8 @@ func resourceOf(r engine.Resource) Resource {
 	return is
 }
 
-// Show reads who holds a name and who waits for it. It takes any name, also those
-// that [Client.List] yields, and needs no session. It fails with [ErrUnavailable],
+// Show reads the holders and waiters of a name. Show takes any name, also those
+// that [Client.List] yields, and needs no session. Show fails with [ErrUnavailable],
 // [ErrInvalid] or [ErrClosed].
 func (c *Client) Show(ctx context.Context, name string) (Resource, error) {
 	is, err := c.look(ctx, name)
@@ -135,11 +135,11 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 // listAtOnce is how many names List asks for at a time.
 const listAtOnce = 16
 
-// List yields every name that begins with prefix and that somebody holds or waits for,
+// List yields every name that begins with prefix and that has a holder or a waiter,
 // in no order, each once, as [Client.Show] reads it, but without Broken. A name that
 // comes or goes meanwhile may be missing. Names that begin with "pawl:" belong to
-// primitives such as [Election]. It asks for several names at a time and yields each as it
-// comes; a request is bounded, the whole is not. It ends after the first error.
+// primitives such as [Election]. List asks for several names at a time and yields each as it
+// comes; a request is bounded, the whole is not. List ends after the first error.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, error] {
 	return func(yield func(Resource, error) bool) {
 		var asking sync.WaitGroup
@@ -225,8 +225,8 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) boo
 	return nil
 }
 
-// BreakOptions say whom [Client.Break] evicts, and why. Of Token and Claim at most
-// one is set; with neither it evicts all holders.
+// BreakOptions name the parties that [Client.Break] evicts, and the reason. Of Token and Claim at
+// most one is set; with neither, Break evicts all holders.
 type BreakOptions struct {
 	Token  fence.Token // the holders that have this token
 	Claim  string      // this party, which may wait
@@ -234,16 +234,16 @@ type BreakOptions struct {
 	Label  string      // of the operator, as Options.Label, which is the default
 }
 
-// Break takes a name away from those that hold it, and returns the parties that it
-// evicted; that there was none is no error. Who waits next gets the name at once. An
-// evicted holder learns of it within a third of its TTL and may work until then, beside
-// the next holder: only what checks tokens is safe from that.
+// Break takes a name away from its holders, and returns the parties that it
+// evicted; no holder is no error. The next waiter gets the name at once. An
+// evicted holder learns of the eviction within a third of its TTL and may work until then, beside
+// the next holder: only a resource that checks tokens is safe from that.
 //
-// Where the store keeps versioned values it notes there, before it evicts, who did it
-// and why; see [Resource.Broken]. If that fails it evicts all the same, and says so in
-// the error. One small value stays for each name. It fails with [ErrUnavailable] when the
-// store did not answer: then some may be evicted. It opens a session of its own, which
-// holds nothing.
+// Where the store keeps versioned values, Break notes the operator and the reason there
+// before it evicts; see [Resource.Broken]. If the note fails, Break evicts all the same, and
+// says so in the error. One small value stays for each name. Break fails with [ErrUnavailable]
+// when the store did not answer: then some holders may be evicted. Break opens a session of its
+// own, which holds nothing.
 func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evicted []Party, err error) {
 	defer func() {
 		if err != nil {
@@ -330,8 +330,8 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 }
 
 // Err returns nil while the client is well: its session lives and the last request for
-// it was answered, or there is none yet. It asks nobody. It returns an error that matches
-// [ErrUnavailable] while the store does not answer, also when what is held is still
+// that session was answered, or there is no session yet. Err sends no request. It returns an error
+// that matches [ErrUnavailable] while the store does not answer, also when the held locks are still
 // valid; [ErrLost] when the session was lost, until the next lock opens another; and
 // [ErrClosed] after Close.
 func (c *Client) Err() error {

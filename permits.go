@@ -15,22 +15,22 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// How many permits a semaphore has is what its users declare, unless an operator
-// has said another number: a versioned value, which outlives all claims. A client
-// reads it at its first use of the semaphore and when it is older than a third of
-// the TTL, and at once when the store says that the resource has another size. So
-// clients that know an older number may use a free semaphore by that one for so
-// long; who comes with the new one corrects it.
+// A semaphore has the number of permits that its users declare, unless an operator
+// has set another number: a versioned value, which outlives all claims. A client
+// reads that value at its first use of the semaphore and then every TTL/3, and at
+// once when the store says that the resource has another size. So
+// clients that know an older number may use a free semaphore by that number for so
+// long; a client with the new number corrects it.
 
 // number is the number of an operator, as a client has read it.
 type number struct {
-	permits int64     // 0: no operator has said one, or it was taken back
-	reset   int64     // what clients declare, when it was taken back
+	permits int64     // 0: no operator has set a number, or it was taken back
+	reset   int64     // the declared number, when the operator's was taken back
 	version uint64    // of the value
 	read    time.Time // when it was asked for
 }
 
-// numbers is what a client knows of them.
+// numbers are the numbers that a client knows.
 type numbers struct {
 	mu     sync.Mutex
 	byName map[string]*known
@@ -38,7 +38,7 @@ type numbers struct {
 }
 
 type known struct {
-	turn chan struct{} // held by who reads it
+	turn chan struct{} // held by the call that reads it
 	is   atomic.Pointer[number]
 }
 
@@ -70,7 +70,7 @@ func (n *numbers) of(name string, old time.Time) *known {
 	return k
 }
 
-// bear asks again while the store is away, for one TTL, if the caller may wait.
+// bear retries while the store is away, for one TTL, if the caller may wait.
 func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
 	giveUp := time.Now().Add(c.opts.TTL)
 	for pause := newBackoff(c.opts.TTL); ; {
@@ -82,7 +82,7 @@ func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
 }
 
 // number returns the number of the operator, read no earlier than asOf. However
-// many ask, one reads it.
+// many calls ask, one of them reads it.
 func (l *lock) number(ctx context.Context, asOf time.Time, wait bool) (is number, err error) {
 	c := l.client
 	k := c.numbers.of(l.name, time.Now().Add(-c.opts.TTL/3))
@@ -134,7 +134,7 @@ func (l *lock) readNumber(ctx context.Context) (number, error) {
 	return is, nil
 }
 
-// data is what is kept of it in the store.
+// data is the stored form of the number.
 func (n number) data() []byte {
 	if n.reset > 0 {
 		return strconv.AppendInt([]byte(resetMark), n.reset, 10)
@@ -142,18 +142,18 @@ func (n number) data() []byte {
 	return strconv.AppendInt(nil, n.permits, 10)
 }
 
-// resetMark begins what stays of a number that was taken back: clients that declare the
-// number behind it may correct what others, who know the old one, do with the name.
+// resetMark begins the value that replaces a number that was taken back. Clients that declare the
+// number behind the mark may correct a resize by clients that know the old number.
 const resetMark = "reset "
 
-// settle makes a resource that is in use as large as the operator said. If an
-// operator has said another number meanwhile it does so with that one; so whoever
-// comes last leaves the number that counts.
+// settle makes a resource that is in use as large as the operator's number. If an
+// operator has set another number meanwhile, settle uses that number; so the
+// last call leaves the valid number.
 func (l *lock) settle(ctx context.Context, is number) error {
 	for {
 		err := l.numberValue().call(ctx, "resize", func(ctx context.Context) error {
 			err := l.client.engine.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
-			if errors.Is(err, engine.ErrGone) { // nobody is there who would disagree
+			if errors.Is(err, engine.ErrGone) { // there is no claim that would disagree
 				return nil
 			}
 			return err
@@ -179,10 +179,10 @@ type sizing struct {
 	pause   *backoff
 }
 
-// hastySettles is how often who does not wait corrects a resource.
+// hastySettles is how often a call that does not wait corrects a resource.
 const hastySettles = 3
 
-// capacity is what was declared, or what an operator has said of a semaphore.
+// capacity is the declared number, or the operator's number of a semaphore.
 func (s *sizing) capacity(ctx context.Context) (int64, error) {
 	if !s.resizes {
 		return s.spec.Capacity, nil
@@ -200,9 +200,9 @@ func (s *sizing) capacity(ctx context.Context) (int64, error) {
 }
 
 // mismatch reports whether to try again when the store says that the resource is
-// in use as something else: it may have been resized, or somebody with an old
-// number may use it. That is corrected, and again as long as there can be such, for
-// whoever finds the resource free makes it as large as it knows.
+// in use as something else: it may have been resized, or a client with an old
+// number may use it. mismatch corrects that, and does so again as long as there can be such
+// clients, because a client that finds the resource free gives it the size that it knows.
 func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err error) {
 	if !s.resizes {
 		return false, nil

@@ -14,45 +14,45 @@ import (
 // PoolOptions change how a [Pool] is used. The zero value is the default.
 type PoolOptions struct {
 	// Random claims items in no order instead of the oldest first: workers get
-	// less in each other's way. It is this worker's choice, not the pool's.
+	// less in each other's way. Random is this worker's choice, not the pool's.
 	Random bool
 
 	// MaxAttempts is how often an item is claimed before it is a dead letter, if no
 	// worker has done it: 0 (without end, the default) to 1,000,000. An attempt that its
-	// worker did not survive counts. Workers of a pool should agree on it, because each
-	// goes by its own.
+	// worker did not survive counts. Workers of a pool should agree on MaxAttempts, because each
+	// worker uses its own.
 	MaxAttempts int
 }
 
-// Pool holds items of work and hands each to one worker at a time, until one
-// has done it: two that ask for any item never get the same. Items of a worker
-// that died come back. It needs a store that keeps versioned values; one small value
+// Pool holds items of work and hands each item to one worker at a time, until a worker
+// has done it: two workers that ask for any item never get the same. Items of a worker
+// that died come back. A pool needs a store that keeps versioned values; one small value
 // stays there when the pool is empty.
 //
-// The oldest item comes first, and one that was given back after those that were there
+// The oldest item comes first; an item that was given back comes after those that were there
 // then. When several workers claim at once, an item may be overtaken by some that were
 // put soon after it.
 //
-// An item is done at least once. One that lost its claim and does not know may still be
-// at it when another one is: what is worked on can refuse the smaller token. And one
-// that did its work and died before it said so has it done again, unless what is
-// worked on knows that it is done.
+// An item is done at least once. A worker that lost its claim and does not know may still
+// work beside the next worker: the protected resource can refuse the smaller token. If a worker
+// dies after its work and before Done, another worker repeats the work, unless the
+// resource knows that it is done.
 //
 // # Items that cannot be done
 //
-// An item that ends its worker, or that every worker gives back, would be tried for ever.
-// With [PoolOptions].MaxAttempts it is tried so often and is a dead letter then, which
+// An item that kills its worker, or that every worker gives back, would be tried for ever.
+// With [PoolOptions].MaxAttempts the item is tried so often and is then a dead letter, which
 // no worker gets: see [Pool.DeadLetters]. A worker follows this recipe:
 //
 //   - The work is done: [Item.Done].
-//   - It failed and may succeed later: [Item.ReturnAfter], with a time that grows with
+//   - The work failed and may succeed later: [Item.ReturnAfter], with a time that grows with
 //     [Item].Attempts; or [Item.Return], for another worker to try.
-//   - It can never succeed, as the data is no order at all: [Item.Bury].
-//   - The worker dies: nothing has to be said. The attempt counts.
+//   - The work can never succeed, because the data is no order at all: [Item.Bury].
+//   - The worker dies: no call is needed. The attempt counts.
 //
 // An operator lists the dead letters, mends the cause, and retries or drops each.
 //
-// Unlike [Mutex] it remembers what it saw in the store: make one, and share it.
+// Unlike [Mutex], a Pool remembers the pages that it read: make one Pool, and share it.
 type Pool struct {
 	client *Client
 	kind   string // of its locks and values
@@ -68,7 +68,7 @@ type Pool struct {
 	claimed int                  // how many of the items in them were claimed
 	round   uint64               // in each of them all pages are read and items asked for once
 	asked   time.Time            // when it began
-	every   time.Duration        // how long it is to the next one
+	every   time.Duration        // how long it is to the next round
 	spread  int                  // among how many of the first items and pages to choose
 }
 
@@ -105,23 +105,23 @@ func newPool(c *Client, kind, name string) *Pool {
 // Name returns the name of the pool.
 func (p *Pool) Name() string { return p.name }
 
-// lock is that of an item, of who puts, or of who waits for all.
+// lock is the lock of an item, of the caller that puts, or of the worker that waits for all.
 func (p *Pool) lock(of string) *lock {
 	l := newLock(p.client, scopedName(p.kind, p.name+"/"+of), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
-	l.alone = true // who claims twice wants two items
+	l.alone = true // a worker that claims twice wants two items
 	return &l
 }
 
-// Claim waits for an item that nobody has claimed. It fails with
+// Claim waits for an item that nobody has claimed. Claim fails with
 // [ErrNotAcquired] joined with the error of ctx when that ends first, and goes on
 // waiting while the store is away.
 //
-// Of all workers of a pool that wait, one looks for items, and the next one when that
-// has found one; the others only queue. It is told at once of items that are put. It
-// reads twice a second what else there is, so it sees an item that is given back within
-// half a second. What a dead worker had is claimed anew within its TTL and a second; or,
-// where more than 30 items are claimed, a third of the TTL. Where so many are claimed
-// that to look takes longer than 100 ms, it does that for a fifth of the time.
+// One waiting worker of a pool looks for items, and the next worker looks when the first
+// has found an item; the others only queue. The looking worker is told at once of new items. It
+// reads all pages twice a second, so it sees an item that is given back within
+// half a second. The items of a dead worker are claimed anew within its TTL and a second; or,
+// where more than 30 items are claimed, within its TTL and a third of the TTL. Where a look
+// at all claimed items takes longer than 100 ms, the worker looks for a fifth of the time.
 func (p *Pool) Claim(ctx context.Context) (*Item, error) {
 	for pause := newBackoff(p.client.opts.TTL); ; {
 		item, err := p.claim(ctx)
@@ -136,7 +136,7 @@ func (p *Pool) Claim(ctx context.Context) (*Item, error) {
 	}
 }
 
-// claim claims an item, or takes its turn in waiting for all. It may return neither an
+// claim claims an item, or takes its turn in waiting for all. claim may return neither an
 // item nor an error.
 func (p *Pool) claim(ctx context.Context) (*Item, error) {
 	item, _, err := p.search(ctx, p.begin(time.Now(), false))
@@ -160,7 +160,7 @@ func (p *Pool) claim(ctx context.Context) (*Item, error) {
 		if err == nil {
 			err = p.learnHead(v)
 		}
-		if err != nil || turn.Err() != nil { // it waits behind whoever waits now
+		if err != nil || turn.Err() != nil { // this worker waits behind the present one
 			return nil, err
 		}
 	}
@@ -168,10 +168,10 @@ func (p *Pool) claim(ctx context.Context) (*Item, error) {
 }
 
 // TryClaim claims an item if one is free now, and fails with [ErrNotAcquired] if
-// none is. It asks the store about each item that is claimed, but for those that this
+// none is. TryClaim asks the store about each claimed item, except those that this
 // Pool has asked about within half a second: to wait for work, use Claim.
 func (p *Pool) TryClaim(ctx context.Context) (*Item, error) {
-	round := p.begin(time.Now(), true) // what it remembers may be over
+	round := p.begin(time.Now(), true) // remembered claims may be over
 	round.waits, round.all = true, true
 	item, _, err := p.search(ctx, round)
 	if item == nil && err == nil {
@@ -183,7 +183,7 @@ func (p *Pool) TryClaim(ctx context.Context) (*Item, error) {
 	return item, nil
 }
 
-// search looks for an item, also in pages that are new. If there is none it
+// search looks for an item, also in new pages. If there is no item it
 // returns the version of the head in which there was none.
 func (p *Pool) search(ctx context.Context, r round) (*Item, uint64, error) {
 	for {
@@ -212,7 +212,7 @@ func (p *Pool) search(ctx context.Context, r round) (*Item, uint64, error) {
 	}
 }
 
-// take claims one of the items that are known.
+// take claims an item among those that are known.
 func (p *Pool) take(ctx context.Context, r round) (*Item, error) {
 	for ctx.Err() == nil {
 		id, unread, ok := p.choose(r)
@@ -236,8 +236,8 @@ func (p *Pool) take(ctx context.Context, r round) (*Item, error) {
 	return nil, ctx.Err()
 }
 
-// try claims an item, if nobody has and it is still to be done. That is looked at
-// under its lock, because the item may have been done since it was seen.
+// try claims an item, if nobody has claimed it and it is still to be done. try looks
+// under the item's lock, because the item may have been done since it was seen.
 func (p *Pool) try(ctx context.Context, id itemID) (*Item, error) {
 	lease, err := p.lock(id.String()).TryLock(ctx)
 	if errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
@@ -260,7 +260,7 @@ func (p *Pool) try(ctx context.Context, id itemID) (*Item, error) {
 }
 
 // Len returns how many items are not done yet, claimed or not, without the dead letters.
-// It reads all of them.
+// Len reads all of them.
 func (p *Pool) Len(ctx context.Context) (int, error) {
 	n := 0
 	for _, err := range p.all(ctx) {
@@ -303,7 +303,7 @@ type itemOf struct {
 	poolItem
 }
 
-// remove takes an item off its page. One that somebody else claimed since, after the
+// remove takes an item off its page. An item that another worker claimed since, after the
 // claim with this token, stays.
 func (p *Pool) remove(ctx context.Context, id itemID, token uint64) error {
 	left, err := p.changePage(ctx, id.page, func(is *poolPage) error {
@@ -318,7 +318,7 @@ func (p *Pool) remove(ctx context.Context, id itemID, token uint64) error {
 		return nil
 	})
 	if err == nil && len(left.items) == 0 {
-		p.dropPages(ctx, deadPages) //nolint:errcheck // the next one does it
+		p.dropPages(ctx, deadPages) //nolint:errcheck // the next call does it
 	}
 	return err
 }

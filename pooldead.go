@@ -13,11 +13,11 @@ import (
 // They stay until an operator retries or drops them, and count neither in [Pool.Len]
 // nor against the room of the pool: they have as much room of their own.
 //
-// An item is a dead letter at least once: one whose worker died just then may be there
+// An item is a dead letter at least once: if its worker died just then, the item may be there
 // twice.
 type DeadLetters struct{ live, dead *Pool }
 
-// DeadLetter is one of the [DeadLetters] of a pool.
+// DeadLetter is an item among the [DeadLetters] of a pool.
 type DeadLetter struct {
 	ID       string // for Retry and Drop
 	Name     string // of the lease of the item when it was in the pool
@@ -25,7 +25,7 @@ type DeadLetter struct {
 	Attempts int // how often it was claimed
 }
 
-// DeadLetters returns those of the pool, whatever its options are.
+// DeadLetters returns the dead letters of the pool, whatever its options are.
 func (p *Pool) DeadLetters() *DeadLetters { return &DeadLetters{p, p.dead} }
 
 // bury puts an item among the dead letters.
@@ -37,7 +37,7 @@ func (p *Pool) bury(ctx context.Context, it *Item) error {
 	return p.dead.put(ctx, [][]byte{append(data, it.Data...)})
 }
 
-// letter reads what bury wrote.
+// letter reads the value that bury wrote.
 func (d *DeadLetters) letter(id itemID, data []byte) (l DeadLetter, err error) {
 	r := &poolNumbers{data: data}
 	origin := itemID{r.next(), r.next()}
@@ -45,7 +45,7 @@ func (d *DeadLetters) letter(id itemID, data []byte) (l DeadLetter, err error) {
 	return l, r.err
 }
 
-// All yields the dead letters, the oldest first. It ends with the first error.
+// All yields the dead letters, the oldest first. All ends with the first error.
 func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for item, err := range d.dead.all(ctx) {
@@ -63,7 +63,7 @@ func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	}
 }
 
-// Len returns how many there are. It reads all of them.
+// Len returns the number of dead letters. Len reads all of them.
 func (d *DeadLetters) Len(ctx context.Context) (int, error) { return d.dead.Len(ctx) }
 
 // Retry puts a dead letter into the pool as a new item, which nobody has tried, and
@@ -94,7 +94,7 @@ func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 	return item.Done(ctx)
 }
 
-// Drop deletes a dead letter. That there is none of this id is no error.
+// Drop deletes a dead letter. An unknown id is no error.
 func (d *DeadLetters) Drop(ctx context.Context, id string) error {
 	is, err := d.parse(id)
 	if err != nil {

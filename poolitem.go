@@ -11,9 +11,9 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Item is work that was claimed. Its lease is the claim: while it is valid
-// nobody else has the item, and its token fences what is done. The name of
-// the lease names the item and is never used again. End it with Done, Return, ReturnAfter
+// Item is claimed work. Its lease is the claim: while the lease is valid
+// no other worker has the item, and the token fences the work. The name of
+// the lease names the item and is never used again. End the claim with Done, Return, ReturnAfter
 // or Bury.
 type Item struct {
 	*Lease
@@ -29,8 +29,8 @@ type Item struct {
 	buried atomic.Bool // among the dead letters, perhaps also in the pool still
 }
 
-// begin counts the attempt, in the page of the item. That is what is left to see when the
-// worker dies. It finds nothing if the item is done, or if it is a dead letter now.
+// begin counts the attempt, in the page of the item. When the worker dies, others see that
+// count. begin finds nothing if the item is done, or if it is a dead letter now.
 func (it *Item) begin(ctx context.Context) (found bool, err error) {
 	token, most := uint64(it.Token()), uint64(it.pool.opts.MaxAttempts) //nolint:gosec // not negative
 	work, stop := it.Within(ctx)
@@ -70,16 +70,16 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 // Done takes the item off the pool and ends the claim. [ErrLost] says that the
 // claim was lost before: the item is another worker's. As with Unlock, ctx bounds only
 // the wait for the answer, by its end and 100 ms more. After [ErrUnavailable] the claim
-// stands, and Done may be said again; once it has succeeded, that changes nothing.
+// stands, and Done may be repeated; once Done has succeeded, a repetition changes nothing.
 func (it *Item) Done(ctx context.Context) error {
 	work, stop := it.farewell(ctx)
 	defer stop()
 	return it.finish(ctx, func() error { return it.pool.remove(work, it.id, uint64(it.Token())) })
 }
 
-// Bury makes the item a dead letter, which no worker gets: see [Pool.DeadLetters]. It is
-// for work that can never be done. It is bounded by ctx and the claim. Its errors are those
-// of Done. When it is said again after [ErrUnavailable], the dead letter may be there twice.
+// Bury makes the item a dead letter, which no worker gets: see [Pool.DeadLetters]. Bury is
+// for work that can never be done. ctx and the claim bound the call. Its errors are those
+// of Done. When Bury is repeated after [ErrUnavailable], the dead letter may be there twice.
 func (it *Item) Bury(ctx context.Context) error {
 	work, stop := it.Within(ctx)
 	defer stop()
@@ -106,7 +106,7 @@ func (it *Item) finish(ctx context.Context, step func() error) error {
 		return errors.Join(it.Err(), err)
 	}
 	it.done.Store(true)
-	it.Unlock(ctx) //nolint:errcheck // it is done; the heartbeat tells the store again
+	it.Unlock(ctx) //nolint:errcheck // the item is done; the heartbeat repeats the release
 	return nil
 }
 
@@ -118,8 +118,8 @@ func (it *Item) farewell(ctx context.Context) (context.Context, func()) {
 }
 
 // Return gives the item back for others to claim, after those that are there. The attempt
-// counts: the last one that MaxAttempts allows makes it a dead letter, now or when the next
-// worker finds it. Errors are those of Unlock. Who waits notices within half a second.
+// counts: the last attempt that MaxAttempts allows makes the item a dead letter, now or when the
+// next worker finds it. Errors are those of Unlock. A waiting worker notices within half a second.
 func (it *Item) Return(ctx context.Context) error {
 	if it.spent() {
 		if err := it.Bury(ctx); err == nil {
@@ -128,7 +128,7 @@ func (it *Item) Return(ctx context.Context) error {
 	}
 	var says sync.WaitGroup // side by side, so that both are over soon after ctx
 	if it.Err() == nil {
-		says.Go(func() { it.giveBack(ctx) }) //nolint:errcheck // who waits asks for its lock, later
+		says.Go(func() { it.giveBack(ctx) }) //nolint:errcheck // a waiting worker asks for its lock, later
 	}
 	err := it.Unlock(ctx)
 	says.Wait()
@@ -160,11 +160,11 @@ func (it *Item) giveBack(ctx context.Context) error {
 
 // ReturnAfter gives the item back as Return does, but nobody gets it for the time d,
 // 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store
-// keeps that, so it holds also when this worker ends. Who waits notices within a second
-// after d, or a third of its TTL. When it fails the item is still claimed: with
+// keeps that time, also when this worker ends. A waiting worker notices within a second
+// after d, or a third of its TTL. When ReturnAfter fails the item is still claimed: with
 // [ErrInvalid] for another d; with [ErrUnsupported] on a store that keeps no sessions
 // for so long; or with [ErrUnavailable], after which the item may stay claimed for d
-// whatever becomes of it.
+// whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if it.spent() {
 		return it.Bury(ctx)
@@ -198,7 +198,7 @@ func (p *Pool) changePage(ctx context.Context, id uint64, change func(*poolPage)
 	return is, err
 }
 
-// index is where an item stands in its page; negative: it is not there.
+// index is the place of an item in its page; negative: the item is not there.
 func (is *poolPage) index(number uint64) int {
 	return slices.IndexFunc(is.items, func(item poolItem) bool { return item.number == number })
 }

@@ -9,15 +9,15 @@ import (
 	"strconv"
 )
 
-// The items of a pool stand in pages, each a versioned value, which are named by
-// a number that is used once. The head, another one, lists the pages. A page comes
-// with its first items. While it is the last one it takes more, up to so many in all. With
-// the last item it is deleted for good, and taken off the head later, with others.
+// The items of a pool stand in pages. Each page is a versioned value, named by
+// a number that is used once. The head, another value, lists the pages. A page comes
+// with its first items. The last page takes more items, up to a limit. With
+// its last item a page is deleted for good, and taken off the head later, with others.
 //
 // All numbers are unsigned varints. The head is: the format; the number of the next page;
 // how many pages before that are being written; and the pages in order, as runs, each the
 // gap before it and its length. A page is: the format; the number of the next item; the
-// token of the Put that wrote last; and of each item its number, how often it was claimed,
+// token of the Put that wrote last; and of each item its number, its attempts,
 // the token of its claim (0: nobody has it), how many pages further it stands, its size
 // and its data.
 
@@ -79,14 +79,14 @@ func (r *poolNumbers) fail() {
 
 func (r *poolNumbers) more() bool { return r.err == nil && len(r.data) > 0 }
 
-// poolHead is what the head says.
+// poolHead is the content of the head.
 type poolHead struct {
 	next    uint64   // the number of the page that is written next
 	pending uint64   // from here to next: pages that are being written, or of a writer that died
 	pages   []uint64 // in order
 }
 
-// parseHead reads the head. One that is not there has no pages.
+// parseHead reads the head. A missing head has no pages.
 func parseHead(v Version) (h poolHead, err error) {
 	if v.Number == 0 {
 		return h, nil
@@ -142,7 +142,7 @@ type poolItem struct {
 	data     []byte
 }
 
-// parsePage reads a page. One that is not there has no items.
+// parsePage reads a page. A missing page has no items.
 func parsePage(v Version) (is poolPage, err error) {
 	if v.Number == 0 {
 		return is, nil
@@ -220,7 +220,7 @@ func (p *Pool) page(id uint64) *Value {
 	return v
 }
 
-// read reads a page, and remembers what is in it. That it was in a round is remembered, too;
+// read reads a page, and remembers its items, and the round in which it was read;
 // 0 is none.
 func (p *Pool) read(ctx context.Context, id, round uint64) (poolPage, error) {
 	v, err := p.page(id).Get(ctx)
@@ -252,7 +252,7 @@ func (p *Pool) updateHead(ctx context.Context, doing string, change func(*poolHe
 	return err
 }
 
-// dropPages takes the pages that are gone off the head, if they are so many.
+// dropPages takes deleted pages off the head, if there are at least so many.
 func (p *Pool) dropPages(ctx context.Context, least int) error {
 	p.mu.Lock()
 	var dead []uint64

@@ -9,12 +9,12 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Put puts items into the pool, all or none, each of at most [MaxItem] bytes. Those
-// of one call share pages, of up to 32 items and 8 KiB, and a call with so few that they fit
-// goes into the last page of the calls before. To put many at once costs less. A pool
-// has room for 20,000 pages, else [ErrFull]. Who puts queues with others who do. After
-// [ErrUnavailable] or [ErrLost] nobody knows whether the items were put. What a caller
-// that died midway left is removed by the next Put.
+// Put puts items into the pool, all or none, each of at most [MaxItem] bytes. The items
+// of one call share pages, of up to 32 items and 8 KiB. A few items that fit
+// go into the last page of earlier calls. To put many at once costs less. A pool
+// has room for 20,000 pages, else [ErrFull]. Concurrent calls of Put queue. After
+// [ErrUnavailable] or [ErrLost] nobody knows whether the items were put. The next Put
+// removes the pages of a caller that died midway.
 func (p *Pool) Put(ctx context.Context, items ...[]byte) error {
 	err := p.head.err
 	for i, data := range items {
@@ -37,7 +37,7 @@ func (p *Pool) put(ctx context.Context, items [][]byte) error {
 	if err != nil {
 		return p.head.failed("put", err)
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the head says what was put
+	defer turn.Unlock(ctx) //nolint:errcheck // the head lists the items that were put
 	work, stop := turn.Within(ctx)
 	defer stop()
 	if err = p.write(work, uint64(turn.Token()), pages); err == nil {
@@ -68,11 +68,11 @@ func (p *Pool) write(ctx context.Context, token uint64, pages [][][]byte) error 
 	return p.publish(ctx, token, pages)
 }
 
-// addTo puts items into a page that is listed, if it is there and has room, and tells who
-// waits. A page that is gone stays so, because it may not be listed any more.
+// addTo puts items into a listed page, if it is there and has room, and wakes the worker
+// that waits. A deleted page stays deleted, because it may not be listed any more.
 func (p *Pool) addTo(ctx context.Context, id, token uint64, items [][]byte) (added bool, err error) {
 	page := p.page(id)
-	page.again = false // what to do after a reply was lost is decided here
+	page.again = false // this function decides what to do after a lost reply
 	giveUp := time.Now().Add(p.client.opts.TTL)
 	for pause, unknown := newBackoff(p.client.opts.TTL), false; ; unknown = true {
 		gone := false
@@ -147,8 +147,8 @@ func (p *Pool) publish(ctx context.Context, token uint64, pages [][][]byte) erro
 	})
 }
 
-// removePending removes the pages of a writer that did not come to its end. First it
-// sees to it that they cannot be published any more. It returns the head.
+// removePending removes the pages of a writer that did not finish. First removePending
+// makes sure that they cannot be published any more. It returns the head.
 func (p *Pool) removePending(ctx context.Context) (head poolHead, err error) {
 	var first, end uint64
 	if err := p.updateHead(ctx, "clean", func(h *poolHead) error {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// What a worker remembers of a pool, and how it chooses what to ask the store next. That
-// an item is claimed stands in its page, so nobody asks for its lock to learn that: only
-// who waits does, rarely, to learn whether the worker that claimed it lives.
+// A worker's memory of a pool, and its choice of the next request to the store. The page
+// of an item says that it is claimed, so no worker asks for its lock to learn that. Only
+// a waiting worker asks, rarely, to learn whether the worker that claimed the item lives.
 
 const (
 	askAgain  = 500 * time.Millisecond // from one look at all pages to the next
@@ -32,7 +32,7 @@ type seenItem struct {
 	due                             time.Time // when to ask next, if it is claimed
 }
 
-// round is one look at all that there is.
+// round is one look at all pages and items.
 type round struct {
 	number uint64
 	began  time.Time
@@ -41,8 +41,8 @@ type round struct {
 	fresh  bool // the head was read in this search
 }
 
-// begin returns the round to ask in, a new one if it is time or that is wanted. Who began
-// earlier goes on with the one before, and comes to its end.
+// begin returns the round to ask in, a new round if it is time or anew is set. A search that
+// began earlier goes on with the earlier round, and comes to its end.
 func (p *Pool) begin(now time.Time, anew bool) round {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,8 +53,8 @@ func (p *Pool) begin(now time.Time, anew bool) round {
 	return round{number: p.round, began: now}
 }
 
-// rest is how long who waits rests before it looks again, when it began to look then. To
-// look at much takes a while, and shall not be all that it does; 0: there is nothing.
+// rest is the pause of a waiting worker before it looks again, after a look that began then.
+// A look at many items takes a while, and must not take all the time; 0: there is nothing.
 func (p *Pool) rest(began time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *Pool) choose(r round) (id itemID, unread, ok bool) {
 		return id, true, true
 	}
 	item := p.pick(is, r)
-	id.number, item.tried = item.number, r.number // another goroutine tries another one
+	id.number, item.tried = item.number, r.number // another goroutine tries another item
 	return id, false, true
 }
 
@@ -137,8 +137,8 @@ func (p *Pool) pick(is place, r round) *seenItem {
 	return here[rand.N(len(here))]
 }
 
-// unread reports whether a page is to be read in a round. Who waits reads the last one
-// again in any case, as some may have been put there.
+// unread reports whether a page is to be read in a round. A waiting worker reads the last page
+// again in any case, because items may have been put there.
 func (p *Pool) unread(page uint64, r round) bool {
 	is := p.items[page]
 	if is == nil || is.stale {
@@ -182,7 +182,7 @@ func (p *Pool) missed(id itemID) {
 	if item := p.seen(id); item != nil && item.claim != 0 {
 		item.asked, item.due = now, now.Add(p.probing())
 	} else if item != nil {
-		p.items[id.page].stale = true // who has it has written so there, or is about to
+		p.items[id.page].stale = true // its worker has written so there, or is about to
 	}
 }
 
@@ -206,8 +206,8 @@ func (p *Pool) seen(id itemID) *seenItem {
 	return nil
 }
 
-// crowd has claimers that meet keep away from one another, and those that do not go
-// by the order.
+// crowd makes claimers that meet keep away from one another; the others keep
+// the order.
 func (p *Pool) crowd(met bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +218,7 @@ func (p *Pool) crowd(met bool) {
 	}
 }
 
-// lastPage is the last one that is known; 0: none.
+// lastPage is the last known page; 0: none.
 func (p *Pool) lastPage() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -262,8 +262,8 @@ func (is *seenPage) claimed() (n int) {
 	return n
 }
 
-// learnPage remembers a page as it was at a version. It was read in a round, or changed; then
-// that is 0.
+// learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page
+// that was changed.
 func (p *Pool) learnPage(id, version, round uint64, page poolPage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 
 // RWMutex is a lock that many readers or one writer hold. Its own methods are
 // those of the writer. First come, first served: a writer waits for the
-// readers before it, and readers that come later wait for it, so neither
-// starves. It is a description, as [Mutex] is.
+// readers before it, and readers that come later wait for that writer, so neither
+// starves. An RWMutex is a description, as [Mutex] is.
 //
 // A writer may go on as a reader, see [RWMutex.Downgrade], and a reader that is
 // alone as a writer, see [RWMutex.TryUpgrade].
@@ -45,16 +45,16 @@ func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) { return m.readers.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.readers.TryLock(ctx) }
 
 // Downgrade makes a reader of the writer whose lease w is: readers that come, or
-// wait next in line, are let in, and nobody wrote in between. It returns the
+// wait next in line, are let in, and nobody wrote in between. Downgrade returns the
 // lease of the reader, which has the token of the writer, and w is released. When
-// it fails, w is as it was, or lost.
+// Downgrade fails, w is as it was, or lost.
 func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 	return m.turn(ctx, "downgrade", w, &m.readers.lock)
 }
 
 // TryUpgrade makes a writer of the reader whose lease r is, if it is the only
-// one and nobody waits; else it fails with [ErrNotAcquired] at once, and r is as
-// it was: two readers that wait to write would wait for each other for ever. It
+// reader and nobody waits. Else it fails with [ErrNotAcquired] at once, and r is as
+// it was: two readers that wait to write would wait for each other for ever. TryUpgrade
 // returns the lease of the writer, which has a new token, and r is released.
 func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 	return m.turn(ctx, "upgrade", r, &m.lock)
@@ -72,7 +72,7 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	if err != nil {
 		return nil, err
 	}
-	// What could not be told to the store, the heartbeat tells again.
+	// The heartbeat repeats a release that the store did not confirm.
 	err = from.Unlock(ctx)
 	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
 		err = m.failed(fmt.Errorf("%s: %w: another may have held it in between", doing, ErrLost))

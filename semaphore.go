@@ -11,22 +11,22 @@ import (
 // MaxPermits is the largest size of a semaphore.
 const MaxPermits = 1 << 30
 
-// Semaphore lets so many hold at once. First come, first served: one that
-// wants many permits is not passed by those that want few. A crashed holder's
-// permits come back. It is a description, as [Mutex] is; Lock, TryLock and Do
+// Semaphore admits a number of holders at once. First come, first served: waiters for few
+// permits do not pass a waiter for many. A crashed holder's
+// permits come back. A Semaphore is a description, as [Mutex] is; Lock, TryLock and Do
 // take one permit, or as many as [Semaphore.Weighted] says. Permits are not re-entered by
 // the context of a lease: each acquisition takes its own, unless [WithOwner] says that they
 // share.
 //
-// An operator may change the number while it is in use, see [Semaphore.Resize].
-// So that every client learns of it, each reads that number at its first use of
-// the name and again after a third of its TTL: one request more, for all of its
+// An operator may change the number while the semaphore is in use, see [Semaphore.Resize].
+// Each client reads that number at its first use of
+// the name and re-reads it every TTL/3: one request more, for all of its
 // acquisitions in that time. Locks have no such number and cost nothing more.
 type Semaphore struct{ lock }
 
 // Semaphore returns the semaphore of this name with so many permits, 1 to
 // [MaxPermits]. All users of a name must declare the same number, else
-// [ErrMismatch]; what an operator has said counts in place of it. See
+// [ErrMismatch]; an operator's number overrides it. See
 // [Client.Mutex] for names.
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	s := &Semaphore{newLock(c, name, engine.KindSemaphore, int64(permits), 1)}
@@ -60,15 +60,15 @@ func (s *Semaphore) Weighted(k int) *Semaphore {
 func (s *Semaphore) With(opts LockOptions) *Semaphore { return &Semaphore{s.with(opts)} }
 
 // Resize gives the semaphore this number of permits, 1 to [MaxPermits], whatever
-// its users declare, for all of them and also when nobody uses it at the moment.
-// Permits that are added go to those who wait, in order, at once. Nobody loses any:
-// it shrinks as holders leave, and who waits for more permits than are left is let
-// in when it is alone. A client that uses the name and knows an older number learns of it within a third of
-// its TTL, or when it meets another that does.
+// its users declare, for all of them and also when nobody uses the semaphore at the moment.
+// Added permits go to waiters, in order, at once. No holder loses a permit:
+// the semaphore shrinks as holders leave. A waiter for more permits than are left is let
+// in when it is alone. A client that uses the name with an older number learns of the
+// new number within a third of its TTL, or when it meets a client that knows it.
 //
-// It fails with [ErrMismatch] when the name is in use as a lock, and with
-// [ErrUnsupported] on stores that cannot carry it. After [ErrUnavailable] the
-// number may have been changed: ask again.
+// Resize fails with [ErrMismatch] when the name is in use as a lock, and with
+// [ErrUnsupported] on stores that lack resizing. After [ErrUnavailable] the
+// number may have been changed: call again.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	if err := s.resize(ctx, permits); err != nil {
 		return s.failed(fmt.Errorf("resize: %w", err))
@@ -76,8 +76,8 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	return nil
 }
 
-// Resized returns the number of permits that [Semaphore.Resize] has said, and 0 where
-// what clients declare counts.
+// Resized returns the number of permits that [Semaphore.Resize] has set, and 0 where
+// the declared number counts.
 func (s *Semaphore) Resized(ctx context.Context) (int, error) {
 	switch {
 	case s.err != nil:
@@ -92,8 +92,8 @@ func (s *Semaphore) Resized(ctx context.Context) (int, error) {
 	return int(is.permits), err
 }
 
-// Reset takes back what [Semaphore.Resize] has said: what clients declare counts again.
-// That has to be the number of s: who uses the name is brought to it as Resize does,
+// Reset takes back the number that [Semaphore.Resize] has set: the declared number counts again.
+// That has to be the number of s. Reset brings the users of the name to it as Resize does,
 // with the same errors.
 func (s *Semaphore) Reset(ctx context.Context) error {
 	if err := s.renumber(ctx, number{reset: s.spec.Capacity}); err != nil {

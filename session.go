@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// session is a client's liveness in the store and the one place that knows how
-// long it may be believed in.
+// session is a client's liveness in the store, and alone knows how
+// long the client may believe in it.
 //
 // The trust window: a holder believes until the start of its last successful
 // renewal request + TTL - margin. The store counts the TTL from when it handled
@@ -36,8 +36,8 @@ type session struct {
 	mu      sync.Mutex
 	renewed mark                        // start of the last successful renewal
 	timer   *time.Timer                 // fires at the end of the trust window
-	leases  map[*engine.Claim]*Lease    // what is held
-	orphans map[*engine.Claim]struct{}  // what the heartbeat is to leave
+	leases  map[*engine.Claim]*Lease    // the held locks
+	orphans map[*engine.Claim]struct{}  // the claims that the heartbeat is to leave
 	strays  map[*engine.Claim]time.Time // until when a request that was given up may still enter it
 	known   map[string]struct{}         // ids of the claims that somebody here holds, waits for or leaves
 	nudge   chan struct{}               // renew now
@@ -77,7 +77,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 
 // alive reports whether the session may be believed in, by the clock and not by
 // a timer, but without the sleep of the machine, which costs a system call: for
-// who asks the store next. See left.
+// a call that asks the store next. See left.
 func (s *session) alive() bool {
 	s.mu.Lock()
 	renewed := s.renewed.at
@@ -98,9 +98,9 @@ func (s *session) age() time.Duration {
 
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
-// round returns a context for calls to the store, so that one that hangs while
+// round returns a context for calls to the store, so that a call that hangs while
 // the session lives ends as well: after two thirds of the request time-out to all of
-// it. Many calls share one, because a timer for each would cost more than the rest.
+// it. Many calls share a context, because a timer for each would cost more than the rest.
 func (s *session) round() context.Context {
 	most := s.client.opts.RequestTimeout
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *session) round() context.Context {
 }
 
 // extend moves the end of the trust window, for a request sent at start, unless
-// a later one was answered before.
+// a later request was answered before.
 func (s *session) extend(start mark) {
 	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func (s *session) expire() {
 	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
 }
 
-// lose ends the session and tells every holder, and only then the observer, for that
+// lose ends the session and tells every holder, and only then the observer, because that
 // takes time.
 func (s *session) lose(cause error) {
 	s.end(cause)
@@ -217,7 +217,7 @@ func (s *session) renew() error {
 	return nil
 }
 
-// gone is told by the engine that a claim is gone. A hint: the store is asked.
+// gone is called by the engine when a claim is gone. A hint: the session asks the store.
 func (s *session) gone(string) { s.renewSoon() }
 
 func (s *session) renewSoon() {
@@ -253,8 +253,8 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 	}
 }
 
-// found is told by the engine, during a renewal, of a claim of this session that is
-// in the store. One that is unknown here came back with an old snapshot of the store,
+// found is called by the engine, during a renewal, with a claim of this session that is
+// in the store. An unknown claim came back with an old snapshot of the store,
 // or by a late request: nobody else would leave it, and the session keeps it alive.
 func (s *session) found(resource, id string) {
 	s.mu.Lock()
@@ -287,10 +287,10 @@ func (s *session) drop(l *Lease) {
 // leaveTries is how often a claim is left at once; then the heartbeat does it.
 const leaveTries = 5
 
-// leave gives a claim up. It is bounded by bound, which the session's own life
-// bounds, and has the values of ctx. What could not be told to the store is told
-// again with each heartbeat, for a claim that nobody leaves would be kept alive
-// by its session for ever.
+// leave gives a claim up. The call is bounded by bound, which the session's own life
+// bounds, and has the values of ctx. Each heartbeat repeats a Leave that the store did not
+// confirm, because else the session would keep that claim alive
+// for ever.
 func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	err := s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID)
 	pause := newBackoff(s.client.opts.TTL)
@@ -310,9 +310,9 @@ func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	return err
 }
 
-// settle forgets a claim that was left, or that the store refused or took away. One that a stray request may still enter
-// is left again by the heartbeats to come: nobody else would, and the session
-// would keep it alive.
+// settle forgets a claim that was left, or that the store refused or took away. If a stray
+// request may still enter that claim, the next heartbeats leave it again: nobody else would, and
+// the session would keep it alive.
 func (s *session) settle(claim *engine.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,8 +341,8 @@ func (s *session) orphan(claim *engine.Claim) {
 	s.renewSoon()
 }
 
-// leaveOrphans tells the store again what it could not be told. However many
-// there are, it takes no longer than half the time to the next renewal.
+// leaveOrphans repeats each Leave that the store did not confirm. However many
+// there are, this takes no longer than half the time to the next renewal.
 func (s *session) leaveOrphans() {
 	s.mu.Lock()
 	orphans := slices.Collect(maps.Keys(s.orphans))
@@ -387,7 +387,7 @@ func (s *session) leaveEach(ctx context.Context, claims []*engine.Claim) {
 func (s *session) closed() bool { return errors.Is(context.Cause(s.life), ErrClosed) }
 
 // closeStore leaves all claims and closes the session in the store, for
-// Client.Close. What was lost before is left to closeLost.
+// Client.Close. Sessions that were lost before are left to closeLost.
 func (s *session) closeStore(ctx context.Context) error {
 	s.mu.Lock()
 	claims := slices.Collect(maps.Keys(s.leases))
@@ -402,8 +402,8 @@ func (s *session) closeStore(ctx context.Context) error {
 	return unavailable(ctx, "close session", s.store.Close(ctx))
 }
 
-// closeLost closes the store's session after a loss, so that what it still has
-// there is free before its TTL; but not before the margin has passed, which
+// closeLost closes the store's session after a loss, so that its remaining claims
+// there are free before its TTL; but not before the margin has passed, which
 // belongs to the holders: they were told just now and have to stop.
 func (s *session) closeLost() {
 	timer := time.NewTimer(s.client.margin)
@@ -415,7 +415,7 @@ func (s *session) closeLost() {
 	ctx, cancel := context.WithTimeout(s.client.life, s.client.opts.TTL)
 	defer cancel()
 	if s.client.opts.LockDelay > 0 {
-		cancel() // only what is here is freed: the store shall keep the rest
+		cancel() // only the local part is freed: the store must keep the rest
 	}
 	s.store.Close(ctx) //nolint:errcheck // expires by itself
 }

@@ -11,7 +11,7 @@ import (
 const MaxStripes = 1 << 16
 
 // Striped is a fixed number of locks for any number of keys: keys of one stripe
-// exclude one another although they need not. It bounds what many keys cost. It is a
+// exclude one another although they need not. Striped bounds the cost of many keys. It is a
 // description, as [Mutex] is.
 type Striped struct {
 	client  *Client
@@ -23,8 +23,8 @@ type Striped struct {
 // Striped returns the striped lock of this name with so many stripes, 1 to
 // [MaxStripes]. All users must agree on the number, and nothing can check it: with
 // another number a key belongs to another lock. The stripes are the locks
-// NAME/0, NAME/1 and so on, so that the name is a little shorter than [MaxName]; a key belongs to the one that its 64-bit FNV-1a hash
-// modulo the number of stripes says.
+// NAME/0, NAME/1 and so on, so the name must be a little shorter than [MaxName]. The stripe of a
+// key is its 64-bit FNV-1a hash modulo the number of stripes.
 func (c *Client) Striped(name string, stripes int) *Striped {
 	s := &Striped{client: c, name: name, stripes: stripes, err: checkText("name", name)}
 	if s.err == nil && (stripes < 1 || stripes > MaxStripes) {
@@ -58,7 +58,7 @@ func (s *Striped) stripe(i int) *Mutex {
 }
 
 // LockAll takes the locks of all keys or none, each stripe once, in an order that
-// is the same for all, so that callers who want some of the same keys do not
+// is the same for all, so that callers that want some of the same keys do not
 // deadlock. It is [LockAll] otherwise.
 func (s *Striped) LockAll(ctx context.Context, keys ...string) (Leases, error) {
 	var wanted []int

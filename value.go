@@ -16,21 +16,21 @@ import (
 // MaxValue is the largest size of a [Value] in bytes.
 const MaxValue = engine.MaxValue
 
-// Version is what a [Value] was at one time.
+// Version is a [Value] as of one time.
 type Version struct {
 	Data   []byte
 	Number uint64 // grows with every change, also across deletion; 0: there is no value
 }
 
 // Value is a small value with a version, which is written only if nobody else
-// wrote it meanwhile: the optimistic lock, for who would rather do again than
-// wait. It is a description, as [Mutex] is. Values and locks of one name have
+// wrote it meanwhile: the optimistic lock, for callers that would rather retry than
+// wait. A Value is a description, as [Mutex] is. Values and locks of one name have
 // nothing to do with each other.
 type Value struct {
 	client *Client
 	name   string
 	key    string // in the store
-	err    error  // what is wrong with it, said at the first use
+	err    error  // the mistake in the description, returned at the first use
 	again  bool   // an update whose outcome is unknown may be done again
 }
 
@@ -45,8 +45,8 @@ func newValue(c *Client, kind, name string) *Value {
 	return v
 }
 
-// scopedName is the name in the store of what belongs to a primitive. Too long
-// a name is cut and told apart by its hash.
+// scopedName is the name in the store of a lock or value of a primitive. A name that
+// is too long is cut and told apart by its hash.
 func scopedName(kind, name string) string {
 	scoped := "pawl:" + kind + "/" + name
 	if len(scoped) <= MaxName {
@@ -62,7 +62,7 @@ func scopedName(kind, name string) string {
 // Name returns the name of the value.
 func (v *Value) Name() string { return v.name }
 
-// Get reads the value. That there is none is no error: the version is 0.
+// Get reads the value. A missing value is no error: the version is 0.
 func (v *Value) Get(ctx context.Context) (is Version, err error) {
 	err = v.call(ctx, "get", func(ctx context.Context) error {
 		got, err := v.client.engine.Get(ctx, v.key)
@@ -73,10 +73,10 @@ func (v *Value) Get(ctx context.Context) (is Version, err error) {
 }
 
 // Put writes data if the value is still at this version, where 0 means that
-// there is none, and returns the new version. Nil data deletes. [ErrConflict]
-// says that it is at another version, and [ErrInvalid] that data has more than
+// there is no value, and returns the new version. Nil data deletes. [ErrConflict]
+// says that the value is at another version, and [ErrInvalid] that data has more than
 // [MaxValue] bytes: nothing was written. After [ErrUnavailable] nobody knows
-// whether it was.
+// whether data was written.
 func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Version, err error) {
 	if len(data) > MaxValue {
 		return is, v.failed("put", invalid("data has %d bytes: at most %d are allowed", len(data), MaxValue))
@@ -94,12 +94,12 @@ const (
 	queuedTries = 64 // after that
 )
 
-// Update reads the value, asks fn what it shall be, writes that, and begins
-// again when another was faster: fn may be called several times, and should do
-// nothing else. Nil deletes the value. Who is unlucky three times queues
-// with all others who are, so that n updates at once take O(n) requests. It
+// Update reads the value, writes the result of fn, and begins
+// again when another writer was faster: fn may be called several times, and should do
+// nothing else. Nil deletes the value. After three conflicts an update queues
+// with all others in conflict, so that n updates at once take O(n) requests. Update
 // returns the version that it wrote; the error of fn as it is; [ErrConflict]
-// when writers who do not use Update never let it through; and [ErrUnavailable] when
+// when writers that do not use Update never let it through; and [ErrUnavailable] when
 // the store did not answer: then nobody knows whether the value was written.
 func (v *Value) Update(ctx context.Context, fn func(Version) ([]byte, error)) (Version, error) {
 	is, err := v.tryUpdate(ctx, fn, eagerTries)
@@ -147,13 +147,13 @@ func (v *Value) updateOnce(ctx context.Context, fn func(Version) ([]byte, error)
 	return v.Put(ctx, data, is.Number)
 }
 
-// Watch yields the value as it is, and then whatever it becomes. Of changes that
-// follow one another quickly it may yield only the last. While the store is
-// away it waits; it ends when ctx does, and with an error only if there can be
+// Watch yields the value as it is, and then each change. Of changes that
+// follow one another quickly Watch may yield only the last. While the store is
+// away Watch waits. It ends when ctx does, and with an error only if there can be
 // no more.
 func (v *Value) Watch(ctx context.Context) iter.Seq2[Version, error] { return v.watch(ctx, 0) }
 
-// watch does as Watch does, and yields again what has not changed for so long;
+// watch does as Watch does, and repeats a value that has not changed for so long;
 // 0 is never.
 func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Version, error] {
 	return func(yield func(Version, error) bool) {
@@ -219,7 +219,7 @@ func (v *Value) show(ctx context.Context, doing, name string) (is engine.Resourc
 	return is, err
 }
 
-// classed says what an error of the store means to a user.
+// classed turns an error of the store into one for users.
 func (v *Value) classed(ctx context.Context, doing string, err error) error {
 	switch {
 	case err == nil:
