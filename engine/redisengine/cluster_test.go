@@ -26,8 +26,10 @@ type clusterUnderTest struct {
 	client rueidis.Client
 }
 
-func newCluster(t *testing.T) *clusterUnderTest {
-	c := &clusterUnderTest{t: t, nodes: testservers.RedisCluster(t)}
+func newCluster(t *testing.T) *clusterUnderTest { return clusterOf(t, testservers.RedisCluster(t)) }
+
+func clusterOf(t *testing.T, nodes []*testservers.Server) *clusterUnderTest {
+	c := &clusterUnderTest{t: t, nodes: nodes}
 	for _, node := range c.nodes {
 		raw := dialOne(t, node.Addr)
 		c.single = append(c.single, raw)

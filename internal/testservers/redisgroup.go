@@ -121,7 +121,11 @@ func redisSentinel(t testing.TB, name, addr string, quorum int, down time.Durati
 // Restart needs the others to be there.
 func RedisCluster(t testing.TB, args ...string) []*Server {
 	t.Helper()
-	k := redisNode()
+	return redisCluster(t, redisNode(), args)
+}
+
+func redisCluster(t testing.TB, k kind, args []string) []*Server {
+	t.Helper()
 	const nodes, slots = 3, 16384
 	var all []*Server
 	for i := range nodes {

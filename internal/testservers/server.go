@@ -38,12 +38,13 @@ type kind struct {
 	ready  func(addr string) error
 
 	// What only some need:
-	program string         // the binary, where that has another name
-	folders []string       // where the binary may be besides the PATH, as patterns
-	nobody  bool           // it refuses to run as root
-	fill    filler         // fills its new folder
-	stop    syscall.Signal // lets it shut down, if SIGTERM is not it
-	discard syscall.Signal // ends one whose folder goes as well, if SIGKILL is not it
+	program string                    // the binary, where that has another name
+	folders []string                  // where the binary may be besides the PATH, as patterns
+	nobody  bool                      // it refuses to run as root
+	fill    filler                    // fills its new folder
+	env     func(dir string) []string // added to its environment
+	stop    syscall.Signal            // lets it shut down, if SIGTERM is not it
+	discard syscall.Signal            // ends one whose folder goes as well, if SIGKILL is not it
 }
 
 type filler func(k kind, path, dir string, ports []int) error
@@ -227,6 +228,9 @@ func (p *process) start() error {
 	defer log.Close()
 	cmd := p.kind.command(p.path, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	if p.kind.env != nil {
+		cmd.Env = append(os.Environ(), p.kind.env(p.dir)...)
+	}
 	if err := spawn(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.path, err)
 	}

@@ -233,6 +233,8 @@ local function advance(asking)
       send(r[1], 'g' .. US .. first .. US .. r[4])
       if tonumber(r[3]) >= cap and r[2] == first then return end -- nothing can fit beside it
     else
+      -- A grace may have begun without its knowledge: it is to look when that ends.
+      if grace and grace > 0 and first ~= asking then send(r[1], 'f' .. US .. first) end
       return
     end
   end

@@ -1,0 +1,82 @@
+package redisengine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestNodeClockSetBack: a node of a cluster whose clock is set back to before it was started
+// keeps each of its names for one grace, once. What is held stays held, who waits gets it
+// with a larger token, and names of other nodes notice nothing.
+func TestNodeClockSetBack(t *testing.T) {
+	c := clusterOf(t, testservers.RedisClusterWithClocks(t))
+	const grace, ttl = time.Second, time.Minute
+	eng := New(c.client, &Options{Grace: grace})
+	a, b := c.session(eng, ttl, 2), c.session(eng, ttl, 0)
+	names := make(map[string]bool)
+	fresh := func(node int) string { // each is on another name, so that a grace was met by none before
+		for name := c.on(node); ; name = name + "+" {
+			if is, _ := c.node("pawl:{" + name + "}"); is == node && !names[name] {
+				names[name] = true
+				return name
+			}
+		}
+	}
+	hold := func(s *session, node int, id string) *engine.Claim { // also when the node was just started
+		t.Helper()
+		claim := plainClaim(s, fresh(node), id)
+		sessiontest.Until(t, id, func() bool {
+			g, err := s.Enter(t.Context(), claim, false)
+			if err != nil && !errors.Is(err, engine.ErrBusy) {
+				t.Fatal(err)
+			}
+			return g.Held()
+		})
+		return claim
+	}
+	held, stays, there := hold(a, 2, "held"), hold(a, 2, "stays"), hold(b, 0, "there")
+	first := sessiontest.Hold(t, a, held)
+	next := plainClaim(b, held.Resource, "next")
+	waits := c.wait(b, next)
+
+	began := time.Now()
+	c.nodes[2].SetClock(-time.Hour)
+	c.renews("set back", a, []*engine.Claim{held, stays}, nil)
+	c.renews("set back", b, []*engine.Claim{there}, nil)
+	if again := sessiontest.Hold(t, a, held); again != first {
+		t.Errorf("asked again: %v, was %v", again, first)
+	}
+	sessiontest.Leave(t, a, held)
+	free := plainClaim(a, fresh(2), "free")
+	var kept *engine.GraceError
+	if g, err := a.Enter(t.Context(), free, false); !errors.As(err, &kept) || kept.Left > 2*grace {
+		t.Errorf("a free name there: %v, %v; want the grace", g, err)
+	}
+	sessiontest.Leave(t, a, hold(a, 2, "free after the grace"))
+	sessiontest.Leave(t, a, hold(a, 0, "elsewhere"))
+	sessiontest.Until(t, "the grace ends", func() bool {
+		g, err := a.Enter(t.Context(), free, false)
+		return err == nil && g.Held()
+	})
+	sessiontest.Leave(t, a, free)
+	g := <-waits
+	if took := time.Since(began); g.err != nil || g.Token <= first || took > 4*grace {
+		t.Errorf("who waited: %v after %v, %v, within %v", g.Grant, first, g.err, took)
+	}
+	sessiontest.Leave(t, b, next)
+	for _, name := range []string{free.Resource, held.Resource} { // once
+		again := plainClaim(b, name, "once more")
+		sessiontest.Hold(t, b, again)
+		sessiontest.Leave(t, b, again)
+	}
+	c.renews("later", a, []*engine.Claim{stays}, nil)
+	c.renews("later", b, []*engine.Claim{there}, nil)
+	if r, err := eng.Show(t.Context(), stays.Resource); err != nil || len(r.Claims) != 1 || r.Claims[0].ID != stays.ID {
+		t.Errorf("%+v, %v, want %s", r, err, stays.ID)
+	}
+}
