@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Caps is what a store promises. The tables in the documentation are made from
-// it, and the conformance suite checks it.
+// Caps are the promises of a store. The tables in the documentation are made from
+// Caps, and the conformance suite checks them.
 type Caps struct {
 	Name      string        // the engine, as in the scheme of its URL
 	Token     TokenStrength // where fencing tokens come from
@@ -14,13 +14,13 @@ type Caps struct {
 	Expiry    Expiry        // which clock ends a dead session
 	Forgets   bool          // the store may lose its state in a restart, so it has a restart grace
 	Failover  Failover      // what a change of the store's leader can lose
-	Processes Reach         // who can share it
+	Processes Reach         // which processes can share the store
 	EnterTrip int           // round trips to enter when nobody holds
 	LeaveTrip int           // round trips to leave
 	MinTTL    time.Duration // the shortest TTL that it keeps
 
-	// Lacks is what the store cannot honestly carry, with the reason as users
-	// read it. Nil: it carries everything.
+	// Lacks are the features that the store cannot honestly keep, with the reason
+	// as users read it. Nil: the store keeps all of them.
 	Lacks map[Feature]string
 }
 
@@ -39,11 +39,11 @@ const (
 	FeatureResize Feature = "resizing of semaphores"
 	// FeatureValues is Get, Put and Watch.
 	FeatureValues Feature = "versioned values"
-	// FeatureDelay is that what a dead client held stays held for the rest of
+	// FeatureDelay is that the locks of a dead client stay held for the rest of
 	// its session's TTL.
 	FeatureDelay Feature = "lock-delay"
 	// FeatureMinHold is that a claim stays for a time that was fixed when its
-	// session began, whatever becomes of its client. It needs [FeatureDelay].
+	// session began, whatever becomes of its client. FeatureMinHold needs [FeatureDelay].
 	FeatureMinHold Feature = "minimum hold"
 )
 
@@ -72,7 +72,7 @@ func (c Caps) RefuseFeature(f Feature) error {
 type TokenStrength string
 
 const (
-	// TokenRevision comes from the store's own durable sequence: it never
+	// TokenRevision comes from the store's own durable sequence, which never
 	// goes back.
 	TokenRevision TokenStrength = "durable sequence"
 	// TokenClock is max(last + 1, server time in µs): it grows across release,
@@ -80,7 +80,7 @@ const (
 	// also went back meanwhile.
 	TokenClock TokenStrength = "server clock"
 	// TokenWeak grows as long as the clocks of independent servers agree: two
-	// holders may have one token. It tells who is newer, mostly, and fences
+	// holders may have one token. It mostly tells which holder is newer, and fences
 	// nothing.
 	TokenWeak TokenStrength = "weak"
 )
@@ -96,9 +96,9 @@ const (
 	// WakeServer is the server's own lock queue: the waiter's request blocks
 	// there, and its reply is the grant.
 	WakeServer Wake = "the server's lock queue"
-	// WakePoll is a slow poll, one for all who wait in a process.
+	// WakePoll is a slow poll, one for all waiters of a process.
 	WakePoll Wake = "one poll a process"
-	// WakeTry is a message that something was freed; who waits then tries
+	// WakeTry is a message that something was freed; waiters then try
 	// again.
 	WakeTry Wake = "message, then a try"
 )
@@ -112,8 +112,8 @@ const (
 	// ExpiryWall follows the server's time of day: a jump of that clock ends
 	// sessions early or late.
 	ExpiryWall Expiry = "time of day"
-	// ExpiryConnection: it ends the moment its connection does, and that of a
-	// machine that vanished after a TTL.
+	// ExpiryConnection: a session ends the moment its connection does; the session of a
+	// machine that vanished ends after a TTL.
 	ExpiryConnection Expiry = "end of the connection"
 )
 
@@ -121,9 +121,9 @@ const (
 type Failover string
 
 const (
-	// FailoverNone: there is one server or none; it is there or it is not.
+	// FailoverNone: there is one server or none, so there is no change of leader.
 	FailoverNone Failover = "single"
-	// FailoverSafe: what was granted is known to the next leader.
+	// FailoverSafe: the next leader knows all grants.
 	FailoverSafe Failover = "keeps grants"
 	// FailoverLoses: a replica that takes over may not know the last grants.
 	FailoverLoses Failover = "may lose the last grants"
@@ -134,7 +134,7 @@ const (
 	FailoverQuorum Failover = "a minority may fail"
 )
 
-// Reach says who can share the store.
+// Reach says which processes can share the store.
 type Reach string
 
 const (

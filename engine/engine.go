@@ -1,31 +1,31 @@
-// Package engine is the seam between pawl and a store: what a store must do so
-// that every primitive of pawl works on it. Users of pawl never call it; who
-// writes an engine reads this page and proves the result with enginetest.
+// Package engine is the seam between pawl and a store: the duties of a store so
+// that every primitive of pawl works on it. Users of pawl never call this package; the
+// author of an engine reads this page and proves the result with enginetest.
 //
 // # The model
 //
 // A resource is a name with a capacity and an ordered list of claims. A claim
 // has an id, an owner, a session and a weight, and is waiting or granted. That
-// is all: a mutex is a claim that weighs the whole capacity, a reader one that
-// weighs 1, a semaphore of n a capacity of n. Package queue holds the rules as
+// is all: a mutex is a claim that weighs the whole capacity, a reader is a claim that
+// weighs 1, a semaphore of n is a capacity of n. Package queue holds the rules as
 // one pure function; an engine either runs that function inside a transaction
-// of its store or does natively what it says.
+// of its store or implements it natively.
 //
 // A session is one client's liveness in the store: one heartbeat for all its
-// claims. When it ends, its claims are gone.
+// claims. When a session ends, its claims are gone.
 //
 // # Duties of an engine
 //
 //   - Every verb is one atomic step in the store, on the store's clock. No
 //     timestamp of a client is ever sent.
 //   - Enter and Leave are idempotent for one claim id: a caller whose reply was
-//     lost may ask again, and counts once.
-//   - Who leaves hands the resource on inside the same step, and the message
-//     that wakes the next one carries its grant (direct handoff), or the store
+//     lost may repeat the request, which counts once.
+//   - Leave hands the resource on inside the same step, and the message
+//     that wakes the next waiter carries its grant (direct handoff), or the store
 //     has a native equivalent.
-//   - Await returns when its claim is granted or gone. It subscribes before it
+//   - Await returns when its claim is granted or gone. Await subscribes before it
 //     reads: push first, and a slow poll always, bounded by the time at which
-//     a session that blocks it can end.
+//     a session that blocks the claim can end.
 //   - A claim of a session that has ended never holds, never blocks for longer
 //     than a poll, and is never granted.
 //   - A store that may forget grants nothing for one TTL after it did
@@ -48,7 +48,7 @@ import (
 
 // Engine is one store, shared by any number of sessions.
 type Engine interface {
-	// Caps says what the store promises. It needs no round trip and never
+	// Caps returns the promises of the store. Caps needs no round trip and never
 	// changes during the life of an engine.
 	Caps() Caps
 
@@ -65,12 +65,12 @@ type Engine interface {
 	Show(ctx context.Context, name string) (Resource, error)
 
 	// Resize gives a semaphore that is in use another capacity, 1 or more, and
-	// hands permits that are added to those who wait, in order. Nobody is evicted:
-	// it shrinks as holders leave; and a waiting claim that weighs more than is
-	// left is let in alone, when it is its turn. From then on Enter wants the
-	// claims of the new capacity only. It fails with ErrGone when nobody holds or
-	// waits, for then there is nothing to change, with ErrMismatch when the
-	// resource is no semaphore, and with ErrUnsupported where the store lacks
+	// hands added permits to waiters, in order. Nobody is evicted:
+	// the semaphore shrinks as holders leave. A waiting claim that weighs more than the
+	// new capacity is let in alone, at its turn. From then on Enter accepts only
+	// claims of the new capacity. Resize fails with ErrGone when there is no holder and no
+	// waiter, because then there is nothing to change; with ErrMismatch when the
+	// resource is no semaphore; and with ErrUnsupported where the store lacks
 	// [FeatureResize].
 	Resize(ctx context.Context, name string, capacity int64) error
 
@@ -78,7 +78,7 @@ type Engine interface {
 	Get(ctx context.Context, key string) (Value, error)
 
 	// Put writes data if the value is still at version, where 0 means that
-	// there is none, and returns the new version. Nil data deletes. It fails
+	// there is no value, and returns the new version. Nil data deletes. Put fails
 	// with ErrBusy when the version is another. Versions of one key only grow,
 	// also across deletion. A Put whose reply was lost has an unknown outcome.
 	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
@@ -86,7 +86,7 @@ type Engine interface {
 	// Watch returns the value as soon as its version differs from version.
 	Watch(ctx context.Context, key string, version uint64) (Value, error)
 
-	// Close frees what the engine made itself. The user's own client stays
+	// Close frees the engine's own resources. The user's own client stays
 	// open. Sessions must be closed before.
 	Close() error
 }
@@ -99,32 +99,32 @@ type Session interface {
 	// Enter puts the claim in the queue of its resource and returns its grant,
 	// or the zero Grant when it has to wait. A claim that is not to wait and
 	// not granted at once is not stored: ErrBusy. A claim whose owner already
-	// holds at least as much shares that grant and its token (re-entry). One
+	// holds at least as much shares that grant and its token (re-entry). A claim
 	// that wants more than its owner holds (an upgrade) gets it at once, if
-	// nobody waits, or ErrBusy: two that wait to upgrade would wait for each
+	// nobody waits, or ErrBusy: two claims that wait to upgrade would wait for each
 	// other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone).
-	// It is called after Enter returned the zero Grant, at most once at a
+	// The caller calls Await after Enter returned the zero Grant, at most once at a
 	// time for a claim, and again after an error.
 	Await(ctx context.Context, c *Claim) (Grant, error)
 
 	// Leave removes a claim of any session, granted or waiting, and hands the
-	// resource on: it releases, withdraws and evicts. ErrGone when there is no
+	// resource on: Leave releases, withdraws and evicts. ErrGone when there is no
 	// such claim.
 	Leave(ctx context.Context, resource, claim string) error
 
 	// Renew proves that the client lives: from the start of the call the
-	// session has its whole TTL again. It returns those of the held claims
+	// session has its whole TTL again. Renew returns those of the held claims
 	// that are no longer granted in the store, and ErrGone when the session
 	// itself has ended.
 	Renew(ctx context.Context, held []*Claim) (gone []*Claim, err error)
 
-	// Close ends the session in the store, and with it the claims it has
-	// left, and frees what it uses here even when the store cannot be reached.
-	// With a ctx that has ended it does only the latter: the store ends the
-	// session in its own time, unless it lacks [FeatureDelay].
+	// Close ends the session in the store, and its remaining claims with it, and
+	// frees its local resources even when the store cannot be reached.
+	// With a ctx that has ended, Close does only the latter: the store ends the
+	// session in its own time, unless the store lacks [FeatureDelay].
 	Close(ctx context.Context) error
 }
 
@@ -140,23 +140,23 @@ type SessionOptions struct {
 	// TTL is never renewed: that of an operator, or of a minimum hold.
 	Delay time.Duration
 
-	// Label tells an operator who this is, as host and process id.
+	// Label names the client to an operator, as host and process id.
 	Label string
 
-	// Gone, when set, is called when the engine is told by the store that the
-	// granted claim with this id is gone. It is a hint that comes early or
-	// not at all; Renew is what finds out. It must not block.
+	// Gone, when set, is called when the store tells the engine that the
+	// granted claim with this id is gone. This is a hint that comes early or
+	// not at all; Renew finds out. Gone must not block.
 	Gone func(claim string)
 
 	// Found, when set, is called during Renew with a claim of this session that
 	// is in the store, as far as the engine was told of claims beside the held
-	// ones. The client leaves a claim that it does not know: one that came back
-	// with an old snapshot, or that a late request entered. It must not block.
+	// ones. The client leaves an unknown claim, which came back
+	// with an old snapshot, or which a late request entered. Found must not block.
 	Found func(resource, claim string)
 }
 
-// Belief is for how long after a renewal a holder may believe at most. It is what
-// a restart grace has to cover.
+// Belief is the longest time after a renewal for which a holder may believe. A
+// restart grace has to cover it.
 func (o SessionOptions) Belief() time.Duration { return o.TTL - o.Delay }
 
 // Heartbeat is the time from one Renew to the next: a third of the belief, or of
@@ -168,7 +168,7 @@ func (o SessionOptions) Heartbeat() time.Duration {
 	return o.TTL / 3
 }
 
-// Kind says what a resource is used as. It is stored with the resource.
+// Kind is the use of a resource. It is stored with the resource.
 type Kind string
 
 const (
@@ -182,7 +182,7 @@ const (
 // of it, a reader 1.
 const LockCapacity = 1 << 30
 
-// Spec is what all claims of one resource must agree on.
+// Spec has the properties on which all claims of a resource must agree.
 type Spec struct {
 	Kind     Kind
 	Capacity int64
@@ -192,7 +192,7 @@ type Spec struct {
 	Barging bool
 }
 
-// Claim is one party's wish for a resource. It does not change once entered.
+// Claim is one party's wish for a resource. A claim does not change once entered.
 type Claim struct {
 	Spec
 	Resource string // 1 to 512 bytes of UTF-8 without control characters
@@ -202,8 +202,8 @@ type Claim struct {
 	Label    string // for operators, no control characters
 }
 
-// Grant says that a claim holds its resource. One without a token says that it
-// does not.
+// Grant says that a claim holds its resource. A grant without a token says that the
+// claim does not.
 type Grant struct {
 	Token fence.Token
 	Grace Grace // why a claim has to wait though nobody may be ahead of it

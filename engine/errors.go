@@ -26,8 +26,8 @@ var (
 	// answer was lost: the outcome of the verb is unknown.
 	ErrUnavailable = errors.New("store unavailable")
 
-	// ErrUnsupported says that this store cannot honestly carry what was
-	// asked for, and never will.
+	// ErrUnsupported says that this store cannot honestly keep the promise of
+	// the call, and never will.
 	ErrUnsupported = errors.New("unsupported")
 )
 
@@ -47,8 +47,8 @@ func (e *GraceError) Error() string {
 // Is has a GraceError match [ErrBusy].
 func (e *GraceError) Is(target error) bool { return target == ErrBusy }
 
-// Unavailable wraps the store's own error as [ErrUnavailable], with what was
-// being done. It returns nil for a nil err.
+// Unavailable wraps the store's own error as [ErrUnavailable], with the action
+// that failed. Unavailable returns nil for a nil err.
 func Unavailable(doing string, err error) error {
 	switch {
 	case err == nil:

@@ -10,30 +10,30 @@ import (
 )
 
 var (
-	// ErrStale says that a token is older than the newest one that the
-	// protected resource has seen: who sent it no longer holds the lock. The
+	// ErrStale says that a token is older than the newest token that the
+	// protected resource has seen: its sender no longer holds the lock. The
 	// same token will never be accepted again.
 	ErrStale = errors.New("stale fencing token")
 
-	// ErrInvalid says that a token or the name of a resource is none: nothing
+	// ErrInvalid says that a token or the name of a resource is invalid: nothing
 	// was compared.
 	ErrInvalid = errors.New("invalid")
 )
 
-// Guard is what stands at a protected resource: it remembers the newest token
-// and refuses older ones. All guards agree on this:
+// Guard stands at a protected resource, remembers the newest token
+// and refuses older tokens. All guards agree on this:
 //
-//   - The first token of a resource passes, whichever it is. So the first one
+//   - The first token of a resource passes, whichever it is. So the first token
 //     after the guard's memory was lost passes too, although it may be old.
-//   - An equal token passes: it is the same holder, who writes again or repeats
+//   - An equal token passes: it is the same holder, which writes again or repeats
 //     a write whose reply was lost.
 //   - Passing is remembered even if the write that follows fails.
 //   - No clock is involved.
 //   - Tokens of different locks cannot be compared, so one resource is protected
-//     by one lock, in one store: who moves the lock to another store deletes the
-//     marks. Nor can those of readers, or of holders of permits, who hold beside
+//     by one lock, in one store: delete the marks when you move the lock to another
+//     store. Nor can tokens of readers, or of holders of permits, which hold beside
 //     one another.
-//   - A guard is worth what the tokens are: where a store's may repeat or go
+//   - A guard is only as good as its tokens: where a store's tokens may repeat or go
 //     back, as its capabilities say, a late holder may pass.
 //
 // A guard protects only if the check and the write are one atomic step at the
@@ -41,15 +41,15 @@ var (
 // holder may check and write, and then the older write lands last. Each guard
 // says how its check and a write become one step.
 type Guard interface {
-	// Check lets the token pass if no newer one has passed for the resource,
-	// and remembers it, else it returns an error that matches [ErrStale].
+	// Check lets the token pass if no newer token has passed for the resource,
+	// and remembers it. Else Check returns an error that matches [ErrStale].
 	// Names and tokens that [Validate] refuses are not looked up.
 	Check(ctx context.Context, resource string, token Token) error
 }
 
 // Validate returns an error that matches [ErrInvalid] unless resource is 1 to
 // 512 bytes of UTF-8 without control characters, as every name in pawl, and the
-// token is one. It is for those who write a guard.
+// token is valid. Validate is for authors of guards.
 func Validate(resource string, token Token) error {
 	if resource == "" || len(resource) > 512 || !utf8.ValidString(resource) || hasControl(resource) {
 		return fmt.Errorf("%w name of a protected resource %.80q: it has to be 1 to 512 bytes of UTF-8 without control characters", ErrInvalid, resource)
@@ -66,8 +66,8 @@ func hasControl(s string) bool {
 	return false
 }
 
-// Stale returns the error for a token that is refused. It is for those who
-// write a guard.
+// Stale returns the error for a refused token. Stale is for authors of
+// guards.
 func Stale(resource string, token Token) error {
 	return fmt.Errorf("%w: %q has seen a newer one than %d", ErrStale, resource, token)
 }
@@ -86,8 +86,8 @@ func carriedBy(ctx context.Context) *carried {
 	return c
 }
 
-// WithToken returns a context that carries the token of the lock of this name, for code
-// that writes to what it protects further down, such as the transport of package
+// WithToken returns a context that carries the token of the lock of this name. It is for code
+// further down that writes to the protected resource, such as the transport of package
 // httpfence. The context of a lease carries its token already, under its name. A context
 // carries the tokens of any number of locks.
 func WithToken(ctx context.Context, lock string, token Token) context.Context {

@@ -8,16 +8,16 @@ import (
 // Memory is a [Guard] in this process. The zero Memory is ready; it must not be
 // copied. It is safe for concurrent use.
 //
-// It protects what only this process writes to: a map, a file, a device, a
+// Memory protects resources to which only this process writes: a map, a file, a device, a
 // connection. With [Memory.Do] the check and the write are one step.
 //
-// It forgets when the process ends. The first token after that passes even if
-// it is old; a frozen holder that wakes up after a restart is refused only once
-// a newer one was there. Nor does it know what another process has seen, so a
+// Memory forgets when the process ends. The first token after that passes even if
+// it is old; a frozen holder that wakes up after a restart is refused only after
+// a newer holder was there. Nor does Memory know the tokens of another process, so a
 // service of several replicas keeps its marks in their common database.
 //
-// It keeps a few words for each resource for ever, so names should be of a
-// bounded set, not whatever a stranger sends.
+// Memory keeps a few words for each resource for ever, so names should be of a
+// bounded set, not chosen by strangers.
 type Memory struct {
 	mu    sync.Mutex
 	marks map[string]*mark
@@ -27,10 +27,10 @@ type mark struct {
 	newest  Token
 	active  Token         // of those that run in Do
 	running int           // how many
-	idle    chan struct{} // closed when none runs any more
+	idle    chan struct{} // closed when no write runs any more
 }
 
-// Check implements [Guard]. It does not wait for a Do that runs.
+// Check implements [Guard]. Check does not wait for a Do that runs.
 func (g *Memory) Check(_ context.Context, resource string, token Token) error {
 	if err := Validate(resource, token); err != nil {
 		return err
@@ -42,10 +42,10 @@ func (g *Memory) Check(_ context.Context, resource string, token Token) error {
 }
 
 // Do runs write if the token passes, as one step: while it runs, no write with
-// a newer token starts, and none with an older one ever will. Writes with equal
-// tokens run beside one another, for they are of one holder. Do returns the
-// error of write, or that of the check, or, when ctx ends while a write with an
-// older token is still running, the cause of that.
+// a newer token starts, and no write with an older token ever will. Writes with equal
+// tokens run beside one another, because they are of one holder. Do returns the
+// error of write or of the check. If ctx ends while a write with an
+// older token is still running, Do returns the cause of ctx.
 func (g *Memory) Do(ctx context.Context, resource string, token Token, write func() error) error {
 	if err := Validate(resource, token); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (g *Memory) pass(resource string, token Token) (*mark, error) {
 	return m, nil
 }
 
-// enter waits until nothing runs with an older token. The mark is raised before
-// it waits, so that what comes late with an older one cannot hold it up.
+// enter waits until nothing runs with an older token. enter raises the mark before
+// it waits, so that a late write with an older token cannot hold it up.
 func (g *Memory) enter(ctx context.Context, resource string, token Token) (*mark, error) {
 	for {
 		g.mu.Lock()

@@ -1,5 +1,5 @@
 // Package fence holds the fencing token, the number by which a protected
-// resource recognises a holder that is too late, and what guards agree on.
+// resource recognises a holder that is too late, and the rules of all guards.
 //
 // A lock service cannot stop a frozen client from writing after its lease
 // ended. The resource can: it remembers the largest token it has seen and
@@ -7,8 +7,8 @@
 // (2016), and the sequencer of Burrows, "The Chubby lock service" (OSDI 2006),
 // section 2.4.
 //
-// [Guard] is what compares them. [Memory] is one for what a single process
-// writes; packages sqlfence, redisfence, etcdfence and httpfence have others.
+// A [Guard] compares tokens. [Memory] is a guard for the writes of a single process;
+// packages sqlfence, redisfence, etcdfence and httpfence have others.
 package fence
 
 import (
@@ -25,8 +25,8 @@ type Token uint64
 // String returns the token as a decimal number.
 func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
 
-// MaxToken is the largest token: 2^53 - 1. A guard that took a larger one, sent
-// by mistake, would refuse every holder after it.
+// MaxToken is the largest token: 2^53 - 1. A guard that took a larger token, sent
+// by mistake, would refuse every later holder.
 const MaxToken Token = 1<<53 - 1
 
 // Validate returns an error that matches [ErrInvalid] unless the token is 1 to
@@ -38,7 +38,7 @@ func (t Token) Validate() error {
 	return nil
 }
 
-// ParseToken reads what [Token.String] wrote, as found in the PAWL_TOKEN
+// ParseToken reads the result of [Token.String], as found in the PAWL_TOKEN
 // variable of a command that `pawl run` started.
 func ParseToken(s string) (Token, error) {
 	n, err := strconv.ParseUint(s, 10, 64)

@@ -5,22 +5,22 @@
 //
 // # What it protects
 //
-// What the transaction writes. A mark is as durable as what it protects: etcd
-// keeps both or loses neither.
+// The writes of the transaction. A mark is as durable as the data that it protects:
+// etcd keeps both or loses both.
 //
 // # What it does not protect
 //
-//   - Writes without the guard, Check followed by a write, and what is not in
+//   - Writes without the guard, Check followed by a write, and data outside
 //     this etcd.
 //   - Anything, after the marks were lost: when a snapshot of etcd was restored
 //     the marks are as old as the data, and the first token that is not older
-//     than they are passes.
+//     than the marks passes.
 //
 // Equal tokens pass: it is the same holder. A call whose reply was lost has an
 // unknown outcome, and may be repeated if the write may be.
 //
-// Marks stay, one small key for each resource: delete one only when no holder
-// can be left that is older. With roles, the user needs the right to read and
+// Marks stay, one small key for each resource: delete a mark only when no older
+// holder can be left. With roles, the user needs the right to read and
 // write the prefix of the marks.
 package etcdfence
 
@@ -58,7 +58,7 @@ func New(kv clientv3.KV, opts *Options) *Guard {
 }
 
 // Check implements [fence.Guard]. It is a step of its own, which protects
-// nothing that comes after it: Put and Do are what protects.
+// no later write: only Put and Do protect.
 func (g *Guard) Check(ctx context.Context, resource string, token fence.Token) error {
 	return g.Do(ctx, resource, token)
 }
@@ -69,15 +69,15 @@ func (g *Guard) Put(ctx context.Context, key string, token fence.Token, value st
 }
 
 // Do does the operations if the token passes for the resource, in one
-// transaction; else it returns an error that matches [fence.ErrStale]. It is for
-// what has several keys, or is deleted, or has a lease. As in every transaction
+// transaction; else it returns an error that matches [fence.ErrStale]. Do is for
+// several keys, deletions, and keys with a lease. As in every transaction
 // no key may be written twice, and etcd allows 127 operations beside the mark,
-// unless it is told otherwise.
+// unless its settings say otherwise.
 func (g *Guard) Do(ctx context.Context, resource string, token fence.Token, ops ...clientv3.Op) error {
 	if err := fence.Validate(resource, token); err != nil {
 		return err
 	}
-	// A comparison of a value that is not there is false: the first token passes.
+	// A comparison of a missing value is false: the first token passes.
 	// As texts of one length, numbers compare as they should.
 	mark, number := g.prefix+resource, fmt.Sprintf("%016d", token)
 	reply, err := g.kv.Txn(ctx).

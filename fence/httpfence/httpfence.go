@@ -1,11 +1,11 @@
 // Package httpfence carries fencing tokens over HTTP, in the header Pawl-Fence:
 // [Transport] sends the token of the lock with each request, [Handler] refuses
-// requests whose token is older than one it has seen.
+// requests whose token is older than a token it has seen.
 //
 // # What a server replies
 //
 //   - 412 Precondition Failed: the token is stale. The header is a condition of
-//     the client, as If-Match is, and it no longer holds. To tell it from those,
+//     the client, as If-Match is, and it no longer holds. To tell the two apart,
 //     the reply has the header "Pawl-Fence: stale"; see [CheckResponse].
 //   - 400 Bad Request: the header is no token, or there are two.
 //   - 428 Precondition Required: there is no header, unless Options.Optional.
@@ -14,23 +14,23 @@
 // # What it protects
 //
 // The check and the write are one step where the guard makes them one. With
-// [fence.Memory], the handler runs inside of the guard's step, so all that it
-// writes before it returns is protected, as long as one process serves the
+// [fence.Memory], the handler runs inside of the guard's step, so all its
+// writes before it returns are protected, as long as one process serves the
 // resource. With every other guard the check comes first and then the handler
-// runs, and a newer request may overtake it in between: the check turns away who
-// is late, early and cheaply, but what protects is a second check with the write.
+// runs, and a newer request may overtake it in between. The check turns late clients
+// away, early and cheaply, but only a second check with the write protects.
 // The handler finds the token in its context, by [fence.FromContext] with the name of the
 // resource, and writes with package sqlfence, redisfence or etcdfence.
 //
 // # What it does not protect
 //
-//   - Requests that do not come by: other routes, other servers, other methods
+//   - Requests that bypass the handler: other routes, other servers, other methods
 //     if resource leaves them out.
-//   - What a handler does after it returned.
+//   - Actions of a handler after it returned.
 //   - A server that was restarted and has its marks in memory: the first token
 //     passes, whichever it is.
-//   - From clients who lie: who may send the header may send a token so large
-//     that all others are refused for ever. Authenticate first.
+//   - From clients that lie: a client that may send the header may send a token so
+//     large that all others are refused for ever. Authenticate first.
 //
 // Equal tokens pass: it is the same holder, and its requests run beside one
 // another.
@@ -52,16 +52,16 @@ const Header = "Pawl-Fence"
 const stale = "stale"
 
 // Transport adds the token to requests. It is an http.RoundTripper, safe for
-// concurrent use. It sends the token to every server that its client is
-// redirected to: no secret, but a number that says how often the lock was taken.
+// concurrent use. Transport sends the token to every server that its client is
+// redirected to. The token is no secret, but a number that says how often the lock was taken.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Lock names the lock that protects what a request writes to, or returns "" for a
-	// request that needs no token. The token is that of its context, as
-	// [fence.WithToken] puts it there. Default: the lock of which the context carries a
-	// token; a request whose context carries tokens of several is not sent, because that
-	// of another lock would have the server refuse the rightful holder.
+	// Lock names the lock that protects the target of a request, or returns "" for a
+	// request that needs no token. The token comes from the request's context, where
+	// [fence.WithToken] puts it. Default: the lock of which the context carries a
+	// token. A request whose context carries tokens of several locks is not sent, because a
+	// token of another lock would make the server refuse the rightful holder.
 	Lock func(*http.Request) string
 	// Token returns the token of a request, if it has one, in place of Lock.
 	Token func(*http.Request) (fence.Token, bool)
@@ -115,14 +115,14 @@ func CheckResponse(r *http.Response) error {
 	return nil
 }
 
-// Options are what [Handler] can be told. The zero value is the default.
+// Options are the settings of a [Handler]. The zero value is the default.
 type Options struct {
 	// Optional lets requests without the header pass unchecked, as long as not
 	// all clients send it. Default: they are refused with 428.
 	Optional bool
-	// Refuse replies to a request that is refused, instead of a line of text. It
-	// is also where to log: err says why, and may name what strangers should not
-	// know, as the address of a database.
+	// Refuse replies to a refused request, instead of a line of text. Log there,
+	// too: err is the reason, and may name secrets, as the address of a
+	// database.
 	Refuse func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
@@ -134,16 +134,16 @@ type handler struct {
 	opts     Options
 }
 
-// doer is a guard that makes the check and what follows it one step.
+// doer is a guard that makes the check and the write one step.
 type doer interface {
 	Do(ctx context.Context, resource string, token fence.Token, write func() error) error
 }
 
-// Handler returns next behind a guard. resource names what a request writes to,
-// the same name for all that one lock protects, or returns "" for a request that
-// needs no token, such as one that reads. next finds the token in the context of
-// the request, under that name. A guard that has a method Do as that of [fence.Memory] runs next
-// within it. Nil opts are the defaults.
+// Handler returns next behind a guard. resource names the target of a request,
+// the same name for all targets of one lock, or returns "" for a request that
+// needs no token, such as a read. next finds the token in the context of
+// the request, under that name. A guard with a method Do like that of [fence.Memory] runs next
+// within Do. Nil opts are the defaults.
 func Handler(next http.Handler, guard fence.Guard, resource func(*http.Request) string, opts *Options) http.Handler {
 	h := &handler{next: next, guard: guard, resource: resource}
 	if opts != nil {
@@ -188,7 +188,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse replies. What the guard says in case of trouble is not for strangers.
+// refuse replies. The guard's own errors are not for strangers.
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	status, text := http.StatusServiceUnavailable, "the fencing token could not be checked"
 	switch {

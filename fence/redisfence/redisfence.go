@@ -5,19 +5,19 @@
 //
 // # What it protects
 //
-// What is written by the script: Redis runs nothing between its check and its
+// The writes of the script: Redis runs nothing between its check and its
 // writes.
 //
 // # What it does not protect
 //
-//   - Writes by other commands, Check followed by a write, and what is not in
+//   - Writes by other commands, Check followed by a write, and data outside
 //     this Redis.
 //   - Anything, after the mark was lost: then the first token passes, whichever
-//     it is. Redis loses it in a restart without persistence (with a snapshot,
-//     what came after it), in a failover to a replica that lags behind, by
-//     FLUSHALL, and by eviction: a server with maxmemory needs the policy
-//     noeviction, or a volatile one together with marks that do not expire.
-//   - A script that fails half-way: what it wrote stays, as in Redis always.
+//     it is. Redis loses marks in a restart without persistence (with a snapshot,
+//     later marks), in a failover to a replica that lags behind, by
+//     FLUSHALL, and by eviction. A server with maxmemory needs the policy
+//     noeviction, or a volatile policy together with marks that do not expire.
+//   - A script that fails half-way: its writes stay, as in Redis always.
 //
 // Equal tokens pass: it is the same holder. A call whose reply was lost has an
 // unknown outcome, and may be repeated if the write may be.
@@ -25,11 +25,11 @@
 // # How long a mark is kept
 //
 // By default for ever, apart from the key that it protects: one small key for
-// each protected one. Where names come and go that adds up; Options.Keep then
-// lets a mark expire so long after the last write that passed. Choose it longer
-// than any holder can be frozen, and any request be on its way: what comes later
-// than that passes. A day is a usual choice, a TTL of the lock is none. Redis
-// counts it by the server's time of day.
+// each protected key. Where names come and go that adds up; Options.Keep then
+// lets a mark expire so long after the last write that passed. Choose Keep longer
+// than any holder can be frozen, and any request be on its way, because later
+// writes pass. A day is a usual choice; a TTL of the lock is too short. Redis
+// counts Keep by the server's time of day.
 package redisfence
 
 import (
@@ -83,9 +83,9 @@ func New(client rueidis.Client, opts *Options) (*Guard, error) {
 	return g, nil
 }
 
-// mark returns the key of a resource's mark. In a cluster it is in the slot of
-// the key that has the name of the resource, for scripts need that: it has the
-// same hash tag, or the whole name as such.
+// mark returns the key of a resource's mark. In a cluster the mark is in the slot of
+// the key that has the name of the resource, because scripts need that: the mark has the
+// same hash tag, or the whole name as its tag.
 func (g *Guard) mark(resource string) (string, error) {
 	if _, rest, open := strings.Cut(resource, "{"); open && strings.Index(rest, "}") > 0 {
 		return g.prefix + ":" + resource, nil
@@ -97,7 +97,7 @@ func (g *Guard) mark(resource string) (string, error) {
 }
 
 // Check implements [fence.Guard]. It is a step of its own, which protects
-// nothing that comes after it: Set and Run are what protects.
+// no later write: only Set and Run protect.
 func (g *Guard) Check(ctx context.Context, resource string, token fence.Token) error {
 	_, err := g.Run(ctx, checkScript, resource, token, nil, nil)
 	return err
@@ -118,8 +118,8 @@ var (
 	setScript   = NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
 )
 
-// NewScript returns a script of this Lua. It finds its keys and arguments in
-// KEYS and ARGV, as with EVAL, and is not run at all if the token is stale. It
+// NewScript returns a script of this Lua. The script finds its keys and arguments in
+// KEYS and ARGV, as with EVAL, and is not run at all if the token is stale. The Lua
 // must not start with a line "#!", which chooses another dialect.
 func NewScript(lua string) *Script { return &Script{rueidis.NewLuaScript(guardLua + lua)} }
 
@@ -145,8 +145,8 @@ end
 
 // Run runs the script if the token passes for the resource, as one step, and
 // returns its reply; a stale token is an error that matches [fence.ErrStale]. In
-// a cluster the name of the resource is one of the keys, or has their hash tag:
-// as with every command of rueidis, it panics if keys are of different slots.
+// a cluster the name of the resource is one of the keys, or has their hash tag.
+// As with every command of rueidis, Run panics if keys are of different slots.
 func (g *Guard) Run(ctx context.Context, s *Script, resource string, token fence.Token, keys, args []string) (rueidis.RedisMessage, error) {
 	if err := fence.Validate(resource, token); err != nil {
 		return rueidis.RedisMessage{}, err

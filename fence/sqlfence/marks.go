@@ -19,11 +19,11 @@ import (
 //	... // write whatever the lock protects, in tx
 //	return tx.Commit()
 //
-// A row stays for each resource: delete one only when no holder can be left that
-// is older. On MySQL the table must not have triggers, which may hide what came of
-// a check: it then fails.
+// A row stays for each resource: delete a row only when no older holder can be
+// left. On MySQL the table must not have triggers, which may hide the result of
+// a check: the check then fails.
 type Marks struct {
-	// Dialect of the database. It has to be given.
+	// Dialect of the database. Required.
 	Dialect Dialect
 	// Table is the name of the table, with its schema if it is not in the usual
 	// one. Default "pawl_fences".
@@ -40,7 +40,7 @@ func (m Marks) table() string {
 // Schema returns the statement that creates the table if it is missing, for
 // your migrations.
 func (m Marks) Schema() (string, error) {
-	// Names are compared by the byte: a collation may take two for one.
+	// Names are compared by the byte, because a collation may take two names for one.
 	resource, end := "text COLLATE \"C\"", ""
 	switch m.Dialect {
 	case MySQL:
@@ -69,12 +69,12 @@ func (m Marks) Create(ctx context.Context, db DB) error {
 	return nil
 }
 
-// Check lets the token pass if no newer one has passed for the resource, and
-// remembers it, else it returns an error that matches [fence.ErrStale]. Called
-// with a transaction, it holds the mark until that ends, and what the
-// transaction writes is protected; so call it before anything that costs.
-// Called with a *sql.DB it is a step of its own, which protects nothing that
-// comes after it.
+// Check lets the token pass if no newer token has passed for the resource, and
+// remembers it. Else Check returns an error that matches [fence.ErrStale]. Called
+// with a transaction, Check holds the mark until that ends, and protects the writes of
+// the transaction; so call Check before any expensive step.
+// Called with a *sql.DB, Check is a step of its own, which protects no later
+// write.
 func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.Token) error {
 	s, err := m.statement(resource, token)
 	if err != nil {
@@ -91,14 +91,14 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 	case stale:
 		return fence.Stale(resource, token)
 	case !passed:
-		return fmt.Errorf("check token in %s: a trigger or a proxy hides what came of it (%d rows, id %d)", m.table(), rows, mark)
+		return fmt.Errorf("check token in %s: a trigger or a proxy hides the result (%d rows, id %d)", m.table(), rows, mark)
 	}
 	return nil
 }
 
-// Statement returns what Check runs, for a client of PostgreSQL or SQLite that
-// is not database/sql, such as pgx: the token has passed if one row was
-// affected, and is stale if none was. On MySQL the affected rows do not say it:
+// Statement returns the statement of Check, for a client of PostgreSQL or SQLite that
+// is not database/sql, such as pgx. The token has passed if one row was
+// affected, and is stale if no row was. On MySQL the affected rows do not say that:
 // use Check.
 func (m Marks) Statement(resource string, token fence.Token) (query string, args []any, err error) {
 	s, err := m.statement(resource, token)
@@ -108,9 +108,9 @@ func (m Marks) Statement(resource string, token fence.Token) (query string, args
 	return s.build()
 }
 
-// statement writes the mark. MySQL counts a row that is there already and stays
-// as it is as 0, 1 or 2 affected ones, by the settings of the connection; so it
-// tells the mark through LAST_INSERT_ID, for which what is evaluated last counts.
+// statement writes the mark. MySQL counts an existing row that stays
+// as it is as 0, 1 or 2 affected rows, by the settings of the connection. So statement
+// returns the mark through LAST_INSERT_ID, where the last evaluation counts.
 func (m Marks) statement(resource string, token fence.Token) (*statement, error) {
 	if err := fence.Validate(resource, token); err != nil {
 		return nil, err
@@ -127,8 +127,8 @@ func (m Marks) statement(resource string, token fence.Token) (*statement, error)
 }
 
 // Guard returns the marks as a [fence.Guard] that checks in a step of its own,
-// for what takes one, as package httpfence does. What then writes to the same
-// database should call Check again, in its transaction: that is what protects.
+// for code that takes a guard, as package httpfence does. Code that then writes to the same
+// database should call Check again, in its transaction: only that protects.
 func (m Marks) Guard(db DB) fence.Guard { return guard{m, db} }
 
 type guard struct {

@@ -1,35 +1,35 @@
 // Package sqlfence makes fencing tokens count in a SQL database: PostgreSQL,
 // MySQL, MariaDB or SQLite, through database/sql.
 //
-// [Marks] is for whatever a transaction writes: one row for each protected
+// [Marks] is for all writes of a transaction: one row for each protected
 // resource remembers the newest token. [Table] is for the rows of a table of
-// your own, which has a column for the token, or one for a version if nobody
-// locks and the first to write wins. Each is one statement, so one round trip.
+// your own. That table has a column for the token, or for a version if nobody
+// locks and the first writer wins. Each is one statement, so one round trip.
 //
 // # What it protects
 //
 // The check and the write are one step because they are one transaction: Check
 // first, in the transaction that writes, and the row of the mark stays locked
-// until that ends. Who comes with another token waits, and is then compared
-// with what was committed. A rollback takes the mark back together with the
-// writes. With [Table], check and write are even one statement. It does not
-// matter which isolation level is used; from REPEATABLE READ on, PostgreSQL may
+// until that ends. A writer with another token waits, and its token is then compared
+// with the committed mark. A rollback takes the mark back together with the
+// writes. With [Table], check and write are even one statement. Any isolation level
+// will do. From REPEATABLE READ on, PostgreSQL may
 // answer with a serialization failure (40001) instead, and MySQL with a deadlock
-// at any level: then nothing was written, and the transaction is to be repeated.
+// at any level: then nothing was written, and the caller must repeat the transaction.
 //
 // # What it does not protect
 //
-//   - Writes that do not ask. All who write to the resource have to.
-//   - What is outside of the transaction: a mail, a file, another database; and
+//   - Writes without a check. All writers of the resource have to check.
+//   - Effects outside of the transaction: a mail, a file, another database; and
 //     Check without a transaction, which is a step of its own.
 //   - Anything, after the marks were lost: of a row that was deleted, of a
 //     database that was restored from a backup or failed over to a replica that
 //     lags behind, the first token passes, whichever it is.
 //   - Two locks for one resource: their tokens cannot be compared.
 //
-// Equal tokens pass: it is the same holder, who may write again and again. An
+// Equal tokens pass: it is the same holder, which may write again and again. An
 // error of the database that came while ctx ended or the connection broke says
-// nothing: outside of a transaction the statement may be done all the same, even
+// nothing: outside of a transaction the statement may still take effect, even
 // later.
 package sqlfence
 
@@ -49,7 +49,7 @@ import (
 type Dialect int
 
 const (
-	// PostgreSQL is 9.5 or later, or what speaks its SQL.
+	// PostgreSQL is 9.5 or later, or a database with the same SQL.
 	PostgreSQL Dialect = 1 + iota
 	// MySQL is MySQL 5.7 or MariaDB 10.2, or later.
 	MySQL
@@ -75,7 +75,7 @@ type Columns map[string]any
 // is not lower case.
 var ErrName = errors.New("sqlfence: bad name")
 
-// names are those that mean one thing in every encoding of a connection.
+// names are the names that mean the same in every encoding of a connection.
 var names = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 // statement is SQL in the making.
@@ -148,8 +148,8 @@ func (s *statement) build() (string, []any, error) {
 	return s.text.String(), s.args, nil
 }
 
-// run executes the statement and returns how many rows were affected and, on
-// MySQL, what the statement set LAST_INSERT_ID to, or 0.
+// run executes the statement and returns the number of affected rows and, on
+// MySQL, the LAST_INSERT_ID that the statement set, or 0.
 func (s *statement) run(ctx context.Context, db DB) (rows, id int64, err error) {
 	query, args, err := s.build()
 	if err != nil {

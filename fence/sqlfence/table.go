@@ -16,14 +16,14 @@ var ErrConflict = errors.New("the row was changed meanwhile")
 // Table is a table of your own whose rows are written under guard, each by one
 // UPDATE. It is a description and safe for concurrent use.
 //
-// A row that is not there cannot be guarded: insert it first, or use [Marks].
-// Nor can one that was deleted and inserted again. What an UPDATE cannot say as
-// "column = value" is written in a transaction after Check of [Marks].
+// A missing row cannot be guarded: insert it first, or use [Marks].
+// Nor can a row that was deleted and inserted again. Updates other than
+// "column = value" belong in a transaction after Check of [Marks].
 type Table struct {
-	// Dialect of the database. It has to be given.
+	// Dialect of the database. Required.
 	Dialect Dialect
-	// Name of the table, with its schema if it is not in the usual one. It has
-	// to be given.
+	// Name of the table, with its schema if it is not in the usual one.
+	// Required.
 	Name string
 	// Token is the column that has the newest token of the row, a bigint NOT
 	// NULL DEFAULT 0: a row where it is NULL refuses every token. Default "fence".
@@ -58,8 +58,8 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 	}
 	rows, _, err := s.run(ctx, db)
 	if err == nil && rows != 1 {
-		// MySQL may say 0 when a row had to change in nothing. Since a token never
-		// goes back, the row was found if it still has this one.
+		// MySQL may say 0 when the row already had all values. A token never
+		// goes back, so the row was found if it still has this token.
 		var seen int64
 		seen, err = t.look(ctx, db, key, rows, t.token())
 		if same := t.Dialect == MySQL && seen == int64(token); err == nil && !same {
@@ -73,7 +73,7 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 // is at this version, in one statement, and returns the new version. Key are
 // the columns that name one row. Its error matches [ErrConflict] when the
 // version is another, and sql.ErrNoRows when there is no such row. This is
-// the optimistic lock: it needs no lock and no token, and the first to write
+// the optimistic lock: it needs no lock and no token, and the first writer
 // wins. An update whose reply was lost has an unknown outcome.
 func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version int64, set Columns) (int64, error) {
 	s := t.ifVersion(key, version, set)
@@ -90,10 +90,10 @@ func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version 
 	return version + 1, nil
 }
 
-// NotOlderStatement returns what UpdateIfNotOlder runs, for a client of
-// PostgreSQL or SQLite that is not database/sql, such as pgx: one affected row
-// was written, none says that the token is stale or the row is missing. On MySQL
-// the affected rows do not say it: use UpdateIfNotOlder.
+// NotOlderStatement returns the statement of UpdateIfNotOlder, for a client of
+// PostgreSQL or SQLite that is not database/sql, such as pgx. One affected row
+// was written; no affected row means that the token is stale or the row is missing. On MySQL
+// the affected rows do not say that: use UpdateIfNotOlder.
 func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (query string, args []any, err error) {
 	s, err := t.ifNotOlder(key, token, set)
 	if err != nil {
@@ -102,8 +102,8 @@ func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (q
 	return s.build()
 }
 
-// VersionStatement returns what UpdateIfVersion runs, for a client that is not
-// database/sql: one affected row was written, none says that the version is
+// VersionStatement returns the statement of UpdateIfVersion, for a client that is not
+// database/sql. One affected row was written; no affected row means that the version is
 // another or the row is missing.
 func (t Table) VersionStatement(key Columns, version int64, set Columns) (query string, args []any, err error) {
 	return t.ifVersion(key, version, set).build()
@@ -145,9 +145,9 @@ func (t Table) update(key, set Columns, guarding string) *statement {
 	return s.name(guarding).add(" = ")
 }
 
-// look returns the guarding column of a row of which rows were affected, which
-// is not one. MySQL is asked for what is there now, as the UPDATE was, not for
-// what the transaction saw at first.
+// look returns the guarding column of a row, when the number of affected rows
+// is not 1. MySQL reads the present row, as the UPDATE did, not the
+// transaction's first snapshot.
 func (t Table) look(ctx context.Context, db DB, key Columns, rows int64, guarding string) (is int64, err error) {
 	if rows > 1 {
 		return 0, fmt.Errorf("the key named %d rows and all of them were written", rows)
