@@ -63,7 +63,7 @@ func TestGraceIsTold(t *testing.T) {
 		}})
 		_, err := c.Mutex("m").TryLock(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
-		const says = "the store was started 4s ago and may have forgotten locks; it grants again in 11s"
+		const says = "the store was started, replaced, emptied or new to pawl 4s ago and may have forgotten locks; it grants again in 11s"
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("it says %q", err)
 		}
@@ -75,6 +75,9 @@ func TestGraceIsTold(t *testing.T) {
 		defer cancel()
 		_, err = c.Mutex("m").Lock(soon)
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, context.DeadlineExceeded)
+		if !errors.As(err, &grace) || grace.Left != 10*time.Second || grace.Age != 5*time.Second { // now, not when the wait began
+			t.Errorf("after a second of waiting: %+v", grace)
+		}
 		if len(events) != 1 || events[0].Kind != pawl.EventGrace || events[0].Took != 11*time.Second || events[0].Name != "m" {
 			t.Errorf("events %+v", events)
 		}

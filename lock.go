@@ -236,9 +236,9 @@ type attempt struct {
 	session *session
 	lock    *lock
 	claim   *engine.Claim
-	through *Lease    // the lease whose grant the claim is to share; nil: any grant will do
-	grace   error     // why the claim waits though nobody may hold
-	until   time.Time // when that ends
+	through *Lease       // the lease whose grant the claim is to share; nil: any grant will do
+	grace   engine.Grace // of the store, when the wait began
+	until   time.Time    // the end of grace; zero: the store was in none
 }
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
@@ -294,9 +294,18 @@ func (a *attempt) contended(ctx context.Context, g engine.Grace) {
 		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
 		return
 	}
-	a.grace = fmt.Errorf("%w: %w", ErrGrace, &engine.GraceError{Grace: g})
-	a.until = time.Now().Add(g.Left)
-	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.grace})
+	a.grace, a.until = g, time.Now().Add(g.Left)
+	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.graced()})
+}
+
+// graced says what the grace is now, which may be long after the store said it.
+func (a *attempt) graced() error {
+	g := a.grace
+	g.Left = time.Until(a.until)
+	if g.Age >= 0 {
+		g.Age += a.grace.Left - g.Left
+	}
+	return fmt.Errorf("%w: %w", ErrGrace, &engine.GraceError{Grace: g})
 }
 
 // enter asks once, and ends also when the store hangs.
@@ -365,7 +374,7 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	case errors.Is(cause, ErrClosed):
 		return ErrClosed
 	case ctx.Err() != nil && time.Now().Before(a.until):
-		return fmt.Errorf("%w: %w", notAcquired(ctx, err), a.grace)
+		return fmt.Errorf("%w: %w", notAcquired(ctx, err), a.graced())
 	case ctx.Err() != nil:
 		return notAcquired(ctx, err)
 	case cause != nil:

@@ -35,13 +35,14 @@ var (
 // its restart grace: nobody is known to hold the resource, and somebody may.
 type GraceError struct{ Grace }
 
-// Error says how long ago the store was started and when it grants again.
+// Error says how long ago the store was started, or else lost what it knew, and when it
+// grants again. A store does not tell which: a server that is new to pawl may run for long.
 func (e *GraceError) Error() string {
 	age := "lately"
 	if e.Age >= 0 {
 		age = e.Age.Round(time.Second).String() + " ago"
 	}
-	return fmt.Sprintf("the store was started %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
+	return fmt.Sprintf("the store was started, replaced, emptied or new to pawl %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
 }
 
 // Is has a GraceError match [ErrBusy].
