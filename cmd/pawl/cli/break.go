@@ -82,12 +82,16 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 			fmt.Fprintf(w, "had left already: %s\n", describe(p))
 		}
 	}
-	if err != nil {
+	if err != nil || !slices.ContainsFunc(evicted, works) {
 		return err
 	}
 	_, err = fmt.Fprintln(w, "a holder learns of it within a third of its TTL and may work until then")
 	return err
 }
+
+// works reports whether a party may work until it learns that it was evicted. A waiter does
+// not, nor does the holder of a name that is only kept.
+func works(p pawl.Party) bool { return p.Token != 0 && !p.Kept }
 
 // chosen are those whom the options mean.
 func chosen(r pawl.Resource, opts pawl.BreakOptions) (parties []pawl.Party) {

@@ -51,6 +51,12 @@ func TestBreak_of_one_party(t *testing.T) {
 		if !strings.HasPrefix(stdout, "evicted "+waits.Label+" (waiting for ") {
 			t.Errorf("break prints %s", stdout)
 		}
+		if strings.Contains(stdout, "a holder learns") {
+			t.Errorf("of a waiter break prints %s", stdout)
+		}
+		if stdout, _ := want(t, 0, store, "show", name); !strings.Contains(stdout, "\na waiter was last broken by ") || strings.Contains(stdout, "(token 0)") {
+			t.Errorf("show prints %s", stdout)
+		}
 		if code := p.wait(); code != 75 {
 			t.Errorf("exit code %d: %s", code, p.errors())
 		}

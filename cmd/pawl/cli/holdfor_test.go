@@ -31,7 +31,7 @@ func TestRun_once_in_a_period(t *testing.T) {
 				t.Errorf("it is kept for %d ms more", *left)
 			}
 			stdout, _ = want(t, 0, store, "break", "--yes", name)
-			if !strings.Contains(stdout, ": sh (token ") || !strings.Contains(stdout, ", kept for ") {
+			if strings.Contains(stdout, "a holder learns") || !strings.Contains(stdout, ": sh (token ") || !strings.Contains(stdout, ", kept for ") {
 				t.Errorf("break prints %s", stdout)
 			}
 		}

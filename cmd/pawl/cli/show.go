@@ -81,8 +81,11 @@ func printShow(w io.Writer, r seen) error {
 	if r.leader != nil {
 		fmt.Fprintf(w, "the leader announces %q\n", *r.leader)
 	}
-	if r.Broken != nil {
-		fmt.Fprintf(w, "last %s (token %v)\n", printable(r.Broken.String()), r.Broken.Token)
+	switch b := r.Broken; {
+	case b != nil && b.Token == 0: // nobody lost the lock
+		fmt.Fprintf(w, "a waiter was last %s\n", printable(b.String()))
+	case b != nil:
+		fmt.Fprintf(w, "last %s (token %v)\n", printable(b.String()), b.Token)
 	}
 	if r.Kind == "" {
 		return nil
