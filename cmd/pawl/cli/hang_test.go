@@ -34,7 +34,7 @@ func TestRun_waits_no_longer_for_a_store_that_hangs(t *testing.T) {
 		t.Parallel()
 		server := testservers.Redis(t)
 		store := "redis://" + server.Addr
-		want(t, 0, store, "run", "--ttl", "200ms", "warm", "--", "true")
+		want(t, 0, store, "run", "--ttl", "1s", "warm", "--", "true")
 		held(t, store, "--ttl", "1m", "x")
 		began := time.Now()
 		p := start(t, command(t, store, "run", "--ttl", "1m", "--wait", "3s", "x", "--", "true"))
