@@ -39,6 +39,11 @@ type Harness struct {
 	// store forget everything, as a crash would. Nil unless the capabilities
 	// say that the store forgets.
 	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
+
+	// Snapshot returns the opener of another store, and what keeps a copy of all that the
+	// store has and returns what brings it back. Nil for a store that keeps nothing, or on
+	// more than one server.
+	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 }
 
 // Network is trouble between a client and the store.
@@ -69,6 +74,15 @@ func Cases() []Case {
 	return all
 }
 
+// cases are the rows of a store.
+func (h *Harness) cases() []Case {
+	all := Cases()
+	if h.Snapshot != nil {
+		all = append(all, snapshotCase)
+	}
+	return all
+}
+
 // Run runs every row, in parallel where the store allows it. A row that needs
 // what the store lacks by its capabilities checks that it is refused.
 func Run(t *testing.T, h *Harness) {
@@ -83,7 +97,7 @@ func Run(t *testing.T, h *Harness) {
 	for _, c := range crowdCases {
 		alone[c.Name] = true
 	}
-	for _, c := range Cases() {
+	for _, c := range h.cases() {
 		name, run := c.Name, c.Run
 		for _, feature := range c.Needs {
 			if caps.RefuseFeature(feature) != nil {

@@ -275,6 +275,76 @@ func forgets(t *testing.T, h *Harness) {
 	}
 }
 
+// snapshotCase is only of stores that a test can restore.
+var snapshotCase = Case{"a restored store keeps no lock that was released", "a backup is put back, and a name stays taken as long as its former holder lives", restored, nil}
+
+// snapshotTTL outlives two restarts of a server.
+const snapshotTTL = 12 * time.Second
+
+// restored puts back a copy of the store. A lock that was released after the copy becomes
+// free while its former holder goes on. The holder of a lock that was granted after the copy is
+// notified; before the next grant, where the store promises that.
+func restored(t *testing.T, h *Harness) {
+	open, keep := h.Snapshot(t)
+	all := make([]*pawl.Client, 3)
+	for i := range all {
+		c, err := pawl.New(t.Context(), open(t), &pawl.Options{TTL: snapshotTTL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(context.Background()) }) //nolint:errcheck // the next test has another store
+		all[i] = c
+	}
+	a, b, c := all[0], all[1], all[2]
+	released, other := lock(t, a.Mutex("released")), lock(t, b.Mutex("other"))
+	restore := keep()
+	if err := errors.Join(released.Err(), other.Err()); err != nil {
+		t.Fatalf("lost by a restart that took %v at most: %v", snapshotTTL, err)
+	}
+	if err := released.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) { // which is retried
+		t.Fatal(err)
+	}
+	if err := lock(t, b.Mutex("released")).Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := lock(t, b.Mutex("late"))
+	notified := make(chan time.Time, 1)
+	context.AfterFunc(late.Context(), func() { notified <- time.Now() })
+	restore()
+
+	free, next := lockLater(t, c.Mutex("released")), lockLater(t, c.Mutex("late"))
+	for name, got := range map[string]<-chan held{"released": free, "late": next} {
+		select {
+		case l := <-got:
+			if l.err != nil {
+				t.Fatal(name, l.err)
+			}
+			if name == "late" {
+				checkNotified(t, open(t).Caps(), late, notified, l.at)
+			}
+			t.Logf("%s: token %v after %v and %v", name, l.Token(), released.Token(), late.Token())
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		case <-time.After(4 * snapshotTTL):
+			r, err := c.Show(t.Context(), name)
+			t.Fatalf("%s is not free: %+v, %v", name, r, err)
+		}
+	}
+}
+
+func checkNotified(t *testing.T, caps engine.Caps, late *pawl.Lease, notified <-chan time.Time, next time.Time) {
+	t.Helper()
+	select {
+	case at := <-notified:
+		if caps.Forgets && at.After(next) {
+			t.Errorf("the holder was notified %v after the next grant", at.Sub(next))
+		}
+	case <-time.After(snapshotTTL):
+		t.Errorf("the holder believes until %v, and there is another", late.ValidUntil())
+	}
+}
+
 func newSession(t *testing.T, h *Harness) {
 	eng := &spy{Engine: h.Open(t)}
 	c := h.client(t, eng)

@@ -20,9 +20,10 @@ func TestMariaDBLease(t *testing.T) {
 	}
 	t.Cleanup(func() { raw.Close() })
 	enginetest.Run(t, &enginetest.Harness{
-		Open:    func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) },
-		TTL:     time.Second,
-		Network: proxied(addr, mysqlURL),
+		Open:     func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) },
+		TTL:      time.Second,
+		Network:  proxied(addr, mysqlURL),
+		Snapshot: snapshot(testservers.MariaDB, mysqlURL),
 		KillSession: func(t *testing.T, session string) {
 			result, err := raw.Exec("UPDATE pawl_sessions SET ends = 0 WHERE id = ?", session)
 			if err != nil {

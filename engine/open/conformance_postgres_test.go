@@ -42,7 +42,9 @@ func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest
 
 func TestPostgresLease(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
-	enginetest.Run(t, postgresHarness(t, addr, addr, "logged", ""))
+	h := postgresHarness(t, addr, addr, "logged", "")
+	h.Snapshot = snapshot(testservers.Postgres, postgresURL(""))
+	enginetest.Run(t, h)
 }
 
 func TestPostgresUnlogged(t *testing.T) {

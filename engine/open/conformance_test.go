@@ -159,7 +159,16 @@ func TestRedis(t *testing.T) {
 			return func(t *testing.T) engine.Engine { return connect(t, redisURL(server.Addr)) },
 				func() { server.Kill(); server.Restart() }
 		},
+		Snapshot: snapshot(testservers.Redis, redisURL, "--appendonly", "yes", "--appendfsync", "always"),
 	})
+}
+
+// snapshot is the hook of a store on a server of its own.
+func snapshot(start func(testing.TB, ...string) *testservers.Server, url func(addr string) string, args ...string) func(*testing.T) (func(*testing.T) engine.Engine, func() func()) {
+	return func(t *testing.T) (func(*testing.T) engine.Engine, func() func()) {
+		server := start(t, args...)
+		return func(t *testing.T) engine.Engine { return connect(t, url(server.Addr)) }, server.Snapshot
+	}
 }
 
 func etcdURL(addr string) string { return "etcd://" + addr }
@@ -171,5 +180,6 @@ func TestEtcd(t *testing.T) {
 		TTL:         2 * time.Second,
 		Network:     proxied(addr, etcdURL),
 		KillSession: etcdKiller(t, addr),
+		Snapshot:    snapshot(testservers.Etcd, etcdURL),
 	})
 }

@@ -348,6 +348,34 @@ func (s *Server) Restart() {
 	}
 }
 
+// Snapshot shuts the server down, copies its folder, and starts it again. Restore kills the
+// server, puts the copy back, and starts it: all that was written since is gone.
+func (s *Server) Snapshot() (restore func()) {
+	s.t.Helper()
+	p := s.own()
+	data := s.t.TempDir()
+	s.Stop()
+	s.copy(p.dir, data)
+	s.Restart()
+	return func() {
+		s.t.Helper()
+		s.Kill()
+		if err := os.RemoveAll(p.dir); err != nil {
+			s.t.Fatal(err)
+		}
+		s.copy(data, p.dir)
+		s.Restart()
+	}
+}
+
+// copy makes a folder of what is in another, with its owners.
+func (s *Server) copy(from, to string) {
+	s.t.Helper()
+	if err := run(exec.Command("cp", "-aT", from, to)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // Pause stops the server with its children, as a long pause of its machine
 // would: connections stay and nothing answers.
 func (s *Server) Pause() {
