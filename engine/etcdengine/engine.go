@@ -147,7 +147,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	return &session{
 		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
-		places: make(map[string]*place), last: make(map[string]*place), waiting: make(map[*place]chan struct{}),
+		places: make(map[string]*place), conns: make(map[string]bool), last: make(map[string]*place), waiting: make(map[*place]chan struct{}),
 	}, nil
 }
 

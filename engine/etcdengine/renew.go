@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/peer"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -64,9 +65,8 @@ func (s *session) keepAlive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	is := epoch{reply.Header.GetClusterId(), reply.Header.GetRaftTerm(), reply.Header.GetRevision()}
-	if was := s.epoch.Swap(&is); was != nil && !is.follows(*was) {
-		s.strange.Store(true)
+	if conn, ok := peer.FromContext(stream.Context()); ok {
+		s.meets(conn)
 	}
 	return nil
 }

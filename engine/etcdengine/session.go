@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"google.golang.org/grpc/peer"
+
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 )
@@ -37,20 +39,22 @@ type session struct {
 
 	crowded atomic.Bool // the last claim that entered met others
 
-	epoch   atomic.Pointer[epoch] // as the last renewal met it
-	strange atomic.Bool           // the store may have claims that we left
+	conns   map[string]bool // over which renewals went
+	strange atomic.Bool     // the store may have claims that we left
 }
 
-// epoch is what a renewal is told of the cluster.
-type epoch struct {
-	cluster, term uint64
-	rev           int64
-}
-
-// follows reports whether nothing was restored since an earlier epoch, as far as that
-// shows. Another leader, or a member that is a little behind, is a false alarm.
-func (e epoch) follows(was epoch) bool {
-	return e.cluster == was.cluster && e.term == was.term && e.rev >= was.rev
+// meets notes the connection of a renewal. A new one may lead to a cluster that was
+// restored meanwhile, because that takes a restart of every member.
+func (s *session) meets(conn *peer.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id := fmt.Sprint(conn.LocalAddr, conn.Addr); !s.conns[id] {
+		if len(s.conns) == 100 {
+			clear(s.conns)
+		}
+		s.conns[id] = true
+		s.strange.Store(true)
+	}
 }
 
 // tomb is the key that keeps a claim out which left while a request for it was in
