@@ -63,7 +63,7 @@ func TestGraceIsTold(t *testing.T) {
 		}})
 		_, err := c.Mutex("m").TryLock(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
-		const says = "the store was started, replaced, emptied or new to pawl 4s ago and may have forgotten locks; it grants again in 11s"
+		const says = "the store was started, emptied or first used by pawl 4s ago and may have forgotten locks; it grants again in 11s"
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("it says %q", err)
 		}

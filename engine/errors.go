@@ -42,7 +42,7 @@ func (e *GraceError) Error() string {
 	if e.Age >= 0 {
 		age = e.Age.Round(time.Second).String() + " ago"
 	}
-	return fmt.Sprintf("the store was started, replaced, emptied or new to pawl %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
+	return fmt.Sprintf("the store was started, emptied or first used by pawl %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
 }
 
 // Is has a GraceError match [ErrBusy].
