@@ -73,7 +73,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 				}
 				wantErr(t, err, pawl.ErrUnavailable)
 				store.set(nil, allVerbs...)
-				pass(5 * time.Second)
+				pass(10 * time.Second) // a renewal that met the trouble is given up after half of the TTL
 				for _, name := range []string{"other", "x", "y", "permits"} {
 					wantFree(t, eng, name)
 				}

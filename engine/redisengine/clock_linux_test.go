@@ -10,35 +10,46 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
+// freshHolder holds names of a node that no session has used, so that each has its grace still
+// before it.
+type freshHolder struct {
+	c    *clusterUnderTest
+	used map[string]bool
+}
+
+func (h *freshHolder) fresh(node int) string {
+	for name := h.c.on(node); ; name = name + "+" {
+		if is, _ := h.c.node("pawl:{" + name + "}"); is == node && !h.used[name] {
+			h.used[name] = true
+			return name
+		}
+	}
+}
+
+// hold waits for the grace of a node that was just started.
+func (h *freshHolder) hold(t *testing.T, s *session, node int, id string) *engine.Claim {
+	t.Helper()
+	claim := plainClaim(s, h.fresh(node), id)
+	sessiontest.Until(t, id, func() bool {
+		g, err := s.Enter(t.Context(), claim, false)
+		if err != nil && !errors.Is(err, engine.ErrBusy) {
+			t.Fatal(err)
+		}
+		return g.Held()
+	})
+	return claim
+}
+
 // TestNodeClockSetBack: a node of a cluster whose clock is set back to before it was started
-// keeps each of its names for one grace, once. What is held stays held, who waits gets it
+// keeps each of its names for one grace, once. What is held stays held, the waiter gets it
 // with a larger token, and names of other nodes notice nothing.
 func TestNodeClockSetBack(t *testing.T) {
 	c := clusterOf(t, testservers.RedisClusterWithClocks(t))
 	const grace, ttl = time.Second, time.Minute
 	eng := New(c.client, &Options{Grace: grace})
 	a, b := c.session(eng, ttl, 2), c.session(eng, ttl, 0)
-	names := make(map[string]bool)
-	fresh := func(node int) string { // each is on another name, so that a grace was met by none before
-		for name := c.on(node); ; name = name + "+" {
-			if is, _ := c.node("pawl:{" + name + "}"); is == node && !names[name] {
-				names[name] = true
-				return name
-			}
-		}
-	}
-	hold := func(s *session, node int, id string) *engine.Claim { // also when the node was just started
-		t.Helper()
-		claim := plainClaim(s, fresh(node), id)
-		sessiontest.Until(t, id, func() bool {
-			g, err := s.Enter(t.Context(), claim, false)
-			if err != nil && !errors.Is(err, engine.ErrBusy) {
-				t.Fatal(err)
-			}
-			return g.Held()
-		})
-		return claim
-	}
+	h := &freshHolder{c, make(map[string]bool)}
+	hold := func(s *session, node int, id string) *engine.Claim { t.Helper(); return h.hold(t, s, node, id) }
 	held, stays, there := hold(a, 2, "held"), hold(a, 2, "stays"), hold(b, 0, "there")
 	first := sessiontest.Hold(t, a, held)
 	next := plainClaim(b, held.Resource, "next")
@@ -52,7 +63,7 @@ func TestNodeClockSetBack(t *testing.T) {
 		t.Errorf("asked again: %v, was %v", again, first)
 	}
 	sessiontest.Leave(t, a, held)
-	free := plainClaim(a, fresh(2), "free")
+	free := plainClaim(a, h.fresh(2), "free")
 	var kept *engine.GraceError
 	if g, err := a.Enter(t.Context(), free, false); !errors.As(err, &kept) || kept.Left > 2*grace {
 		t.Errorf("a free name there: %v, %v; want the grace", g, err)
@@ -65,8 +76,8 @@ func TestNodeClockSetBack(t *testing.T) {
 	})
 	sessiontest.Leave(t, a, free)
 	g := <-waits
-	if took := time.Since(began); g.err != nil || g.Token <= first || took > 4*grace {
-		t.Errorf("who waited: %v after %v, %v, within %v", g.Grant, first, g.err, took)
+	if took := time.Since(began); g.err != nil || g.Token <= first || took > 15*grace {
+		t.Errorf("the waiter got %v after %v, %v, within %v", g.Grant, first, g.err, took)
 	}
 	sessiontest.Leave(t, b, next)
 	for _, name := range []string{free.Resource, held.Resource} { // once
