@@ -42,11 +42,41 @@ func BenchmarkMariaDBUncontended(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m := client(b, eng).Mutex("order/42")
+	c := client(b, eng)
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { conn.Close() })
-	beside(b, "mariadb lock+unlock p50, lease mode", m, 10, func() { getLock(ctx, b, conn) })
+	beside(b, "mariadb lock+unlock p50, lease mode", c.Mutex("order/42"), 10, func() { getLock(ctx, b, conn) })
+}
+
+// BenchmarkMariaDBLogged has a row that is inserted and deleted as its floor: two
+// commits that are flushed, as a lock and an unlock are. Goroutines in parallel share the
+// flushes of 32 connections, which both have.
+func BenchmarkMariaDBLogged(b *testing.B) {
+	db := mariadbPool(b)
+	db.SetMaxOpenConns(32)
+	db.SetMaxIdleConns(32)
+	eng, err := mysqlengine.New(ctx, db, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	do := func(query string, args ...any) {
+		if _, err := db.ExecContext(ctx, query, args...); err != nil {
+			b.Error(err)
+		}
+	}
+	do("CREATE TABLE floor (id INT PRIMARY KEY) ENGINE=InnoDB")
+	least := func(i int) {
+		do("INSERT INTO floor VALUES (?)", i)
+		do("DELETE FROM floor WHERE id = ?", i)
+	}
+	c := client(b, eng)
+	b.Run("alone", func(b *testing.B) {
+		beside(b, "mariadb lock+unlock p50, rows as floor", c.Mutex("order/42"), 3, func() { least(42) })
+	})
+	b.Run("parallel", func(b *testing.B) {
+		parallel(b, "mariadb 64 goroutines, per lock+unlock", 20, c, 3, least)
+	})
 }

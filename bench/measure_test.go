@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +61,32 @@ func beside(b *testing.B, what string, m *pawl.Mutex, goal float64, least func()
 	for b.Loop() {
 		floor.time(least)
 		ours.time(func() { lockUnlock(b, m) })
+	}
+	compare(b, what, micros(ours.quantile(.5)), micros(floor.quantile(.5)), goal)
+}
+
+// parallel has 64 goroutines lock and unlock names of their own, some times each, beside the
+// least that the store needs for goroutine i.
+func parallel(b *testing.B, what string, times int, c *pawl.Client, goal float64, least func(i int)) {
+	b.Helper()
+	const workers = 64
+	run := func(pair func(i int)) time.Duration {
+		var wg sync.WaitGroup
+		start := time.Now()
+		for i := range workers {
+			wg.Go(func() {
+				for range times {
+					pair(i)
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(start) / time.Duration(workers*times)
+	}
+	var ours, floor samples
+	for b.Loop() {
+		floor = append(floor, run(least))
+		ours = append(ours, run(func(i int) { lockUnlock(b, c.Mutex("p"+strconv.Itoa(i))) }))
 	}
 	compare(b, what, micros(ours.quantile(.5)), micros(floor.quantile(.5)), goal)
 }

@@ -60,19 +60,35 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 }
 
 // BenchmarkPostgresLogged has a row that is inserted and deleted as its floor: two
-// commits that are flushed, as a lock and an unlock are.
+// commits that are flushed, as a lock and an unlock are. Goroutines in parallel share the
+// flushes of 32 connections, which both have.
 func BenchmarkPostgresLogged(b *testing.B) {
-	pool := postgresPool(b, testservers.Postgres(b).Addr)
-	do := func(query string) {
-		if _, err := pool.Exec(ctx, query); err != nil {
-			b.Fatal(err)
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(testservers.Postgres(b).Addr))
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.MaxConns = 32
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	do := func(query string, args ...any) {
+		if _, err := pool.Exec(ctx, query, args...); err != nil {
+			b.Error(err)
 		}
 	}
 	do("CREATE TABLE floor (name text PRIMARY KEY)")
-	m := pawlOnPostgresWith(b, pool, nil).Mutex("order/42")
-	beside(b, "postgres lock+unlock p50, logged", m, 2, func() {
-		do("INSERT INTO floor VALUES ('order/42')")
-		do("DELETE FROM floor WHERE name = 'order/42'")
+	least := func(i int) {
+		do("INSERT INTO floor VALUES ($1)", fmt.Sprint("order/", i))
+		do("DELETE FROM floor WHERE name = $1", fmt.Sprint("order/", i))
+	}
+	c := pawlOnPostgresWith(b, pool, nil)
+	b.Run("alone", func(b *testing.B) {
+		beside(b, "postgres lock+unlock p50, logged", c.Mutex("order/42"), 2, func() { least(42) })
+	})
+	b.Run("parallel", func(b *testing.B) {
+		parallel(b, "postgres 64 goroutines, per lock+unlock, logged", 20, c, 2, least)
 	})
 }
 

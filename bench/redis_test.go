@@ -94,26 +94,7 @@ func BenchmarkRedisParallel(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	c, f := pawlOnRedis(b, addr), newFloor(redisClient(b, addr))
 	warm(b, c)
-	const workers, batch = 64, 100
-	run := func(pair func(i int)) time.Duration {
-		var wg sync.WaitGroup
-		start := time.Now()
-		for i := range workers {
-			wg.Go(func() {
-				for range batch {
-					pair(i)
-				}
-			})
-		}
-		wg.Wait()
-		return time.Since(start) / workers / batch
-	}
-	var ours, floor samples
-	for b.Loop() {
-		floor = append(floor, run(func(i int) { f.pair(b, "floor:"+strconv.Itoa(i), "0123456789abcdef") }))
-		ours = append(ours, run(func(i int) { lockUnlock(b, c.Mutex("p"+strconv.Itoa(i))) }))
-	}
-	compare(b, "redis 64 goroutines, per lock+unlock", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1/0.8)
+	parallel(b, "redis 64 goroutines, per lock+unlock", 100, c, 1/0.8, func(i int) { f.pair(b, "floor:"+strconv.Itoa(i), "0123456789abcdef") })
 }
 
 // message measures one published message, from before PUBLISH to receipt by the
