@@ -17,7 +17,10 @@
 //
 // A power loss may take back the last transactions, but ends all who knew of
 // them too. Tokens and versions still grow, unless the clock was set back
-// meanwhile; a value may be an older one.
+// meanwhile; a value may be an older one. The same holds of an old copy that an operator
+// restores, by ".restore" of the sqlite3 shell, or as a file while no process has
+// the store open. Until its next renewal a holder that such a copy does not know
+// believes beside the next holder.
 package sqliteengine
 
 import (

@@ -206,7 +206,7 @@ func (s *transactions) put(ctx context.Context, key string, data []byte, version
 		}
 		t.exec(deleteValue, key)
 		if data != nil {
-			t.last++
+			t.last = t.mint()
 			written = uint64(t.last)
 			t.exec(insertValue, key, t.last, data)
 		}

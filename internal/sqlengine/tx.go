@@ -357,9 +357,13 @@ func (t *tx) decide(before *resource, request queue.Request) (queue.State, queue
 		before.ends[t.session] = t.ends
 	}
 	return queue.Apply(before.State, request, queue.Clock{
-		Now: t.now, Mint: fence.Token(t.last + 1), Ends: func(session string) int64 { return before.ends[session] },
+		Now: t.now, Mint: fence.Token(t.mint()), Ends: func(session string) int64 { return before.ends[session] },
 	})
 }
+
+// mint is the least token or version to give out next. Where an old copy of the database was
+// restored, the time of day keeps it above those that the copy does not know.
+func (t *tx) mint() int64 { return max(t.last+1, time.Now().UnixMicro()) }
 
 // tellAgain tells the session of all that it was granted: the first message of a
 // grant may have been lost, and of those that wait only one looks.
