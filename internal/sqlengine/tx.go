@@ -30,7 +30,7 @@ const (
 	readQueue = claimColumns + `(SELECT * FROM pawl_claims WHERE resource = ?1 AND waits = 0
 		UNION ALL SELECT * FROM (SELECT * FROM pawl_claims WHERE resource = ?1 AND waits = 1 ORDER BY place LIMIT ?2)) c
 		LEFT JOIN pawl_sessions s ON s.id = c.session ORDER BY c.waits, c.place`
-	readOwn       = claimColumns + `pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.session = ? AND c.resource = ? AND c.id = ?`
+	readOwn       = claimColumns + `pawl_claims c INDEXED BY pawl_claims_session LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.session = ? AND c.resource = ? AND c.id = ?`
 	readOther     = claimColumns + `pawl_claims c LEFT JOIN pawl_sessions s ON s.id = c.session WHERE c.resource = ? AND c.waits = 1 AND c.id = ?`
 	lastPlace     = `SELECT max(place) FROM pawl_claims WHERE resource = ? AND waits = 1`
 	listResources = `SELECT DISTINCT c.resource FROM pawl_claims c JOIN pawl_sessions s ON s.id = c.session
