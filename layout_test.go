@@ -97,7 +97,7 @@ var largerEngines = map[string]int{"redisengine": 2320, // a life of the databas
 	"pgengine":   1200, "mysqlengine": 800, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"sqliteengine":  520,  // processes queue for the file in the kernel, because SQLite has no queue
 	"redlockengine": 1135, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
-	"zkengine":      1590} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
+	"zkengine":      1640} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
 // adapterLines is what the client of another library has at most: with more to say it
 // would be an engine.

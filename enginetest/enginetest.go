@@ -42,7 +42,7 @@ type Harness struct {
 
 	// Snapshot returns the opener of another store, and what keeps a copy of all that the
 	// store has and returns what brings it back. Nil for a store that keeps nothing, or on
-	// more than one server, and for ZooKeeper, whose engine does not look for what came back.
+	// more than one server.
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 }
 

@@ -119,7 +119,10 @@ func zkHarness(addrs ...string) *enginetest.Harness {
 }
 
 func TestZooKeeper(t *testing.T) {
-	enginetest.Run(t, zkHarness(testservers.SharedZooKeeper(t).Addr))
+	h := zkHarness(testservers.SharedZooKeeper(t).Addr)
+	start := func(t testing.TB, _ ...string) *testservers.Server { return testservers.ZooKeeper(t) }
+	h.Snapshot = snapshot(start, func(addr string) string { return zkURL(addr) })
+	enginetest.Run(t, h)
 }
 
 func TestZooKeeper3(t *testing.T) {

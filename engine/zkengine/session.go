@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -31,8 +32,17 @@ type session struct {
 
 	mu     sync.Mutex
 	places map[string]*place
-	bytes  int // of the paths of them all
+	bytes  int    // of the paths of them all
+	left   []left // the last ones, in order
+
+	strange atomic.Bool // the store may have claims that were left
 }
+
+// left is a claim that this session left, and its node.
+type left struct{ resource, claim, path string }
+
+// mostLeft is how many of them are remembered.
+const mostLeft = 100
 
 func (s *session) ID() string { return s.id }
 
@@ -88,6 +98,9 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (_ engine
 
 // event is told what happens to nodes and to the session.
 func (s *session) event(ev zk.Event) {
+	if ev.Type == zk.EventSession && ev.State == zk.StateHasSession {
+		s.strange.Store(true)
+	}
 	if s.opts.Gone == nil || ev.Type != zk.EventNodeDeleted && ev.State != zk.StateExpired {
 		return
 	}
@@ -164,6 +177,43 @@ func (s *session) drop(claim string) {
 		s.bytes -= p.bytes
 		delete(s.places, claim)
 	}
+}
+
+// leaves forgets a claim whose node was deleted. One of this session may come back with an
+// old snapshot, and the session would keep it alive.
+func (s *session) leaves(is left) {
+	s.mu.Lock()
+	if s.places[is.claim] != nil {
+		s.left = append(s.left, is)
+		s.left = s.left[max(0, len(s.left)-mostLeft):]
+	}
+	s.mu.Unlock()
+	s.drop(is.claim)
+}
+
+// findStrange tells the client of claims that came back, because a new connection may lead
+// to an ensemble that was restored. go-zookeeper does not list the nodes of a session.
+func (s *session) findStrange(ctx context.Context) error {
+	if s.opts.Found == nil || !s.strange.Swap(false) {
+		return nil
+	}
+	s.mu.Lock()
+	all := slices.Clone(s.left)
+	s.mu.Unlock()
+	err := each(len(all), func(i int) error {
+		_, err := s.link.stat(ctx, all[i].path)
+		if err == nil {
+			s.opts.Found(all[i].resource, all[i].claim)
+		}
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		s.strange.Store(true)
+	}
+	return err
 }
 
 // at writes down where a claim is.
@@ -327,7 +377,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) (err error)
 			err = s.remove(ctx, path, all)
 		}
 		if err == nil {
-			s.drop(claim)
+			s.leaves(left{resource, claim, path})
 		}
 		if !errors.Is(err, zk.ErrNoNode) {
 			return err
@@ -400,6 +450,9 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 		}
 		return err
 	}); err != nil {
+		return nil, err
+	}
+	if err := s.findStrange(ctx); err != nil {
 		return nil, err
 	}
 	s.alarm.Reset(s.opts.TTL - time.Since(start))
