@@ -38,6 +38,51 @@ func fillPostgres(k kind, path, dir string, _ []int) error {
 // "max_connections=10". It keeps its data over Kill and Restart.
 func Postgres(t testing.TB, args ...string) *Server { t.Helper(); return start(t, postgresKind, args) }
 
+// PostgresPrimary starts a private PostgreSQL as [Postgres] does, which can have replicas.
+func PostgresPrimary(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return Postgres(t, append([]string{"-c", "wal_level=replica", "-c", "max_wal_senders=4"}, args...)...)
+}
+
+// PostgresReplica starts a streaming replica of a primary. It answers queries, and is
+// promoted by pg_promote().
+func PostgresReplica(t testing.TB, primary *Server) *Server {
+	t.Helper()
+	k := postgresKind
+	copier, err := kind{name: "pg_basebackup", binary: k.binary, folders: k.folders}.lookPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.fill = func(k kind, _, dir string, _ []int) error {
+		return run(k.command(copier, "-d", PostgresURL(primary.Addr),
+			"-D", filepath.Join(dir, "data"), "--checkpoint=fast", "--no-sync", "--write-recovery-conf"))
+	}
+	s := start(t, k, []string{"-c", "wal_level=replica", "-c", "max_wal_senders=4"})
+	until(t, "it streams", func() error {
+		return postgresSays(primary.Addr, "SELECT count(*) > 0 FROM pg_stat_replication WHERE state = 'streaming'")
+	})
+	return s
+}
+
+// postgresSays asks whether something is so.
+func postgresSays(addr, query string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, PostgresURL(addr))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var is bool
+	if err := conn.QueryRow(ctx, query).Scan(&is); err != nil {
+		return err
+	}
+	if !is {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
 // SharedPostgres returns the PostgreSQL of this test process, or the one that
 // PAWL_TEST_POSTGRES names, which lets the user postgres in without a password.
 // Tests use names of their own in it.

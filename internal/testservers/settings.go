@@ -44,7 +44,7 @@ var postgresSettings = []setting{
 	{[]string{"-c", "max_connections=400"}, "row mode takes one a lock, and rows of the suite run at once"},
 	{[]string{"-c", "autovacuum=off"}, "it would come at any time"},
 	{[]string{"-c", "full_page_writes=off"}, "a checkpoint writes less; commits are flushed, because lease mode insists on it"},
-	{[]string{"-c", "wal_level=minimal"}, "there is no replica, so less is written"},
+	{[]string{"-c", "wal_level=minimal"}, "most have no replica, so less is written"},
 	{[]string{"-c", "max_wal_senders=0"}, "wal_level=minimal wants it"},
 }
 
