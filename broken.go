@@ -68,7 +68,7 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("who did it could not be noted in the store: %w", err)
+		return fmt.Errorf("the break could not be noted in the store: %w", err)
 	}
 	return nil
 }

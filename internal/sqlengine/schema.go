@@ -41,7 +41,7 @@ func (s Schema) Migrate(ctx context.Context) error {
 		err = fmt.Errorf("%w: %s are of version %d, this program knows version %d", engine.ErrUnsupported, s.Name, version, s.Version)
 	case s.Denied(err):
 		err = fmt.Errorf("%s are missing or old and this user may not create them, or they are not for this user: "+
-			"let one who may run pawl store init: %w", s.Name, err)
+			"let a user that may do so run pawl store init: %w", s.Name, err)
 	}
 	if errors.Is(err, engine.ErrUnsupported) {
 		return fmt.Errorf("open: %w", err)

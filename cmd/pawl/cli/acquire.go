@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// access is what is open in the store.
+// access is the open part of the store.
 type access struct {
 	eng    engine.Engine
 	client *pawl.Client
@@ -36,8 +36,8 @@ func (a access) leave(within time.Duration) {
 	})
 }
 
-// connect returns what was opened also when it fails later. A file may be busy and does
-// not hang, so there is time to queue for it.
+// connect returns the access that it opened also when it fails later. A file may be busy and
+// does not hang, so there is time to queue for it.
 func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	if a.eng, err = o.store.open(ctx); err != nil {
 		return access{}, err
@@ -58,8 +58,8 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 
 func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
-// acquisition is the way to the lock. It ends soon after it was to end, also when the
-// store hangs: what it has begun is then left to the process to drop.
+// acquisition is the way to the lock. It ends soon after its time, also when the
+// store hangs: the end of the process then drops the requests under way.
 type acquisition struct {
 	*job
 	farewell atomic.Int64 // how long a store that is well needs at most to be told that nobody waits, in ns
@@ -69,8 +69,8 @@ type acquisition struct {
 // more. One that was slow to open gets longer.
 const leastFarewell = 80 * time.Millisecond
 
-// acquire gets the lock, or leaves what it has opened. A signal ends the waiting, and no
-// claim is left.
+// acquire gets the lock, or leaves the session that it has opened. A signal ends the waiting,
+// and no claim is left.
 func (j *job) acquire(ctx context.Context) (access, error) {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
@@ -152,8 +152,8 @@ func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, er
 	return lease, err
 }
 
-// why says of a lock that was not acquired what the store shows: who holds it, or that
-// the store may have forgotten who does.
+// why gives the reason from the store for a lock that was not acquired: its holders, or that
+// the store may have forgotten holders.
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
 	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, context.DeadlineExceeded)
 	if !errors.Is(err, pawl.ErrNotAcquired) || !contended || errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrMismatch) {

@@ -19,17 +19,17 @@ func newBreak(s *store) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break NAME",
 		Short: "Take a lock away from its holders",
-		Long: `Take NAME away from all who hold it now, or from those with --token, or from the
-holder or waiter --claim, as "pawl show" prints them. Who waits next gets it at once.
+		Long: `Take NAME away from all its holders, or from those with --token, or from the
+holder or waiter --claim, as "pawl show" prints them. The next waiter gets NAME at once.
 
 The holders are told, but learn of it only within a third of their TTL: until
-then they may still work, beside the next holder. Only what checks tokens is
-safe from that. A command under "pawl run" is then stopped.
+then they may still work, beside the next holder. Only a resource that checks
+tokens is safe from that. A command under "pawl run" is then stopped.
 
-Who did it stays in the store with --reason, and "pawl show" shows it.
+The operator's name stays in the store with --reason, and "pawl show" shows both.
 
-Without --yes it only says whom it would evict, and exits with 64. Nobody to
-evict is no error.`,
+Without --yes, break only names the parties it would evict, and exits with 64.
+Nobody to evict is no error.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			set := cmd.Flags().Changed
@@ -54,7 +54,7 @@ evict is no error.`,
 	f.BoolVar(&yes, "yes", false, "do it")
 	f.Uint64Var(&token, "token", 0, "only the holders with this token")
 	f.StringVar(&opts.Claim, "claim", "", "only this claim, which may wait")
-	f.StringVar(&opts.Reason, "reason", "", "why, for who looks later")
+	f.StringVar(&opts.Reason, "reason", "", "the reason, which the store keeps")
 	return cmd
 }
 
@@ -93,7 +93,7 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 // not, nor does the holder of a name that is only kept.
 func works(p pawl.Party) bool { return p.Token != 0 && !p.Kept }
 
-// chosen are those whom the options mean.
+// chosen are the parties that the options name.
 func chosen(r pawl.Resource, opts pawl.BreakOptions) (parties []pawl.Party) {
 	for _, p := range slices.Concat(r.Holders, r.Waiters) {
 		switch {

@@ -60,7 +60,7 @@ func (c *child) strayed() bool {
 // signal sends to the group, and to the command also when it has left it. It reports
 // whether the command takes no signals from us: then it has become another user.
 func (c *child) signal(sig syscall.Signal) (refused bool) {
-	syscall.Kill(-c.group, sig) //nolint:errcheck // who has gone needs no signal
+	syscall.Kill(-c.group, sig) //nolint:errcheck // a process that has gone needs no signal
 	if !c.strayed() {
 		sig = 0 // it has it, if it may have it
 	}
@@ -172,11 +172,11 @@ func (j *job) terminate(cause error, until time.Time) {
 	}
 	j.child.signal(syscall.SIGTERM)
 	complain(fmt.Errorf("%q: %w; stopping %s", j.name, cause, j.command[0]))
-	j.signal(syscall.SIGCONT) // one that is stopped as well
+	j.signal(syscall.SIGCONT) // a stopped command must wake to end
 }
 
 // result makes an exit code of the end of the child. After a loss it waits for
-// what is left of the group, which was told to end too.
+// the rest of the group, which was told to end too.
 func (j *job) result(end childEvent) (int, error) {
 	switch {
 	case j.lost != nil:
@@ -197,15 +197,15 @@ func (j *job) result(end childEvent) (int, error) {
 	return end.status.ExitStatus(), nil
 }
 
-// survivors tells of what is left of the group because it has become another user. What
-// was killed needs a moment to go.
+// survivors reports processes left in the group that have become another user. Killed
+// processes need a moment to go.
 func (j *job) survivors() {
 	err := syscall.Kill(-j.child.group, 0)
 	for end := time.Now().Add(j.lead()); err == nil && time.Now().Before(end); err = syscall.Kill(-j.child.group, 0) {
 		time.Sleep(time.Millisecond)
 	}
 	if errors.Is(err, syscall.EPERM) {
-		complain(fmt.Errorf("%q: some of what %s started runs as another user and could not be stopped: it works on beside the next holder",
+		complain(fmt.Errorf("%q: a process that %s started runs as another user and could not be stopped: it works on beside the next holder",
 			j.name, j.command[0]))
 	}
 }

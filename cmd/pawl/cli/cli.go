@@ -15,7 +15,7 @@ import (
 )
 
 // Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are
-// those of sysexits.h, the others are what shells use.
+// those of sysexits.h, the others are those of shells.
 const (
 	exitUsage         = 64
 	exitUnavailable   = 69
@@ -88,7 +88,7 @@ func coded(err error) error {
 	return &exitError{code, err}
 }
 
-// verb is what a cobra command runs.
+// verb is the function that a cobra command runs.
 func verb(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error { return coded(run(cmd, args)) }
 }
@@ -110,11 +110,11 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
   zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]    ZooKeeper
   redis+sentinel:  redis+cluster:  redlock:     see docs/stores.md
 
-Other users of the machine see arguments, but not variables: a URL with a
-password belongs into PAWL_STORE.
+Other users of the machine see arguments, but not variables: put a URL with a
+password into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
-"pawl help run" and "pawl help elect" have those of run and elect.`,
+"pawl help run" and "pawl help elect" list those of run and elect.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {

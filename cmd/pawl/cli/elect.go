@@ -16,19 +16,19 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-const electHelp = `Keep one CMD running among all who say so for the same NAME: each waits until it
+const electHelp = `Keep one CMD running among all candidates for the same NAME: each waits until it
 leads the election NAME, and runs CMD while it does. When CMD ends by itself, with
-whatever code, the next candidate leads, and this one campaigns again after a
+any code, the next candidate leads, and this one campaigns again after a
 pause: 1s, and up to 30s while CMD ends within 10s each time.
 
 CMD is run, stopped and told its environment as by "pawl run": it does not outlive
-the leadership, also when pawl is killed or stopped, and another CMD runs
+the leadership, also when pawl is killed or stopped. Then another CMD runs
 elsewhere at most the TTL and a second later. INT, TERM, HUP and QUIT are passed on
 to CMD and end pawl, which hands over to the next candidate.
 
-The leader announces host and process id, or --value, for who observes the
-election with the library. "pawl show pawl:election/NAME" shows who leads and
-who waits, "pawl break pawl:election/NAME --yes" has the next one lead.
+The leader announces host and process id, or --value, to observers of the
+election with the library. "pawl show pawl:election/NAME" shows the leader and
+the candidates. "pawl break pawl:election/NAME --yes" makes the next candidate lead.
 
 Exit codes, when it was ended by a signal or by --once, are those of "pawl run":
 the one of CMD, 74 when the leadership was lost, 128+n when signal n came before
@@ -36,7 +36,7 @@ CMD ran. Wrong usage is 64; a store that is unavailable at the start 69; a CMD t
 cannot be executed then 126, or 127. Later pawl goes on trying, also when CMD or pawl
 itself is replaced.`
 
-// electOptions is what the user asked elect for.
+// electOptions are the user's options of elect.
 type electOptions struct {
 	runOptions
 	value string
@@ -69,9 +69,9 @@ func newElect(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows NAME is not ours
+	f.SetInterspersed(false) // arguments after NAME are not ours
 	o.commonFlags(cmd)
-	f.StringVar(&o.value, "value", "", "what the leader announces (default: host, process id and command)")
+	f.StringVar(&o.value, "value", "", "the leader's announcement (default: host, process id and command)")
 	f.BoolVar(&o.once, "once", false, "end when CMD has ended, with its exit code")
 	return cmd
 }
@@ -124,7 +124,7 @@ func (o *electOptions) elect(ctx context.Context) error {
 	}
 }
 
-// connect is ended by a signal, as all that waits.
+// connect connects to the store. A signal ends it, like every wait.
 func (c *candidate) connect(ctx context.Context) (access, error) {
 	j := c.job()
 	ctx, stop := j.interruptible(ctx)

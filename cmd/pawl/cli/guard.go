@@ -22,7 +22,7 @@ import (
 // runs, so that killing that group can never hit another that got its number.
 // It ignores all signals that can be ignored, as the group gets them.
 
-// guardVerb makes a process the guard of the one that started it.
+// guardVerb makes a process the guard of its parent.
 const guardVerb = "__guard"
 
 // guard is the guard process as pawl sees it.
@@ -135,7 +135,7 @@ func guardMain() int {
 	}
 }
 
-// guarding is what the guard knows.
+// guarding is the guard's knowledge.
 type guarding struct {
 	group int
 	child *os.Process

@@ -27,17 +27,17 @@ func newLs(s *store) *cobra.Command {
 	var asJSON, watch bool
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
-		Short: "List what is held or waited for",
+		Short: "List the names that are held or waited for",
 		Long: `List the names that are held or waited for, those that begin with PREFIX.
 
 HELD counts the holders of a lock, and the permits that are taken of a
-semaphore. FOR is how long the first holder has had it, and LEFT when the store
-ends its session if it is not heard again, both by the store's clock; "unknown"
+semaphore. FOR is how long the first holder has held, and LEFT how long its session
+lives in the store without a further heartbeat, both by the store's clock; "unknown"
 where the store does not tell. A holder that is "kept" has ended, and its
---hold-for has not. What the leader of an election announces stands in quotes.
+--hold-for has not. The announcement of an election's leader stands in quotes.
 
 --json prints one object a line, as "pawl show --json" does, in no order, each as
-the store tells it. --watch does it again each second until it is interrupted,
+the store tells it. --watch repeats the list each second until it is interrupted,
 which is no error, and goes on while the store does not answer.`,
 		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
@@ -57,7 +57,7 @@ which is no error, and goes on while the store does not answer.`,
 type lister struct {
 	prefix string
 	asJSON bool
-	clear  string // what clears the screen
+	clear  string // the sequence that clears the screen
 	w      io.Writer
 }
 
@@ -167,7 +167,7 @@ func lsRow(r seen) []string {
 	return []string{printable(r.Name), kind(r.Resource), held, strconv.Itoa(len(r.Waiters)), holder, token, since, left}
 }
 
-// named names a holder, with what it announces as a leader.
+// named names a holder, with its announcement as a leader.
 func named(p pawl.Party, leader *string) string {
 	text := printable(p.Label)
 	if p.Kept {
@@ -179,7 +179,7 @@ func named(p pawl.Party, leader *string) string {
 	return text
 }
 
-// leader returns what the leader announces, if the name is that of an election.
+// leader returns the leader's announcement, if the name is that of an election.
 func leader(ctx context.Context, client *pawl.Client, r pawl.Resource) (*string, error) {
 	election, is := strings.CutPrefix(r.Name, electionNames)
 	if !is || len(r.Holders) == 0 {

@@ -12,31 +12,31 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// ownNames begin the names of what elections and other primitives keep.
+// ownNames begin the names of elections and other primitives.
 const ownNames = "pawl:"
 
 func newResize(s *store) *cobra.Command {
 	o := &resizing{}
 	cmd := &cobra.Command{
 		Use:   "resize NAME PERMITS",
-		Short: "Change how many may hold a semaphore",
+		Short: "Change the number of permits of a semaphore",
 		Long: `Give the semaphore NAME this number of permits, whatever its users say with -n,
-also while it is in use and for all who come later.
+also while it is in use and for all later users.
 
-Permits that are added go at once to those who wait, in order. Nobody is evicted:
-with fewer permits than are held it shrinks as holders leave, and who waits for
-more permits than are left is let in when it is alone. A process that runs
+Added permits go at once to waiters, in order. Nobody is evicted: with fewer
+permits than are held the semaphore shrinks as holders leave. A waiter for more
+permits than are left is let in when it is alone. A process that runs
 under NAME or uses it as a library learns of the number within a third of its
-TTL, or when it meets one that knows it.
+TTL, or when it meets a process that knows the number.
 
-The number stays in the store, and "pawl show" tells it, until another one is said.
---reset takes it back: PERMITS is then the number that its users say with -n, which
-counts from then on.
+The number stays in the store, and "pawl show" tells it, until the next resize.
+--reset takes the number back: PERMITS is then the number that its users say with
+-n, which counts from then on.
 
 A NAME that nobody holds or waits for, and that has no number yet, may be a slip of
 the pen: it is refused without --unused.
 
-etcd, ZooKeeper, Redlock and row mode cannot carry it: 64.`,
+etcd, ZooKeeper, Redlock and row mode do not resize: 64.`,
 		Example: "  pawl resize reindex 4\n  pawl resize --reset reindex 2",
 		Args:    takes(2, 2),
 		RunE: verb(func(cmd *cobra.Command, args []string) (err error) {
@@ -56,7 +56,7 @@ etcd, ZooKeeper, Redlock and row mode cannot carry it: 64.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&o.reset, "reset", false, "take back what was said: users say PERMITS themselves")
+	cmd.Flags().BoolVar(&o.reset, "reset", false, "take back the stored number: users say PERMITS themselves")
 	cmd.Flags().BoolVar(&o.unused, "unused", false, "also when nobody uses NAME")
 	return cmd
 }
@@ -79,9 +79,9 @@ func (o *resizing) do(ctx context.Context, client *pawl.Client, w io.Writer) err
 	case err != nil:
 		return err
 	case r.Kind == "" && was == 0 && o.reset:
-		return usageError("resize %q: no number was said, so none is taken back", o.name)
+		return usageError("resize %q: no number is stored, so none is taken back", o.name)
 	case r.Kind == "" && was == 0 && !o.unused:
-		return usageError("resize %q: nobody holds it or waits for it, and no number was said before: check the name, or say --unused", o.name)
+		return usageError("resize %q: nobody holds it or waits for it, and no number is stored: check the name, or say --unused", o.name)
 	case o.reset:
 		err = semaphore.Reset(ctx)
 	default:

@@ -27,8 +27,8 @@ CMD is run as it is, without a shell, in a process group of its own, with the
 standard input, output and error of pawl and, in its environment,
 
   PAWL_NAME   the name of the lock
-  PAWL_TOKEN  the fencing token: each later holder has a larger one, so what CMD
-              works on can refuse a smaller one
+  PAWL_TOKEN  the fencing token: each later holder has a larger token, so the
+              resource that CMD works on can refuse a smaller one
   PAWL_OWNER  the owner, as "pawl show" prints it
 
 INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
@@ -38,30 +38,30 @@ Names that begin with pawl: belong to pawl itself and are refused.
 
 CMD does not outlive the lock. When the lock cannot be kept, the group gets
 SIGTERM, --grace before the lock is over, and SIGKILL just before; when somebody
-breaks the lock, SIGTERM at once and SIGKILL after --grace. This holds too when
-pawl is killed or stopped for long: a second small process watches it. Other
-processes than CMD that leave its group are out of reach, and so is a CMD that
-becomes another user, as by sudo: pawl says so when it cannot stop it. What CMD
-leaves behind when it ends by itself is left alone: wait for it in CMD.
+breaks the lock, SIGTERM at once and SIGKILL after --grace. This holds also when
+pawl is killed or stopped for long: a second small process watches pawl. Processes
+other than CMD that leave its group are out of reach. So is a CMD that becomes
+another user, as by sudo: pawl says so when it cannot stop CMD. Processes that CMD
+leaves behind when it ends by itself are left alone: wait for them in CMD.
 A command that is suspended from the terminal (Ctrl-Z) loses the lock, and its
 life, after the TTL.
 
 With --hold-for 10m NAME stays taken for 10 minutes from the start of CMD on, also
-when CMD ends before or pawl is killed: with --try, a job that several machines
+when CMD ends before or pawl is killed. With --try, a job that several machines
 start runs once in that time. A CMD that fails counts. "pawl break" frees NAME.
 
-Exit codes, when it is not the one of CMD:
+Exit codes, when not the code of CMD:
    64  wrong usage, or NAME is in use as something else (a semaphore, a size)
    69  the store is unavailable or refuses the password
    70  internal error
    74  the lock was lost and CMD stopped
    75  not acquired: held by others, or the store may have forgotten locks, with
-       --try or after --wait; -E says another code
+       --try or after --wait; -E sets another code
   126  CMD cannot be executed
   127  CMD is not found
   128+n  CMD was ended by signal n, or pawl while it waited (130: INT, 143: TERM)`
 
-// runOptions is what the user asked run for.
+// runOptions are the user's options of run.
 type runOptions struct {
 	store              *store
 	wait, ttl, grace   time.Duration
@@ -93,7 +93,7 @@ func newRun(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows NAME is not ours
+	f.SetInterspersed(false) // arguments after NAME are not ours
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock, such as 30s (default: as long as it takes)")
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
@@ -101,11 +101,11 @@ func newRun(s *store) *cobra.Command {
 	o.commonFlags(cmd)
 	f.DurationVar(&o.holdFor, "hold-for", 0, "keep NAME taken for this time from the start of CMD on, also when CMD ends before, such as 10m")
 	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code when the lock is not acquired")
-	f.BoolVar(&o.barge, "barge", false, "let who comes first when the lock is free overtake those who wait; all users of NAME must say so")
+	f.BoolVar(&o.barge, "barge", false, "let a newcomer take the free lock before those that wait; all users of NAME must say so")
 	return cmd
 }
 
-// complete checks what was asked for as far as that needs no store.
+// complete checks the options as far as that needs no store.
 func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	if err := o.split(cmd, args); err != nil {
 		return err
@@ -159,21 +159,21 @@ func (o *runOptions) completeCommon(cmd *cobra.Command) error {
 		return usageError("--grace is %v: 0 to half of --ttl (%v) are allowed", o.grace, o.ttl/2)
 	}
 	if o.label != printable(o.label) {
-		return usageError("--label %q has what cannot be printed", o.label)
+		return usageError("--label %q has characters that cannot be printed", o.label)
 	}
 	o.label = label(cmp.Or(o.label, filepath.Base(o.command[0])))
 	return nil
 }
 
-// commonFlags are those of what runs a command.
+// commonFlags are the flags of all verbs that run a command.
 func (o *runOptions) commonFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long the store keeps the lock of a machine that died")
 	f.DurationVar(&o.grace, "grace", 0, "from SIGTERM to SIGKILL when the lock is lost, at most half of --ttl (default: 5s or a third of --ttl)")
-	f.StringVar(&o.label, "label", "", "what this is for, shown after host and process id (default: CMD)")
+	f.StringVar(&o.label, "label", "", "the purpose, shown after host and process id (default: CMD)")
 }
 
-// run does what is asked for. The guard starts first, for it takes as long to
+// run runs the command under the lock. The guard starts first, because it takes as long to
 // start as the store to answer.
 func (o *runOptions) run(ctx context.Context) (err error) {
 	path, err := lookPath(o.command[0])
@@ -214,7 +214,7 @@ func notRunnable(command string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		code = exitNotFound
 	}
-	if inner := errors.Unwrap(err); inner != nil { // the outer one says what we do
+	if inner := errors.Unwrap(err); inner != nil { // the outer one names our action
 		err = inner
 	}
 	return &exitError{code, fmt.Errorf("run %q: %w", command, err)}
@@ -236,7 +236,7 @@ type job struct {
 }
 
 // release gives the lock back. It returns an error only if the lock was lost
-// before; a store that cannot be told frees it by itself.
+// before; a store that cannot be told frees the lock by itself.
 func (j *job) release() error {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()

@@ -17,7 +17,7 @@ func newShow(s *store) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show who holds a name and who waits for it",
+		Short: "Show the holders and waiters of a name",
 		Long: `Show every claim on NAME, holders first, then the queue in its order.
 
 AGE is since it was asked for, HELD since it was granted, and LEFT until the store
@@ -25,7 +25,7 @@ ends the session unless its client is heard again, all by the store's clock;
 "unknown" where the store does not tell. A claim that is "kept" stays for its
 --hold-for whatever becomes of its holder.
 
-Who broke NAME last is shown until somebody breaks it again.`,
+The last break of NAME is shown with its operator until the next break.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if err := pawl.CheckName(args[0]); err != nil {
@@ -76,7 +76,7 @@ func printShow(w io.Writer, r seen) error {
 		fmt.Fprintf(w, "%s: %s\n", printable(r.Name), kind(r.Resource))
 	}
 	if r.resized > 0 {
-		fmt.Fprintf(w, "an operator has said %d permits, whatever its users say\n", r.resized)
+		fmt.Fprintf(w, "an operator has set %d permits, whatever its users say\n", r.resized)
 	}
 	if r.leader != nil {
 		fmt.Fprintf(w, "the leader announces %q\n", *r.leader)

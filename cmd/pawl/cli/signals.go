@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// catchSignals takes over what is passed on to the command. What pawl was
-// started to ignore stays ignored, as nohup wants it. TSTP and CONT are added
+// catchSignals catches the signals that are passed on to the command. Signals that pawl was
+// started to ignore stay ignored, as nohup wants it. TSTP and CONT are added
 // when the command runs: before, pawl stops as any program does.
 func catchSignals() chan os.Signal {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who read our standard error is gone: no reason to end
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader of our standard error is gone: no reason to end
 	signals := make(chan os.Signal, 16)
 	for _, sig := range []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
@@ -40,8 +40,8 @@ func (i interrupted) Error() string {
 }
 func (i interrupted) code() int { return exitSignal + int(i.sig) }
 
-// interruptible returns a context that a signal ends; a second one, for which
-// the store has no answer, ends the process. stop gives the signals back.
+// interruptible returns a context that a signal ends. A second signal, while
+// the store does not answer, ends the process. stop gives the signals back.
 func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -70,7 +70,7 @@ func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()
 	}
 }
 
-// said is err, or what is to be said when a signal ended ctx.
+// said is err, or the error for a signal that ended ctx.
 func (j *job) said(ctx context.Context, err error) error {
 	if in := (interrupted{}); errors.As(context.Cause(ctx), &in) {
 		return &exitError{in.code(), fmt.Errorf("%w while waiting for %q", in, j.name)}

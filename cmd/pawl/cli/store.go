@@ -16,18 +16,18 @@ import (
 
 const (
 	defaultTTL   = 15 * time.Second
-	answerWithin = 5 * time.Second // how long a store may take for what needs no waiting
+	answerWithin = 5 * time.Second // how long a store may take for a request that does not wait
 	closeWithin  = time.Second     // and for the farewell
 )
 
-// store is which one the user wants.
+// store is the user's choice of a store.
 type store struct {
 	url   string
 	given func() bool // whether --store was said
 }
 
-// open connects to it. A store that is not named is a file of the user's; one that is
-// named by a variable that is not set would lock on this machine only.
+// open connects to the store. Without a name the store is a file of the user's. An empty
+// variable is refused, because locks in that file would be of this machine only.
 func (s *store) open(ctx context.Context) (engine.Engine, error) {
 	location := s.url
 	variable, set := os.LookupEnv("PAWL_STORE")
@@ -68,8 +68,8 @@ func defaultPath() (string, error) {
 	return filepath.Join(state, "pawl", "pawl.db"), nil
 }
 
-// reading calls fn with a client, and creates no store. Where there is none, nobody
-// holds anything: that is no error, and said.
+// reading calls fn with a client, and creates no store. Where there is no store, nobody
+// holds anything: that is no error, and reading says so.
 func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
 	eng, err := s.open(engine.Existing(ctx))
 	if errors.Is(err, engine.ErrNoStore) {
@@ -107,7 +107,7 @@ func operate(ctx context.Context, eng engine.Engine, fn func(context.Context, *p
 	return fn(ctx, client)
 }
 
-// ask bounds what asks the store to answerWithin.
+// ask bounds a request to the store by answerWithin.
 func ask(ctx context.Context, fn func(context.Context) error) error {
 	return askWithin(ctx, answerWithin, fn)
 }
@@ -122,7 +122,7 @@ func askWithin(ctx context.Context, within time.Duration, fn func(context.Contex
 	return err
 }
 
-// soon does what a silent store must not keep the process from ending for.
+// soon runs do, but lets the process end in time when the store is silent.
 func soon(within time.Duration, do func()) {
 	done := make(chan struct{})
 	go func() {

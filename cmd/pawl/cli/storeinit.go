@@ -25,20 +25,21 @@ func newStore(s *store) *cobra.Command {
 func newStoreInit(s *store) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
-		Short: "Create what a store needs, or bring it up to this version",
-		Long: `Create what the store needs, or bring it up to this version of pawl: the tables
+		Short: "Create the tables or the file of a store, or upgrade them",
+		Long: `Create the parts of the store, or bring them up to this version of pawl: the tables
 and routines of a database, the file of SQLite.
 
-Whoever may create tables does not need it: the first use does the same. Run it
-as the owner of the database when the users of locks may not, with the --store
-that they have; the documentation of pgengine and mysqlengine has the rights
-that they need then. To run it again does no harm.
+A user that may create tables does not need this command: the first use does the
+same. When the users of locks may not create tables, run it as the owner of the
+database, with their --store. The documentation of pgengine and mysqlengine has
+the rights that they need then. To run the command again does no harm.
 
-A Redis server that knows nothing of pawl may have forgotten what it had granted,
-and grants nothing for the TTL of its first client. If you know that it is new,
-this says so, and the first lock is granted at once; on a server that did forget,
-two would hold it. It is refused where pawl has been already (64), and in a Redis
-Cluster, where each node goes by its own age. Other stores need nothing.`,
+A Redis server that knows nothing of pawl may have forgotten its grants,
+and grants nothing for the TTL of its first client. If you know that the server is
+new, this command says so, and the first lock is granted at once; on a server that
+did forget, two clients would hold it. The command is refused where pawl has been
+already (64), and in a Redis Cluster, where each node goes by its own age. Other
+stores need nothing.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			eng, err := s.open(cmd.Context())

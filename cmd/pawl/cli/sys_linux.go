@@ -24,4 +24,4 @@ func self() (string, error) {
 
 // nameGuard gives the guard the name that its process would have if it was not started
 // by that link.
-func nameGuard() { os.WriteFile("/proc/self/comm", []byte("pawl"), 0) } //nolint:errcheck // for who looks
+func nameGuard() { os.WriteFile("/proc/self/comm", []byte("pawl"), 0) } //nolint:errcheck // for operators that list processes

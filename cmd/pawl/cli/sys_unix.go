@@ -11,8 +11,8 @@ import (
 
 const bootClock = unix.CLOCK_MONOTONIC
 
-// childAttr puts the command into the group. That it dies with pawl is up to
-// the guard alone.
+// childAttr puts the command into the group. Only the guard makes the command die
+// with pawl.
 func childAttr(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group}
 }

@@ -63,7 +63,7 @@ func (t *terminal) takeBack(end syscall.WaitStatus) {
 	}
 }
 
-// stopped does what the stop of the command by sig asks for.
+// stopped reacts to the stop of the command by sig.
 func (j *job) stopped(sig syscall.Signal) {
 	switch sig {
 	case syscall.SIGTTIN, syscall.SIGTTOU:
@@ -79,7 +79,7 @@ func (j *job) stopped(sig syscall.Signal) {
 }
 
 // suspend stops pawl as the command was stopped, so that the shell sees it,
-// until the shell continues it. It does so by SIGTTIN, which stops nobody whom
+// until the shell continues it. suspend uses SIGTTIN, which stops no process that
 // no shell could continue; SIGTSTP we catch, and Go does not give it up again.
 func (j *job) suspend() {
 	whom := syscall.Getpid()

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// takes checks how many arguments there are. It says what they should be, which the
+// takes checks the number of arguments. Its error shows the right form, which the
 // library would not.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -23,8 +23,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return usageError("%w (try: %s)", err, strings.TrimSpace(program+" help "+verbs))
 }
 
-// strictHelp makes wrong usage of what the library adds wrong usage: by itself it shows its
-// help and succeeds.
+// strictHelp makes wrong usage of the library's own verbs an error: by itself the library shows
+// its help and succeeds.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -17,11 +17,11 @@ type resourceView struct {
 	Name    string       `json:"name"`
 	Kind    string       `json:"kind"`              // lock or semaphore; "" when it is free
 	Permits int          `json:"permits,omitempty"` // of a semaphore
-	Resized int          `json:"resized,omitempty"` // the number that an operator has said
+	Resized int          `json:"resized,omitempty"` // the number that an operator has set
 	Barging bool         `json:"barging"`
-	Leader  *string      `json:"leader,omitempty"` // what the leader of an election announces
+	Leader  *string      `json:"leader,omitempty"` // the announcement of an election's leader
 	Grace   *graceView   `json:"grace,omitempty"`
-	Broken  *pawl.Broken `json:"broken,omitempty"` // what the last break noted
+	Broken  *pawl.Broken `json:"broken,omitempty"` // the note of the last break
 	Claims  []claimView  `json:"claims"`
 }
 
@@ -48,7 +48,7 @@ type claimView struct {
 	LeftMS  *int64 `json:"left_ms"`           // until its session ends unless its holder is heard
 }
 
-// seen is a name with what only some verbs ask for.
+// seen is a name with the parts that only some verbs ask for.
 type seen struct {
 	pawl.Resource
 	resized int
@@ -92,7 +92,7 @@ func milliseconds(d time.Duration) *int64 {
 	return &ms
 }
 
-// kind names what a name is used as.
+// kind names the use of a name.
 func kind(r pawl.Resource) string {
 	text := r.Kind
 	if r.Permits > 0 {
@@ -104,7 +104,7 @@ func kind(r pawl.Resource) string {
 	return text
 }
 
-// wants names what a party holds or wants.
+// wants names the mode or permits that a party holds or wants.
 func wants(p pawl.Party) string {
 	switch {
 	case p.Permits > 0:
@@ -115,8 +115,8 @@ func wants(p pawl.Party) string {
 	return "exclusive"
 }
 
-// holders are the parties that hold, one for each owner: what an owner keeps by
-// --hold-for counts only when it holds nothing else.
+// holders are the parties that hold, one for each owner: a claim that an owner keeps by
+// --hold-for counts only when that owner holds nothing else.
 func holders(r pawl.Resource) (all []pawl.Party) {
 	at := make(map[string]int)
 	for _, p := range r.Holders {
@@ -132,7 +132,7 @@ func holders(r pawl.Resource) (all []pawl.Party) {
 	return all
 }
 
-// heldBy names who holds, and since when by the store's clock.
+// heldBy names the holders, and since when they hold by the store's clock.
 func heldBy(r pawl.Resource) string {
 	all := holders(r)
 	text := printable(all[0].Label)
@@ -164,7 +164,7 @@ func span(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// printable keeps what others wrote into the store from steering the terminal.
+// printable keeps other clients' texts in the store from steering the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// voice writes beside the work. Whoever reads it may be slow, stopped by Ctrl-S, or
+// voice writes beside the work. Its reader may be slow, stopped by Ctrl-S, or
 // gone: that must not keep a command from being stopped in time, nor a lock waiting.
 type voice struct {
 	to io.Writer
@@ -75,7 +75,7 @@ func (v *voice) flush(within time.Duration) {
 	}
 }
 
-// complain says an error in one line.
+// complain prints an error in one line.
 func complain(err error) {
 	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
 	stderr.say("pawl: " + printable(text) + "\n")

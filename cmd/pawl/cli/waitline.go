@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// waitLine tells who waits at a terminal what for.
+// waitLine tells a user who waits at a terminal why.
 type waitLine struct {
 	client    *pawl.Client
 	name, own string // own is the label of our claim
@@ -86,7 +86,7 @@ func (w *waitLine) text(ctx context.Context) string {
 	return text
 }
 
-// fit cuts the line, for a longer one could not be removed.
+// fit cuts the line, because a longer line could not be removed.
 func (w *waitLine) fit(text string) string {
 	runes := []rune(text)
 	if w.width > 1 && len(runes) >= w.width {
