@@ -72,9 +72,9 @@ func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*c
 		end()
 		return nil, either(ctx, err)
 	}
-	// A read of what may not be there proves that the cluster has a leader
-	// and takes the password; that the key is not for us to read is a matter
-	// of the prefix, which the engine will tell.
+	// A read of a key that may not exist proves that the cluster has a leader
+	// and takes the password. If this user may not read the key, the prefix is
+	// wrong, and the engine will say so.
 	_, err = client.Get(ctx, prefix+"pawl/", clientv3.WithCountOnly())
 	if (err == nil || errors.Is(err, rpctypes.ErrPermissionDenied)) && stop() {
 		return client, nil
@@ -83,7 +83,7 @@ func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*c
 	return nil, either(ctx, err)
 }
 
-// either says that the time was over, if it was, rather than what that led to.
+// either returns the end of ctx, if it has ended, rather than its consequence.
 func either(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

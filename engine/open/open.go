@@ -1,5 +1,5 @@
-// Package open makes an engine from a URL, for programs that are told by a
-// setting where their store is. A program that has a client of its store
+// Package open makes an engine from a URL, for programs whose store is a
+// setting. A program that has a client of its store
 // already calls the engine's own New instead, and then links no other engine.
 //
 //	memory:           inside this process
@@ -17,36 +17,36 @@
 //	mysql://user[:password]@host[:port]/database
 //
 // The special characters of a password or a path are percent-encoded, as in
-// every URL. A parameter that is not known, or is empty, is an error. docs/stores.md says
-// which URL takes which:
+// every URL. An unknown or empty parameter is an error. docs/stores.md lists
+// the parameters of each URL:
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one
 //     server for several fleets apart.
 //   - tokens=off saves Redlock a round trip; its tokens then fence nothing.
-//   - wait is how many replicas of a Redis master have to know a grant before it
-//     is believed in, and what else changes there.
-//   - grace is how long a Redis server that was started gives nothing out, as 15s:
-//     at least the longest TTL of all its clients. Else each thinks of its own.
+//   - wait is how many replicas of a Redis master have to know a grant, or another
+//     change there, before the client believes in it.
+//   - grace is how long a restarted Redis server gives nothing out, as 15s:
+//     at least the longest TTL of all its clients. Else each client uses its own.
 //   - password-env and password-file name an environment variable or a file that
 //     has the password, read when the store is opened, instead of the URL; the
-//     end of the file's line is not a part of it.
+//     end of the file's line is not a part of the password.
 //   - tls-ca names a file of the certificates to trust, in PEM, instead of those
-//     of the system; tls-cert and tls-key name what this client shows;
-//     tls-server-name is whose certificate the server must show, if not that of
-//     its host. All checks are made: there is no way to turn one off.
+//     of the system; tls-cert and tls-key name this client's certificate and key;
+//     tls-server-name is the name in the server's certificate, if not that of
+//     its host. All checks are made: no check can be turned off.
 //   - tls=on speaks TLS, where the scheme itself does not say so.
 //   - mode is how a database keeps locks: lease, rows that live by a heartbeat,
 //     or row, locked rows that are free when the connection of their holder ends.
-//   - connections is how many of these a process has at most. In mode=row each lock
-//     that is held or waited for takes one: 32 if it is not said. Else 3 or 4 are
+//   - connections is how many connections a process has at most. In mode=row each lock
+//     that is held or waited for takes one: 32 by default. Else 3 or 4 are
 //     enough; with more, commits share the flushes of a database that is durable.
 //   - schema is where the tables are in PostgreSQL, and prefix begins their names
 //     in MySQL.
-//   - unlogged=on keeps what is held in unlogged tables of PostgreSQL: no lock
-//     waits for the disk. A schema has the one kind or the other for good.
+//   - unlogged=on keeps locks in unlogged tables of PostgreSQL: no lock
+//     waits for the disk. A schema has one kind of table for good.
 //   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction
 //     another connection; listen is then the host and port of the server itself,
-//     for the one connection that tells who waits. Without it they poll.
+//     for the one connection that wakes waiters. Without listen, waiters poll.
 //   - tick is the tickTime of ZooKeeper servers, if it is not 2s.
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
 //     Sentinels; the user of the URL is that of the servers they watch.
@@ -65,15 +65,15 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// ErrURL says that a URL is none that this package knows. The message never
-// repeats what may be a secret.
+// ErrURL says that this package does not know a URL. The message never
+// repeats a part that may be a secret.
 var ErrURL = errors.New("bad store URL")
 
 // connectTimeout is how long a store may take to answer at first.
 const connectTimeout = 5 * time.Second
 
 type scheme struct {
-	form    string   // how such a URL is written, for error messages
+	form    string   // the form of such a URL, for error messages
 	params  []string // the parameters that it may have
 	network bool     // it may have a password
 	open    func(context.Context, *url.URL) (engine.Engine, error)
@@ -116,7 +116,7 @@ var schemes = map[string]scheme{
 }
 
 // Open connects to the store at rawURL. Close of the engine closes the
-// connection too. It fails with [ErrURL] when the URL is wrong, and with
+// connection too. Open fails with [ErrURL] when the URL is wrong, and with
 // [engine.ErrUnavailable] when the store does not answer within 5 seconds or
 // refuses the password. ctx bounds the opening only.
 func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
@@ -143,7 +143,7 @@ func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 	return nil, err
 }
 
-// parse splits a URL. Its errors quote only what cannot be a piece of a
+// parse splits a URL. Its errors quote no part that can be a piece of a
 // password that was not encoded: nothing, when such a piece went astray.
 func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
@@ -214,11 +214,11 @@ func (o opened) Close() error { return errors.Join(o.Engine.Close(), o.closeClie
 // initer is an engine of a store that has to be told that it is new.
 type initer interface{ Init(context.Context) error }
 
-// Init tells the store of eng that it is new, where that is needed: a Redis server, or
-// those of Redlock, grants nothing at first because it may have forgotten what it had
-// granted. With Init the first lock is granted at once. The caller has to know it: a
-// store that did forget has two holders then. It reports whether there was something to
-// tell. It fails with [engine.ErrBusy] when the store is known to have been used, and
+// Init marks the store of eng as new, where that is needed: a Redis server, or
+// the servers of Redlock, grant nothing at first because they may have forgotten grants.
+// With Init the first lock is granted at once. The caller has to know that the store is new: a
+// store that did forget has two holders then. Init reports whether it marked the store.
+// Init fails with [engine.ErrBusy] when the store is known to have been used, and
 // with [engine.ErrUnsupported] on a Redis Cluster, which goes by the age of each node.
 func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	if o, is := eng.(opened); is {
@@ -233,7 +233,7 @@ func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	return false, nil
 }
 
-// within runs a connect that does not listen to a context. What comes too late
+// within runs a connect that does not listen to a context. A late result
 // is thrown away.
 func within[T any](ctx context.Context, connect func() (T, error), discard func(T)) (T, error) {
 	type result struct {

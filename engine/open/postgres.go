@@ -45,7 +45,7 @@ func openPostgres(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	return opened{Engine: eng, closeClient: func() error { pool.Close(); return nil }}, nil
 }
 
-// postgresOptions reads what lease mode can be told.
+// postgresOptions reads the options of lease mode.
 func postgresOptions(u *url.URL, config *pgxpool.Config) (opts *pgengine.Options, err error) {
 	opts = &pgengine.Options{Schema: u.Query().Get("schema")}
 	if opts.Unlogged, err = onOff(u, "unlogged"); err != nil {
@@ -110,7 +110,7 @@ func setAddress(c *pgconn.Config, host string) error {
 	return err
 }
 
-// onOff reads a parameter that is on or off, which is what it is unsaid.
+// onOff reads a parameter that is on or off; off is the default.
 func onOff(u *url.URL, name string) (bool, error) {
 	is := u.Query().Get(name)
 	if is != "" && is != "on" && is != "off" {
@@ -119,8 +119,8 @@ func onOff(u *url.URL, name string) (bool, error) {
 	return is == "on", nil
 }
 
-// inOneLine says in one line why a database could not be opened: what was tried
-// on which address is several for some drivers.
+// inOneLine says in one line why a database could not be opened: some drivers
+// use a line for each attempt and address.
 func inOneLine(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return engine.Unavailable("connect to "+what, context.Cause(ctx))

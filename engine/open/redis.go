@@ -86,7 +86,7 @@ func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err erro
 		ConnWriteTimeout: connectTimeout,
 		// A lone request ends with its ctx, too, and not only with its deadline.
 		AlwaysPipelining: true,
-		// One connection for all requests, with what they need and not a megabyte.
+		// One connection for all requests, with small buffers and not a megabyte.
 		PipelineMultiplex:  -1,
 		ReadBufferEachConn: 32 << 10, WriteBufferEachConn: 32 << 10,
 	}
@@ -100,7 +100,7 @@ func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err erro
 	return option, err
 }
 
-// database reads the number of one, which is 0 when it is not said.
+// database reads the number of a database; the default is 0.
 func database(text string) (int, error) {
 	if text == "" {
 		return 0, nil
@@ -112,7 +112,7 @@ func database(text string) (int, error) {
 	return db, nil
 }
 
-// redisModes are what servers call themselves, and how to reach such a one.
+// redisModes are the servers' names of their modes, and the scheme of each.
 var redisModes = map[string]string{
 	"standalone": "a server by itself, for which the scheme is redis",
 	"cluster":    "a node of a Redis Cluster, for which the scheme is redis+cluster",
@@ -138,7 +138,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		}
 		return nil, engine.Unavailable("connect to redis at "+strings.Join(option.InitAddress, ","), err)
 	}
-	// Any user may say HELLO; what does not know its mode is taken as it is.
+	// Any user may say HELLO; a server that does not know its mode is accepted.
 	hello, _ := client.Do(ctx, client.B().Arbitrary("HELLO").Build()).AsMap()
 	answer := hello["mode"]
 	if is, _ := answer.ToString(); is != mode && redisModes[is] != "" {
@@ -151,8 +151,8 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	return opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}, nil
 }
 
-// dialed are the connections of a client, to be closed when nothing comes over them: who waits for an
-// answer of a server that is gone without a word waits for long.
+// dialed are the connections of a client, to be closed when nothing comes over them, because a
+// request to a server that is gone without a word waits for long.
 type dialed struct {
 	mu   sync.Mutex
 	open map[net.Conn]struct{}
@@ -178,7 +178,7 @@ func (c *dialed) dial(ctx context.Context, addr string, dialer *net.Dialer, conf
 	return connection{conn, c}, nil
 }
 
-// Close closes one.
+// Close closes one connection.
 func (c connection) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c.Conn)
@@ -205,8 +205,8 @@ func whyNoTLS(ctx context.Context, option rueidis.ClientOption, err error) error
 	return err
 }
 
-// paced returns what keeps two connections to one address apart by a while: the
-// client tries Sentinels that are away again and again without any pause.
+// paced returns a function that keeps two connections to one address apart by a while,
+// because the client retries absent Sentinels without any pause.
 func paced(while time.Duration) func(context.Context, string, string, syscall.RawConn) error {
 	var mu sync.Mutex
 	next := make(map[string]time.Time)

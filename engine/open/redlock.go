@@ -58,7 +58,7 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 // is connected to when it is first needed after that.
 type redlockNode struct {
 	open func(context.Context) (engine.Engine, error)
-	turn chan struct{} // of who connects
+	turn chan struct{} // of the call that connects
 	eng  atomic.Pointer[engine.Engine]
 }
 

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// passwordParams are what every scheme takes that has a password: a URL is
-// seen by others, in a list of processes or a log.
+// passwordParams are the parameters of every scheme with a password: others
+// see a URL, in a list of processes or a log.
 var passwordParams = []string{"password-env", "password-file"}
 
-// password puts the one that stands elsewhere into the URL, so that openers
+// password puts a password that stands elsewhere into the URL, so that openers
 // find it where it always is.
 func password(u *url.URL) error {
 	text, given, err := secret(u, "password")
@@ -25,8 +25,8 @@ func password(u *url.URL) error {
 	return nil
 }
 
-// secret reads what the parameters NAME-env and NAME-file lead to. No error
-// repeats their values: who mistook them for the secret itself has it there.
+// secret reads the secret of the parameters NAME-env and NAME-file. No error
+// repeats their values: a user that mistook them for the secret itself has it there.
 func secret(u *url.URL, name string) (text string, given bool, err error) {
 	params := u.Query()
 	env, file := params.Get(name+"-env"), params.Get(name+"-file")
@@ -45,7 +45,7 @@ func secret(u *url.URL, name string) (text string, given bool, err error) {
 		return "", false, nil
 	}
 	if text == "" {
-		return "", false, wrong("what the %s parameter names is empty or not there", name)
+		return "", false, wrong("the variable or file of the %s parameter is empty or not there", name)
 	}
 	return text, true, nil
 }
@@ -59,7 +59,7 @@ func login(u *url.URL) (user, password string, err error) {
 	return user, password, nil
 }
 
-// loginOfBoth is for a store whose client ignores the one without the other.
+// loginOfBoth is for a store whose client ignores a user without a password, and the reverse.
 func loginOfBoth(u *url.URL) (user, password string, err error) {
 	user, password, err = login(u)
 	switch {

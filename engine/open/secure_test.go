@@ -118,7 +118,7 @@ func TestOpen_password(t *testing.T) {
 		refuses(t, store.url+"?password-env=PAWL_TEST_WRONG"+store.params, engine.ErrUnavailable, store.wrong)
 		refuses(t, store.url+"?password-file="+file(t, "wrong", secretText)+store.params, engine.ErrUnavailable, store.wrong)
 
-		refuses(t, store.url+"?password-env="+secretText+store.params, ErrURL, "what the password parameter names is empty or not there")
+		refuses(t, store.url+"?password-env="+secretText+store.params, ErrURL, "the variable or file of the password parameter is empty or not there")
 		refuses(t, store.url+"?password-file=/nowhere/"+secretText+store.params, ErrURL, "password-file: no such file or directory")
 		refuses(t, store.url+"?password-file="+file(t, "empty", "\n")+store.params, ErrURL, "is empty or not there")
 		refuses(t, store.url+"?password-file="+store.params, ErrURL, `"password-file" is empty`)
@@ -133,7 +133,7 @@ func TestOpen_password(t *testing.T) {
 	opens(t, master+"&sentinel-password-file="+file(t, "sentinel", ofSentinel+"\r\n"))
 	refuses(t, master, engine.ErrUnavailable, "NOAUTH")
 	refuses(t, master+"&sentinel-password-env=PAWL_TEST_WRONG", engine.ErrUnavailable, "WRONGPASS")
-	refuses(t, master+"&sentinel-password-env="+secretText, ErrURL, "what the sentinel-password parameter names is empty")
+	refuses(t, master+"&sentinel-password-env="+secretText, ErrURL, "the variable or file of the sentinel-password parameter is empty")
 	refuses(t, master+"&sentinel-user=x", ErrURL, "sentinel-user has no password")
 }
 

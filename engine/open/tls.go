@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// tlsParams are what every scheme takes that speaks TLS. Those whose name does
+// tlsParams are the parameters of every scheme that speaks TLS. Schemes whose name does
 // not say so take the parameter tls as well: [optionalTLS].
 var (
 	tlsParams   = []string{"tls-ca", "tls-cert", "tls-key", "tls-server-name"}
 	optionalTLS = append([]string{"tls"}, tlsParams...)
 )
 
-// tlsConfig returns the settings of a connection to the store, nil for one
-// without TLS. There is none that does not check the server's certificate.
+// tlsConfig returns the settings of a connection to the store, nil for a connection
+// without TLS. All settings check the server's certificate.
 func tlsConfig(u *url.URL) (*tls.Config, error) {
 	params := u.Query()
 	on, err := onOff(u, "tls")
@@ -62,13 +62,13 @@ func tlsConfig(u *url.URL) (*tls.Config, error) {
 	return config, nil
 }
 
-// http2 is how a client begins that speaks HTTP/2, as gRPC does. Who speaks it
-// too never hangs up on that before a first word.
+// http2 is the beginning of a client that speaks HTTP/2, as gRPC does. A server that
+// speaks it too never hangs up on that before a first word.
 const http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// probe looks whether any of the servers takes a connection, and tells why
-// not: some clients themselves only try until their time is over. What is
-// right is not told. It looks until ctx ends.
+// probe looks whether any of the servers takes a connection, and reports the reason if
+// none does: some clients themselves only try until their time is over. Success is not
+// reported. probe looks until ctx ends.
 func probe(ctx context.Context, addrs []string, config *tls.Config, tell func(error)) {
 	found := make(chan error, len(addrs))
 	for _, addr := range addrs {
@@ -113,7 +113,7 @@ func probeOne(ctx context.Context, addr string, config *tls.Config) error {
 	if err != nil {
 		return err
 	}
-	const alert = 0x15 // begins what TLS says to who does not speak it
+	const alert = 0x15 // begins the answer of TLS to a client that does not speak it
 	word := make([]byte, 1)
 	switch n, err := talk.Read(word); {
 	case ctx.Err() != nil || n > 0 && (config != nil || word[0] != alert):

@@ -2,11 +2,11 @@ package queue
 
 import "github.com/pawl-go/pawl/engine"
 
-// Line derives who holds from the claims that a store keeps in order, for
+// Line derives the holders from the claims that a store keeps in order, for
 // engines that store no grants. Claims are added in the order of their tokens,
-// those that were let in out of turn before the others or among them. Nothing
-// that comes later undoes a grant: claims ahead only go, who shares adds no
-// weight, and who upgrades passes nobody who waits. C is the engine's claim.
+// those that were let in out of turn before the others or among them. No later claim
+// undoes a grant: claims ahead only go, a claim that shares adds no
+// weight, and an upgrade passes no waiter. C is the engine's claim.
 type Line[C any] struct {
 	Spec  engine.Spec
 	Waits bool // there is a claim that waits

@@ -1,13 +1,13 @@
 // Package queue is the semantics of pawl: the weighted claim queue as one pure
-// function. Everything that pawl says about holding, waiting, sharing and
-// handing over is decided here; engines either run this function inside a
+// function. This package decides holding, waiting, sharing and
+// handing over; engines either run this function inside a
 // transaction of their store or are checked against it step by step.
 //
 // In first-in-first-out order a claim is granted iff the weights of everything
 // ahead of it and its own fit in the capacity. A barging claim looks at granted
 // claims only. Granted claims of one owner weigh as the heaviest of them. Where
-// an operator has made the capacity smaller, nobody is evicted: it shrinks as
-// holders leave, and who weighs more than all of it weighs all of it.
+// an operator has made the capacity smaller, nobody is evicted: the resource shrinks as
+// holders leave, and a claim that weighs more than the capacity weighs all of it.
 package queue
 
 import (
@@ -23,21 +23,21 @@ type Claim struct {
 	Weight                    int64
 	Token                     fence.Token // 0 while it waits
 	Since                     int64       // when it entered, µs on the store's clock
-	Granted                   int64       // when it was granted, also one that shares; 0 while it waits
+	Granted                   int64       // time of the grant, also of a shared one; 0 while it waits
 }
 
 // State is one resource. The zero State is a resource without claims.
 type State struct {
 	Spec   engine.Spec
-	Last   fence.Token // the last token given out, as far as it is remembered
+	Last   fence.Token // the last token given out, as far as the store remembers
 	Claims []Claim     // in order of arrival
 }
 
-// Op is what is asked of a resource.
+// Op is the kind of a request.
 type Op int
 
 const (
-	// Enter adds Request.Claim, or asks again for one that is there.
+	// Enter adds Request.Claim, or repeats the request of a present claim.
 	Enter Op = iota
 	// Leave removes the claim Request.Claim.ID of any session.
 	Leave
@@ -55,7 +55,7 @@ type Request struct {
 	Wait  bool        // Enter only: keep the claim when it is not granted
 }
 
-// Outcome is what came of a step.
+// Outcome is the result of a step.
 type Outcome struct {
 	Err     error       // engine.ErrBusy, ErrGone or ErrMismatch, wrapped
 	Token   fence.Token // of the request's claim; 0 when it waits or left
@@ -65,17 +65,17 @@ type Outcome struct {
 	Next    int64       // when a session that blocks the claim ends unless renewed, µs; 0: none does
 }
 
-// Clock is what a step may know of time and liveness.
+// Clock is a step's knowledge of time and liveness.
 type Clock struct {
 	Now  int64       // µs on the store's clock
 	Mint fence.Token // the least token to give out next
 	// Ends returns when the session ends unless it is renewed, in µs on the
-	// store's clock; what is not after Now has ended.
+	// store's clock; a session whose end is not after Now has ended.
 	Ends func(session string) int64
 }
 
-// Apply takes one step: it removes the claims of ended sessions, does what is
-// asked, and grants what then fits. It changes neither of its arguments.
+// Apply takes one step: it removes the claims of ended sessions, carries out the
+// request, and grants the claims that then fit. Apply changes neither of its arguments.
 func Apply(s State, r Request, c Clock) (State, Outcome) {
 	q := &step{State: s, clock: c}
 	q.Claims = make([]Claim, 0, len(s.Claims)+1)
@@ -140,7 +140,7 @@ func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 	return all, heaviest[owner], token
 }
 
-// try grants a claim if it fits beside the granted ones. One that was entered
+// try grants a claim if it fits beside the granted ones. A claim that was entered
 // when the capacity was larger fits alone.
 func (q *step) try(cl *Claim) bool {
 	all, own, token := q.weighs(cl.Owner)
@@ -232,9 +232,9 @@ func (q *step) resize(to engine.Spec) {
 	}
 }
 
-// advance grants what fits in order of arrival and stops at the first claim
-// that does not; of a barging resource it finds the first waiting claim, which
-// is told to try, unless it is the one that asks.
+// advance grants claims in order of arrival and stops at the first claim
+// that does not fit. Of a barging resource it finds the first waiting claim, which
+// is told to try, unless that claim made the request.
 func (q *step) advance(asking string) {
 	for i := range q.Claims {
 		cl := &q.Claims[i]
@@ -258,8 +258,8 @@ func (q *step) advance(asking string) {
 }
 
 // setNext finds when a claim that waits should look again by itself: when the
-// first of the sessions that block it ends. Who re-entered stands behind it and
-// blocks it too.
+// first of the sessions that block it ends. Re-entries stand behind the waiting claim
+// and block it too.
 func (q *step) setNext(id string) {
 	ahead := true
 	for _, cl := range q.Claims {

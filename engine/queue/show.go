@@ -25,7 +25,7 @@ func (s State) Show(name string, now int64, ends func(session string) int64) eng
 	return r
 }
 
-// since is the time from one to the other, none if the clock was set back.
+// since is the time from one instant to the other, 0 if the clock was set back.
 func since(from, to int64) time.Duration { return time.Duration(max(0, to-from)) * time.Microsecond }
 
 // Sort puts the granted claims first and leaves the order otherwise.

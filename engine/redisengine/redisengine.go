@@ -1,17 +1,17 @@
 // Package redisengine keeps claims in Redis 6.2 or later, or a server that
-// speaks its protocol. Every verb is one script, so one round trip; who leaves
-// hands the resource on inside the script, and the message to the next one's
+// speaks its protocol. Every verb is one script, so one round trip. A release
+// hands the resource on inside the script, and the message to the next waiter's
 // inbox carries its grant. The scripts decide as package queue does and are
 // checked against it step by step.
 //
 // # What is in Redis
 //
 // With the default prefix: "pawl:{NAME}" for a name in use, with ":c" and ":q"
-// while others wait; "pawl:sessions", one sorted set of who lives until when, and
+// while others wait; "pawl:sessions", one sorted set of sessions and their ends, and
 // "pawl:session:ID" of each; "pawl:boot" and "pawl:boot:MARK", which stay, and "pawl:grace"
 // after a restart; "pawl:v:{KEY}" for a versioned value.
-// Names go with their last claim. What a crashed client leaves on a name that
-// nobody uses again expires within an hour or four TTLs, whichever is more.
+// Names go with their last claim. The keys of a crashed client on a name that
+// nobody uses again expire within an hour or four TTLs, whichever is more.
 //
 // # Cluster
 //
@@ -24,17 +24,17 @@
 // # Restarts
 //
 // Redis may forget: a restart without persistence, or from a snapshot, loses
-// grants whose holders still believe in them. The boot mark notices, before anything
-// is granted, and then nothing is given out for as long as any client may believe, of
-// which the mark knows the longest time. An empty server, also a new one, therefore makes its first client wait one TTL,
-// unless [Engine.Init] said that it is new; and it has lost the mark, too, so a fleet
-// with several TTLs sets [Options.Grace].
+// grants whose holders still believe in them. The boot mark notices that before anything
+// is granted. Then nothing is given out for as long as any client may believe; the
+// mark has the longest such time. So an empty server, also a new one, makes its first
+// client wait one TTL, unless [Engine.Init] said that the server is new. An empty server has lost
+// the mark, too, so a fleet with several TTLs sets [Options.Grace].
 package redisengine
 
 import (
 	"cmp"
 	"context"
-	"crypto/sha1" //nolint:gosec // what EVALSHA calls a script
+	"crypto/sha1" //nolint:gosec // EVALSHA names scripts by it
 	_ "embed"
 	"encoding/hex"
 	"fmt"
@@ -54,9 +54,9 @@ import (
 
 // # Replicas
 //
-// A replica that is promoted may not know the last grants. With [Options.Wait]
-// nobody gets a grant that fewer replicas know: it is given back, and the error
-// says how many did. The same holds for renewals, so that who is left alone with
+// A promoted replica may not know the last grants. With [Options.Wait]
+// no client gets a grant that fewer replicas know: the grant is given back, and the error
+// says how many replicas knew it. The same holds for renewals, so that a holder left with
 // a master that lost its replicas stops believing; for releases, which else could
 // come undone; and for versioned values. A failover then keeps a grant if it
 // promotes one of the replicas that know it.
@@ -71,8 +71,8 @@ type Options struct {
 	// fewer answer within a second or a third of the TTL. Default 0.
 	Wait int
 
-	// Grace is how long a server that was started gives nothing out, as far as this
-	// client is concerned: at least the longest TTL of all clients. Default: the longest time for which
+	// Grace is how long a restarted server gives nothing out to this
+	// client: at least the longest TTL of all clients. Default: the longest time for which
 	// a client of the server may believe, as far as the server remembers.
 	Grace time.Duration
 
@@ -83,14 +83,15 @@ type Options struct {
 
 	// Notices says how to reach the same server over one more connection, on which it
 	// tells of keys that somebody else deletes or overwrites: by hand, all at once
-	// (FLUSHDB), or for want of memory. Who holds when the session is renewed, and still
-	// a thirtieth of the TTL later, learns of it at once then, and not by the next
-	// renewal. On a single server it is also the connection by which sessions and watchers are told. Default nil: no notices. A server or a user that
-	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives none either.
+	// (FLUSHDB), or for want of memory. A holder at the renewal of the session, and still
+	// a thirtieth of the TTL later, learns of that at once, and not by the next
+	// renewal. On a single server the same connection serves sessions and watchers.
+	// Default nil: no notices. A server or a user that
+	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives no notices either.
 	Notices *rueidis.ClientOption
 
-	// Stuck, when set, is called when a renewal had no answer in its time, so that whoever made
-	// the client closes its connections: the next renewal then goes over others. It
+	// Stuck, when set, is called when a renewal had no answer in its time, so that the owner of
+	// the client closes its connections: the next renewal then goes over others. Stuck
 	// must not block.
 	Stuck func()
 }
@@ -119,9 +120,9 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // New returns the engine of a client, which stays the caller's. All sessions and watchers
-// together take one connection of it, by which they are told. Nil opts are the defaults.
+// together listen on one connection of that client. Nil opts are the defaults.
 //
-// With ClientOption.AlwaysPipelining each call ends with its ctx. Without it, the first one
+// With ClientOption.AlwaysPipelining each call ends with its ctx. Without it, the first call
 // that a server does not answer may last for the time of a request.
 func New(client rueidis.Client, opts *Options) *Engine {
 	return on(endingAfterTrouble(onRueidis{client}), opts)
@@ -277,7 +278,7 @@ var (
 	glob     = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 
-// failed classifies an error of the client. What ctx ended is not the store's
+// failed classifies an error of the client. A call that ctx ended is not the store's
 // fault.
 func failed(ctx context.Context, verb string, err error) error {
 	if err != nil && ctx.Err() != nil {
@@ -374,7 +375,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		}
 		r.Claims = append(r.Claims, claim)
 	}
-	// In order of arrival: a hash, where those that hold are, has none.
+	// In order of arrival: the hash of the holders has no order.
 	slices.SortStableFunc(r.Claims, func(a, b engine.ClaimInfo) int {
 		if a.Token == 0 || b.Token == 0 {
 			return 0
@@ -385,10 +386,10 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return r, nil
 }
 
-// lasted is the time from one to the other in us, none if the clock was set back.
+// lasted is the time from one instant to the other in us, 0 if the clock was set back.
 func lasted(from, to int64) time.Duration { return time.Duration(max(0, to-from)) * time.Microsecond }
 
-// graceOf reads the age of a grace and what is left of it, in ms.
+// graceOf reads the age of a grace and the time left, in ms.
 func graceOf(reply []any) (g engine.Grace) {
 	age, _ := reply[0].(int64)
 	left, _ := reply[1].(int64)

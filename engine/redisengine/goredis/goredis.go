@@ -2,10 +2,10 @@
 // github.com/redis/go-redis/v9. Locks are the same as through rueidis, and clients of
 // both share them.
 //
-// Each request under way takes a connection of the client's pool, where rueidis
-// sends all of them over one. A client with MaxRetries -1, and DialerRetries 1 where it
-// has that, says sooner that a server is away. After as many failures as its pool is
-// large it does not dial for up to a second, so a TTL should be some seconds.
+// Each request under way takes a connection of the client's pool, while rueidis
+// sends all requests over one. A client with MaxRetries -1, and DialerRetries 1 where it
+// has that option, reports sooner that a server is away. After as many failures as its pool has
+// connections, the client does not dial for up to a second, so a TTL should be some seconds.
 package goredis
 
 import (
@@ -23,8 +23,8 @@ import (
 
 // New returns the engine of a client, which stays the caller's: of one server, of the
 // master that Sentinels name, or of a Redis Cluster. All sessions and watchers
-// take one connection besides those of its pool. What may not see who holds a lock is refused:
-// a [redis.Ring], and a client of a cluster that reads from replicas or is told its
+// take one connection besides those of its pool. Clients that may not see the holder of a lock
+// are refused: a [redis.Ring], and a client of a cluster that reads from replicas or is told its
 // slots; and so is a pool of one connection. Nil opts are the defaults.
 func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engine, error) {
 	var pool int
@@ -62,7 +62,7 @@ func (c client) Pipeline(ctx context.Context, cmds []redisengine.Command) []redi
 	return send(ctx, c.of.Pipeline(), cmds)
 }
 
-// Together takes a Conn, which is one connection. go-redis asks again by itself, also
+// Together takes a Conn, which is one connection. go-redis retries by itself, also
 // when only the answer was lost; but a Conn that broke stays broken.
 func (c client) Together(ctx context.Context, cmds []redisengine.Command) []redisengine.Reply {
 	node, _ := c.of.(*redis.Client)
