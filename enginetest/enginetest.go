@@ -1,5 +1,5 @@
-// Package enginetest is the conformance suite: a table of what every engine of
-// pawl must do, each row with its reason, run against a real store. Who writes
+// Package enginetest is the conformance suite: a table of the duties of every engine of
+// pawl, each row with its reason, run against a real store. The author of
 // an engine proves it with [Run]. Rows use the engine as the root package does,
 // and through the root package where the promise is the root's.
 //
@@ -35,7 +35,7 @@ type Harness struct {
 	// be troubled. Nil for a store inside the process or the machine.
 	Network func(t *testing.T) (engine.Engine, Network)
 
-	// Forgetful returns the opener of another store, and what makes that
+	// Forgetful returns the opener of another store, and a function that makes that
 	// store forget everything, as a crash would. Nil unless the capabilities
 	// say that the store forgets.
 	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
@@ -57,10 +57,10 @@ type Network struct {
 // Case is a row of the table.
 type Case struct {
 	Name string
-	Why  string // what goes wrong for users of locks that lack it
+	Why  string // the harm to users of locks that lack it
 	Run  func(t *testing.T, h *Harness)
 
-	// Needs is what a store may lack. Where it lacks one of them, the row is
+	// Needs are features that a store may lack. Where it lacks one of them, the row is
 	// run as the refusal of that feature instead, under that name.
 	Needs []engine.Feature
 }
@@ -83,8 +83,8 @@ func (h *Harness) cases() []Case {
 	return all
 }
 
-// Run runs every row, in parallel where the store allows it. A row that needs
-// what the store lacks by its capabilities checks that it is refused.
+// Run runs every row, in parallel where the store allows it. A row that needs a feature
+// that the store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
 	// The grace of a new store is as long as the TTL of the first client: not
 	// one of those rows whose TTL is never to be reached.

@@ -12,27 +12,27 @@
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //	<prefix>format                             the format of all this
 //
-// First in, first out: nothing is stored of who holds. Enter puts its key if
-// nobody is there; else it appends it and reads in the same transaction what is
-// ahead. The claim holds iff that and its own weight fit in the capacity, and
-// its token is its create revision. Who waits watches the last claim ahead that has to go first, and
-// nothing else, so a release wakes one client (or all readers behind a
-// writer). Where no single claim has to go, as in a semaphore, the next one watches the
-// deletions of the resource, and all others the key under w of the one before them,
-// which deletes that when it holds. Re-entries and upgrades have keys under g; a
-// re-entry stores the token that it shares, also when its first leaves first.
+// First in, first out: grants are not stored. Enter puts its key if
+// nobody is there; else it appends the key and reads the claims ahead in the same
+// transaction. The claim holds iff their weight and its own fit in the capacity, and
+// its token is its create revision. A waiter watches the last claim ahead that has to go first,
+// and nothing else, so a release wakes one client (or all readers behind a
+// writer). Where no single claim has to go, as in a semaphore, the next waiter watches the
+// deletions of the resource. Each other waiter watches the key under w of the waiter before it,
+// which deletes that key when it holds. Re-entries and upgrades have keys under g; a
+// re-entry stores the token that it shares, also when its first claim leaves first.
 //
-// Barging: keys under g hold, keys under q wait. Who comes puts a key under g
-// if none was added there since it looked. The first that waits watches deletions under
-// g and tries, the others the one before them.
+// Barging: keys under g hold, keys under q wait. A newcomer puts a key under g
+// if no key was added there since it looked. The first waiter watches deletions under
+// g and tries; each other waiter watches the one before it.
 //
-// What frees something is a deletion, which a full store takes, too.
+// Every release is a deletion, which a full store takes, too.
 //
 // The spec (kind, capacity, discipline) is a part of the key: that nobody uses
 // the name as something else is a comparison in the same transaction.
 //
-// Who waits has its token, the create revision, already: a later grant must
-// not have a smaller one, so an upgrade can pass nobody who waits.
+// A waiter has its token, the create revision, already: a later grant must
+// not have a smaller token, so an upgrade can pass no waiter.
 //
 // # Prerequisites
 //
@@ -69,10 +69,10 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Options are what an [Engine] can be told. The zero value of each field means
+// Options are the settings of an [Engine]. The zero value of each field means
 // its default.
 type Options struct {
-	// Prefix is what all keys start with. Default "pawl/".
+	// Prefix is the beginning of all keys. Default "pawl/".
 	Prefix string
 }
 

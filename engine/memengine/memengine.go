@@ -1,6 +1,6 @@
 // Package memengine is the reference store: the pure queue behind a mutex, for
-// one process. Its semantics are those of record, it runs under
-// testing/synctest, and it is the store to test code with that uses pawl.
+// one process. Its semantics are those of record, and it runs under
+// testing/synctest. Test code that uses pawl with this store.
 //
 // One Engine is one store: clients that are to meet share the same Engine.
 package memengine

@@ -44,10 +44,10 @@ func checkPrefix(prefix string) (string, error) {
 }
 
 // New returns the engine of a database, which stays the caller's. Nil opts are
-// the defaults. It creates the tables where they are missing, if the user may.
+// the defaults. New creates the tables where they are missing, if the user may.
 //
-// It keeps one connection of the pool for heartbeats, and has at most as many requests
-// under way as there are others: a pool of one connection is refused.
+// The engine keeps one connection of the pool for heartbeats, and has at most as many requests
+// under way as there are other connections: a pool of one connection is refused.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	var o Options
 	if opts != nil {
@@ -83,7 +83,7 @@ func (e *Engine) Close() error {
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }
 
-// Caps is what an engine with these options promises.
+// Caps are the promises of an engine with these options.
 func (o Options) Caps() engine.Caps {
 	return engine.Caps{
 		Name: "mysql", Token: engine.TokenRevision, Wake: engine.WakePoll, Expiry: engine.ExpiryWall,

@@ -35,19 +35,19 @@ func (Row) Caps() engine.Caps {
 }
 
 // NewRow returns the row mode on a database, which stays the caller's. Nil opts
-// are the defaults. It creates the tables and procedures where they are missing,
+// are the defaults. NewRow creates the tables and procedures where they are missing,
 // if the user may.
 //
 // Once they are there a user needs EXECUTE on the procedures, SELECT on row_claims,
 // and SELECT and UPDATE on row_meta.
 //
 // Each lock that is held or waited for takes a connection for itself, so
-// SetMaxOpenConns bounds how many there can be. Who finds none free waits for one
-// until its context ends. What holds needs no other connection to be renewed or
-// released; operators, and who looks after a connection that broke, do need one.
+// SetMaxOpenConns bounds how many there can be. A claim that finds no free connection waits
+// for one until its context ends. A holder needs no other connection to renew or
+// release; operators, and a look after a broken connection, do need one.
 //
-// A row lock is known to one server: clusters in which several take writes, such
-// as Galera, have one for each. The TTL is rounded up to seconds.
+// One server knows a row lock: clusters in which several servers take writes, such
+// as Galera, have a lock for each. The TTL is rounded up to seconds.
 func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	var o RowOptions
 	if opts != nil {

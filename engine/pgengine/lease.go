@@ -27,24 +27,24 @@ type Options struct {
 	// the disk. A crash of the server empties them, and so does a promotion
 	// of a replica; then nothing is given out for the longest TTL that was
 	// used, so the promise is the same. Values are kept in any case. A schema
-	// has the one or the other for good. Logged tables want fsync, and wait for the
+	// has one kind of table for good. Logged tables need fsync, and wait for the
 	// disk whatever synchronous_commit the user has.
 	Unlogged bool
 
 	// Pooled says that the connections go through a pooler which gives each
-	// transaction another one of the server, as pgbouncer does in its mode
-	// transaction. Then no statement is prepared, and who waits cannot be told
-	// but asks, one query for all of a process; unless there is a Listener. One
-	// who does not say so behind a pooler asks, too, for no message arrives.
+	// transaction another connection of the server, as pgbouncer does in its mode
+	// transaction. Then no statement is prepared. Without a Listener, waiters poll, by one
+	// query for all of a process. An engine behind an undeclared pooler polls, too,
+	// because no message arrives.
 	Pooled bool
 
 	// Listener is how to reach the server itself, for the one connection on
 	// which an Engine is told of its grants and renews its sessions. The default is
-	// what the pool connects to, if it is not Pooled.
+	// the server of the pool, if the pool is not Pooled.
 	Listener *pgx.ConnConfig
 }
 
-// Caps is what an engine with these options promises.
+// Caps are the promises of an engine with these options.
 func (o Options) Caps() engine.Caps {
 	c := engine.Caps{
 		Name: "postgres", Token: engine.TokenClock, Wake: engine.WakeHandoff, Expiry: engine.ExpiryWall, Forgets: o.Unlogged,
@@ -68,7 +68,7 @@ var _ engine.Engine = (*Engine)(nil)
 const minTTL = 100 * time.Millisecond
 
 // New returns the engine of a pool, which stays the caller's. Nil opts are the
-// defaults. It creates the tables where they are missing, if the user may.
+// defaults. New creates the tables where they are missing, if the user may.
 //
 // The pool has 2 connections or more. Requests under way stay below that, and
 // sessions are renewed on the connection of the listener: a request that hangs

@@ -43,7 +43,7 @@ func (Row) Caps() engine.Caps {
 var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
-// the defaults. It creates the tables where they are missing, if the user may.
+// the defaults. NewRow creates the tables where they are missing, if the user may.
 //
 // Once the tables are there a user needs USAGE of the schema, SELECT, INSERT,
 // UPDATE and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and
@@ -53,16 +53,15 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // Each lock that is held or waited for takes a connection of the pool for
 // itself, so MaxConns bounds how many there can be. A claim above that is refused,
 // as by a store that is away: TryLock fails at once, Lock tries for a TTL. A pool that
-// others use, too, may have none free before: then it is waited for. What holds needs no other connection to be
-// renewed or released; operators, and who looks after a connection that broke,
-// do need one. A pooler before the server is
-// refused.
+// others use, too, may have no free connection before: then a claim waits for one. A holder
+// needs no other connection to renew or release; operators, and a look after a broken
+// connection, do need one. A pooler before the server is refused.
 func NewRow(ctx context.Context, pool *pgxpool.Pool, opts *RowOptions) (Row, error) {
 	return newRow(ctx, fromPool(pool), int(pool.Config().MaxConns), opts)
 }
 
-// NewRowDB is [NewRow] for a database that was opened by the driver of pgx. What is
-// said there of MaxConns is true of SetMaxOpenConns.
+// NewRowDB is [NewRow] for a database that was opened by the driver of pgx, with
+// SetMaxOpenConns in place of MaxConns.
 func NewRowDB(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	return newRow(ctx, fromDB(db), db.Stats().MaxOpenConnections, opts)
 }

@@ -1,23 +1,23 @@
 // Package redlockengine is Redlock: one lock on several stores that know nothing
-// of one another, usually five plain Redis servers. Who is granted by a majority
-// of them holds, so a minority may be down, cut off or without its data, and
+// of one another, usually five plain Redis servers. A claim that a majority
+// of them grants holds, so a minority may be down, cut off or without its data, and
 // there is no leader whose change could lose a grant.
 //
 // The algorithm is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/:
 // every node is asked at once and for a short time; a majority must grant
 // within TTL - elapsed - drift; else, and to release, every node is told to
-// leave, whatever it said; who got no majority tries again after a random pause.
+// leave, whatever it answered; a claim without a majority tries again after a random pause.
 //
-// # What was said against it, and what is done about it
+// # Objections, and answers
 //
-//   - A node that restarts without its data votes again for what it has granted
-//     already. The page asks operators to keep it off for one TTL. Here the
-//     engine of each node does so by itself (restart grace), so nothing is left
-//     to remember.
+//   - A node that restarts without its data votes again for claims that it has granted
+//     already. The page asks operators to keep such a node off for one TTL. Here the
+//     engine of each node does so by itself (restart grace), so operators need not
+//     remember.
 //   - Kleppmann ("How to do distributed locking", 2016): a holder that was paused
 //     writes after its lease ended, and Redlock has no number by which a resource
 //     could refuse it. Here a second round gives each grant a token, see Tokens.
-//   - Also there: it is safe only while clocks run at about the same rate and none
+//   - Also there: Redlock is safe only while clocks run at about the same rate and no clock
 //     jumps. That stays. The sessions on the nodes live for the TTL and 1 % and 2 ms
 //     more, which is the drift that is allowed for. A node whose time of day is set
 //     forward ends its sessions early and gives one vote too many; when that can
@@ -26,26 +26,26 @@
 // # Votes
 //
 // A holder believes until the start of its session's last renewal + TTL. So a
-// node's vote counts only if the node took part in that renewal: one that missed
+// node's vote counts only if the node took part in that renewal: a node that missed
 // it would end the session too early. A node that was away is joined again by a
-// later renewal, which also enters there what is held, so that a lock survives
+// later renewal, which also enters the held claims there, so that a lock survives
 // when one node after the other is restarted.
 //
 // # Tokens
 //
-// A token is one more than the largest that the majority knows; it is written
+// A token is one more than the largest that the majority knows; the token is written
 // back to each node by compare-and-set, and the claim is granted only if a
 // majority accepts. Any two majorities share a node, so tokens grow without any
 // clock. After a loss of data on a node that was needed for that, they grow by
-// the nodes' clocks, for no token is smaller than what the nodes themselves
-// minted. The memory of tokens is at most 65,536 small values on each node,
+// the nodes' clocks, because no token is smaller than the tokens of the nodes
+// themselves. The memory of tokens is at most 65,536 small values on each node,
 // whatever the number of names: names of one hash share a value.
 //
-// # What it refuses
+// # Refusals
 //
 // Readers and semaphores: two permits over three nodes admit three holders.
 // Versioned values: those on independent nodes need consensus. There is no order
-// of arrival, for each node has a queue of its own, and an owner re-enters
+// of arrival, because each node has a queue of its own, and an owner re-enters
 // within its session only.
 package redlockengine
 
@@ -270,8 +270,8 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 }
 
 // Show implements [engine.Engine]: the claims of all nodes, in the order of the
-// first that answered. Who stands on a majority holds. Its token is the last one
-// that was given to a name of the same hash.
+// first node that answered. A claim that stands on a majority holds. Its token is the last
+// token that was given to a name of the same hash.
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	views := make([]engine.Resource, len(e.nodes))
 	marks := make([]mark, len(e.nodes))

@@ -1,23 +1,24 @@
 // Package sqliteengine is the store in one SQLite file, for all processes of
 // one machine: it needs no server. The verbs are those of package sqlengine. A
 // waiter in another process is woken through a named pipe of its session; where
-// the system has none, as on Windows, it polls.
+// the system has no named pipes, as on Windows, the waiter polls.
 //
 // SQLite lets one process write at a time. Processes queue for that in the kernel,
-// by a file beside it; where the system has no flock, as Windows, they ask again
+// by a file beside the database; where the system has no flock, as Windows, they retry
 // every millisecond or two. A process that is stopped in the midst of a transaction,
-// which takes some ten microseconds, stops all others that write until it goes on or
-// ends. Who only reads waits for nobody.
+// which takes some ten microseconds, stops all other writers until it goes on or
+// ends. A reader waits for nobody.
 //
 // The file is private to the user that created it, and its companions have the mode
-// of the file. A
-// network file system is refused where the system tells (on Linux, but not
-// behind FUSE): neither SQLite's log nor the wake-up works there. Who deletes
-// or replaces the file while it is in use makes two stores of one.
+// of the file.
 //
-// A power loss may take back the last transactions, but ends all who knew of
+// A network file system is refused where the system tells (on Linux, but not
+// behind FUSE): neither SQLite's log nor the wake-up works there. Deleting
+// or replacing the file while it is in use makes two stores of one.
+//
+// A power loss may take back the last transactions, but ends all processes that knew of
 // them too. Tokens and versions still grow, unless the clock was set back
-// meanwhile; a value may be an older one. The same holds of an old copy that an operator
+// meanwhile; a value may be an older value. The same holds of an old copy that an operator
 // restores, by ".restore" of the sqlite3 shell, or as a file while no process has
 // the store open. Until its next renewal a holder that such a copy does not know
 // believes beside the next holder.
@@ -42,7 +43,7 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// Options are what [New] can be told. There is nothing to tell yet.
+// Options are the options of [New]. There are none yet.
 type Options struct{}
 
 const minTTL = 100 * time.Millisecond
@@ -59,8 +60,8 @@ var _ engine.Engine = (*Engine)(nil)
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
 //
-// A commit needs no sync (synchronous is normal): what could undo it, a power
-// loss, ends every session as well.
+// A commit needs no sync (synchronous is normal), because a power loss, which could undo
+// a commit, ends every session as well.
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open: %w", engine.ErrNoStore)

@@ -16,36 +16,36 @@
 // The folder of a name, and its g, are containers: ZooKeeper removes them when
 // they have become empty. The name of a claim's node has its weight, the spec,
 // hashes of its id and its owner, and how it holds, so that the list of a folder
-// tells who holds; what operators want to know is in the node.
+// tells the holders. The data of the node is for operators.
 //
-// First in, first out: nothing is stored of who holds. Enter creates its node
+// First in, first out: grants are not stored. Enter creates its node
 // and writes the folder, in one step, which tells the zxid of the step, its
 // token, and whether it is alone there; else it lists the folder. The claim
-// holds iff those ahead and its own weight fit in the capacity. Who waits
+// holds iff those ahead and its own weight fit in the capacity. A waiter
 // watches its own node and the last claim ahead that has to go first, and
-// nothing else. Where no single claim has to go, as in a semaphore, the next one
-// watches the children of the folder, and all others the one before them. A claim that
-// holds changes its node when somebody is behind it who may not know: it is the next one
-// then.
+// nothing else. Where no single claim has to go, as in a semaphore, the next waiter
+// watches the children of the folder, and each other waiter watches the one before it. A claim
+// that holds changes its node when a waiter behind it may not know: that waiter is then
+// the next one.
 //
-// Direct handoff: who held all, with nobody beside it, changes its node and
+// Direct handoff: an exclusive holder, with nobody beside it, changes its node and
 // deletes it in one step, if there is no g. The event of a change then tells
-// who waits behind it that it holds; that of a deletion only that it has to
-// look, for a session may have ended, or a waiter left, anywhere in the queue.
+// the waiter behind it that it holds. The event of a deletion tells only that it has to
+// look, because a session may have ended, or a waiter left, anywhere in the queue.
 //
-// Some hold whatever is ahead of them, and their names say so: re-entries, with the
+// Some claims hold whatever is ahead of them, and their names say so. Re-entries have the
 // token that they share and the place in the queue of the claim that they share it
-// with; and those that hold a barging resource, whose queue holds nothing, and of which only
-// the first one tries. A re-entry
-// is created on condition that the other claim is there; and what else is to hold at
-// once, on condition that the folder was not written since it was listed, which means
-// that nobody came.
+// with. So do holders of a barging resource, whose queue holds nothing, and of which only
+// the first waiter tries. A re-entry
+// is created on condition that the other claim is there. Other claims that are to hold at
+// once are created on condition that the folder was not written since it was listed, which
+// means that nobody came.
 //
 // # Prerequisites
 //
-// The engine is told how to connect and makes its connections by itself: a
+// The engine makes its connections by itself, because a
 // [zk.Conn] is a session, which lives as long as its program and so tells
-// nothing of a client, and gets another when it has ended.
+// nothing of a client. Such a connection opens another session when the first has ended.
 package zkengine
 
 import (
@@ -70,7 +70,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Options are what an [Engine] can be told. The zero value of each field means
+// Options are the settings of an [Engine]. The zero value of each field means
 // its default.
 type Options struct {
 	// Root is the path of the node that all nodes are under. Default "/pawl".
@@ -104,7 +104,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns an engine on the servers of one ensemble, "host:port" each. It
+// New returns an engine on the servers of one ensemble, "host:port" each. The engine
 // connects when it is used. Nil opts are the defaults.
 func New(servers []string, opts *Options) *Engine {
 	e := &Engine{
@@ -282,7 +282,7 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" }), err
 }
 
-// Show implements [engine.Engine]. It writes the node of heartbeats instead of a sync,
+// Show implements [engine.Engine]. Show writes the node of heartbeats instead of a sync,
 // because the only clock of ZooKeeper is that of its writes.
 func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err error) {
 	defer explain("show", &err)

@@ -1,5 +1,5 @@
-// Package otel turns pawl's events into OpenTelemetry metrics and traces, which
-// answer: who waits, for how long and for what; what is held; how many locks were lost;
+// Package otel turns pawl's events into OpenTelemetry metrics and traces. They show
+// waiters, their names and the times of waiting; the held locks; the number of lost locks;
 // and how late heartbeats run. All are of one process.
 //
 //	pawl.lock.wait            histogram, s   how long it took to be granted or refused
@@ -14,13 +14,13 @@
 //	pawl.renewal.failed       counter        heartbeats that failed
 //
 // The attributes are pawl.use (lock or semaphore), pawl.name (bounded, see
-// [Options.Name]) and pawl.outcome (granted, refused, grace for what was refused in the
+// [Options.Name]) and pawl.outcome (granted, refused, grace for refusals in the
 // restart grace of the store, released or lost). The bounds of histograms go from half a
 // millisecond to 5 minutes, and for holds to a day; a view of the meter may change them. A
 // trace has a span "pawl wait" for each attempt and "pawl hold" for each lease, with the full
 // name and the token, in the span of the context given to Lock.
 //
-// What pawl locks for itself begins with "pawl:". Idle workers of a pool wait for a lock of
+// The names of pawl's own locks begin with "pawl:". Idle workers of a pool wait for a lock of
 // the name "pawl:pool", by default: so its oldest attempt is no alarm.
 package otel
 
@@ -50,10 +50,10 @@ type Options struct {
 	Meter metric.MeterProvider
 	// Tracer provides the traces; default the global one.
 	Tracer trace.TracerProvider
-	// Name makes of the name of a lock what is counted under one name. Default: what is
-	// before the first slash. Only the first 100 that it returns are told apart, the
+	// Name turns the name of a lock into the name under which it is counted. Default: the
+	// part before the first slash. Only the first 100 results are told apart, and the
 	// rest is "other": names are often ids, and a metric of each would cost more
-	// than it says.
+	// than it is worth.
 	Name func(string) string
 }
 
@@ -95,7 +95,7 @@ type observer struct {
 	waits map[group]map[time.Time]int // how many attempts under way began when
 }
 
-// group is what is counted together.
+// group is a set of locks that are counted together.
 type group struct{ use, name string }
 
 func (g group) attributes() []attribute.KeyValue {
@@ -215,7 +215,7 @@ func outcomeOf(e pawl.Event) string {
 	return e.Kind.String()
 }
 
-// span tells of what has just ended.
+// span reports an interval that has just ended.
 func (b *observer) span(ctx context.Context, what string, e pawl.Event) {
 	now := time.Now()
 	_, span := b.tracer.Start(ctx, what, trace.WithTimestamp(now.Add(-e.Took)), trace.WithAttributes(

@@ -1,4 +1,4 @@
-// Package slog writes pawl's events to a log: what is lost or fails as warnings, the
+// Package slog writes pawl's events to a log: losses and failures as warnings, the
 // restart grace of a store as one warning, and the rest for debugging, also that a
 // TryLock found a lock taken.
 package slog
