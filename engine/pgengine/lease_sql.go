@@ -67,13 +67,13 @@ func params(typed []string, results string) string {
 	return strings.Join(all, ", ")
 }
 
-// rights: who may call a procedure needs none on the tables. A plan without an
-// index would be kept when a table that was small has grown, and to compile one
+// rights: a user that may call a procedure needs no rights on the tables. A plan without an
+// index would be kept when a small table has grown, and to compile a plan
 // takes a hundred times longer than to run it.
 const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 
-// Proc begins a function where clients call it, for that takes less time than a
-// procedure, and a procedure where the others do.
+// Proc begins a function where clients call it, because that takes less time than a
+// procedure, and a procedure where other procedures call it.
 func (l language) Proc(name string, typed ...string) string {
 	if name == "fits" || name == "advance" {
 		return "CREATE OR REPLACE PROCEDURE " + l.P() + name + "(" + params(typed, "INOUT ") + ") LANGUAGE plpgsql AS $pawl$"
@@ -159,8 +159,8 @@ func (l language) tokens() string { return strings.ReplaceAll(l.P()+"tokens", "'
 
 func (l language) Mint(into, _, _ string) string { return into + " := nextval('" + l.tokens() + "');" }
 
-// Durable: what a step said must be there after a crash, whatever the user or
-// the database set. Unlogged tables are not there then in any case.
+// Durable: a step's answer must hold after a crash, whatever the user or
+// the database set. Unlogged tables are gone then in any case.
 func (l language) Durable(always bool) string {
 	if l.unlogged && !always {
 		return ""
@@ -168,7 +168,7 @@ func (l language) Durable(always bool) string {
 	return "IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;"
 }
 
-// Alone lets one at a time bury those that have died.
+// Alone lets one call at a time bury dead sessions.
 func (l language) Alone(force string) string {
 	return fmt.Sprintf("IF %s = 0 AND NOT pg_try_advisory_xact_lock(%d) THEN RETURN; END IF;", force, l.seed("bury"))
 }
@@ -184,8 +184,8 @@ func (l language) Boot(now, belief string) string {
 }
 
 // Booted finds out whether this is the server that the tables were used on last,
-// and as it left them. If not, tokens go on from the time of day: a replica that was
-// promoted, a backup or a crash may not know the last ones. And if the unlogged
+// and as it left them. If not, tokens go on from the time of day, because a promoted
+// replica, a backup or a crash may not know the last tokens. If the unlogged
 // tables are empty, nothing is given out for the longest belief there was.
 func (l language) Booted(now string) string {
 	return "IF NOT EXISTS (" + l.marked() + ") THEN CALL " + l.P() + "booted(); " + now + " := " + l.Now() + "; END IF;"
@@ -195,14 +195,15 @@ func (l language) booted() string {
 	return strings.NewReplacer("P.", l.P(), "LOCK", strconv.FormatInt(l.seed("boot"), 10), "NOW", l.Now(), "TOKENS", l.tokens()).Replace(bootText)
 }
 
-// Listens notes on which channel the client of a session is told. That is its
-// secret: who knows it can say that a claim was granted.
+// Listens notes on which channel the client of a session is told. The channel is the client's
+// secret: a user that knows it can say that a claim was granted.
 func (l language) Listens(session, channel string) string {
 	return fmt.Sprintf("IF %[3]s <> '' THEN INSERT INTO %[1]stold (session, channel) VALUES (%[2]s, %[3]s); END IF;", l.P(), session, channel)
 }
 
-// Tell sends a message to the client of a session, when this step is done, if it
-// listens. A queue that is full would have the step fail: then the client asks.
+// Tell sends a message to the client of a session, when this step is done, if that client
+// listens. Tell sends none when the queue is full, because the step would fail: then the
+// client asks.
 func (l language) Tell(session, id, token, gone string) string {
 	return fmt.Sprintf("PERFORM pg_notify(t.channel, concat_ws(' ', %s, %s, t.session, %s)) FROM %stold t "+
 		"WHERE t.session = %s AND pg_notification_queue_usage() < 0.5;", token, gone, id, l.P(), session)

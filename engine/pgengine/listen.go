@@ -18,18 +18,18 @@ import (
 )
 
 // listener is the one connection on which an Engine is told of its claims, and
-// renews its sessions. It is not of the pool: it would be missing there for ever,
-// and renewals would wait for what hangs there.
+// renews its sessions. It is not of the pool, because it would be missing there for ever,
+// and renewals would wait for requests that hang there.
 type listener struct {
 	config  *pgx.ConnConfig
 	prepare func(context.Context, *pgx.ConnConfig) error // nil: config is all
 	notify  func(ctx context.Context, channel, payload string) error
-	ask     func() // asks for all who wait
+	ask     func() // asks for all waiters
 	receive func(sqlengine.Message) bool
 	channel string
 
-	// heard says that a message that was sent by the pool has come: through a pooler
-	// none does.
+	// heard says that a message that was sent by the pool has come. Through a pooler
+	// no message comes.
 	heard atomic.Bool
 
 	life context.Context
@@ -41,7 +41,7 @@ type listener struct {
 
 	mu      sync.Mutex
 	pending []*request         // renewals
-	reading context.CancelFunc // interrupts who reads; nil: there is no connection
+	reading context.CancelFunc // interrupts the reader; nil: there is no connection
 }
 
 // request is a query that is to be made on the connection.
@@ -80,7 +80,7 @@ func (l *listener) attach(server *sqlengine.Server) {
 	}
 }
 
-// start listens from the first session on: who only looks needs no connection
+// start listens from the first session on: a program that only looks needs no connection
 // for that.
 func (l *listener) start(ctx context.Context) error {
 	select {
@@ -133,8 +133,8 @@ func (l *listener) hangUp(conn *pgx.Conn) {
 	conn.Close(ctx) //nolint:errcheck // there is nothing to lose
 }
 
-// run reads messages, and connects again when the connection is lost. What was
-// sent meanwhile is lost too: who waits asks until a message has come, and once
+// run reads messages, and reconnects when the connection is lost. Messages
+// sent meanwhile are lost too: waiters ask until a message has come, and once
 // after it.
 func (l *listener) run(conn *pgx.Conn) {
 	for conn != nil {
@@ -150,7 +150,7 @@ func (l *listener) run(conn *pgx.Conn) {
 }
 
 // prove sends the message that says that messages arrive. It goes through the
-// pool, for what a connection tells itself arrives behind a pooler, too.
+// pool, because a connection's message to itself arrives behind a pooler, too.
 func (l *listener) prove(ctx context.Context, nonce string) {
 	for pause := 10 * time.Millisecond; l.notify(ctx, l.channel, nonce) != nil; pause = min(2*pause, time.Second) {
 		if !rest(ctx, pause) {
@@ -222,8 +222,8 @@ func (l *listener) ping(conn *pgx.Conn) error {
 	return conn.Ping(ctx)
 }
 
-// next returns a request that is to be made, or nil and notes how to interrupt who
-// reads.
+// next returns a pending request, or nil and notes how to interrupt the
+// reader.
 func (l *listener) next(interrupt context.CancelFunc) *request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +277,7 @@ func (l *listener) query(ctx context.Context, query string, args []any, row func
 	return <-r.answer // it is being made, and ends with ctx
 }
 
-// message reads what the procedures tell: token, gone, session, claim.
+// message reads a message of the procedures: token, gone, session, claim.
 func message(payload string) sqlengine.Message {
 	f := append(strings.SplitN(payload, " ", 4), "", "", "", "")
 	token, _ := fence.ParseToken(f[0]) // 0, as in a message that is none: the claim is to be looked at
@@ -286,7 +286,7 @@ func message(payload string) sqlengine.Message {
 
 func (l *listener) stop() {
 	l.end()
-	l.turn <- struct{}{} // whoever starts it comes first
+	l.turn <- struct{}{} // a call that starts it comes first
 	l.started = true
 	<-l.turn
 	l.done.Wait()

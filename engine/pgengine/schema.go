@@ -80,7 +80,7 @@ func (t leaseTables) find(ctx context.Context) (version int, err error) {
 		err = fmt.Errorf("%w: schema %q was made with unlogged tables: %v, not %v: use another schema",
 			engine.ErrUnsupported, t.language.schema, unlogged, t.language.unlogged)
 	case fsync != "on" && !unlogged:
-		err = fmt.Errorf("%w: the server runs with fsync = %s, so a crash of its machine can undo what was granted: turn it on, or use unlogged tables",
+		err = fmt.Errorf("%w: the server runs with fsync = %s, so a crash of its machine can undo grants: turn it on, or use unlogged tables",
 			engine.ErrUnsupported, fsync)
 	}
 	return version, err

@@ -7,8 +7,8 @@ import (
 )
 
 // batch sends the steps of a session. A few go each by itself, at once. While so
-// many are under way, those that come meanwhile wait until one of these is
-// back, and go together as one script: the busier the session, the fewer
+// many are under way, later steps wait until one of these is
+// back, and go together as one script. The busier the session, the fewer
 // requests, each of which costs the client and the server more than a step does.
 type batch struct {
 	mu      sync.Mutex
@@ -18,7 +18,7 @@ type batch struct {
 
 const (
 	maxFlying = 8  // requests under way
-	maxSteps  = 32 // in one request, for nobody else is served meanwhile
+	maxSteps  = 32 // in one request, because nobody else is served meanwhile
 )
 
 // step is an Enter, a Leave or a look on its way.

@@ -26,12 +26,12 @@ const (
 // letters are how a batch calls them.
 const letters = "elpm"
 
-// life is what the client knows of the database since it has last forgotten: its
+// life is the client's knowledge of the database since it last forgot: its
 // mark, and the scripts that give something out there.
 //
 // The text of these scripts has the mark in it, so a server knows them only if it was asked for
-// the mark of this database in its own life. One that was restarted, or promoted, knows
-// none of them; and one that knows them from an earlier life does not have the
+// the mark of this database in its own life. A restarted or promoted server knows
+// none of them. A server that knows them from an earlier life does not have the
 // mark among its keys, at which they look.
 type life struct {
 	mark    string
@@ -52,7 +52,7 @@ func (e *Engine) newLife(mark string) *life {
 	return l
 }
 
-// at puts the mark where scripts look for it, in keys of its own, for those that were
+// at puts the mark where scripts look for it, in keys of its own, because keys that were
 // sent are not changed.
 func (l *life) at(v verb, keys []string) []string {
 	at := 5
@@ -87,8 +87,8 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 	return result, short
 }
 
-// load teaches a server the scripts that give something out. It may have been restarted,
-// so over the same connection it is asked for its mark before: what it then knows, it knows
+// load teaches a server the scripts that give something out. The server may have been restarted,
+// so load first asks for its mark over the same connection: the server then knows the scripts
 // in the life of that mark.
 func (e *Engine) load(ctx context.Context) error {
 	for {
@@ -178,10 +178,10 @@ func (e *Engine) check(ctx context.Context) error {
 	return e.checked(result)
 }
 
-// Init marks a server that the caller knows to be new, so that it grants at once: a
-// server without a mark may have forgotten what was granted, and grants nothing at first. It fails with
-// [engine.ErrBusy] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
-// which has none: there each node goes by its own age.
+// Init marks a server that the caller knows to be new, so that it grants at once. A
+// server without a mark may have forgotten grants, and grants nothing at first. Init fails
+// with [engine.ErrBusy] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
+// which has no mark: there each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Client is what the engine needs of a library that speaks to Redis. [New] brings
-// its own for rueidis, and package goredis has one for go-redis.
+// Client is the part of a Redis library that the engine needs. [New] brings
+// its own for rueidis, and package goredis has a Client for go-redis.
 //
-// It is safe for concurrent use. A command is done at most once: a reply that was
-// lost is an error, for only who called the engine knows what asking again would
-// mean. What may be repeated says so. Nothing of a command is changed after it was
+// A Client is safe for concurrent use. A command is done at most once: a lost
+// reply is an error, because only the engine's caller knows the effect of a
+// repetition. Commands that may be repeated say so. A command does not change after it was
 // passed on.
 //
-// A call gets the ctx of a verb, but need not end with it, nor need it go where a
-// server of a cluster sends a command, MOVED or ASK: the engine does both.
+// A call gets the ctx of a verb, but need not end with it. Nor need it follow a
+// server of a cluster, MOVED or ASK: the engine does both.
 type Client interface {
 	// Cluster reports whether it is the client of a Redis Cluster. It never changes.
 	Cluster() bool
@@ -24,8 +24,8 @@ type Client interface {
 	Do(ctx context.Context, cmd Command) Reply
 
 	// Together sends commands in order over one connection, to the server that has the
-	// keys of the first. Nobody else uses that connection meanwhile, for the last one
-	// may block it, as WAIT does.
+	// keys of the first. Nobody else uses that connection meanwhile, because the last
+	// command may block it, as WAIT does.
 	Together(ctx context.Context, cmds []Command) []Reply
 
 	// Pipeline sends commands of any keys, all at once. They may be repeated, and this
@@ -42,9 +42,9 @@ type Client interface {
 	Nodes(ctx context.Context) (map[string]Client, error)
 }
 
-// Listener is a connection that hands over messages. It makes no other when it
-// ends, or confirms all channels again when it did: what is published meanwhile is lost,
-// which the engine has to know. Channels are subscribed and unsubscribed by one goroutine.
+// Listener is a connection that hands over messages. It makes no other connection when it
+// ends, or confirms all channels again after it did: messages published meanwhile are lost,
+// which the engine has to know. One goroutine subscribes and unsubscribes channels.
 type Listener struct {
 	Subscribe   func(ctx context.Context, channels []string) error // sends it
 	Unsubscribe func(ctx context.Context, channels []string) error
@@ -54,22 +54,22 @@ type Listener struct {
 
 // Command is one command of Redis, in three parts.
 type Command struct {
-	Head []string // its name, and what comes before its keys
+	Head []string // its name, and the words before its keys
 	Keys []string // all of one slot; a command without is for a single server
-	Args []string // what comes after them
+	Args []string // the words after the keys
 
 	Reads bool // it changes nothing, so that it may be repeated
 }
 
-// Reply is what a server answered: an int64, a string, a []any of replies, in which
-// an error may stand as well, or nil; and nil where there is an error. One of the
-// server begins with the word that it gave, as NOSCRIPT.
+// Reply is a server's answer: an int64, a string, a []any of replies, in which
+// an error may stand as well, or nil; and nil where there is an error. An error of the
+// server begins with its own word, as NOSCRIPT.
 type Reply struct {
 	Value any
 	Err   error
 }
 
-// command returns one without keys, or with one.
+// command returns a command without keys, or with one key.
 func command(name, key string, args ...string) Command {
 	if key == "" {
 		return Command{Head: []string{name}, Args: args}
@@ -77,7 +77,7 @@ func command(name, key string, args ...string) Command {
 	return Command{Head: []string{name}, Keys: []string{key}, Args: args}
 }
 
-// read returns one that changes nothing.
+// read returns a command that changes nothing.
 func read(name, key string, args ...string) Command {
 	cmd := command(name, key, args...)
 	cmd.Reads = true
@@ -87,10 +87,10 @@ func read(name, key string, args ...string) Command {
 // says reports whether the server answered with an error of this kind.
 func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix(r.Err.Error(), word) }
 
-// number is of a reply that has to be one.
+// number is for a reply that has to be a number.
 func (r Reply) number() (int64, error) { return answer[int64](r) }
 
-// list is of a reply that has to be one.
+// list is for a reply that has to be a list.
 func (r Reply) list() ([]any, error) { return answer[[]any](r) }
 
 func answer[T any](r Reply) (is T, err error) {

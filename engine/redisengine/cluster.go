@@ -18,7 +18,7 @@ import (
 // In a cluster a script sees one slot, so a session lives in the slot of each
 // name that it uses, and besides in a key of its own: its home, which says that it
 // lives at all. It is a member of a name from its first claim there, under an id
-// that it never has again, so that what a lost membership left behind stays dead.
+// that it never has again, so that the claims of a lost membership stay dead.
 // Each Enter proves that a member lives, and so does Renew for those with claims:
 // after Renew, no claim that the session may have is of a member with less than a
 // whole TTL.
@@ -30,14 +30,14 @@ type member struct {
 	claims map[string]bool // that it may have: from before they enter until they have left
 }
 
-// members is what a session is a member of, by name.
+// members are the memberships of a session, by name.
 type members struct {
 	mu     sync.Mutex
 	byName map[string]*member
 	last   uint64 // made so far
 }
 
-// as returns what the session is called in the slot of a name.
+// as returns the session's id in the slot of a name.
 func (s *session) as(name string) string {
 	if !s.engine.cluster {
 		return s.id
@@ -77,7 +77,7 @@ func (s *session) left(name, claim string) {
 	}
 }
 
-// part ends a membership. What waits under it is to look.
+// part ends a membership. Claims that wait under it are to look.
 func (s *session) part(name string, m *member) {
 	s.members.mu.Lock()
 	if s.members.byName[name] == m {
@@ -212,8 +212,8 @@ func (e *Engine) refuseEviction(ctx context.Context) error {
 }
 
 // renewMembers proves that the session lives wherever it may have claims, and
-// forgets where it has none. A member that is about to join is tried as well: if it
-// has joined by now, its time may be old.
+// forgets where it has none. A member that is about to join is tried as well, because
+// it may have joined by now with an old time.
 func (s *session) renewMembers(ctx context.Context) error {
 	s.members.mu.Lock()
 	all, known := make(map[string]*member), make(map[string]bool)
@@ -240,14 +240,14 @@ func (s *session) renewMembers(ctx context.Context) error {
 		if err = cmp.Or(err, r.short); err != nil {
 			return err
 		}
-		if n == 0 && known[names[i]] { // what it had is found gone
+		if n == 0 && known[names[i]] { // its claims are found gone
 			s.part(names[i], all[names[i]])
 		}
 	}
 	return nil
 }
 
-// farewell is what ends the session in the store, besides what it claims.
+// farewell are the commands that end the session in the store, besides its claims.
 func (s *session) farewell() []Command {
 	cmds := []Command{command("DEL", s.key)}
 	if !s.engine.cluster {
@@ -315,7 +315,7 @@ func (e *Engine) follow(ctx context.Context, replies []Reply, cmds []Command) []
 	return replies
 }
 
-// addressIn returns what a redirection ends with, as addresses are written.
+// addressIn returns the address at the end of a redirection, in the usual form.
 func addressIn(redirection string) string {
 	addr := redirection[strings.LastIndexByte(redirection, ' ')+1:]
 	colon := strings.LastIndexByte(addr, ':')

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// ending makes calls end with their ctx where the library does not. What they get
-// later is dropped.
+// ending makes calls end with their ctx where the library does not. Late
+// replies are dropped.
 //
 // That takes a goroutine for each call, which costs as much as a third of a round trip. So
-// it may trust the library as long as the server answers: rueidis looks at no ctx while
+// ending may trust the library as long as the server answers: rueidis looks at no ctx while
 // it dials, which it does only after there was trouble.
 type ending struct {
 	Client
@@ -47,7 +47,7 @@ func (e ending) replies(ctx context.Context, n int, do func() []Reply) []Reply {
 	return all
 }
 
-// note remembers whether there was trouble. What a server refuses counts as trouble
+// note remembers whether there was trouble. A server's refusal counts as trouble
 // too: then the next call takes a goroutine and clears it.
 func (e ending) note(all []Reply) {
 	is := slices.ContainsFunc(all, func(r Reply) bool { return r.Err != nil })
@@ -69,7 +69,7 @@ func (e ending) Nodes(ctx context.Context) (map[string]Client, error) {
 	return nodes, err
 }
 
-// within ends with ctx. What is made after that goes to late.
+// within ends with ctx. A later result goes to late.
 func within[T any](ctx context.Context, do func() (T, error), late func(T)) (made T, err error) {
 	if ctx.Done() == nil {
 		return do()

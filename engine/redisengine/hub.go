@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// hub is the one connection of an engine over which it is told anything: the inboxes of
-// its sessions, and the channels of values that somebody watches. It is there as long as
+// hub is the one connection of an engine for all messages: the inboxes of
+// its sessions, and the channels of watched values. The hub exists as long as
 // somebody listens.
 type hub struct {
 	engine *Engine
@@ -30,7 +30,7 @@ type line struct {
 	channels map[string]*channel
 }
 
-// channel is what some listen to.
+// channel is a channel with its listeners.
 type channel struct {
 	ears  map[*Subscription]func(message string)
 	asked bool
@@ -48,7 +48,7 @@ func (c *channel) settle(err error) {
 
 // Subscription is one listener to one channel.
 type Subscription struct {
-	Broken <-chan error // says once that the connection ended: what is published meanwhile is lost
+	Broken <-chan error // says once that the connection ended: messages published meanwhile are lost
 	Close  func()       // ends it without waiting
 
 	broken chan error
@@ -88,7 +88,7 @@ func (h *hub) listen(ctx context.Context, name string, receive func(message stri
 	}
 }
 
-// connected returns the line, and makes one if there is none.
+// connected returns the line, and makes it if there is none.
 func (h *hub) connected(ctx context.Context) (*line, error) {
 	for {
 		h.mu.Lock()
@@ -202,7 +202,7 @@ func (l *line) keep() {
 	}
 }
 
-// step asks for what is to be asked for, and reports whether that was anything.
+// step sends the pending requests, and reports whether there were any.
 func (l *line) step() bool {
 	var more, less []string
 	l.mu.Lock()
@@ -223,8 +223,8 @@ func (l *line) step() bool {
 		}
 	}
 	l.mu.Unlock()
-	if len(less) > 0 { // first, for somebody may listen again to one of them
-		l.ask(l.in.Unsubscribe, less) //nolint:errcheck // what is told of them is dropped; a line that is lost says so
+	if len(less) > 0 { // first, because somebody may listen again to one of them
+		l.ask(l.in.Unsubscribe, less) //nolint:errcheck // messages of these channels are dropped; a lost line says so
 	}
 	if len(more) == 0 {
 		return len(less) > 0
@@ -270,7 +270,7 @@ func (l *line) idle() bool {
 	return true
 }
 
-// lose tells all who listen.
+// lose tells all listeners.
 func (l *line) lose(err error) {
 	l.hub.mu.Lock()
 	if l.hub.line == l {

@@ -13,10 +13,10 @@ import (
 )
 
 // notices is a client that the server tells when a key of ours that it has read
-// is changed or deleted, by whom- and whatever:
+// is changed or deleted, by any client and any command:
 // https://redis.io/docs/latest/develop/reference/client-side-caching/. It is a
-// client of its own, for one with such a hook has no fast path. On a single server its one
-// connection is that of the hub as well; in a cluster it is made when it is needed.
+// client of its own, because a client with such a hook has no fast path. On a single server its
+// one connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
 	option *rueidis.ClientOption // nil: the server tells nothing
 	tasks  sync.WaitGroup
@@ -35,8 +35,8 @@ type watched struct {
 	suspect bool      // it was changed: the claims are to be looked for
 }
 
-// kept is how long the client remembers what it read. It tells of a change
-// however long that is.
+// kept is how long the client remembers a key that it read. It tells of a change
+// at any time.
 const kept = 24 * time.Hour
 
 // join reports whether the session may be told anything.
@@ -60,7 +60,7 @@ func (n *notices) part(s *session) {
 	delete(n.sessions, s)
 }
 
-// ready returns the client once there is one. It does not wait for it: sessions
+// ready returns the client once there is one. ready does not wait for it: sessions
 // ask again then.
 func (n *notices) ready() rueidis.Client {
 	n.mu.Lock()
@@ -75,8 +75,8 @@ func (n *notices) ready() rueidis.Client {
 	return n.client
 }
 
-// connect returns the client, and makes it if there is none; nil without an error when
-// the server tells nothing.
+// connect returns the client, and makes it if there is none; it returns nil without an error
+// when the server gives no notices.
 func (n *notices) connect(ctx context.Context) (rueidis.Client, error) {
 	n.mu.Lock()
 	client, none := n.client, n.option == nil
@@ -113,8 +113,8 @@ func (n *notices) made(client rueidis.Client, err error) (rueidis.Client, error)
 	return client, err
 }
 
-// changed makes sessions look that hold these heads, or all, for nil is that all keys
-// are gone, or the connection. It is called where messages are read.
+// changed makes sessions look that hold these heads. With nil, all sessions look, because all keys
+// are gone, or the connection. The reader of messages calls it.
 func (n *notices) changed(keys []rueidis.RedisMessage) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,7 +136,7 @@ func (n *notices) changed(keys []rueidis.RedisMessage) {
 	}
 }
 
-// alarm makes the session look at what it watches.
+// alarm makes the session look at its watched claims.
 func (s *session) alarm() {
 	select {
 	case s.alarms <- struct{}{}:
@@ -144,8 +144,8 @@ func (s *session) alarm() {
 	}
 }
 
-// watch notes what is held, to be told of what is still held a little later: a client
-// with many short holds always has some.
+// watch notes the held claims, to ask for notices of those still held a little later, because
+// a client with many short holds always has some.
 func (s *session) watch(held []*engine.Claim) {
 	if s.alarms == nil {
 		return
@@ -204,8 +204,8 @@ func (s *session) attend() {
 	}
 }
 
-// inspect asks to be told of what is watched, and looks for the claims whose heads
-// were changed: only those that are gone are told. A head that changes again and
+// inspect asks for notices of the watched claims, and looks for the claims whose heads
+// were changed: it reports only those that are gone. A head that changes again and
 // again, as that of a semaphore, is asked for no more than twice between two heartbeats.
 func (s *session) inspect(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL/3)
@@ -241,7 +241,7 @@ func (s *session) inspect(client rueidis.Client) {
 		}
 	}
 	s.mu.Unlock()
-	gone, _ := s.missing(ctx, suspects) // who cannot be asked now will be by the next renewal
+	gone, _ := s.missing(ctx, suspects) // the next renewal asks for those that cannot be asked for now
 	for _, c := range gone {
 		s.opts.Gone(c.ID)
 	}

@@ -33,7 +33,7 @@ func (o *sessions) remove(s *session) {
 	delete(o.all, s)
 }
 
-// belief is the longest for which one of them may believe in a grant.
+// belief is the longest time for which a session of these may believe in a grant.
 func (o *sessions) belief() (longest time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,10 +43,10 @@ func (o *sessions) belief() (longest time.Duration) {
 	return longest
 }
 
-// known is what a session knows of its claims in the store.
+// known is a session's knowledge of its claims in the store.
 type known struct {
 	mu      sync.Mutex
-	mark    string               // in whose life they were looked for last
+	mark    string               // the mark of the life in which they were looked for last
 	touched time.Time            // when their keys were kept from expiring
 	names   map[string]time.Time // where claims left lately, and until when that counts
 	more    time.Time            // until when there may be others
@@ -55,8 +55,8 @@ type known struct {
 // maxKnown bounds how many names a session remembers.
 const maxKnown = 256
 
-// leaves notes that a claim left a name. It comes back with a snapshot that has it, and if
-// its session lives in that, it is younger than the TTL.
+// leaves notes that a claim left a name. The claim comes back with a snapshot that has it. If
+// its session lives in that snapshot, the snapshot is younger than the TTL.
 func (k *known) leaves(name string, ttl time.Duration) {
 	now := time.Now()
 	k.mu.Lock()
@@ -147,7 +147,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 // as after a restart.
 var errAnotherLife = errors.New("the server was restarted or forgot its keys, again and again")
 
-// perRenewal is how many claims one script looks at, for nobody else is served meanwhile.
+// perRenewal is how many claims one script looks at. It is bounded because nobody else is served
+// meanwhile.
 const perRenewal = 100
 
 // renew proves that the session lives, and looks at its claims.
@@ -171,7 +172,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		}
 		keys, args = append(keys, k), append(args, a)
 	}
-	// The first one is what replicas have to know, and a server that does not know the script
+	// Replicas have to know the first command, and a server that does not know the script
 	// may be another.
 	first, short := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
 	if first.says("NOSCRIPT") {
@@ -213,7 +214,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 }
 
 // reconcile looks, if the mark is another than last time, for claims that came back with
-// old data where this session left something lately, and tells of them.
+// old data on names that this session left lately, and reports them.
 func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
 	s.known.mu.Lock()
 	same := s.known.mark == mark

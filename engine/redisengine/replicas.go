@@ -11,8 +11,8 @@ import (
 const maxAck = time.Second
 
 // acked sends a command, then waits on the same connection until so many replicas
-// know what it did; short says how many do, if too few in time. That connection
-// serves nobody else meanwhile, so a replica that is away delays nobody else.
+// know its effect; short says how many do, if too few in time. That connection
+// serves nobody else meanwhile, so an absent replica delays nobody else.
 func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
 	if err := e.turn(ctx); err != nil {
 		return Reply{Err: err}, nil
@@ -40,7 +40,7 @@ func (e *Engine) done() {
 	}
 }
 
-// ackedNow is acked for what a session lives by.
+// ackedNow is acked for the commands that keep a session alive.
 func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
 	if wait <= 0 {
 		return e.do(ctx, cmd), nil

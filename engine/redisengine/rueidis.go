@@ -80,8 +80,8 @@ func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 	return answers(results)
 }
 
-// Listen: the connection is closed in the end, not given back to the pool, for to
-// unsubscribe it would take an answer of a server that may be frozen.
+// Listen: the connection is closed in the end, not given back to the pool, because to
+// unsubscribe takes an answer of a server that may be frozen.
 func (c onRueidis) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
 	conn, err := within(ctx, func() (rueidis.DedicatedClient, error) {
 		conn, _ := c.client.Dedicate() // which does not look at a context while it dials
@@ -112,7 +112,7 @@ func subscribed(s rueidis.PubSubSubscription, confirmed func(string)) {
 	}
 }
 
-// listenOn is Listen over the one connection of a client that has nothing else to do. It
+// listenOn is Listen over the one connection of a client that does nothing else. The client
 // knows each channel by itself.
 func listenOn(client rueidis.Client, receive func(channel, message string), confirmed func(string)) *Listener {
 	life, end := context.WithCancel(context.Background())

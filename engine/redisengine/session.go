@@ -18,7 +18,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-const us = "\x1f" // separates what scripts take apart; no text of a claim has it
+const us = "\x1f" // separates the fields that scripts take apart; no text of a claim has it
 
 type session struct {
 	engine *Engine
@@ -47,7 +47,7 @@ type waiter struct {
 	claim   *engine.Claim
 	news    chan fence.Token
 	look    time.Time   // when it looks by itself
-	evicted atomic.Bool // it was told that it is gone
+	evicted atomic.Bool // a message said that the claim is gone
 }
 
 // Open implements [engine.Engine].
@@ -93,8 +93,8 @@ func (s *session) subscribe(ctx context.Context) (*Subscription, error) {
 	return s.engine.hub.listen(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
 }
 
-// listen keeps the inbox open. What was sent while it was not is lost, so
-// everyone who waits looks after it is open again.
+// listen keeps the inbox open. Messages sent while it was closed are lost, so
+// every waiter looks after it is open again.
 func (s *session) listen(in *Subscription) {
 	for {
 		select {
@@ -108,8 +108,8 @@ func (s *session) listen(in *Subscription) {
 			}
 			var err error
 			if in, err = s.subscribe(s.life); err == nil {
-				// It may be another server, or one that was restarted: that is to know
-				// for how long somebody may believe.
+				// It may be another server, or a restarted server, which has to know
+				// for how long clients may believe.
 				if err = s.engine.check(s.life); err == nil || errors.Is(err, engine.ErrUnsupported) {
 					break
 				}
@@ -214,8 +214,8 @@ func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (
 	return reply{Reply: Reply{Err: errors.New("the server forgets again and again")}}
 }
 
-// granted gives back at once what too few replicas know. If that fails the caller
-// does it, as whenever the outcome is unknown.
+// granted gives back at once a grant that too few replicas know. If that fails the caller
+// gives it back, as after every unknown outcome.
 func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Token, short error) (engine.Grant, error) {
 	if short == nil {
 		return engine.Grant{Token: token}, nil
@@ -248,8 +248,8 @@ func (s *session) record(c *engine.Claim, as string) string {
 	return string(append(append(b, us...), c.Label...))
 }
 
-// awaits returns what a claim is told by: from before it enters, for its grant may
-// overtake the reply.
+// awaits returns the waiter of a claim, which exists before the claim enters, because its grant
+// may overtake the reply.
 func (s *session) awaits(c *engine.Claim) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,9 +300,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 // errForgotten says that the store does not know a claim that waits.
 var errForgotten = errors.New("the store does not know the claim any more")
 
-// whyGone tells a claim that somebody took out from one that the store forgot, with all
-// keys of its name or its session there, and which may enter again. The message of the
-// former may come a little later than the answer.
+// whyGone tells an evicted claim from a claim that the store forgot, with all
+// keys of its name or its session there. A forgotten claim may enter again. The message of an
+// eviction may come a little later than the answer.
 func (s *session) whyGone(ctx context.Context, w *waiter) error {
 	timer := time.NewTimer(min(s.opts.Heartbeat()/10, 100*time.Millisecond))
 	defer timer.Stop()
@@ -318,12 +318,12 @@ func (s *session) whyGone(ctx context.Context, w *waiter) error {
 	return fmt.Errorf("await: %w", engine.ErrGone)
 }
 
-// poll reads what became of a claim. A deadline of its own lets the client
+// poll reads the state of a claim. A deadline of its own lets the client
 // keep its fast path, which a context that can only be cancelled ends.
 //
-// Replicas acknowledge what was written over one connection; but a grant that was
-// handed over was written by who left. So a claim that has to be known there
-// writes something when it looks: that is behind its grant, and on the same server.
+// Replicas acknowledge the writes of one connection; but the leaving holder wrote a grant that
+// it handed over. So a claim that replicas have to know
+// writes something when it looks: that write is behind its grant, and on the same server.
 func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
 	bound, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
@@ -359,8 +359,8 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 	return s.granted(ctx, c, fence.Token(token), reply.short)
 }
 
-// look is until when a waiter believes that no message was lost: until the
-// session that it waits for can end, at most one heartbeat.
+// look is the time at which a waiter looks by itself: when the
+// session that it waits for can end, at most after one heartbeat.
 func (s *session) look(reply []any) time.Time {
 	pause := s.opts.Heartbeat()
 	if len(reply) > 0 {
@@ -388,7 +388,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	return failed(ctx, "leave", err)
 }
 
-// leaving is what the script is told of a claim that goes.
+// leaving are the arguments of the script for a claim that goes.
 func (s *session) leaving(resource, claim string) [4]string {
 	as, record := s.as(resource), ""
 	if w := s.forget(claim); w != nil {

@@ -126,7 +126,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		}
 	}
 	if doubt {
-		return nil, engine.Unavailable("renew session", errors.New("what is held does not stand on a majority of the nodes that answered"))
+		return nil, engine.Unavailable("renew session", errors.New("the held claims do not stand on a majority of the nodes that answered"))
 	}
 	for _, c := range held {
 		if cl := s.byID[c.ID]; cl == nil || cl.token == 0 {

@@ -1,10 +1,10 @@
-// Package rowengine is the store in row locks of an SQL database: who holds a
-// resource has a transaction open that locked the row of its name, on a
-// connection of its own, and who waits has one that is blocked by it. The lock
-// is free at the moment when the transaction ends, however it does.
+// Package rowengine is the store in row locks of an SQL database. A holder has
+// a transaction open that locked the row of the name, on a
+// connection of its own; a waiter has a transaction that is blocked by it. The lock
+// is free at the moment when the transaction ends, however it ends.
 //
-// What a session is, and which claims share a connection, is known here, in the
-// client. What a database does is its [Store].
+// Sessions, and the claims that share a connection, are known only here, in the
+// client. The database's part is its [Store].
 package rowengine
 
 import (
@@ -77,7 +77,7 @@ type Request struct {
 	Wait    bool // it is to be seen although it is not granted
 }
 
-// Answer is what came of a request.
+// Answer is the result of a request.
 type Answer struct {
 	Token fence.Token   // 0: somebody else has the lock
 	Grace time.Duration // for how long a holder may still believe in a lock that the server has forgotten
@@ -118,7 +118,7 @@ func (e *Engine) take() error {
 	return nil
 }
 
-// Caps is what row mode promises on every database.
+// Caps are the promises of row mode on every database.
 func Caps(name string, minTTL time.Duration) engine.Caps {
 	return engine.Caps{
 		Name: name, Token: engine.TokenClock, Wake: engine.WakeServer, Expiry: engine.ExpiryConnection, Forgets: true,

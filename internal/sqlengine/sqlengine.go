@@ -1,11 +1,11 @@
 // Package sqlengine is the store in tables of an SQL database.
 //
-// What all databases share is here: sessions, waiters and what tells them, and
-// what is read. A verb is done in one of two ways. In a database inside the
-// process ([New]) it is one transaction that loads the claims of the resource,
+// The parts that all databases share are here: sessions, waiters, messages to them, and
+// reads. A verb is done in one of two ways. In a database inside the
+// process ([New]) a verb is one transaction that loads the claims of the resource,
 // lets package queue decide and writes the difference. In a server ([NewServer])
-// that would take a round trip for each statement: there it is one call of a
-// procedure, which says what package queue does; see rules.sql.
+// that would take a round trip for each statement: there a verb is one call of a
+// procedure, which repeats the rules of package queue; see rules.sql.
 //
 // The tables, in a form that each database has of its own:
 //
@@ -13,10 +13,10 @@
 //	claims   resource place session id owner label weight token since granted kind capacity barging waits
 //	values   name version data
 //
-// Who waits is told, and nobody relies on that: once a heartbeat, and all the
-// time while messages do not arrive, one query asks for all that wait by this
-// Engine. One of those of a session that wait for the same resource looks, with a
-// step, when whoever blocks them can have died.
+// Waiters are told, and nobody relies on that: once a heartbeat, and all the
+// time while messages do not arrive, one query asks for all waiters of this
+// Engine. One waiter of a session and resource looks for the others, with a
+// step, when a claim that blocks them can have died.
 //
 // A claim carries the spec of its resource, on which all claims of one agree:
 // so a resource needs no row of its own, to be written twice for each hold.
