@@ -42,13 +42,13 @@
 // less than the margin; the clocks need not show the same time. At that
 // instant [Lease.Context] ends with the cause [ErrLost]. The holder then has the
 // margin to stop before the store can give the lock to another. Renewals that fail
-// are repeated until then, and lose nothing. When the store itself says that the
-// lock is gone, because an operator broke it or the store forgot, the context ends at
+// are repeated until then, and lose nothing. The store itself may say that the
+// lock is gone, because an operator broke it or the store forgot. Then the context ends at
 // once, but another client may have the lock already.
 //
 // A machine that sleeps runs nothing, so no holder there can be told in time. After the
 // machine wakes, [Lease.Err] knows at once where the system has a clock that counts sleep
-// (Linux), and the context ends with the next heartbeat at the latest.
+// (Linux). The context ends with the next heartbeat at the latest.
 //
 // # What a lock cannot do
 //

@@ -16,13 +16,13 @@ type session struct {
 
 	// guarded by engine.mu
 	ends  int64
-	lapse *time.Timer              // fires when it may have ended, for those who wait for what it has
+	lapse *time.Timer              // fires when the session may have ended, for the waiters behind it
 	wake  map[string]chan struct{} // by claim id, while it is awaited
 }
 
 func (s *session) ID() string { return s.id }
 
-// lapsed hands on what the session had, if it was not renewed meanwhile.
+// lapsed hands on the locks of the session, if it was not renewed meanwhile.
 func (s *session) lapsed() {
 	e := s.engine
 	e.mu.Lock()
@@ -34,7 +34,7 @@ func (s *session) lapsed() {
 	e.settle()
 }
 
-// look returns what became of a claim that waits. A fair one is granted by others, so
+// look returns the state of a waiting claim. A fair claim is granted by others, so
 // that a crowd that waits does not take a step each. e.mu is held.
 func (s *session) look(c *engine.Claim) queue.Outcome {
 	e := s.engine
@@ -123,7 +123,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	return nil
 }
 
-// left wakes who waits for a claim that is to leave, or returns the session that
+// left wakes the waiter of a claim that is to leave, or returns the session that
 // holds it. e.mu is held.
 func (e *Engine) left(resource, claim string) (holder *session) {
 	for _, c := range e.resources[resource].Claims {

@@ -40,7 +40,7 @@ func prepare(path string, fileSystem func(string) (uint32, error)) (string, erro
 	if err == nil {
 		err = create(path)
 	}
-	if err == nil { // who comes by another name of the file must find the same inboxes
+	if err == nil { // a process with another name of the file must find the same inboxes
 		path, err = filepath.EvalSymlinks(path)
 	}
 	return path, engine.Unavailable("open", err)
@@ -55,8 +55,8 @@ func create(path string) error {
 	return f.Close()
 }
 
-// mode is that of the file: its companions have the same, so that whoever may use the
-// one may use all.
+// mode is that of the file: its companions have the same mode, so that a user of the
+// file may use all.
 func (d dialect) mode() (fs.FileMode, error) {
 	is, err := os.Stat(d.path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // turn is the place of this process in the kernel's queue of those that want to
 // write. SQLite itself has none: each process would try again and again, and with a
-// hundred of them most tries are in vain. Whoever has the turn without a right to
-// it, as when somebody deleted its file, waits for SQLite's own lock.
+// hundred of them most tries are in vain. A process that has the turn beside another,
+// as when somebody deleted its file, waits for SQLite's own lock.
 //
 // The kernel ends the turn of a process that ends.
 type turn struct {
@@ -24,7 +24,7 @@ type turn struct {
 	mu     sync.Mutex
 	file   *os.File   // made when something is written for the first time
 	asking bool       // a goroutine waits in the kernel
-	given  chan error // of whoever waits for that goroutine
+	given  chan error // of the call that waits for that goroutine
 }
 
 // newTurn returns a turn whose file has the rights of its database.
@@ -40,7 +40,7 @@ func (t *turn) open() (err error) {
 }
 
 // take waits for the turn. At most one goroutine of an engine waits in the kernel:
-// that wait cannot be given up, and whoever comes next takes it over.
+// that wait cannot be given up, and the next call takes it over.
 func (t *turn) take(ctx context.Context) (end func(), err error) {
 	t.mu.Lock()
 	if err := t.open(); err != nil {

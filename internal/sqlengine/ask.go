@@ -20,8 +20,8 @@ func nudge(what chan struct{}) {
 	}
 }
 
-// ask tells all who wait in this Engine: what is new, again and again while no
-// messages arrive, and all that there is once a heartbeat, for a message may be
+// ask tells all waiters of this Engine: the news, again and again while no
+// messages arrive, and the state of all once a heartbeat, because a message may be
 // lost.
 func (e *Engine) ask() {
 	all := time.Now() // when that was last
@@ -84,7 +84,7 @@ func (e *Engine) heartbeat() time.Duration {
 	return beat
 }
 
-// Ask has all who wait asked for: messages may have been lost.
+// Ask has all waiters asked for: messages may have been lost.
 func (e *Engine) Ask() { nudge(e.full) }
 
 // left is called when a claim has left, or permits were added: the next one may be in this process.
@@ -101,7 +101,7 @@ func (e *Engine) left(resource string) {
 	})
 }
 
-// askOnce asks for those that waited before. Who is not there any more looks, and
+// askOnce asks for those that waited before. A waiter whose claim is gone looks, and
 // finds out.
 func (e *Engine) askOnce(ctx context.Context, all bool) error {
 	waiting := make(map[string]*waiter)

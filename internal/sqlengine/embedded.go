@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
-// Embedded is what is special in a database inside the process.
+// Embedded is the special part of a database inside the process.
 type Embedded interface {
 	// Ready reports whether nothing is missing, so that Migrate need not be called.
 	// It only reads.
@@ -26,7 +26,7 @@ type Embedded interface {
 	// processes the fight for the database, which excludes them in any case.
 	Turn(ctx context.Context) (end func(), err error)
 
-	// Now is what time it is, in µs on the store's clock.
+	// Now is the time, in µs on the store's clock.
 	Now() int64
 
 	// Again reports whether err only says that others were in the way.
@@ -45,7 +45,7 @@ type Embedded interface {
 
 // transactions is the store whose verbs are transactions.
 type transactions struct {
-	db      *sql.DB // of one connection, for what writes
+	db      *sql.DB // of one connection, for writes
 	reads   *sql.DB
 	dialect Embedded
 	stmts   map[string]*sql.Stmt // of db, by its text; does not change

@@ -32,7 +32,7 @@ type Server struct {
 	// many as are asked for: then it is 32.
 	Connections int
 
-	// Client is what the sessions of this Engine have in common, in the store.
+	// Client is the common id of this Engine's sessions, in the store.
 	Client string
 
 	// Channel is where they are told, which nobody else may know. Empty: nowhere.
@@ -79,7 +79,7 @@ type routines struct {
 	burials sync.WaitGroup
 
 	mu    sync.Mutex
-	turns map[string]*turn // of those who enter or look, by resource
+	turns map[string]*turn // of requests that enter or look, by resource
 }
 
 // turn is for two requests at a time, of which the server has one wait, or for one if
@@ -281,7 +281,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	var code, token, pause, barging, left, age int64
 	var is engine.Spec
 	name := resource
-	if r.Op == queue.Leave { // those who leave do not wait for those who enter, but a crowd of them waits for itself
+	if r.Op == queue.Leave { // a Leave does not wait for an Enter, but a crowd of Leaves waits for itself
 		name = "leave\x00" + resource
 	}
 	done, err := s.turn(ctx, name)

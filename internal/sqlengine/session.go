@@ -53,7 +53,7 @@ type waiter struct {
 }
 
 // line is all that waits in one session for one resource. One of them looks for
-// all, for that finds out whether who is ahead has died.
+// all, because that finds out whether a claim ahead has died.
 type line struct {
 	waiters int
 	look    time.Time // when it is time for that
@@ -106,7 +106,7 @@ func (s *session) rest(w *waiter) time.Duration {
 	return time.Until(w.line.look)
 }
 
-// due reports whether the line looks now. Who is told so has to do it.
+// due reports whether the line looks now. The waiter that gets true has to look.
 func (s *session) due(w *waiter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

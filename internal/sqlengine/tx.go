@@ -140,7 +140,7 @@ func put(ctx context.Context, into chan struct{}) error {
 	}
 }
 
-// read reads what is in the store at one moment. It waits for nobody who writes,
+// read reads the store as of one moment. It waits for no writer,
 // and removes nothing of the dead.
 func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) error {
 	return s.retry(ctx, verb, func() error {
