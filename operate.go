@@ -147,7 +147,11 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, er
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		answers := make(chan chan listed, listAtOnce)
-		asking.Go(func() { c.list(ctx, prefix, answers, &asking) })
+		var ended error // why not all were asked for; it is set before answers is closed
+		asking.Go(func() {
+			defer close(answers)
+			ended = c.list(ctx, prefix, answers, &asking)
+		})
 		for answer := range answers {
 			a := <-answer
 			if a.err != nil {
@@ -158,6 +162,9 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, er
 				return
 			}
 		}
+		if ended != nil {
+			yield(Resource{}, fmt.Errorf("list %q: %w", prefix, ended))
+		}
 	}
 }
 
@@ -167,38 +174,25 @@ type listed struct {
 }
 
 // list asks ahead: it sends where the answer for each name will be, in order.
-func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan listed, asking *sync.WaitGroup) {
-	defer close(answers)
-	expect := func() chan listed {
+func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan listed, asking *sync.WaitGroup) error {
+	return c.names(ctx, prefix, func(name string) error {
 		answer := make(chan listed, 1)
 		select {
 		case answers <- answer:
-			return answer
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		}
-	}
-	err := c.names(ctx, prefix, func(name string) bool {
-		answer := expect()
-		if answer != nil {
-			asking.Go(func() {
-				r, err := c.look(ctx, name)
-				answer <- listed{r, err}
-			})
-		}
-		return answer != nil
+		asking.Go(func() {
+			r, err := c.look(ctx, name)
+			answer <- listed{r, err}
+		})
+		return nil
 	})
-	if err == nil {
-		return
-	}
-	if answer := expect(); answer != nil {
-		answer <- listed{err: err}
-	}
 }
 
 // names calls each with the names in the store. The store has the time of a request for
 // the next one, not counting the time that each takes.
-func (c *Client) names(ctx context.Context, prefix string, each func(string) bool) error {
+func (c *Client) names(ctx context.Context, prefix string, each func(string) error) error {
 	if c.life.Err() != nil {
 		return ErrClosed
 	}
@@ -217,8 +211,9 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) boo
 			return errors.Join(ctx.Err(), unavailable(bound, "list", err))
 		case err != nil:
 			return unavailable(bound, "list", err)
-		case !each(name):
-			return nil
+		}
+		if err := each(name); err != nil {
+			return err
 		}
 		silence.Reset(c.opts.RequestTimeout)
 	}

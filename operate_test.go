@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,8 +83,38 @@ func TestListNames(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for _, err := range c.List(ctx, "") {
-			wantErr(t, err, context.Canceled)
+		for range 20 { // it is chance what a goroutine sees first
+			var last error
+			for _, err := range c.List(ctx, "") {
+				last = err
+			}
+			wantErr(t, last, context.Canceled)
+		}
+	})
+}
+
+// muteStore tells no names.
+type muteStore struct{ engine.Engine }
+
+func (muteStore) List(ctx context.Context, _ string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		<-ctx.Done()
+		yield("", ctx.Err())
+	}
+}
+
+// TestListOfMuteStore: a store that does not answer is not one where nobody holds anything.
+func TestListOfMuteStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, muteStore{memengine.New()}, &pawl.Options{Lazy: true})
+		for range 20 { // as above
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			var last error
+			for _, err := range c.List(ctx, "") {
+				last = err
+			}
+			cancel()
+			wantErr(t, last, pawl.ErrUnavailable, context.DeadlineExceeded)
 		}
 	})
 }
