@@ -87,7 +87,9 @@ the first that waits to try, unless that one asks. */}}
 0, for how long it may wait before it looks again, as what the resource is in
 use if that is something else, and of a restart grace how much is left and how
 long ago it began. However many wait, it looks at those that hold and at the
-first that waits: nobody else is in the way of anybody. */}}
+first that waits: nobody else is in the way of anybody. The first and the last are
+found by the order of the key: for MIN, and for a join that it may turn round, MariaDB
+reads the line. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging" "BIGINT" "r_grace" "BIGINT" "r_age"}}
 {{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_left" "BIGINT" "v_buried" "BIGINT" "v_ended" "BIGINT" "v_top" "BIGINT" "v_first" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
@@ -128,7 +130,7 @@ first that waits: nobody else is in the way of anybody. */}}
       {{.Set}} v_left := 1;
     END IF;
     WHILE v_ended = 1 {{.Do}} -- some session has: remove what it has that is in the way here
-      {{.Set}} v_first := COALESCE((SELECT MIN(c.place) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1), 0);
+      {{.Set}} v_first := COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0);
       {{.Set}} v_dead := (SELECT c.session FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session
         WHERE c.resource = p_resource AND c.waits = 0 AND COALESCE(s.ends, 0) <= v_now LIMIT 1);
       IF v_dead IS NULL THEN
@@ -171,7 +173,7 @@ first that waits: nobody else is in the way of anybody. */}}
     END IF;
 
     IF p_op = 'enter' AND v_place IS NULL THEN
-      {{.Set}} v_first := COALESCE((SELECT MIN(c.place) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1), 0);
+      {{.Set}} v_first := COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0);
       IF v_count > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity OR v_barging <> p_barging) THEN
         {{.Set}} r_code := 3; {{.Set}} r_kind := v_kind; {{.Set}} r_capacity := v_capacity; {{.Set}} r_barging := v_barging;
       ELSE
@@ -188,8 +190,8 @@ first that waits: nobody else is in the way of anybody. */}}
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
           {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
-          {{.Set}} v_top := GREATEST(COALESCE((SELECT MAX(c.place) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0), 0),
-            COALESCE((SELECT MAX(c.place) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1), 0));
+          {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
+            COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0));
           {{.Set}} v_place := v_top + 1; {{.Set}} r_token := v_fit;
           INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
             VALUES (p_resource, v_place, p_session, p_id, p_owner, p_label, p_weight, v_fit, v_now, CASE WHEN v_fit = 0 THEN 0 ELSE v_now END,
@@ -226,8 +228,9 @@ first that waits: nobody else is in the way of anybody. */}}
     -- Who waits looks by itself when the first session that blocks it can end.
     IF r_code = 0 AND r_token = 0 AND p_op IN ('enter', 'poll') THEN
       {{.Set}} v_next := (SELECT MIN(s.ends) FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource AND c.waits = 0);
+      {{.Set}} v_first := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1);
       {{.Set}} v_ends := (SELECT s.ends FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
-        WHERE c.resource = p_resource AND c.waits = 1 AND c.place < v_place ORDER BY c.resource, c.waits, c.place LIMIT 1);
+        WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND c.place < v_place);
       {{.Set}} v_next := LEAST(COALESCE(v_next, v_ends), COALESCE(v_ends, v_next));
       IF v_grace > v_now THEN
         {{.Set}} v_next := LEAST(v_grace, COALESCE(v_next, v_grace));
