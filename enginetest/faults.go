@@ -21,9 +21,22 @@ var faultCases = []Case{
 	{"a lock lost is taken again with a new session", "the client of a lost session never works again", newSession, nil},
 }
 
+// client is for rows that wait for the end of its session.
 func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {
 	t.Helper()
-	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: h.TTL})
+	return clientFor(t, eng, h.TTL)
+}
+
+// steady is for rows that wait for no session: a machine that is busy for a TTL of the
+// harness fails none of its requests.
+func (h *Harness) steady(t *testing.T, eng engine.Engine) *pawl.Client {
+	t.Helper()
+	return clientFor(t, eng, max(h.TTL, 10*time.Second))
+}
+
+func clientFor(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
+	t.Helper()
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func oneWorker(t *testing.T, h *Harness) {
 	var mu sync.Mutex
 	done := make(map[string]int)
 	for i := range workers {
-		p := h.client(t, h.Open(t)).Pool("one worker", &pawl.PoolOptions{Random: i%2 == 1})
+		p := h.steady(t, h.Open(t)).Pool("one worker", &pawl.PoolOptions{Random: i%2 == 1})
 		all.Go(func() {
 			var mine [][]byte
 			for n := i; n < items; n += workers {
@@ -58,7 +58,7 @@ func oneWorker(t *testing.T, h *Harness) {
 			t.Errorf("item %s was done %d times", item, times)
 		}
 	}
-	if n, err := h.client(t, h.Open(t)).Pool("one worker", nil).Len(t.Context()); err != nil || n != 0 || len(done) != items {
+	if n, err := h.steady(t, h.Open(t)).Pool("one worker", nil).Len(t.Context()); err != nil || n != 0 || len(done) != items {
 		t.Errorf("%d items are left, %v, and %d were done of %d", n, err, len(done), items)
 	}
 }

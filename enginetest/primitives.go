@@ -32,7 +32,7 @@ func updates(t *testing.T, h *Harness) {
 	var all sync.WaitGroup
 	var last *pawl.Value
 	for range clients {
-		v := h.client(t, h.Open(t)).Value("updates")
+		v := h.steady(t, h.Open(t)).Value("updates")
 		last = v
 		all.Go(func() {
 			for range each {
@@ -115,7 +115,7 @@ func barrierTogether(t *testing.T, h *Harness) {
 	var mu sync.Mutex
 	left := make([][]int, rounds)
 	for range parties {
-		b := h.client(t, h.Open(t)).Barrier("together", parties)
+		b := h.steady(t, h.Open(t)).Barrier("together", parties)
 		all.Go(func() {
 			for round := range rounds {
 				index, err := b.Wait(t.Context())
@@ -252,7 +252,7 @@ func oneLeads(t *testing.T, h *Harness) {
 }
 
 func leaseTurns(t *testing.T, h *Harness) {
-	a, b := h.client(t, h.Open(t)).RWMutex("turns"), h.client(t, h.Open(t)).RWMutex("turns")
+	a, b := h.steady(t, h.Open(t)).RWMutex("turns"), h.steady(t, h.Open(t)).RWMutex("turns")
 	w := lock(t, a)
 	reader := lockLater(t, b.RLocker())
 	h.queued(t, "turns", 2)

@@ -56,7 +56,7 @@ func idIsOwner(t *testing.T, h *Harness) {
 }
 
 func ownContext(t *testing.T, h *Harness) {
-	c, other := h.client(t, h.Open(t)), h.client(t, h.Open(t))
+	c, other := h.steady(t, h.Open(t)), h.steady(t, h.Open(t))
 	m := c.Mutex("own context")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -134,14 +134,14 @@ func under(t *testing.T, c *pawl.Client, outer string, l pawl.Locker) int64 {
 }
 
 func goroutinesExclude(t *testing.T, h *Harness) {
-	c := h.client(t, h.Open(t))
+	c := h.steady(t, h.Open(t))
 	if n := under(t, c, "goroutines outer", c.Mutex("goroutines")); n != 1 {
 		t.Errorf("%d hold a mutex", n)
 	}
 }
 
 func permitsCount(t *testing.T, h *Harness) {
-	c := h.client(t, h.Open(t))
+	c := h.steady(t, h.Open(t))
 	if n := under(t, c, "permits outer", c.Semaphore("permits", 3)); n > 3 {
 		t.Errorf("%d hold 3 permits", n)
 	}
@@ -190,7 +190,7 @@ func candidatesAreTwo(t *testing.T, h *Harness) {
 }
 
 func ownClient(t *testing.T, h *Harness) {
-	a, b := h.client(t, h.Open(t)), h.client(t, h.Open(t))
+	a, b := h.steady(t, h.Open(t)), h.steady(t, h.Open(t))
 	err := a.Mutex("own client").Do(t.Context(), func(ctx context.Context) error {
 		if _, err := b.Mutex("own client").TryLock(ctx); !errors.Is(err, pawl.ErrNotAcquired) {
 			t.Errorf("another client, with the context of the holder: %v", err)
@@ -203,7 +203,7 @@ func ownClient(t *testing.T, h *Harness) {
 }
 
 func readerIsRefused(t *testing.T, h *Harness) {
-	c := h.client(t, h.Open(t))
+	c := h.steady(t, h.Open(t))
 	rw := c.RWMutex("reader refused")
 	r, err := rw.RLock(t.Context())
 	if err != nil {
@@ -229,7 +229,7 @@ func readerIsRefused(t *testing.T, h *Harness) {
 }
 
 func bothSides(t *testing.T, h *Harness) {
-	c := h.client(t, h.Open(t))
+	c := h.steady(t, h.Open(t))
 	rw := c.RWMutex("both sides")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -100,7 +100,7 @@ func (p *party) resize(name string, capacity int64) {
 // numberOutlives: all clients declare one permit all the time.
 func numberOutlives(t *testing.T, h *Harness) {
 	name := "outlives"
-	a, b, operator := h.client(t, h.Open(t)), h.client(t, h.Open(t)), h.client(t, h.Open(t)).Semaphore(name, 1)
+	a, b, operator := h.steady(t, h.Open(t)), h.steady(t, h.Open(t)), h.steady(t, h.Open(t)).Semaphore(name, 1)
 	first, later := lock(t, a.Semaphore(name, 1)), lockLater(t, b.Semaphore(name, 1))
 	h.queued(t, name, 2)
 	if err := operator.Resize(t.Context(), 2); err != nil {
@@ -150,7 +150,7 @@ func sizesChange(t *testing.T, h *Harness) {
 	var holders atomic.Int32
 	stop := make(chan struct{})
 	for range 3 {
-		s := h.client(t, h.Open(t)).Semaphore(name, 2)
+		s := h.steady(t, h.Open(t)).Semaphore(name, 2)
 		for range 2 {
 			working.Go(func() {
 				for {
@@ -174,7 +174,7 @@ func sizesChange(t *testing.T, h *Harness) {
 		}
 	}
 	for i := range 2 {
-		s := h.client(t, h.Open(t)).Semaphore(name, 2)
+		s := h.steady(t, h.Open(t)).Semaphore(name, 2)
 		resizing.Go(func() {
 			for n := range 10 {
 				if err := s.Resize(t.Context(), 1+(n+2*i)%most); err != nil {
@@ -208,7 +208,7 @@ func noResize(t *testing.T, h *Harness) {
 	if err := p.engine.Resize(p.ctx, name, 3); !errors.Is(err, engine.ErrUnsupported) {
 		t.Errorf("resize: %v", err)
 	}
-	s := h.client(t, h.Open(t)).Semaphore(name, 2)
+	s := h.steady(t, h.Open(t)).Semaphore(name, 2)
 	if err := s.Resize(t.Context(), 3); !errors.Is(err, pawl.ErrUnsupported) {
 		t.Errorf("a semaphore: %v", err)
 	}

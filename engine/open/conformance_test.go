@@ -131,7 +131,7 @@ func TestSQLite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pawl.db")
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, "sqlite:"+path) },
-		TTL:  time.Second,
+		TTL:  2 * time.Second,
 		KillSession: func(t *testing.T, session string) {
 			db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)")
 			if err != nil {
