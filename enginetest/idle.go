@@ -65,19 +65,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 		if i >= own {
 			c = crowd[1+i%clients]
 		}
-		waiters.Go(func() {
-			l, err := c.Mutex(name).Lock(ctx)
-			for errors.Is(err, pawl.ErrUnavailable) && ctx.Err() == nil { // a store that is busy
-				l, err = c.Mutex(name).Lock(ctx)
-			}
-			if err == nil {
-				granted <- time.Now()
-				err = l.Unlock(context.WithoutCancel(ctx))
-			}
-			if err != nil && ctx.Err() == nil {
-				t.Error(err)
-			}
-		})
+		waiters.Go(func() { waitIn(ctx, t, c.Mutex(name), granted) })
 	}
 	h.crowded(t, name, total+1)
 	timer := time.NewTimer(3 * ttl)
@@ -103,6 +91,21 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 		if err := l.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// waitIn waits for a lock until ctx ends, and tells when it has it.
+func waitIn(ctx context.Context, t *testing.T, m *pawl.Mutex, granted chan<- time.Time) {
+	l, err := m.Lock(ctx)
+	for errors.Is(err, pawl.ErrUnavailable) && ctx.Err() == nil { // a store that is busy
+		l, err = m.Lock(ctx)
+	}
+	if err == nil {
+		granted <- time.Now()
+		err = l.Unlock(context.WithoutCancel(ctx))
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Error(err)
 	}
 }
 
