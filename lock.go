@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -105,7 +106,8 @@ func (l *lock) base() *lock { return l }
 // Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
 // not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
 // ended first (and with [ErrUnavailable] if the store was in trouble then), with
-// [ErrUnavailable] when the store did not answer for a whole TTL, and with [ErrMismatch],
+// [ErrUnavailable] when the store answered no request of the client for that name for a
+// whole TTL, and with [ErrMismatch],
 // [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once. When Lock fails, nothing is held and
 // nothing waits in the store, or the heartbeat sees to that as soon as the store answers.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
@@ -250,6 +252,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	if err == nil && !grant.Held() {
 		a.contended(ctx, grant.Grace)
 	}
+	var answered func() time.Time // another request for the name
 	for pause := newBackoff(ttl); ; {
 		switch {
 		case a.through != nil && (grant.Held() && grant.Token != a.through.token || errors.Is(err, engine.ErrBusy)):
@@ -275,8 +278,16 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			}
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
+		if answered != nil {
+			giveUp = slices.MaxFunc([]time.Time{giveUp, answered().Add(ttl)}, time.Time.Compare)
+		}
 		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.After(giveUp) {
 			return grant, a.fail(ctx, err)
+		}
+		if answered == nil {
+			var end func()
+			answered, end = s.joinCrowd(a.claim.Resource)
+			defer end()
 		}
 		// The outcome is unknown, the session still believed in: ask again
 		// for the same claim, which counts once.
@@ -315,6 +326,8 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	grant, err := a.session.store.Enter(bound, a.claim, wait)
 	if err = unavailable(bound, "enter", err); errors.Is(err, engine.ErrUnavailable) {
 		a.session.stray(a.claim)
+	} else {
+		a.session.answered(a.claim.Resource)
 	}
 	return grant, err
 }

@@ -41,6 +41,8 @@ type session struct {
 	strays  map[*engine.Claim]time.Time // until when a request that was given up may still enter it
 	known   map[string]struct{}         // ids of the claims that somebody here holds, waits for or leaves
 	nudge   chan struct{}               // renew now
+	crowds  map[string]*crowd           // by name
+	crowded atomic.Bool                 // there are crowds
 
 	rounds   context.Context // see round
 	endRound context.CancelFunc
@@ -56,6 +58,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 		strays:  make(map[*engine.Claim]time.Time),
 		known:   make(map[string]struct{}),
 		nudge:   make(chan struct{}, 1),
+		crowds:  make(map[string]*crowd),
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()

@@ -124,6 +124,16 @@ func (s *faultyStore) set(f fault, verbs ...string) {
 	}
 }
 
+// of returns a verb for one name, if that has a fault of its own.
+func (s *faultyStore) of(verb, name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults[verb+" "+name] != nil {
+		return verb + " " + name
+	}
+	return verb
+}
+
 func (s *faultyStore) called(verb string) []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +195,7 @@ type faultySession struct {
 }
 
 func (s *faultySession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	return ask(ctx, s.store, verbEnter, func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
+	return ask(ctx, s.store, s.store.of(verbEnter, c.Resource), func(ctx context.Context) (engine.Grant, error) { return s.Session.Enter(ctx, c, wait) })
 }
 
 func (s *faultySession) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {

@@ -289,7 +289,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	case err != nil && r.Op == queue.Leave:
 		return engine.Grant{}, 0, engine.Unavailable(verb, err)
 	case err != nil:
-		return engine.Grant{}, 0, errors.Join(errUnsent, err)
+		return engine.Grant{}, 0, fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	defer done()
 	c := r.Claim

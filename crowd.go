@@ -1,0 +1,52 @@
+package pawl
+
+import "time"
+
+// crowd are the calls of one client for one name of which a request was given up. Each call asks
+// again until the store answers, and gives up after a TTL without an answer. In a large
+// crowd many requests go ahead of one, so an answer to any of them counts for all: that
+// store is well.
+type crowd struct {
+	calls    int
+	answered time.Time // when the store last answered a request for the name
+}
+
+// joinCrowd counts one more call. The returned functions tell when the store last answered a
+// request for the name, and end the call.
+func (s *session) joinCrowd(name string) (answered func() time.Time, end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.crowds[name]
+	if c == nil {
+		c = new(crowd)
+		s.crowds[name] = c
+		s.crowded.Store(true)
+	}
+	c.calls++
+	answered = func() time.Time {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return c.answered
+	}
+	return answered, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if c.calls--; c.calls == 0 {
+			delete(s.crowds, name)
+			s.crowded.Store(len(s.crowds) > 0)
+		}
+	}
+}
+
+// answered notes that the store answered a request to enter a claim of this name. It costs
+// nothing while no request was given up.
+func (s *session) answered(name string) {
+	if !s.crowded.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.crowds[name]; c != nil {
+		c.answered = time.Now()
+	}
+}
