@@ -160,6 +160,10 @@ func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error 
 		if errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold") {
 			err = fmt.Errorf("--hold-for: %w", err)
 		}
+		refused := errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrMismatch) || errors.Is(err, context.Canceled)
+		if errors.Is(err, pawl.ErrNotAcquired) && !refused { // an operator evicted the waiter
+			return &exitError{q.conflict, err}
+		}
 		return err
 	}
 	because := "held by others"

@@ -42,7 +42,7 @@ func TestBreak_of_one_party(t *testing.T) {
 	overStores(t, func(t *testing.T, store, name string) {
 		held(t, store, "--shared", name)
 		held(t, store, "--shared", name)
-		p := start(t, command(t, store, "run", name, "--", "true"))
+		p := start(t, command(t, store, "run", "-E", "9", name, "--", "true"))
 		eventually(t, "it waits", func() bool { return states(t, store, name) == "granted granted waiting" })
 		claims := show(t, store, name).Claims
 		waits, first := claims[2], claims[0]
@@ -57,7 +57,7 @@ func TestBreak_of_one_party(t *testing.T) {
 		if stdout, _ := want(t, 0, store, "show", name); !strings.Contains(stdout, "\na waiter was last broken by ") || strings.Contains(stdout, "(token 0)") {
 			t.Errorf("show prints %s", stdout)
 		}
-		if code := p.wait(); code != 75 {
+		if code := p.wait(); code != 9 {
 			t.Errorf("exit code %d: %s", code, p.errors())
 		}
 		stdout, _ = want(t, 0, store, "break", "--yes", "--token", strconv.FormatUint(first.Token, 10), "--reason", "stuck", name)

@@ -76,7 +76,7 @@ func TestResize_of_what_nobody_uses(t *testing.T) {
 		held(t, store, "-n", "1", name)
 		held(t, store, "-n", "1", name)
 		stdout, _ = want(t, 0, store, "show", name)
-		if !strings.Contains(stdout, "an operator has set 2 permits") {
+		if !strings.Contains(stdout, "an operator has set the number of permits to 2") {
 			t.Errorf("show prints %s", stdout)
 		}
 	})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,7 +67,14 @@ func look(ctx context.Context, client *pawl.Client, name string) (r seen, err er
 	return r, err
 }
 
-func printShow(w io.Writer, r seen) error {
+func printShow(to io.Writer, r seen) error {
+	w := new(bytes.Buffer)
+	describeShow(w, r)
+	_, err := w.WriteTo(to)
+	return err
+}
+
+func describeShow(w *bytes.Buffer, r seen) {
 	if r.Grace.On() {
 		fmt.Fprintf(w, "%s: %s\n", printable(r.Name), graceText(r.Resource))
 	}
@@ -76,7 +84,7 @@ func printShow(w io.Writer, r seen) error {
 		fmt.Fprintf(w, "%s: %s\n", printable(r.Name), kind(r.Resource))
 	}
 	if r.resized > 0 {
-		fmt.Fprintf(w, "an operator has set %d permits, whatever its users say\n", r.resized)
+		fmt.Fprintf(w, "an operator has set the number of permits to %d, whatever its users say\n", r.resized)
 	}
 	if r.leader != nil {
 		fmt.Fprintf(w, "the leader announces %q\n", *r.leader)
@@ -87,10 +95,9 @@ func printShow(w io.Writer, r seen) error {
 	case b != nil:
 		fmt.Fprintf(w, "last %s (token %v)\n", printable(b.String()), b.Token)
 	}
-	if r.Kind == "" {
-		return nil
+	if r.Kind != "" {
+		table(w, showRows(r.Resource)) //nolint:errcheck // a buffer takes all
 	}
-	return table(w, showRows(r.Resource))
 }
 
 func showRows(r pawl.Resource) [][]string {

@@ -45,7 +45,7 @@ func TestShow_of_nothing(t *testing.T) {
 		_, stderr := want(t, 64, store, verb, "a\nb")
 		complaint(t, stderr, "control character")
 		_, stderr = want(t, 64, store, verb)
-		complaint(t, stderr, "there are 0 arguments: the form is: pawl "+verb+" NAME")
+		complaint(t, stderr, "the number of arguments is 0: the form is: pawl "+verb+" NAME")
 	}
 }
 

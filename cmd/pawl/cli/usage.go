@@ -11,7 +11,7 @@ import (
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if n := len(args); n < least || n > most {
-			return usageError("there are %d arguments: the form is: %s", n, cmd.UseLine())
+			return usageError("the number of arguments is %d: the form is: %s", n, cmd.UseLine())
 		}
 		return nil
 	}

@@ -11,8 +11,8 @@ import (
 func TestUsage_wrong(t *testing.T) {
 	t.Parallel()
 	for line, says := range map[string]string{
-		"show":                        "there are 0 arguments: the form is: pawl show NAME [flags]",
-		"show a b":                    "there are 2 arguments: the form is: pawl show NAME [flags]",
+		"show":                        "the number of arguments is 0: the form is: pawl show NAME [flags]",
+		"show a b":                    "the number of arguments is 2: the form is: pawl show NAME [flags]",
 		"break":                       "the form is: pawl break NAME [flags]",
 		"ls a b":                      "the form is: pawl ls [PREFIX] [flags]",
 		"resize x":                    "the form is: pawl resize NAME PERMITS [flags]",
