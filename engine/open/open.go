@@ -72,6 +72,9 @@ var ErrURL = errors.New("bad store URL")
 // connectTimeout is how long a store may take to answer at first.
 const connectTimeout = 5 * time.Second
 
+// fileTimeout is longer, because processes that start together open a file one after another.
+const fileTimeout = 30 * time.Second
+
 type scheme struct {
 	form    string   // the form of such a URL, for error messages
 	params  []string // the parameters that it may have
@@ -117,8 +120,8 @@ var schemes = map[string]scheme{
 
 // Open connects to the store at rawURL. Close of the engine closes the
 // connection too. Open fails with [ErrURL] when the URL is wrong, and with
-// [engine.ErrUnavailable] when the store does not answer within 5 seconds or
-// refuses the password. ctx bounds the opening only.
+// [engine.ErrUnavailable] when the store does not answer within 5 seconds, a
+// file within 30, or the store refuses the password. ctx bounds the opening only.
 func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 	name, rest, found := strings.Cut(rawURL, ":")
 	s, known := schemes[name]
@@ -130,7 +133,11 @@ func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 		err = password(u)
 	}
 	if err == nil {
-		ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
+		within := connectTimeout
+		if !s.network {
+			within = fileTimeout
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 		defer cancel()
 		var eng engine.Engine
 		if eng, err = s.open(ctx, u); err == nil {
