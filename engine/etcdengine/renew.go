@@ -71,30 +71,39 @@ func (s *session) keepAlive(ctx context.Context) error {
 	return nil
 }
 
-// raze removes the tombs that keep nothing out any more.
+// raze removes the tombs that keep nothing out any more, some thousand at most, so that they
+// do not delay the next renewal.
 func (s *session) raze(ctx context.Context) error {
+	for range 20 {
+		tombs := s.oldTombs()
+		if len(tombs) == 0 {
+			break
+		}
+		var ops []clientv3.Op
+		for _, t := range tombs {
+			ops = append(ops, clientv3.OpDelete(t.key))
+		}
+		if _, err := s.engine.txn(ctx, "renew session", nil, ops, nil); err != nil {
+			s.mu.Lock()
+			s.tombs = append(tombs, s.tombs...)
+			s.mu.Unlock()
+			return err
+		}
+	}
+	return nil
+}
+
+// oldTombs takes as many as fit into a transaction.
+func (s *session) oldTombs() []tomb {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	old := 0 // they are in order of time, or nearly
 	for old < min(len(s.tombs), 100) && time.Since(s.tombs[old].since) > s.opts.TTL {
 		old++
 	}
 	tombs := slices.Clone(s.tombs[:old])
 	s.tombs = slices.Delete(s.tombs, 0, old)
-	s.mu.Unlock()
-	if old == 0 {
-		return nil
-	}
-	var ops []clientv3.Op
-	for _, t := range tombs {
-		ops = append(ops, clientv3.OpDelete(t.key))
-	}
-	_, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
-	if err != nil {
-		s.mu.Lock()
-		s.tombs = append(tombs, s.tombs...)
-		s.mu.Unlock()
-	}
-	return err
+	return tombs
 }
 
 // findStrange tells the client of claims that the lease has in the store and that nobody
