@@ -126,7 +126,7 @@ func bounded(t *testing.T, name string, call func(context.Context) error) error 
 	err := call(ctx)
 	took, timer := time.Since(start), <-beside
 	// A call that lingers ends with a timer of the same length, and then some goroutines run.
-	if late := timer - wait - more; took > timer+late+more/2 {
+	if late := timer - wait - more; took > timer+late+more {
 		t.Errorf("%s was back after %v, the timer after %v: %v", name, took, timer, err)
 	}
 	return err
