@@ -112,7 +112,7 @@ func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	bound, cancel := context.WithCancel(base)
 	if ends, ok := ctx.Deadline(); ok { // some libraries look at nothing else
 		cancel()
-		bound, cancel = context.WithDeadline(base, ends.Add(farewellTime))
+		bound, cancel = context.WithTimeout(base, max(time.Until(ends), 0)+farewellTime)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(farewellTime)

@@ -92,19 +92,25 @@ func TestUnlockAfterTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		c, store := newFaultyClient(t, eng, nil)
-		ended, cancel := context.WithCancel(t.Context())
+		cancelled, cancel := context.WithCancel(t.Context())
 		cancel()
-		lease := mustLock(t, t.Context(), c.Mutex("m"))
-		if err := lease.Unlock(ended); err != nil {
-			t.Fatal(err)
+		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		pass(time.Second)
+		for _, ended := range []context.Context{cancelled, late} {
+			lease := mustLock(t, t.Context(), c.Mutex("m"))
+			if err := lease.Unlock(ended); err != nil {
+				t.Fatal(err)
+			}
+			wantFree(t, eng, "m")
+			lease = mustLock(t, t.Context(), c.Mutex("m"))
+			store.set(arrivesLate(50*time.Millisecond), verbLeave) // a store that is far
+			if err := lease.Unlock(ended); err != nil {
+				t.Fatal(err)
+			}
+			wantFree(t, eng, "m")
+			store.set(nil, verbLeave)
 		}
-		wantFree(t, eng, "m")
-		lease = mustLock(t, t.Context(), c.Mutex("m"))
-		store.set(arrivesLate(50*time.Millisecond), verbLeave) // a store that is far
-		if err := lease.Unlock(ended); err != nil {
-			t.Fatal(err)
-		}
-		wantFree(t, eng, "m")
 	})
 }
 
