@@ -51,6 +51,9 @@ func enters(t *testing.T, rawURL string) {
 	}
 }
 
+// alert begins what a TLS server says of a certificate.
+const alert = "remote error: tls: "
+
 // refuses checks that one line without a secret says why it cannot be opened.
 func refuses(t *testing.T, rawURL string, class error, says string) {
 	t.Helper()
@@ -62,7 +65,11 @@ func refuses(t *testing.T, rawURL string, class error, says string) {
 		return
 	}
 	text := err.Error()
-	if !errors.Is(err, class) || !strings.Contains(text, says) {
+	said := strings.Contains(text, says)
+	if says == alert { // a server that hangs up may be faster than its alert
+		said = said || strings.Contains(text, "connection reset by peer") || strings.Contains(text, "broken pipe")
+	}
+	if !errors.Is(err, class) || !said {
 		t.Errorf("%s: %q, want %v: %q", rawURL, text, class, says)
 	}
 	if strings.Contains(text, secretText) || strings.Contains(text, right) || strings.Contains(text, "\n") {
@@ -173,7 +180,6 @@ func TestOpen_TLS(t *testing.T) {
 	mine, stranger := ca.Issue("client"), other.Issue("client")
 	shows := func(c testservers.Certificate) string { return "&tls-cert=" + c.CertFile + "&tls-key=" + c.KeyFile }
 	type urls struct{ open, closed, needed, strange string } // to whom nothing is shown, and to whom a certificate, and what it says of none and of a wrong one
-	const alert = "remote error: tls: "
 	postgres, mariadb := testservers.PostgresTLS(t, ca).Addr, testservers.MariaDBTLS(t, ca).Addr
 	redlock := "redlock:" + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "?tls=on&"
 	for _, store := range []urls{
