@@ -359,3 +359,30 @@ func TestHeartbeatBesideManyRequests(t *testing.T) {
 		t.Errorf("%d requests were under way at once", most.Load())
 	}
 }
+
+// TestKeysOfALeaseAreMany: the keys of a session are more than gRPC lets a message have by
+// itself, 4 MiB.
+func TestKeysOfALeaseAreMany(t *testing.T) {
+	client, _ := newClientOf(t, testservers.Etcd(t).Addr)
+	opened, err := New(client, nil).Open(ctx, engine.SessionOptions{TTL: time.Minute, Found: func(string, string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opened.(*session)
+	long := strings.Repeat("x", 1000)
+	for i := range 50 {
+		var ops []clientv3.Op
+		for j := range 100 {
+			ops = append(ops, clientv3.OpPut(fmt.Sprint("elsewhere/", i, "/", j, long), "", clientv3.WithLease(s.lease)))
+		}
+		if _, err := client.Txn(ctx).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Renew(ctx, nil); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(sessiontest.Soon(t)); err != nil {
+		t.Error(err)
+	}
+}

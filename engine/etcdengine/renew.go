@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
 	"github.com/pawl-go/pawl/engine"
@@ -112,7 +114,8 @@ func (s *session) findStrange(ctx context.Context) error {
 	if s.opts.Found == nil || !s.strange.Load() {
 		return nil
 	}
-	reply, err := s.engine.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(s.lease), Keys: true})
+	many := grpc.MaxCallRecvMsgSize(math.MaxInt32) // keys
+	reply, err := s.engine.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(s.lease), Keys: true}, many)
 	if err != nil {
 		return failed(ctx, "renew session", err)
 	}
