@@ -64,6 +64,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -140,15 +141,18 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if err := e.checkFormat(ctx); err != nil {
 		return nil, err
 	}
-	lease, err := e.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds})
+	var conn peer.Peer
+	lease, err := e.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, grpc.Peer(&conn))
 	if err != nil {
 		return nil, failed(ctx, "open session", err)
 	}
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
-	return &session{
+	s := &session{
 		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
-		places: make(map[string]*place), conns: make(map[string]bool), last: make(map[string]*place), waiting: make(map[*place]chan struct{}),
-	}, nil
+		places: make(map[string]*place), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]chan struct{}),
+	}
+	s.meets(&conn)
+	return s, nil
 }
 
 // checkFormat refuses a store of another format, and writes ours into one without claims

@@ -39,22 +39,20 @@ type session struct {
 
 	crowded atomic.Bool // the last claim that entered met others
 
-	conns   map[string]bool // over which renewals went
-	strange atomic.Bool     // the store may have claims that we left
+	conns   map[string]string // the address here of that to each member
+	strange atomic.Bool       // the store may have claims that we left
 }
 
-// meets notes the connection of a renewal. A new one may lead to a cluster that was
-// restored meanwhile, because that takes a restart of every member.
+// meets notes over which connection a member was asked. If that is another one than before,
+// the cluster may have been restored meanwhile, because that takes a restart of every member.
 func (s *session) meets(conn *peer.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if id := fmt.Sprint(conn.LocalAddr, conn.Addr); !s.conns[id] {
-		if len(s.conns) == 100 {
-			clear(s.conns)
-		}
-		s.conns[id] = true
+	member, is := fmt.Sprint(conn.Addr), fmt.Sprint(conn.LocalAddr)
+	if was, met := s.conns[member]; met && was != is {
 		s.strange.Store(true)
 	}
+	s.conns[member] = is
 }
 
 // tomb is the key that keeps a claim out which left while a request for it was in

@@ -193,10 +193,13 @@ func (s *session) leaves(is left) {
 
 // findStrange tells the client of claims that came back, because a new connection may lead
 // to an ensemble that was restored. go-zookeeper does not list the nodes of a session.
-func (s *session) findStrange(ctx context.Context) error {
+// Where it has no answers the next renewal tries again: the session lives all the same.
+func (s *session) findStrange(ctx context.Context) {
 	if s.opts.Found == nil || !s.strange.Swap(false) {
-		return nil
+		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL/10)
+	defer cancel()
 	s.mu.Lock()
 	all := slices.Clone(s.left)
 	s.mu.Unlock()
@@ -213,7 +216,6 @@ func (s *session) findStrange(ctx context.Context) error {
 	if err != nil {
 		s.strange.Store(true)
 	}
-	return err
 }
 
 // at writes down where a claim is.
@@ -452,10 +454,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	}); err != nil {
 		return nil, err
 	}
-	if err := s.findStrange(ctx); err != nil {
-		return nil, err
-	}
 	s.alarm.Reset(s.opts.TTL - time.Since(start))
+	s.findStrange(ctx)
 	return slices.DeleteFunc(gone, func(c *engine.Claim) bool { return c == nil }), nil
 }
 
