@@ -197,7 +197,9 @@ func TestRun_broken_stops_its_command(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 		h.expectDead()
-		complaint(t, h.errors(), "lock lost: broken by ")
+		if text := h.errors(); !brokenIn(text) {
+			t.Errorf("standard error: %s", text)
+		}
 		stdout, _ = want(t, 0, store, "break", "--yes", name)
 		if stdout != name+": nobody holds it\n" {
 			t.Errorf("output %q", stdout)
@@ -237,4 +239,10 @@ func TestRun_follows_a_command_that_leaves_its_group(t *testing.T) {
 	eventually(t, "the command is dead", func() bool { return !runs(pid) })
 	p.signal(syscall.SIGCONT)
 	ended(p, pid)
+}
+
+// brokenIn reports whether a holder says that its lock was broken. It names the operator, unless
+// the store took longer than 100 ms to tell, as on a busy machine.
+func brokenIn(text string) bool {
+	return strings.Contains(text, "lock lost: broken by ") || strings.Contains(text, "broken by an operator or forgotten")
 }
