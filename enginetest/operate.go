@@ -16,7 +16,7 @@ var operateCases = []Case{
 }
 
 func operates(t *testing.T, h *Harness) {
-	a, b, eng := h.client(t, h.Open(t)), h.client(t, h.Open(t)), h.Open(t)
+	a, b, eng := h.steady(t, h.Open(t)), h.steady(t, h.Open(t)), h.Open(t)
 	operator, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Minute, Label: "operator", Lazy: true})
 	if err != nil {
 		t.Fatal(err)
