@@ -59,17 +59,20 @@ func refuses(t *testing.T, rawURL string, class error, says string) {
 	t.Helper()
 	began := time.Now()
 	eng, err := Open(t.Context(), rawURL)
+	for range 5 { // a server that hangs up may be faster than its alert
+		if says != alert || err == nil || !strings.Contains(err.Error(), "connection reset by peer") {
+			break
+		}
+		began = time.Now()
+		eng, err = Open(t.Context(), rawURL)
+	}
 	if eng != nil {
 		t.Errorf("%s: opened", rawURL)
 		eng.Close()
 		return
 	}
 	text := err.Error()
-	said := strings.Contains(text, says)
-	if says == alert { // a server that hangs up may be faster than its alert
-		said = said || strings.Contains(text, "connection reset by peer") || strings.Contains(text, "broken pipe")
-	}
-	if !errors.Is(err, class) || !said {
+	if !errors.Is(err, class) || !strings.Contains(text, says) {
 		t.Errorf("%s: %q, want %v: %q", rawURL, text, class, says)
 	}
 	if strings.Contains(text, secretText) || strings.Contains(text, right) || strings.Contains(text, "\n") {

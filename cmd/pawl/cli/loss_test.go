@@ -183,24 +183,26 @@ func TestRun_gives_all_of_the_group_its_grace(t *testing.T) {
 func TestRun_broken_stops_its_command(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
-		h := holdAsFamily(t, store, name)
-		stdout, stderr := want(t, 64, store, "break", name)
-		complaint(t, stderr, "--yes")
-		if !strings.HasPrefix(stdout, "would evict ") || !strings.Contains(stdout, ": sh (token ") {
-			t.Errorf("output %q", stdout)
+		var text string
+		for n := 0; n < breaks && !strings.Contains(text, brokenBy); n++ {
+			h := holdAsFamily(t, store, name)
+			stdout, stderr := want(t, 64, store, "break", name)
+			complaint(t, stderr, "--yes")
+			if !strings.HasPrefix(stdout, "would evict ") || !strings.Contains(stdout, ": sh (token ") {
+				t.Errorf("output %q", stdout)
+			}
+			stdout, _ = want(t, 0, store, "break", "--yes", name)
+			if !strings.HasPrefix(stdout, "evicted ") || !strings.Contains(stdout, "within a third of its TTL") {
+				t.Errorf("output %q", stdout)
+			}
+			if code := h.wait(); code != 74 {
+				t.Errorf("exit code %d", code)
+			}
+			h.expectDead()
+			text = h.errors()
 		}
-		stdout, _ = want(t, 0, store, "break", "--yes", name)
-		if !strings.HasPrefix(stdout, "evicted ") || !strings.Contains(stdout, "within a third of its TTL") {
-			t.Errorf("output %q", stdout)
-		}
-		if code := h.wait(); code != 74 {
-			t.Errorf("exit code %d", code)
-		}
-		h.expectDead()
-		if text := h.errors(); !brokenIn(text) {
-			t.Errorf("standard error: %s", text)
-		}
-		stdout, _ = want(t, 0, store, "break", "--yes", name)
+		complaint(t, text, brokenBy)
+		stdout, _ := want(t, 0, store, "break", "--yes", name)
 		if stdout != name+": nobody holds it\n" {
 			t.Errorf("output %q", stdout)
 		}
@@ -241,8 +243,6 @@ func TestRun_follows_a_command_that_leaves_its_group(t *testing.T) {
 	ended(p, pid)
 }
 
-// brokenIn reports whether a holder says that its lock was broken. It names the operator, unless
-// the store took longer than 100 ms to tell, as on a busy machine.
-func brokenIn(text string) bool {
-	return strings.Contains(text, "lock lost: broken by ") || strings.Contains(text, "broken by an operator or forgotten")
-}
+// brokenBy names the operator. A store that is busy may take longer than the 100 ms for which the
+// holder waits for the name: then the lock is broken again, some times at most.
+const brokenBy, breaks = "lock lost: broken by ", 5
