@@ -221,7 +221,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	}
 	// A store that hangs is unavailable, and a session that took longer to open
 	// than the trust window is worth nothing.
-	bound, cancel := c.within(ctx, c.opts.TTL-c.margin)
+	bound, cancel := c.bounded(ctx, c.opts.TTL-c.margin)
 	defer cancel()
 	s, err := openSession(bound, c)
 	if err == nil || ctx.Err() == nil { // else the caller did not wait for an answer
@@ -243,8 +243,8 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	return nil, errors.Join(ErrClosed, s.closeStore(bound))
 }
 
-// within returns ctx, ended also when the client closes, and after d.
-func (c *Client) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// bounded returns ctx, ended also when the client closes, and after d.
+func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	joined, cancel := join(ctx, c.life)
 	bound, stop := context.WithTimeout(joined, d)
 	return bound, func() { stop(); cancel() }

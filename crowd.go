@@ -11,9 +11,8 @@ type crowd struct {
 	answered time.Time // when the store last answered a request for the name
 }
 
-// joinCrowd counts one more call. The returned functions tell when the store last answered a
-// request for the name, and end the call.
-func (s *session) joinCrowd(name string) (answered func() time.Time, end func()) {
+// joinCrowd counts one more call until leaveCrowd.
+func (s *session) joinCrowd(name string) *crowd {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.crowds[name]
@@ -23,19 +22,29 @@ func (s *session) joinCrowd(name string) (answered func() time.Time, end func())
 		s.crowded.Store(true)
 	}
 	c.calls++
-	answered = func() time.Time {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	return c
+}
+
+func (s *session) leaveCrowd(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.crowds[name]; c.calls > 1 {
+		c.calls--
+	} else {
+		delete(s.crowds, name)
+		s.crowded.Store(len(s.crowds) > 0)
+	}
+}
+
+// heard returns when the store last answered a request for the name: to the caller, or to
+// another call of the crowd.
+func (s *session) heard(c *crowd, caller time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.answered.After(caller) {
 		return c.answered
 	}
-	return answered, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if c.calls--; c.calls == 0 {
-			delete(s.crowds, name)
-			s.crowded.Store(len(s.crowds) > 0)
-		}
-	}
+	return caller
 }
 
 // answered notes that the store answered a request to enter a claim of this name. It costs

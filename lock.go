@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -247,12 +246,12 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
 	ttl := s.client.opts.TTL
 	asked := time.Now()
-	giveUp := asked.Add(ttl) // unless it answers
+	heard := asked // the store last answered then, or has not yet
 	grant, err := a.enter(ctx, wait)
 	if err == nil && !grant.Held() {
 		a.contended(ctx, grant.Grace)
 	}
-	var answered func() time.Time // another request for the name
+	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
 		case a.through != nil && (grant.Held() && grant.Token != a.through.token || errors.Is(err, engine.ErrBusy)):
@@ -268,7 +267,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			if err == nil {
 				continue
 			}
-			giveUp = time.Now().Add(ttl)
+			heard = time.Now()
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case errors.Is(err, engine.ErrBusy):
@@ -278,16 +277,13 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			}
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
 		}
-		if answered != nil {
-			giveUp = slices.MaxFunc([]time.Time{giveUp, answered().Add(ttl)}, time.Time.Compare)
+		if others == nil {
+			others = s.joinCrowd(a.claim.Resource)
+			defer s.leaveCrowd(a.claim.Resource)
 		}
-		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.After(giveUp) {
+		heard = s.heard(others, heard)
+		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.Sub(heard) > ttl {
 			return grant, a.fail(ctx, err)
-		}
-		if answered == nil {
-			var end func()
-			answered, end = s.joinCrowd(a.claim.Resource)
-			defer end()
 		}
 		// The outcome is unknown, the session still believed in: ask again
 		// for the same claim, which counts once.

@@ -33,7 +33,7 @@ func (c *Client) checkMinHold(what string, hold time.Duration) error {
 // keepTaken keeps the name of a new grant taken for the minimum hold.
 func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.Grant) error {
 	c := l.client
-	ctx, cancel := c.within(ctx, c.opts.RequestTimeout)
+	ctx, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: l.opts.MinHold, Delay: l.opts.MinHold, Label: l.label()})
 	if err != nil {

@@ -120,7 +120,7 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	if c.life.Err() != nil {
 		return ErrClosed
 	}
-	bound, cancel := c.within(ctx, c.opts.RequestTimeout)
+	bound, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	err := unavailable(bound, doing, ask(bound))
 	switch {

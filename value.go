@@ -205,7 +205,7 @@ func (v *Value) call(ctx context.Context, doing string, ask func(context.Context
 	if v.err != nil {
 		return v.failed(doing, v.err)
 	}
-	bound, cancel := v.client.within(ctx, v.client.opts.RequestTimeout)
+	bound, cancel := v.client.bounded(ctx, v.client.opts.RequestTimeout)
 	defer cancel()
 	return v.classed(ctx, doing, unavailable(bound, doing, ask(bound)))
 }
