@@ -156,15 +156,13 @@ func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, er
 // the store may have forgotten holders.
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
 	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, context.DeadlineExceeded)
-	if !errors.Is(err, pawl.ErrNotAcquired) || !contended || errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrMismatch) {
-		if errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold") {
-			err = fmt.Errorf("--hold-for: %w", err)
-		}
-		refused := errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrMismatch) || errors.Is(err, context.Canceled)
-		if errors.Is(err, pawl.ErrNotAcquired) && !refused { // an operator evicted the waiter
-			return &exitError{q.conflict, err}
-		}
+	switch {
+	case errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold"):
+		return fmt.Errorf("--hold-for: %w", err)
+	case !errors.Is(err, pawl.ErrNotAcquired), errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrMismatch), errors.Is(err, context.Canceled) && !contended:
 		return err
+	case !contended: // an operator evicted the waiter
+		return &exitError{q.conflict, err}
 	}
 	because := "held by others"
 	if grace := (*engine.GraceError)(nil); errors.As(err, &grace) {
