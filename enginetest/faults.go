@@ -299,16 +299,7 @@ const snapshotTTL = 12 * time.Second
 // notified; before the next grant, where the store promises that.
 func restored(t *testing.T, h *Harness) {
 	open, keep := h.Snapshot(t)
-	all := make([]*pawl.Client, 3)
-	for i := range all {
-		c, err := pawl.New(t.Context(), open(t), &pawl.Options{TTL: snapshotTTL})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close(context.Background()) }) //nolint:errcheck // the next test has another store
-		all[i] = c
-	}
-	a, b, c := all[0], all[1], all[2]
+	a, b, c := clientFor(t, open(t), snapshotTTL), clientFor(t, open(t), snapshotTTL), clientFor(t, open(t), snapshotTTL)
 	released, other := lock(t, a.Mutex("released")), lock(t, b.Mutex("other"))
 	restore := keep()
 	if err := errors.Join(released.Err(), other.Err()); err != nil {

@@ -173,16 +173,7 @@ func medianTurn(t *testing.T, first *pawl.Lease, granted <-chan time.Time, n int
 func (h *Harness) clients(t *testing.T, n int, ttl time.Duration) (all []*pawl.Client) {
 	t.Helper()
 	for range n {
-		c, err := pawl.New(t.Context(), h.Open(t), &pawl.Options{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			c.Close(ctx) //nolint:errcheck // it holds nothing
-		})
-		all = append(all, c)
+		all = append(all, clientFor(t, h.Open(t), ttl))
 	}
 	return all
 }

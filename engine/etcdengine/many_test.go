@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -258,23 +257,14 @@ func TestReleaseThatCameUndone(t *testing.T) {
 	sessiontest.Hold(t, s, stays)
 	sessiontest.Hold(t, s, left)
 	renew(stays, left)
-	server.Stop()
-	old := filepath.Join(t.TempDir(), "old")
-	if err := os.CopyFS(old, os.DirFS(server.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	server.Restart()
+	restore := server.Snapshot()
 	renew(stays, left)
 	sessiontest.Leave(t, s, left)
 	renew(stays)
 	if len(found) > 0 {
 		t.Errorf("found %q", <-found)
 	}
-	server.Stop()
-	if err := errors.Join(os.RemoveAll(server.Dir), os.CopyFS(server.Dir, os.DirFS(old))); err != nil {
-		t.Fatal(err)
-	}
-	server.Restart()
+	restore()
 	sessiontest.Until(t, "it is found", func() bool { renew(stays); return len(found) > 0 })
 	if is := <-found; is != left.Resource+" "+left.ID || len(found) > 0 {
 		t.Errorf("found %q and %d more", is, len(found))

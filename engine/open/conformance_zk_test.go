@@ -118,10 +118,12 @@ func zkHarness(addrs ...string) *enginetest.Harness {
 	}
 }
 
+// startZooKeeper has the form of what starts the other servers.
+func startZooKeeper(t testing.TB, _ ...string) *testservers.Server { return testservers.ZooKeeper(t) }
+
 func TestZooKeeper(t *testing.T) {
 	h := zkHarness(testservers.SharedZooKeeper(t).Addr)
-	start := func(t testing.TB, _ ...string) *testservers.Server { return testservers.ZooKeeper(t) }
-	h.Snapshot = snapshot(start, func(addr string) string { return zkURL(addr) })
+	h.Snapshot = snapshot(startZooKeeper, func(addr string) string { return zkURL(addr) })
 	enginetest.Run(t, h)
 }
 

@@ -36,7 +36,7 @@ var stoppable = map[string]struct {
 	"mariadb":      {testservers.MariaDB, byURL(mysqlURL), time.Second},
 	"mariadb row":  {testservers.MariaDB, byURL(func(addr string) string { return mysqlURL(addr) + "?mode=row" }), time.Second},
 	"etcd":         {testservers.Etcd, byURL(func(addr string) string { return etcdURL(addr) }), 2 * time.Second},
-	"zk":           {func(t testing.TB, _ ...string) *testservers.Server { return testservers.ZooKeeper(t) }, byURL(func(addr string) string { return zkURL(addr) }), zkTTL},
+	"zk":           {startZooKeeper, byURL(func(addr string) string { return zkURL(addr) }), zkTTL},
 }
 
 func byURL(url func(addr string) string) func(*testing.T, string) engine.Engine {
