@@ -99,7 +99,8 @@ type Session interface {
 	// Enter puts the claim in the queue of its resource and returns its grant,
 	// or the zero Grant when it has to wait. A claim that is not to wait and
 	// not granted at once is not stored: ErrBusy. A claim whose owner already
-	// holds at least as much shares that grant and its token (re-entry). A claim
+	// holds at least as much shares that grant (re-entry), and gets the largest token
+	// of the owner's granted claims. A claim
 	// that wants more than its owner holds (an upgrade) gets it at once, if
 	// nobody waits, or ErrBusy: two claims that wait to upgrade would wait for each
 	// other.

@@ -203,9 +203,23 @@ func TestOldVersion(t *testing.T) {
 	opts := &pgengine.Options{Schema: "old version"}
 	newEngine(t, admin, opts)
 	exec(t, admin, `UPDATE "old version".meta SET version = 0`)
-	newEngine(t, admin, opts)
-	if n := count(t, admin, `SELECT version FROM "old version".meta`); n == 0 {
+	e := newEngine(t, admin, opts)
+	now := count(t, admin, `SELECT version FROM "old version".meta`)
+	if now == 0 {
 		t.Error("it stays old")
+	}
+	s := sessiontest.Open(t, e, leasetest.TTL)
+	c := claimOf("old version", s, 1)
+	token := sessiontest.Hold(t, s, c)
+	exec(t, admin, `UPDATE "old version".meta SET version = 2`, // which has our tables, and other routines
+		`CREATE OR REPLACE FUNCTION "old version".start(p_session text, p_ttl bigint, p_belief bigint, p_label text, p_client text, p_channel text, OUT r_format text)
+		LANGUAGE sql AS $$ SELECT 'old' $$`)
+	sessiontest.Open(t, newEngine(t, admin, opts), leasetest.TTL)
+	if n := count(t, admin, `SELECT version FROM "old version".meta`); n != now {
+		t.Errorf("version %d, want %d", n, now)
+	}
+	if g, err := s.Enter(t.Context(), c, false); err != nil || g.Token != token {
+		t.Errorf("who held meanwhile: %v, %v, want %v", g, err, token)
 	}
 }
 
