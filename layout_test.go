@@ -86,6 +86,8 @@ var importRules = []importRule{
 		"as above"},
 	{"internal/leasetest", []string{".", "engine", "internal/sessiontest"}, nil,
 		"it is for the tests of several engines, and knows none"},
+	{"internal/idtest", []string{".", "id"}, nil,
+		"it is for the tests of several kinds of IDs, and knows no store"},
 	{"internal/testservers", nil, []string{"*"},
 		"it starts servers and knows nothing of pawl"},
 	{"*", []string{"*"}, []string{"*"}, "no rule"},
