@@ -158,6 +158,9 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
+// Caps returns the promises of the client's store, and needs no request.
+func (c *Client) Caps() engine.Caps { return c.caps }
+
 // session returns the live session, and opens a new one where the last was
 // lost. session tolerates trouble with the store for one TTL when the caller may wait.
 func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
