@@ -35,6 +35,10 @@ type Harness struct {
 	// be troubled. Nil for a store inside the process or the machine.
 	Network func(t *testing.T) (engine.Engine, Network)
 
+	// Fresh returns the opener of another store, which nobody has used yet. That store may
+	// be on the same server. Without the hook, the row about such a store is not run.
+	Fresh func(t *testing.T) (open func(t *testing.T) engine.Engine)
+
 	// Forgetful returns the opener of another store, and a function that makes that
 	// store forget everything, as a crash would. Nil unless the capabilities
 	// say that the store forgets.
@@ -77,6 +81,9 @@ func Cases() []Case {
 // cases are the rows of a store.
 func (h *Harness) cases() []Case {
 	all := Cases()
+	if h.Fresh != nil {
+		all = append(all, freshCase)
+	}
 	if h.Snapshot != nil {
 		all = append(all, snapshotCase)
 	}

@@ -33,6 +33,7 @@ func TestRedisCluster(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) },
 		TTL:         time.Second,
 		Network:     func(t *testing.T) (engine.Engine, enginetest.Network) { return troubledCluster(t, nodes) },
+		Fresh:       unused(clusterURL(nodes) + "&prefix=NEW:"),
 		KillSession: clusterKiller(t, nodes[0].Addr),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			nodes := testservers.RedisCluster(t)

@@ -2,8 +2,10 @@ package open_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +105,10 @@ func TestMemory(t *testing.T) {
 		Open:        func(*testing.T) engine.Engine { return eng },
 		TTL:         500 * time.Millisecond,
 		KillSession: func(_ *testing.T, session string) { eng.Expire(session) },
+		Fresh: func(*testing.T) func(*testing.T) engine.Engine {
+			eng := memengine.New()
+			return func(*testing.T) engine.Engine { return eng }
+		},
 	})
 }
 
@@ -132,6 +138,9 @@ func TestSQLite(t *testing.T) {
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, "sqlite:"+path) },
 		TTL:  2 * time.Second,
+		Fresh: func(t *testing.T) func(*testing.T) engine.Engine {
+			return unused("sqlite:" + filepath.Join(t.TempDir(), "NEW.db"))(t)
+		},
 		KillSession: func(t *testing.T, session string) {
 			db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)")
 			if err != nil {
@@ -153,6 +162,7 @@ func TestRedis(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) },
 		TTL:         time.Second,
 		Network:     proxied(addr, redisURL),
+		Fresh:       unused(redisURL(addr) + "?prefix=NEW:"),
 		KillSession: redisKiller(t, rueidis.ClientOption{InitAddress: []string{addr}}),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := testservers.Redis(t)
@@ -161,6 +171,15 @@ func TestRedis(t *testing.T) {
 		},
 		Snapshot: snapshot(testservers.Redis, redisURL, "--appendonly", "yes", "--appendfsync", "always"),
 	})
+}
+
+// unused is the hook of a store of its own on a server that others use: NEW in its URL
+// is a name that nobody has used.
+func unused(url string) func(*testing.T) func(*testing.T) engine.Engine {
+	return func(*testing.T) func(*testing.T) engine.Engine {
+		url := strings.ReplaceAll(url, "NEW", "new_"+strings.ToLower(rand.Text()))
+		return func(t *testing.T) engine.Engine { return connect(t, url) }
+	}
 }
 
 // snapshot is the hook of a store on a server of its own.
@@ -179,6 +198,7 @@ func TestEtcd(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) },
 		TTL:         2 * time.Second,
 		Network:     proxied(addr, etcdURL),
+		Fresh:       unused(etcdURL(addr) + "?prefix=NEW/"),
 		KillSession: etcdKiller(t, addr),
 		Snapshot:    snapshot(testservers.Etcd, etcdURL),
 	})
