@@ -24,7 +24,7 @@ func ExampleValue_Update() {
 		log.Fatal(err)
 	}
 	errSoldOut := errors.New("sold out")
-	sell := func(is pawl.Version) ([]byte, error) {
+	sell := func(is pawl.Snapshot) ([]byte, error) {
 		left, _ := strconv.Atoi(string(is.Data))
 		if left == 0 {
 			return nil, errSoldOut
