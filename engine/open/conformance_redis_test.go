@@ -94,25 +94,25 @@ func TestRedisSentinel(t *testing.T) {
 	})
 }
 
-// aclRules reads what docs/stores.md tells an operator to allow: what follows a
+// aclRules reads what docs/stores/redis.md tells an operator to allow: what follows a
 // text up to an end.
 func aclRules(t *testing.T, after, end string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/stores.md")
+	text, err := os.ReadFile("../../docs/stores/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, found := strings.Cut(string(text), after)
 	rules, _, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		t.Fatalf("docs/stores.md has no rules after %q", after)
+		t.Fatalf("docs/stores/redis.md has no rules after %q", after)
 	}
 	return strings.Fields(rules)
 }
 
 func appRules(t *testing.T) []string { return aclRules(t, "ACL SETUSER app on >PASSWORD ", "\n") }
 
-// TestRedisACL runs everything as a user who may do what docs/stores.md says,
+// TestRedisACL runs everything as a user who may do what docs/stores/redis.md says,
 // and no more; then it looks that nothing was refused, and that all was of use.
 func TestRedisACL(t *testing.T) {
 	rules := appRules(t)
@@ -139,7 +139,7 @@ func TestRedisACL(t *testing.T) {
 	used := commandsUsed(t, server.Addr)
 	for _, rule := range rules {
 		if command, allows := strings.CutPrefix(rule, "+"); allows && !used[command] {
-			t.Errorf("docs/stores.md allows %q, which nothing needs", command)
+			t.Errorf("docs/stores/redis.md allows %q, which nothing needs", command)
 		}
 	}
 }
