@@ -106,6 +106,11 @@ func (v *Value) Update(ctx context.Context, fn func(Version) ([]byte, error)) (V
 	if !errors.Is(err, ErrConflict) {
 		return is, err
 	}
+	return v.queueUpdate(ctx, fn)
+}
+
+// queueUpdate updates in the queue of all updates that were in conflict.
+func (v *Value) queueUpdate(ctx context.Context, fn func(Version) ([]byte, error)) (Version, error) {
 	turn := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
 	turn.alone = true
 	lease, err := turn.Lock(ctx)
@@ -140,6 +145,11 @@ func (v *Value) updateOnce(ctx context.Context, fn func(Version) ([]byte, error)
 	if is, err = v.Get(ctx); err != nil {
 		return is, err
 	}
+	return v.updateAt(ctx, is, fn)
+}
+
+// updateAt writes the result of fn if the value is still at this version.
+func (v *Value) updateAt(ctx context.Context, is Version, fn func(Version) ([]byte, error)) (Version, error) {
 	data, refused := fn(is)
 	if refused != nil {
 		return is, refused
