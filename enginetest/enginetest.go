@@ -72,7 +72,7 @@ type Case struct {
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases, crowdCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, slotCases, poolCases, idleCases, crowdCases} {
 		all = append(all, part...)
 	}
 	return all
