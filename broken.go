@@ -56,9 +56,9 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 			break
 		}
 		err = c.ask(ctx, "note", func(ctx context.Context) error {
-			v, err := c.engine.Get(ctx, brokenKey(name))
+			v, err := c.values.Get(ctx, brokenKey(name))
 			if err == nil {
-				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
+				_, err = c.values.Put(ctx, brokenKey(name), data, v.Version)
 			}
 			return err
 		})
@@ -80,7 +80,7 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 	}
 	var v engine.Value
 	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
-		v, err = c.engine.Get(ctx, brokenKey(name))
+		v, err = c.values.Get(ctx, brokenKey(name))
 		return err
 	})
 	if err != nil || v.Version == 0 || len(v.Data) == 0 {

@@ -65,7 +65,7 @@ func (v *Value) Name() string { return v.name }
 // Get reads the value. A missing value is no error: the version is 0.
 func (v *Value) Get(ctx context.Context) (is Version, err error) {
 	err = v.call(ctx, "get", func(ctx context.Context) error {
-		got, err := v.client.engine.Get(ctx, v.key)
+		got, err := v.client.values.Get(ctx, v.key)
 		is = Version{got.Data, got.Version}
 		return err
 	})
@@ -82,7 +82,7 @@ func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Versio
 		return is, v.failed("put", invalid("data has %d bytes: at most %d are allowed", len(data), MaxValue))
 	}
 	err = v.call(ctx, "put", func(ctx context.Context) error {
-		written, err := v.client.engine.Put(ctx, v.key, data, version)
+		written, err := v.client.values.Put(ctx, v.key, data, version)
 		is = Version{data, written}
 		return err
 	})
@@ -188,7 +188,7 @@ func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (i
 		defer stop()
 	}
 	for pause := newBackoff(v.client.opts.TTL); ; {
-		got, err := v.client.engine.Watch(bound, v.key, version)
+		got, err := v.client.values.Watch(bound, v.key, version)
 		switch {
 		case err == nil:
 			return Version{got.Data, got.Version}, nil

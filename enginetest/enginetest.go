@@ -166,6 +166,26 @@ func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, go
 	return p
 }
 
+// valuesOf returns the part of an engine that keeps values, which a row needs.
+func valuesOf(t *testing.T, eng engine.Engine) engine.Values {
+	t.Helper()
+	values, ok := eng.(engine.Values)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Values, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return values
+}
+
+// resizerOf returns the part of an engine that resizes, which a row needs.
+func resizerOf(t *testing.T, eng engine.Engine) engine.Resizer {
+	t.Helper()
+	resizer, ok := eng.(engine.Resizer)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Resizer, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return resizer
+}
+
 var (
 	mutex   = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
 	barging = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity, Barging: true}
@@ -251,6 +271,14 @@ func (p *party) leave(c *engine.Claim) {
 	p.t.Helper()
 	if err := p.Leave(p.ctx, c.Resource, c.ID); err != nil {
 		p.t.Fatalf("leave %q: %v", c.Resource, err)
+	}
+}
+
+// evict takes the claim of any session away.
+func (p *party) evict(c *engine.Claim) {
+	p.t.Helper()
+	if err := p.engine.Evict(p.ctx, c.Resource, c.ID); err != nil {
+		p.t.Fatalf("evict %q: %v", c.Resource, err)
 	}
 }
 

@@ -350,8 +350,9 @@ func checkNotified(t *testing.T, caps engine.Caps, late *pawl.Lease, notified <-
 }
 
 func newSession(t *testing.T, h *Harness) {
-	eng := &spy{Engine: h.Open(t)}
-	c := h.client(t, eng)
+	inner := h.Open(t)
+	eng := &spy{Engine: inner}
+	c := h.client(t, engine.Like(inner, eng))
 	l := lock(t, c.Mutex("new session"))
 	h.KillSession(t, eng.session())
 	select {

@@ -130,7 +130,8 @@ func evictedHolder(t *testing.T, h *Harness) {
 	a.hold(stays)
 	next := b.claim("evict", mutex)
 	got := b.wait(next)
-	if err := b.Leave(b.ctx, held.Resource, held.ID); err != nil {
+	operator := h.Open(t) // which opens no session
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); err != nil {
 		t.Fatal(err)
 	}
 	if r := getGrant(t, "the next", got); r.Token <= first.Token {
@@ -141,6 +142,9 @@ func evictedHolder(t *testing.T, h *Harness) {
 		t.Errorf("renewal after the eviction: gone %v, %v", gone, err)
 	}
 	a.leaveGone(held)
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("evict again: %v, want gone", err)
+	}
 	b.leave(next)
 }
 
@@ -159,9 +163,9 @@ func hints(t *testing.T, h *Harness) {
 	}
 	out := a.wait(waits)
 	a.leave(left)
-	b.leave(waits)
+	b.evict(waits)
 	get(t, "evicted waiter", out)
-	b.leave(taken)
+	b.evict(taken)
 	if gone, err := a.Renew(a.ctx, []*engine.Claim{taken, stays}); err != nil || len(gone) != 1 || gone[0] != taken {
 		t.Errorf("renewal: gone %v, %v", gone, err)
 	}
@@ -177,7 +181,7 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	a.hold(a.claim("evict waiter", mutex))
 	c := b.claim("evict waiter", mutex)
 	got := b.wait(c)
-	a.leave(c)
+	a.evict(c)
 	if r := get(t, "evicted waiter", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("evicted waiter: %v, %v", r.Grant, r.err)
 	}

@@ -46,10 +46,11 @@ func exec(t *testing.T, p *pgxpool.Pool, statements ...string) {
 	}
 }
 
-func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) engine.Engine {
+func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) *pgengine.Engine {
 	t.Helper()
 	e, err := pgengine.New(t.Context(), p, opts)
-	return leasetest.Opened(t, e, err)
+	leasetest.Opened(t, e, err)
+	return e
 }
 
 func count(t *testing.T, p *pgxpool.Pool, query string) (n int) {

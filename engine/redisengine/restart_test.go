@@ -159,18 +159,10 @@ func TestGraceIsTheLongest(t *testing.T) {
 	e := onServer(t, server, 0)
 	isNew(t, e)
 	visit(t, e, time.Minute, "job").holds(all)
-	operator := func() engine.Session {
-		s, err := onServer(t, server, 0).Open(sessiontest.Soon(t), engine.SessionOptions{TTL: 15 * time.Second, Delay: 15 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close(sessiontest.Soon(t)) }) //nolint:errcheck // its server may be away
-		return s
-	}
 	does(t, e, "SAVE")
 	server.Kill()
 	server.Restart()
-	if err := again(t, func() error { return operator().Leave(t.Context(), "job", "nobody's") }); !errors.Is(err, engine.ErrGone) {
+	if err := again(t, func() error { return onServer(t, server, 0).Evict(t.Context(), "job", "nobody's") }); !errors.Is(err, engine.ErrGone) {
 		t.Fatal(err)
 	}
 	short := visit(t, onServer(t, server, 0), time.Second, "job")

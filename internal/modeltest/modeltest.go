@@ -141,8 +141,12 @@ func (w *world) forget(id string) {
 
 func (w *world) leave(i int) {
 	c := w.claims[i]
-	by := w.sessions[w.rng.IntN(len(w.sessions))]
-	err := by.Leave(context.Background(), w.name, c.ID)
+	var err error
+	if w.rng.IntN(2) == 0 {
+		err = w.owner[c.ID].Leave(context.Background(), w.name, c.ID)
+	} else {
+		err = w.eng.Evict(context.Background(), w.name, c.ID)
+	}
 	out := w.apply(queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: c.ID}})
 	w.steps = append(w.steps, fmt.Sprintf("leave %s: %v; model %v", c.ID, err, out.Err))
 	w.sameError("leave "+c.ID, err, out.Err)

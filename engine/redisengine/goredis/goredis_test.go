@@ -109,15 +109,15 @@ func nothingIsDoneTwice(t *testing.T, eng engine.Engine, trouble enginetest.Netw
 		r, err := sees.Show(t.Context(), c.Resource)
 		return err == nil && len(r.Claims) == 0
 	})
-	version, err := eng.Put(sessiontest.Soon(t), t.Name(), []byte("first"), 0)
+	version, err := eng.(engine.Values).Put(sessiontest.Soon(t), t.Name(), []byte("first"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lost("it writes", func(ctx context.Context) error {
-		_, err := eng.Put(ctx, t.Name(), []byte("second"), version)
+		_, err := eng.(engine.Values).Put(ctx, t.Name(), []byte("second"), version)
 		return err
 	}, func() bool {
-		v, err := sees.Get(t.Context(), t.Name())
+		v, err := sees.(engine.Values).Get(t.Context(), t.Name())
 		return err == nil && v.Version > version
 	})
 }
@@ -149,11 +149,11 @@ func TestSlotMoves(t *testing.T) {
 		if err != nil || len(gone) > 0 || also != nil {
 			t.Fatalf("%s: gone %v, %v, %v", when, gone, err, also)
 		}
-		v, err := eng.Get(sessiontest.Soon(t), held.Resource) // in the slot of the name
+		v, err := eng.(engine.Values).Get(sessiontest.Soon(t), held.Resource) // in the slot of the name
 		if err != nil || v.Version != version {
 			t.Fatalf("%s: %v, %v, want version %d", when, v, err, version)
 		}
-		if version, err = eng.Put(sessiontest.Soon(t), held.Resource, []byte("x"), version); err != nil {
+		if version, err = eng.(engine.Values).Put(sessiontest.Soon(t), held.Resource, []byte("x"), version); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
 	}
@@ -192,8 +192,8 @@ func TestEndsWithContext(t *testing.T) {
 		},
 		"renew": func(ctx context.Context) error { _, err := s.Renew(ctx, nil); return err },
 		"leave": func(ctx context.Context) error { return s.Leave(ctx, "name", "claim") },
-		"get":   func(ctx context.Context) error { _, err := eng.Get(ctx, "value"); return err },
-		"watch": func(ctx context.Context) error { _, err := eng.Watch(ctx, "value", 0); return err },
+		"get":   func(ctx context.Context) error { _, err := eng.(engine.Values).Get(ctx, "value"); return err },
+		"watch": func(ctx context.Context) error { _, err := eng.(engine.Values).Watch(ctx, "value", 0); return err },
 		"list": func(ctx context.Context) (err error) {
 			for _, err = range eng.List(ctx, "") {
 			}
