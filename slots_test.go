@@ -313,7 +313,7 @@ func TestSlotsChurn(t *testing.T) {
 
 // countedStore counts the requests of all clients, each of which takes so long.
 type countedStore struct {
-	engine.Engine
+	*memengine.Engine
 	trip time.Duration
 
 	mu sync.Mutex

@@ -90,9 +90,26 @@ func (h *Harness) cases() []Case {
 	return all
 }
 
+// need fails a row that cannot be run because the harness lacks a field, by its name.
+func need(t *testing.T, has bool, field, why string) {
+	t.Helper()
+	if !has {
+		t.Fatalf("Harness.%s is not set: %s", field, why)
+	}
+}
+
+// kill ends a session in the store.
+func (h *Harness) kill(t *testing.T, session string) {
+	t.Helper()
+	need(t, h.KillSession != nil, "KillSession", "this row needs a session that ends in the store")
+	h.KillSession(t, session)
+}
+
 // Run runs every row, in parallel where the store allows it. A row that needs a feature
 // that the store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
+	need(t, h.Open != nil, "Open", "there is no engine to test")
+	need(t, h.TTL > 0, "TTL", "it must be more than 0, and at least Caps.MinTTL")
 	// The grace of a new store is as long as the TTL of the first client: not
 	// one of those rows whose TTL is never to be reached.
 	first := h.party(t)
@@ -171,6 +188,26 @@ func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, go
 		s.Close(farewell) //nolint:errcheck // some are dead by then
 	})
 	return p
+}
+
+// valuesOf returns the part of an engine that keeps values, which a row needs.
+func valuesOf(t *testing.T, eng engine.Engine) engine.Values {
+	t.Helper()
+	values, ok := eng.(engine.Values)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Values, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return values
+}
+
+// resizerOf returns the part of an engine that resizes, which a row needs.
+func resizerOf(t *testing.T, eng engine.Engine) engine.Resizer {
+	t.Helper()
+	resizer, ok := eng.(engine.Resizer)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Resizer, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return resizer
 }
 
 var (
@@ -258,6 +295,14 @@ func (p *party) leave(c *engine.Claim) {
 	p.t.Helper()
 	if err := p.Leave(p.ctx, c.Resource, c.ID); err != nil {
 		p.t.Fatalf("leave %q: %v", c.Resource, err)
+	}
+}
+
+// evict takes the claim of any session away.
+func (p *party) evict(c *engine.Claim) {
+	p.t.Helper()
+	if err := p.engine.Evict(p.ctx, c.Resource, c.ID); err != nil {
+		p.t.Fatalf("evict %q: %v", c.Resource, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/pawl-go/pawl"
@@ -104,14 +103,12 @@ func noDelay(t *testing.T, h *Harness) {
 }
 
 func noValues(t *testing.T, h *Harness) {
-	p := h.party(t)
-	_, get := p.engine.Get(p.ctx, "refused")
-	_, put := p.engine.Put(p.ctx, "refused", []byte("x"), 0)
-	_, watch := p.engine.Watch(p.ctx, "refused", 0)
-	for i, err := range []error{get, put, watch} {
-		if !errors.Is(err, engine.ErrUnsupported) {
-			t.Error(fmt.Sprint([]string{"get", "put", "watch"}[i], ": ", err))
-		}
+	eng := h.Open(t)
+	if _, has := eng.(engine.Values); has {
+		t.Error("the engine implements engine.Values")
+	}
+	if _, err := h.client(t, eng).Value("refused").Get(t.Context()); !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("a value: %v", err)
 	}
 	if s, err := h.client(t, h.Open(t)).Slots("refused", 2).TryTake(t.Context()); s != nil || !errors.Is(err, pawl.ErrUnsupported) {
 		t.Errorf("slots: %v, %v", s, err)

@@ -30,7 +30,7 @@ func valueFirst(t *testing.T, h *Harness) {
 	open := h.Fresh(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	version, err := open(t).Put(ctx, "first", []byte("1"), 0)
+	version, err := valuesOf(t, open(t)).Put(ctx, "first", []byte("1"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func valueFirst(t *testing.T, h *Harness) {
 
 func (p *party) put(key string, data []byte, version uint64) uint64 {
 	p.t.Helper()
-	v, err := p.engine.Put(p.ctx, key, data, version)
+	v, err := valuesOf(p.t, p.engine).Put(p.ctx, key, data, version)
 	if err != nil {
 		p.t.Fatalf("put %q at %d: %v", key, version, err)
 	}
@@ -55,7 +55,7 @@ func (p *party) put(key string, data []byte, version uint64) uint64 {
 
 func (p *party) value(key string) engine.Value {
 	p.t.Helper()
-	v, err := p.engine.Get(p.ctx, key)
+	v, err := valuesOf(p.t, p.engine).Get(p.ctx, key)
 	if err != nil {
 		p.t.Fatalf("get %q: %v", key, err)
 	}
@@ -69,14 +69,14 @@ func compareAndSet(t *testing.T, h *Harness) {
 		t.Fatalf("a value that was never written: %+v", v)
 	}
 	one := a.put(key, []byte("one"), 0)
-	if _, err := b.engine.Put(b.ctx, key, []byte("x"), 0); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(b.t, b.engine).Put(b.ctx, key, []byte("x"), 0); !errors.Is(err, engine.ErrBusy) {
 		t.Errorf("make what is there: %v", err)
 	}
 	two := b.put(key, []byte("two"), one)
-	if _, err := a.engine.Put(a.ctx, key, []byte("x"), one); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, []byte("x"), one); !errors.Is(err, engine.ErrBusy) {
 		t.Errorf("write at an old version: %v", err)
 	}
-	if _, err := a.engine.Put(a.ctx, key, nil, one); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, nil, one); !errors.Is(err, engine.ErrBusy) {
 		t.Errorf("delete at an old version: %v", err)
 	}
 	if v := a.value(key); string(v.Data) != "two" || v.Version != two || two <= one {
@@ -98,7 +98,7 @@ func anyBytes(t *testing.T, h *Harness) {
 		if !bytes.Equal(v.Data, data) || v.Version != version {
 			t.Errorf("%s: %d bytes at %d, want %d at %d", key, len(v.Data), v.Version, len(data), version)
 		}
-		w, err := p.engine.Watch(p.ctx, key, version-1)
+		w, err := valuesOf(p.t, p.engine).Watch(p.ctx, key, version-1)
 		if err != nil || !bytes.Equal(w.Data, data) || w.Version != version {
 			t.Errorf("%s: watched %d bytes at %d, %v", key, len(w.Data), w.Version, err)
 		}
@@ -147,7 +147,7 @@ func watchSees(t *testing.T, h *Harness) {
 	watch := func(version uint64) <-chan engine.Value {
 		got := make(chan engine.Value, 1)
 		go func() {
-			v, err := a.engine.Watch(a.ctx, key, version)
+			v, err := valuesOf(a.t, a.engine).Watch(a.ctx, key, version)
 			if err != nil {
 				t.Error(err)
 			}
@@ -173,7 +173,7 @@ func watchSees(t *testing.T, h *Harness) {
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
 	cancel()
-	if v, err := a.engine.Watch(ctx, key, 0); !errors.Is(err, context.Canceled) {
+	if v, err := valuesOf(a.t, a.engine).Watch(ctx, key, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("a watch that was cancelled: %+v, %v", v, err)
 	}
 }
@@ -187,12 +187,12 @@ func counting(t *testing.T, h *Harness) {
 		last = p
 		wg.Go(func() {
 			for n := 0; n < rounds; {
-				v, err := p.engine.Get(p.ctx, "count")
+				v, err := valuesOf(p.t, p.engine).Get(p.ctx, "count")
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				switch _, err := p.engine.Put(p.ctx, "count", append(v.Data, '.'), v.Version); {
+				switch _, err := valuesOf(p.t, p.engine).Put(p.ctx, "count", append(v.Data, '.'), v.Version); {
 				case err == nil:
 					n++
 				case !errors.Is(err, engine.ErrBusy):

@@ -286,12 +286,12 @@ func (e *Engine) left(ctx context.Context, claims []*claim) func(session string)
 	}
 }
 
-// Resize implements [engine.Engine]: it is refused.
-func (e *Engine) Resize(context.Context, string, int64) error {
-	return e.Caps().RefuseFeature(engine.FeatureResize)
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	return e.seek(ctx, "evict", resource, claim)
 }
 
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return e.get(ctx, "get", key)
 }
@@ -308,7 +308,7 @@ func (e *Engine) get(ctx context.Context, doing, key string) (engine.Value, erro
 	return engine.Value{}, nil
 }
 
-// Put implements [engine.Engine]. It writes only beside the mark of our format, because a
+// Put implements [engine.Values]. It writes only beside the mark of our format, because a
 // store that has values and no mark is one of an old format.
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	at, mark := e.prefix+"v/"+key, e.prefix+"format"
@@ -335,7 +335,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	return e.Put(ctx, key, data, version) // now there is a mark
 }
 
-// Watch implements [engine.Engine].
+// Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
 		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(int64) (bool, error) {

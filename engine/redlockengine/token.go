@@ -30,7 +30,7 @@ func markKey(name string) string {
 }
 
 func (e *Engine) mark(ctx context.Context, i int, name string) (mark, error) {
-	v, err := e.nodes[i].Get(ctx, markKey(name))
+	v, err := e.values[i].Get(ctx, markKey(name))
 	if err != nil || v.Version == 0 {
 		return mark{told: err == nil}, err
 	}
@@ -77,7 +77,7 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 			if votes[i] == 0 || !marks[i].told {
 				return errSkipped
 			}
-			_, err := s.engine.nodes[i].Put(ctx, markKey(name), []byte(token.String()), marks[i].version)
+			_, err := s.engine.values[i].Put(ctx, markKey(name), []byte(token.String()), marks[i].version)
 			return err
 		})
 		err := s.majority(ctx, "write token", count(errs, nil), errs)

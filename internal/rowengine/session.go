@@ -233,11 +233,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	h := s.holds[claim]
 	if h == nil || h.request.Resource != resource {
 		s.mu.Unlock()
-		there, err := s.engine.evict(ctx, resource, claim)
-		if err == nil && !there {
-			return fmt.Errorf("leave: %w", engine.ErrGone)
-		}
-		return unavailable(ctx, "leave", err)
+		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
 	if h.interrupt != nil {
 		h.interrupt(engine.ErrGone)
