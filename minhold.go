@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +42,7 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
-	if err == nil && is.Token != grant.Token || errors.Is(err, engine.ErrBusy) {
+	if err == nil && is.Token != grant.Token || refused(err) {
 		err = fmt.Errorf("%w: another holds it already", errSession)
 	}
 	if err != nil {

@@ -228,8 +228,6 @@ func (v *Value) classed(ctx context.Context, doing string, err error) error {
 		err = ErrClosed
 	case ctx.Err() != nil:
 		err = errors.Join(ctx.Err(), err)
-	case errors.Is(err, engine.ErrBusy):
-		err = fmt.Errorf("%w: %w", ErrConflict, err)
 	}
 	return v.failed(doing, err)
 }

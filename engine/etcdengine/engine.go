@@ -321,7 +321,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	case err != nil:
 		return 0, err
 	case !reply.Succeeded:
-		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrBusy)
+		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrConflict)
 	case data == nil:
 		return 0, nil
 	}
