@@ -62,7 +62,7 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 			}
 			return err
 		})
-		if !errors.Is(err, engine.ErrBusy) {
+		if !errors.Is(err, engine.ErrConflict) {
 			break
 		}
 		err = nil

@@ -151,9 +151,6 @@ func (v *Value) call(ctx context.Context, doing string, ask func(context.Context
 	if err == nil {
 		err = v.client.ask(ctx, doing, ask)
 	}
-	if errors.Is(err, engine.ErrBusy) {
-		err = fmt.Errorf("%w: %w", ErrConflict, err)
-	}
 	if err != nil {
 		return v.failed(doing, err)
 	}

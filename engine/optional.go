@@ -10,7 +10,7 @@ type Values interface {
 
 	// Put writes data if the value is still at version, where 0 means that
 	// there is no value, and returns the new version. Nil data deletes. Put fails
-	// with ErrBusy when the version is another. Versions of one key only grow,
+	// with ErrConflict when the version is another. Versions of one key only grow,
 	// also across deletion. A Put whose reply was lost has an unknown outcome.
 	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 

@@ -274,10 +274,23 @@ func (p *party) await(ctx context.Context, c *engine.Claim) <-chan result {
 	return got
 }
 
+// meanings are the classes of engine errors, of which an error has one.
+var meanings = []error{engine.ErrBusy, engine.ErrGrace, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnsupported, engine.ErrUnavailable}
+
+// means reports whether an error has this meaning, and no other.
+func means(err, want error) bool {
+	for _, class := range meanings {
+		if errors.Is(err, class) != (class == want) {
+			return false
+		}
+	}
+	return true
+}
+
 // tryFails enters a claim that must be refused, and that must leave nothing.
 func (p *party) tryFails(c *engine.Claim, wait bool, want error) {
 	p.t.Helper()
-	if g, err := p.Enter(p.ctx, c, wait); !errors.Is(err, want) {
+	if g, err := p.Enter(p.ctx, c, wait); !means(err, want) {
 		p.t.Fatalf("enter %q: %v, %v, want %v", c.Resource, g, err, want)
 	}
 	r, err := p.engine.Show(p.ctx, c.Resource)

@@ -69,14 +69,14 @@ func compareAndSet(t *testing.T, h *Harness) {
 		t.Fatalf("a value that was never written: %+v", v)
 	}
 	one := a.put(key, []byte("one"), 0)
-	if _, err := valuesOf(b.t, b.engine).Put(b.ctx, key, []byte("x"), 0); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(b.t, b.engine).Put(b.ctx, key, []byte("x"), 0); !means(err, engine.ErrConflict) {
 		t.Errorf("make what is there: %v", err)
 	}
 	two := b.put(key, []byte("two"), one)
-	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, []byte("x"), one); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, []byte("x"), one); !means(err, engine.ErrConflict) {
 		t.Errorf("write at an old version: %v", err)
 	}
-	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, nil, one); !errors.Is(err, engine.ErrBusy) {
+	if _, err := valuesOf(a.t, a.engine).Put(a.ctx, key, nil, one); !means(err, engine.ErrConflict) {
 		t.Errorf("delete at an old version: %v", err)
 	}
 	if v := a.value(key); string(v.Data) != "two" || v.Version != two || two <= one {
@@ -195,7 +195,7 @@ func counting(t *testing.T, h *Harness) {
 				switch _, err := valuesOf(p.t, p.engine).Put(p.ctx, "count", append(v.Data, '.'), v.Version); {
 				case err == nil:
 					n++
-				case !errors.Is(err, engine.ErrBusy):
+				case !means(err, engine.ErrConflict):
 					t.Error(err)
 					return
 				}

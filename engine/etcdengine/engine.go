@@ -327,7 +327,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 		return uint64(reply.Header.Revision), nil
 	}
 	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Value) == engine.Format() {
-		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrBusy)
+		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrConflict)
 	}
 	if err := e.checkFormat(ctx, "put"); err != nil {
 		return 0, err

@@ -169,7 +169,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if is := e.values[key].Version; is != version {
-		return 0, fmt.Errorf("put %q: version is %d, not %d: %w", key, is, version, engine.ErrBusy)
+		return 0, fmt.Errorf("put %q: version is %d, not %d: %w", key, is, version, engine.ErrConflict)
 	}
 	close(e.changed)
 	e.changed = make(chan struct{})

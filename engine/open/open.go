@@ -252,7 +252,7 @@ type initer interface{ Init(context.Context) error }
 // the servers of Redlock, grant nothing at first because they may have forgotten grants.
 // With Init the first lock is granted at once. The caller has to know that the store is new: a
 // store that did forget has two holders then. Init reports whether it marked the store.
-// Init fails with [engine.ErrBusy] when the store is known to have been used, and
+// Init fails with [engine.ErrUsed] when the store is known to have been used, and
 // with [engine.ErrUnsupported] on a Redis Cluster, which goes by the age of each node.
 func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	if is, ok := eng.(interface{ inside() opened }); ok {

@@ -58,7 +58,7 @@ func refused(t testing.TB, s engine.Session, name string) engine.Grace {
 	c.Resource = name
 	var grace *engine.GraceError
 	err := again(t, func() error { _, err := s.Enter(sessiontest.Soon(t), c, false); return err })
-	if !errors.As(err, &grace) || !errors.Is(err, engine.ErrBusy) {
+	if !errors.As(err, &grace) || !errors.Is(err, engine.ErrGrace) || errors.Is(err, engine.ErrBusy) {
 		t.Fatalf("entered %q: %v; want the grace", name, err)
 	}
 	return grace.Grace
@@ -291,12 +291,12 @@ func TestServerIsNew(t *testing.T) {
 	isNew(t, e)
 	visit(t, onServer(t, server, 0), time.Minute, "at once").holds(all)
 	for _, other := range []*Engine{e, onServer(t, server, 0)} {
-		if err := other.Init(t.Context()); !errors.Is(err, engine.ErrBusy) {
+		if err := other.Init(t.Context()); !errors.Is(err, engine.ErrUsed) {
 			t.Errorf("said again: %v", err)
 		}
 	}
 	visit(t, onServer(t, server, 1), time.Minute, "other database")
-	if err := onServer(t, server, 1).Init(t.Context()); !errors.Is(err, engine.ErrBusy) {
+	if err := onServer(t, server, 1).Init(t.Context()); !errors.Is(err, engine.ErrUsed) {
 		t.Errorf("said of a database in use: %v", err)
 	}
 }

@@ -45,7 +45,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	case int64:
 		return uint64(is), failed(ctx, "put", short)
 	case []any:
-		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
+		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrConflict)
 	}
 	return 0, failed(ctx, "put", result.Err)
 }

@@ -198,10 +198,12 @@ func (e *Engine) each(ctx context.Context, may bound, step func(context.Context,
 	return errs
 }
 
+// answers are the errors with which a store answers.
+var answers = []error{engine.ErrBusy, engine.ErrGrace, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnsupported}
+
 // unknown reports whether an error is no answer of a store.
 func unknown(err error) bool {
-	return err != nil && !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrGone) &&
-		!errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported)
+	return err != nil && !slices.ContainsFunc(answers, func(class error) bool { return errors.Is(err, class) })
 }
 
 // count counts the answers of a class; nil counts those without an error.

@@ -81,7 +81,7 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 			return err
 		})
 		err := s.majority(ctx, "write token", count(errs, nil), errs)
-		if err == nil || count(errs, engine.ErrBusy) == 0 {
+		if err == nil || count(errs, engine.ErrConflict) == 0 {
 			return token, err
 		}
 		if err := pause(ctx, rand.N(s.timeout/16+1)); err != nil {

@@ -80,7 +80,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 				return written, err
 			}
 		case fresh:
-			return 0, fmt.Errorf("%w: version is no longer %d", engine.ErrBusy, version)
+			return 0, fmt.Errorf("%w: version is no longer %d", engine.ErrConflict, version)
 		}
 	}
 }

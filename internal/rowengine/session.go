@@ -133,8 +133,14 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if err != nil {
 		return engine.Grant{}, unavailable(ctx, "enter", err)
 	}
+	if left := time.Until(h.after); !grant.Held() && left > 0 {
+		grant.Grace = engine.Grace{Left: left, Age: engine.Unknown}
+	}
 	if !grant.Held() && !wait {
 		h.destroy()
+		if grant.Grace.On() {
+			return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grant.Grace})
+		}
 		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
 	}
 	if !s.keep(h, grant, c.ID) {

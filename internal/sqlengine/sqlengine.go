@@ -165,7 +165,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 
 // otherVersion is the error of a Put at a version that is not there.
 func otherVersion(is, want uint64) error {
-	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrBusy)
+	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrConflict)
 }
 
 // Watch implements [engine.Values]. It polls: who watches is not in the store.

@@ -165,7 +165,7 @@ func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, err
 // why gives the reason from the store for a lock that was not acquired: its holders, or that
 // the store may have forgotten holders.
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
-	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, context.DeadlineExceeded)
+	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, pawl.ErrGrace) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold"):
 		return fmt.Errorf("--hold-for: %w", err)
