@@ -14,6 +14,7 @@ import (
 var sessionCases = []Case{
 	{"a crashed holder is followed in time", "nothing until a TTL of 20 to 30 s, or for ever", crashedHolder, nil},
 	{"a crashed queue is followed in time", "Redisson fair lock: a dead head costs 329 s and the rest spin", crashedQueue, needs(engine.FeatureOrder)},
+	{"a dead waiter stops no hand-over", "the living behind it wait for a heartbeat of somebody", deadWaiter, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"a session that ended is gone", "acquire reported OK although the own entry had expired", sessionGone, nil},
 	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived, nil},
 	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold, nil},
@@ -79,6 +80,37 @@ func crashedQueue(t *testing.T, h *Harness) {
 	a.crash(held)
 	last := b.crash()
 	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
+}
+
+// deadWaiter: the step that frees a lock grants it to all readers that live, also to
+// those behind a writer whose session has ended.
+func deadWaiter(t *testing.T, h *Harness) {
+	a, dying := h.party(t), h.party(t)
+	const name = "dead waiter"
+	held := a.claim(name, mutex)
+	a.hold(held)
+	enter := func(p *party, weight int64) *engine.Claim {
+		c := p.weigh(name, mutex, weight)
+		if g, err := p.Enter(p.ctx, c, true); err != nil || g.Held() {
+			t.Fatalf("enter to wait: %v, %v", g, err)
+		}
+		return c
+	}
+	first := enter(a, 1)
+	enter(dying, mutex.Capacity)
+	second := enter(a, 1)
+	dying.stop()
+	h.KillSession(t, dying.ID())
+	a.leave(held)
+	r, err := a.engine.Show(a.ctx, name)
+	if err != nil || len(r.Claims) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, want := range []*engine.Claim{first, second} {
+		if is := r.Claims[i]; is.ID != want.ID || is.Token == 0 {
+			t.Errorf("reader %d has %+v", i+1, is)
+		}
+	}
 }
 
 func sessionGone(t *testing.T, h *Harness) {
