@@ -1,7 +1,7 @@
 //go:build linux
 
-// What an engine promises may depend on the system (the clock of SQLite does):
-// the table is that of Linux.
+// The promises of an engine may depend on the system (the clock of SQLite does): the table is
+// that of Linux.
 
 package docs_test
 

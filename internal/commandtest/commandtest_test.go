@@ -88,8 +88,8 @@ func runBlock(t *testing.T, script string) {
 
 const password = "s3cret"
 
-// redirect replaces what the commands of a block work on: the addresses of servers by those of
-// private servers, and files of the system by files in home.
+// redirect replaces the targets of the commands of a block. Private servers replace the
+// addresses of servers, and files in home replace files of the system.
 func redirect(t *testing.T, home, script string) string {
 	t.Helper()
 	write := func(name, text string, mode os.FileMode) string {
