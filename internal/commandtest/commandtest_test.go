@@ -56,7 +56,7 @@ func TestCommands(t *testing.T) {
 			runBlock(t, strings.Join(script, "\n"))
 		})
 	}
-	for _, page := range []string{"README.md", "docs/command.md", "docs/urls.md", "docs/stores/redis.md"} {
+	for _, page := range []string{"README.md", "README.zh.md", "docs/command.md", "docs/urls.md", "docs/stores/redis.md"} {
 		if ran[page] == 0 {
 			t.Errorf("%s shows no command that could be run", page)
 		}
