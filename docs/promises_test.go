@@ -1,7 +1,7 @@
 //go:build linux
 
-// What an engine promises may depend on the system (the clock of SQLite does):
-// the table is that of Linux.
+// The promises of an engine may depend on the system (the clock of SQLite does): the table is
+// that of Linux.
 
 package docs_test
 
@@ -69,10 +69,10 @@ const shortestTTL = 100 * time.Millisecond
 // TestPromises: the tables of promises are what the engines say.
 func TestPromises(t *testing.T) {
 	all := engines(t)
-	for _, page := range []string{"choosing.md"} {
-		generated(t, page, "promises", promisesTable(all))
-		generated(t, page, "lacks", lacksTable(all))
-	}
+	generated(t, "choosing.md", "promises", promisesTable(all))
+	generated(t, "choosing.md", "lacks", lacksTable(all))
+	generated(t, "choosing.zh.md", "promises", inChinese(promisesTable(all)))
+	generated(t, "choosing.zh.md", "lacks", inChinese(lacksTable(all)))
 }
 
 // generated holds the part of a file between two comments to what it should be.

@@ -2,11 +2,11 @@ package queue
 
 import "github.com/pawl-go/pawl/engine"
 
-// Line derives the holders from the claims that a store keeps in order, for
-// engines that store no grants. Claims are added in the order of their tokens,
-// those that were let in out of turn before the others or among them. No later claim
-// undoes a grant: claims ahead only go, a claim that shares adds no
-// weight, and an upgrade passes no waiter. C is the engine's claim.
+// Line derives the holders from the claims that a store keeps in order. Engines that store no
+// grants use it. Claims are added in the order of their tokens. Claims that were let in out of
+// turn come before the others or among them. No later claim undoes a grant: claims ahead only
+// go, a claim that shares adds no weight, and an upgrade passes no waiter. C is the engine's
+// claim.
 type Line[C any] struct {
 	Spec  engine.Spec
 	Waits bool // there is a claim that waits
@@ -49,7 +49,7 @@ func (l *Line[C]) Held(owner string) (*C, int64) {
 	return h.claim, h.weight
 }
 
-// Fits reports whether a claim fits beside those that hold.
+// Fits reports whether a claim fits beside the holders.
 func (l *Line[C]) Fits(owner string, weight int64) bool {
 	_, held := l.Held(owner)
 	return l.all-held+max(held, weight) <= l.Spec.Capacity

@@ -26,7 +26,7 @@ const (
 	writes = engine.LockCapacity
 )
 
-// move is a command and what is to come of it, in the words of result.
+// move is a command and its expected outcome, in the words of result.
 type move struct {
 	do   command
 	want string

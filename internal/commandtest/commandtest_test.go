@@ -56,7 +56,7 @@ func TestCommands(t *testing.T) {
 			runBlock(t, strings.Join(script, "\n"))
 		})
 	}
-	for _, page := range []string{"README.md", "docs/command.md", "docs/urls.md", "docs/stores/redis.md"} {
+	for _, page := range []string{"README.md", "README.zh.md", "docs/command.md", "docs/urls.md", "docs/stores/redis.md"} {
 		if ran[page] == 0 {
 			t.Errorf("%s shows no command that could be run", page)
 		}
@@ -88,8 +88,8 @@ func runBlock(t *testing.T, script string) {
 
 const password = "s3cret"
 
-// redirect replaces what the commands of a block work on: the addresses of servers by those of
-// private servers, and files of the system by files in home.
+// redirect replaces the targets of the commands of a block. Private servers replace the
+// addresses of servers, and files in home replace files of the system.
 func redirect(t *testing.T, home, script string) string {
 	t.Helper()
 	write := func(name, text string, mode os.FileMode) string {
