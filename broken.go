@@ -56,13 +56,13 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 			break
 		}
 		err = c.ask(ctx, "note", func(ctx context.Context) error {
-			v, err := c.engine.Get(ctx, brokenKey(name))
+			v, err := c.values.Get(ctx, brokenKey(name))
 			if err == nil {
-				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
+				_, err = c.values.Put(ctx, brokenKey(name), data, v.Version)
 			}
 			return err
 		})
-		if !errors.Is(err, engine.ErrBusy) {
+		if !errors.Is(err, engine.ErrConflict) {
 			break
 		}
 		err = nil

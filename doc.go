@@ -15,8 +15,8 @@
 // locks or none. All of them work the same on every store; the promises of a store,
 // and its gaps, are in its engine.Caps.
 //
-// On versioned values, [Value], stand [Latch], [Barrier] and [Election]; [Striped] is many locks for
-// any number of keys. Package work hands items of work to workers. That package, and a service
+// On versioned values, [Value], stand [Latch], [Barrier], [Election] and [Slots], which are permits with
+// numbers; [Striped] is many locks for any number of keys. Package work hands items of work to workers. That package, and a service
 // of your own, is built on what this package exports: [Client.Scope] keeps its names apart,
 // [Value.Update], [Value.Next] and [Lease.Within] do the work, [Client.Retry] and [Linger] bound it,
 // and [Unavailable] classes its errors.

@@ -21,7 +21,7 @@ var (
 	// The store grants no lock before all forgotten locks have ended. ErrGrace comes
 	// with [ErrNotAcquired]: nobody knows whether the lock is held. Its text says when
 	// the store grants again, and so does [engine.GraceError], by errors.As.
-	ErrGrace = errors.New("restart grace")
+	ErrGrace = engine.ErrGrace
 
 	// ErrLost says that the lock was held and no longer is, without Unlock:
 	// the store could not be told in time that the holder lives, or somebody
@@ -38,7 +38,7 @@ var (
 
 	// ErrConflict says that a value is no longer at the version expected.
 	// Nothing was written.
-	ErrConflict = errors.New("version conflict")
+	ErrConflict = engine.ErrConflict
 
 	// ErrBroken says that a barrier is broken: a party gave up or died while
 	// others waited, or the barrier was reset.

@@ -214,7 +214,7 @@ func TestFoundClaims(t *testing.T) {
 
 // findingStore reports claims of its session with each renewal.
 type findingStore struct {
-	engine.Engine
+	*memengine.Engine
 	session engine.Session
 	opts    engine.SessionOptions
 	mu      sync.Mutex

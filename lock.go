@@ -265,7 +265,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
-		case a.through != nil && (grant.Held() && grant.Token != a.through.token || errors.Is(err, engine.ErrBusy)):
+		case a.through != nil && (grant.Held() && grant.Token != a.through.token || refused(err)):
 			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
@@ -281,9 +281,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			heard = time.Now()
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
-		case errors.Is(err, engine.ErrBusy):
+		case refused(err):
 			s.settle(a.claim)
-			if errors.As(err, new(*engine.GraceError)) {
+			if errors.Is(err, ErrGrace) {
 				err = fmt.Errorf("%w: %w", ErrGrace, err)
 			}
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
@@ -305,6 +305,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		grant, err = a.enter(ctx, wait)
 	}
 }
+
+// refused reports whether the store answered that a claim is not granted now.
+func refused(err error) bool { return errors.Is(err, engine.ErrBusy) || errors.Is(err, ErrGrace) }
 
 // contended tells the observer that the wait begins, and why.
 func (a *attempt) contended(ctx context.Context, g engine.Grace) {

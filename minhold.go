@@ -68,7 +68,7 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.T
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
-	if err == nil && is.Token != token || errors.Is(err, engine.ErrBusy) {
+	if err == nil && is.Token != token || refused(err) {
 		err = fmt.Errorf("%w: another holds it already", errSession)
 	}
 	if err != nil {

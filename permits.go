@@ -152,7 +152,7 @@ const resetMark = "reset "
 func (l *lock) correct(ctx context.Context, is number) error {
 	for {
 		err := l.client.ask(ctx, "resize", func(ctx context.Context) error {
-			err := l.client.engine.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
+			err := l.client.resizer.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
 			if errors.Is(err, engine.ErrGone) { // there is no claim that would disagree
 				return nil
 			}

@@ -23,6 +23,7 @@ const (
 	verbPut   = faulty.Put
 	verbWatch = faulty.Watch
 
+	verbEvict  = faulty.Evict
 	verbResize = faulty.Resize
 )
 

@@ -38,6 +38,11 @@ func (v *Value) Update(ctx context.Context, fn func(Snapshot) ([]byte, error)) (
 	if !errors.Is(err, ErrConflict) {
 		return is, err
 	}
+	return v.queueUpdate(ctx, fn)
+}
+
+// queueUpdate updates in the queue of all updates that were in conflict.
+func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
 	turn, err := v.turn(ctx)
 	if err != nil {
 		return Snapshot{}, v.failed("update", err)
@@ -77,6 +82,11 @@ func (v *Value) updateOnce(ctx context.Context, fn func(Snapshot) ([]byte, error
 	if is, err = v.Get(ctx); err != nil {
 		return is, err
 	}
+	return v.updateAt(ctx, is, fn)
+}
+
+// updateAt writes the result of fn if the value is still as it was read.
+func (v *Value) updateAt(ctx context.Context, is Snapshot, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
 	switch data, err := fn(is); {
 	case errors.Is(err, ErrUnchanged):
 		return is, nil

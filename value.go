@@ -58,7 +58,7 @@ func (v *Value) Err() error {
 // Get reads the value. A missing value is no error: the version is 0.
 func (v *Value) Get(ctx context.Context) (is Snapshot, err error) {
 	err = v.call(ctx, "get", func(ctx context.Context) error {
-		got, err := v.client.engine.Get(ctx, v.key)
+		got, err := v.client.values.Get(ctx, v.key)
 		is = Snapshot{got.Data, got.Version}
 		return err
 	})
@@ -75,7 +75,7 @@ func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Snapsh
 		return is, v.failed("put", invalid("data has %d bytes: at most %d are allowed", len(data), MaxValue))
 	}
 	err = v.call(ctx, "put", func(ctx context.Context) error {
-		written, err := v.client.engine.Put(ctx, v.key, data, version)
+		written, err := v.client.values.Put(ctx, v.key, data, version)
 		is = Snapshot{data, written}
 		return err
 	})
@@ -133,7 +133,7 @@ func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (i
 		defer stop()
 	}
 	for pause := newBackoff(v.client.opts.TTL); ; {
-		got, err := v.client.engine.Watch(bound, v.key, version)
+		got, err := v.client.values.Watch(bound, v.key, version)
 		switch {
 		case err == nil:
 			return Snapshot{got.Data, got.Version}, nil
@@ -150,9 +150,6 @@ func (v *Value) call(ctx context.Context, doing string, ask func(context.Context
 	err := v.err
 	if err == nil {
 		err = v.client.ask(ctx, doing, ask)
-	}
-	if errors.Is(err, engine.ErrBusy) {
-		err = fmt.Errorf("%w: %w", ErrConflict, err)
 	}
 	if err != nil {
 		return v.failed(doing, err)

@@ -185,7 +185,7 @@ func twoArrived(t *testing.T, eng engine.Engine, key string) {
 	var barrier struct{ Arrived []string }
 	for version := uint64(0); len(barrier.Arrived) < 2; {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		v, err := eng.Watch(ctx, key, version)
+		v, err := valuesOf(t, eng).Watch(ctx, key, version)
 		cancel()
 		if err == nil {
 			err = json.Unmarshal(v.Data, &barrier)

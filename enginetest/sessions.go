@@ -86,7 +86,7 @@ func sessionGone(t *testing.T, h *Harness) {
 	held, other := a.claim("gone", mutex), a.claim("gone other", mutex)
 	a.hold(held)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for _, wait := range []bool{false, true} {
 		if g, err := a.Enter(a.ctx, other, wait); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("enter of a dead session: %v, %v", g, err)
@@ -103,7 +103,7 @@ func notRevived(t *testing.T, h *Harness) {
 	c := a.claim("revived", mutex)
 	a.hold(c)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for range 2 {
 		if gone, err := a.Renew(a.ctx, []*engine.Claim{c}); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renewal of a dead session: %v, %v", gone, err)
@@ -117,7 +117,7 @@ func waiterTold(t *testing.T, h *Harness) {
 	a.hold(a.claim("told", mutex))
 	got := b.wait(b.claim("told", mutex))
 	b.stop()
-	h.KillSession(t, b.ID())
+	h.kill(t, b.ID())
 	if r := get(t, "waiter of a dead session", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("waiter of a dead session: %v, %v", r.Grant, r.err)
 	}
@@ -130,7 +130,8 @@ func evictedHolder(t *testing.T, h *Harness) {
 	a.hold(stays)
 	next := b.claim("evict", mutex)
 	got := b.wait(next)
-	if err := b.Leave(b.ctx, held.Resource, held.ID); err != nil {
+	operator := h.Open(t) // which opens no session
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); err != nil {
 		t.Fatal(err)
 	}
 	if r := getGrant(t, "the next", got); r.Token <= first.Token {
@@ -141,6 +142,9 @@ func evictedHolder(t *testing.T, h *Harness) {
 		t.Errorf("renewal after the eviction: gone %v, %v", gone, err)
 	}
 	a.leaveGone(held)
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("evict again: %v, want gone", err)
+	}
 	b.leave(next)
 }
 
@@ -159,9 +163,9 @@ func hints(t *testing.T, h *Harness) {
 	}
 	out := a.wait(waits)
 	a.leave(left)
-	b.leave(waits)
+	b.evict(waits)
 	get(t, "evicted waiter", out)
-	b.leave(taken)
+	b.evict(taken)
 	if gone, err := a.Renew(a.ctx, []*engine.Claim{taken, stays}); err != nil || len(gone) != 1 || gone[0] != taken {
 		t.Errorf("renewal: gone %v, %v", gone, err)
 	}
@@ -177,7 +181,7 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	a.hold(a.claim("evict waiter", mutex))
 	c := b.claim("evict waiter", mutex)
 	got := b.wait(c)
-	a.leave(c)
+	a.evict(c)
 	if r := get(t, "evicted waiter", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("evicted waiter: %v, %v", r.Grant, r.err)
 	}

@@ -341,7 +341,7 @@ func TestIdleWorkers(t *testing.T) {
 
 // sizeStore counts what is read and written.
 type sizeStore struct {
-	engine.Engine
+	*memengine.Engine
 	requests, bytes int
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/internal/faulty"
 	"github.com/pawl-go/pawl/work"
@@ -69,11 +68,9 @@ func TestPutEvicted(t *testing.T) {
 		c := newClient(t, evicted)
 		evicted.Set(faulty.Hangs, faulty.Renew) // so it does not hear of it
 		put(c, 0, 64)
-		operator, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Hour})
-		noErr(t, err)
 		is, err := eng.Show(t.Context(), "pawl:pool/p/put")
 		noErr(t, err)
-		noErr(t, operator.Leave(t.Context(), "pawl:pool/p/put", is.Claims[0].ID))
+		noErr(t, eng.Evict(t.Context(), "pawl:pool/p/put", is.Claims[0].ID))
 		put(newClient(t, slow), 64, 65)
 		wantErr(t, <-done, pawl.ErrLost)
 		noErr(t, <-done)
@@ -83,7 +80,6 @@ func TestPutEvicted(t *testing.T) {
 		_, err = p.TryClaim(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 		eng.wantEmpty(t, "p")
-		noErr(t, operator.Close(t.Context()))
 	})
 }
 

@@ -23,6 +23,7 @@ const (
 	Put   = "put"
 	Watch = "watch"
 
+	Evict  = "evict"
 	Resize = "resize"
 )
 
@@ -177,24 +178,33 @@ func (s *Store) Open(ctx context.Context, opts engine.SessionOptions) (engine.Se
 	return &session{sess, s}, nil
 }
 
-// Resize does as engine.Engine says, if it is not disturbed.
+// Evict does as engine.Engine says, if it is not disturbed.
+func (s *Store) Evict(ctx context.Context, resource, claim string) error {
+	return s.do(ctx, Evict, func(ctx context.Context) error { return s.Engine.Evict(ctx, resource, claim) })
+}
+
+// Resize does as engine.Resizer says, if it is not disturbed.
 func (s *Store) Resize(ctx context.Context, name string, capacity int64) error {
-	return s.do(ctx, Resize, func(ctx context.Context) error { return s.Engine.Resize(ctx, name, capacity) })
+	return s.do(ctx, Resize, func(ctx context.Context) error { return s.Engine.(engine.Resizer).Resize(ctx, name, capacity) })
 }
 
-// Get does as engine.Engine says, if it is not disturbed.
+// Get does as engine.Values says, if it is not disturbed.
 func (s *Store) Get(ctx context.Context, key string) (engine.Value, error) {
-	return ask(ctx, s, Get, func(ctx context.Context) (engine.Value, error) { return s.Engine.Get(ctx, key) })
+	return ask(ctx, s, Get, func(ctx context.Context) (engine.Value, error) { return s.Engine.(engine.Values).Get(ctx, key) })
 }
 
-// Put does as engine.Engine says, if it is not disturbed.
+// Put does as engine.Values says, if it is not disturbed.
 func (s *Store) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	return ask(ctx, s, Put, func(ctx context.Context) (uint64, error) { return s.Engine.Put(ctx, key, data, version) })
+	return ask(ctx, s, Put, func(ctx context.Context) (uint64, error) {
+		return s.Engine.(engine.Values).Put(ctx, key, data, version)
+	})
 }
 
-// Watch does as engine.Engine says, if it is not disturbed.
+// Watch does as engine.Values says, if it is not disturbed.
 func (s *Store) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	return ask(ctx, s, Watch, func(ctx context.Context) (engine.Value, error) { return s.Engine.Watch(ctx, key, version) })
+	return ask(ctx, s, Watch, func(ctx context.Context) (engine.Value, error) {
+		return s.Engine.(engine.Values).Watch(ctx, key, version)
+	})
 }
 
 type session struct {

@@ -29,8 +29,8 @@ taken for a column. Times are in µs on the server's clock. */}}
 ){{.TableEnd}};
 {{end}}
 
-{{/* fits finds the token that a claim gets beside the granted ones: its owner's,
-a new one, or none: 0. And how much its owner holds. One that weighs more than
+{{/* fits finds the token that a claim gets beside the granted ones: the largest of its
+owner's, a new one, or none: 0. And how much its owner holds. One that weighs more than
 a semaphore that was made smaller fits alone. */}}
 {{define "fits"}}
 {{.Proc "fits" .Text "p_resource" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own"}}
@@ -39,8 +39,7 @@ a semaphore that was made smaller fits alone. */}}
     FROM (SELECT c.owner AS owner, MAX(c.weight) AS weight FROM {{.P}}claims c
       WHERE c.resource = p_resource AND c.waits = 0 GROUP BY c.owner) h;
   IF r_own >= p_weight THEN
-    {{.Set}} r_token := (SELECT c.token FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner
-      ORDER BY c.weight DESC, c.place LIMIT 1);
+    {{.Set}} r_token := (SELECT MAX(c.token) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner);
   ELSEIF v_all - r_own + LEAST(p_weight, p_capacity) <= p_capacity THEN
     {{.Mint "r_token" "p_slot" "p_now"}}
   ELSE
