@@ -54,6 +54,8 @@ var importRules = []importRule{
 		"as above, and the client of its own store"},
 	{"id/uuids", []string{"id"}, []string{"github.com/google/uuid"},
 		"as above, and the library that makes them"},
+	{"id/redisid", []string{".", "id"}, []string{"github.com/redis/rueidis"},
+		"as above, and the client of where it counts"},
 	{"id/*", []string{".", "dialect", "id"}, nil,
 		"as above; a driver of SQL is the user's"},
 	{"work", service, nil,
