@@ -15,8 +15,9 @@
 // locks or none. All of them work the same on every store; the promises of a store,
 // and its gaps, are in its engine.Caps.
 //
-// On versioned values, [Value], stand [Latch], [Barrier], [Election] and [Pool], which hands
-// items of work to workers; [Striped] is many locks for any number of keys.
+// On versioned values, [Value], stand [Latch], [Barrier], [Election], [Slots], which are permits
+// with numbers, and [Pool], which hands items of work to workers; [Striped] is many locks for any
+// number of keys.
 //
 // # Waiting
 //

@@ -24,7 +24,7 @@ func ExampleValue_Update() {
 		log.Fatal(err)
 	}
 	errSoldOut := errors.New("sold out")
-	sell := func(is pawl.Version) ([]byte, error) {
+	sell := func(is pawl.Snapshot) ([]byte, error) {
 		left, _ := strconv.Atoi(string(is.Data))
 		if left == 0 {
 			return nil, errSoldOut
@@ -40,6 +40,35 @@ func ExampleValue_Update() {
 	// 1 <nil>
 	// 0 <nil>
 	// 0 sold out
+}
+
+// A number of one's own, as worker ids and shards need it.
+func ExampleClient_Slots() {
+	ctx := context.Background()
+	client := client()
+	defer client.Close(ctx)
+	shards := client.Slots("shards", 8)
+
+	first, err := shards.Take(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	last, err := shards.Prefer(7).Take(ctx) // the one that it had before, say
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.Number(), last.Number())
+	if err := first.Unlock(ctx); err != nil { // as it would be free if its holder died
+		log.Fatal(err)
+	}
+	next, err := shards.Take(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(next.Number(), next.Token() > first.Token())
+	// Output:
+	// 0 7
+	// 0 true
 }
 
 // Who waits goes on when all have counted down.

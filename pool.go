@@ -310,7 +310,7 @@ func (p *Pool) remove(ctx context.Context, id itemID, token uint64) error {
 		i := is.index(id.number)
 		switch {
 		case i < 0: // it was taken off, and the reply was lost
-			return errUnchanged
+			return ErrUnchanged
 		case is.items[i].claim > token:
 			return errClaimedAnew
 		}

@@ -20,7 +20,7 @@ import (
 
 // keyStore knows which values there are.
 type keyStore struct {
-	engine.Engine
+	*memengine.Engine
 	mu   sync.Mutex
 	keys map[string]bool
 }

@@ -339,7 +339,7 @@ func TestPoolIdleWorkers(t *testing.T) {
 
 // sizeStore counts what is read and written.
 type sizeStore struct {
-	engine.Engine
+	*memengine.Engine
 	requests, bytes int
 }
 

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/pawl-go/pawl/engine"
 )
 
 // Item is claimed work. Its lease is the claim: while the lease is valid
@@ -41,16 +39,16 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 		times++
 		i := page.index(it.id.number)
 		if found = i >= 0; !found {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		switch is = page.items[i]; {
 		case is.claim > token:
 			return errClaimedAnew
 		case is.claim == token: // the reply was lost
-			return errUnchanged
+			return ErrUnchanged
 		}
 		if spent = most > 0 && is.attempts >= most; spent {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		is.attempts, is.claim, is.behind = is.attempts+1, token, 0
 		page.items[i] = is
@@ -150,7 +148,7 @@ func (it *Item) giveBack(ctx context.Context) error {
 	_, err := it.pool.changePage(work, it.id.page, func(page *poolPage) error {
 		i := page.index(it.id.number)
 		if i < 0 || page.items[i].claim != uint64(it.Token()) {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		page.items[i].claim, page.items[i].behind = 0, max(behind, it.id.page)
 		return nil
@@ -172,21 +170,17 @@ func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if err := it.Err(); err != nil {
 		return it.lock.failed(err)
 	}
-	if err := it.pool.client.checkMinHold("d", d); err != nil {
-		return it.lock.failed(err)
-	}
-	work, stop := it.farewell(ctx)
+	work, stop := Linger(ctx)
 	defer stop()
-	stays := it.lock.with(LockOptions{MinHold: d})
-	if err := stays.keepTaken(work, it.claim, engine.Grant{Token: it.token}); err != nil {
-		return it.lock.failed(errors.Join(it.Err(), err))
+	if err := it.Keep(work, d); err != nil {
+		return err
 	}
 	return it.Unlock(ctx)
 }
 
 // changePage changes a page, unless change returns an error, and remembers it as it is then.
 func (p *Pool) changePage(ctx context.Context, id uint64, change func(*poolPage) error) (is poolPage, err error) {
-	v, err := p.page(id).change(ctx, func(v Version) (data []byte, err error) {
+	v, err := p.page(id).Update(ctx, func(v Snapshot) (data []byte, err error) {
 		if is, err = parsePage(v); err == nil {
 			err = change(&is)
 		}

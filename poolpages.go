@@ -87,7 +87,7 @@ type poolHead struct {
 }
 
 // parseHead reads the head. A missing head has no pages.
-func parseHead(v Version) (h poolHead, err error) {
+func parseHead(v Snapshot) (h poolHead, err error) {
 	if v.Number == 0 {
 		return h, nil
 	}
@@ -143,7 +143,7 @@ type poolItem struct {
 }
 
 // parsePage reads a page. A missing page has no items.
-func parsePage(v Version) (is poolPage, err error) {
+func parsePage(v Snapshot) (is poolPage, err error) {
 	if v.Number == 0 {
 		return is, nil
 	}
@@ -236,7 +236,7 @@ func (p *Pool) read(ctx context.Context, id, round uint64) (poolPage, error) {
 
 // updateHead changes the head, unless change returns an error.
 func (p *Pool) updateHead(ctx context.Context, doing string, change func(*poolHead) error) error {
-	v, err := p.head.change(ctx, func(v Version) ([]byte, error) {
+	v, err := p.head.Update(ctx, func(v Snapshot) ([]byte, error) {
 		h, err := parseHead(v)
 		if err == nil {
 			err = change(&h)
@@ -269,7 +269,7 @@ func (p *Pool) dropPages(ctx context.Context, least int) error {
 		before := len(h.pages)
 		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { return slices.Contains(dead, id) })
 		if len(h.pages) == before {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		return nil
 	})

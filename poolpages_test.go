@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
@@ -67,19 +66,16 @@ func TestPoolPutEvicted(t *testing.T) {
 		c := newClient(t, evicted, nil)
 		evicted.set(hangs, verbRenew) // so it does not hear of it
 		put(c, 0, 64)
-		operator, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Hour})
-		noErr(t, err)
-		noErr(t, operator.Leave(t.Context(), "pawl:pool/p/put", show(t, eng, "pawl:pool/p/put").Claims[0].ID))
+		noErr(t, eng.Evict(t.Context(), "pawl:pool/p/put", show(t, eng, "pawl:pool/p/put").Claims[0].ID))
 		put(newClient(t, slow, nil), 64, 65)
 		wantErr(t, <-done, pawl.ErrLost)
 		noErr(t, <-done)
 		p := newClient(t, eng, nil).Pool("p", nil)
 		wantLen(t, p, 1)
 		noErr(t, mustClaim(t, p).Done(t.Context()))
-		_, err = p.TryClaim(t.Context())
+		_, err := p.TryClaim(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 		eng.wantEmpty(t, "p")
-		noErr(t, operator.Close(t.Context()))
 	})
 }
 

@@ -76,7 +76,7 @@ func (p *Pool) addTo(ctx context.Context, id, token uint64, items [][]byte) (add
 	giveUp := time.Now().Add(p.client.opts.TTL)
 	for pause, unknown := newBackoff(p.client.opts.TTL), false; ; unknown = true {
 		gone := false
-		_, err = page.change(ctx, func(v Version) ([]byte, error) {
+		_, err = page.Update(ctx, func(v Snapshot) ([]byte, error) {
 			is, err := parsePage(v)
 			gone, added = v.Number == 0, is.put == token // if so, the reply was lost
 			switch {
@@ -87,7 +87,7 @@ func (p *Pool) addTo(ctx context.Context, id, token uint64, items [][]byte) (add
 			case gone && unknown: // all of it was done, perhaps also these items
 				return nil, engine.Unavailable("put", errors.New("the page is gone, and whether it had the items is unknown"))
 			case gone || added || !is.room(items):
-				return nil, errUnchanged
+				return nil, ErrUnchanged
 			}
 			added = true
 			is.add(token, items)
@@ -127,9 +127,9 @@ func (p *Pool) publish(ctx context.Context, token uint64, pages [][][]byte) erro
 	for i, items := range pages {
 		var is poolPage
 		is.add(token, items)
-		if _, err := p.page(first+uint64(i)).change(ctx, func(v Version) ([]byte, error) { //nolint:gosec // it is positive
+		if _, err := p.page(first+uint64(i)).Update(ctx, func(v Snapshot) ([]byte, error) { //nolint:gosec // it is positive
 			if v.Number != 0 { // the reply was lost
-				return nil, errUnchanged
+				return nil, ErrUnchanged
 			}
 			return is.data(), nil
 		}); err != nil {
@@ -154,7 +154,7 @@ func (p *Pool) removePending(ctx context.Context) (head poolHead, err error) {
 	if err := p.updateHead(ctx, "clean", func(h *poolHead) error {
 		first, end, head = h.pending, h.next, *h
 		if first == end {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		h.next++
 		return nil
@@ -162,9 +162,9 @@ func (p *Pool) removePending(ctx context.Context) (head poolHead, err error) {
 		return head, err
 	}
 	for id := first; id < end; id++ {
-		if _, err := p.page(id).change(ctx, func(v Version) ([]byte, error) {
+		if _, err := p.page(id).Update(ctx, func(v Snapshot) ([]byte, error) {
 			if v.Number == 0 {
-				return nil, errUnchanged
+				return nil, ErrUnchanged
 			}
 			return nil, nil
 		}); err != nil {

@@ -229,7 +229,7 @@ func (p *Pool) lastPage() uint64 {
 }
 
 // learnHead remembers the head.
-func (p *Pool) learnHead(v Version) error {
+func (p *Pool) learnHead(v Snapshot) error {
 	h, err := parseHead(v)
 	if err != nil {
 		return p.head.failed("read", err)

@@ -256,7 +256,7 @@ func TestUpdatesOfAnOwnerQueue(t *testing.T) {
 		var all sync.WaitGroup
 		for range n {
 			all.Go(func() {
-				_, err := c.Value("v").Update(ctx, func(pawl.Version) ([]byte, error) {
+				_, err := c.Value("v").Update(ctx, func(pawl.Snapshot) ([]byte, error) {
 					calls.Add(1)
 					pass(time.Millisecond) // a round trip
 					return []byte("x"), nil

@@ -23,6 +23,7 @@ const (
 	verbPut   = "put"
 	verbWatch = "watch"
 
+	verbEvict  = "evict"
 	verbResize = "resize"
 )
 
@@ -173,20 +174,28 @@ func (s *faultyStore) Open(ctx context.Context, opts engine.SessionOptions) (eng
 	return &faultySession{sess, s}, nil
 }
 
+func (s *faultyStore) Evict(ctx context.Context, resource, claim string) error {
+	return s.do(ctx, verbEvict, func(ctx context.Context) error { return s.Engine.Evict(ctx, resource, claim) })
+}
+
 func (s *faultyStore) Resize(ctx context.Context, name string, capacity int64) error {
-	return s.do(ctx, verbResize, func(ctx context.Context) error { return s.Engine.Resize(ctx, name, capacity) })
+	return s.do(ctx, verbResize, func(ctx context.Context) error { return s.Engine.(engine.Resizer).Resize(ctx, name, capacity) })
 }
 
 func (s *faultyStore) Get(ctx context.Context, key string) (engine.Value, error) {
-	return ask(ctx, s, verbGet, func(ctx context.Context) (engine.Value, error) { return s.Engine.Get(ctx, key) })
+	return ask(ctx, s, verbGet, func(ctx context.Context) (engine.Value, error) { return s.Engine.(engine.Values).Get(ctx, key) })
 }
 
 func (s *faultyStore) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	return ask(ctx, s, verbPut, func(ctx context.Context) (uint64, error) { return s.Engine.Put(ctx, key, data, version) })
+	return ask(ctx, s, verbPut, func(ctx context.Context) (uint64, error) {
+		return s.Engine.(engine.Values).Put(ctx, key, data, version)
+	})
 }
 
 func (s *faultyStore) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	return ask(ctx, s, verbWatch, func(ctx context.Context) (engine.Value, error) { return s.Engine.Watch(ctx, key, version) })
+	return ask(ctx, s, verbWatch, func(ctx context.Context) (engine.Value, error) {
+		return s.Engine.(engine.Values).Watch(ctx, key, version)
+	})
 }
 
 type faultySession struct {

@@ -18,9 +18,9 @@
 //
 //   - Every verb is one atomic step in the store, on the store's clock. No
 //     timestamp of a client is ever sent.
-//   - Enter and Leave are idempotent for one claim id: a caller whose reply was
+//   - Enter, Leave and Evict are idempotent for one claim id: a caller whose reply was
 //     lost may repeat the request, which counts once.
-//   - Leave hands the resource on inside the same step, and the message
+//   - Leave and Evict hand the resource on inside the same step, and the message
 //     that wakes the next waiter carries its grant (direct handoff), or the store
 //     has a native equivalent.
 //   - Await returns when its claim is granted or gone. Await subscribes before it
@@ -64,27 +64,10 @@ type Engine interface {
 	// Show reads one resource. A resource without claims has none.
 	Show(ctx context.Context, name string) (Resource, error)
 
-	// Resize gives a semaphore that is in use another capacity, 1 or more, and
-	// hands added permits to waiters, in order. Nobody is evicted:
-	// the semaphore shrinks as holders leave. A waiting claim that weighs more than the
-	// new capacity is let in alone, at its turn. From then on Enter accepts only
-	// claims of the new capacity. Resize fails with ErrGone when there is no holder and no
-	// waiter, because then there is nothing to change; with ErrMismatch when the
-	// resource is no semaphore; and with ErrUnsupported where the store lacks
-	// [FeatureResize].
-	Resize(ctx context.Context, name string, capacity int64) error
-
-	// Get reads a versioned value. Version 0: there is none.
-	Get(ctx context.Context, key string) (Value, error)
-
-	// Put writes data if the value is still at version, where 0 means that
-	// there is no value, and returns the new version. Nil data deletes. Put fails
-	// with ErrBusy when the version is another. Versions of one key only grow,
-	// also across deletion. A Put whose reply was lost has an unknown outcome.
-	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
-
-	// Watch returns the value as soon as its version differs from version.
-	Watch(ctx context.Context, key string, version uint64) (Value, error)
+	// Evict removes a claim of any session, granted or waiting, and hands the resource
+	// on, as an operator asks for. Evict needs no session. It fails with ErrGone when
+	// there is no such claim.
+	Evict(ctx context.Context, resource, claim string) error
 
 	// Close frees the engine's own resources. The user's own client stays
 	// open. Sessions must be closed before.
@@ -98,11 +81,11 @@ type Session interface {
 
 	// Enter puts the claim in the queue of its resource and returns its grant,
 	// or the zero Grant when it has to wait. A claim that is not to wait and
-	// not granted at once is not stored: ErrBusy. A claim whose owner already
-	// holds at least as much shares that grant and its token (re-entry). A claim
-	// that wants more than its owner holds (an upgrade) gets it at once, if
-	// nobody waits, or ErrBusy: two claims that wait to upgrade would wait for each
-	// other.
+	// not granted at once is not stored: ErrBusy, or ErrGrace in a restart grace. A
+	// claim whose owner already holds at least as much shares that grant (re-entry), and
+	// gets the largest token of the owner's granted claims. A claim that wants more than
+	// its owner holds (an upgrade) gets it at once, if nobody waits, or ErrBusy: two
+	// claims that wait to upgrade would wait for each other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone).
@@ -110,9 +93,10 @@ type Session interface {
 	// time for a claim, and again after an error.
 	Await(ctx context.Context, c *Claim) (Grant, error)
 
-	// Leave removes a claim of any session, granted or waiting, and hands the
-	// resource on: Leave releases, withdraws and evicts. ErrGone when there is no
-	// such claim.
+	// Leave removes a claim of this session, granted or waiting, and hands the
+	// resource on: Leave releases and withdraws. It fails with ErrGone when there is no
+	// such claim. The claims of other sessions are for [Engine.Evict]: Leave need not
+	// find them.
 	Leave(ctx context.Context, resource, claim string) error
 
 	// Renew proves that the client lives: from the start of the call the

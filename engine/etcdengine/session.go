@@ -340,7 +340,7 @@ func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	return ops
 }
 
-// Leave takes one request for a claim of this session, two for another's.
+// Leave takes one request, or two for a claim that this session does not know.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	p := s.find(claim, 1)
 	switch {
@@ -363,24 +363,27 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 			return nil
 		}
 	}
+	err := s.engine.seek(ctx, "leave", resource, claim)
+	if err == nil || errors.Is(err, engine.ErrGone) {
+		s.drop(claim, 1)
+	}
+	return err
+}
+
+// seek removes a claim wherever it is.
+func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error {
 	for {
-		l, err := s.engine.read(ctx, "leave", resource)
+		l, err := e.read(ctx, doing, resource)
 		if err != nil {
 			return err
 		}
-		own := l.find(claim)
-		if own == nil {
-			s.drop(claim, 1)
-			return fmt.Errorf("leave: %w", engine.ErrGone)
+		is := l.find(claim)
+		if is == nil {
+			return fmt.Errorf("%s: %w", doing, engine.ErrGone)
 		}
-		has := []clientv3.Cmp{stands(own.key, own.rev)}
-		reply, err := s.engine.commit(ctx, "leave", has, s.engine.removal(own.key, marks(l.Spec, own.Weight)), nil)
-		if err != nil {
+		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.key, is.rev)}, e.removal(is.key, marks(l.Spec, is.Weight)), nil)
+		if err != nil || reply.Succeeded {
 			return err
-		}
-		if reply.Succeeded {
-			s.drop(claim, 1)
-			return nil
 		}
 	}
 }

@@ -4,9 +4,10 @@
 //
 // In first-in-first-out order a claim is granted iff the weights of everything ahead of it and
 // its own fit in the capacity. A barging claim looks at granted claims only. Granted claims of
-// one owner weigh as the heaviest of them. Where an operator has made the capacity smaller,
-// nobody is evicted: the resource shrinks as holders leave. A claim that weighs more than the
-// capacity weighs all of it.
+// one owner weigh as the heaviest of them. A claim that shares their grant gets the largest of
+// their tokens: a guard may have seen that token, and refuses a smaller one. Where an operator
+// has made the capacity smaller, nobody is evicted: the resource shrinks as holders leave. A
+// claim that weighs more than the capacity weighs all of it.
 package queue
 
 import (
@@ -121,7 +122,7 @@ func (q *step) find(id string) int {
 }
 
 // weighs returns the weight of all granted claims, of those of one owner, and
-// the token of the heaviest of these. A shared grant counts once.
+// the largest token of these. A shared grant counts once.
 func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 	heaviest := make(map[string]int64)
 	for _, cl := range q.Claims {
@@ -131,9 +132,9 @@ func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 		if before := heaviest[cl.Owner]; cl.Weight > before {
 			all += cl.Weight - before
 			heaviest[cl.Owner] = cl.Weight
-			if cl.Owner == owner {
-				token = cl.Token
-			}
+		}
+		if cl.Owner == owner {
+			token = max(token, cl.Token)
 		}
 	}
 	return all, heaviest[owner], token

@@ -202,24 +202,16 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return r, unavailable(ctx, "show", err)
 }
 
-// Resize implements [engine.Engine]: it is refused.
-func (e *Engine) Resize(context.Context, string, int64) error {
-	return e.caps.RefuseFeature(engine.FeatureSemaphore)
-}
-
-// Get implements [engine.Engine]: it is refused.
-func (e *Engine) Get(context.Context, string) (engine.Value, error) {
-	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
-}
-
-// Put implements [engine.Engine]: it is refused.
-func (e *Engine) Put(context.Context, string, []byte, uint64) (uint64, error) {
-	return 0, e.caps.RefuseFeature(engine.FeatureValues)
-}
-
-// Watch implements [engine.Engine]: it is refused.
-func (e *Engine) Watch(context.Context, string, uint64) (engine.Value, error) {
-	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("evict: %w", context.Cause(ctx))
+	}
+	there, err := e.evict(ctx, resource, claim)
+	if err == nil && !there {
+		return fmt.Errorf("evict: %w", engine.ErrGone)
+	}
+	return unavailable(ctx, "evict", err)
 }
 
 // Close implements [engine.Engine].

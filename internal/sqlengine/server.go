@@ -213,7 +213,7 @@ func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(sc
 		return s.Renew(ctx, s.queries[name], args, row)
 	}
 	if name != "renew" {
-		done, err := s.place(ctx, name == "finish" || verb == "leave")
+		done, err := s.place(ctx, name == "finish" || verb == "leave" || verb == "evict")
 		if err != nil {
 			return err
 		}

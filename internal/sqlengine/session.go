@@ -174,7 +174,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	case wait:
 		s.forget(c.Resource, c.ID)
 	}
-	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGone) || errors.Is(err, engine.ErrMismatch) {
+	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGrace) || errors.Is(err, engine.ErrGone) || errors.Is(err, engine.ErrMismatch) {
 		s.unsent(c.ID) // nobody leaves it
 	} else {
 		s.note(c.ID, !errors.Is(err, errUnsent))

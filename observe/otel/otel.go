@@ -223,7 +223,7 @@ func (b *observer) span(ctx context.Context, what string, e pawl.Event) {
 	if e.Token != 0 {
 		span.SetAttributes(attribute.Int64("pawl.token", int64(e.Token))) //nolint:gosec // below 2^53
 	}
-	if e.Err != nil && !errors.Is(e.Err, engine.ErrBusy) { // that a TryLock found a lock taken is an answer
+	if e.Err != nil && !errors.Is(e.Err, engine.ErrBusy) && !errors.Is(e.Err, pawl.ErrGrace) { // that a TryLock found a lock taken is an answer
 		span.RecordError(e.Err)
 		span.SetStatus(codes.Error, e.Kind.String())
 	}
