@@ -233,7 +233,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	h := s.holds[claim]
 	if h == nil || h.request.Resource != resource {
 		s.mu.Unlock()
-		there, err := s.engine.evict(ctx, resource, claim)
+		there, err := s.engine.evict(ctx, resource, claim, soonWaits)
 		if err == nil && !there {
 			return fmt.Errorf("leave: %w", engine.ErrGone)
 		}
