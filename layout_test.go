@@ -68,14 +68,16 @@ var importRules = []importRule{
 		"who uses pawl gets no module but pawl, and no store but the chosen one"},
 	{"enginetest", []string{".", "engine", "fence"}, nil,
 		"others prove engines of theirs with it: it brings no store of ours"},
+	{"enginetest/model", engineParts, nil,
+		"others compare engines of theirs with the rules: it knows neither store nor root, and brings no module"},
+	{"enginetest/proxy", nil, nil,
+		"it is for any client of any server, and brings no module"},
 	{"cmd/pawl", []string{"cmd/pawl/cli"}, nil,
 		"main is a door: what a command does is tested as a library"},
 	{"cmd/pawl/cli", []string{".", "engine", "engine/open", "fence"}, []string{"github.com/spf13/cobra", "golang.org/x/sys"},
 		"the command sees stores through the URL only, as its users do"},
-	{"internal/modeltest", []string{"engine", "engine/queue", "fence", "internal/sessiontest"}, nil,
-		"it compares an engine with the rules, and knows neither store nor root"},
 	{"internal/sessiontest", []string{"engine", "fence"}, nil,
-		"as above"},
+		"it takes steps with any engine, and knows none"},
 	{"internal/leasetest", []string{".", "engine", "internal/sessiontest"}, nil,
 		"it is for the tests of several engines, and knows none"},
 	{"internal/testservers", nil, []string{"*"},
@@ -85,7 +87,7 @@ var importRules = []importRule{
 
 // testLibraries are never linked into what users build.
 var testLibraries = []string{
-	"pgregory.net/rapid", "github.com/Shopify/toxiproxy", "go.uber.org/goleak", "github.com/anishathalye/porcupine",
+	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/anishathalye/porcupine",
 }
 
 // engineLines is what an engine has at most: code, without comments and tests.
@@ -206,7 +208,7 @@ func isTheirs(imp string) bool {
 // the tests of what every user imports need nothing, for modules that they need
 // land in the go.sum of that user.
 func TestTestLibraries(t *testing.T) {
-	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "enginetest"}
+	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "enginetest", "enginetest/model", "enginetest/proxy"}
 	for _, f := range goFiles(t) {
 		for _, spec := range f.ast.Imports {
 			imp := strings.Trim(spec.Path.Value, `"`)

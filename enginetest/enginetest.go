@@ -83,9 +83,26 @@ func (h *Harness) cases() []Case {
 	return all
 }
 
+// need fails a row that cannot be run because the harness lacks a field, by its name.
+func need(t *testing.T, has bool, field, why string) {
+	t.Helper()
+	if !has {
+		t.Fatalf("Harness.%s is not set: %s", field, why)
+	}
+}
+
+// kill ends a session in the store.
+func (h *Harness) kill(t *testing.T, session string) {
+	t.Helper()
+	need(t, h.KillSession != nil, "KillSession", "this row needs a session that ends in the store")
+	h.KillSession(t, session)
+}
+
 // Run runs every row, in parallel where the store allows it. A row that needs a feature
 // that the store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
+	need(t, h.Open != nil, "Open", "there is no engine to test")
+	need(t, h.TTL > 0, "TTL", "it must be more than 0, and at least Caps.MinTTL")
 	// The grace of a new store is as long as the TTL of the first client: not
 	// one of those rows whose TTL is never to be reached.
 	first := h.party(t)

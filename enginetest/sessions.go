@@ -86,7 +86,7 @@ func sessionGone(t *testing.T, h *Harness) {
 	held, other := a.claim("gone", mutex), a.claim("gone other", mutex)
 	a.hold(held)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for _, wait := range []bool{false, true} {
 		if g, err := a.Enter(a.ctx, other, wait); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("enter of a dead session: %v, %v", g, err)
@@ -103,7 +103,7 @@ func notRevived(t *testing.T, h *Harness) {
 	c := a.claim("revived", mutex)
 	a.hold(c)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for range 2 {
 		if gone, err := a.Renew(a.ctx, []*engine.Claim{c}); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renewal of a dead session: %v, %v", gone, err)
@@ -117,7 +117,7 @@ func waiterTold(t *testing.T, h *Harness) {
 	a.hold(a.claim("told", mutex))
 	got := b.wait(b.claim("told", mutex))
 	b.stop()
-	h.KillSession(t, b.ID())
+	h.kill(t, b.ID())
 	if r := get(t, "waiter of a dead session", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("waiter of a dead session: %v, %v", r.Grant, r.err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -77,8 +78,8 @@ func TestRedisSentinel(t *testing.T) {
 		},
 		TTL: time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			master := testservers.NewProxy(t, s.Master.Addr)
-			sentinel := testservers.NewProxy(t, testservers.RedisObserver(t, master.Addr).Addr)
+			master := proxy.New(t, s.Master.Addr)
+			sentinel := proxy.New(t, testservers.RedisObserver(t, master.Addr).Addr)
 			net := network(t, master, sentinel)
 			return connect(t, sentinelURL(testservers.ObservedMaster, sentinel.Addr)), net
 		},

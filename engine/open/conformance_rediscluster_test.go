@@ -18,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -76,9 +77,9 @@ func TestRedisClusterACL(t *testing.T) {
 
 // troubledCluster returns an engine whose client reaches each node through a proxy.
 func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, enginetest.Network) {
-	proxies := make(map[string]*testservers.Proxy)
+	proxies := make(map[string]*proxy.Proxy)
 	for _, node := range nodes {
-		proxies[node.Addr] = testservers.NewProxy(t, node.Addr)
+		proxies[node.Addr] = proxy.New(t, node.Addr)
 	}
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{nodes[0].Addr}, DisableCache: true, ConnWriteTimeout: 5 * time.Second,

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -82,17 +83,17 @@ func addrsOf(servers []*testservers.Server) (addrs []string) {
 // proxies puts a proxy before each address.
 func proxies(t *testing.T, addrs ...string) (through []string, net enginetest.Network) {
 	t.Helper()
-	var all []*testservers.Proxy
+	var all []*proxy.Proxy
 	for _, addr := range addrs {
-		proxy := testservers.NewProxy(t, addr)
-		all, through = append(all, proxy), append(through, proxy.Addr)
+		link := proxy.New(t, addr)
+		all, through = append(all, link), append(through, link.Addr)
 	}
 	return through, network(t, all...)
 }
 
 // network is one that has its trouble with all these proxies.
-func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
-	freeze, freezeReplies, cut, heal := testservers.Together(proxies)
+func network(t *testing.T, proxies ...*proxy.Proxy) enginetest.Network {
+	freeze, freezeReplies, cut, heal := proxy.Together(proxies)
 	t.Cleanup(heal) // so that all that is open can say goodbye
 	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }

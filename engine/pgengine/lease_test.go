@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/leasetest"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -96,16 +97,16 @@ func TestBackendsTerminated(t *testing.T) {
 // not connected when it is sent.
 func TestTerminatedInTheMidst(t *testing.T) {
 	server := testservers.SharedPostgres(t)
-	proxy := testservers.NewProxy(t, server.Addr)
+	link := proxy.New(t, server.Addr)
 	opts := &pgengine.Options{Schema: "midst"}
-	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, proxy.Addr, "postgres", "waiter"), opts)
+	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, link.Addr, "postgres", "waiter"), opts)
 	held, next := leasetest.NewPair(t, a, b).Lock(t)
-	proxy.Cut()
+	link.Cut()
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	proxy.Heal()
+	link.Heal()
 	if err := next().Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}

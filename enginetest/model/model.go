@@ -1,6 +1,9 @@
-// Package modeltest runs random steps on an engine that derives its grants from
-// what is stored, and compares each with package queue.
-package modeltest
+// Package model compares an engine with package queue, which is the semantics of pawl: it
+// takes random steps on the engine and on the pure queue, and after each of them both must
+// have the same claims in the same order with corresponding tokens and errors. It needs
+// nothing but the standard library. The author of an engine runs it beside enginetest, which
+// checks sessions, faults and values.
+package model
 
 import (
 	"context"
@@ -15,8 +18,20 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
-	"github.com/pawl-go/pawl/internal/sessiontest"
 )
+
+// Options are how much is compared. A nil *Options has every default.
+type Options struct {
+	// Seed repeats a series that failed, which its name ends with. 0: new ones.
+	Seed uint64
+
+	// Series is how many series of 60 steps each kind of resource has, 1 or more. 0: 40. A
+	// Seed has one.
+	Series int
+}
+
+// sessionTTL is long, because the model renews no session.
+const sessionTTL = time.Minute
 
 // world is one resource, in the store and in the model.
 type world struct {
@@ -25,20 +40,36 @@ type world struct {
 	name     string
 	spec     engine.Spec
 	eng      engine.Engine
-	waits    func(engine.Session, *engine.Claim) bool
 	sessions []engine.Session
 	dead     map[string]bool
 	model    queue.State
 	claims   []*engine.Claim // all that entered and did not leave
 	owner    map[string]engine.Session
+	waits    map[string]bool             // claims that were told to wait and were granted nothing since
 	tokens   map[fence.Token]fence.Token // of the model, by that of the store
 	steps    []string
 	next     int
 }
 
-// Run compares random steps of one resource with package queue, for locks and
-// semaphores, in order and barging. waits reports whether a session believes that its claim waits.
-func Run(t *testing.T, eng engine.Engine, waits func(engine.Session, *engine.Claim) bool) {
+// Run compares random steps of one resource with package queue, for locks and semaphores, in
+// order and barging. Each series is a subtest with the seed in its name, and a series
+// that fails logs its steps. The engine must keep the order of arrival; a semaphore is left
+// out where the store lacks it.
+func Run(t *testing.T, eng engine.Engine, opts *Options) {
+	t.Helper()
+	o := Options{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Series < 0 {
+		t.Fatalf("model: Options.Series is %d: allowed are 1 and more, and 0 for 40", o.Series)
+	}
+	if o.Series == 0 {
+		o.Series = 40
+	}
+	if err := eng.Caps().RefuseFeature(engine.FeatureOrder); err != nil {
+		t.Fatalf("model: the queue is in order of arrival: %v", err)
+	}
 	specs := []engine.Spec{
 		{Kind: engine.KindLock, Capacity: engine.LockCapacity},
 		{Kind: engine.KindSemaphore, Capacity: 5},
@@ -46,17 +77,41 @@ func Run(t *testing.T, eng engine.Engine, waits func(engine.Session, *engine.Cla
 		{Kind: engine.KindSemaphore, Capacity: 5, Barging: true},
 	}
 	for _, spec := range specs {
-		for range 40 {
-			seed := rand.Uint64()
-			t.Run(fmt.Sprintf("%s/%d", queue.Describe(spec), seed), func(t *testing.T) {
-				w := &world{
-					t: t, rng: rand.New(rand.NewPCG(seed, 0)), name: "model/" + t.Name(), spec: spec, eng: eng, waits: waits,
-					dead: make(map[string]bool), owner: make(map[string]engine.Session), tokens: make(map[fence.Token]fence.Token),
-				}
-				w.run()
-			})
+		if eng.Caps().Refuse(spec, 1) != nil {
+			continue
+		}
+		seeds := []uint64{o.Seed}
+		if o.Seed == 0 {
+			seeds = seeds[:0]
+			for range o.Series {
+				seeds = append(seeds, rand.Uint64())
+			}
+		}
+		for _, seed := range seeds {
+			t.Run(fmt.Sprintf("%s/%d", queue.Describe(spec), seed), func(t *testing.T) { newWorld(t, eng, spec, seed).run() })
 		}
 	}
+}
+
+func newWorld(t *testing.T, eng engine.Engine, spec engine.Spec, seed uint64) *world {
+	return &world{
+		t: t, rng: rand.New(rand.NewPCG(seed, 0)), name: "model/" + t.Name(), spec: spec, eng: eng,
+		dead: make(map[string]bool), owner: make(map[string]engine.Session), waits: make(map[string]bool), tokens: make(map[fence.Token]fence.Token),
+	}
+}
+
+// open opens a session, which the end of the test closes: then it may be gone already.
+func (w *world) open() engine.Session {
+	s, err := w.eng.Open(w.t.Context(), engine.SessionOptions{TTL: sessionTTL, Label: w.t.Name()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		s.Close(ctx) //nolint:errcheck // as said
+	})
+	return s
 }
 
 func (w *world) run() {
@@ -68,7 +123,7 @@ func (w *world) run() {
 		}
 	}()
 	for range 4 {
-		w.sessions = append(w.sessions, sessiontest.Open(w.t, w.eng, 10*time.Second))
+		w.sessions = append(w.sessions, w.open())
 	}
 	for range 60 {
 		w.step()
@@ -126,6 +181,7 @@ func (w *world) enter() {
 	w.steps[len(w.steps)-1] += fmt.Sprintf("; model: token %v, %v", out.Token, out.Err)
 	w.sameError("enter "+c.ID, err, out.Err)
 	w.same(c.ID, grant.Token, out.Token)
+	w.waits[c.ID] = err == nil && !grant.Held()
 	if !again && err == nil {
 		w.claims = append(w.claims, c)
 		w.owner[c.ID] = s
@@ -161,7 +217,7 @@ func (w *world) kill() {
 		w.t.Fatal(err)
 	}
 	w.dead[s.ID()] = true
-	w.sessions[i] = sessiontest.Open(w.t, w.eng, 10*time.Second)
+	w.sessions[i] = w.open()
 	w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return w.owner[c.ID] == s })
 	w.apply(queue.Request{Op: queue.Poll})
 }
@@ -183,7 +239,7 @@ func (w *world) wake() {
 		}
 		for _, c := range w.claims {
 			i := slices.IndexFunc(w.model.Claims, func(m queue.Claim) bool { return m.ID == c.ID })
-			if w.model.Claims[i].Token == 0 || !w.waits(w.owner[c.ID], c) {
+			if w.model.Claims[i].Token == 0 || !w.waits[c.ID] {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -193,6 +249,7 @@ func (w *world) wake() {
 			if err != nil {
 				w.t.Fatalf("await %s: %v", c.ID, err)
 			}
+			w.waits[c.ID] = false
 			w.same(c.ID, grant.Token, w.model.Claims[i].Token)
 		}
 		if woken == "" {
