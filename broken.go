@@ -78,11 +78,7 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
 		return nil, nil
 	}
-	var v engine.Value
-	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
-		v, err = c.values.Get(ctx, brokenKey(name))
-		return err
-	})
+	v, err := c.stored(ctx, brokenKey(name))
 	if err != nil || v.Version == 0 || len(v.Data) == 0 {
 		return nil, err
 	}

@@ -179,6 +179,9 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
+// Caps returns the promises of the client's store, and needs no request.
+func (c *Client) Caps() engine.Caps { return c.caps }
+
 // session returns the live session, and opens a new one where the last was
 // lost. session tolerates trouble with the store for one TTL when the caller may wait.
 func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
@@ -206,6 +209,27 @@ func (c *Client) stopped(ctx context.Context, err error) error {
 		return notAcquired(ctx, err)
 	}
 	return err
+}
+
+// TTL returns the TTL of the client: that of its options, or the default.
+func (c *Client) TTL() time.Duration { return c.opts.TTL }
+
+// Retry calls ask, and calls it again as long as ask fails with [ErrUnavailable]: after pauses that
+// grow from 10 ms to a sixth of the TTL, for the time most, where 0 is without end, and until ctx
+// ends or the client is closed. Retry returns the last error of ask as it is; the error of ctx as well, if
+// that has ended; and [ErrClosed] once the client is closed. An ask that failed so may have been
+// served, so ask must be a request that may be served twice.
+func (c *Client) Retry(ctx context.Context, most time.Duration, ask func() error) error {
+	giveUp := time.Now().Add(most)
+	for pause := newBackoff(c.opts.TTL); ; {
+		err := ask()
+		switch {
+		case !errors.Is(err, ErrUnavailable) || most > 0 && time.Now().After(giveUp):
+			return err
+		case !pause.sleep(ctx, c.life):
+			return c.ended(ctx, err)
+		}
+	}
 }
 
 // live returns the session unless it has ended. Whether it may be believed in

@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -53,6 +54,25 @@ var (
 	// error names it and the range. Nothing was changed.
 	ErrInvalid = errors.New("invalid")
 )
+
+// Unavailable classes the error of a request to a store, for packages that are built on this one:
+// the result matches err, [ErrUnavailable], and the error of ctx if ctx has ended. Unavailable returns
+// nil for a nil err.
+func Unavailable(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if ended := context.Cause(ctx); ended != nil && !errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", err, ended)
+	}
+	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", err, ended)
+	}
+	return err
+}
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))

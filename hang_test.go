@@ -45,7 +45,7 @@ var boundedCalls = map[string]func(context.Context, *pawl.Client, *pawl.Lease) e
 		return err
 	},
 	"update": func(ctx context.Context, c *pawl.Client, _ *pawl.Lease) error {
-		_, err := c.Value("v").Update(ctx, func(pawl.Version) ([]byte, error) { return []byte("x"), nil })
+		_, err := c.Value("v").Update(ctx, func(pawl.Snapshot) ([]byte, error) { return []byte("x"), nil })
 		return err
 	},
 	"campaign": func(ctx context.Context, c *pawl.Client, _ *pawl.Lease) error {

@@ -106,12 +106,27 @@ func (c *Client) look(ctx context.Context, name string) (is Resource, err error)
 	if err := checkText("name", name); err != nil {
 		return is, err
 	}
-	err = c.ask(ctx, "show", func(ctx context.Context) error {
-		r, err := c.engine.Show(ctx, name)
-		is = resourceOf(r)
+	r, err := c.claims(ctx, name)
+	is = resourceOf(r)
+	is.Name = name
+	return is, err
+}
+
+// claims reads the claims of a name.
+func (c *Client) claims(ctx context.Context, name string) (is engine.Resource, err error) {
+	err = c.ask(ctx, "show", func(ctx context.Context) (err error) {
+		is, err = c.engine.Show(ctx, name)
 		return err
 	})
-	is.Name = name
+	return is, err
+}
+
+// stored reads what is stored under a key.
+func (c *Client) stored(ctx context.Context, key string) (is engine.Value, err error) {
+	err = c.ask(ctx, "get", func(ctx context.Context) (err error) {
+		is, err = c.values.Get(ctx, key)
+		return err
+	})
 	return is, err
 }
 
@@ -122,7 +137,11 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	}
 	bound, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	err := unavailable(bound, doing, ask(bound))
+	return c.ended(ctx, unavailable(bound, doing, ask(bound)))
+}
+
+// ended says why a request failed: because of Close, or also because of ctx.
+func (c *Client) ended(ctx context.Context, err error) error {
 	switch {
 	case err != nil && c.life.Err() != nil:
 		return ErrClosed

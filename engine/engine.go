@@ -103,10 +103,10 @@ type Session interface {
 	// Enter puts the claim in the queue of its resource and returns its grant,
 	// or the zero Grant when it has to wait. A claim that is not to wait and
 	// not granted at once is not stored: ErrBusy, or ErrGrace in a restart grace. A
-	// claim whose owner already holds at least as much shares that grant and its
-	// token (re-entry). A claim that wants more than its owner holds (an upgrade)
-	// gets it at once, if nobody waits, or ErrBusy: two claims that wait to upgrade
-	// would wait for each other.
+	// claim whose owner already holds at least as much shares that grant (re-entry), and
+	// gets the largest token of the owner's granted claims. A claim that wants more than
+	// its owner holds (an upgrade) gets it at once, if nobody waits, or ErrBusy: two
+	// claims that wait to upgrade would wait for each other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone).

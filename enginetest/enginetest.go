@@ -35,6 +35,10 @@ type Harness struct {
 	// be troubled. Nil for a store inside the process or the machine.
 	Network func(t *testing.T) (engine.Engine, Network)
 
+	// Fresh returns the opener of another store, which nobody has used yet. That store may
+	// be on the same server. Without the hook, the row about such a store is not run.
+	Fresh func(t *testing.T) (open func(t *testing.T) engine.Engine)
+
 	// Forgetful returns the opener of another store, and a function that makes that
 	// store forget everything, as a crash would. Nil unless the capabilities
 	// say that the store forgets.
@@ -65,10 +69,14 @@ type Case struct {
 	Needs []engine.Feature
 }
 
+// serviceCases are the rows of packages that are built on the root. Each adds them in a file of its
+// own, so that the rest does without the package.
+var serviceCases []Case
+
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases, crowdCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, slotCases, serviceCases, idleCases, crowdCases} {
 		all = append(all, part...)
 	}
 	return all
@@ -77,15 +85,35 @@ func Cases() []Case {
 // cases are the rows of a store.
 func (h *Harness) cases() []Case {
 	all := Cases()
+	if h.Fresh != nil {
+		all = append(all, freshCase)
+	}
 	if h.Snapshot != nil {
 		all = append(all, snapshotCase)
 	}
 	return all
 }
 
+// need fails a row that cannot be run because the harness lacks a field, by its name.
+func need(t *testing.T, has bool, field, why string) {
+	t.Helper()
+	if !has {
+		t.Fatalf("Harness.%s is not set: %s", field, why)
+	}
+}
+
+// kill ends a session in the store.
+func (h *Harness) kill(t *testing.T, session string) {
+	t.Helper()
+	need(t, h.KillSession != nil, "KillSession", "this row needs a session that ends in the store")
+	h.KillSession(t, session)
+}
+
 // Run runs every row, in parallel where the store allows it. A row that needs a feature
 // that the store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
+	need(t, h.Open != nil, "Open", "there is no engine to test")
+	need(t, h.TTL > 0, "TTL", "it must be more than 0, and at least Caps.MinTTL")
 	// The grace of a new store is as long as the TTL of the first client: not
 	// one of those rows whose TTL is never to be reached.
 	first := h.party(t)

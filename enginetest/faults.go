@@ -83,10 +83,15 @@ func (h *Harness) queued(t *testing.T, name string, n int) {
 // troubled returns an engine with a network or, for a store without one, an
 // engine whose calls meet the same trouble.
 func (h *Harness) troubled(t *testing.T) (engine.Engine, Network) {
+	t.Helper()
 	if h.Network == nil {
-		return hanging(h.Open(t))
+		eng := h.Open(t)
+		need(t, eng.Caps().Processes != engine.ReachNetwork, "Network", "this row has trouble on the network, over which Caps say that the store is reached")
+		return hanging(eng)
 	}
-	return h.Network(t)
+	eng, net := h.Network(t)
+	need(t, net.Freeze != nil && net.FreezeReplies != nil && net.Cut != nil && net.Heal != nil, "Network", "it returned a Network that lacks a function")
+	return eng, net
 }
 
 func stopsBelieving(t *testing.T, h *Harness) {
@@ -263,6 +268,7 @@ func forgets(t *testing.T, h *Harness) {
 	if !h.Open(t).Caps().Forgets {
 		return // said by its capabilities, which the row on capabilities checks
 	}
+	need(t, h.Forgetful != nil, "Forgetful", "this row has the store forget everything, which Caps say that it may")
 	open, forget := h.Forgetful(t)
 	a, b := h.client(t, open(t)), h.client(t, open(t))
 	l := lock(t, a.Mutex("forgets"))
@@ -369,7 +375,7 @@ func newSession(t *testing.T, h *Harness) {
 	eng := &spy{Engine: inner}
 	c := h.client(t, engine.Like(inner, eng))
 	l := lock(t, c.Mutex("new session"))
-	h.KillSession(t, eng.session())
+	h.kill(t, eng.session())
 	select {
 	case <-l.Context().Done():
 	case <-time.After(patience):

@@ -36,7 +36,7 @@ func updates(t *testing.T, h *Harness) {
 		last = v
 		all.Go(func() {
 			for range each {
-				if _, err := v.Update(t.Context(), func(is pawl.Version) ([]byte, error) {
+				if _, err := v.Update(t.Context(), func(is pawl.Snapshot) ([]byte, error) {
 					n, _ := strconv.Atoi(string(is.Data))
 					return strconv.AppendInt(nil, int64(n+1), 10), nil
 				}); err != nil {

@@ -75,8 +75,12 @@ func noPermits(t *testing.T, h *Harness) {
 		p.refuses(p.weigh("refused", semaphore(3), 1), wait)
 		p.refuses(p.weigh("refused", semaphore(3), 3), wait)
 	}
-	l, err := h.client(t, h.Open(t)).Semaphore("refused", 2).TryLock(t.Context())
+	c := h.client(t, h.Open(t))
+	l, err := c.Semaphore("refused", 2).TryLock(t.Context())
 	refused(t, "a semaphore", l, err)
+	if s, err := c.Slots("refused", 2).TryTake(t.Context()); s != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("slots: %v, %v", s, err)
+	}
 }
 
 func (p *party) refuses(c *engine.Claim, wait bool) {
@@ -105,5 +109,8 @@ func noValues(t *testing.T, h *Harness) {
 	}
 	if _, err := h.client(t, eng).Value("refused").Get(t.Context()); !errors.Is(err, pawl.ErrUnsupported) {
 		t.Errorf("a value: %v", err)
+	}
+	if s, err := h.client(t, h.Open(t)).Slots("refused", 2).TryTake(t.Context()); s != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("slots: %v, %v", s, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 var sessionCases = []Case{
 	{"a crashed holder is followed in time", "nothing until a TTL of 20 to 30 s, or for ever", crashedHolder, nil},
 	{"a crashed queue is followed in time", "Redisson fair lock: a dead head costs 329 s and the rest spin", crashedQueue, needs(engine.FeatureOrder)},
+	{"a dead waiter stops no hand-over", "the living behind it wait for a heartbeat of somebody", deadWaiter, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"a session that ended is gone", "acquire reported OK although the own entry had expired", sessionGone, nil},
 	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived, nil},
 	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold, nil},
@@ -81,12 +82,43 @@ func crashedQueue(t *testing.T, h *Harness) {
 	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
 }
 
+// deadWaiter: the step that frees a lock grants it to all readers that live, also to
+// those behind a writer whose session has ended.
+func deadWaiter(t *testing.T, h *Harness) {
+	a, dying := h.party(t), h.party(t)
+	const name = "dead waiter"
+	held := a.claim(name, mutex)
+	a.hold(held)
+	enter := func(p *party, weight int64) *engine.Claim {
+		c := p.weigh(name, mutex, weight)
+		if g, err := p.Enter(p.ctx, c, true); err != nil || g.Held() {
+			t.Fatalf("enter to wait: %v, %v", g, err)
+		}
+		return c
+	}
+	first := enter(a, 1)
+	enter(dying, mutex.Capacity)
+	second := enter(a, 1)
+	dying.stop()
+	h.KillSession(t, dying.ID())
+	a.leave(held)
+	r, err := a.engine.Show(a.ctx, name)
+	if err != nil || len(r.Claims) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, want := range []*engine.Claim{first, second} {
+		if is := r.Claims[i]; is.ID != want.ID || is.Token == 0 {
+			t.Errorf("reader %d has %+v", i+1, is)
+		}
+	}
+}
+
 func sessionGone(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	held, other := a.claim("gone", mutex), a.claim("gone other", mutex)
 	a.hold(held)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for _, wait := range []bool{false, true} {
 		if g, err := a.Enter(a.ctx, other, wait); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("enter of a dead session: %v, %v", g, err)
@@ -103,7 +135,7 @@ func notRevived(t *testing.T, h *Harness) {
 	c := a.claim("revived", mutex)
 	a.hold(c)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for range 2 {
 		if gone, err := a.Renew(a.ctx, []*engine.Claim{c}); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renewal of a dead session: %v, %v", gone, err)
@@ -117,7 +149,7 @@ func waiterTold(t *testing.T, h *Harness) {
 	a.hold(a.claim("told", mutex))
 	got := b.wait(b.claim("told", mutex))
 	b.stop()
-	h.KillSession(t, b.ID())
+	h.kill(t, b.ID())
 	if r := get(t, "waiter of a dead session", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("waiter of a dead session: %v, %v", r.Grant, r.err)
 	}

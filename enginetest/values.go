@@ -21,6 +21,29 @@ var valueCases = []Case{
 	{"counting with values", "optimistic locking that loses updates under contention", counting, needs(engine.FeatureValues)},
 }
 
+// freshCase is only of stores that a test can have unused.
+var freshCase = Case{"a value may be the first thing in a store", "a program that only counts in values makes the store useless for all locks", valueFirst, needs(engine.FeatureValues)}
+
+// valueFirst puts a value through an engine without a session. The store has to have all
+// marks that sessions look for, or none.
+func valueFirst(t *testing.T, h *Harness) {
+	open := h.Fresh(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	version, err := valuesOf(t, open(t)).Put(ctx, "first", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := h.partyOn(t, open(t), h.TTL, nil)
+	if v := p.value("first"); v.Version != version || string(v.Data) != "1" {
+		t.Errorf("the value is %+v, want version %d", v, version)
+	}
+	c := p.claim("first", mutex)
+	p.hold(c)
+	p.leave(c)
+	p.put("first", []byte("2"), version)
+}
+
 func (p *party) put(key string, data []byte, version uint64) uint64 {
 	p.t.Helper()
 	v, err := valuesOf(p.t, p.engine).Put(p.ctx, key, data, version)

@@ -17,7 +17,7 @@
 //	mysql://user[:password]@host[:port]/database
 //
 // The special characters of a password or a path are percent-encoded, as in
-// every URL. An unknown or empty parameter is an error. docs/stores.md lists
+// every URL. An unknown or empty parameter is an error. docs/urls.md lists
 // the parameters of each URL:
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one

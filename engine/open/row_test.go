@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -252,15 +253,15 @@ func TestRowFrozen(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
 		addr := d.shared(t).Addr
-		proxy := testservers.NewProxy(t, addr)
-		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("frozen"))
-		t.Cleanup(proxy.Heal)
+		link := proxy.New(t, addr)
+		l := mustLock(t, clientOf(t, d.open(t, link.Addr, 10), ttl).Mutex("frozen"))
+		t.Cleanup(link.Heal)
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		eng := d.open(t, addr, 10)
 		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("frozen"))
 		claims(t, eng, "frozen", 2)
-		proxy.Freeze()
+		link.Freeze()
 		start := time.Now()
 		next := <-got
 		at := <-ended
@@ -346,13 +347,13 @@ func TestRowWaitsLong(t *testing.T) {
 func TestRowNetworkStandsStill(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 4 * time.Second
-		proxy := testservers.NewProxy(t, d.shared(t).Addr)
-		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("still"))
-		t.Cleanup(proxy.Heal)
-		proxy.Delay(10 * time.Minute)
+		link := proxy.New(t, d.shared(t).Addr)
+		l := mustLock(t, clientOf(t, d.open(t, link.Addr, 10), ttl).Mutex("still"))
+		t.Cleanup(link.Heal)
+		link.Delay(10 * time.Minute)
 		still := time.NewTimer(ttl * 6 / 10) // a renewal hangs, and its half of what is left is over
 		<-still.C
-		proxy.Thaw()
+		link.Thaw()
 		still.Reset(ttl)
 		select {
 		case <-l.Context().Done():

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -262,7 +263,7 @@ func TestReleaseUndoneByRestart(t *testing.T) {
 // TestReleaseUndoneByFailover: so is what the promoted replica has not heard of.
 func TestReleaseUndoneByFailover(t *testing.T) {
 	master := testservers.Redis(t)
-	link := testservers.NewProxy(t, master.Addr)
+	link := proxy.New(t, master.Addr)
 	replica := testservers.RedisReplica(t, link.Addr)
 	em, er := onServer(t, master, 0), onServer(t, replica, 0)
 	isNew(t, em)

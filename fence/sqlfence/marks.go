@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
 )
 
@@ -37,8 +38,7 @@ func (m Marks) table() string {
 	return m.Table
 }
 
-// Schema returns the statement that creates the table if it is missing, for
-// your migrations.
+// Schema returns the statement that creates the table if it is missing. Migrations run it.
 func (m Marks) Schema() (string, error) {
 	// Names are compared by the byte, because a collation may take two names for one.
 	resource, end := "text COLLATE \"C\"", ""
@@ -52,8 +52,8 @@ func (m Marks) Schema() (string, error) {
 	if m.Dialect == SQLite {
 		integer = "INTEGER"
 	}
-	query, _, err := newStatement(m.Dialect).add("CREATE TABLE IF NOT EXISTS ").table(m.table()).
-		add(" (resource ", resource, " NOT NULL PRIMARY KEY, token ", integer, " NOT NULL)", end).build()
+	query, _, err := dialect.New(m.Dialect).Add("CREATE TABLE IF NOT EXISTS ").Table(m.table()).
+		Add(" (resource ", resource, " NOT NULL PRIMARY KEY, token ", integer, " NOT NULL)", end).Build()
 	return query, err
 }
 
@@ -80,7 +80,7 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 	if err != nil {
 		return err
 	}
-	rows, mark, err := s.run(ctx, db)
+	rows, mark, err := run(ctx, m.Dialect, s, db)
 	passed, stale := rows == 1, rows == 0
 	if m.Dialect == MySQL {
 		passed, stale = mark == int64(token), mark > int64(token)
@@ -96,39 +96,38 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 	return nil
 }
 
-// Statement returns the statement of Check, for a client of PostgreSQL or SQLite that
-// is not database/sql, such as pgx. The token has passed if one row was
-// affected, and is stale if no row was. On MySQL the affected rows do not say that:
-// use Check.
+// Statement returns the statement of Check. Clients of PostgreSQL or SQLite that are not
+// database/sql, such as pgx, run it. The token has passed if one row was affected, and is stale
+// if no row was. On MySQL the affected rows do not say that: use Check.
 func (m Marks) Statement(resource string, token fence.Token) (query string, args []any, err error) {
 	s, err := m.statement(resource, token)
 	if err != nil {
 		return "", nil, err
 	}
-	return s.build()
+	return s.Build()
 }
 
 // statement writes the mark. MySQL counts an existing row that stays
 // as it is as 0, 1 or 2 affected rows, by the settings of the connection. So statement
 // returns the mark through LAST_INSERT_ID, where the last evaluation counts.
-func (m Marks) statement(resource string, token fence.Token) (*statement, error) {
+func (m Marks) statement(resource string, token fence.Token) (*dialect.Statement, error) {
 	if err := fence.Validate(resource, token); err != nil {
 		return nil, err
 	}
 	number := int64(token)
-	s := newStatement(m.Dialect).add("INSERT INTO ").table(m.table()).add(" (resource, token) VALUES (").value(resource)
+	s := dialect.New(m.Dialect).Add("INSERT INTO ").Table(m.table()).Add(" (resource, token) VALUES (").Value(resource)
 	if m.Dialect == MySQL {
-		s.add(", LAST_INSERT_ID(").value(number).add(")) ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ").value(number).add("))")
+		s.Add(", LAST_INSERT_ID(").Value(number).Add(")) ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ").Value(number).Add("))")
 	} else {
-		s.add(", ").value(number).add(") ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE ").
-			table(m.table()).add(".token <= excluded.token")
+		s.Add(", ").Value(number).Add(") ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE ").
+			Table(m.table()).Add(".token <= excluded.token")
 	}
-	return s, s.err
+	return s, s.Err()
 }
 
-// Guard returns the marks as a [fence.Guard] that checks in a step of its own,
-// for code that takes a guard, as package httpfence does. Code that then writes to the same
-// database should call Check again, in its transaction: only that protects.
+// Guard returns the marks as a [fence.Guard] that checks in a step of its own. Code that takes
+// a guard, as package httpfence does, uses it. Code that then writes to the same database
+// should call Check again, in its transaction: only that protects.
 func (m Marks) Guard(db DB) fence.Guard { return guard{m, db} }
 
 type guard struct {

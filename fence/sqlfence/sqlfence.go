@@ -8,158 +8,67 @@
 //
 // # What it protects
 //
-// The check and the write are one step because they are one transaction: Check
-// first, in the transaction that writes, and the row of the mark stays locked
-// until that ends. A writer with another token waits, and its token is then compared
-// with the committed mark. A rollback takes the mark back together with the
-// writes. With [Table], check and write are even one statement. Any isolation level
-// will do. From REPEATABLE READ on, PostgreSQL may
-// answer with a serialization failure (40001) instead, and MySQL with a deadlock
-// at any level: then nothing was written, and the caller must repeat the transaction.
+// The check and the write are one step because they are one transaction. Check first, in the
+// transaction that writes, and the row of the mark stays locked until that ends. A writer with
+// another token waits, and its token is then compared with the committed mark. A rollback takes
+// the mark back together with the writes. With [Table], check and write are even one statement.
+// Any isolation level will do. From REPEATABLE READ on, PostgreSQL may answer with a
+// serialization failure (40001) instead, and MySQL with a deadlock at any level. Then nothing
+// was written, and the caller must repeat the transaction.
 //
 // # What it does not protect
 //
 //   - Writes without a check. All writers of the resource have to check.
 //   - Effects outside of the transaction: a mail, a file, another database; and
 //     Check without a transaction, which is a step of its own.
-//   - Anything, after the marks were lost: of a row that was deleted, of a
-//     database that was restored from a backup or failed over to a replica that
-//     lags behind, the first token passes, whichever it is.
+//   - Anything, after the marks were lost: any first token passes then. That is so for a
+//     deleted row, and for a database that was restored from a backup. It is so after a
+//     failover to a replica that lags behind.
 //   - Two locks for one resource: their tokens cannot be compared.
 //
-// Equal tokens pass: it is the same holder, which may write again and again. An
-// error of the database that came while ctx ended or the connection broke says
-// nothing: outside of a transaction the statement may still take effect, even
-// later.
+// Equal tokens pass: it is the same holder, which may write again and again. An error of the
+// database that came while ctx ended or the connection broke says nothing. Outside of a
+// transaction the statement may still take effect, even later.
 package sqlfence
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"maps"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/pawl-go/pawl/dialect"
 )
 
 // Dialect is the SQL that a database speaks.
-type Dialect int
+type Dialect = dialect.Dialect
 
 const (
 	// PostgreSQL is 9.5 or later, or a database with the same SQL.
-	PostgreSQL Dialect = 1 + iota
+	PostgreSQL = dialect.PostgreSQL
 	// MySQL is MySQL 5.7 or MariaDB 10.2, or later.
-	MySQL
+	MySQL = dialect.MySQL
 	// SQLite is 3.37 or later.
-	SQLite
+	SQLite = dialect.SQLite
 )
 
 // DB is a *sql.DB, *sql.Tx or *sql.Conn.
-type DB interface {
-	// ExecContext runs a statement.
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	// QueryRowContext runs a query of one row.
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
+type DB = dialect.DB
 
 // Columns are names of columns and their values. Values are sent as parameters.
-type Columns map[string]any
+type Columns = dialect.Columns
 
-// ErrName says that a table or column has a name that this package does not put
-// into a statement: names have 1 to 63 ASCII letters, digits and underscores,
-// and do not begin with a digit; that of a table may have a schema and a dot
-// before it. They are quoted, so keywords are well, and on PostgreSQL upper case
-// is not lower case.
-var ErrName = errors.New("sqlfence: bad name")
-
-// names are the names that mean the same in every encoding of a connection.
-var names = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
-
-// statement is SQL in the making.
-type statement struct {
-	dialect Dialect
-	text    strings.Builder
-	args    []any
-	err     error
-}
-
-func newStatement(d Dialect) *statement {
-	s := &statement{dialect: d}
-	if d < PostgreSQL || d > SQLite {
-		s.err = fmt.Errorf("sqlfence: Dialect is %d: it has to be PostgreSQL, MySQL or SQLite", d)
-	}
-	return s
-}
-
-// add appends pieces of SQL.
-func (s *statement) add(pieces ...string) *statement {
-	for _, piece := range pieces {
-		s.text.WriteString(piece)
-	}
-	return s
-}
-
-// table appends a quoted name that may have a schema.
-func (s *statement) table(name string) *statement {
-	if schema, table, found := strings.Cut(name, "."); found {
-		return s.name(schema).add(".").name(table)
-	}
-	return s.name(name)
-}
-
-func (s *statement) name(name string) *statement {
-	if !names.MatchString(name) && s.err == nil {
-		s.err = fmt.Errorf("%w: %.80q", ErrName, name)
-	}
-	if s.dialect == MySQL {
-		return s.add("`", name, "`")
-	}
-	return s.add(`"`, name, `"`)
-}
-
-// value appends the placeholder of a parameter.
-func (s *statement) value(v any) *statement {
-	s.args = append(s.args, v)
-	if s.dialect == PostgreSQL {
-		return s.add("$", strconv.Itoa(len(s.args)))
-	}
-	return s.add("?")
-}
-
-// columns appends "name = value" for each, in one order always, so that the
-// database can keep the statement prepared.
-func (s *statement) columns(c Columns, between string) *statement {
-	for i, name := range slices.Sorted(maps.Keys(c)) {
-		if i > 0 {
-			s.add(between)
-		}
-		s.name(name).add(" = ").value(c[name])
-	}
-	return s
-}
-
-func (s *statement) build() (string, []any, error) {
-	if s.err != nil {
-		return "", nil, s.err
-	}
-	return s.text.String(), s.args, nil
-}
+// ErrName says that a table or column has a name that this package does not put into a
+// statement. Names have 1 to 63 ASCII letters, digits and underscores, and do not begin with a
+// digit. The name of a table may have a schema and a dot before it. They are quoted, so
+// keywords are well, and on PostgreSQL upper case is not lower case.
+var ErrName = dialect.ErrName
 
 // run executes the statement and returns the number of affected rows and, on
 // MySQL, the LAST_INSERT_ID that the statement set, or 0.
-func (s *statement) run(ctx context.Context, db DB) (rows, id int64, err error) {
-	query, args, err := s.build()
+func run(ctx context.Context, d Dialect, s *dialect.Statement, db DB) (rows, id int64, err error) {
+	result, err := s.Exec(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}
-	result, err := db.ExecContext(ctx, query, args...)
-	if err != nil {
-		return 0, 0, err
-	}
-	if s.dialect == MySQL {
+	if d == MySQL {
 		if id, err = result.LastInsertId(); err != nil {
 			return 0, 0, err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
 )
 
@@ -25,8 +26,8 @@ type Table struct {
 	// Name of the table, with its schema if it is not in the usual one.
 	// Required.
 	Name string
-	// Token is the column that has the newest token of the row, a bigint NOT
-	// NULL DEFAULT 0: a row where it is NULL refuses every token. Default "fence".
+	// Token is the column that has the newest token of the row, a bigint NOT NULL DEFAULT 0. A
+	// row where it is NULL refuses every token. Default "fence".
 	Token string
 	// Version is the column that counts the writes of the row, a bigint NOT
 	// NULL. Default "version".
@@ -56,7 +57,7 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 	if err != nil {
 		return err
 	}
-	rows, _, err := s.run(ctx, db)
+	rows, _, err := run(ctx, t.Dialect, s, db)
 	if err == nil && rows != 1 {
 		// MySQL may say 0 when the row already had all values. A token never
 		// goes back, so the row was found if it still has this token.
@@ -69,15 +70,14 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 	return t.failed(err)
 }
 
-// UpdateIfVersion sets columns of a row, and counts its version up, if it still
-// is at this version, in one statement, and returns the new version. Key are
-// the columns that name one row. Its error matches [ErrConflict] when the
-// version is another, and sql.ErrNoRows when there is no such row. This is
-// the optimistic lock: it needs no lock and no token, and the first writer
-// wins. An update whose reply was lost has an unknown outcome.
+// UpdateIfVersion sets columns of a row if the row still is at this version. It counts the
+// version up, in one statement, and returns the new version. Key are the columns that name one
+// row. Its error matches [ErrConflict] when the version is another, and sql.ErrNoRows when
+// there is no such row. This is the optimistic lock: it needs no lock and no token, and the
+// first writer wins. An update whose reply was lost has an unknown outcome.
 func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version int64, set Columns) (int64, error) {
 	s := t.ifVersion(key, version, set)
-	rows, _, err := s.run(ctx, db)
+	rows, _, err := run(ctx, t.Dialect, s, db)
 	if err == nil && rows != 1 {
 		var is int64
 		if is, err = t.look(ctx, db, key, rows, t.version()); err == nil {
@@ -90,59 +90,59 @@ func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version 
 	return version + 1, nil
 }
 
-// NotOlderStatement returns the statement of UpdateIfNotOlder, for a client of
-// PostgreSQL or SQLite that is not database/sql, such as pgx. One affected row
-// was written; no affected row means that the token is stale or the row is missing. On MySQL
-// the affected rows do not say that: use UpdateIfNotOlder.
+// NotOlderStatement returns the statement of UpdateIfNotOlder. Clients of PostgreSQL or SQLite
+// that are not database/sql, such as pgx, run it. One affected row was written; no affected row
+// means that the token is stale or the row is missing. On MySQL the affected rows do not say
+// that: use UpdateIfNotOlder.
 func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (query string, args []any, err error) {
 	s, err := t.ifNotOlder(key, token, set)
 	if err != nil {
 		return "", nil, err
 	}
-	return s.build()
+	return s.Build()
 }
 
-// VersionStatement returns the statement of UpdateIfVersion, for a client that is not
-// database/sql. One affected row was written; no affected row means that the version is
-// another or the row is missing.
+// VersionStatement returns the statement of UpdateIfVersion. Clients that are not database/sql
+// run it. One affected row was written; no affected row means that the version is another or
+// the row is missing.
 func (t Table) VersionStatement(key Columns, version int64, set Columns) (query string, args []any, err error) {
-	return t.ifVersion(key, version, set).build()
+	return t.ifVersion(key, version, set).Build()
 }
 
-func (t Table) ifNotOlder(key Columns, token fence.Token, set Columns) (*statement, error) {
+func (t Table) ifNotOlder(key Columns, token fence.Token, set Columns) (*dialect.Statement, error) {
 	if err := token.Validate(); err != nil {
 		return nil, err
 	}
 	number := int64(token)
-	s := t.update(key, set, t.token()).value(number)
-	s.add(" WHERE ").columns(key, " AND ").add(" AND ").name(t.token()).add(" <= ").value(number)
-	return s, s.err
+	s := t.update(key, set, t.token()).Value(number)
+	s.Add(" WHERE ").Columns(key, " AND ").Add(" AND ").Name(t.token()).Add(" <= ").Value(number)
+	return s, s.Err()
 }
 
-func (t Table) ifVersion(key Columns, version int64, set Columns) *statement {
-	return t.update(key, set, t.version()).name(t.version()).add(" + 1 WHERE ").
-		columns(key, " AND ").add(" AND ").name(t.version()).add(" = ").value(version)
+func (t Table) ifVersion(key Columns, version int64, set Columns) *dialect.Statement {
+	return t.update(key, set, t.version()).Name(t.version()).Add(" + 1 WHERE ").
+		Columns(key, " AND ").Add(" AND ").Name(t.version()).Add(" = ").Value(version)
 }
 
 // update begins the statement, up to the new value of the guarding column.
-func (t Table) update(key, set Columns, guarding string) *statement {
-	s := newStatement(t.Dialect)
+func (t Table) update(key, set Columns, guarding string) *dialect.Statement {
+	s := dialect.New(t.Dialect)
 	twice := false
 	for name := range set { // most databases take upper case for lower case
 		twice = twice || strings.EqualFold(name, guarding)
 	}
 	switch {
-	case s.err != nil:
+	case s.Err() != nil:
 	case len(key) == 0:
-		s.err = errors.New("sqlfence: no key: every row would be written")
+		s.Fail(errors.New("sqlfence: no key: every row would be written"))
 	case twice:
-		s.err = fmt.Errorf("%w: %q guards the row and is not to be set", ErrName, guarding)
+		s.Fail(fmt.Errorf("%w: %q guards the row and is not to be set", ErrName, guarding))
 	}
-	s.add("UPDATE ").table(t.Name).add(" SET ")
+	s.Add("UPDATE ").Table(t.Name).Add(" SET ")
 	if len(set) > 0 {
-		s.columns(set, ", ").add(", ")
+		s.Columns(set, ", ").Add(", ")
 	}
-	return s.name(guarding).add(" = ")
+	return s.Name(guarding).Add(" = ")
 }
 
 // look returns the guarding column of a row, when the number of affected rows
@@ -152,11 +152,11 @@ func (t Table) look(ctx context.Context, db DB, key Columns, rows int64, guardin
 	if rows > 1 {
 		return 0, fmt.Errorf("the key named %d rows and all of them were written", rows)
 	}
-	s := newStatement(t.Dialect).add("SELECT ").name(guarding).add(" FROM ").table(t.Name).add(" WHERE ").columns(key, " AND ")
+	s := dialect.New(t.Dialect).Add("SELECT ").Name(guarding).Add(" FROM ").Table(t.Name).Add(" WHERE ").Columns(key, " AND ")
 	if t.Dialect == MySQL {
-		s.add(" FOR UPDATE")
+		s.Add(" FOR UPDATE")
 	}
-	query, args, err := s.build()
+	query, args, err := s.Build()
 	if err != nil {
 		return 0, err
 	}

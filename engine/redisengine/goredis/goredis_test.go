@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redisengine/goredis"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -180,11 +181,11 @@ func TestSlotMoves(t *testing.T) {
 
 // TestEndsWithContext: go-redis itself waits for an answer whatever becomes of a context.
 func TestEndsWithContext(t *testing.T) {
-	proxy := testservers.NewProxy(t, testservers.SharedRedis(t).Addr)
-	eng := single(t, proxy.Addr, soon)
+	link := proxy.New(t, testservers.SharedRedis(t).Addr)
+	eng := single(t, link.Addr, soon)
 	s := sessiontest.Open(t, eng, long)
-	proxy.Freeze()
-	defer proxy.Heal() // so that all that is open can say goodbye
+	link.Freeze()
+	defer link.Heal() // so that all that is open can say goodbye
 	for what, call := range map[string]func(context.Context) error{
 		"open": func(ctx context.Context) error {
 			_, err := eng.Open(ctx, engine.SessionOptions{TTL: long})

@@ -1,0 +1,192 @@
+// Package dialect names the SQL in which databases differ, once: PostgreSQL, MySQL and
+// MariaDB, SQLite. A [Statement] has their placeholders and quoted names, a [Table] is
+// created and checked in their words, and [Again], [Lost] and [ReadOnly] understand the errors
+// of their drivers. It imports no driver: the caller brings a *sql.DB of any.
+//
+// Names of tables and columns are never put into a statement unless they are plain, see
+// [ErrName]. Values are sent as parameters.
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+const (
+	// PostgreSQL is 9.5 or later, or a database with the same SQL.
+	PostgreSQL Dialect = 1 + iota
+	// MySQL is MySQL 5.7 or MariaDB 10.2, or later.
+	MySQL
+	// SQLite is 3.37 or later.
+	SQLite
+)
+
+// String returns the name of the database.
+func (d Dialect) String() string {
+	switch d {
+	case PostgreSQL:
+		return "PostgreSQL"
+	case MySQL:
+		return "MySQL"
+	case SQLite:
+		return "SQLite"
+	}
+	return "dialect " + strconv.Itoa(int(d))
+}
+
+// Validate returns an error unless the dialect is one of this package.
+func (d Dialect) Validate() error {
+	if d < PostgreSQL || d > SQLite {
+		return fmt.Errorf("Dialect is %d: it has to be PostgreSQL, MySQL or SQLite", int(d))
+	}
+	return nil
+}
+
+// DB is a *sql.DB, *sql.Tx or *sql.Conn.
+type DB interface {
+	// ExecContext runs a statement.
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	// QueryRowContext runs a query of one row.
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Columns are names of columns and their values. Values are sent as parameters.
+type Columns map[string]any
+
+// ErrName says that a table or column has a name that this package does not put
+// into a statement: names have 1 to 63 ASCII letters, digits and underscores,
+// and do not begin with a digit; that of a table may have a schema and a dot
+// before it. They are quoted, so keywords are well, and on PostgreSQL upper case
+// is not lower case.
+var ErrName = errors.New("bad name of a table or column")
+
+// names are the names that mean the same in every encoding of a connection.
+var names = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// Statement is SQL in the making. Its methods append and return it, and do nothing after a
+// mistake, which Build returns. It is for one goroutine.
+type Statement struct {
+	dialect Dialect
+	text    strings.Builder
+	args    []any
+	err     error
+}
+
+// New begins a statement.
+func New(d Dialect) *Statement { return &Statement{dialect: d, err: d.Validate()} }
+
+// Err returns the first mistake, such as a bad name.
+func (s *Statement) Err() error { return s.err }
+
+// Fail makes err the first mistake, unless there is one.
+func (s *Statement) Fail(err error) *Statement {
+	if s.err == nil {
+		s.err = err
+	}
+	return s
+}
+
+// Add appends pieces of SQL as they are: never what somebody typed.
+func (s *Statement) Add(pieces ...string) *Statement {
+	for _, piece := range pieces {
+		s.text.WriteString(piece)
+	}
+	return s
+}
+
+// Table appends a quoted name that may have a schema.
+func (s *Statement) Table(name string) *Statement {
+	if schema, table, found := strings.Cut(name, "."); found {
+		return s.Name(schema).Add(".").Name(table)
+	}
+	return s.Name(name)
+}
+
+// Name appends a quoted name.
+func (s *Statement) Name(name string) *Statement {
+	if !names.MatchString(name) {
+		s.Fail(fmt.Errorf("%w: %.80q", ErrName, name))
+	}
+	if s.dialect == MySQL {
+		return s.Add("`", name, "`")
+	}
+	return s.Add(`"`, name, `"`)
+}
+
+// Value appends the placeholder of a parameter.
+func (s *Statement) Value(v any) *Statement {
+	s.args = append(s.args, v)
+	if s.dialect == PostgreSQL {
+		return s.Add("$", strconv.Itoa(len(s.args)))
+	}
+	return s.Add("?")
+}
+
+// Columns appends "name = value" for each, in one order always, so that the
+// database can keep the statement prepared.
+func (s *Statement) Columns(c Columns, between string) *Statement {
+	for i, name := range slices.Sorted(maps.Keys(c)) {
+		if i > 0 {
+			s.Add(between)
+		}
+		s.Name(name).Add(" = ").Value(c[name])
+	}
+	return s
+}
+
+// InsertIfAbsent returns the statement that inserts a row, unless there is one with the same
+// key, which it leaves as it is. Key is a column of the primary key. On MySQL the affected
+// rows do not say whether the row was there.
+func InsertIfAbsent(d Dialect, table, key string, row Columns) *Statement {
+	s := New(d).Add("INSERT INTO ").Table(table)
+	columns := slices.Sorted(maps.Keys(row))
+	for i, name := range columns {
+		s.Add([]string{" (", ", "}[min(i, 1)]).Name(name)
+	}
+	for i, name := range columns {
+		s.Add([]string{") VALUES (", ", "}[min(i, 1)]).Value(row[name])
+	}
+	if s.Add(")"); d != MySQL {
+		return s.Add(" ON CONFLICT DO NOTHING")
+	}
+	// INSERT IGNORE would ignore other mistakes as well.
+	return s.Add(" ON DUPLICATE KEY UPDATE ").Name(key).Add(" = ").Name(key)
+}
+
+// Build returns the text and the parameters of the statement, or the first mistake.
+func (s *Statement) Build() (query string, args []any, err error) {
+	if s.err != nil {
+		return "", nil, s.err
+	}
+	return s.text.String(), s.args, nil
+}
+
+// Exec runs the statement.
+func (s *Statement) Exec(ctx context.Context, db DB) (sql.Result, error) {
+	query, args, err := s.Build()
+	if err != nil {
+		return nil, err
+	}
+	return db.ExecContext(ctx, query, args...)
+}
+
+// Scan runs the statement as a query of one row and copies the columns of the row to dest. It
+// returns sql.ErrNoRows when there is no row. It reads the answer to its end: a statement that
+// writes outside of a transaction is committed when Scan returns nil.
+func (s *Statement) Scan(ctx context.Context, db DB, dest ...any) error {
+	query, args, err := s.Build()
+	if err != nil {
+		return err
+	}
+	return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+}

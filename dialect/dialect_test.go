@@ -1,0 +1,292 @@
+package dialect_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/ncruces/go-sqlite3/driver"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+
+// each runs a test on every database.
+func each(t *testing.T, test func(*testing.T, dialect.Dialect, *sql.DB)) {
+	t.Helper()
+	for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
+		t.Run(d.String(), func(t *testing.T) {
+			driver, source := "pgx", ""
+			switch d {
+			case dialect.PostgreSQL:
+				source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+			case dialect.MySQL:
+				driver, source = "mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN()
+			case dialect.SQLite:
+				driver, source = "sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db"))+"?_pragma=busy_timeout(500)"
+			}
+			test(t, d, open(t, driver, source))
+		})
+	}
+}
+
+func open(t *testing.T, driver, source string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	return db
+}
+
+func exec(t *testing.T, db dialect.DB, query string) {
+	t.Helper()
+	if _, err := db.ExecContext(context.Background(), query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// things is a table with a column of each type.
+func things(t *testing.T) dialect.Table {
+	return dialect.Table{Name: fmt.Sprintf("things_%d", time.Now().UnixNano()), Columns: []dialect.Column{
+		{Name: "space", Type: dialect.Text, Key: true}, {Name: "name", Type: dialect.Text, Key: true},
+		{Name: "n", Type: dialect.Integer}, {Name: "order", Type: dialect.Bytes, Null: true}}}
+}
+
+// Programs that start at the same time create one table, and each finds it as it should be.
+func TestTableIsCreatedOnce(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		for range 5 {
+			table := things(t)
+			var group sync.WaitGroup
+			for range 8 {
+				group.Go(func() {
+					if err := table.Create(t.Context(), db, d); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			group.Wait()
+			exec(t, db, "DROP TABLE "+table.Name)
+		}
+	})
+}
+
+// A table of another shape is refused and left as it is.
+func TestTableOfAnotherShape(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := things(t)
+		if err := table.Check(t.Context(), db, d); !errors.Is(err, dialect.ErrMissing) {
+			t.Error(err)
+		}
+		order := map[dialect.Dialect]string{dialect.MySQL: "`order` mediumblob", dialect.SQLite: `"order" BLOB`, dialect.PostgreSQL: `"order" bytea`}[d]
+		key := map[dialect.Dialect]string{dialect.MySQL: "varbinary(512)", dialect.SQLite: `TEXT`, dialect.PostgreSQL: `text COLLATE "C"`}[d]
+		columns := fmt.Sprintf("space %[1]s NOT NULL, name %[1]s NOT NULL, n bigint NOT NULL, %s, PRIMARY KEY (space, name)", key, order)
+		if d == dialect.SQLite {
+			columns = strings.ReplaceAll(columns, "bigint", "INTEGER")
+		}
+		for name, is := range map[string]struct{ columns, why string }{
+			"the same":         {columns, ""},
+			"a column less":    {strings.Replace(columns, order+",", "", 1), "column order is missing"},
+			"a column more":    {strings.Replace(columns, order, order+", more char(3)", 1), "column more is not known"},
+			"a shorter number": {strings.NewReplacer("bigint", "smallint", "n INTEGER", "n TEXT").Replace(columns), "column n is "},
+			"may be null":      {strings.NewReplacer("n bigint NOT NULL", "n bigint", "n INTEGER NOT NULL", "n INTEGER").Replace(columns), "column n may be NULL"},
+			"another key":      {strings.Replace(columns, "(space, name)", "(space)", 1), "column name is of the primary key"},
+		} {
+			table := things(t)
+			exec(t, db, "CREATE TABLE "+table.Name+" ("+is.columns+")")
+			checking, creating := table.Check(t.Context(), db, d), table.Create(t.Context(), db, d)
+			for _, err := range []error{checking, creating} {
+				good := is.why == "" && err == nil ||
+					is.why != "" && errors.Is(err, dialect.ErrShape) && strings.Contains(err.Error(), is.why) && strings.Contains(err.Error(), table.Name)
+				if !good {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			exec(t, db, "DROP TABLE "+table.Name)
+		}
+		for name, create := range map[string]string{
+			"a view": "CREATE VIEW %s AS SELECT 1 AS n", "an engine without transactions": "CREATE TABLE %s (n bigint) ENGINE=MyISAM",
+			"text of a language": "CREATE TABLE %s (" + strings.Replace(columns, key+" NOT NULL", "text NOT NULL", 1) + ")",
+			"unsigned":           "CREATE TABLE %s (" + strings.Replace(columns, "bigint", "bigint unsigned", 1) + ")",
+		} {
+			mysqlOnly := strings.Contains(name, "engine") || name == "unsigned"
+			if mysqlOnly && d != dialect.MySQL || strings.HasPrefix(name, "text") && d != dialect.PostgreSQL {
+				continue // no such thing there
+			}
+			table := things(t)
+			exec(t, db, fmt.Sprintf(create, table.Name))
+			if err := table.Create(t.Context(), db, d); !errors.Is(err, dialect.ErrShape) {
+				t.Errorf("%s: %v", name, err)
+			}
+			exec(t, db, "DROP "+strings.Fields(create)[1]+" "+table.Name)
+		}
+	})
+}
+
+// A row that is there stays as it is, and other mistakes are told.
+func TestInsertIfAbsent(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := things(t)
+		if err := table.Create(t.Context(), db, d); err != nil {
+			t.Fatal(err)
+		}
+		defer exec(t, db, "DROP TABLE "+table.Name)
+		for n := range 3 {
+			row := dialect.Columns{"space": "s", "name": "it", "n": n + 1, "order": []byte{0, 255}}
+			if _, err := dialect.InsertIfAbsent(d, table.Name, "name", row).Exec(t.Context(), db); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var n int
+		var order []byte
+		query := dialect.New(d).Add("SELECT n, ").Name("order").Add(" FROM ").Table(table.Name).Add(" WHERE name = ").Value("it")
+		if err := query.Scan(t.Context(), db, &n, &order); err != nil || n != 1 || string(order) != "\x00\xff" {
+			t.Error(n, order, err)
+		}
+		if _, err := dialect.InsertIfAbsent(d, table.Name, "name", dialect.Columns{"space": "s", "name": "null", "n": nil}).Exec(t.Context(), db); err == nil {
+			t.Error("NULL is not refused")
+		}
+	})
+}
+
+func TestNamesAndDialects(t *testing.T) {
+	for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
+		for _, name := range []string{"", `a"b`, "a`b", "a;b", "1a", "ä", "a.b.c", strings.Repeat("x", 64), "a b", "x\x00"} {
+			table := dialect.Table{Name: name}
+			if err := table.Create(t.Context(), nil, d); !errors.Is(err, dialect.ErrName) {
+				t.Errorf("%q: %v", name, err)
+			}
+			if _, err := dialect.New(d).Name(name).Exec(t.Context(), nil); !errors.Is(err, dialect.ErrName) {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+	}
+	for _, d := range []dialect.Dialect{0, -1, 4} {
+		if err := d.Validate(); err == nil {
+			t.Error(d)
+		}
+		if _, _, err := dialect.New(d).Add("SELECT 1").Build(); err == nil || !strings.Contains(err.Error(), "PostgreSQL, MySQL or SQLite") {
+			t.Error(err)
+		}
+	}
+}
+
+// Two transactions that wait for each other: the database ends one, which may be repeated.
+func TestAgainIsADeadlock(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := things(t)
+		if err := table.Create(t.Context(), db, d); err != nil {
+			t.Fatal(err)
+		}
+		defer exec(t, db, "DROP TABLE "+table.Name)
+		for _, name := range []string{"a", "b"} {
+			exec(t, db, "INSERT INTO "+table.Name+" (space, name, n) VALUES ('s', '"+name+"', 0)")
+		}
+		var both sync.WaitGroup
+		both.Add(2)
+		results := make(chan error, 2)
+		for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+			go func() { results <- cross(t.Context(), db, table.Name, order, &both) }()
+		}
+		first, second := <-results, <-results
+		if err := errors.Join(first, second); !dialect.Again(err) || dialect.Lost(err) || dialect.ReadOnly(err) {
+			t.Error(err)
+		}
+		if first != nil && second != nil && d != dialect.SQLite {
+			t.Error("both failed", first, second)
+		}
+	})
+}
+
+// cross writes two rows in one transaction, the second when the other transaction has
+// begun, too.
+func cross(ctx context.Context, db *sql.DB, table string, rows []string, both *sync.WaitGroup) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		both.Done()
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
+	_, err = tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE space = 's' AND name = '"+rows[0]+"'")
+	both.Done()
+	if err != nil {
+		return err
+	}
+	both.Wait()
+	if _, err = tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE space = 's' AND name = '"+rows[1]+"'"); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func TestReadOnly(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		db.SetMaxOpenConns(1)
+		exec(t, db, map[dialect.Dialect]string{dialect.PostgreSQL: "SET default_transaction_read_only = on",
+			dialect.MySQL: "SET SESSION TRANSACTION READ ONLY", dialect.SQLite: "PRAGMA query_only = on"}[d])
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE never_there (n int)")
+		if !dialect.ReadOnly(err) || dialect.Again(err) || dialect.Lost(err) {
+			t.Error(err)
+		}
+	})
+}
+
+// A connection that breaks is told from a refusal of the server.
+func TestLost(t *testing.T) {
+	servers := map[string]func() (addr string, kill func(), db *sql.DB){
+		"PostgreSQL": func() (string, func(), *sql.DB) {
+			s := testservers.Postgres(t)
+			return s.Addr, s.Kill, open(t, "pgx", testservers.PostgresURL(s.Addr))
+		},
+		"MySQL": func() (string, func(), *sql.DB) {
+			s := testservers.MariaDB(t)
+			return s.Addr, s.Kill, open(t, "mysql", testservers.MariaDBConfig(s.Addr).FormatDSN())
+		},
+	}
+	for name, start := range servers {
+		t.Run(name, func(t *testing.T) {
+			_, kill, db := start()
+			if _, err := db.ExecContext(t.Context(), "SELECT nonsense"); err == nil || dialect.Lost(err) || dialect.Again(err) {
+				t.Error(err)
+			}
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kill()
+			_, during := tx.ExecContext(t.Context(), "SELECT 1")
+			if !dialect.Lost(during) || dialect.Again(during) {
+				t.Errorf("in a transaction: %v", during)
+			}
+			tx.Rollback() //nolint:errcheck // its server is dead
+			if _, err := db.ExecContext(t.Context(), "SELECT 1"); !dialect.Lost(err) {
+				t.Errorf("later: %v", err)
+			}
+		})
+	}
+	for _, err := range []error{io.EOF, fmt.Errorf("read: %w", net.ErrClosed), errors.Join(errors.New("x"), mysql.ErrInvalidConn)} {
+		if !dialect.Lost(err) {
+			t.Error(err)
+		}
+	}
+	for _, err := range []error{nil, errors.New("x"), sql.ErrNoRows} {
+		if dialect.Lost(err) || dialect.Again(err) || dialect.ReadOnly(err) {
+			t.Error(err)
+		}
+	}
+}

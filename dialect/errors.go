@@ -1,0 +1,108 @@
+package dialect
+
+import (
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Again reports whether the error says that another transaction was in the way: a deadlock, a
+// serialization failure, a lock that was waited for too long, a busy file. Nothing was written,
+// and the caller may repeat the statement or, inside of a transaction, the whole
+// transaction, after a rollback. An outcome that is unknown is no such error.
+func Again(err error) bool {
+	state, number, file := codes(err)
+	return slices.Contains([]string{"40001", "40P01"}, state) ||
+		slices.Contains([]int64{1205, 1213, 1020}, number) || // lock wait time-out, deadlock, changed since it was read
+		slices.Contains([]int64{5, 6}, file&0xff) // busy, locked
+}
+
+// ReadOnly reports whether the error says that the server, the transaction or the file takes
+// no writes, as a replica does. Nothing was written.
+func ReadOnly(err error) bool {
+	state, number, file := codes(err)
+	return state == "25006" || slices.Contains([]int64{1290, 1792, 1836}, number) || file&0xff == 8
+}
+
+// Lost reports whether the error says that the connection broke, or that the server was
+// about to end. What a statement did is then unknown, unless Lost is false.
+func Lost(err error) bool {
+	if state, number, file := codes(err); state != "" || number != 0 || file != 0 { // the database said it
+		return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") ||
+			number == 1053 || number == 1927 // shutting down, connection killed
+	}
+	for _, is := range []error{driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	var network net.Error
+	return errors.As(err, &network) ||
+		err != nil && strings.Contains(err.Error(), "invalid connection") // ErrInvalidConn of go-sql-driver, an error without a type
+}
+
+// codes finds the code of the database in an error of any driver: the SQLSTATE of PostgreSQL,
+// the number of MySQL, the extended code of SQLite. Drivers agree on no interface, so it looks
+// at the shape: pgx and lib/pq have a method SQLState; go-sql-driver a struct with Number;
+// the drivers of SQLite a method or field ExtendedCode, or else Code.
+func codes(err error) (state string, number, file int64) {
+	for _, e := range tree(err) {
+		if s, ok := e.(interface{ SQLState() string }); ok {
+			return s.SQLState(), 0, 0
+		}
+		v := reflect.ValueOf(e)
+		if s := reflect.Indirect(v); s.Kind() == reflect.Struct {
+			if n := s.FieldByName("Number"); n.IsValid() && n.Kind() == reflect.Uint16 {
+				return "", int64(n.Uint()), 0
+			}
+		}
+		for _, name := range []string{"ExtendedCode", "Code"} {
+			if n, ok := integer(v, name); ok {
+				return "", 0, n
+			}
+		}
+	}
+	return "", 0, 0
+}
+
+// integer returns what a method without parameters or a field of this name has.
+func integer(v reflect.Value, name string) (int64, bool) {
+	n := v.MethodByName(name)
+	switch s := reflect.Indirect(v); {
+	case n.IsValid() && n.Type().NumIn() == 0 && n.Type().NumOut() == 1:
+		n = n.Call(nil)[0]
+	case s.Kind() == reflect.Struct:
+		n = s.FieldByName(name)
+	default:
+		return 0, false
+	}
+	switch {
+	case n.IsValid() && n.CanInt():
+		return n.Int(), true
+	case n.IsValid() && n.CanUint():
+		return int64(n.Uint()), true
+	}
+	return 0, false
+}
+
+// tree returns the error and all that it wraps.
+func tree(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	all = []error{err}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		all = append(all, tree(e.Unwrap())...)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			all = append(all, tree(inner)...)
+		}
+	}
+	return all
+}

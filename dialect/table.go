@@ -1,0 +1,211 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Type is what a column holds.
+type Type int
+
+const (
+	// Integer is a signed integer of 64 bits.
+	Integer Type = 1 + iota
+	// Text is up to 512 bytes of UTF-8 that are compared byte by byte: a collation may take two
+	// texts for one.
+	Text
+	// Bytes is up to 16 MB of any bytes.
+	Bytes
+)
+
+// Column is a column of a table.
+type Column struct {
+	Name string
+	Type Type
+	Key  bool // it is of the primary key, whose columns come first in the table
+	Null bool // it may be NULL
+}
+
+// Table is a table that a program makes for itself. A Table is a description and safe for
+// concurrent use.
+type Table struct {
+	Name    string // with its schema if it is not in the usual one
+	Columns []Column
+}
+
+// ErrShape says that there is a table of this name whose columns, key, kind or engine are not
+// what the program needs. Nothing was changed.
+var ErrShape = errors.New("another shape")
+
+// ErrMissing says that there is no such table.
+var ErrMissing = errors.New("no such table")
+
+// typeName is the type of a column as the statement that creates it says it, and as the catalog
+// of the database says it.
+func (d Dialect) typeName(t Type) (create, catalog string) {
+	switch {
+	case d == PostgreSQL && t == Text:
+		return `text COLLATE "C"`, "text C"
+	case d == PostgreSQL && t == Bytes:
+		return "bytea", "bytea"
+	case d == MySQL && t == Text:
+		return "varbinary(512)", "varbinary(512)"
+	case d == MySQL && t == Bytes:
+		return "mediumblob", "mediumblob"
+	case d == SQLite && t == Text:
+		return "TEXT", "text"
+	case d == SQLite && t == Bytes:
+		return "BLOB", "blob"
+	case d == SQLite:
+		return "INTEGER", "integer"
+	}
+	return "bigint", "bigint"
+}
+
+// Schema returns the statement that creates the table if it is missing, for migrations.
+func (t Table) Schema(d Dialect) (string, error) {
+	s := New(d).Add("CREATE TABLE IF NOT EXISTS ").Table(t.Name).Add(" (")
+	for _, c := range t.Columns {
+		name, _ := d.typeName(c.Type)
+		s.Name(c.Name).Add(" ", name)
+		if !c.Null {
+			s.Add(" NOT NULL")
+		}
+		s.Add(", ")
+	}
+	between := "PRIMARY KEY ("
+	for _, c := range t.Columns {
+		if c.Key {
+			s.Add(between).Name(c.Name)
+			between = ", "
+		}
+	}
+	query, _, err := s.Add("))", map[Dialect]string{MySQL: " ENGINE=InnoDB", SQLite: " STRICT, WITHOUT ROWID"}[d]).Build()
+	return query, err
+}
+
+// Create creates the table if it is missing, and then checks it. Several programs may do
+// so at the same time.
+func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
+	query, err := t.Schema(d)
+	if err != nil {
+		return err
+	}
+	if err := t.Check(ctx, db, d); !errors.Is(err, ErrMissing) {
+		return err
+	}
+	_, creating := db.ExecContext(ctx, query)
+	// PostgreSQL may refuse one of two that create at once: what counts is what is there.
+	if err := t.Check(ctx, db, d); err != nil && creating != nil {
+		return fmt.Errorf("create table %s: %w", t.Name, creating)
+	} else {
+		return err
+	}
+}
+
+// Check returns an error that matches [ErrShape], and says what is different, unless the table
+// has the columns and the key that Create would make; and [ErrMissing] when there is no such
+// table. A table may not have further columns.
+func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
+	if _, err := t.Schema(d); err != nil {
+		return err
+	}
+	found, err := t.read(ctx, db, d)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at table %s: %w", t.Name, err)
+	case len(found) == 0:
+		return fmt.Errorf("%w: %s", ErrMissing, t.Name)
+	}
+	for _, want := range t.Columns {
+		_, catalog := d.typeName(want.Type)
+		is, ok := found[strings.ToLower(want.Name)]
+		why := ""
+		switch {
+		case !ok:
+			why = "is missing"
+		case is.kind != catalog:
+			why = fmt.Sprintf("is %s, not %s", is.kind, catalog)
+		case is.null != want.Null:
+			why = fmt.Sprintf("may be NULL: %t, not %t", is.null, want.Null)
+		case is.key != want.Key:
+			why = fmt.Sprintf("is of the primary key: %t, not %t", is.key, want.Key)
+		}
+		if why != "" {
+			return fmt.Errorf("table %s has %w: column %s %s", t.Name, ErrShape, want.Name, why)
+		}
+		delete(found, strings.ToLower(want.Name))
+	}
+	for name, is := range found {
+		if name == "" {
+			return fmt.Errorf("table %s has %w: it is %s", t.Name, ErrShape, is.kind)
+		}
+		return fmt.Errorf("table %s has %w: column %s is not known", t.Name, ErrShape, name)
+	}
+	return nil
+}
+
+// found is a column as it is in the database.
+type found struct {
+	kind      string
+	null, key bool
+}
+
+// The catalogs. A row without a name says what is wrong with the table as a whole.
+const (
+	pgColumns = `SELECT a.attname, format_type(a.atttypid, a.atttypmod) || CASE WHEN a.atttypid = 'text'::regtype THEN ' ' || l.collname ELSE '' END,
+		NOT a.attnotnull, COALESCE(a.attnum = ANY(i.indkey), false)
+		FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary LEFT JOIN pg_collation l ON l.oid = a.attcollation
+		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+		UNION ALL SELECT '', 'no ordinary table', false, false FROM pg_class WHERE oid = to_regclass($1) AND relkind NOT IN ('r', 'p')`
+	myColumns = `SELECT column_name, column_type, is_nullable = 'YES', column_key = 'PRI' FROM information_schema.columns
+		WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?
+		UNION ALL SELECT '', CONCAT('of the engine ', COALESCE(engine, table_type)), 0, 0 FROM information_schema.tables
+		WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND COALESCE(engine, '') <> 'InnoDB'`
+	liteColumns = `SELECT name, type, NOT "notnull", pk > 0 FROM pragma_table_info(?, ?)`
+)
+
+func (t Table) read(ctx context.Context, db *sql.DB, d Dialect) (map[string]found, error) {
+	query, args := liteColumns, []any(nil)
+	schema, name, ok := strings.Cut(t.Name, ".")
+	if !ok {
+		schema, name = "", t.Name
+	}
+	switch d {
+	case PostgreSQL:
+		quoted, _, err := New(d).Table(t.Name).Build()
+		if err != nil {
+			return nil, err
+		}
+		query, args = pgColumns, []any{quoted}
+	case MySQL:
+		query, args = myColumns, []any{schema, name, schema, name}
+	case SQLite:
+		if schema == "" {
+			schema = "main"
+		}
+		args = []any{name, schema}
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := make(map[string]found)
+	for rows.Next() {
+		var column string
+		var is found
+		if err := rows.Scan(&column, &is.kind, &is.null, &is.key); err != nil {
+			return nil, err
+		}
+		is.kind = strings.Replace(is.kind, "(20)", "", 1) // the width to show, which MySQL 8 no longer has
+		if d != PostgreSQL {
+			is.kind = strings.ToLower(is.kind)
+		}
+		all[strings.ToLower(column)] = is
+	}
+	return all, rows.Err()
+}

@@ -1,0 +1,216 @@
+package id_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/id"
+	"github.com/pawl-go/pawl/internal/idtest"
+)
+
+// slowCounter is a counter whose store takes a time, and counts requests.
+type slowCounter struct {
+	id.Counter
+	delay    time.Duration
+	requests atomic.Int64
+	err      atomic.Pointer[error] // instead of an answer
+}
+
+func (c *slowCounter) Add(ctx context.Context, n int64) (int64, error) {
+	c.requests.Add(1)
+	select {
+	case <-time.After(c.delay):
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	if err := c.err.Load(); err != nil {
+		return 0, *err
+	}
+	return c.Counter.Add(ctx, n)
+}
+
+func slow(t *testing.T) *slowCounter {
+	return &slowCounter{Counter: registers(t, memoryClients(t, 1)[0], nil).Counter("slow"), delay: 20 * time.Millisecond}
+}
+
+// Calls that wait share a request: 1,000 calls take two, the first and all others.
+func TestStrictShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counter := slow(t)
+		g := id.NewStrict(counter)
+		var check idtest.Checker[int64]
+		var group sync.WaitGroup
+		for i := range 1000 {
+			log := check.Log()
+			group.Go(func() {
+				dst := make([]int64, 1+i%3)
+				if n, err := g.NextN(t.Context(), dst); err != nil || n != len(dst) {
+					t.Error(n, err)
+				}
+				log.Add(dst...)
+			})
+		}
+		group.Wait()
+		if n, err := check.Check(); err != nil || n != 1999 {
+			t.Errorf("%d numbers: %v", n, err)
+		}
+		if n := counter.requests.Load(); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		if last, err := g.Next(t.Context()); err != nil || last != 2000 {
+			t.Errorf("%d, %v: there is a gap", last, err)
+		}
+	})
+}
+
+// A call that begins after another returned gets a larger number, whichever process it is in.
+func TestStrictOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counter := slow(t)
+		processes := []id.Generator[int64]{id.NewStrict(counter), id.NewStrict(counter)}
+		var newest atomic.Int64
+		var group sync.WaitGroup
+		for i := range 50 {
+			group.Go(func() {
+				for range 40 {
+					before := newest.Load()
+					is, err := processes[i%2].Next(t.Context())
+					if err != nil || is <= before {
+						t.Errorf("%d after %d was returned: %v", is, before, err)
+					}
+					for old := newest.Load(); old < is && !newest.CompareAndSwap(old, is); old = newest.Load() {
+					}
+				}
+			})
+		}
+		group.Wait()
+	})
+}
+
+// Callers give up at any time: each returns at once, nobody waits for the dead, and no number
+// is handed out twice.
+func TestStrictGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := id.NewStrict(slow(t))
+		var check idtest.Checker[int64]
+		var group sync.WaitGroup
+		for i := range 300 {
+			log := check.Log()
+			group.Go(func() {
+				for j := range 30 {
+					patience := time.Duration(1+(i*7+j*13)%60) * time.Millisecond
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					begun := time.Now()
+					is, err := g.Next(ctx)
+					switch {
+					case err == nil:
+						log.Add(is)
+					case !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != patience:
+						t.Errorf("after %v of %v: %v", time.Since(begun), patience, err)
+					}
+					cancel()
+				}
+			})
+		}
+		group.Wait()
+		n, err := check.Check()
+		if err != nil || n < 1000 {
+			t.Errorf("%d numbers: %v", n, err)
+		}
+		if _, err := g.Next(t.Context()); err != nil { // nobody is left at the store
+			t.Error(err)
+		}
+	})
+}
+
+// An error of the store is for all calls of the request; what comes later asks anew.
+func TestStrictErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counter := slow(t)
+		g := id.NewStrict(counter)
+		counter.err.Store(&pawl.ErrUnavailable)
+		var group sync.WaitGroup
+		for range 10 {
+			group.Go(func() {
+				if n, err := g.NextN(t.Context(), make([]int64, 2)); n != 0 || !errors.Is(err, pawl.ErrUnavailable) {
+					t.Error(n, err)
+				}
+			})
+		}
+		group.Wait()
+		if n := counter.requests.Load(); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		counter.err.Store(nil)
+		if is, err := g.Next(t.Context()); is != 1 || err != nil {
+			t.Error(is, err)
+		}
+		if n, err := g.NextN(t.Context(), nil); n != 0 || err != nil {
+			t.Error(n, err)
+		}
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := g.Next(done); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if _, err := counter.Add(t.Context(), math.MaxInt64-2); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := g.NextN(t.Context(), make([]int64, 2)); n != 0 || !errors.Is(err, id.ErrExhausted) {
+			t.Error(n, err)
+		}
+	})
+}
+
+// CounterOf waits for its turn no longer than its ctx, and says who was in the way.
+func TestCounterOfIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mark := &busyMark{Mark: registers(t, memoryClients(t, 1)[0], nil).Mark("busy")}
+		counter := id.CounterOf(mark)
+		mark.busy.Store(true)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			begun := time.Now()
+			_, err := counter.Add(ctx, 1)
+			if !errors.Is(err, pawl.ErrConflict) || !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+				t.Errorf("after %v: %v", time.Since(begun), err)
+			}
+			cancel()
+		}
+		mark.busy.Store(false)
+		for want := range int64(3) {
+			if last, err := counter.Add(t.Context(), 1); err != nil || last != want+1 {
+				t.Error(last, err)
+			}
+		}
+		if n := mark.loads.Load(); n > 200 { // without them it would be thousands
+			t.Errorf("%d reads: the pauses do not grow", n)
+		}
+	})
+}
+
+// busyMark is a mark that somebody else raises all the time.
+type busyMark struct {
+	id.Mark
+	busy  atomic.Bool
+	loads atomic.Int64
+}
+
+func (m *busyMark) Load(ctx context.Context) (id.Reading, error) {
+	m.loads.Add(1)
+	return m.Mark.Load(ctx)
+}
+
+func (m *busyMark) Raise(ctx context.Context, to int64, from id.Reading) (id.Reading, error) {
+	if m.busy.Load() {
+		from.Version += 7
+	}
+	return m.Mark.Raise(ctx, to, from)
+}
