@@ -36,9 +36,9 @@ const (
 	FeatureShared Feature = "shared locks"
 	// FeatureSemaphore is a resource held by the permit.
 	FeatureSemaphore Feature = "semaphores"
-	// FeatureResize is a semaphore that is given another size while it is used.
+	// FeatureResize is a semaphore that is given another size while it is used: [Resizer].
 	FeatureResize Feature = "resizing of semaphores"
-	// FeatureValues is Get, Put and Watch.
+	// FeatureValues is Get, Put and Watch: [Values].
 	FeatureValues Feature = "versioned values"
 	// FeatureDelay is that the locks of a dead client stay held for the rest of
 	// its session's TTL.
