@@ -49,6 +49,8 @@ var importRules = []importRule{
 		"services stand on clients and on what stores promise, never on an engine"},
 	{"id/uuids", []string{"id"}, []string{"github.com/google/uuid"},
 		"as above, and the library that makes them"},
+	{"id/redisid", []string{".", "id"}, []string{"github.com/redis/rueidis"},
+		"as above, and the client of where it counts"},
 	{"id/*", []string{".", "dialect", "id"}, nil,
 		"as above; a driver of SQL is the user's"},
 	{"examples/*", []string{".", "engine", "engine/*", "fence", "fence/*"}, []string{"*"},
