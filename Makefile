@@ -2,7 +2,7 @@
 # package manager: `make setup` installs the servers that the tests start.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak bench lint fuzz cover
+.PHONY: help setup check test test-quick soak bench lint fuzz cover
 
 # The race detector needs a C compiler, and cgo where the environment turned
 # it off.
@@ -15,7 +15,7 @@ RACE := CGO_ENABLED=1 go
 TEST := $(RACE) test -race -p 1 -parallel 4 -timeout 25m
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install the servers that the tests start, and a C compiler, where they are missing
 	@scripts/setup
@@ -33,6 +33,13 @@ SHIPPED := ^Test(Redis|PostgresLease|PostgresUnlogged|MariaDBLease|Etcd|ZooKeepe
 test: check ## Run all tests, with the race detector, against real servers
 	$(TEST) ./...
 	PAWL_TEST_AS_SHIPPED=1 $(TEST) -run '$(SHIPPED)' ./engine/open
+
+# Packages whose tests start no server do not import internal/testservers.
+QUICK = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -v internal/testservers | cut -d ' ' -f 1)
+
+test-quick: ## Run the tests that need no server: the rules, the root, memory and SQLite; less than two minutes
+	go test -parallel 8 $(QUICK)
+	go test -parallel 8 -run '^Test(Memory|SQLite)$$' -skip '/a_crowd_of_waiters' ./engine/open
 
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// MaxBarrier is how many parties a [Barrier] can have.
-const MaxBarrier = 500
+// MaxBarrierParties is how many parties a [Barrier] can have.
+const MaxBarrierParties = 500
 
 // Barrier lets a number of parties wait for one another, again and again: the
 // parties of one generation leave together. When one of them gives up, or dies
@@ -29,19 +29,19 @@ type Barrier struct {
 }
 
 // Barrier returns the barrier of this name for so many parties, 1 to
-// [MaxBarrier]. All users of a name must agree on the number, else
+// [MaxBarrierParties]. All users of a name must agree on the number, else
 // [ErrMismatch]. See [Client.Mutex] for names.
 func (c *Client) Barrier(name string, parties int) *Barrier {
 	b := &Barrier{
-		newValue(c, "barrier", name), newLock(c, scopedName("barrier", name), engine.KindLock, engine.LockCapacity, 1), parties,
+		newValue(c, "barrier", name).Idempotent(), // a party arrives once, however often it says so
+		newLock(c, scopedName("barrier", name), engine.KindLock, engine.LockCapacity, 1), parties,
 	}
-	b.value.again = true // a party arrives once, however often it says so
 	b.present.alone = true
 	if b.value.err == nil {
 		b.value.err = b.present.err
 	}
-	if b.value.err == nil && (parties < 1 || parties > MaxBarrier) {
-		b.value.err = invalid("parties is %d: 1 to %d are allowed", parties, MaxBarrier)
+	if b.value.err == nil && (parties < 1 || parties > MaxBarrierParties) {
+		b.value.err = invalid("parties is %d: 1 to %d are allowed", parties, MaxBarrierParties)
 	}
 	return b
 }
@@ -80,7 +80,7 @@ func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
 // Unwrap returns why it is broken.
 func (e *BrokenError) Unwrap() error { return e.Err }
 
-func (b *Barrier) parse(v Version) (s barrierState, err error) {
+func (b *Barrier) parse(v Snapshot) (s barrierState, err error) {
 	if v.Number == 0 {
 		return barrierState{Parties: b.parties}, nil
 	}
@@ -95,7 +95,7 @@ func (b *Barrier) parse(v Version) (s barrierState, err error) {
 
 // update changes the stored state, unless change returns an error.
 func (b *Barrier) update(ctx context.Context, doing string, change func(*barrierState) error) error {
-	_, err := b.value.change(ctx, func(v Version) ([]byte, error) {
+	_, err := b.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		s, err := b.parse(v)
 		if err == nil {
 			err = change(&s)
@@ -188,7 +188,7 @@ func holds(is engine.Resource, claim string) bool {
 // live: if all that came before have died, nobody has noticed.
 func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	if w.hasLeft(s) { // with the others, and did not hear so
-		return errUnchanged
+		return ErrUnchanged
 	}
 	if s.Broken {
 		return &BrokenError{s.number(), errGaveUp}
@@ -202,7 +202,7 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	w.generation, w.resets, w.number, w.index = s.Generation, s.Resets, s.number(), w.parties-1-i
 	switch {
 	case again:
-		return errUnchanged
+		return ErrUnchanged
 	case w.index == 0:
 		dead, err := w.dead(ctx, s)
 		if dead || err != nil {
@@ -245,7 +245,7 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 
 // look is the step of a waiting party when the value changed. When the value has not
 // changed for some time, look breaks the generation if another party has died.
-func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error) {
+func (w *barrierWait) look(ctx context.Context, v Snapshot) (left bool, err error) {
 	s, err := w.parse(v)
 	if err == nil {
 		left, err = w.over(s)
@@ -265,7 +265,7 @@ func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error
 	}
 	return false, w.update(ctx, "break", func(s *barrierState) error {
 		if dead, err := w.dead(ctx, s); !dead || s.Broken || err != nil {
-			return cmp.Or(err, errUnchanged)
+			return cmp.Or(err, ErrUnchanged)
 		}
 		s.Broken = true
 		return nil
@@ -275,7 +275,7 @@ func (w *barrierWait) look(ctx context.Context, v Version) (left bool, err error
 // dead reports whether a party that came or joined lives no more. Those that joined are
 // members no more.
 func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err error) {
-	is, err := b.value.show(ctx, "wait", b.present.name)
+	is, err := b.value.claims(ctx, "wait", b.present.name)
 	if err != nil {
 		return false, err
 	}
@@ -293,7 +293,7 @@ func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err err
 // vain, if it is still there.
 func (s *barrierState) breakFor(id string) error {
 	if s.Broken || !slices.Contains(s.Arrived, id) {
-		return errUnchanged
+		return ErrUnchanged
 	}
 	s.Broken = true
 	return nil
@@ -346,7 +346,7 @@ func (b *Barrier) Reset(ctx context.Context, generation uint64) error {
 	}
 	return b.update(ctx, "reset", func(s *barrierState) error {
 		if s.number() != generation {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		if len(s.Members) > 0 {
 			if _, err := b.dead(ctx, s); err != nil {

@@ -78,7 +78,7 @@ func TestBarrier(t *testing.T) {
 func TestBarrierArguments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		for _, bad := range []int{0, -1, pawl.MaxBarrier + 1} {
+		for _, bad := range []int{0, -1, pawl.MaxBarrierParties + 1} {
 			_, err := newClient(t, eng, nil).Barrier("bad", bad).Wait(t.Context())
 			wantErr(t, err, pawl.ErrInvalid)
 		}

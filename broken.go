@@ -56,13 +56,13 @@ func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 			break
 		}
 		err = c.ask(ctx, "note", func(ctx context.Context) error {
-			v, err := c.engine.Get(ctx, brokenKey(name))
+			v, err := c.values.Get(ctx, brokenKey(name))
 			if err == nil {
-				_, err = c.engine.Put(ctx, brokenKey(name), data, v.Version)
+				_, err = c.values.Put(ctx, brokenKey(name), data, v.Version)
 			}
 			return err
 		})
-		if !errors.Is(err, engine.ErrBusy) {
+		if !errors.Is(err, engine.ErrConflict) {
 			break
 		}
 		err = nil
@@ -78,11 +78,7 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
 		return nil, nil
 	}
-	var v engine.Value
-	err := c.ask(ctx, "get", func(ctx context.Context) (err error) {
-		v, err = c.engine.Get(ctx, brokenKey(name))
-		return err
-	})
+	v, err := c.stored(ctx, brokenKey(name))
 	if err != nil || v.Version == 0 || len(v.Data) == 0 {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -97,10 +98,12 @@ func (o *Options) validate(caps engine.Caps) error {
 // with one heartbeat for all its locks, and is safe for concurrent use.
 // A program needs one client for each store.
 type Client struct {
-	engine engine.Engine
-	caps   engine.Caps
-	opts   Options
-	margin time.Duration
+	engine  engine.Engine
+	values  engine.Values  // nil where caps refuse them
+	resizer engine.Resizer // as above
+	caps    engine.Caps
+	opts    Options
+	margin  time.Duration
 
 	life  context.Context // ends with Close, with ErrClosed as its cause
 	close context.CancelCauseFunc
@@ -121,6 +124,7 @@ type Client struct {
 // The engine stays the caller's, to be closed after the client.
 func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error) {
 	c := &Client{engine: eng, caps: eng.Caps(), opts: opts.withDefaults(), opening: make(chan struct{}, 1)}
+	c.findParts()
 	if err := c.opts.validate(c.caps); err != nil {
 		return nil, err
 	}
@@ -133,6 +137,23 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 		return nil, err
 	}
 	return c, nil
+}
+
+// findParts asks which optional parts the engine has. One that is missing without a reason in
+// the engine's capabilities, as behind a wrapper that does not pass it on, is refused as well.
+func (c *Client) findParts() {
+	var hasValues, resizes bool
+	c.values, hasValues = c.engine.(engine.Values)
+	c.resizer, resizes = c.engine.(engine.Resizer)
+	for feature, has := range map[engine.Feature]bool{engine.FeatureValues: hasValues, engine.FeatureResize: resizes} {
+		if !has && c.caps.RefuseFeature(feature) == nil {
+			c.caps.Lacks = maps.Clone(c.caps.Lacks)
+			if c.caps.Lacks == nil {
+				c.caps.Lacks = make(map[engine.Feature]string)
+			}
+			c.caps.Lacks[feature] = "the engine does not implement them"
+		}
+	}
 }
 
 // Close gives up everything that the client holds or waits for, ends its
@@ -188,6 +209,27 @@ func (c *Client) stopped(ctx context.Context, err error) error {
 		return notAcquired(ctx, err)
 	}
 	return err
+}
+
+// TTL returns the TTL of the client: that of its options, or the default.
+func (c *Client) TTL() time.Duration { return c.opts.TTL }
+
+// Retry calls ask, and calls it again as long as ask fails with [ErrUnavailable]: after pauses that
+// grow from 10 ms to a sixth of the TTL, for the time most, where 0 is without end, and until ctx
+// ends or the client is closed. Retry returns the last error of ask as it is; the error of ctx as well, if
+// that has ended; and [ErrClosed] once the client is closed. An ask that failed so may have been
+// served, so ask must be a request that may be served twice.
+func (c *Client) Retry(ctx context.Context, most time.Duration, ask func() error) error {
+	giveUp := time.Now().Add(most)
+	for pause := newBackoff(c.opts.TTL); ; {
+		err := ask()
+		switch {
+		case !errors.Is(err, ErrUnavailable) || most > 0 && time.Now().After(giveUp):
+			return err
+		case !pause.sleep(ctx, c.life):
+			return c.ended(ctx, err)
+		}
+	}
 }
 
 // live returns the session unless it has ended. Whether it may be believed in

@@ -272,3 +272,13 @@ func TestCloseRaces(t *testing.T) {
 		})
 	}
 }
+
+// TestMissingParts: what an engine does not implement is refused, also where its capabilities
+// give no reason.
+func TestMissingParts(t *testing.T) {
+	c := newClient(t, struct{ engine.Engine }{memengine.New()}, nil)
+	_, err := c.Value("v").Get(t.Context())
+	wantErr(t, err, pawl.ErrUnsupported)
+	wantErr(t, c.Semaphore("s", 1).Resize(t.Context(), 2), pawl.ErrUnsupported)
+	mustUnlock(t, mustLock(t, t.Context(), c.Mutex("m")))
+}

@@ -103,8 +103,15 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 // store that is well answers by then.
 const farewellTime = 100 * time.Millisecond
 
-// linger returns base, ended also soon after ctx has: for requests that the store
-// needs although nobody waits for its answer any more.
+// Linger returns a context with the values of ctx that ends 100 ms after ctx does: for the last
+// request of a call, which the store needs although ctx has ended, such as a release. So a call
+// keeps the promise of this package, to be back within 100 ms of the end of its ctx. stop frees
+// the context.
+func Linger(ctx context.Context) (lingering context.Context, stop context.CancelFunc) {
+	return linger(context.WithoutCancel(ctx), ctx)
+}
+
+// linger returns base, ended also soon after ctx has.
 func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return base, func() {}

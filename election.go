@@ -29,10 +29,9 @@ type Election struct {
 // Election returns the election of this name; see [Client.Mutex] for names.
 func (c *Client) Election(name string) *Election {
 	e := &Election{
-		newValue(c, "election", name),
+		newValue(c, "election", name).Idempotent(), // a term is announced once, however often it is said
 		newLock(c, scopedName("election", name), engine.KindLock, engine.LockCapacity, engine.LockCapacity),
 	}
-	e.value.again = true // a term is announced once, however often it is said
 	e.lock.alone = true
 	e.lock.err = errors.Join(e.value.err, e.lock.err)
 	return e
@@ -85,7 +84,7 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	}
 	// Both at once, because both may have to end soon. Whichever comes first: nobody leads
 	// without the lock, and the next leader's announcement is not overwritten.
-	bound, cancel := linger(context.WithoutCancel(ctx), ctx)
+	bound, cancel := Linger(ctx)
 	defer cancel()
 	vacant := make(chan error, 1)
 	if term.Err() == nil {
@@ -177,7 +176,7 @@ func (e *Election) announce(ctx context.Context, term *Lease, value []byte, vaca
 		data[8] = 1
 	}
 	data = append(data, value...)
-	_, err := e.value.Update(ctx, func(v Version) ([]byte, error) {
+	_, err := e.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		is, _, err := parseAnnouncement(v)
 		if err == nil && is.Token > term.Token() {
 			err = fmt.Errorf("%w: another leads with token %v", ErrLost, is.Token)
@@ -190,7 +189,7 @@ func (e *Election) announce(ctx context.Context, term *Lease, value []byte, vaca
 	return err
 }
 
-func parseAnnouncement(v Version) (l Leader, vacant bool, err error) {
+func parseAnnouncement(v Snapshot) (l Leader, vacant bool, err error) {
 	switch {
 	case v.Number == 0:
 		return Leader{}, true, nil
@@ -213,7 +212,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 
 // confirm returns the leader that is announced. A candidate that has the
 // lock and has not announced itself yet does not lead yet.
-func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
+func (e *Election) confirm(ctx context.Context, v Snapshot) (Leader, error) {
 	l, vacant, err := parseAnnouncement(v)
 	if err != nil {
 		return Leader{}, e.value.failed("leader", err)
@@ -221,7 +220,7 @@ func (e *Election) confirm(ctx context.Context, v Version) (Leader, error) {
 	if vacant {
 		return Leader{}, nil
 	}
-	is, err := e.value.show(ctx, "leader", e.lock.name)
+	is, err := e.value.claims(ctx, "leader", e.lock.name)
 	if err != nil {
 		return Leader{}, err
 	}

@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -20,7 +21,7 @@ var (
 	// The store grants no lock before all forgotten locks have ended. ErrGrace comes
 	// with [ErrNotAcquired]: nobody knows whether the lock is held. Its text says when
 	// the store grants again, and so does [engine.GraceError], by errors.As.
-	ErrGrace = errors.New("restart grace")
+	ErrGrace = engine.ErrGrace
 
 	// ErrLost says that the lock was held and no longer is, without Unlock:
 	// the store could not be told in time that the holder lives, or somebody
@@ -37,7 +38,7 @@ var (
 
 	// ErrConflict says that a value is no longer at the version expected.
 	// Nothing was written.
-	ErrConflict = errors.New("version conflict")
+	ErrConflict = engine.ErrConflict
 
 	// ErrBroken says that a barrier is broken: a party gave up or died while
 	// others waited, or the barrier was reset.
@@ -53,6 +54,25 @@ var (
 	// error names it and the range. Nothing was changed.
 	ErrInvalid = errors.New("invalid")
 )
+
+// Unavailable classes the error of a request to a store, for packages that are built on this one:
+// the result matches err, [ErrUnavailable], and the error of ctx if ctx has ended. Unavailable returns
+// nil for a nil err.
+func Unavailable(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if ended := context.Cause(ctx); ended != nil && !errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", err, ended)
+	}
+	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", err, ended)
+	}
+	return err
+}
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))

@@ -16,7 +16,7 @@ import (
 
 // gracefulStore is in its restart grace until a time.
 type gracefulStore struct {
-	engine.Engine
+	*memengine.Engine
 	until time.Time
 }
 

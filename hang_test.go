@@ -45,7 +45,7 @@ var boundedCalls = map[string]func(context.Context, *pawl.Client, *pawl.Lease) e
 		return err
 	},
 	"update": func(ctx context.Context, c *pawl.Client, _ *pawl.Lease) error {
-		_, err := c.Value("v").Update(ctx, func(pawl.Version) ([]byte, error) { return []byte("x"), nil })
+		_, err := c.Value("v").Update(ctx, func(pawl.Snapshot) ([]byte, error) { return []byte("x"), nil })
 		return err
 	},
 	"campaign": func(ctx context.Context, c *pawl.Client, _ *pawl.Lease) error {
@@ -212,9 +212,19 @@ func TestFoundClaims(t *testing.T) {
 	})
 }
 
+// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer, but not the time after
+// which its waiters look again.
+func TestHeartbeatWithLockDelay(t *testing.T) {
+	store := &findingStore{Engine: memengine.New()}
+	newClient(t, store, &pawl.Options{TTL: 9 * time.Second, LockDelay: 30 * time.Second})
+	if o := store.opts; o.TTL != 39*time.Second || o.Belief() != 9*time.Second || o.Heartbeat != 3*time.Second {
+		t.Errorf("the session was opened with %+v", o)
+	}
+}
+
 // findingStore reports claims of its session with each renewal.
 type findingStore struct {
-	engine.Engine
+	*memengine.Engine
 	session engine.Session
 	opts    engine.SessionOptions
 	mu      sync.Mutex

@@ -73,8 +73,7 @@ func TestPreparedCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestOperatorsCallsEndWithTheirContext: so do those that ask the store without a session,
-// and a break closes its session behind the operator's back.
+// TestOperatorsCallsEndWithTheirContext: so do those that ask the store without a session.
 func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -86,16 +85,12 @@ func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
 				return err
 			},
-			verbOpen: func(ctx context.Context) error {
-				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
-				return err
-			},
-			verbLeave: func(ctx context.Context) error {
+			verbEvict: func(ctx context.Context) error {
 				_, err := operator.Break(ctx, "m", pawl.BreakOptions{})
 				return err
 			},
 		} {
-			store.set(hangs, verb, verbClose)
+			store.set(hangs, verb)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			start := time.Now()
 			err := call(ctx)
@@ -104,7 +99,7 @@ func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 			}
 			wantErr(t, err, pawl.ErrUnavailable, context.DeadlineExceeded)
 			cancel()
-			store.set(nil, verb, verbClose)
+			store.set(nil, verb)
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// MaxParties is how many parties a [Latch] can count.
-const MaxParties = 8000
+// MaxLatchParties is how many parties a [Latch] can count.
+const MaxLatchParties = 8000
 
 // Latch opens when a number of parties have counted down, and stays open until
 // it is reset. A latch needs a store that keeps versioned values; one small value
@@ -19,15 +19,14 @@ type Latch struct {
 	count int
 }
 
-// Latch returns the latch of this name for count parties, 1 to [MaxParties].
+// Latch returns the latch of this name for count parties, 1 to [MaxLatchParties].
 // All users of a name must agree on the number, else [ErrMismatch]. Before the
 // first party counts down there is nothing in the store, and the latch is
 // closed. See [Client.Mutex] for names.
 func (c *Client) Latch(name string, count int) *Latch {
-	l := &Latch{newValue(c, "latch", name), count}
-	l.value.again = true // a party counts once, however often it says so
-	if l.value.err == nil && (count < 1 || count > MaxParties) {
-		l.value.err = invalid("count is %d: 1 to %d are allowed", count, MaxParties)
+	l := &Latch{newValue(c, "latch", name).Idempotent(), count} // a party counts once, however often it says so
+	if l.value.err == nil && (count < 1 || count > MaxLatchParties) {
+		l.value.err = invalid("count is %d: 1 to %d are allowed", count, MaxLatchParties)
 	}
 	return l
 }
@@ -40,7 +39,7 @@ type latchState struct {
 	parties [][8]byte
 }
 
-func (l *Latch) parse(v Version) (s latchState, err error) {
+func (l *Latch) parse(v Snapshot) (s latchState, err error) {
 	if v.Number == 0 {
 		return latchState{count: l.count}, nil
 	}
@@ -77,13 +76,13 @@ func (l *Latch) CountDown(ctx context.Context, party string) error {
 	}
 	sum := sha256.Sum256([]byte(party))
 	hash := [8]byte(sum[:8])
-	_, err := l.value.change(ctx, func(v Version) ([]byte, error) {
+	_, err := l.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		s, err := l.parse(v)
 		if err != nil {
 			return nil, l.value.failed("count down", err)
 		}
 		if s.open || slices.Contains(s.parties, hash) {
-			return nil, errUnchanged
+			return nil, ErrUnchanged
 		}
 		if s.parties = append(s.parties, hash); len(s.parties) == s.count {
 			s.parties = nil
@@ -131,9 +130,9 @@ func (l *Latch) Wait(ctx context.Context) error {
 // Reset closes the latch: nobody has counted down. Nothing of it stays in the
 // store. Waiting parties go on waiting.
 func (l *Latch) Reset(ctx context.Context) error {
-	_, err := l.value.change(ctx, func(v Version) ([]byte, error) {
+	_, err := l.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		if v.Number == 0 {
-			return nil, errUnchanged
+			return nil, ErrUnchanged
 		}
 		return nil, nil
 	})

@@ -51,7 +51,7 @@ func TestLatch(t *testing.T) {
 		noErr(t, l.Reset(t.Context()))
 		noErr(t, l.Reset(t.Context()))
 		wantCount(t, l, 2)
-		for _, bad := range []int{0, -1, pawl.MaxParties + 1} {
+		for _, bad := range []int{0, -1, pawl.MaxLatchParties + 1} {
 			wantErr(t, newClient(t, eng, nil).Latch("bad", bad).CountDown(t.Context(), "a"), pawl.ErrInvalid)
 		}
 		wantErr(t, l.CountDown(t.Context(), ""), pawl.ErrInvalid)

@@ -11,7 +11,8 @@ import (
 )
 
 // Locker is the common interface of [Mutex], both sides of [RWMutex] and
-// [Semaphore].
+// [Semaphore]. A test may have a Locker of its own, which fails as the test wants, and which
+// gets a [Lease] from a client on package memengine. [LockAll] takes only those of this package.
 type Locker interface {
 	// Name returns the name of what is locked.
 	Name() string
@@ -21,11 +22,11 @@ type Locker interface {
 	TryLock(ctx context.Context) (*Lease, error)
 	// Do holds the lock while fn runs.
 	Do(ctx context.Context, fn func(context.Context) error) error
-
-	base() *lock // the part that all of them share
 }
 
-// LockOptions change how a lock is taken. The zero value is the default.
+// LockOptions change how a lock is taken. The zero value is the default. With adds options to those
+// that were set before: a field that is zero or false leaves them as they are. To take an option
+// back, describe the lock anew.
 type LockOptions struct {
 	// Barging makes the lock unfair: a client that comes while the lock is free gets it,
 	// even if others wait. More throughput, no order. All users of a name must
@@ -76,18 +77,28 @@ func newLock(c *Client, name string, kind engine.Kind, capacity, weight int64) l
 }
 
 func (l lock) with(opts LockOptions) lock {
-	l.opts = opts
-	l.spec.Barging = opts.Barging
+	l.opts = l.opts.and(opts)
+	l.spec.Barging = l.opts.Barging
 	if opts.MaxHold != 0 && opts.MaxHold < minTTL && l.err == nil {
 		l.err = invalid("LockOptions.MaxHold is %v: 0 (none) or at least %v is allowed", opts.MaxHold, minTTL)
 	}
 	if opts.MinHold != 0 && l.err == nil {
-		l.err = l.client.checkMinHold("LockOptions.MinHold", opts.MinHold)
+		l.err = l.client.checkMinHold("LockOptions.MinHold", opts.MinHold, "0 (none) or ")
 	}
 	if opts.Label != "" && l.err == nil {
 		l.err = checkText("LockOptions.Label", opts.Label)
 	}
 	return l
+}
+
+// and returns o with the fields of more that are set.
+func (o LockOptions) and(more LockOptions) LockOptions {
+	return LockOptions{
+		Barging: o.Barging || more.Barging,
+		MaxHold: cmp.Or(more.MaxHold, o.MaxHold),
+		MinHold: cmp.Or(more.MinHold, o.MinHold),
+		Label:   cmp.Or(more.Label, o.Label),
+	}
 }
 
 func (l *lock) label() string {
@@ -170,7 +181,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		}
 		grant, err := a.run(ctx, wait)
 		if err == nil && l.opts.MinHold > 0 {
-			if err = l.keepTaken(ctx, a.claim, grant); err != nil {
+			if err = l.keepTaken(ctx, a.claim, grant.Token, l.opts.MinHold); err != nil {
 				err = a.fail(ctx, err)
 			}
 		}
@@ -254,7 +265,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
-		case a.through != nil && (grant.Held() && grant.Token != a.through.token || errors.Is(err, engine.ErrBusy)):
+		case a.through != nil && (grant.Held() && grant.Token != a.through.token || refused(err)):
 			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
@@ -270,9 +281,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			heard = time.Now()
 		case errors.Is(err, engine.ErrGone): // on Enter: the store has ended the session
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
-		case errors.Is(err, engine.ErrBusy):
+		case refused(err):
 			s.settle(a.claim)
-			if errors.As(err, new(*engine.GraceError)) {
+			if errors.Is(err, ErrGrace) {
 				err = fmt.Errorf("%w: %w", ErrGrace, err)
 			}
 			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
@@ -294,6 +305,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		grant, err = a.enter(ctx, wait)
 	}
 }
+
+// refused reports whether the store answered that a claim is not granted now.
+func refused(err error) bool { return errors.Is(err, engine.ErrBusy) || errors.Is(err, ErrGrace) }
 
 // contended tells the observer that the wait begins, and why.
 func (a *attempt) contended(ctx context.Context, g engine.Grace) {

@@ -27,7 +27,8 @@ type Leases []*Lease
 // reading side with it. A lock that is given twice is an [ErrInvalid], also where two values
 // describe it, because the call would wait for itself. So is a semaphore that is given twice:
 // [Semaphore.Weighted] takes several permits at once. So is a name of one store by two clients.
-// Locks held through ctx are re-entered, as by Lock.
+// Locks held through ctx are re-entered, as by Lock. A [Locker] of another package is an
+// [ErrInvalid].
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, true, "lock all", locks)
 }
@@ -43,7 +44,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	ends, cancel := linger(context.WithoutCancel(ctx), ctx) // bounds the releases together
+	ends, cancel := Linger(ctx) // bounds the releases together
 	defer cancel()
 	held := make(Leases, 0, len(wanted))
 	inner := ctx // carries the leases held already, so that both sides of a name have one owner
@@ -64,8 +65,12 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 // inOrder returns the locks in the order in which all callers take them, unless a caller
 // that has some of them would wait for itself.
 func inOrder(locks []Locker) (wanted []*lock, err error) {
-	for _, l := range locks {
-		wanted = append(wanted, l.base())
+	for i, l := range locks {
+		ours, ok := l.(interface{ base() *lock })
+		if !ok {
+			return nil, invalid("lock %d is a %T: locks of this package are allowed", i, l)
+		}
+		wanted = append(wanted, ours.base())
 	}
 	slices.SortStableFunc(wanted, func(a, b *lock) int {
 		// Among equal names the heavier comes first.
@@ -126,7 +131,7 @@ func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel fu
 // others, and joins the errors. Like [Lease.Unlock], this Unlock is back soon after ctx ended,
 // however many locks there are.
 func (ls Leases) Unlock(ctx context.Context) error {
-	ends, cancel := linger(context.WithoutCancel(ctx), ctx)
+	ends, cancel := Linger(ctx)
 	defer cancel()
 	return ls.unlock(ctx, ends)
 }

@@ -44,7 +44,7 @@ func (m *Member) join(ctx context.Context, s *barrierState) error {
 	for name, claim := range s.Members {
 		if claim == m.present.claim.ID { // the reply was lost
 			m.name = name
-			return errUnchanged
+			return ErrUnchanged
 		}
 	}
 	if len(s.Members) >= m.barrier.parties {
@@ -82,13 +82,13 @@ func (m *Member) Wait(ctx context.Context) (index int, err error) {
 // dead to the others. As Unlock, Leave works after ctx ended. After
 // [ErrUnavailable] the member is dead for the others.
 func (m *Member) Leave(ctx context.Context) error {
-	ends, cancel := linger(context.WithoutCancel(ctx), ctx)
+	ends, cancel := Linger(ctx)
 	defer cancel()
 	work, stop := m.present.Within(ends)
 	defer stop()
 	err := m.barrier.update(work, "leave", func(s *barrierState) error {
 		if _, is := s.Members[m.name]; !is {
-			return errUnchanged
+			return ErrUnchanged
 		}
 		delete(s.Members, m.name)
 		return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // A minimum hold is a second claim of the holder's owner, which shares its grant. That claim
@@ -17,25 +18,49 @@ import (
 const maxMinHold = 7 * 24 * time.Hour
 
 // checkMinHold looks whether the store can keep a name for so long. The parameter what is the
-// name of the option or argument.
-func (c *Client) checkMinHold(what string, hold time.Duration) error {
+// name of the option or argument, and none says how to have none.
+func (c *Client) checkMinHold(what string, hold time.Duration, none string) error {
 	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
 		if err := c.caps.RefuseFeature(f); err != nil {
 			return err
 		}
 	}
 	if least := max(minTTL, c.caps.MinTTL); hold < least || hold > maxMinHold {
-		return invalid("%s is %v: 0 (none) or %v to %v are allowed on %s", what, hold, least, maxMinHold, c.caps.Name)
+		return invalid("%s is %v: %s%v to %v are allowed on %s", what, hold, none, least, maxMinHold, c.caps.Name)
 	}
 	return nil
 }
 
-// keepTaken keeps the name of a new grant taken for the minimum hold.
-func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.Grant) error {
+// Keep keeps the name of the lease taken for the time d from now on, on the clock of the store and
+// whatever becomes of the lease and its client, as [LockOptions].MinHold does from the grant on:
+// 100 ms (or the least TTL of the store) to 7 days. A holder that unlocks then gives the name back for later. Keep
+// fails with [ErrInvalid] for another d; with [ErrUnsupported] on a store that keeps no sessions for
+// so long; with the error of [Lease.Err] for a lease that has ended; and with [ErrUnavailable], after
+// which the name may stay taken.
+func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
+	err := l.Err()
+	if err == nil {
+		err = l.session.client.checkMinHold("d", d, "")
+	}
+	if err == nil {
+		work, stop := l.Within(ctx)
+		defer stop()
+		if err = l.lock.keepTaken(work, l.claim, l.token, d); err != nil {
+			err = errors.Join(l.Err(), err)
+		}
+	}
+	if err != nil {
+		return l.lock.failed(err)
+	}
+	return nil
+}
+
+// keepTaken keeps the name of a grant taken for the minimum hold.
+func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.Token, hold time.Duration) error {
 	c := l.client
 	ctx, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: l.opts.MinHold, Delay: l.opts.MinHold, Label: l.label()})
+	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: hold, Delay: hold, Label: l.label()})
 	if err != nil {
 		return fmt.Errorf("minimum hold: %w", unavailable(ctx, "open session", err))
 	}
@@ -43,7 +68,7 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, grant engine.
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
-	if err == nil && is.Token != grant.Token || errors.Is(err, engine.ErrBusy) {
+	if err == nil && is.Token != token || refused(err) {
 		err = fmt.Errorf("%w: another holds it already", errSession)
 	}
 	if err != nil {

@@ -13,5 +13,5 @@ func (c *Client) Mutex(name string) *Mutex {
 	return &Mutex{newLock(c, name, engine.KindLock, engine.LockCapacity, engine.LockCapacity)}
 }
 
-// With returns the same lock, taken with opts.
+// With returns the same lock, taken with opts as well, see [LockOptions].
 func (m *Mutex) With(opts LockOptions) *Mutex { return &Mutex{m.with(opts)} }

@@ -10,11 +10,17 @@ const MaxName = 512
 
 // checkText holds names, owners and labels to the limits of all stores.
 func checkText(field, s string) error {
+	if len(s) > MaxName {
+		return invalid("%s has %d bytes: 1 to %d are allowed", field, len(s), MaxName)
+	}
+	return checkPlain(field, s)
+}
+
+// checkPlain does so for a text of any length.
+func checkPlain(field, s string) error {
 	switch {
 	case s == "":
 		return invalid("%s is empty: 1 to %d bytes of UTF-8 are allowed", field, MaxName)
-	case len(s) > MaxName:
-		return invalid("%s has %d bytes: 1 to %d are allowed", field, len(s), MaxName)
 	case !utf8.ValidString(s):
 		return invalid("%s %q is not valid UTF-8", field, s)
 	}

@@ -106,12 +106,27 @@ func (c *Client) look(ctx context.Context, name string) (is Resource, err error)
 	if err := checkText("name", name); err != nil {
 		return is, err
 	}
-	err = c.ask(ctx, "show", func(ctx context.Context) error {
-		r, err := c.engine.Show(ctx, name)
-		is = resourceOf(r)
+	r, err := c.claims(ctx, name)
+	is = resourceOf(r)
+	is.Name = name
+	return is, err
+}
+
+// claims reads the claims of a name.
+func (c *Client) claims(ctx context.Context, name string) (is engine.Resource, err error) {
+	err = c.ask(ctx, "show", func(ctx context.Context) (err error) {
+		is, err = c.engine.Show(ctx, name)
 		return err
 	})
-	is.Name = name
+	return is, err
+}
+
+// stored reads what is stored under a key.
+func (c *Client) stored(ctx context.Context, key string) (is engine.Value, err error) {
+	err = c.ask(ctx, "get", func(ctx context.Context) (err error) {
+		is, err = c.values.Get(ctx, key)
+		return err
+	})
 	return is, err
 }
 
@@ -122,7 +137,11 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	}
 	bound, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	err := unavailable(bound, doing, ask(bound))
+	return c.ended(ctx, unavailable(bound, doing, ask(bound)))
+}
+
+// ended says why a request failed: because of Close, or also because of ctx.
+func (c *Client) ended(ctx context.Context, err error) error {
 	switch {
 	case err != nil && c.life.Err() != nil:
 		return ErrClosed
@@ -237,8 +256,7 @@ type BreakOptions struct {
 // Where the store keeps versioned values, Break notes the operator and the reason there
 // before it evicts; see [Resource.Broken]. If the note fails, Break evicts all the same, and
 // says so in the error. One small value stays for each name. Break fails with [ErrUnavailable]
-// when the store did not answer: then some holders may be evicted. Break opens a session of its
-// own, which holds nothing.
+// when the store did not answer: then some holders may be evicted. Break needs no session.
 func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evicted []Party, err error) {
 	defer func() {
 		if err != nil {
@@ -298,23 +316,10 @@ func (o *BreakOptions) note(victims []Party) *Broken {
 	return n
 }
 
-// evict leaves the claims of others by a session in which nobody believes, so that
-// it moves no restart grace.
+// evict takes the claims of others away, and returns those that were still there.
 func (c *Client) evict(ctx context.Context, name string, victims []Party) (evicted []Party, err error) {
-	var s engine.Session
-	if err := c.ask(ctx, "open session", func(ctx context.Context) (err error) {
-		s, err = c.engine.Open(ctx, engine.SessionOptions{TTL: c.opts.TTL, Delay: c.opts.TTL, Label: c.opts.Label})
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	defer c.spawn(func() { // nobody waits for that
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout)
-		defer cancel()
-		s.Close(closing) //nolint:errcheck // it holds nothing, and expires by itself
-	})
 	for _, p := range victims {
-		switch err := c.ask(ctx, "leave", func(ctx context.Context) error { return s.Leave(ctx, name, p.Claim) }); {
+		switch err := c.ask(ctx, "evict", func(ctx context.Context) error { return c.engine.Evict(ctx, name, p.Claim) }); {
 		case err == nil:
 			evicted = append(evicted, p)
 		case !errors.Is(err, engine.ErrGone): // else it had left meanwhile

@@ -72,13 +72,10 @@ func (n *numbers) of(name string, old time.Time) *known {
 
 // bear retries while the store is away, for one TTL, if the caller may wait.
 func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
-	giveUp := time.Now().Add(c.opts.TTL)
-	for pause := newBackoff(c.opts.TTL); ; {
-		err := ask()
-		if !wait || !errors.Is(err, ErrUnavailable) || time.Now().After(giveUp) || !pause.sleep(ctx, c.life) {
-			return err
-		}
+	if !wait {
+		return ask()
 	}
+	return c.Retry(ctx, c.opts.TTL, ask)
 }
 
 // number returns the number of the operator, read no earlier than asOf. However
@@ -112,15 +109,18 @@ func (l *lock) number(ctx context.Context, asOf time.Time, wait bool) (is number
 	return is, err
 }
 
-func (l *lock) numberValue() *Value { return newValue(l.client, "permits", l.name) }
+func numberKey(name string) string { return scopedName("permits", name) }
 
 func (l *lock) readNumber(ctx context.Context) (number, error) {
 	is := number{read: time.Now()}
-	v, err := l.numberValue().Get(ctx)
-	if err != nil || v.Number == 0 {
-		return is, err
+	v, err := l.client.stored(ctx, numberKey(l.name))
+	if err != nil {
+		return is, fmt.Errorf("read the number of permits: %w", err)
 	}
-	is.version = v.Number
+	if v.Version == 0 {
+		return is, nil
+	}
+	is.version = v.Version
 	text, reset := strings.CutPrefix(string(v.Data), resetMark)
 	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
@@ -146,13 +146,13 @@ func (n number) data() []byte {
 // number behind the mark may correct a resize by clients that know the old number.
 const resetMark = "reset "
 
-// settle makes a resource that is in use as large as the operator's number. If an
-// operator has set another number meanwhile, settle uses that number; so the
+// correct makes a resource that is in use as large as the operator's number. If an
+// operator has set another number meanwhile, correct uses that number; so the
 // last call leaves the valid number.
-func (l *lock) settle(ctx context.Context, is number) error {
+func (l *lock) correct(ctx context.Context, is number) error {
 	for {
-		err := l.numberValue().call(ctx, "resize", func(ctx context.Context) error {
-			err := l.client.engine.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
+		err := l.client.ask(ctx, "resize", func(ctx context.Context) error {
+			err := l.client.resizer.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
 			if errors.Is(err, engine.ErrGone) { // there is no claim that would disagree
 				return nil
 			}
@@ -172,15 +172,15 @@ func (l *lock) settle(ctx context.Context, is number) error {
 // sizing finds the capacity for the claims of one acquisition.
 type sizing struct {
 	*lock
-	wait    bool
-	asked   time.Time // when the number was known for the last time
-	settled int       // how often the resource was corrected
-	until   time.Time // when nobody can know an older number any more
-	pause   *backoff
+	wait  bool
+	asked time.Time // when the number was known for the last time
+	times int       // how often the resource was corrected
+	until time.Time // when nobody can know an older number any more
+	pause *backoff
 }
 
-// hastySettles is how often a call that does not wait corrects a resource.
-const hastySettles = 3
+// hastyCorrections is how often a call that does not wait corrects a resource.
+const hastyCorrections = 3
 
 // capacity is the declared number, or the operator's number of a semaphore.
 func (s *sizing) capacity(ctx context.Context) (int64, error) {
@@ -216,29 +216,29 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 	case is.permits == 0 && is.reset != s.spec.Capacity:
 		return false, nil
 	}
-	r, err := s.numberValue().show(ctx, "show", s.name)
+	r, err := s.client.claims(ctx, s.name)
 	if err != nil || len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
 		return false, err // no other size, but something else
 	}
-	if s.settled++; s.settled == 1 {
+	if s.times++; s.times == 1 {
 		s.until, s.pause = time.Now().Add(s.client.opts.TTL/2), newBackoff(s.client.opts.TTL)
-	} else if again, err := s.settleAgain(ctx); !again {
+	} else if again, err := s.correctAgain(ctx); !again {
 		return false, err
 	}
-	err = s.client.bear(ctx, s.wait, func() error { return s.settle(ctx, is) })
+	err = s.client.bear(ctx, s.wait, func() error { return s.correct(ctx, is) })
 	if err != nil {
 		return false, s.client.stopped(ctx, err)
 	}
 	return true, nil
 }
 
-func (s *sizing) settleAgain(ctx context.Context) (bool, error) {
+func (s *sizing) correctAgain(ctx context.Context) (bool, error) {
 	switch {
 	case time.Now().After(s.until):
 		return false, nil
 	case s.wait:
 		return s.pause.sleep(ctx, s.client.life), s.client.stopped(ctx, nil)
-	case s.settled > hastySettles:
+	case s.times > hastyCorrections:
 		return false, fmt.Errorf("%w: %w: it is in use by clients that know another number", ErrNotAcquired, ErrMismatch)
 	}
 	return true, nil

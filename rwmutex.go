@@ -29,7 +29,7 @@ func (c *Client) RWMutex(name string) *RWMutex {
 	}
 }
 
-// With returns the same lock, both sides taken with opts.
+// With returns the same lock, both sides taken with opts as well, see [LockOptions].
 func (m *RWMutex) With(opts LockOptions) *RWMutex {
 	return &RWMutex{m.with(opts), Mutex{m.readers.with(opts)}}
 }

@@ -56,7 +56,7 @@ func (s *Semaphore) Weighted(k int) *Semaphore {
 	return w
 }
 
-// With returns the same semaphore, taken with opts.
+// With returns the same semaphore, taken with opts as well, see [LockOptions].
 func (s *Semaphore) With(opts LockOptions) *Semaphore { return &Semaphore{s.with(opts)} }
 
 // Resize gives the semaphore this number of permits, 1 to [MaxPermits], whatever
@@ -119,21 +119,20 @@ func (s *Semaphore) renumber(ctx context.Context, is number) error {
 	case c.life.Err() != nil:
 		return ErrClosed
 	}
-	r, err := s.numberValue().show(ctx, "show", s.name)
+	r, err := c.claims(ctx, s.name)
 	if err == nil && len(r.Claims) > 0 && r.Kind != engine.KindSemaphore { // so that no number stays that nobody wanted
 		err = fmt.Errorf("%w: it is in use as a %s", ErrMismatch, r.Kind)
 	}
 	if err != nil {
 		return err
 	}
-	v := s.numberValue()
-	v.again = true // it says the same
+	v := newValue(c, "permits", s.name).Idempotent() // a repetition says the same
 	is.read = time.Now()
-	written, err := v.Update(ctx, func(Version) ([]byte, error) { return is.data(), nil })
+	written, err := v.Update(ctx, func(Snapshot) ([]byte, error) { return is.data(), nil })
 	if err != nil {
 		return err
 	}
 	is.version = written.Number
 	c.numbers.of(s.name, is.read.Add(-c.opts.TTL/3)).is.Store(&is)
-	return c.bear(ctx, true, func() error { return s.settle(ctx, is) })
+	return c.bear(ctx, true, func() error { return s.correct(ctx, is) })
 }

@@ -63,7 +63,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()
 	store, err := c.engine.Open(ctx, engine.SessionOptions{
-		TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone, Found: s.found,
+		TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Heartbeat: c.opts.TTL / 3, Label: c.opts.Label, Gone: s.gone, Found: s.found,
 	})
 	if err != nil {
 		s.end(err)
@@ -255,6 +255,10 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 		l.tell(l.Err())
 	}
 }
+
+// What follows is the reconciliation: what the store has of this session is made what the
+// client knows, with each renewal. It mends what requests that arrive late have done, for all
+// stores; see package engine.
 
 // found is called by the engine, during a renewal, with a claim of this session that is
 // in the store. An unknown claim came back with an old snapshot of the store,

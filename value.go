@@ -2,13 +2,11 @@ package pawl
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -16,8 +14,8 @@ import (
 // MaxValue is the largest size of a [Value] in bytes.
 const MaxValue = engine.MaxValue
 
-// Version is a [Value] as of one time.
-type Version struct {
+// Snapshot is a [Value] as of one time.
+type Snapshot struct {
 	Data   []byte
 	Number uint64 // grows with every change, also across deletion; 0: there is no value
 }
@@ -31,7 +29,7 @@ type Value struct {
 	name   string
 	key    string // in the store
 	err    error  // the mistake in the description, returned at the first use
-	again  bool   // an update whose outcome is unknown may be done again
+	again  bool   // see Idempotent
 }
 
 // Value returns the value of this name; see [Client.Mutex] for names.
@@ -45,28 +43,23 @@ func newValue(c *Client, kind, name string) *Value {
 	return v
 }
 
-// scopedName is the name in the store of a lock or value of a primitive. A name that
-// is too long is cut and told apart by its hash.
-func scopedName(kind, name string) string {
-	scoped := "pawl:" + kind + "/" + name
-	if len(scoped) <= MaxName {
-		return scoped
-	}
-	cut := scoped[:MaxName-66]
-	for !utf8.ValidString(cut) {
-		cut = cut[:len(cut)-1]
-	}
-	return fmt.Sprintf("%s~%x", cut, sha256.Sum256([]byte(name)))
-}
-
 // Name returns the name of the value.
 func (v *Value) Name() string { return v.name }
 
+// Err returns the error with which every use of the value fails: [ErrInvalid] for a name that
+// is not allowed, or [ErrUnsupported] on a store without values. Err asks the store nothing.
+func (v *Value) Err() error {
+	if v.err != nil {
+		return v.failed("describe", v.err)
+	}
+	return nil
+}
+
 // Get reads the value. A missing value is no error: the version is 0.
-func (v *Value) Get(ctx context.Context) (is Version, err error) {
+func (v *Value) Get(ctx context.Context) (is Snapshot, err error) {
 	err = v.call(ctx, "get", func(ctx context.Context) error {
-		got, err := v.client.engine.Get(ctx, v.key)
-		is = Version{got.Data, got.Version}
+		got, err := v.client.values.Get(ctx, v.key)
+		is = Snapshot{got.Data, got.Version}
 		return err
 	})
 	return is, err
@@ -77,98 +70,50 @@ func (v *Value) Get(ctx context.Context) (is Version, err error) {
 // says that the value is at another version, and [ErrInvalid] that data has more than
 // [MaxValue] bytes: nothing was written. After [ErrUnavailable] nobody knows
 // whether data was written.
-func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Version, err error) {
+func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Snapshot, err error) {
 	if len(data) > MaxValue {
 		return is, v.failed("put", invalid("data has %d bytes: at most %d are allowed", len(data), MaxValue))
 	}
 	err = v.call(ctx, "put", func(ctx context.Context) error {
-		written, err := v.client.engine.Put(ctx, v.key, data, version)
-		is = Version{data, written}
+		written, err := v.client.values.Put(ctx, v.key, data, version)
+		is = Snapshot{data, written}
 		return err
 	})
 	return is, err
 }
 
-const (
-	eagerTries  = 3  // of an update, before it queues
-	queuedTries = 64 // after that
-)
-
-// Update reads the value, writes the result of fn, and begins
-// again when another writer was faster: fn may be called several times, and should do
-// nothing else. Nil deletes the value. After three conflicts an update queues
-// with all others in conflict, so that n updates at once take O(n) requests. Update
-// returns the version that it wrote; the error of fn as it is; [ErrConflict]
-// when writers that do not use Update never let it through; and [ErrUnavailable] when
-// the store did not answer: then nobody knows whether the value was written.
-func (v *Value) Update(ctx context.Context, fn func(Version) ([]byte, error)) (Version, error) {
-	is, err := v.tryUpdate(ctx, fn, eagerTries)
-	if !errors.Is(err, ErrConflict) {
-		return is, err
+// Next waits until the value is at another version than this one, and returns the value as it
+// is then. Next goes on waiting while the store is away. Next fails with the error of ctx
+// when ctx ends first, and else only if there can be no more.
+func (v *Value) Next(ctx context.Context, version uint64) (Snapshot, error) {
+	if v.err != nil {
+		return Snapshot{}, v.failed("watch", v.err)
 	}
-	turn := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
-	turn.alone = true
-	lease, err := turn.Lock(ctx)
-	if err != nil {
-		return Version{}, v.failed("update", err)
-	}
-	defer lease.Unlock(ctx) //nolint:errcheck // it only keeps order: versions guard the value
-	return v.tryUpdate(ctx, fn, queuedTries)
-}
-
-func (v *Value) tryUpdate(ctx context.Context, fn func(Version) ([]byte, error), tries int) (is Version, err error) {
-	pause, giveUp := newBackoff(v.client.opts.TTL), time.Now().Add(v.client.opts.TTL)
-	for {
-		is, err = v.updateOnce(ctx, fn)
-		switch {
-		case errors.Is(err, ErrConflict):
-			tries--
-		case v.again && errors.Is(err, ErrUnavailable) && time.Now().Before(giveUp):
-		default:
-			return is, err
-		}
-		if tries == 0 {
-			return is, err
-		}
-		if !pause.sleep(ctx, v.client.life) {
-			return is, v.classed(ctx, "update", err)
-		}
-	}
-}
-
-func (v *Value) updateOnce(ctx context.Context, fn func(Version) ([]byte, error)) (is Version, err error) {
-	if is, err = v.Get(ctx); err != nil {
-		return is, err
-	}
-	data, refused := fn(is)
-	if refused != nil {
-		return is, refused
-	}
-	return v.Put(ctx, data, is.Number)
+	return v.next(ctx, version, 0)
 }
 
 // Watch yields the value as it is, and then each change. Of changes that
 // follow one another quickly Watch may yield only the last. While the store is
 // away Watch waits. It ends when ctx does, and with an error only if there can be
 // no more.
-func (v *Value) Watch(ctx context.Context) iter.Seq2[Version, error] { return v.watch(ctx, 0) }
+func (v *Value) Watch(ctx context.Context) iter.Seq2[Snapshot, error] { return v.watch(ctx, 0) }
 
 // watch does as Watch does, and repeats a value that has not changed for so long;
 // 0 is never.
-func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Version, error] {
-	return func(yield func(Version, error) bool) {
+func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Snapshot, error] {
+	return func(yield func(Snapshot, error) bool) {
 		is, err := v.read(ctx)
 		for err == nil && yield(is, nil) {
 			is, err = v.next(ctx, is.Number, again)
 		}
 		if err != nil && ctx.Err() == nil {
-			yield(Version{}, err)
+			yield(Snapshot{}, err)
 		}
 	}
 }
 
 // read gets the value, however long that takes.
-func (v *Value) read(ctx context.Context) (Version, error) {
+func (v *Value) read(ctx context.Context) (Snapshot, error) {
 	for pause := newBackoff(v.client.opts.TTL); ; {
 		is, err := v.Get(ctx)
 		if !errors.Is(err, ErrUnavailable) || !pause.sleep(ctx, v.client.life) {
@@ -178,7 +123,7 @@ func (v *Value) read(ctx context.Context) (Version, error) {
 }
 
 // next waits until the value is at another version, or for so long.
-func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (is Version, err error) {
+func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (is Snapshot, err error) {
 	joined, cancel := join(ctx, v.client.life)
 	defer cancel()
 	bound := joined
@@ -188,66 +133,40 @@ func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (i
 		defer stop()
 	}
 	for pause := newBackoff(v.client.opts.TTL); ; {
-		got, err := v.client.engine.Watch(bound, v.key, version)
+		got, err := v.client.values.Watch(bound, v.key, version)
 		switch {
 		case err == nil:
-			return Version{got.Data, got.Version}, nil
+			return Snapshot{got.Data, got.Version}, nil
 		case joined.Err() == nil && bound.Err() != nil:
 			return v.read(ctx)
 		case joined.Err() != nil, !errors.Is(err, engine.ErrUnavailable), !pause.sleep(ctx, v.client.life):
-			return Version{}, v.classed(ctx, "watch", err)
+			return Snapshot{}, v.failed("watch", v.client.ended(ctx, err))
 		}
 	}
 }
 
-// call asks the store once.
+// call asks the store once, and turns its error into one for users.
 func (v *Value) call(ctx context.Context, doing string, ask func(context.Context) error) error {
-	if v.err != nil {
-		return v.failed(doing, v.err)
+	err := v.err
+	if err == nil {
+		err = v.client.ask(ctx, doing, ask)
 	}
-	bound, cancel := v.client.bounded(ctx, v.client.opts.RequestTimeout)
-	defer cancel()
-	return v.classed(ctx, doing, unavailable(bound, doing, ask(bound)))
+	if err != nil {
+		return v.failed(doing, err)
+	}
+	return nil
 }
 
-// show asks for the claims of a name that serves the value.
-func (v *Value) show(ctx context.Context, doing, name string) (is engine.Resource, err error) {
-	err = v.call(ctx, doing, func(ctx context.Context) (err error) {
-		is, err = v.client.engine.Show(ctx, name)
-		return err
-	})
+// claims reads the claims of a name that serves the value.
+func (v *Value) claims(ctx context.Context, doing, name string) (engine.Resource, error) {
+	is, err := v.client.claims(ctx, name)
+	if err != nil {
+		err = v.failed(doing, err)
+	}
 	return is, err
-}
-
-// classed turns an error of the store into one for users.
-func (v *Value) classed(ctx context.Context, doing string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case v.client.life.Err() != nil:
-		err = ErrClosed
-	case ctx.Err() != nil:
-		err = errors.Join(ctx.Err(), err)
-	case errors.Is(err, engine.ErrBusy):
-		err = fmt.Errorf("%w: %w", ErrConflict, err)
-	}
-	return v.failed(doing, err)
 }
 
 func (v *Value) failed(doing string, err error) error {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(v.key, "pawl:"), "/")
 	return fmt.Errorf("%s %q: %s: %w", kind, v.name, doing, err)
-}
-
-// errUnchanged is how the function of a change says that there is nothing to
-// write.
-var errUnchanged = errors.New("unchanged")
-
-// change updates the value unless fn says that it is right as it is.
-func (v *Value) change(ctx context.Context, fn func(Version) ([]byte, error)) (Version, error) {
-	is, err := v.Update(ctx, fn)
-	if errors.Is(err, errUnchanged) {
-		err = nil
-	}
-	return is, err
 }

@@ -53,7 +53,7 @@ func TestUpdate(t *testing.T) {
 			for range goroutines {
 				all.Go(func() {
 					for range each {
-						_, err := v.Update(t.Context(), func(is pawl.Version) ([]byte, error) {
+						_, err := v.Update(t.Context(), func(is pawl.Snapshot) ([]byte, error) {
 							n, _ := strconv.Atoi(string(is.Data))
 							return strconv.AppendInt(nil, int64(n+1), 10), nil
 						})
@@ -74,11 +74,11 @@ func TestUpdateEnds(t *testing.T) {
 		eng := memengine.New()
 		c, store := newFaultyClient(t, eng, nil)
 		v, mine := c.Value("v"), errors.New("mine")
-		_, err := v.Update(t.Context(), func(pawl.Version) ([]byte, error) { return nil, mine })
+		_, err := v.Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, mine })
 		wantErr(t, err, mine)
 		// Nobody knows whether it was written: it must not be written twice.
 		store.set(losesReply, verbPut)
-		appendX := func(is pawl.Version) ([]byte, error) { return append(bytes.Clone(is.Data), 'x'), nil }
+		appendX := func(is pawl.Snapshot) ([]byte, error) { return append(bytes.Clone(is.Data), 'x'), nil }
 		_, err = v.Update(t.Context(), appendX)
 		wantErr(t, err, pawl.ErrUnavailable)
 		store.set(nil, verbPut)
@@ -95,7 +95,7 @@ func TestUpdateEnds(t *testing.T) {
 		// One who writes all the time, and does not queue.
 		store.set(nil, verbGet)
 		other := newClient(t, eng, nil).Value("v")
-		_, err = v.Update(t.Context(), func(is pawl.Version) ([]byte, error) {
+		_, err = v.Update(t.Context(), func(is pawl.Snapshot) ([]byte, error) {
 			if _, err := other.Put(t.Context(), []byte("other"), is.Number); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestUpdateIsStopped(t *testing.T) {
 		c, store := newFaultyClient(t, eng, nil)
 		other := newClient(t, eng, nil).Value("v")
 		update := func(ctx context.Context) error {
-			_, err := c.Value("v").Update(ctx, func(is pawl.Version) ([]byte, error) {
+			_, err := c.Value("v").Update(ctx, func(is pawl.Snapshot) ([]byte, error) {
 				_, err := other.Put(t.Context(), []byte("other"), is.Number)
 				return []byte("mine"), err
 			})
@@ -152,7 +152,7 @@ func TestWatch(t *testing.T) {
 			}
 		}()
 		put := func(text string) {
-			_, err := writer.Update(t.Context(), func(pawl.Version) ([]byte, error) { return []byte(text), nil })
+			_, err := writer.Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return []byte(text), nil })
 			noErr(t, err)
 		}
 		if is := <-seen; is != "" {

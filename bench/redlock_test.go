@@ -8,6 +8,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -46,9 +47,9 @@ func BenchmarkRedlock(b *testing.B) {
 				for range 5 {
 					addr := testservers.Redis(b).Addr
 					if network > 0 {
-						proxy := testservers.NewProxy(b, addr)
-						proxy.Delay(network)
-						addr = proxy.Addr
+						link := proxy.New(b, addr)
+						link.Delay(network)
+						addr = link.Addr
 					}
 					addrs = append(addrs, addr)
 				}

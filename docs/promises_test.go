@@ -1,7 +1,7 @@
 //go:build linux
 
-// What an engine promises may depend on the system (the clock of SQLite does):
-// the table is that of Linux.
+// The promises of an engine may depend on the system (the clock of SQLite does): the table is
+// that of Linux.
 
 package docs_test
 
@@ -33,16 +33,14 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of promises")
 
-const readme = "../README.md"
-
 // promises are the rows of the table.
 var promises = []struct {
 	title string
 	of    func(engine.Caps) string
 }{
-	{"Who can share it", func(c engine.Caps) string { return string(c.Processes) }},
+	{"Shared by", func(c engine.Caps) string { return string(c.Processes) }},
 	{"Where tokens come from", func(c engine.Caps) string { return string(c.Token) }},
-	{"What wakes who waits", func(c engine.Caps) string { return string(c.Wake) }},
+	{"Waiters are woken by", func(c engine.Caps) string { return string(c.Wake) }},
 	{"The clock that ends a dead session", func(c engine.Caps) string { return string(c.Expiry) }},
 	{"May forget grants in a restart", func(c engine.Caps) string {
 		if c.Forgets {
@@ -71,9 +69,10 @@ const shortestTTL = 100 * time.Millisecond
 // TestPromises: the tables of promises are what the engines say.
 func TestPromises(t *testing.T) {
 	all := engines(t)
-	generated(t, readme, "promises", promisesTable(all))
-	generated(t, "engines.md", "promises", promisesTable(all))
-	generated(t, "engines.md", "lacks", lacksTable(all))
+	generated(t, "choosing.md", "promises", promisesTable(all))
+	generated(t, "choosing.md", "lacks", lacksTable(all))
+	generated(t, "choosing.zh.md", "promises", inChinese(promisesTable(all)))
+	generated(t, "choosing.zh.md", "lacks", inChinese(lacksTable(all)))
 }
 
 // generated holds the part of a file between two comments to what it should be.

@@ -18,9 +18,9 @@
 //
 //   - Every verb is one atomic step in the store, on the store's clock. No
 //     timestamp of a client is ever sent.
-//   - Enter and Leave are idempotent for one claim id: a caller whose reply was
+//   - Enter, Leave and Evict are idempotent for one claim id: a caller whose reply was
 //     lost may repeat the request, which counts once.
-//   - Leave hands the resource on inside the same step, and the message
+//   - Leave and Evict hand the resource on inside the same step, and the message
 //     that wakes the next waiter carries its grant (direct handoff), or the store
 //     has a native equivalent.
 //   - Await returns when its claim is granted or gone. Await subscribes before it
@@ -36,6 +36,27 @@
 //     and tracing live once, in the root package.
 //   - All methods are safe for concurrent use and end when ctx does. A claim
 //     whose ctx ended may be in the store: the caller withdraws it by Leave.
+//
+// # Requests that arrive late
+//
+// A caller gives a request up when its ctx ends or its reply is lost. The store may
+// serve that request for one more TTL. This is what the request may do then:
+//
+//   - Enter may bring a claim back that was left meanwhile, and that claim may be
+//     granted. An id is never used for a second claim, so no other claim is meant.
+//   - Leave and Evict may remove their claim, and no other.
+//   - Renew may give its session a TTL from then on, unless that session has ended. No
+//     holder believes in it: belief counts from the start of an answered Renew.
+//   - Open may leave a session in the store, which ends after its TTL.
+//   - Put may write at its version, and so never over a later Put.
+//   - Resize may bring an older size back.
+//
+// The root package mends this in one place, its reconciliation with each heartbeat: it
+// leaves the claims whose Enter was given up, for one TTL, and the claims of its session that
+// [SessionOptions.Found] reports and that it does not know. It reads the number of permits
+// again every TTL/3, and corrects an older size. So an engine need not keep late
+// requests out. An engine does more only where the root cannot see enough: it says why
+// there. A store that may serve a request later than a TTL has to refuse that request.
 package engine
 
 import (
@@ -64,27 +85,10 @@ type Engine interface {
 	// Show reads one resource. A resource without claims has none.
 	Show(ctx context.Context, name string) (Resource, error)
 
-	// Resize gives a semaphore that is in use another capacity, 1 or more, and
-	// hands added permits to waiters, in order. Nobody is evicted:
-	// the semaphore shrinks as holders leave. A waiting claim that weighs more than the
-	// new capacity is let in alone, at its turn. From then on Enter accepts only
-	// claims of the new capacity. Resize fails with ErrGone when there is no holder and no
-	// waiter, because then there is nothing to change; with ErrMismatch when the
-	// resource is no semaphore; and with ErrUnsupported where the store lacks
-	// [FeatureResize].
-	Resize(ctx context.Context, name string, capacity int64) error
-
-	// Get reads a versioned value. Version 0: there is none.
-	Get(ctx context.Context, key string) (Value, error)
-
-	// Put writes data if the value is still at version, where 0 means that
-	// there is no value, and returns the new version. Nil data deletes. Put fails
-	// with ErrBusy when the version is another. Versions of one key only grow,
-	// also across deletion. A Put whose reply was lost has an unknown outcome.
-	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
-
-	// Watch returns the value as soon as its version differs from version.
-	Watch(ctx context.Context, key string, version uint64) (Value, error)
+	// Evict removes a claim of any session, granted or waiting, and hands the resource
+	// on, as an operator asks for. Evict needs no session. It fails with ErrGone when
+	// there is no such claim.
+	Evict(ctx context.Context, resource, claim string) error
 
 	// Close frees the engine's own resources. The user's own client stays
 	// open. Sessions must be closed before.
@@ -98,11 +102,11 @@ type Session interface {
 
 	// Enter puts the claim in the queue of its resource and returns its grant,
 	// or the zero Grant when it has to wait. A claim that is not to wait and
-	// not granted at once is not stored: ErrBusy. A claim whose owner already
-	// holds at least as much shares that grant and its token (re-entry). A claim
-	// that wants more than its owner holds (an upgrade) gets it at once, if
-	// nobody waits, or ErrBusy: two claims that wait to upgrade would wait for each
-	// other.
+	// not granted at once is not stored: ErrBusy, or ErrGrace in a restart grace. A
+	// claim whose owner already holds at least as much shares that grant (re-entry), and
+	// gets the largest token of the owner's granted claims. A claim that wants more than
+	// its owner holds (an upgrade) gets it at once, if nobody waits, or ErrBusy: two
+	// claims that wait to upgrade would wait for each other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone).
@@ -110,9 +114,10 @@ type Session interface {
 	// time for a claim, and again after an error.
 	Await(ctx context.Context, c *Claim) (Grant, error)
 
-	// Leave removes a claim of any session, granted or waiting, and hands the
-	// resource on: Leave releases, withdraws and evicts. ErrGone when there is no
-	// such claim.
+	// Leave removes a claim of this session, granted or waiting, and hands the
+	// resource on: Leave releases and withdraws. It fails with ErrGone when there is no
+	// such claim. The claims of other sessions are for [Engine.Evict]: Leave need not
+	// find them.
 	Leave(ctx context.Context, resource, claim string) error
 
 	// Renew proves that the client lives: from the start of the call the
@@ -135,10 +140,14 @@ type SessionOptions struct {
 	TTL time.Duration
 
 	// Delay is the last part of the TTL, in which no holder believes any more: 0
-	// to TTL. A store that may forget covers the rest with its restart grace, and
-	// waiters look again by the rest (see Heartbeat). A session whose Delay is its
-	// TTL is never renewed: that of an operator, or of a minimum hold.
+	// to TTL. A store that may forget covers the rest with its restart grace. A
+	// session whose Delay is its TTL is never renewed: that of a minimum hold.
 	Delay time.Duration
+
+	// Heartbeat is the time from one Renew to the next, by which waiters look again
+	// as well. It does not follow from the TTL, which a Delay makes longer. 0 is a
+	// third of the TTL.
+	Heartbeat time.Duration
 
 	// Label names the client to an operator, as host and process id.
 	Label string
@@ -150,23 +159,14 @@ type SessionOptions struct {
 
 	// Found, when set, is called during Renew with a claim of this session that
 	// is in the store, as far as the engine was told of claims beside the held
-	// ones. The client leaves an unknown claim, which came back
-	// with an old snapshot, or which a late request entered. Found must not block.
+	// ones. The client leaves an unknown claim, which came back with an old snapshot,
+	// or which a late request entered. Found must not block.
 	Found func(resource, claim string)
 }
 
 // Belief is the longest time after a renewal for which a holder may believe. A
 // restart grace has to cover it.
 func (o SessionOptions) Belief() time.Duration { return o.TTL - o.Delay }
-
-// Heartbeat is the time from one Renew to the next: a third of the belief, or of
-// the TTL for a session in which nobody believes.
-func (o SessionOptions) Heartbeat() time.Duration {
-	if o.Belief() > 0 {
-		return o.Belief() / 3
-	}
-	return o.TTL / 3
-}
 
 // Kind is the use of a resource. It is stored with the resource.
 type Kind string

@@ -9,10 +9,21 @@ import (
 // The classes of engine errors. An engine returns the store's own error
 // wrapped with its class; the root package decides what it means to a user.
 var (
-	// ErrBusy says that the claim could not be granted at once and was not to
-	// wait, or that a versioned value is no longer at the expected version.
-	// Nothing was stored.
+	// ErrBusy says that a claim is contended: others hold the resource or wait for it, and
+	// the claim was not to wait. Nothing was stored.
 	ErrBusy = errors.New("busy")
+
+	// ErrGrace says that nobody is known to hold the resource, and that somebody may,
+	// because the store is in its restart grace. The claim was not to wait, and nothing was
+	// stored. The error is a [GraceError].
+	ErrGrace = errors.New("restart grace")
+
+	// ErrConflict says that a versioned value is no longer at the expected version.
+	// Nothing was written.
+	ErrConflict = errors.New("version conflict")
+
+	// ErrUsed says that a store is known to have been used, so that nobody may call it new.
+	ErrUsed = errors.New("used before")
 
 	// ErrGone says that the claim or the session named is not in the store:
 	// it expired, was evicted, left before, or was never there.
@@ -31,8 +42,7 @@ var (
 	ErrUnsupported = errors.New("unsupported")
 )
 
-// GraceError is the [ErrBusy] of a claim that was not to wait while the store is in
-// its restart grace: nobody is known to hold the resource, and somebody may.
+// GraceError is an [ErrGrace] that says when the store grants again.
 type GraceError struct{ Grace }
 
 // Error says how long ago the store was started, or else lost what it knew, and when it
@@ -45,8 +55,8 @@ func (e *GraceError) Error() string {
 	return fmt.Sprintf("the store was started, emptied or first used by pawl %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
 }
 
-// Is has a GraceError match [ErrBusy].
-func (e *GraceError) Is(target error) bool { return target == ErrBusy }
+// Is has a GraceError match [ErrGrace], and not [ErrBusy].
+func (e *GraceError) Is(target error) bool { return target == ErrGrace }
 
 // Unavailable wraps the store's own error as [ErrUnavailable], with the action
 // that failed. Unavailable returns nil for a nil err.

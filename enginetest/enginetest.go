@@ -35,6 +35,10 @@ type Harness struct {
 	// be troubled. Nil for a store inside the process or the machine.
 	Network func(t *testing.T) (engine.Engine, Network)
 
+	// Fresh returns the opener of another store, which nobody has used yet. That store may
+	// be on the same server. Without the hook, the row about such a store is not run.
+	Fresh func(t *testing.T) (open func(t *testing.T) engine.Engine)
+
 	// Forgetful returns the opener of another store, and a function that makes that
 	// store forget everything, as a crash would. Nil unless the capabilities
 	// say that the store forgets.
@@ -65,10 +69,14 @@ type Case struct {
 	Needs []engine.Feature
 }
 
+// serviceCases are the rows of packages that are built on the root. Each adds them in a file of its
+// own, so that the rest does without the package.
+var serviceCases []Case
+
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, poolCases, idleCases, crowdCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, slotCases, serviceCases, idleCases, crowdCases} {
 		all = append(all, part...)
 	}
 	return all
@@ -77,15 +85,35 @@ func Cases() []Case {
 // cases are the rows of a store.
 func (h *Harness) cases() []Case {
 	all := Cases()
+	if h.Fresh != nil {
+		all = append(all, freshCase)
+	}
 	if h.Snapshot != nil {
 		all = append(all, snapshotCase)
 	}
 	return all
 }
 
+// need fails a row that cannot be run because the harness lacks a field, by its name.
+func need(t *testing.T, has bool, field, why string) {
+	t.Helper()
+	if !has {
+		t.Fatalf("Harness.%s is not set: %s", field, why)
+	}
+}
+
+// kill ends a session in the store.
+func (h *Harness) kill(t *testing.T, session string) {
+	t.Helper()
+	need(t, h.KillSession != nil, "KillSession", "this row needs a session that ends in the store")
+	h.KillSession(t, session)
+}
+
 // Run runs every row, in parallel where the store allows it. A row that needs a feature
 // that the store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
+	need(t, h.Open != nil, "Open", "there is no engine to test")
+	need(t, h.TTL > 0, "TTL", "it must be more than 0, and at least Caps.MinTTL")
 	// The grace of a new store is as long as the TTL of the first client: not
 	// one of those rows whose TTL is never to be reached.
 	first := h.party(t)
@@ -132,6 +160,11 @@ type party struct {
 
 func (h *Harness) party(t *testing.T) *party { return h.partyOn(t, h.Open(t), h.TTL, nil) }
 
+// steadyParty is for rows that wait for no session, as [Harness.steady].
+func (h *Harness) steadyParty(t *testing.T) *party {
+	return h.partyOn(t, h.Open(t), max(h.TTL, steadyTTL), nil)
+}
+
 func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, gone func(string)) *party {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -164,6 +197,26 @@ func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, go
 		s.Close(farewell) //nolint:errcheck // some are dead by then
 	})
 	return p
+}
+
+// valuesOf returns the part of an engine that keeps values, which a row needs.
+func valuesOf(t *testing.T, eng engine.Engine) engine.Values {
+	t.Helper()
+	values, ok := eng.(engine.Values)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Values, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return values
+}
+
+// resizerOf returns the part of an engine that resizes, which a row needs.
+func resizerOf(t *testing.T, eng engine.Engine) engine.Resizer {
+	t.Helper()
+	resizer, ok := eng.(engine.Resizer)
+	if !ok {
+		t.Fatalf("the engine %s does not implement engine.Resizer, and its capabilities do not say why", eng.Caps().Name)
+	}
+	return resizer
 }
 
 var (
@@ -230,10 +283,23 @@ func (p *party) await(ctx context.Context, c *engine.Claim) <-chan result {
 	return got
 }
 
+// meanings are the classes of engine errors, of which an error has one.
+var meanings = []error{engine.ErrBusy, engine.ErrGrace, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnsupported, engine.ErrUnavailable}
+
+// means reports whether an error has this meaning, and no other.
+func means(err, want error) bool {
+	for _, class := range meanings {
+		if errors.Is(err, class) != (class == want) {
+			return false
+		}
+	}
+	return true
+}
+
 // tryFails enters a claim that must be refused, and that must leave nothing.
 func (p *party) tryFails(c *engine.Claim, wait bool, want error) {
 	p.t.Helper()
-	if g, err := p.Enter(p.ctx, c, wait); !errors.Is(err, want) {
+	if g, err := p.Enter(p.ctx, c, wait); !means(err, want) {
 		p.t.Fatalf("enter %q: %v, %v, want %v", c.Resource, g, err, want)
 	}
 	r, err := p.engine.Show(p.ctx, c.Resource)
@@ -251,6 +317,14 @@ func (p *party) leave(c *engine.Claim) {
 	p.t.Helper()
 	if err := p.Leave(p.ctx, c.Resource, c.ID); err != nil {
 		p.t.Fatalf("leave %q: %v", c.Resource, err)
+	}
+}
+
+// evict takes the claim of any session away.
+func (p *party) evict(c *engine.Claim) {
+	p.t.Helper()
+	if err := p.engine.Evict(p.ctx, c.Resource, c.ID); err != nil {
+		p.t.Fatalf("evict %q: %v", c.Resource, err)
 	}
 }
 

@@ -31,8 +31,10 @@ func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {
 // harness fails none of its requests.
 func (h *Harness) steady(t *testing.T, eng engine.Engine) *pawl.Client {
 	t.Helper()
-	return clientFor(t, eng, max(h.TTL, 10*time.Second))
+	return clientFor(t, eng, max(h.TTL, steadyTTL))
 }
+
+const steadyTTL = 10 * time.Second
 
 func clientFor(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
 	t.Helper()
@@ -83,10 +85,15 @@ func (h *Harness) queued(t *testing.T, name string, n int) {
 // troubled returns an engine with a network or, for a store without one, an
 // engine whose calls meet the same trouble.
 func (h *Harness) troubled(t *testing.T) (engine.Engine, Network) {
+	t.Helper()
 	if h.Network == nil {
-		return hanging(h.Open(t))
+		eng := h.Open(t)
+		need(t, eng.Caps().Processes != engine.ReachNetwork, "Network", "this row has trouble on the network, over which Caps say that the store is reached")
+		return hanging(eng)
 	}
-	return h.Network(t)
+	eng, net := h.Network(t)
+	need(t, net.Freeze != nil && net.FreezeReplies != nil && net.Cut != nil && net.Heal != nil, "Network", "it returned a Network that lacks a function")
+	return eng, net
 }
 
 func stopsBelieving(t *testing.T, h *Harness) {
@@ -243,7 +250,7 @@ func unheardUnlock(t *testing.T, h *Harness) {
 
 func awayIsNotBusy(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	c := h.client(t, eng)
+	c := clientFor(t, eng, max(h.TTL, 4*time.Second)) // for so long a Lock tries: a busy machine has to connect again meanwhile
 	net.Cut()
 	for range 2 {
 		if l, err := c.Mutex("away").TryLock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
@@ -263,6 +270,7 @@ func forgets(t *testing.T, h *Harness) {
 	if !h.Open(t).Caps().Forgets {
 		return // said by its capabilities, which the row on capabilities checks
 	}
+	need(t, h.Forgetful != nil, "Forgetful", "this row has the store forget everything, which Caps say that it may")
 	open, forget := h.Forgetful(t)
 	a, b := h.client(t, open(t)), h.client(t, open(t))
 	l := lock(t, a.Mutex("forgets"))
@@ -270,6 +278,13 @@ func forgets(t *testing.T, h *Harness) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 	forget()
+	try := pawl.ErrUnavailable
+	for errors.Is(try, pawl.ErrUnavailable) { // it may be about to start again
+		_, try = b.Mutex("forgets").TryLock(t.Context())
+	}
+	if !errors.Is(try, pawl.ErrNotAcquired) || !means(try, engine.ErrGrace) {
+		t.Errorf("a try after it forgot: %v, want the grace", try)
+	}
 	next := <-lockLater(t, b.Mutex("forgets"))
 	if next.err != nil {
 		t.Fatal(next.err)
@@ -350,10 +365,11 @@ func checkNotified(t *testing.T, caps engine.Caps, late *pawl.Lease, notified <-
 }
 
 func newSession(t *testing.T, h *Harness) {
-	eng := &spy{Engine: h.Open(t)}
-	c := h.client(t, eng)
+	inner := h.Open(t)
+	eng := &spy{Engine: inner}
+	c := h.client(t, engine.Like(inner, eng))
 	l := lock(t, c.Mutex("new session"))
-	h.KillSession(t, eng.session())
+	h.kill(t, eng.session())
 	select {
 	case <-l.Context().Done():
 	case <-time.After(patience):

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 var ownerCases = []Case{
@@ -13,6 +14,64 @@ var ownerCases = []Case{
 	{"who re-entered may leave last", "the first release frees what the second still holds", ownerLeavesLast, nil},
 	{"downgrade lets readers in", "Redisson: a downgrade wakes nobody", downgrade, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"upgrade waits for nobody", "two readers that upgrade wait for each other for ever", upgrade, needs(engine.FeatureShared, engine.FeatureOrder)},
+	{"the largest token is shared", "a guard that saw the larger token refuses a holder that enters again", sharesLargest, needs(engine.FeatureShared, engine.FeatureOrder)},
+	{"the largest token is shared in any order", "a guard that saw the larger token refuses a holder that enters again", sharesLargestBarging, needs(engine.FeatureSemaphore)},
+}
+
+// sharesLargest gives two readers of one owner different tokens, the smaller one first, and
+// lets a third reader of the owner in.
+func sharesLargest(t *testing.T, h *Harness) {
+	a := h.party(t)
+	owner := a.ID() + "/owner"
+	reader := func() *engine.Claim { return a.owned("largest", mutex, 1, owner) }
+	first := a.hold(reader())
+	write := a.owned("largest", mutex, mutex.Capacity, owner)
+	large := a.hold(write)
+	second := reader()
+	if g := a.hold(second); large.Token <= first.Token || g.Token != large.Token {
+		t.Fatalf("the reader has token %v, the writer %v, a reader beside it %v", first.Token, large.Token, g.Token)
+	}
+	a.leave(write)
+	third := reader()
+	if g := a.hold(third); g.Token != large.Token {
+		t.Errorf("re-entry beside grants with the tokens %v and %v has %v", first.Token, large.Token, g.Token)
+	}
+	a.leave(second)
+	a.leave(third)
+	if g := a.hold(reader()); g.Token != first.Token {
+		t.Errorf("re-entry beside a grant with the token %v has %v", first.Token, g.Token)
+	}
+}
+
+// sharesLargestBarging does the same where the claim with the larger token is ahead of
+// the other in the line: the waiters of a barging resource may try in any order.
+func sharesLargestBarging(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	spec := semaphore(3)
+	spec.Barging = true
+	const name = "largest in any order"
+	all := b.claim(name, spec)
+	b.hold(all)
+	var claims []*engine.Claim
+	for _, weight := range []int64{1, 2, 1} {
+		c := a.owned(name, spec, weight, a.ID()+"/owner")
+		if g, err := a.Enter(a.ctx, c, true); err != nil || g.Held() {
+			t.Fatalf("enter to wait: %v, %v", g, err)
+		}
+		claims = append(claims, c)
+	}
+	b.leave(all)
+	var tokens []fence.Token
+	for _, i := range []int{2, 1, 0} {
+		tokens = append(tokens, a.hold(claims[i]).Token) // asks again, as after a lost reply
+	}
+	if tokens[1] <= tokens[0] || tokens[2] != tokens[1] {
+		t.Fatalf("the tokens are %v", tokens)
+	}
+	a.leave(claims[1])
+	if g := a.hold(a.owned(name, spec, 1, a.ID()+"/owner")); g.Token != tokens[1] {
+		t.Errorf("re-entry beside grants with the tokens %v and %v has %v", tokens[1], tokens[0], g.Token)
+	}
 }
 
 func ownerAgain(t *testing.T, h *Harness) {

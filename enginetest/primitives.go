@@ -36,7 +36,7 @@ func updates(t *testing.T, h *Harness) {
 		last = v
 		all.Go(func() {
 			for range each {
-				if _, err := v.Update(t.Context(), func(is pawl.Version) ([]byte, error) {
+				if _, err := v.Update(t.Context(), func(is pawl.Snapshot) ([]byte, error) {
 					n, _ := strconv.Atoi(string(is.Data))
 					return strconv.AppendInt(nil, int64(n+1), 10), nil
 				}); err != nil {
@@ -185,7 +185,7 @@ func twoArrived(t *testing.T, eng engine.Engine, key string) {
 	var barrier struct{ Arrived []string }
 	for version := uint64(0); len(barrier.Arrived) < 2; {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		v, err := eng.Watch(ctx, key, version)
+		v, err := valuesOf(t, eng).Watch(ctx, key, version)
 		cancel()
 		if err == nil {
 			err = json.Unmarshal(v.Data, &barrier)

@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/pawl-go/pawl"
@@ -76,8 +75,12 @@ func noPermits(t *testing.T, h *Harness) {
 		p.refuses(p.weigh("refused", semaphore(3), 1), wait)
 		p.refuses(p.weigh("refused", semaphore(3), 3), wait)
 	}
-	l, err := h.client(t, h.Open(t)).Semaphore("refused", 2).TryLock(t.Context())
+	c := h.client(t, h.Open(t))
+	l, err := c.Semaphore("refused", 2).TryLock(t.Context())
 	refused(t, "a semaphore", l, err)
+	if s, err := c.Slots("refused", 2).TryTake(t.Context()); s != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("slots: %v, %v", s, err)
+	}
 }
 
 func (p *party) refuses(c *engine.Claim, wait bool) {
@@ -100,13 +103,14 @@ func noDelay(t *testing.T, h *Harness) {
 }
 
 func noValues(t *testing.T, h *Harness) {
-	p := h.party(t)
-	_, get := p.engine.Get(p.ctx, "refused")
-	_, put := p.engine.Put(p.ctx, "refused", []byte("x"), 0)
-	_, watch := p.engine.Watch(p.ctx, "refused", 0)
-	for i, err := range []error{get, put, watch} {
-		if !errors.Is(err, engine.ErrUnsupported) {
-			t.Error(fmt.Sprint([]string{"get", "put", "watch"}[i], ": ", err))
-		}
+	eng := h.Open(t)
+	if _, has := eng.(engine.Values); has {
+		t.Error("the engine implements engine.Values")
+	}
+	if _, err := h.client(t, eng).Value("refused").Get(t.Context()); !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("a value: %v", err)
+	}
+	if s, err := h.client(t, h.Open(t)).Slots("refused", 2).TryTake(t.Context()); s != nil || !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("slots: %v, %v", s, err)
 	}
 }

@@ -76,12 +76,12 @@ func shrinks(t *testing.T, h *Harness) {
 
 func sizeOfNothing(t *testing.T, h *Harness) {
 	p := h.party(t)
-	if err := p.engine.Resize(p.ctx, "size of nothing", 3); !errors.Is(err, engine.ErrGone) {
+	if err := resizerOf(p.t, p.engine).Resize(p.ctx, "size of nothing", 3); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("a name that nobody uses: %v", err)
 	}
 	c := p.claim("size of a lock", mutex)
 	p.hold(c)
-	if err := p.engine.Resize(p.ctx, c.Resource, 3); !errors.Is(err, engine.ErrMismatch) {
+	if err := resizerOf(p.t, p.engine).Resize(p.ctx, c.Resource, 3); !errors.Is(err, engine.ErrMismatch) {
 		t.Errorf("a lock: %v", err)
 	}
 	if gone, err := p.Renew(p.ctx, []*engine.Claim{c}); err != nil || len(gone) != 0 {
@@ -92,7 +92,7 @@ func sizeOfNothing(t *testing.T, h *Harness) {
 
 func (p *party) resize(name string, capacity int64) {
 	p.t.Helper()
-	if err := p.engine.Resize(p.ctx, name, capacity); err != nil {
+	if err := resizerOf(p.t, p.engine).Resize(p.ctx, name, capacity); err != nil {
 		p.t.Fatalf("resize %q to %d: %v", name, capacity, err)
 	}
 }
@@ -130,12 +130,12 @@ func numberOutlives(t *testing.T, h *Harness) {
 func forgetNumber(t *testing.T, eng engine.Engine, name, want string) {
 	t.Helper()
 	key := "pawl:permits/" + name
-	v, err := eng.Get(t.Context(), key)
+	v, err := valuesOf(t, eng).Get(t.Context(), key)
 	if err == nil && string(v.Data) != want {
 		t.Errorf("the number is %q, not %q", v.Data, want)
 	}
 	if err == nil {
-		_, err = eng.Put(t.Context(), key, nil, v.Version)
+		_, err = valuesOf(t, eng).Put(t.Context(), key, nil, v.Version)
 	}
 	if err != nil {
 		t.Error(err)
@@ -205,8 +205,8 @@ func sizesChange(t *testing.T, h *Harness) {
 func noResize(t *testing.T, h *Harness) {
 	p := h.party(t)
 	name := "refused/" + rand.Text() // several rows have two permits of theirs
-	if err := p.engine.Resize(p.ctx, name, 3); !errors.Is(err, engine.ErrUnsupported) {
-		t.Errorf("resize: %v", err)
+	if _, resizes := p.engine.(engine.Resizer); resizes {
+		t.Error("the engine implements engine.Resizer")
 	}
 	s := h.steady(t, h.Open(t)).Semaphore(name, 2)
 	if err := s.Resize(t.Context(), 3); !errors.Is(err, pawl.ErrUnsupported) {

@@ -14,12 +14,14 @@ import (
 var sessionCases = []Case{
 	{"a crashed holder is followed in time", "nothing until a TTL of 20 to 30 s, or for ever", crashedHolder, nil},
 	{"a crashed queue is followed in time", "Redisson fair lock: a dead head costs 329 s and the rest spin", crashedQueue, needs(engine.FeatureOrder)},
+	{"a dead waiter stops no hand-over", "the living behind it wait for a heartbeat of somebody", deadWaiter, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"a session that ended is gone", "acquire reported OK although the own entry had expired", sessionGone, nil},
 	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived, nil},
 	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold, nil},
 	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder, nil},
 	{"a hint is of a grant that is gone", "a holder is told of what it still has", hints, nil},
 	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter, nil},
+	{"a waiter that was evicted before it awaits is told", "a break between two calls of the waiter puts it back in line", evictedEarly, nil},
 	{"closing hands over at once", "a clean end costs the next one a TTL", closing, nil},
 	{"a farewell that was not said frees nothing", "what a dead client held is free before what it had under way has ended", noFarewell, needs(engine.FeatureDelay)},
 	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats, nil},
@@ -81,12 +83,43 @@ func crashedQueue(t *testing.T, h *Harness) {
 	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
 }
 
+// deadWaiter: the step that frees a lock grants it to all readers that live, also to
+// those behind a writer whose session has ended.
+func deadWaiter(t *testing.T, h *Harness) {
+	a, dying := h.party(t), h.party(t)
+	const name = "dead waiter"
+	held := a.claim(name, mutex)
+	a.hold(held)
+	enter := func(p *party, weight int64) *engine.Claim {
+		c := p.weigh(name, mutex, weight)
+		if g, err := p.Enter(p.ctx, c, true); err != nil || g.Held() {
+			t.Fatalf("enter to wait: %v, %v", g, err)
+		}
+		return c
+	}
+	first := enter(a, 1)
+	enter(dying, mutex.Capacity)
+	second := enter(a, 1)
+	dying.stop()
+	h.KillSession(t, dying.ID())
+	a.leave(held)
+	r, err := a.engine.Show(a.ctx, name)
+	if err != nil || len(r.Claims) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, want := range []*engine.Claim{first, second} {
+		if is := r.Claims[i]; is.ID != want.ID || is.Token == 0 {
+			t.Errorf("reader %d has %+v", i+1, is)
+		}
+	}
+}
+
 func sessionGone(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	held, other := a.claim("gone", mutex), a.claim("gone other", mutex)
 	a.hold(held)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for _, wait := range []bool{false, true} {
 		if g, err := a.Enter(a.ctx, other, wait); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("enter of a dead session: %v, %v", g, err)
@@ -103,7 +136,7 @@ func notRevived(t *testing.T, h *Harness) {
 	c := a.claim("revived", mutex)
 	a.hold(c)
 	a.stop()
-	h.KillSession(t, a.ID())
+	h.kill(t, a.ID())
 	for range 2 {
 		if gone, err := a.Renew(a.ctx, []*engine.Claim{c}); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("renewal of a dead session: %v, %v", gone, err)
@@ -117,7 +150,7 @@ func waiterTold(t *testing.T, h *Harness) {
 	a.hold(a.claim("told", mutex))
 	got := b.wait(b.claim("told", mutex))
 	b.stop()
-	h.KillSession(t, b.ID())
+	h.kill(t, b.ID())
 	if r := get(t, "waiter of a dead session", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("waiter of a dead session: %v, %v", r.Grant, r.err)
 	}
@@ -130,7 +163,8 @@ func evictedHolder(t *testing.T, h *Harness) {
 	a.hold(stays)
 	next := b.claim("evict", mutex)
 	got := b.wait(next)
-	if err := b.Leave(b.ctx, held.Resource, held.ID); err != nil {
+	operator := h.Open(t) // which opens no session
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); err != nil {
 		t.Fatal(err)
 	}
 	if r := getGrant(t, "the next", got); r.Token <= first.Token {
@@ -141,6 +175,9 @@ func evictedHolder(t *testing.T, h *Harness) {
 		t.Errorf("renewal after the eviction: gone %v, %v", gone, err)
 	}
 	a.leaveGone(held)
+	if err := operator.Evict(b.ctx, held.Resource, held.ID); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("evict again: %v, want gone", err)
+	}
 	b.leave(next)
 }
 
@@ -159,9 +196,9 @@ func hints(t *testing.T, h *Harness) {
 	}
 	out := a.wait(waits)
 	a.leave(left)
-	b.leave(waits)
+	b.evict(waits)
 	get(t, "evicted waiter", out)
-	b.leave(taken)
+	b.evict(taken)
 	if gone, err := a.Renew(a.ctx, []*engine.Claim{taken, stays}); err != nil || len(gone) != 1 || gone[0] != taken {
 		t.Errorf("renewal: gone %v, %v", gone, err)
 	}
@@ -177,9 +214,32 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	a.hold(a.claim("evict waiter", mutex))
 	c := b.claim("evict waiter", mutex)
 	got := b.wait(c)
-	a.leave(c)
+	a.evict(c)
 	if r := get(t, "evicted waiter", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("evicted waiter: %v, %v", r.Grant, r.err)
+	}
+}
+
+// evictedEarly: a store that can tell a waiter only while that waiter awaits, waits for that.
+func evictedEarly(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("evict early", mutex))
+	c := b.claim("evict early", mutex)
+	if g, err := b.Enter(b.ctx, c, true); err != nil || g.Held() {
+		t.Fatalf("enter to wait: %v, %v", g, err)
+	}
+	left := make(chan error, 1)
+	go func() { left <- a.Leave(a.ctx, c.Resource, c.ID) }()
+	select {
+	case err := <-left:
+		left <- err
+	case <-time.After(50 * time.Millisecond):
+	}
+	if g, err := b.Await(b.ctx, c); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("a waiter that was evicted before it awaits: %v, %v", g, err)
+	}
+	if err := <-left; err != nil {
+		t.Errorf("evict: %v", err)
 	}
 }
 

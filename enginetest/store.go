@@ -16,6 +16,7 @@ var storeCases = []Case{
 	{"an operator sees who holds and waits", "contention is invisible: who holds it, since when, who waits?", operatorSees, nil},
 	{"nothing stays behind", "token keys that never expire: 25 M of 75 M keys; leaked nodes and rows", nothingStays, nil},
 	{"capabilities are told", "an engine promises what it cannot keep", capsTold, nil},
+	{"the parts are those of the promises", "a call that the store cannot do is found out by a crash", partsTold, nil},
 	{"a dead context does nothing", "an ended request still takes locks", deadContext, nil},
 }
 
@@ -84,7 +85,7 @@ func nothingStays(t *testing.T, h *Harness) {
 		weights = weights[1:]
 	}
 	for i := range 3 {
-		p := h.party(t)
+		p := h.steadyParty(t)
 		last = p
 		r := rand.New(rand.NewPCG(uint64(i), 1))
 		wg.Go(func() {
@@ -128,6 +129,24 @@ func capsTold(t *testing.T, h *Harness) {
 	}
 }
 
+// partsTold: an engine has the parts that its capabilities promise, and no others; also behind
+// what wraps it.
+func partsTold(t *testing.T, h *Harness) {
+	eng := h.Open(t)
+	slow, _ := hanging(eng)
+	for name, eng := range map[string]engine.Engine{"the engine": eng, "a wrapper": engine.Like(eng, &spy{Engine: eng}), "one with parts of its own": slow} {
+		caps := eng.Caps()
+		_, values := eng.(engine.Values)
+		_, resizes := eng.(engine.Resizer)
+		if promised := caps.RefuseFeature(engine.FeatureValues) == nil; values != promised {
+			t.Errorf("%s: values are promised: %v, and there: %v", name, promised, values)
+		}
+		if promised := caps.RefuseFeature(engine.FeatureResize) == nil && caps.RefuseFeature(engine.FeatureSemaphore) == nil; resizes != promised {
+			t.Errorf("%s: resizing is promised: %v, and there: %v", name, promised, resizes)
+		}
+	}
+}
+
 func deadContext(t *testing.T, h *Harness) {
 	p := h.party(t)
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -137,21 +156,25 @@ func deadContext(t *testing.T, h *Harness) {
 	if g, err := p.Enter(ctx, c, true); err == nil {
 		t.Errorf("enter: %v", g)
 	}
-	for verb, do := range map[string]func() error{
+	verbs := map[string]func() error{
 		"open":  func() error { _, err := p.engine.Open(ctx, engine.SessionOptions{TTL: h.TTL}); return err },
 		"leave": func() error { return p.Leave(ctx, held.Resource, held.ID) },
 		"renew": func() error { _, err := p.Renew(ctx, []*engine.Claim{held}); return err },
+		"evict": func() error { return p.engine.Evict(ctx, held.Resource, held.ID) },
 		"show":  func() error { _, err := p.engine.Show(ctx, held.Resource); return err },
-		"get":   func() error { _, err := p.engine.Get(ctx, "dead context"); return err },
-		"put":   func() error { _, err := p.engine.Put(ctx, "dead context", []byte("x"), 0); return err },
-		"watch": func() error { _, err := p.engine.Watch(ctx, "dead context", 0); return err },
 		"list": func() (err error) {
 			for _, err = range p.engine.List(ctx, "") {
 				break
 			}
 			return err
 		},
-	} {
+	}
+	if values, has := p.engine.(engine.Values); has {
+		verbs["get"] = func() error { _, err := values.Get(ctx, "dead context"); return err }
+		verbs["put"] = func() error { _, err := values.Put(ctx, "dead context", []byte("x"), 0); return err }
+		verbs["watch"] = func() error { _, err := values.Watch(ctx, "dead context", 0); return err }
+	}
+	for verb, do := range verbs {
 		if do() == nil {
 			t.Errorf("%s: done", verb)
 		}

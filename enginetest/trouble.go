@@ -36,7 +36,7 @@ func (s *spy) session() string {
 func hanging(eng engine.Engine) (engine.Engine, Network) {
 	t := &trouble{Engine: eng, healed: make(chan struct{})}
 	close(t.healed)
-	return t, Network{
+	return engine.Like(eng, t), Network{
 		Freeze:        func() { t.set(frozen) },
 		FreezeReplies: func() { t.set(noReplies) },
 		Cut:           func() { t.set(cut) },
@@ -112,25 +112,32 @@ func (t *trouble) Show(ctx context.Context, name string) (r engine.Resource, err
 	return r, err
 }
 
+func (t *trouble) Evict(ctx context.Context, resource, claim string) error {
+	return t.meet(ctx, func(ctx context.Context) error { return t.Engine.Evict(ctx, resource, claim) })
+}
+
 func (t *trouble) Resize(ctx context.Context, name string, capacity int64) error {
-	return t.meet(ctx, func(ctx context.Context) error { return t.Engine.Resize(ctx, name, capacity) })
+	return t.meet(ctx, func(ctx context.Context) error { return t.Engine.(engine.Resizer).Resize(ctx, name, capacity) })
 }
 
 func (t *trouble) Get(ctx context.Context, key string) (v engine.Value, err error) {
-	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.Get(ctx, key); return err })
+	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.(engine.Values).Get(ctx, key); return err })
 	return v, err
 }
 
 func (t *trouble) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
 	err = t.meet(ctx, func(ctx context.Context) (err error) {
-		written, err = t.Engine.Put(ctx, key, data, version)
+		written, err = t.Engine.(engine.Values).Put(ctx, key, data, version)
 		return err
 	})
 	return written, err
 }
 
 func (t *trouble) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
-	err = t.meet(ctx, func(ctx context.Context) (err error) { v, err = t.Engine.Watch(ctx, key, version); return err })
+	err = t.meet(ctx, func(ctx context.Context) (err error) {
+		v, err = t.Engine.(engine.Values).Watch(ctx, key, version)
+		return err
+	})
 	return v, err
 }
 

@@ -29,12 +29,11 @@ var (
 //     a write whose reply was lost.
 //   - Passing is remembered even if the write that follows fails.
 //   - No clock is involved.
-//   - Tokens of different locks cannot be compared, so one resource is protected
-//     by one lock, in one store: delete the marks when you move the lock to another
-//     store. Nor can tokens of readers, or of holders of permits, which hold beside
-//     one another.
-//   - A guard is only as good as its tokens: where a store's tokens may repeat or go
-//     back, as its capabilities say, a late holder may pass.
+//   - Tokens of different locks cannot be compared, so one resource is protected by one lock,
+//     in one store. Delete the marks when you move the lock to another store. Nor can tokens of
+//     readers, or of holders of permits, which hold beside one another.
+//   - A guard is only as good as its tokens. Where a store's tokens may repeat or go back, as
+//     its capabilities say, a late holder may pass.
 //
 // A guard protects only if the check and the write are one atomic step at the
 // resource. Check alone is not: between it and the write that follows, a newer
@@ -47,9 +46,9 @@ type Guard interface {
 	Check(ctx context.Context, resource string, token Token) error
 }
 
-// Validate returns an error that matches [ErrInvalid] unless resource is 1 to
-// 512 bytes of UTF-8 without control characters, as every name in pawl, and the
-// token is valid. Validate is for authors of guards.
+// Validate returns an error that matches [ErrInvalid] unless resource and token are valid. A
+// resource is 1 to 512 bytes of UTF-8 without control characters, as every name in pawl.
+// Validate is for authors of guards.
 func Validate(resource string, token Token) error {
 	if resource == "" || len(resource) > 512 || !utf8.ValidString(resource) || hasControl(resource) {
 		return fmt.Errorf("%w name of a protected resource %.80q: it has to be 1 to 512 bytes of UTF-8 without control characters", ErrInvalid, resource)

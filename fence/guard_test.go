@@ -56,8 +56,8 @@ func TestMemoryRace(t *testing.T) {
 	}
 }
 
-// A newer token waits for the write of an older one that runs, and lets no
-// other older one in; equal tokens do not wait.
+// A newer token waits for the running write of an older token, and lets no other older token
+// in; equal tokens do not wait.
 func TestMemoryDoIsOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var guard fence.Memory
@@ -150,7 +150,7 @@ func ExampleMemory_Do() {
 	// of the second holder
 }
 
-// What writes further down finds the token of the lock in its context.
+// The function that writes finds the token of the lock in its context.
 func ExampleWithToken() {
 	ctx := fence.WithToken(context.Background(), "orders/42", 33) // lease.Context()
 	token, ok := fence.FromContext(ctx, "orders/42")

@@ -11,10 +11,10 @@ import (
 // Memory protects resources to which only this process writes: a map, a file, a device, a
 // connection. With [Memory.Do] the check and the write are one step.
 //
-// Memory forgets when the process ends. The first token after that passes even if
-// it is old; a frozen holder that wakes up after a restart is refused only after
-// a newer holder was there. Nor does Memory know the tokens of another process, so a
-// service of several replicas keeps its marks in their common database.
+// Memory forgets when the process ends. The first token after that passes even if it is old. A
+// frozen holder that wakes up after a restart is refused only after a newer holder was there.
+// Nor does Memory know the tokens of another process, so a service of several replicas keeps
+// its marks in their common database.
 //
 // Memory keeps a few words for each resource for ever, so names should be of a
 // bounded set, not chosen by strangers.
@@ -25,7 +25,7 @@ type Memory struct {
 
 type mark struct {
 	newest  Token
-	active  Token         // of those that run in Do
+	active  Token         // of the writes that run in Do
 	running int           // how many
 	idle    chan struct{} // closed when no write runs any more
 }
@@ -41,11 +41,10 @@ func (g *Memory) Check(_ context.Context, resource string, token Token) error {
 	return err
 }
 
-// Do runs write if the token passes, as one step: while it runs, no write with
-// a newer token starts, and no write with an older token ever will. Writes with equal
-// tokens run beside one another, because they are of one holder. Do returns the
-// error of write or of the check. If ctx ends while a write with an
-// older token is still running, Do returns the cause of ctx.
+// Do runs write if the token passes, as one step. While write runs, no write with a newer token
+// starts, and no write with an older token ever will. Writes with equal tokens run beside one
+// another, because they are of one holder. Do returns the error of write or of the check. If
+// ctx ends while a write with an older token is still running, Do returns the cause of ctx.
 func (g *Memory) Do(ctx context.Context, resource string, token Token, write func() error) error {
 	if err := Validate(resource, token); err != nil {
 		return err

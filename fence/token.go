@@ -1,5 +1,5 @@
-// Package fence holds the fencing token, the number by which a protected
-// resource recognises a holder that is too late, and the rules of all guards.
+// Package fence holds the fencing token and the rules of all guards. By the number of its token
+// a protected resource recognises a holder that is too late.
 //
 // A lock service cannot stop a frozen client from writing after its lease
 // ended. The resource can: it remembers the largest token it has seen and
@@ -16,10 +16,10 @@ import (
 	"strconv"
 )
 
-// Token is the fencing token of one grant. For one resource a later grant has
-// a larger token, also after release, crash and restart, to the strength that
-// the engine states in its capabilities. The zero Token is no token: no grant
-// has it. Tokens stay below 2^53, so they survive JSON and Lua numbers.
+// Token is the fencing token of one grant. For one resource a later grant has a larger token,
+// also after release, crash and restart. The engine states in its capabilities how strong that
+// is. The zero Token is no token: no grant has it. Tokens stay below 2^53, so they survive JSON
+// and Lua numbers.
 type Token uint64
 
 // String returns the token as a decimal number.

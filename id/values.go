@@ -68,7 +68,7 @@ func newRegister(client *pawl.Client, kind, name string) register {
 	return r
 }
 
-func (r register) parse(v pawl.Version) (Reading, error) {
+func (r register) parse(v pawl.Snapshot) (Reading, error) {
 	if v.Number == 0 {
 		return Reading{}, nil
 	}
@@ -116,7 +116,7 @@ func (c valueCounter) Add(ctx context.Context, n int64) (last int64, err error) 
 	if err := CheckAdd(n); err != nil {
 		return 0, err
 	}
-	_, err = c.value.Update(ctx, func(v pawl.Version) ([]byte, error) {
+	_, err = c.value.Update(ctx, func(v pawl.Snapshot) ([]byte, error) {
 		is, err := c.parse(v)
 		if err == nil {
 			last, err = plus(is.Value, n)

@@ -137,8 +137,9 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if opts.TTL < time.Second {
 		return nil, fmt.Errorf("open session: %w: a lease of etcd lives for at least 1s, not %v", engine.ErrUnsupported, opts.TTL)
 	}
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	seconds := int64((opts.TTL + time.Second - 1) / time.Second)
-	if err := e.checkFormat(ctx); err != nil {
+	if err := e.checkFormat(ctx, "open session"); err != nil {
 		return nil, err
 	}
 	var conn peer.Peer
@@ -157,12 +158,12 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 
 // checkFormat refuses a store of another format, and writes ours into one without claims
 // and values. Before there was a mark of it, these stood without.
-func (e *Engine) checkFormat(ctx context.Context) error {
+func (e *Engine) checkFormat(ctx context.Context, doing string) error {
 	key, one := e.prefix+"format", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1)}
 	unmarked := []clientv3.Cmp{absent(key)}
 	for {
 		used := []clientv3.Op{clientv3.OpGet(e.prefix+"c/", one...), clientv3.OpGet(e.prefix+"v/", one...)}
-		reply, err := e.commit(ctx, "open session", unmarked, used, []clientv3.Op{clientv3.OpGet(key)})
+		reply, err := e.commit(ctx, doing, unmarked, used, []clientv3.Op{clientv3.OpGet(key)})
 		if err != nil {
 			return err
 		}
@@ -173,14 +174,14 @@ func (e *Engine) checkFormat(ctx context.Context) error {
 					format = string(kv.Value)
 				}
 				if err := engine.CheckFormat(format); err != nil {
-					return fmt.Errorf("open session: %w", err)
+					return fmt.Errorf("%s: %w", doing, err)
 				}
 			}
 		}
 		if !reply.Succeeded {
 			return nil
 		}
-		if _, err = e.commit(ctx, "open session", unmarked, []clientv3.Op{clientv3.OpPut(key, engine.Format())}, nil); err != nil {
+		if _, err = e.commit(ctx, doing, unmarked, []clientv3.Op{clientv3.OpPut(key, engine.Format())}, nil); err != nil {
 			return err
 		}
 	}
@@ -286,12 +287,12 @@ func (e *Engine) left(ctx context.Context, claims []*claim) func(session string)
 	}
 }
 
-// Resize implements [engine.Engine]: it is refused.
-func (e *Engine) Resize(context.Context, string, int64) error {
-	return e.Caps().RefuseFeature(engine.FeatureResize)
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	return e.seek(ctx, "evict", resource, claim)
 }
 
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return e.get(ctx, "get", key)
 }
@@ -308,27 +309,34 @@ func (e *Engine) get(ctx context.Context, doing, key string) (engine.Value, erro
 	return engine.Value{}, nil
 }
 
-// Put implements [engine.Engine].
+// Put implements [engine.Values]. It writes only beside the mark of our format, because a
+// store that has values and no mark is one of an old format.
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	key = e.prefix + "v/" + key
-	op := clientv3.OpPut(key, string(data))
+	at, mark := e.prefix+"v/"+key, e.prefix+"format"
+	op := clientv3.OpPut(at, string(data))
 	if data == nil {
-		op = clientv3.OpDelete(key)
+		op = clientv3.OpDelete(at)
 	}
-	same := clientv3.Compare(clientv3.ModRevision(key), "=", int64(version))
-	reply, err := e.commit(ctx, "put", []clientv3.Cmp{same}, []clientv3.Op{op}, nil)
+	same, ours := clientv3.Compare(clientv3.ModRevision(at), "=", int64(version)), clientv3.Compare(clientv3.Value(mark), "=", engine.Format())
+	reply, err := e.commit(ctx, "put", []clientv3.Cmp{same, ours}, []clientv3.Op{op}, []clientv3.Op{clientv3.OpGet(mark)})
 	switch {
 	case err != nil:
 		return 0, err
-	case !reply.Succeeded:
-		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrBusy)
-	case data == nil:
+	case reply.Succeeded && data == nil:
 		return 0, nil
+	case reply.Succeeded:
+		return uint64(reply.Header.Revision), nil
 	}
-	return uint64(reply.Header.Revision), nil
+	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Value) == engine.Format() {
+		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrConflict)
+	}
+	if err := e.checkFormat(ctx, "put"); err != nil {
+		return 0, err
+	}
+	return e.Put(ctx, key, data, version) // now there is a mark
 }
 
-// Watch implements [engine.Engine].
+// Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
 		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(int64) (bool, error) {

@@ -341,21 +341,21 @@ func TestEnterAgainCountsOnce(t *testing.T) {
 func TestEviction(t *testing.T) {
 	for _, spec := range []engine.Spec{fair, barging} {
 		e := New(newClient(t), nil)
-		s, operator := sessiontest.Open(t, e, 3*time.Second), sessiontest.Open(t, e, 10*time.Second)
+		s := sessiontest.Open(t, e, 3*time.Second)
 		held, kept, waits := sessiontest.Claim(t, spec, 1, ""), sessiontest.Claim(t, spec, 1, ""), sessiontest.Whole(t, spec)
 		sessiontest.Hold(t, s, held)
 		sessiontest.Hold(t, s, kept)
 		sessiontest.Wait(t, s, waits)
-		sessiontest.Leave(t, operator, held)
+		sessiontest.Evict(t, e, held)
 		gone, err := s.Renew(ctx, []*engine.Claim{held, kept})
 		if err != nil || len(gone) != 1 || gone[0] != held {
 			t.Errorf("renew: %v, %v; want %v", gone, err, held)
 		}
-		sessiontest.Leave(t, operator, waits)
+		sessiontest.Evict(t, e, waits)
 		if _, err := s.Await(sessiontest.Soon(t), waits); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("await: %v", err)
 		}
-		if err := operator.Leave(ctx, held.Resource, held.ID); !errors.Is(err, engine.ErrGone) {
+		if err := e.Evict(ctx, held.Resource, held.ID); !errors.Is(err, engine.ErrGone) {
 			t.Errorf("evicted again: %v", err)
 		}
 		sessiontest.Leave(t, s, kept)
@@ -377,7 +377,7 @@ func TestRenewOfMany(t *testing.T) {
 	}
 	evicted := []*engine.Claim{held[0], held[99], held[100], held[249]}
 	for _, c := range evicted {
-		sessiontest.Leave(t, sessiontest.Open(t, New(newClient(t), nil), time.Minute), c)
+		sessiontest.Evict(t, New(newClient(t), nil), c)
 	}
 	if gone, err := s.Renew(ctx, held); err != nil || !slices.Equal(gone, evicted) {
 		t.Errorf("renew: %v, %v", gone, err)

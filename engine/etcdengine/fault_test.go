@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -155,13 +156,13 @@ func TestServerIsDown(t *testing.T) {
 
 func TestNetworkIsFrozen(t *testing.T) {
 	server := testservers.SharedEtcd(t)
-	proxy := testservers.NewProxy(t, server.Addr)
-	client, _ := newClientOf(t, proxy.Addr)
+	link := proxy.New(t, server.Addr)
+	client, _ := newClientOf(t, link.Addr)
 	s := sessiontest.Open(t, New(client, nil), 10*time.Second)
 	held, waits := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
 	sessiontest.Hold(t, s, held)
 	sessiontest.Wait(t, s, waits)
-	proxy.Freeze()
+	link.Freeze()
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	_, awaitErr := s.Await(brief, waits)
@@ -172,7 +173,7 @@ func TestNetworkIsFrozen(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	proxy.Heal()
+	link.Heal()
 	sessiontest.Until(t, "connected again", func() bool { _, err := s.Renew(ctx, nil); return err == nil })
 	sessiontest.Leave(t, s, held)
 	sessiontest.Await(t, s, waits)
@@ -182,21 +183,21 @@ func TestNetworkIsFrozen(t *testing.T) {
 // once more, say from a member that was stopped.
 func TestLateEnterIsKeptOut(t *testing.T) {
 	for _, spec := range []engine.Spec{fair, barging} {
-		proxy := testservers.NewProxy(t, testservers.SharedEtcd(t).Addr)
-		client, _ := newClientOf(t, proxy.Addr)
+		link := proxy.New(t, testservers.SharedEtcd(t).Addr)
+		client, _ := newClientOf(t, link.Addr)
 		e := New(client, nil)
 		s := sessiontest.Open(t, e, 10*time.Second).(*session)
 		c := sessiontest.Whole(t, spec)
 		if _, err := e.Get(ctx, "x"); err != nil { // connect
 			t.Fatal(err)
 		}
-		proxy.FreezeReplies()
+		link.FreezeReplies()
 		brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		if _, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("enter: %v", err)
 		}
 		cancel()
-		proxy.Heal()
+		link.Heal()
 		sessiontest.Until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
 		r, err := e.Show(ctx, c.Resource)
 		if err != nil || len(r.Claims) != 1 {
@@ -219,20 +220,20 @@ func TestLateEnterIsKeptOut(t *testing.T) {
 // The reply of a Leave is lost. As the request may come late, no other claim
 // may have the key that it deletes.
 func TestLateLeaveHitsNobody(t *testing.T) {
-	proxy := testservers.NewProxy(t, testservers.SharedEtcd(t).Addr)
-	client, _ := newClientOf(t, proxy.Addr)
+	link := proxy.New(t, testservers.SharedEtcd(t).Addr)
+	client, _ := newClientOf(t, link.Addr)
 	e := New(client, nil)
 	s := sessiontest.Open(t, e, 10*time.Second).(*session)
 	c := sessiontest.Whole(t, fair)
 	sessiontest.Hold(t, s, c)
 	key := s.find(c.ID, 0).key
-	proxy.Freeze()
+	link.Freeze()
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	if err := s.Leave(brief, c.Resource, c.ID); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("leave: %v", err)
 	}
-	proxy.Heal()
+	link.Heal()
 	sessiontest.Until(t, "connected again", func() bool { _, err := e.Get(ctx, "x"); return err == nil })
 	sessiontest.Leave(t, s, c)
 	for range 2 {

@@ -66,11 +66,11 @@ func (l *line) settle() {
 		return cmp.Or(cmp.Compare(cmp.Or(a.Token, a.rev), cmp.Or(b.Token, b.rev)), cmp.Compare(a.rev, b.rev))
 	})
 	for _, c := range l.claims {
-		holds, shares := l.Add(c, c.Owner, c.Weight, c.queued)
+		holds, shares := l.Add(c, c.Owner, c.Weight, c.queued && c.Token == 0)
 		switch c.grant = cmp.Or(c.Token, c.rev); {
 		case !holds:
 			c.grant = 0
-		case shares != nil && c.Token == 0:
+		case shares != nil:
 			c.from, c.grant = shares, shares.grant
 		}
 	}

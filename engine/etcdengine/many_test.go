@@ -286,9 +286,13 @@ func TestOtherFormat(t *testing.T) {
 		if _, err := client.Put(ctx, prefix+how.key, how.value); err != nil {
 			t.Fatal(err)
 		}
-		_, err := New(client, &Options{Prefix: prefix}).Open(ctx, engine.SessionOptions{TTL: time.Minute})
-		if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), how.names) || !strings.Contains(err.Error(), "format "+engine.Format()) {
-			t.Errorf("%s: %v", how.key, err)
+		e := New(client, &Options{Prefix: prefix})
+		_, err := e.Open(ctx, engine.SessionOptions{TTL: time.Minute})
+		_, putErr := e.Put(ctx, "y", []byte("y"), 0)
+		for _, err := range []error{err, putErr} {
+			if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), how.names) || !strings.Contains(err.Error(), "format "+engine.Format()) {
+				t.Errorf("%s: %v", how.key, err)
+			}
 		}
 	}
 	ours := New(client, &Options{Prefix: "formats/ours/"})

@@ -3,12 +3,7 @@ package etcdengine
 import (
 	"testing"
 
-	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/internal/modeltest"
+	"github.com/pawl-go/pawl/enginetest/model"
 )
 
-func TestAgainstQueue(t *testing.T) {
-	modeltest.Run(t, New(newClient(t), nil), func(s engine.Session, c *engine.Claim) bool {
-		return s.(*session).find(c.ID, 0).blocker.key != ""
-	})
-}
+func TestAgainstQueue(t *testing.T) { model.Run(t, New(newClient(t), nil), nil) }

@@ -56,7 +56,10 @@ func (s *session) meets(conn *peer.Peer) {
 }
 
 // tomb is the key that keeps a claim out which left while a request for it was in
-// doubt. A request is served within a TTL or never.
+// doubt. A request is served within a TTL or never. The root would leave such a claim at its
+// next heartbeat only. Until then the claim would hold a name for nobody, because a member that hangs
+// for long sends on all that it was asked for, as soon as it is well, and in etcd a key
+// holds from the moment at which it is there.
 type tomb struct {
 	key   string
 	since time.Time
@@ -340,7 +343,7 @@ func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	return ops
 }
 
-// Leave takes one request for a claim of this session, two for another's.
+// Leave takes one request, or two for a claim that this session does not know.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	p := s.find(claim, 1)
 	switch {
@@ -363,24 +366,27 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 			return nil
 		}
 	}
+	err := s.engine.seek(ctx, "leave", resource, claim)
+	if err == nil || errors.Is(err, engine.ErrGone) {
+		s.drop(claim, 1)
+	}
+	return err
+}
+
+// seek removes a claim wherever it is.
+func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error {
 	for {
-		l, err := s.engine.read(ctx, "leave", resource)
+		l, err := e.read(ctx, doing, resource)
 		if err != nil {
 			return err
 		}
-		own := l.find(claim)
-		if own == nil {
-			s.drop(claim, 1)
-			return fmt.Errorf("leave: %w", engine.ErrGone)
+		is := l.find(claim)
+		if is == nil {
+			return fmt.Errorf("%s: %w", doing, engine.ErrGone)
 		}
-		has := []clientv3.Cmp{stands(own.key, own.rev)}
-		reply, err := s.engine.commit(ctx, "leave", has, s.engine.removal(own.key, marks(l.Spec, own.Weight)), nil)
-		if err != nil {
+		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.key, is.rev)}, e.removal(is.key, marks(l.Spec, is.Weight)), nil)
+		if err != nil || reply.Succeeded {
 			return err
-		}
-		if reply.Succeeded {
-			s.drop(claim, 1)
-			return nil
 		}
 	}
 }

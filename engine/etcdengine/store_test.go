@@ -28,9 +28,9 @@ func TestValues(t *testing.T) {
 	if v, err := e.Get(ctx, key); err != nil || v.Version != 0 || v.Data != nil {
 		t.Fatalf("got %+v, %v", v, err)
 	}
-	put([]byte("x"), 7, engine.ErrBusy)
+	put([]byte("x"), 7, engine.ErrConflict)
 	one := put([]byte("one"), 0, nil)
-	put([]byte("again"), 0, engine.ErrBusy)
+	put([]byte("again"), 0, engine.ErrConflict)
 	two := put([]byte{}, one, nil)
 	if v, err := e.Get(ctx, key); err != nil || v.Version != two || v.Data == nil || len(v.Data) > 0 {
 		t.Fatalf("got %+v, %v", v, err)
@@ -52,7 +52,7 @@ func TestValues(t *testing.T) {
 	if three := put([]byte("three"), 0, nil); three <= two {
 		t.Errorf("version %d after %d", three, two)
 	}
-	put(nil, 1, engine.ErrBusy)
+	put(nil, 1, engine.ErrConflict)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := e.Watch(ended, key, 0); !errors.Is(err, context.Canceled) {

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -123,8 +124,8 @@ func TestTokenOfTheStreamIsOld(t *testing.T) {
 // before it is back.
 func TestCompactedEvent(t *testing.T) {
 	server := testservers.Etcd(t)
-	proxy := testservers.NewProxy(t, server.Addr)
-	client, trips := newClientOf(t, proxy.Addr)
+	link := proxy.New(t, server.Addr)
+	client, trips := newClientOf(t, link.Addr)
 	other, _ := newClientOf(t, server.Addr)
 	e := New(other, nil)
 	holds, waits := sessiontest.Open(t, e, time.Minute), sessiontest.Open(t, New(client, nil), time.Minute)
@@ -142,7 +143,7 @@ func TestCompactedEvent(t *testing.T) {
 		value <- v
 	}()
 	sessiontest.Until(t, "both watch, and have looked", func() bool { return watchers(t, server) == 2 && trips.Load() == before+2 })
-	proxy.Cut()
+	link.Cut()
 	sessiontest.Leave(t, holds, held)
 	version, err := e.Put(ctx, "x", []byte("x"), 0)
 	if err != nil {
@@ -155,7 +156,7 @@ func TestCompactedEvent(t *testing.T) {
 	if _, err := other.Compact(ctx, int64(last), clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Heal()
+	link.Heal()
 	sessiontest.Granted(t, got)
 	if v := <-value; v.Version != version {
 		t.Errorf("watched %+v, want version %d", v, version)

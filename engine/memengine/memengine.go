@@ -112,7 +112,30 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return e.resources[name].Show(name, e.now(), e.ends), nil
 }
 
-// Resize implements [engine.Engine].
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	return e.remove(ctx, "evict", resource, claim, nil)
+}
+
+// remove takes a claim away, and tells its holder unless that is by, who knows.
+func (e *Engine) remove(ctx context.Context, verb, resource, claim string, by *session) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.lock()
+	holder := e.left(resource, claim)
+	out := e.apply(resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
+	e.mu.Unlock()
+	if out.Err != nil {
+		return fmt.Errorf("%s: %w", verb, out.Err)
+	}
+	if holder != nil && holder != by && holder.opts.Gone != nil {
+		holder.opts.Gone(claim)
+	}
+	return nil
+}
+
+// Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -126,7 +149,7 @@ func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error 
 	return nil
 }
 
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	if err := ctx.Err(); err != nil {
 		return engine.Value{}, err
@@ -138,7 +161,7 @@ func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return v, nil
 }
 
-// Put implements [engine.Engine].
+// Put implements [engine.Values].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -146,7 +169,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if is := e.values[key].Version; is != version {
-		return 0, fmt.Errorf("put %q: version is %d, not %d: %w", key, is, version, engine.ErrBusy)
+		return 0, fmt.Errorf("put %q: version is %d, not %d: %w", key, is, version, engine.ErrConflict)
 	}
 	close(e.changed)
 	e.changed = make(chan struct{})
@@ -159,7 +182,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	return e.last, nil
 }
 
-// Watch implements [engine.Engine].
+// Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	for {
 		e.mu.Lock()

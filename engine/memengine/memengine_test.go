@@ -24,10 +24,6 @@ func TestHints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	operator, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
 	held, waits := claim(s, "x", 1), claim(s, "x", 2)
 	for _, c := range []*engine.Claim{held, waits} {
 		if g, err := s.Enter(t.Context(), c, true); err != nil || g.Held() != (c == held) {
@@ -35,7 +31,7 @@ func TestHints(t *testing.T) {
 		}
 	}
 	for _, c := range []*engine.Claim{waits, held} {
-		if err := operator.Leave(t.Context(), c.Resource, c.ID); err != nil {
+		if err := e.Evict(t.Context(), c.Resource, c.ID); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -106,21 +106,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 }
 
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	e := s.engine
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	e.lock()
-	holder := e.left(resource, claim)
-	out := e.apply(resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
-	e.mu.Unlock()
-	if out.Err != nil {
-		return fmt.Errorf("leave: %w", out.Err)
-	}
-	if holder != nil && holder != s && holder.opts.Gone != nil {
-		holder.opts.Gone(claim)
-	}
-	return nil
+	return s.engine.remove(ctx, "leave", resource, claim, s)
 }
 
 // left wakes the waiter of a claim that is to leave, or returns the session that

@@ -16,7 +16,7 @@ import (
 )
 
 // leaseVersion is that of the tables and procedures of lease mode.
-const leaseVersion = 2
+const leaseVersion = 3
 
 // The server's numbers of what can go wrong.
 const (

@@ -23,6 +23,7 @@ func TestMariaDBLease(t *testing.T) {
 		Open:     func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) },
 		TTL:      time.Second,
 		Network:  proxied(addr, mysqlURL),
+		Fresh:    unused(mysqlURL(addr) + "?prefix=NEW_"),
 		Snapshot: snapshot(testservers.MariaDB, mysqlURL),
 		KillSession: func(t *testing.T, session string) {
 			result, err := raw.Exec("UPDATE pawl_sessions SET ends = 0 WHERE id = ?", session)

@@ -44,6 +44,7 @@ func TestPostgresLease(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	h := postgresHarness(t, addr, addr, "logged", "")
 	h.Snapshot = snapshot(testservers.Postgres, postgresURL(""))
+	h.Fresh = unused(postgresURL("schema=NEW")(addr))
 	enginetest.Run(t, h)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -77,8 +78,8 @@ func TestRedisSentinel(t *testing.T) {
 		},
 		TTL: time.Second,
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
-			master := testservers.NewProxy(t, s.Master.Addr)
-			sentinel := testservers.NewProxy(t, testservers.RedisObserver(t, master.Addr).Addr)
+			master := proxy.New(t, s.Master.Addr)
+			sentinel := proxy.New(t, testservers.RedisObserver(t, master.Addr).Addr)
 			net := network(t, master, sentinel)
 			return connect(t, sentinelURL(testservers.ObservedMaster, sentinel.Addr)), net
 		},
@@ -94,25 +95,25 @@ func TestRedisSentinel(t *testing.T) {
 	})
 }
 
-// aclRules reads what docs/stores.md tells an operator to allow: what follows a
+// aclRules reads what docs/stores/redis.md tells an operator to allow: what follows a
 // text up to an end.
 func aclRules(t *testing.T, after, end string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/stores.md")
+	text, err := os.ReadFile("../../docs/stores/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, found := strings.Cut(string(text), after)
 	rules, _, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		t.Fatalf("docs/stores.md has no rules after %q", after)
+		t.Fatalf("docs/stores/redis.md has no rules after %q", after)
 	}
 	return strings.Fields(rules)
 }
 
 func appRules(t *testing.T) []string { return aclRules(t, "ACL SETUSER app on >PASSWORD ", "\n") }
 
-// TestRedisACL runs everything as a user who may do what docs/stores.md says,
+// TestRedisACL runs everything as a user who may do what docs/stores/redis.md says,
 // and no more; then it looks that nothing was refused, and that all was of use.
 func TestRedisACL(t *testing.T) {
 	rules := appRules(t)
@@ -139,7 +140,7 @@ func TestRedisACL(t *testing.T) {
 	used := commandsUsed(t, server.Addr)
 	for _, rule := range rules {
 		if command, allows := strings.CutPrefix(rule, "+"); allows && !used[command] {
-			t.Errorf("docs/stores.md allows %q, which nothing needs", command)
+			t.Errorf("docs/stores/redis.md allows %q, which nothing needs", command)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -33,6 +34,7 @@ func TestRedisCluster(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) },
 		TTL:         time.Second,
 		Network:     func(t *testing.T) (engine.Engine, enginetest.Network) { return troubledCluster(t, nodes) },
+		Fresh:       unused(clusterURL(nodes) + "&prefix=NEW:"),
 		KillSession: clusterKiller(t, nodes[0].Addr),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			nodes := testservers.RedisCluster(t)
@@ -76,9 +78,9 @@ func TestRedisClusterACL(t *testing.T) {
 
 // troubledCluster returns an engine whose client reaches each node through a proxy.
 func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, enginetest.Network) {
-	proxies := make(map[string]*testservers.Proxy)
+	proxies := make(map[string]*proxy.Proxy)
 	for _, node := range nodes {
-		proxies[node.Addr] = testservers.NewProxy(t, node.Addr)
+		proxies[node.Addr] = proxy.New(t, node.Addr)
 	}
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{nodes[0].Addr}, DisableCache: true, ConnWriteTimeout: 5 * time.Second,

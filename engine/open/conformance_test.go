@@ -2,8 +2,10 @@ package open_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -82,17 +85,17 @@ func addrsOf(servers []*testservers.Server) (addrs []string) {
 // proxies puts a proxy before each address.
 func proxies(t *testing.T, addrs ...string) (through []string, net enginetest.Network) {
 	t.Helper()
-	var all []*testservers.Proxy
+	var all []*proxy.Proxy
 	for _, addr := range addrs {
-		proxy := testservers.NewProxy(t, addr)
-		all, through = append(all, proxy), append(through, proxy.Addr)
+		link := proxy.New(t, addr)
+		all, through = append(all, link), append(through, link.Addr)
 	}
 	return through, network(t, all...)
 }
 
 // network is one that has its trouble with all these proxies.
-func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
-	freeze, freezeReplies, cut, heal := testservers.Together(proxies)
+func network(t *testing.T, proxies ...*proxy.Proxy) enginetest.Network {
+	freeze, freezeReplies, cut, heal := proxy.Together(proxies)
 	t.Cleanup(heal) // so that all that is open can say goodbye
 	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }
@@ -103,6 +106,10 @@ func TestMemory(t *testing.T) {
 		Open:        func(*testing.T) engine.Engine { return eng },
 		TTL:         500 * time.Millisecond,
 		KillSession: func(_ *testing.T, session string) { eng.Expire(session) },
+		Fresh: func(*testing.T) func(*testing.T) engine.Engine {
+			eng := memengine.New()
+			return func(*testing.T) engine.Engine { return eng }
+		},
 	})
 }
 
@@ -132,6 +139,9 @@ func TestSQLite(t *testing.T) {
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, "sqlite:"+path) },
 		TTL:  2 * time.Second,
+		Fresh: func(t *testing.T) func(*testing.T) engine.Engine {
+			return unused("sqlite:" + filepath.Join(t.TempDir(), "NEW.db"))(t)
+		},
 		KillSession: func(t *testing.T, session string) {
 			db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)")
 			if err != nil {
@@ -153,6 +163,7 @@ func TestRedis(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) },
 		TTL:         time.Second,
 		Network:     proxied(addr, redisURL),
+		Fresh:       unused(redisURL(addr) + "?prefix=NEW:"),
 		KillSession: redisKiller(t, rueidis.ClientOption{InitAddress: []string{addr}}),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := testservers.Redis(t)
@@ -161,6 +172,15 @@ func TestRedis(t *testing.T) {
 		},
 		Snapshot: snapshot(testservers.Redis, redisURL, "--appendonly", "yes", "--appendfsync", "always"),
 	})
+}
+
+// unused is the hook of a store of its own on a server that others use: NEW in its URL
+// is a name that nobody has used.
+func unused(url string) func(*testing.T) func(*testing.T) engine.Engine {
+	return func(*testing.T) func(*testing.T) engine.Engine {
+		url := strings.ReplaceAll(url, "NEW", "new_"+strings.ToLower(rand.Text()))
+		return func(t *testing.T) engine.Engine { return connect(t, url) }
+	}
 }
 
 // snapshot is the hook of a store on a server of its own.
@@ -179,6 +199,7 @@ func TestEtcd(t *testing.T) {
 		Open:        func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) },
 		TTL:         2 * time.Second,
 		Network:     proxied(addr, etcdURL),
+		Fresh:       unused(etcdURL(addr) + "?prefix=NEW/"),
 		KillSession: etcdKiller(t, addr),
 		Snapshot:    snapshot(testservers.Etcd, etcdURL),
 	})

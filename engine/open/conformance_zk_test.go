@@ -123,6 +123,7 @@ func startZooKeeper(t testing.TB, _ ...string) *testservers.Server { return test
 
 func TestZooKeeper(t *testing.T) {
 	h := zkHarness(testservers.SharedZooKeeper(t).Addr)
+	h.Fresh = unused(zkURL(testservers.SharedZooKeeper(t).Addr + "/NEW"))
 	h.Snapshot = snapshot(startZooKeeper, func(addr string) string { return zkURL(addr) })
 	enginetest.Run(t, h)
 }

@@ -55,7 +55,7 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if err != nil {
 		return nil, engine.Unavailable("connect to etcd at "+strings.Join(addrs, ","), err)
 	}
-	return opened{Engine: etcdengine.New(client, &etcdengine.Options{Prefix: prefix}), closeClient: client.Close}, nil
+	return withParts(opened{Engine: etcdengine.New(client, &etcdengine.Options{Prefix: prefix}), closeClient: client.Close}), nil
 }
 
 func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*clientv3.Client, error) {

@@ -27,7 +27,7 @@ type idleCost struct {
 	first, more float64
 }
 
-// TestIdleHolders counts in the server what the table of docs/engines.md says.
+// TestIdleHolders counts in the server what the table of docs/choosing.md says.
 func TestIdleHolders(t *testing.T) {
 	for _, store := range []struct {
 		name  string

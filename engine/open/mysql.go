@@ -43,7 +43,7 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		db.Close() //nolint:errcheck // nothing was done with it
 		return nil, inOneLine(ctx, "mysql at "+u.Host, err)
 	}
-	return opened{Engine: eng, closeClient: db.Close}, nil
+	return withParts(opened{Engine: eng, closeClient: db.Close}), nil
 }
 
 func mysqlConfig(u *url.URL) (*mysql.Config, error) {

@@ -17,7 +17,7 @@
 //	mysql://user[:password]@host[:port]/database
 //
 // The special characters of a password or a path are percent-encoded, as in
-// every URL. An unknown or empty parameter is an error. docs/stores.md lists
+// every URL. An unknown or empty parameter is an error. docs/urls.md lists
 // the parameters of each URL:
 //
 //   - prefix begins every key: redis://localhost?prefix=staging: keeps one
@@ -216,6 +216,33 @@ type opened struct {
 	init        func(context.Context) error // when the engine does not do it itself
 }
 
+// The optional parts of an engine, which opened does not pass on.
+type (
+	openedWithValues struct {
+		opened
+		engine.Values
+	}
+	openedWithAll struct {
+		openedWithValues
+		engine.Resizer
+	}
+)
+
+// withParts passes on the optional parts that the engine has.
+func withParts(o opened) engine.Engine {
+	values, hasValues := o.Engine.(engine.Values)
+	resizer, resizes := o.Engine.(engine.Resizer)
+	switch {
+	case hasValues && resizes:
+		return openedWithAll{openedWithValues{o, values}, resizer}
+	case hasValues:
+		return openedWithValues{o, values}
+	}
+	return o
+}
+
+func (o opened) inside() opened { return o }
+
 func (o opened) Close() error { return errors.Join(o.Engine.Close(), o.closeClient()) }
 
 // initer is an engine of a store that has to be told that it is new.
@@ -225,10 +252,11 @@ type initer interface{ Init(context.Context) error }
 // the servers of Redlock, grant nothing at first because they may have forgotten grants.
 // With Init the first lock is granted at once. The caller has to know that the store is new: a
 // store that did forget has two holders then. Init reports whether it marked the store.
-// Init fails with [engine.ErrBusy] when the store is known to have been used, and
+// Init fails with [engine.ErrUsed] when the store is known to have been used, and
 // with [engine.ErrUnsupported] on a Redis Cluster, which goes by the age of each node.
 func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
-	if o, is := eng.(opened); is {
+	if is, ok := eng.(interface{ inside() opened }); ok {
+		o := is.inside()
 		if o.init != nil {
 			return true, o.init(ctx)
 		}

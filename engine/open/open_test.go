@@ -41,7 +41,7 @@ func TestOpen_every_scheme(t *testing.T) {
 		if is := eng.Caps().Name; is != name {
 			t.Errorf("%s: engine %s", rawURL, is)
 		}
-		if _, err := eng.Get(t.Context(), "nothing"); err != nil {
+		if _, err := eng.(engine.Values).Get(t.Context(), "nothing"); err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 		}
 		if err := eng.Close(); err != nil { // TestMain sees a client that is not closed

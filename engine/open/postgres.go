@@ -42,7 +42,7 @@ func openPostgres(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		pool.Close()
 		return nil, inOneLine(ctx, "postgres at "+u.Host, err)
 	}
-	return opened{Engine: eng, closeClient: func() error { pool.Close(); return nil }}, nil
+	return withParts(opened{Engine: eng, closeClient: func() error { pool.Close(); return nil }}), nil
 }
 
 // postgresOptions reads the options of lease mode.

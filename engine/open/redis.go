@@ -148,7 +148,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	eng := redisengine.New(client, &redisengine.Options{
 		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option, Stuck: all.close,
 	})
-	return opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}, nil
+	return withParts(opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}), nil
 }
 
 // dialed are the connections of a client, to be closed when nothing comes over them, because a

@@ -51,7 +51,7 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if err := all.connect(ctx); err != nil {
 		return nil, errors.Join(err, all.Close())
 	}
-	return opened{Engine: eng, closeClient: all.Close, init: all.init}, nil
+	return withParts(opened{Engine: eng, closeClient: all.Close, init: all.init}), nil
 }
 
 // redlockNode is a Redis server that may be down when the engine is opened, and
@@ -59,7 +59,14 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 type redlockNode struct {
 	open func(context.Context) (engine.Engine, error)
 	turn chan struct{} // of the call that connects
-	eng  atomic.Pointer[engine.Engine]
+	eng  atomic.Pointer[wholeEngine]
+}
+
+// wholeEngine is an engine with all parts, as that of a Redis server is.
+type wholeEngine interface {
+	engine.Engine
+	engine.Values
+	engine.Resizer
 }
 
 func newRedlockNode(u *url.URL, addr string) *redlockNode {
@@ -71,7 +78,7 @@ func newRedlockNode(u *url.URL, addr string) *redlockNode {
 }
 
 // engine returns the server's engine, connected.
-func (n *redlockNode) engine(ctx context.Context) (engine.Engine, error) {
+func (n *redlockNode) engine(ctx context.Context) (wholeEngine, error) {
 	if eng := n.eng.Load(); eng != nil {
 		return *eng, nil
 	}
@@ -84,11 +91,13 @@ func (n *redlockNode) engine(ctx context.Context) (engine.Engine, error) {
 	if eng := n.eng.Load(); eng != nil {
 		return *eng, nil
 	}
-	eng, err := n.open(ctx)
-	if err == nil {
-		n.eng.Store(&eng)
+	opened, err := n.open(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return eng, err
+	eng := opened.(wholeEngine)
+	n.eng.Store(&eng)
+	return eng, nil
 }
 
 func (n *redlockNode) Caps() engine.Caps { return redisengine.New(nil, nil).Caps() }
@@ -115,6 +124,14 @@ func (n *redlockNode) Show(ctx context.Context, name string) (engine.Resource, e
 		return engine.Resource{}, err
 	}
 	return eng.Show(ctx, name)
+}
+
+func (n *redlockNode) Evict(ctx context.Context, resource, claim string) error {
+	eng, err := n.engine(ctx)
+	if err != nil {
+		return err
+	}
+	return eng.Evict(ctx, resource, claim)
 }
 
 func (n *redlockNode) Resize(ctx context.Context, name string, capacity int64) error {

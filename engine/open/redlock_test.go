@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
-	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 )
 
 func TestRedlockURLs(t *testing.T) {
@@ -55,8 +55,8 @@ func TestRedlockWithoutAMajority(t *testing.T) {
 func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 	const ttl = 2 * time.Second
 	servers, addrs := redlockServers(t, 3)
-	proxy := testservers.NewProxy(t, addrs[2])
-	holder, other := connect(t, redlockURL([]string{addrs[0], addrs[1], proxy.Addr})), connect(t, redlockURL(addrs))
+	link := proxy.New(t, addrs[2])
+	holder, other := connect(t, redlockURL([]string{addrs[0], addrs[1], link.Addr})), connect(t, redlockURL(addrs))
 	spec := engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
 	enter := func(s engine.Session) engine.Grant {
 		c := &engine.Claim{Spec: spec, Resource: "restart", ID: s.ID() + ".1", Owner: s.ID() + ".1", Weight: spec.Capacity}
@@ -92,7 +92,7 @@ func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 	if err := first.Leave(t.Context(), "restart", first.ID()+".1"); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Cut()
+	link.Cut()
 	a := session(holder)
 	believes = time.Now().Add(ttl) // and less by what the root keeps as a margin
 	one := enter(a)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -21,7 +22,7 @@ import (
 // rowDatabase is a database with a row mode, for what holds of each.
 type rowDatabase struct {
 	shared, private func(t *testing.T) *testservers.Server
-	open            func(t *testing.T, addr string, connections int) expirer
+	open            func(t *testing.T, addr string, connections int) engine.Engine
 	admin           func(t *testing.T, addr string) *sql.DB
 	conn            string // the query of the connection of a claim, by name and whether it is granted
 	kill            string // ends a connection
@@ -74,6 +75,19 @@ var rowDatabases = map[string]rowDatabase{
 func onRows(t *testing.T, test func(t *testing.T, d rowDatabase)) {
 	for name, d := range rowDatabases {
 		t.Run(name, func(t *testing.T) { test(t, d) })
+	}
+}
+
+// waitBlocked waits until a claim waits in the server. InnoDB renews its table of
+// transactions only when nobody has read that table for 100 ms.
+func (d rowDatabase) waitBlocked(t *testing.T, addr string) {
+	t.Helper()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); d.ask(t, addr, d.blocked) == 0; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("no claim waits in the server")
+		}
 	}
 }
 
@@ -252,15 +266,15 @@ func TestRowFrozen(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
 		addr := d.shared(t).Addr
-		proxy := testservers.NewProxy(t, addr)
-		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("frozen"))
-		t.Cleanup(proxy.Heal)
+		link := proxy.New(t, addr)
+		l := mustLock(t, clientOf(t, d.open(t, link.Addr, 10), ttl).Mutex("frozen"))
+		t.Cleanup(link.Heal)
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		eng := d.open(t, addr, 10)
 		got := lockSoon(t, clientOf(t, eng, ttl).Mutex("frozen"))
 		claims(t, eng, "frozen", 2)
-		proxy.Freeze()
+		link.Freeze()
 		start := time.Now()
 		next := <-got
 		at := <-ended
@@ -303,7 +317,7 @@ func TestRowClosedWhileWaiting(t *testing.T) {
 		s, c := sessiontest.Open(t, eng, 30*time.Second), sessiontest.Whole(t, sessiontest.Fair)
 		sessiontest.Wait(t, s, c)
 		got := sessiontest.Awaiting(t, s, c)
-		sessiontest.Until(t, "it waits in the server", func() bool { return d.ask(t, server.Addr, d.blocked) > 0 })
+		d.waitBlocked(t, server.Addr)
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -346,13 +360,13 @@ func TestRowWaitsLong(t *testing.T) {
 func TestRowNetworkStandsStill(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 4 * time.Second
-		proxy := testservers.NewProxy(t, d.shared(t).Addr)
-		l := mustLock(t, clientOf(t, d.open(t, proxy.Addr, 10), ttl).Mutex("still"))
-		t.Cleanup(proxy.Heal)
-		proxy.Delay(10 * time.Minute)
+		link := proxy.New(t, d.shared(t).Addr)
+		l := mustLock(t, clientOf(t, d.open(t, link.Addr, 10), ttl).Mutex("still"))
+		t.Cleanup(link.Heal)
+		link.Delay(10 * time.Minute)
 		still := time.NewTimer(ttl * 6 / 10) // a renewal hangs, and its half of what is left is over
 		<-still.C
-		proxy.Thaw()
+		link.Thaw()
 		still.Reset(ttl)
 		select {
 		case <-l.Context().Done():

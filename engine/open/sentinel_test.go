@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -32,7 +33,7 @@ func TestSentinelsAway(t *testing.T) {
 	if used := cpu(t) - before; used > watched/10 {
 		t.Errorf("%v of CPU in %v", used, watched)
 	}
-	if _, err := eng.Get(t.Context(), "nothing"); err != nil {
+	if _, err := eng.(engine.Values).Get(t.Context(), "nothing"); err != nil {
 		t.Errorf("the master is there: %v", err)
 	}
 }

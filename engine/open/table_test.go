@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of schemes into docs/stores.md")
+var update = flag.Bool("update", false, "write the table of schemes into docs/urls.md")
 
 const (
-	storesFile = "../../docs/stores.md"
+	storesFile = "../../docs/urls.md"
 	begin      = "<!-- schemes -->\n"
 	end        = "<!-- /schemes -->\n"
 )
@@ -34,7 +34,7 @@ func table() string {
 	return b.String()
 }
 
-// TestSchemesAreDocumented: the table in docs/stores.md is what the code takes.
+// TestSchemesAreDocumented: the table in docs/urls.md is what the code takes.
 func TestSchemesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(storesFile)
 	if err != nil {

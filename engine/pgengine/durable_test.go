@@ -166,7 +166,7 @@ func TestGraceOfBeliefs(t *testing.T) {
 		return err == nil
 	})
 	var grace *engine.GraceError
-	if _, err := s.Enter(t.Context(), claimOf("grace", s, 1), false); !errors.As(err, &grace) || !errors.Is(err, engine.ErrBusy) || grace.Left > belief || grace.Left < belief/4 || grace.Age < 0 {
+	if _, err := s.Enter(t.Context(), claimOf("grace", s, 1), false); !errors.As(err, &grace) || !errors.Is(err, engine.ErrGrace) || grace.Left > belief || grace.Left < belief/4 || grace.Age < 0 {
 		t.Fatalf("%v: %+v", err, grace)
 	}
 	waits := claimOf("grace", s, 2)

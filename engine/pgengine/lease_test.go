@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/leasetest"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -46,10 +47,11 @@ func exec(t *testing.T, p *pgxpool.Pool, statements ...string) {
 	}
 }
 
-func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) engine.Engine {
+func newEngine(t *testing.T, p *pgxpool.Pool, opts *pgengine.Options) *pgengine.Engine {
 	t.Helper()
 	e, err := pgengine.New(t.Context(), p, opts)
-	return leasetest.Opened(t, e, err)
+	leasetest.Opened(t, e, err)
+	return e
 }
 
 func count(t *testing.T, p *pgxpool.Pool, query string) (n int) {
@@ -95,16 +97,16 @@ func TestBackendsTerminated(t *testing.T) {
 // not connected when it is sent.
 func TestTerminatedInTheMidst(t *testing.T) {
 	server := testservers.SharedPostgres(t)
-	proxy := testservers.NewProxy(t, server.Addr)
+	link := proxy.New(t, server.Addr)
 	opts := &pgengine.Options{Schema: "midst"}
-	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, proxy.Addr, "postgres", "waiter"), opts)
+	a, b := newEngine(t, pool(t, server.Addr, "postgres", "holder"), opts), newEngine(t, pool(t, link.Addr, "postgres", "waiter"), opts)
 	held, next := leasetest.NewPair(t, a, b).Lock(t)
-	proxy.Cut()
+	link.Cut()
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	proxy.Heal()
+	link.Heal()
 	if err := next().Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -203,9 +205,23 @@ func TestOldVersion(t *testing.T) {
 	opts := &pgengine.Options{Schema: "old version"}
 	newEngine(t, admin, opts)
 	exec(t, admin, `UPDATE "old version".meta SET version = 0`)
-	newEngine(t, admin, opts)
-	if n := count(t, admin, `SELECT version FROM "old version".meta`); n == 0 {
+	e := newEngine(t, admin, opts)
+	now := count(t, admin, `SELECT version FROM "old version".meta`)
+	if now == 0 {
 		t.Error("it stays old")
+	}
+	s := sessiontest.Open(t, e, leasetest.TTL)
+	c := claimOf("old version", s, 1)
+	token := sessiontest.Hold(t, s, c)
+	exec(t, admin, `UPDATE "old version".meta SET version = 2`, // which has our tables, and other routines
+		`CREATE OR REPLACE FUNCTION "old version".start(p_session text, p_ttl bigint, p_belief bigint, p_label text, p_client text, p_channel text, OUT r_format text)
+		LANGUAGE sql AS $$ SELECT 'old' $$`)
+	sessiontest.Open(t, newEngine(t, admin, opts), leasetest.TTL)
+	if n := count(t, admin, `SELECT version FROM "old version".meta`); n != now {
+		t.Errorf("version %d, want %d", n, now)
+	}
+	if g, err := s.Enter(t.Context(), c, false); err != nil || g.Token != token {
+		t.Errorf("who held meanwhile: %v, %v, want %v", g, err, token)
 	}
 }
 

@@ -2,7 +2,7 @@ DO $pawl$
 DECLARE v_routine regprocedure; v_live BIGINT := 0;
 BEGIN
   IF NOT EXISTS (SELECT FROM P.meta m WHERE m.version < VERSION) THEN RETURN; END IF;
-  -- Routines of an older version do not know the tables of this one: only where
+  -- Routines of a version with other tables do not know the tables of this one: only where
   -- nobody uses them are they replaced. Values and tokens stay.
   IF to_regclass($q$P.sessions$q$) IS NOT NULL THEN
     EXECUTE $q$SELECT count(*) FROM P.sessions WHERE ends > NOW$q$ INTO v_live;

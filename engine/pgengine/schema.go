@@ -16,8 +16,9 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// leaseVersion is that of the tables and routines of lease mode.
-const leaseVersion = 2
+// leaseVersion is that of the tables and routines of lease mode. The tables are those of
+// version leaseLayout: only routines are newer, and are replaced while clients use them.
+const leaseVersion, leaseLayout = 3, 2
 
 // PostgreSQL's names of what can go wrong.
 const (
@@ -118,7 +119,7 @@ func (l language) definitions() []string {
 		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
 		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
 		fmt.Sprintf(`ALTER TABLE %smeta ADD COLUMN IF NOT EXISTS format TEXT`, p),
-		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseVersion)).Replace(upgradeText),
+		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseLayout)).Replace(upgradeText),
 	}
 	tables, routines := sqlengine.Rules(l)
 	all = append(all, tables...)

@@ -1,13 +1,13 @@
-// Package queue is the semantics of pawl: the weighted claim queue as one pure
-// function. This package decides holding, waiting, sharing and
-// handing over; engines either run this function inside a
-// transaction of their store or are checked against it step by step.
+// Package queue is the semantics of pawl: the weighted claim queue as one pure function. This
+// package decides holding, waiting, sharing and handing over. Engines either run this function
+// inside a transaction of their store or are checked against it step by step.
 //
-// In first-in-first-out order a claim is granted iff the weights of everything
-// ahead of it and its own fit in the capacity. A barging claim looks at granted
-// claims only. Granted claims of one owner weigh as the heaviest of them. Where
-// an operator has made the capacity smaller, nobody is evicted: the resource shrinks as
-// holders leave, and a claim that weighs more than the capacity weighs all of it.
+// In first-in-first-out order a claim is granted iff the weights of everything ahead of it and
+// its own fit in the capacity. A barging claim looks at granted claims only. Granted claims of
+// one owner weigh as the heaviest of them. A claim that shares their grant gets the largest of
+// their tokens: a guard may have seen that token, and refuses a smaller one. Where an operator
+// has made the capacity smaller, nobody is evicted: the resource shrinks as holders leave. A
+// claim that weighs more than the capacity weighs all of it.
 package queue
 
 import (
@@ -69,8 +69,8 @@ type Outcome struct {
 type Clock struct {
 	Now  int64       // µs on the store's clock
 	Mint fence.Token // the least token to give out next
-	// Ends returns when the session ends unless it is renewed, in µs on the
-	// store's clock; a session whose end is not after Now has ended.
+	// Ends returns when the session ends unless it is renewed, in µs on the store's clock. A
+	// session whose end is not after Now has ended.
 	Ends func(session string) int64
 }
 
@@ -122,7 +122,7 @@ func (q *step) find(id string) int {
 }
 
 // weighs returns the weight of all granted claims, of those of one owner, and
-// the token of the heaviest of these. A shared grant counts once.
+// the largest token of these. A shared grant counts once.
 func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 	heaviest := make(map[string]int64)
 	for _, cl := range q.Claims {
@@ -132,9 +132,9 @@ func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
 		if before := heaviest[cl.Owner]; cl.Weight > before {
 			all += cl.Weight - before
 			heaviest[cl.Owner] = cl.Weight
-			if cl.Owner == owner {
-				token = cl.Token
-			}
+		}
+		if cl.Owner == owner {
+			token = max(token, cl.Token)
 		}
 	}
 	return all, heaviest[owner], token

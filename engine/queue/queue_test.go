@@ -26,7 +26,7 @@ const (
 	writes = engine.LockCapacity
 )
 
-// move is a command and what is to come of it, in the words of result.
+// move is a command and its expected outcome, in the words of result.
 type move struct {
 	do   command
 	want string
@@ -194,6 +194,35 @@ var scenarios = []struct {
 		{enter("a4", 3).by("o"), "busy"},
 		{enter("c", 1), "waits"},
 		{leave("a3"), "left, c holds 4"},
+	}},
+	{"an owner with several grants shares the largest token of them", rwLock, []move{
+		{enter("r1", reads).by("o"), "holds 1"},
+		{enter("w", writes).by("o"), "holds 2"},
+		{enter("r2", reads).by("o"), "holds 2"},
+		{leave("w"), "left"},
+		{enter("r3", reads).by("o"), "holds 2"},
+		{leave("r2"), "left"},
+		{leave("r3"), "left"},
+		{enter("r4", reads).by("o"), "holds 1"},
+	}},
+	{"the largest token is shared also where a heavier claim has a smaller token", permits3, []move{
+		{enter("a1", 2).by("o"), "holds 1"},
+		{enter("a2", 3).by("o"), "holds 2"},
+		{enter("a3", 1).by("o"), "holds 2"},
+		{leave("a2"), "left"},
+		{enter("a4", 2).by("o"), "holds 2"},
+	}},
+	{"barging: the largest token is shared, whatever the order of arrival", bargeFor3, []move{
+		{enter("b", 3), "holds 1"},
+		{enter("o1", 1).by("o"), "waits"},
+		{enter("o2", 2).by("o"), "waits"},
+		{enter("o3", 1).by("o"), "waits"},
+		{leave("b"), "left, o1 is told"},
+		{poll("o3"), "holds 2, o1 is told, o1 is told"},
+		{poll("o2"), "holds 3, o1 is told, o1 is told"},
+		{poll("o1"), "holds 3"},
+		{leave("o2"), "left"}, // o1 came before o3
+		{enter("o4", 1).by("o"), "holds 3"},
 	}},
 	{"a dead holder and a dead waiter are skipped", rwLock, []move{
 		{enter("a", writes), "holds 1"},

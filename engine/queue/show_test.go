@@ -8,8 +8,8 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
-// TestShow: an operator sees who holds before who waits, also when a later
-// claim holds because its owner did.
+// TestShow: an operator sees the holders before the waiters, also when a later claim holds
+// because its owner did.
 func TestShow(t *testing.T) {
 	state := queue.State{Spec: rwLock, Claims: []queue.Claim{
 		{ID: "a", Owner: "o", Session: "s", Label: "l", Weight: 1, Token: 7, Since: 1, Granted: 3},

@@ -180,7 +180,7 @@ func (e *Engine) check(ctx context.Context) error {
 
 // Init marks a server that the caller knows to be new, so that it grants at once. A
 // server without a mark may have forgotten grants, and grants nothing at first. Init fails
-// with [engine.ErrBusy] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
+// with [engine.ErrUsed] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
 // which has no mark: there each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
@@ -191,7 +191,7 @@ func (e *Engine) Init(ctx context.Context) error {
 		if err := engine.CheckFormat(fmt.Sprint(answer[1])); err != nil {
 			return fmt.Errorf("init: %w", err)
 		}
-		return fmt.Errorf("init: %w: the server has a mark: it is not new", engine.ErrBusy)
+		return fmt.Errorf("init: %w: the server has a mark: it is not new", engine.ErrUsed)
 	}
 	err := e.checked(result)
 	if errors.Is(err, engine.ErrUnsupported) {

@@ -32,7 +32,7 @@ func (h *freshHolder) hold(t *testing.T, s *session, node int, id string) *engin
 	claim := plainClaim(s, h.fresh(node), id)
 	sessiontest.Until(t, id, func() bool {
 		g, err := s.Enter(t.Context(), claim, false)
-		if err != nil && !errors.Is(err, engine.ErrBusy) {
+		if err != nil && !errors.Is(err, engine.ErrGrace) {
 			t.Fatal(err)
 		}
 		return g.Held()

@@ -96,10 +96,14 @@ func (s *session) part(name string, m *member) {
 // arguments are those of a script; in a cluster with the member as which the
 // session enters, if it does, and whether that is new.
 func (s *session) arguments(args [4]string, as, joins string) []string {
-	if !s.engine.cluster {
+	return s.engine.arguments(args, s.opts, as, joins)
+}
+
+func (e *Engine) arguments(args [4]string, opts engine.SessionOptions, as, joins string) []string {
+	if !e.cluster {
 		return args[:]
 	}
-	return append(args[:], ms(cmp.Or(s.engine.graceTTL, s.opts.Belief(), s.opts.TTL)), as, ms(s.opts.TTL), joins)
+	return append(args[:], ms(cmp.Or(e.graceTTL, opts.Belief(), opts.TTL)), as, ms(opts.TTL), joins)
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

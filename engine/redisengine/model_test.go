@@ -97,8 +97,14 @@ func (m *model) enter(t *rapid.T, s *session, c *engine.Claim, wait bool) {
 	}
 }
 
+// leave has the claim left by its session, or evicted.
 func (m *model) leave(t *rapid.T, s *session, id string) {
-	err := s.Leave(m.ctx, m.name, id)
+	var err error
+	if strings.HasPrefix(id, s.id+".") {
+		err = s.Leave(m.ctx, m.name, id)
+	} else {
+		err = m.eng.Evict(m.ctx, m.name, id)
+	}
 	out := m.apply(queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: id}})
 	if err == nil && m.dead[id[:strings.LastIndexByte(id, '.')]] {
 		return // nobody had reaped it yet

@@ -37,6 +37,7 @@ import (
 	"crypto/sha1" //nolint:gosec // EVALSHA names scripts by it
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -399,7 +400,33 @@ func graceOf(reply []any) (g engine.Grace) {
 	return engine.Grace{Age: max(time.Duration(age)*time.Millisecond, engine.Unknown), Left: time.Duration(left) * time.Millisecond}
 }
 
-// Resize implements [engine.Engine].
+// noSession is what is said in place of the session that asks, when there is none. No
+// record has it in it.
+const noSession = us + "\x1e" + us
+
+// unknownTTL stands for the TTL of sessions where this engine has opened none.
+const unknownTTL = 15 * time.Second
+
+// Evict implements [engine.Engine]. It looks at the boot mark first, as a session does when it
+// is opened.
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	err := e.check(ctx)
+	if errors.Is(err, engine.ErrUnsupported) {
+		return fmt.Errorf("evict: %w", err)
+	} else if err != nil {
+		return failed(ctx, "evict", err)
+	}
+	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
+	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")
+	result, short := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
+	left, err := result.number()
+	if err = cmp.Or(err, short); err == nil && left == 0 {
+		return fmt.Errorf("evict: %w", engine.ErrGone)
+	}
+	return failed(ctx, "evict", err)
+}
+
+// Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
 	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10))
 	switch is, mismatch := result.Value.(string); {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -18,13 +19,13 @@ import (
 type pair struct {
 	t               *testing.T
 	master, replica *testservers.Server
-	link            *testservers.Proxy
+	link            *proxy.Proxy
 	client          rueidis.Client
 }
 
 func newPair(t *testing.T) *pair {
 	p := &pair{t: t, master: testservers.Redis(t)}
-	p.link = testservers.NewProxy(t, p.master.Addr)
+	p.link = proxy.New(t, p.master.Addr)
 	p.replica = testservers.RedisReplica(t, p.link.Addr)
 	p.client = dial(t, p.master.Addr)
 	awaitGrace(t, New(p.client, nil))
@@ -208,7 +209,7 @@ func TestLookingIsNoNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(t.Context()) //nolint:errcheck // not the point
-	if g, err := s.Enter(t.Context(), exclusive(s.(*session), "early"), false); !errors.Is(err, engine.ErrBusy) {
+	if g, err := s.Enter(t.Context(), exclusive(s.(*session), "early"), false); !errors.Is(err, engine.ErrGrace) {
 		t.Errorf("granted by a server that may have forgotten: %v, %v", g, err)
 	}
 }

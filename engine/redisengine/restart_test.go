@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -57,7 +58,7 @@ func refused(t testing.TB, s engine.Session, name string) engine.Grace {
 	c.Resource = name
 	var grace *engine.GraceError
 	err := again(t, func() error { _, err := s.Enter(sessiontest.Soon(t), c, false); return err })
-	if !errors.As(err, &grace) || !errors.Is(err, engine.ErrBusy) {
+	if !errors.As(err, &grace) || !errors.Is(err, engine.ErrGrace) || errors.Is(err, engine.ErrBusy) {
 		t.Fatalf("entered %q: %v; want the grace", name, err)
 	}
 	return grace.Grace
@@ -159,18 +160,10 @@ func TestGraceIsTheLongest(t *testing.T) {
 	e := onServer(t, server, 0)
 	isNew(t, e)
 	visit(t, e, time.Minute, "job").holds(all)
-	operator := func() engine.Session {
-		s, err := onServer(t, server, 0).Open(sessiontest.Soon(t), engine.SessionOptions{TTL: 15 * time.Second, Delay: 15 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close(sessiontest.Soon(t)) }) //nolint:errcheck // its server may be away
-		return s
-	}
 	does(t, e, "SAVE")
 	server.Kill()
 	server.Restart()
-	if err := again(t, func() error { return operator().Leave(t.Context(), "job", "nobody's") }); !errors.Is(err, engine.ErrGone) {
+	if err := again(t, func() error { return onServer(t, server, 0).Evict(t.Context(), "job", "nobody's") }); !errors.Is(err, engine.ErrGone) {
 		t.Fatal(err)
 	}
 	short := visit(t, onServer(t, server, 0), time.Second, "job")
@@ -270,7 +263,7 @@ func TestReleaseUndoneByRestart(t *testing.T) {
 // TestReleaseUndoneByFailover: so is what the promoted replica has not heard of.
 func TestReleaseUndoneByFailover(t *testing.T) {
 	master := testservers.Redis(t)
-	link := testservers.NewProxy(t, master.Addr)
+	link := proxy.New(t, master.Addr)
 	replica := testservers.RedisReplica(t, link.Addr)
 	em, er := onServer(t, master, 0), onServer(t, replica, 0)
 	isNew(t, em)
@@ -298,12 +291,12 @@ func TestServerIsNew(t *testing.T) {
 	isNew(t, e)
 	visit(t, onServer(t, server, 0), time.Minute, "at once").holds(all)
 	for _, other := range []*Engine{e, onServer(t, server, 0)} {
-		if err := other.Init(t.Context()); !errors.Is(err, engine.ErrBusy) {
+		if err := other.Init(t.Context()); !errors.Is(err, engine.ErrUsed) {
 			t.Errorf("said again: %v", err)
 		}
 	}
 	visit(t, onServer(t, server, 1), time.Minute, "other database")
-	if err := onServer(t, server, 1).Init(t.Context()); !errors.Is(err, engine.ErrBusy) {
+	if err := onServer(t, server, 1).Init(t.Context()); !errors.Is(err, engine.ErrUsed) {
 		t.Errorf("said of a database in use: %v", err)
 	}
 }

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // TestSubscribingEnds: what takes a connection of its own ends with its context,
 // also when the server hangs before it has one.
 func TestSubscribingEnds(t *testing.T) {
-	proxy := testservers.NewProxy(t, testservers.SharedRedis(t).Addr)
-	e := New(dial(t, proxy.Addr), nil)
-	proxy.Freeze()
+	link := proxy.New(t, testservers.SharedRedis(t).Addr)
+	e := New(dial(t, link.Addr), nil)
+	link.Freeze()
 	for what, call := range map[string]func(context.Context) error{
 		"open": func(ctx context.Context) error {
 			_, err := e.Open(ctx, engine.SessionOptions{TTL: time.Minute})
@@ -31,5 +32,5 @@ func TestSubscribingEnds(t *testing.T) {
 		}
 		cancel()
 	}
-	proxy.Heal() // so that none is left
+	link.Heal() // so that none is left
 }

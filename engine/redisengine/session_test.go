@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -64,14 +65,14 @@ func TestPrefixIsText(t *testing.T) {
 // unavailable, however long its caller would wait.
 func TestHangWhileWaiting(t *testing.T) {
 	server := testservers.SharedRedis(t)
-	proxy := testservers.NewProxy(t, server.Addr)
+	link := proxy.New(t, server.Addr)
 	e := New(dial(t, server.Addr), nil)
 	awaitGrace(t, e)
 	visit(t, e, time.Minute, "hangs").holds(all)
-	waiter := visit(t, New(dial(t, proxy.Addr), nil), 200*time.Millisecond, "hangs")
+	waiter := visit(t, New(dial(t, link.Addr), nil), 200*time.Millisecond, "hangs")
 	waiter.waits(all)
-	proxy.Freeze()
-	defer proxy.Heal()
+	link.Freeze()
+	defer link.Heal()
 	if g, err := waiter.Await(t.Context(), waiter.claim(all)); !errors.Is(err, engine.ErrUnavailable) {
 		t.Error(g, err)
 	}

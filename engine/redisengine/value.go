@@ -13,7 +13,7 @@ import (
 func (e *Engine) valueKey(key string) string     { return e.prefix + "v:{" + escape.Replace(key) + "}" }
 func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + key }
 
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	if err := e.turn(ctx); err != nil {
 		return engine.Value{}, failed(ctx, "get", err)
@@ -32,7 +32,7 @@ func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return engine.Value{Data: []byte(data), Version: version}, engine.Unavailable("get", err)
 }
 
-// Put implements [engine.Engine].
+// Put implements [engine.Values].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	remove := "0"
 	if data == nil {
@@ -45,7 +45,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	case int64:
 		return uint64(is), failed(ctx, "put", short)
 	case []any:
-		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrBusy)
+		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrConflict)
 	}
 	return 0, failed(ctx, "put", result.Err)
 }
@@ -53,7 +53,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 // watchPoll bounds how late a watcher is whose message was lost.
 const watchPoll = 2 * time.Second
 
-// Watch implements [engine.Engine].
+// Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	changed := make(chan struct{}, 1)
 	in, err := e.hub.listen(ctx, e.valueChannel(key), func(string) {

@@ -201,9 +201,9 @@ func (s *session) waits(cl *claim) (n int) {
 }
 
 // shared returns the token of the grant that a claim is a part of: its own, if
-// it is asked for again, or that of its owner. It is the same grant if a
-// majority says so. s.mu is held.
-func (s *session) shared(cl *claim) fence.Token {
+// it is asked for again, or the largest that its owner shares with it. It is the same
+// grant if a majority says so. s.mu is held.
+func (s *session) shared(cl *claim) (token fence.Token) {
 	if cl.token != 0 {
 		return cl.token
 	}
@@ -218,10 +218,10 @@ func (s *session) shared(cl *claim) fence.Token {
 			}
 		}
 		if same >= s.engine.quorum {
-			return o.token
+			token = max(token, o.token)
 		}
 	}
-	return 0
+	return token
 }
 
 // grant gives a claim that a majority grants its token. It holds if that

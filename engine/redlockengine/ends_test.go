@@ -84,7 +84,7 @@ func TestGraceOfAMajority(t *testing.T) {
 		links[0].grace = engine.Grace{Age: time.Second, Left: 9 * time.Second}
 		links[2].grace = engine.Grace{Age: 2 * time.Second, Left: 5 * time.Second}
 		var why *engine.GraceError
-		if _, err := s.Enter(t.Context(), claimOf(s, ".1"), false); !errors.As(err, &why) || why.Grace != links[2].grace || !errors.Is(err, engine.ErrBusy) {
+		if _, err := s.Enter(t.Context(), claimOf(s, ".1"), false); !errors.As(err, &why) || why.Grace != links[2].grace || !errors.Is(err, engine.ErrGrace) {
 			t.Errorf("try: %v", err)
 		}
 		if g, err := s.Enter(t.Context(), claimOf(s, ".2"), true); err != nil || g.Held() || g.Grace != links[2].grace {

@@ -65,8 +65,8 @@ func (e *Engine) grace(errs []error, graces []engine.Grace) engine.Grace {
 // refused says why a claim was not granted; nil: it waits. What a caller is told
 // that it is not stored is left everywhere.
 func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []error, grace engine.Grace) error {
-	mismatch, busy := first(errs, engine.ErrMismatch), first(errs, engine.ErrBusy)
-	err := s.majority(ctx, "enter", count(errs, nil)+count(errs, engine.ErrBusy), errs)
+	mismatch, busy := first(errs, engine.ErrMismatch), cmp.Or(first(errs, engine.ErrBusy), first(errs, engine.ErrGrace))
+	err := s.majority(ctx, "enter", count(errs, nil)+count(errs, engine.ErrBusy)+count(errs, engine.ErrGrace), errs)
 	switch {
 	case mismatch != nil:
 		err = mismatch
@@ -100,16 +100,18 @@ func (s *session) Leave(ctx context.Context, resource, id string) error {
 	s.mu.Lock()
 	cl := s.byID[id]
 	s.mu.Unlock()
-	if cl == nil { // of another session, which leaves the rest when a majority has not got it
-		cl = &claim{Claim: &engine.Claim{Resource: resource, ID: id}, at: make([]place, len(s.nodes))}
-	}
-	errs := s.leaveAll(ctx, cl)
-	left, gone := count(errs, nil), count(errs, engine.ErrGone)
-	if err := s.engine.majority(ctx, "leave", left+gone, errs); err != nil {
-		return err
-	}
-	if left == 0 || len(errs)-gone < s.engine.quorum {
+	if cl == nil {
 		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
-	return nil
+	return s.engine.left(ctx, "leave", s.leaveAll(ctx, cl))
+}
+
+// left is what the nodes say together of a claim that was to go.
+func (e *Engine) left(ctx context.Context, doing string, errs []error) error {
+	left, gone := count(errs, nil), count(errs, engine.ErrGone)
+	err := e.majority(ctx, doing, left+gone, errs)
+	if err == nil && (left == 0 || len(errs)-gone < e.quorum) {
+		err = fmt.Errorf("%s: %w", doing, engine.ErrGone)
+	}
+	return err
 }

@@ -205,6 +205,13 @@ func (l *link) Show(ctx context.Context, name string) (engine.Resource, error) {
 	})
 }
 
+func (l *link) Evict(ctx context.Context, resource, claim string) error {
+	_, err := call(ctx, l, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, l.server.now().Evict(ctx, resource, claim)
+	})
+	return err
+}
+
 func (l *link) Resize(ctx context.Context, name string, capacity int64) error {
 	return l.server.now().Resize(ctx, name, capacity)
 }

@@ -50,6 +50,7 @@
 package redlockengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,7 @@ type Options struct {
 // Engine is a lock service of independent nodes. Create it with [New].
 type Engine struct {
 	nodes  []engine.Engine
+	values []engine.Values // of the nodes, where tokens are remembered; none with NoTokens
 	opts   Options
 	quorum int
 	caps   engine.Caps
@@ -108,9 +110,14 @@ func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 	e := &Engine{nodes: nodes, opts: *opts, quorum: n/2 + 1}
 	e.caps = e.weakest()
 	for i, node := range nodes {
-		if err := node.Caps().RefuseFeature(engine.FeatureValues); err != nil && !e.opts.NoTokens {
-			return nil, fmt.Errorf("redlock: node %d cannot remember tokens: %w", i+1, err)
+		if e.opts.NoTokens {
+			break
 		}
+		values, ok := node.(engine.Values)
+		if err := node.Caps().RefuseFeature(engine.FeatureValues); err != nil || !ok {
+			return nil, fmt.Errorf("redlock: node %d cannot remember tokens: %w", i+1, cmp.Or(err, engine.ErrUnsupported))
+		}
+		e.values = append(e.values, values)
 	}
 	return e, nil
 }
@@ -191,10 +198,12 @@ func (e *Engine) each(ctx context.Context, may bound, step func(context.Context,
 	return errs
 }
 
+// answers are the errors with which a store answers.
+var answers = []error{engine.ErrBusy, engine.ErrGrace, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnsupported}
+
 // unknown reports whether an error is no answer of a store.
 func unknown(err error) bool {
-	return err != nil && !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrGone) &&
-		!errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported)
+	return err != nil && !slices.ContainsFunc(answers, func(class error) bool { return errors.Is(err, class) })
 }
 
 // count counts the answers of a class; nil counts those without an error.
@@ -344,24 +353,10 @@ func ours(c engine.ClaimInfo) engine.ClaimInfo {
 	return c
 }
 
-// Resize implements [engine.Engine]: it is refused.
-func (e *Engine) Resize(context.Context, string, int64) error {
-	return e.caps.RefuseFeature(engine.FeatureSemaphore)
-}
-
-// Get implements [engine.Engine]: it is refused.
-func (e *Engine) Get(context.Context, string) (engine.Value, error) {
-	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
-}
-
-// Put implements [engine.Engine]: it is refused.
-func (e *Engine) Put(context.Context, string, []byte, uint64) (uint64, error) {
-	return 0, e.caps.RefuseFeature(engine.FeatureValues)
-}
-
-// Watch implements [engine.Engine]: it is refused.
-func (e *Engine) Watch(context.Context, string, uint64) (engine.Value, error) {
-	return engine.Value{}, e.caps.RefuseFeature(engine.FeatureValues)
+// Evict implements [engine.Engine]. The claim's session leaves the rest, when a majority of
+// the nodes has not got it.
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	return e.left(ctx, "evict", e.each(ctx, bound{operatorTimeout, operatorTimeout}, func(ctx context.Context, i int) error { return e.nodes[i].Evict(ctx, resource, claim) }))
 }
 
 // Close implements [engine.Engine]. The nodes stay open.

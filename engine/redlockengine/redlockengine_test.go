@@ -39,7 +39,7 @@ func TestNumberOfNodes(t *testing.T) {
 
 // bounded is a store that lacks something.
 type bounded struct {
-	engine.Engine
+	*memengine.Engine
 	lacks engine.Feature
 }
 
@@ -153,7 +153,7 @@ func TestTokensWithoutAClock(t *testing.T) {
 	})
 }
 
-func version(t *testing.T, eng engine.Engine, key string) uint64 {
+func version(t *testing.T, eng engine.Values, key string) uint64 {
 	t.Helper()
 	v, err := eng.Get(t.Context(), key)
 	if err != nil {

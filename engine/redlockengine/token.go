@@ -30,7 +30,7 @@ func markKey(name string) string {
 }
 
 func (e *Engine) mark(ctx context.Context, i int, name string) (mark, error) {
-	v, err := e.nodes[i].Get(ctx, markKey(name))
+	v, err := e.values[i].Get(ctx, markKey(name))
 	if err != nil || v.Version == 0 {
 		return mark{told: err == nil}, err
 	}
@@ -77,11 +77,11 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 			if votes[i] == 0 || !marks[i].told {
 				return errSkipped
 			}
-			_, err := s.engine.nodes[i].Put(ctx, markKey(name), []byte(token.String()), marks[i].version)
+			_, err := s.engine.values[i].Put(ctx, markKey(name), []byte(token.String()), marks[i].version)
 			return err
 		})
 		err := s.majority(ctx, "write token", count(errs, nil), errs)
-		if err == nil || count(errs, engine.ErrBusy) == 0 {
+		if err == nil || count(errs, engine.ErrConflict) == 0 {
 			return token, err
 		}
 		if err := pause(ctx, rand.N(s.timeout/16+1)); err != nil {

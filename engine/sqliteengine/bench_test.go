@@ -81,6 +81,18 @@ func BenchmarkEnterLeave(b *testing.B) {
 	b.ReportMetric(float64(l)/float64(f), "ratio")
 }
 
+// A value is flushed to the disk.
+func BenchmarkPut(b *testing.B) {
+	e, _ := benchEngine(b, b.TempDir()+"/pawl.db")
+	var version uint64
+	for b.Loop() {
+		var err error
+		if version, err = e.Put(b.Context(), "counter", []byte("1"), version); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // One handoff after the other through a queue of waiters, each of which leaves
 // when it has the lock. With two engines, each is in the other one.
 func BenchmarkHandoff(b *testing.B) {

@@ -330,7 +330,7 @@ func TestValues(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(v.Data), err)
 	}
 	for _, stale := range []uint64{0, first - 1, first + 1} {
-		if _, err := other.Put(t.Context(), "k", nil, stale); !errors.Is(err, engine.ErrBusy) {
+		if _, err := other.Put(t.Context(), "k", nil, stale); !errors.Is(err, engine.ErrConflict) {
 			t.Errorf("put at %d: %v", stale, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -53,6 +54,19 @@ func create(path string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// flushFolder writes the names in a folder to the disk. Windows does so with each file.
+func flushFolder(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return folder.Sync()
 }
 
 // mode is that of the file: its companions have the same mode, so that a user of the

@@ -16,11 +16,12 @@
 // behind FUSE): neither SQLite's log nor the wake-up works there. Deleting
 // or replacing the file while it is in use makes two stores of one.
 //
-// A power loss may take back the last transactions, but ends all processes that knew of
-// them too. Tokens and versions still grow, unless the clock was set back
-// meanwhile; a value may be an older value. The same holds of an old copy that an operator
-// restores, by ".restore" of the sqlite3 shell, or as a file while no process has
-// the store open. Until its next renewal a holder that such a copy does not know
+// A power loss may take back the last grants, but ends all processes that knew of
+// them too. Tokens still grow, unless the clock was set back
+// meanwhile. A value that was put survives: Put waits for the disk, and so do the locks
+// of the same file meanwhile. An old copy takes back values as well, if an operator
+// restores that copy by ".restore" of the sqlite3 shell, or as a file while no process
+// has the store open. Until its next renewal a holder that such a copy does not know
 // believes beside the next holder.
 package sqliteengine
 
@@ -34,6 +35,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -44,13 +46,18 @@ import (
 )
 
 // Options are the options of [New]. There are none yet.
-type Options struct{}
+type Options struct {
+	vfs string // the file system, by its name in SQLite, of a test that looks at what is written
+}
 
 const minTTL = 100 * time.Millisecond
 
+// leases has the methods of an Engine, and no name that users see.
+type leases = sqlengine.Engine
+
 // Engine is the store in one file. Create it with [New].
 type Engine struct {
-	*sqlengine.Engine
+	*leases
 	db, reads *sql.DB
 	turn      *turn
 }
@@ -60,8 +67,8 @@ var _ engine.Engine = (*Engine)(nil)
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
 //
-// A commit needs no sync (synchronous is normal), because a power loss, which could undo
-// a commit, ends every session as well.
+// A grant needs no sync (synchronous is normal), because a power loss, which could undo
+// a commit, ends every session as well. A value does, see [dialect.Flush].
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open: %w", engine.ErrNoStore)
@@ -75,7 +82,10 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	source := "file:" + location.EscapedPath() + "?modeof=" + escaped(path) + "&_txlock=immediate" +
 		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)" +
 		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
-	d := dialect{path: path}
+	if opts != nil && opts.vfs != "" {
+		source += "&vfs=" + opts.vfs
+	}
+	d := dialect{path: path, flushed: new(atomic.Bool)}
 	mode, err := d.mode()
 	if err != nil {
 		return nil, engine.Unavailable("open", err)
@@ -88,7 +98,7 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 		}
 		(*db).SetMaxOpenConns(1)
 	}
-	if e.Engine, err = sqlengine.New(ctx, e.db, e.reads, d, minTTL); err != nil {
+	if e.leases, err = sqlengine.New(ctx, e.db, e.reads, d, minTTL); err != nil {
 		return nil, errors.Join(err, e.db.Close(), e.reads.Close(), e.turn.close())
 	}
 	return e, nil
@@ -104,7 +114,7 @@ func (e *Engine) Caps() engine.Caps {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	if err := errors.Join(e.Engine.Close(), e.reads.Close(), e.db.Close(), e.turn.close()); err != nil {
+	if err := errors.Join(e.leases.Close(), e.reads.Close(), e.db.Close(), e.turn.close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
@@ -112,13 +122,31 @@ func (e *Engine) Close() error {
 
 // dialect is that of SQLite, for the database at this path.
 type dialect struct {
-	path string
-	turn *turn
+	path    string
+	turn    *turn
+	flushed *atomic.Bool // the folder is
 }
 
 func (d dialect) Turn(ctx context.Context) (func(), error) { return d.turn.take(ctx) }
 
 func (d dialect) Now() int64 { return now() }
+
+// Flush implements [sqlengine.Embedded]. Values then wait for the disk, and grants do not:
+// a loss of power ends all their sessions.
+func (d dialect) Flush(ctx context.Context, conn *sql.Conn, on bool) error {
+	level := "normal"
+	if on {
+		level = "full"
+	}
+	if on && !d.flushed.Load() { // the name of a file that was just made
+		if err := flushFolder(filepath.Dir(d.path)); err != nil {
+			return err
+		}
+		d.flushed.Store(true)
+	}
+	_, err := conn.ExecContext(ctx, "PRAGMA synchronous = "+level)
+	return err
+}
 
 // Again holds even of the first transaction: some of many processes that open a
 // new file at once are told that it is locked, whatever the busy timeout.

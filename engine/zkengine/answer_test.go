@@ -15,6 +15,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -69,11 +70,11 @@ func tap(t *testing.T, addr string, each func(op int32, body string) fate) *Engi
 // list in which it is found and the question for its age, has no token of nobody.
 func TestGoneWhenFound(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
-	proxy := testservers.NewProxy(t, addr)
+	link := proxy.New(t, addr)
 	near, c := open(t, newEngine(t, addr), time.Minute), sessiontest.Whole(t, fair)
 	evicted := 0
 	armed := false
-	s := open(t, tap(t, proxy.Addr, func(op int32, body string) fate {
+	s := open(t, tap(t, link.Addr, func(op int32, body string) fate {
 		if armed && op == opExists && strings.Contains(body, hash(c.ID)) {
 			armed = false
 			evicted++
@@ -84,13 +85,13 @@ func TestGoneWhenFound(t *testing.T) {
 	first := sessiontest.Whole(t, fair)
 	sessiontest.Hold(t, s, first) // makes the folders
 	sessiontest.Leave(t, s, first)
-	proxy.FreezeReplies()
+	link.FreezeReplies()
 	brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	if g, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("enter: %v, %v", g, err)
 	}
-	proxy.Heal()
+	link.Heal()
 	sessiontest.Until(t, "connected again", func() bool { return s.link.sync(ctx) == nil })
 	armed = true
 	g, err := s.Enter(sessiontest.Soon(t), c, true)
@@ -166,8 +167,8 @@ func TestTryAfterEviction(t *testing.T) {
 // that it has ended is trouble that passes.
 func TestOperatorSessionEnds(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
-	proxy := testservers.NewProxy(t, addr)
-	e := newEngine(t, proxy.Addr)
+	link := proxy.New(t, addr)
+	e := newEngine(t, link.Addr)
 	made, err := e.dial(sessiontest.Soon(t), time.Second, errEnded, func(zk.Event) {})
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +185,7 @@ func TestOperatorSessionEnds(t *testing.T) {
 		defer made.mu.Unlock()
 		return len(made.watches) == 1
 	})
-	proxy.Freeze()
+	link.Freeze()
 	id := fmt.Sprintf("0x%x", uint64(made.conn.SessionID()))
 	sessiontest.Until(t, "the session has ended", func() bool {
 		text, err := testservers.ZooKeeperSays(addr, "dump")
@@ -197,7 +198,7 @@ func TestOperatorSessionEnds(t *testing.T) {
 			got <- err
 		}()
 	}
-	proxy.Heal()
+	link.Heal()
 	for range cap(got) {
 		if err := <-got; err != nil && !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("get: %v", err)

@@ -330,6 +330,16 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 	return r, nil
 }
 
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) (err error) {
+	defer explain("evict", &err)
+	l, err := e.link(ctx)
+	if err == nil {
+		_, err = l.seek(ctx, resource, claim, "", false)
+	}
+	return err
+}
+
 // readNote reads what is written in the node of a claim, and when that was
 // created; nothing if the claim went meanwhile.
 func (l *link) readNote(ctx context.Context, c *claim) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -193,8 +194,8 @@ func TestReentryIsNotPassed(t *testing.T) {
 // TTL, its claims pass on, and it is told at once when it is back.
 func TestSessionExpires(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
-	proxy := testservers.NewProxy(t, addr)
-	far, near := newEngine(t, proxy.Addr), newEngine(t, addr)
+	link := proxy.New(t, addr)
+	far, near := newEngine(t, link.Addr), newEngine(t, addr)
 	gone := make(chan string, 10)
 	s, err := far.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: 2 * time.Second, Gone: func(claim string) { gone <- claim }})
 	if err != nil {
@@ -212,13 +213,13 @@ func TestSessionExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.(*session).alarm.Stop() // the store ends it, not we
-	proxy.Freeze()
+	link.Freeze()
 	start := time.Now()
 	sessiontest.Granted(t, in)
 	if took := time.Since(start); took < time.Second || took > 4*time.Second {
 		t.Errorf("passed on after %v, TTL 2s", took)
 	}
-	proxy.Heal()
+	link.Heal()
 	if claim := <-gone; claim != held.ID {
 		t.Errorf("told that %s is gone", claim)
 	}
@@ -249,19 +250,19 @@ func TestLostReply(t *testing.T) {
 	for _, spec := range []engine.Spec{fair, barging} {
 		for _, again := range []bool{true, false} {
 			addr := testservers.SharedZooKeeper(t).Addr
-			proxy := testservers.NewProxy(t, addr)
+			link := proxy.New(t, addr)
 			near := newEngine(t, addr)
-			s, c := open(t, newEngine(t, proxy.Addr), time.Minute), sessiontest.Whole(t, spec)
+			s, c := open(t, newEngine(t, link.Addr), time.Minute), sessiontest.Whole(t, spec)
 			sessiontest.Hold(t, s, c) // makes the folders
 			sessiontest.Leave(t, s, c)
 			c = sessiontest.Whole(t, spec)
-			proxy.FreezeReplies()
+			link.FreezeReplies()
 			brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			if g, err := s.Enter(brief, c, true); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("enter: %v, %v", g, err)
 			}
 			cancel()
-			proxy.Heal()
+			link.Heal()
 			sessiontest.Until(t, "connected again", func() bool { return s.link.sync(ctx) == nil })
 			if again {
 				token := sessiontest.Hold(t, s, c)

@@ -278,9 +278,6 @@ func (l *line) settle() {
 			continue
 		}
 		c.holds, c.shares = l.Add(c, c.owner, c.weight, c.inTurn)
-		if !c.inTurn {
-			c.shares = nil // it is written in its name
-		}
 	}
 }
 

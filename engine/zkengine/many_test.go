@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -171,15 +172,15 @@ func TestHandOverUnderManyWaiters(t *testing.T) {
 
 // TestReconnectionIsNoStorm: all who wait look again, by a few lists.
 func TestReconnectionIsNoStorm(t *testing.T) {
-	proxy := testservers.NewProxy(t, testservers.SharedZooKeeper(t).Addr)
-	e, requests, lists := counted(t, proxy.Addr)
+	link := proxy.New(t, testservers.SharedZooKeeper(t).Addr)
+	e, requests, lists := counted(t, link.Addr)
 	s, held, n := open(t, e, time.Minute), sessiontest.Whole(t, fair), many()
 	sessiontest.Hold(t, s, held)
 	_, got := crowd(t, s, fair, n)
 	before, listed := requests.Load(), lists.Load()
-	proxy.Cut()
+	link.Cut()
 	sessiontest.Until(t, "cut off", func() bool { up, _, _ := s.link.state(); return !up })
-	proxy.Heal()
+	link.Heal()
 	sessiontest.Until(t, "connected again", func() bool { return s.link.sync(ctx) == nil })
 	sessiontest.Until(t, "all watch again", func() bool { return s.watching() >= n })
 	if asked, listed := requests.Load()-before, lists.Load()-listed; asked > int64(3*n+50) || listed > 50 {

@@ -3,15 +3,7 @@ package zkengine
 import (
 	"testing"
 
-	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/internal/modeltest"
+	"github.com/pawl-go/pawl/enginetest/model"
 )
 
-func TestAgainstQueue(t *testing.T) {
-	modeltest.Run(t, shared(t), func(is engine.Session, c *engine.Claim) bool {
-		s := is.(*session)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.places[c.ID].waits
-	})
-}
+func TestAgainstQueue(t *testing.T) { model.Run(t, shared(t), nil) }

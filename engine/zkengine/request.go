@@ -17,7 +17,7 @@ import (
 
 // classes are what callers of the engine ask about.
 var classes = []error{
-	engine.ErrBusy, engine.ErrGone, engine.ErrMismatch, engine.ErrUnavailable, engine.ErrUnsupported,
+	engine.ErrBusy, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnavailable, engine.ErrUnsupported,
 	context.Canceled, context.DeadlineExceeded,
 }
 

@@ -122,7 +122,10 @@ func (s *session) event(ev zk.Event) {
 // ensemble that agreed on such a step never starts again.
 const mostBytes = 3 << 18
 
-// take returns the place of a claim that enters.
+// take returns the place of a claim that enters. One that was asked for before may have a
+// node whose path is not known here, because the server chooses its number. The root cannot
+// find that out: Enter looks for the node by the hash in its name, after a sync, because the
+// server that is asked now may be behind.
 func (s *session) take(c *engine.Claim) (*place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,56 +373,62 @@ func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, own, ahea
 	}
 }
 
-// Leave takes one request for a claim of this session.
+// Leave takes one request for a claim that this session knows.
 func (s *session) Leave(ctx context.Context, resource, claim string) (err error) {
 	defer explain("leave", &err)
-	for path, all := s.find(claim, true); ; all = false {
-		err := zk.ErrNoNode
+	path, all := s.find(claim, true)
+	if path, err = s.link.seek(ctx, resource, claim, path, all); err == nil {
+		s.leaves(left{resource, claim, path})
+	} else if errors.Is(err, engine.ErrGone) {
+		s.drop(claim)
+	}
+	return err
+}
+
+// seek deletes the node of a claim, which is at path if that is known, and returns where
+// it was.
+func (l *link) seek(ctx context.Context, resource, claim, path string, all bool) (string, error) {
+	for ; ; all = false {
 		if path != "" {
-			err = s.remove(ctx, path, all)
+			if err := l.remove(ctx, path, all); !errors.Is(err, zk.ErrNoNode) {
+				return path, err
+			}
 		}
-		if err == nil {
-			s.leaves(left{resource, claim, path})
+		if err := l.sync(ctx); err != nil {
+			return "", err
 		}
-		if !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		if err := s.link.sync(ctx); err != nil {
-			return err
-		}
-		folder, _ := s.engine.folder(resource)
-		l, err := s.link.read(ctx, folder)
+		folder, _ := l.engine.folder(resource)
+		line, err := l.read(ctx, folder)
 		if err != nil {
-			return err
+			return "", err
 		}
-		own := l.find(hash(claim))
-		if own == nil {
-			s.drop(claim)
-			return engine.ErrGone
+		is := line.find(hash(claim))
+		if is == nil {
+			return "", engine.ErrGone
 		}
-		path = own.path
+		path = is.path
 	}
 }
 
 // remove deletes the node of a claim. Who held all hands over: the change of the
 // node tells who watches it that all was free then, if nobody had re-entered,
 // which needs a folder for marks.
-func (s *session) remove(ctx context.Context, node string, all bool) error {
+func (l *link) remove(ctx context.Context, node string, all bool) error {
 	folder, name := path.Split(node)
 	steps := []any{&zk.DeleteRequest{Path: node, Version: -1}}
 	if mark := parse(strings.TrimSuffix(folder, "/"), name).mark(); mark != "" {
 		steps = append(steps, &zk.DeleteRequest{Path: mark, Version: -1})
 	}
 	if all {
-		_, err := s.link.multi(ctx, append([]any{
-			&zk.CreateRequest{Path: folder + "g", Acl: s.engine.acl}, &zk.DeleteRequest{Path: folder + "g", Version: -1},
+		_, err := l.multi(ctx, append([]any{
+			&zk.CreateRequest{Path: folder + "g", Acl: l.engine.acl}, &zk.DeleteRequest{Path: folder + "g", Version: -1},
 			&zk.SetDataRequest{Path: node, Version: -1},
 		}, steps...)...)
 		if !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
 	}
-	_, err := s.link.multi(ctx, steps...)
+	_, err := l.multi(ctx, steps...)
 	return err
 }
 

@@ -11,12 +11,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Resize implements [engine.Engine]: it is refused.
-func (e *Engine) Resize(context.Context, string, int64) error {
-	return e.Caps().RefuseFeature(engine.FeatureResize)
-}
-
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (v engine.Value, err error) {
 	defer explain("get", &err)
 	l, err := e.link(ctx)
@@ -42,7 +37,7 @@ func (l *link) get(ctx context.Context, path string) (v engine.Value, err error)
 	return engine.Value{Data: append([]byte{}, data...), Version: uint64(stat.Mzxid)}, nil
 }
 
-// Put implements [engine.Engine]. ZooKeeper compares numbers that start at 0
+// Put implements [engine.Values]. ZooKeeper compares numbers that start at 0
 // again when a node was deleted and made again, so each deletion also writes the
 // folder of all values, which every Put compares.
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
@@ -85,7 +80,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 				return written, err
 			}
 		case fresh:
-			return 0, fmt.Errorf("%w: version is no longer %d", engine.ErrBusy, version)
+			return 0, fmt.Errorf("%w: version is no longer %d", engine.ErrConflict, version)
 		}
 	}
 }
@@ -105,7 +100,7 @@ func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 // lookAgain is when a watch of a value looks unasked.
 const lookAgain = time.Minute
 
-// Watch implements [engine.Engine].
+// Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	defer explain("watch", &err)
 	path := e.value(key)

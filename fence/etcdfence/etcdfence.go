@@ -1,7 +1,6 @@
-// Package etcdfence makes fencing tokens count in etcd 3.4 or later: for a key
-// that a lock protects, a mark beside it remembers the newest token, and one
-// transaction compares the mark, raises it and writes. The lock may be in another
-// store.
+// Package etcdfence makes fencing tokens count in etcd 3.4 or later. Beside a key that a lock
+// protects, a mark remembers the newest token. One transaction compares the mark, raises it and
+// writes. The lock may be in another store.
 //
 // # What it protects
 //
@@ -12,9 +11,8 @@
 //
 //   - Writes without the guard, Check followed by a write, and data outside
 //     this etcd.
-//   - Anything, after the marks were lost: when a snapshot of etcd was restored
-//     the marks are as old as the data, and the first token that is not older
-//     than the marks passes.
+//   - Anything, after the marks were lost. When a snapshot of etcd was restored the marks are
+//     as old as the data. Then the first token that is not older than the marks passes.
 //
 // Equal tokens pass: it is the same holder. A call whose reply was lost has an
 // unknown outcome, and may be repeated if the write may be.

@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/fence/httpfence"
 )
 
-// A server of reports refuses the holder of token 33, who was frozen while that
-// of 34 wrote.
+// A server of reports refuses the holder of token 33, because it was frozen while the holder of
+// 34 wrote.
 func Example() {
 	report := ""
 	server := httptest.NewServer(httpfence.Handler(

@@ -1,6 +1,6 @@
-// Package httpfence carries fencing tokens over HTTP, in the header Pawl-Fence:
-// [Transport] sends the token of the lock with each request, [Handler] refuses
-// requests whose token is older than a token it has seen.
+// Package httpfence carries fencing tokens over HTTP, in the header Pawl-Fence. [Transport]
+// sends the token of the lock with each request. [Handler] refuses requests whose token is
+// older than a token it has seen.
 //
 // # What a server replies
 //
@@ -13,14 +13,13 @@
 //
 // # What it protects
 //
-// The check and the write are one step where the guard makes them one. With
-// [fence.Memory], the handler runs inside of the guard's step, so all its
-// writes before it returns are protected, as long as one process serves the
-// resource. With every other guard the check comes first and then the handler
-// runs, and a newer request may overtake it in between. The check turns late clients
-// away, early and cheaply, but only a second check with the write protects.
-// The handler finds the token in its context, by [fence.FromContext] with the name of the
-// resource, and writes with package sqlfence, redisfence or etcdfence.
+// The check and the write are one step where the guard makes them one. With [fence.Memory], the
+// handler runs inside of the guard's step. So all its writes before it returns are protected,
+// as long as one process serves the resource. With every other guard the check comes first and
+// then the handler runs, and a newer request may overtake it in between. The check turns late
+// clients away, early and cheaply, but only a second check with the write protects. The handler
+// finds the token in its context, by [fence.FromContext] with the name of the resource, and
+// writes with package sqlfence, redisfence or etcdfence.
 //
 // # What it does not protect
 //
@@ -57,11 +56,11 @@ const stale = "stale"
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Lock names the lock that protects the target of a request, or returns "" for a
-	// request that needs no token. The token comes from the request's context, where
-	// [fence.WithToken] puts it. Default: the lock of which the context carries a
-	// token. A request whose context carries tokens of several locks is not sent, because a
-	// token of another lock would make the server refuse the rightful holder.
+	// Lock names the lock that protects the target of a request, or returns "" for a request
+	// that needs no token. The token comes from the request's context, where [fence.WithToken]
+	// puts it. Default: the lock of which the context carries a token. A request whose context
+	// carries tokens of several locks is not sent: a token of another lock would make the
+	// server refuse the rightful holder.
 	Lock func(*http.Request) string
 	// Token returns the token of a request, if it has one, in place of Lock.
 	Token func(*http.Request) (fence.Token, bool)
@@ -139,11 +138,10 @@ type doer interface {
 	Do(ctx context.Context, resource string, token fence.Token, write func() error) error
 }
 
-// Handler returns next behind a guard. resource names the target of a request,
-// the same name for all targets of one lock, or returns "" for a request that
-// needs no token, such as a read. next finds the token in the context of
-// the request, under that name. A guard with a method Do like that of [fence.Memory] runs next
-// within Do. Nil opts are the defaults.
+// Handler returns next behind a guard. resource names the target of a request, the same name
+// for all targets of one lock. It returns "" for a request that needs no token, such as a read.
+// next finds the token in the context of the request, under that name. A guard with a method Do
+// like that of [fence.Memory] runs next within Do. Nil opts are the defaults.
 func Handler(next http.Handler, guard fence.Guard, resource func(*http.Request) string, opts *Options) http.Handler {
 	h := &handler{next: next, guard: guard, resource: resource}
 	if opts != nil {

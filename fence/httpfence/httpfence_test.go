@@ -144,7 +144,7 @@ func (brokenGuard) Check(context.Context, string, fence.Token) error {
 	return errors.New("database 10.0.0.7 is down")
 }
 
-// TestStatus: what is refused, how, and that the handler does not see it.
+// TestStatus: which requests are refused, how, and that the handler does not see them.
 func TestStatus(t *testing.T) {
 	used := new(fence.Memory)
 	if err := used.Check(t.Context(), "it", 5); err != nil {
@@ -233,7 +233,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// A newer request waits for the older one that is being served.
+// A newer request waits for the older request that is being served.
 func TestHandlerIsInsideTheStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		finish := make(chan struct{})
@@ -262,8 +262,8 @@ func TestHandlerIsInsideTheStep(t *testing.T) {
 	})
 }
 
-// The transport sends what it is told to, leaves the caller's request as it is,
-// and what the caller set itself when it knows no token.
+// The transport sends the header it is told to send, and leaves the caller's request as it is.
+// It leaves the caller's own header when it knows no token.
 func TestTransport(t *testing.T) {
 	var seen []string
 	url, _ := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -308,9 +308,9 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// A request under two locks carries the token of the lock that protects what it writes
-// to, or is not sent: with the newer token of another lock the server would refuse the
-// rightful holder from then on.
+// A request under two locks carries the token of the lock that protects its target, or is not
+// sent. With the newer token of another lock the server would refuse the rightful holder from
+// then on.
 func TestTransportUnderTwoLocks(t *testing.T) {
 	guard := new(fence.Memory)
 	url, _ := serve(t, httpfence.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), guard, path, nil))

@@ -49,7 +49,7 @@ func ExampleGuard_Set() {
 	// of the second holder <nil>
 }
 
-// Any script runs under the guard: here one that pays only what is there.
+// Any script runs under the guard: this script pays out no more than the balance.
 func ExampleGuard_Run() {
 	ctx := context.Background()
 	const account = "account:7"

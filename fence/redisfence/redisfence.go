@@ -1,7 +1,6 @@
-// Package redisfence makes fencing tokens count in Redis 6.2 or later: for a
-// key that a lock protects, a mark beside it remembers the newest token, and one
-// script checks the mark and writes. Guard.Set writes one value, Guard.Run runs
-// any script of yours.
+// Package redisfence makes fencing tokens count in Redis 6.2 or later. Beside a key that a lock
+// protects, a mark remembers the newest token. One script checks the mark and writes. Guard.Set
+// writes one value, Guard.Run runs any script of yours.
 //
 // # What it protects
 //
@@ -12,11 +11,11 @@
 //
 //   - Writes by other commands, Check followed by a write, and data outside
 //     this Redis.
-//   - Anything, after the mark was lost: then the first token passes, whichever
-//     it is. Redis loses marks in a restart without persistence (with a snapshot,
-//     later marks), in a failover to a replica that lags behind, by
-//     FLUSHALL, and by eviction. A server with maxmemory needs the policy
-//     noeviction, or a volatile policy together with marks that do not expire.
+//   - Anything, after the mark was lost: then the first token passes, whichever it is. Redis
+//     loses marks in a restart without persistence (with a snapshot, later marks) and by
+//     FLUSHALL. It also loses them in a failover to a replica that lags behind, and by
+//     eviction. A server with maxmemory needs the policy noeviction, or a volatile policy
+//     together with marks that do not expire.
 //   - A script that fails half-way: its writes stay, as in Redis always.
 //
 // Equal tokens pass: it is the same holder. A call whose reply was lost has an
@@ -83,9 +82,9 @@ func New(client rueidis.Client, opts *Options) (*Guard, error) {
 	return g, nil
 }
 
-// mark returns the key of a resource's mark. In a cluster the mark is in the slot of
-// the key that has the name of the resource, because scripts need that: the mark has the
-// same hash tag, or the whole name as its tag.
+// mark returns the key of a resource's mark. In a cluster the mark is in the slot of the key
+// that has the name of the resource, because scripts need that. The mark has the same hash tag,
+// or the whole name as its tag.
 func (g *Guard) mark(resource string) (string, error) {
 	if _, rest, open := strings.Cut(resource, "{"); open && strings.Index(rest, "}") > 0 {
 		return g.prefix + ":" + resource, nil
@@ -143,10 +142,10 @@ const guardLua = `do
 end
 `
 
-// Run runs the script if the token passes for the resource, as one step, and
-// returns its reply; a stale token is an error that matches [fence.ErrStale]. In
-// a cluster the name of the resource is one of the keys, or has their hash tag.
-// As with every command of rueidis, Run panics if keys are of different slots.
+// Run runs the script if the token passes for the resource, as one step, and returns its reply.
+// A stale token is an error that matches [fence.ErrStale]. In a cluster the name of the
+// resource is one of the keys, or has their hash tag. As with every command of rueidis, Run
+// panics if keys are of different slots.
 func (g *Guard) Run(ctx context.Context, s *Script, resource string, token fence.Token, keys, args []string) (rueidis.RedisMessage, error) {
 	if err := fence.Validate(resource, token); err != nil {
 		return rueidis.RedisMessage{}, err

@@ -168,8 +168,8 @@ func marks(t *testing.T, client rueidis.Client, prefix string) map[string]int64 
 	return all
 }
 
-// A mark that is kept for a time is kept so long after the last token that
-// passed, an equal one too, and then is gone: what comes later passes.
+// A mark with a lifetime is kept so long after the last token that passed, an equal token too.
+// Then the mark is gone, and any later token passes.
 func TestKeep(t *testing.T) {
 	client, prefix := dial(t, testservers.SharedRedis(t).Addr)
 	check := func(keep time.Duration, token fence.Token) error {

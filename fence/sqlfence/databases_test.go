@@ -127,7 +127,7 @@ func (d *database) quoted(name string) string {
 	return `"` + name + `"`
 }
 
-// row is what is in the row of an id: a value, a token and a version.
+// row is the row of an id: a value, a token and a version.
 func (d *database) row(ctx context.Context, id string) (row [3]int64, err error) {
 	var value sql.NullInt64
 	query := d.placeholders("SELECT " + d.quoted("order") + ", fence, version FROM " + d.own.Name + " WHERE id = ?")

@@ -13,8 +13,8 @@ import (
 	"github.com/pawl-go/pawl/internal/fencetest"
 )
 
-// A web server in front of a database turns away who is late, and its handler
-// checks again in the transaction that writes: as httpfence says it has to be.
+// A web server in front of a database turns late holders away. Its handler checks again in the
+// transaction that writes, as httpfence says it has to.
 func TestBehindHTTP(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte("it"))

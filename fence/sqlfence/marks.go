@@ -38,8 +38,7 @@ func (m Marks) table() string {
 	return m.Table
 }
 
-// Schema returns the statement that creates the table if it is missing, for
-// your migrations.
+// Schema returns the statement that creates the table if it is missing. Migrations run it.
 func (m Marks) Schema() (string, error) {
 	// Names are compared by the byte, because a collation may take two names for one.
 	resource, end := "text COLLATE \"C\"", ""
@@ -97,10 +96,9 @@ func (m Marks) Check(ctx context.Context, db DB, resource string, token fence.To
 	return nil
 }
 
-// Statement returns the statement of Check, for a client of PostgreSQL or SQLite that
-// is not database/sql, such as pgx. The token has passed if one row was
-// affected, and is stale if no row was. On MySQL the affected rows do not say that:
-// use Check.
+// Statement returns the statement of Check. Clients of PostgreSQL or SQLite that are not
+// database/sql, such as pgx, run it. The token has passed if one row was affected, and is stale
+// if no row was. On MySQL the affected rows do not say that: use Check.
 func (m Marks) Statement(resource string, token fence.Token) (query string, args []any, err error) {
 	s, err := m.statement(resource, token)
 	if err != nil {
@@ -127,9 +125,9 @@ func (m Marks) statement(resource string, token fence.Token) (*dialect.Statement
 	return s, s.Err()
 }
 
-// Guard returns the marks as a [fence.Guard] that checks in a step of its own,
-// for code that takes a guard, as package httpfence does. Code that then writes to the same
-// database should call Check again, in its transaction: only that protects.
+// Guard returns the marks as a [fence.Guard] that checks in a step of its own. Code that takes
+// a guard, as package httpfence does, uses it. Code that then writes to the same database
+// should call Check again, in its transaction: only that protects.
 func (m Marks) Guard(db DB) fence.Guard { return guard{m, db} }
 
 type guard struct {

@@ -73,9 +73,8 @@ func TestMarksRollBack(t *testing.T) {
 	})
 }
 
-// The mark is locked until the transaction ends, also when the token was there
-// already: who comes with another waits. Without that the older one below would
-// pass, and write last.
+// The mark is locked until the transaction ends, also when the token was there already. A
+// client with another token waits. Without that the older one below would pass, and write last.
 func TestMarksHoldUntilTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		if err := d.marks.Check(t.Context(), d, "it", 5); err != nil {
@@ -135,7 +134,7 @@ func TestMarksInAnOldSnapshot(t *testing.T) {
 	})
 }
 
-// What other clients run is what Check runs.
+// The statement for other clients is the statement that Check runs.
 func TestMarksStatement(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		if d.dialect == sqlfence.MySQL {

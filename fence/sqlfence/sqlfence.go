@@ -8,29 +8,27 @@
 //
 // # What it protects
 //
-// The check and the write are one step because they are one transaction: Check
-// first, in the transaction that writes, and the row of the mark stays locked
-// until that ends. A writer with another token waits, and its token is then compared
-// with the committed mark. A rollback takes the mark back together with the
-// writes. With [Table], check and write are even one statement. Any isolation level
-// will do. From REPEATABLE READ on, PostgreSQL may
-// answer with a serialization failure (40001) instead, and MySQL with a deadlock
-// at any level: then nothing was written, and the caller must repeat the transaction.
+// The check and the write are one step because they are one transaction. Check first, in the
+// transaction that writes, and the row of the mark stays locked until that ends. A writer with
+// another token waits, and its token is then compared with the committed mark. A rollback takes
+// the mark back together with the writes. With [Table], check and write are even one statement.
+// Any isolation level will do. From REPEATABLE READ on, PostgreSQL may answer with a
+// serialization failure (40001) instead, and MySQL with a deadlock at any level. Then nothing
+// was written, and the caller must repeat the transaction.
 //
 // # What it does not protect
 //
 //   - Writes without a check. All writers of the resource have to check.
 //   - Effects outside of the transaction: a mail, a file, another database; and
 //     Check without a transaction, which is a step of its own.
-//   - Anything, after the marks were lost: of a row that was deleted, of a
-//     database that was restored from a backup or failed over to a replica that
-//     lags behind, the first token passes, whichever it is.
+//   - Anything, after the marks were lost: any first token passes then. That is so for a
+//     deleted row, and for a database that was restored from a backup. It is so after a
+//     failover to a replica that lags behind.
 //   - Two locks for one resource: their tokens cannot be compared.
 //
-// Equal tokens pass: it is the same holder, which may write again and again. An
-// error of the database that came while ctx ended or the connection broke says
-// nothing: outside of a transaction the statement may still take effect, even
-// later.
+// Equal tokens pass: it is the same holder, which may write again and again. An error of the
+// database that came while ctx ended or the connection broke says nothing. Outside of a
+// transaction the statement may still take effect, even later.
 package sqlfence
 
 import (
@@ -57,11 +55,10 @@ type DB = dialect.DB
 // Columns are names of columns and their values. Values are sent as parameters.
 type Columns = dialect.Columns
 
-// ErrName says that a table or column has a name that this package does not put
-// into a statement: names have 1 to 63 ASCII letters, digits and underscores,
-// and do not begin with a digit; that of a table may have a schema and a dot
-// before it. They are quoted, so keywords are well, and on PostgreSQL upper case
-// is not lower case.
+// ErrName says that a table or column has a name that this package does not put into a
+// statement. Names have 1 to 63 ASCII letters, digits and underscores, and do not begin with a
+// digit. The name of a table may have a schema and a dot before it. They are quoted, so
+// keywords are well, and on PostgreSQL upper case is not lower case.
 var ErrName = dialect.ErrName
 
 // run executes the statement and returns the number of affected rows and, on

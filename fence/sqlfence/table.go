@@ -26,8 +26,8 @@ type Table struct {
 	// Name of the table, with its schema if it is not in the usual one.
 	// Required.
 	Name string
-	// Token is the column that has the newest token of the row, a bigint NOT
-	// NULL DEFAULT 0: a row where it is NULL refuses every token. Default "fence".
+	// Token is the column that has the newest token of the row, a bigint NOT NULL DEFAULT 0. A
+	// row where it is NULL refuses every token. Default "fence".
 	Token string
 	// Version is the column that counts the writes of the row, a bigint NOT
 	// NULL. Default "version".
@@ -70,12 +70,11 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 	return t.failed(err)
 }
 
-// UpdateIfVersion sets columns of a row, and counts its version up, if it still
-// is at this version, in one statement, and returns the new version. Key are
-// the columns that name one row. Its error matches [ErrConflict] when the
-// version is another, and sql.ErrNoRows when there is no such row. This is
-// the optimistic lock: it needs no lock and no token, and the first writer
-// wins. An update whose reply was lost has an unknown outcome.
+// UpdateIfVersion sets columns of a row if the row still is at this version. It counts the
+// version up, in one statement, and returns the new version. Key are the columns that name one
+// row. Its error matches [ErrConflict] when the version is another, and sql.ErrNoRows when
+// there is no such row. This is the optimistic lock: it needs no lock and no token, and the
+// first writer wins. An update whose reply was lost has an unknown outcome.
 func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version int64, set Columns) (int64, error) {
 	s := t.ifVersion(key, version, set)
 	rows, _, err := run(ctx, t.Dialect, s, db)
@@ -91,10 +90,10 @@ func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version 
 	return version + 1, nil
 }
 
-// NotOlderStatement returns the statement of UpdateIfNotOlder, for a client of
-// PostgreSQL or SQLite that is not database/sql, such as pgx. One affected row
-// was written; no affected row means that the token is stale or the row is missing. On MySQL
-// the affected rows do not say that: use UpdateIfNotOlder.
+// NotOlderStatement returns the statement of UpdateIfNotOlder. Clients of PostgreSQL or SQLite
+// that are not database/sql, such as pgx, run it. One affected row was written; no affected row
+// means that the token is stale or the row is missing. On MySQL the affected rows do not say
+// that: use UpdateIfNotOlder.
 func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (query string, args []any, err error) {
 	s, err := t.ifNotOlder(key, token, set)
 	if err != nil {
@@ -103,9 +102,9 @@ func (t Table) NotOlderStatement(key Columns, token fence.Token, set Columns) (q
 	return s.Build()
 }
 
-// VersionStatement returns the statement of UpdateIfVersion, for a client that is not
-// database/sql. One affected row was written; no affected row means that the version is
-// another or the row is missing.
+// VersionStatement returns the statement of UpdateIfVersion. Clients that are not database/sql
+// run it. One affected row was written; no affected row means that the version is another or
+// the row is missing.
 func (t Table) VersionStatement(key Columns, version int64, set Columns) (query string, args []any, err error) {
 	return t.ifVersion(key, version, set).Build()
 }

@@ -58,9 +58,9 @@ func TestUpdateIfNotOlderRace(t *testing.T) {
 	})
 }
 
-// A token that is equal and values that are there already change nothing. MySQL
-// then says that no row was affected, unless the connection has clientFoundRows:
-// in both cases the write is not refused, nor is what was refused taken for it.
+// A token that is equal and values that are there already change nothing. MySQL then says that
+// no row was affected, unless the connection has clientFoundRows. In both cases the write is
+// not refused, and a refused write is not taken for it.
 func TestUpdateThatChangesNothing(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id) VALUES (?)", []byte("it"))
@@ -167,7 +167,7 @@ func TestRefusedInAnOldSnapshot(t *testing.T) {
 	})
 }
 
-// Of those that read one version one writes, and every write counts.
+// Of the writers that read one version exactly one writes, and every write counts.
 func TestUpdateIfVersionRace(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		d.exec(t, "INSERT INTO "+d.own.Name+" (id, "+d.quoted("order")+") VALUES (?, 0)", []byte("it"))

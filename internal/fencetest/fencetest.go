@@ -18,7 +18,7 @@ import (
 type Resource struct {
 	// Write writes the token under the guard.
 	Write func(ctx context.Context, token fence.Token) error
-	// Read returns what is there; 0: nothing was written yet.
+	// Read returns the stored token; 0: nothing was written yet.
 	Read func(ctx context.Context) (fence.Token, error)
 	// Early says that tokens are also checked in a step before the write: what
 	// refused an older one may not be written yet.
@@ -37,10 +37,9 @@ func Text(read func(ctx context.Context) (string, error)) func(context.Context) 
 	}
 }
 
-// Race lets several writers at a new resource, each with random tokens, some
-// of them equal, and returns what was wrong: the resource never goes back, what
-// was accepted is there or something newer is, what was refused met something
-// newer, and at the end the largest token is there.
+// Race lets several writers at a new resource, each with random tokens, some of them equal, and
+// returns all that was wrong. The resource must never go back. An accepted token is there, or a
+// newer token is. A refused token met a newer token. At the end the largest token is there.
 func Race(ctx context.Context, r Resource, writers, writes int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -137,8 +136,8 @@ func raise(mark *atomic.Uint64, to uint64) {
 	}
 }
 
-// Contract is what every guard of package fence agrees on, of new resources
-// whose names begin with prefix. It returns what was wrong.
+// Contract is what every guard of package fence agrees on, of new resources whose names begin
+// with prefix. It returns the faults that it found.
 func Contract(ctx context.Context, guard fence.Guard, prefix string) error {
 	var wrong []error
 	for _, step := range []struct {

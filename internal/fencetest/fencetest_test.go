@@ -21,7 +21,7 @@ func (r *register) read(context.Context) (fence.Token, error) {
 	return fence.Token(r.token.Load()), nil
 }
 
-// What Race finds of a right guard is in the tests of each.
+// The tests of each guard show that Race finds nothing wrong with a right guard.
 func TestRaceFindsWhatIsWrong(t *testing.T) {
 	var bare, checked, deaf register
 	var guard fence.Memory

@@ -115,10 +115,11 @@ func Complete(t testing.TB, a, b engine.Engine) {
 	t.Helper()
 	held, next := NewPair(t, a, b).Lock(t)
 	HandsOver(t, held, next)
-	if v, err := a.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
+	values := a.(engine.Values)
+	if v, err := values.Put(t.Context(), "value", []byte("x"), 0); err != nil || v == 0 {
 		t.Errorf("put: %v", err)
 	}
-	if v, err := a.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
+	if v, err := values.Get(t.Context(), "value"); err != nil || string(v.Data) != "x" {
 		t.Errorf("get: %+v, %v", v, err)
 	}
 	for name, err := range a.List(t.Context(), "") {

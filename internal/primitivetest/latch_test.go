@@ -17,7 +17,7 @@ import (
 
 // forgetful loses the reply of the next Put when it is told to.
 type forgetful struct {
-	engine.Engine
+	*memengine.Engine
 	lose atomic.Bool
 }
 

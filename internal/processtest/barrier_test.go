@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 )
 
 const parties = 16
@@ -114,7 +115,7 @@ func TestBarrierBreaks(t *testing.T) {
 func (f *fleet) arrived(barrier string, n int) {
 	f.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		v, err := f.engine.Get(f.Context(), "pawl:barrier/"+barrier)
+		v, err := f.engine.(engine.Values).Get(f.Context(), "pawl:barrier/"+barrier)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -133,8 +133,14 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	if err != nil {
 		return engine.Grant{}, unavailable(ctx, "enter", err)
 	}
+	if left := time.Until(h.after); !grant.Held() && left > 0 {
+		grant.Grace = engine.Grace{Left: left, Age: engine.Unknown}
+	}
 	if !grant.Held() && !wait {
 		h.destroy()
+		if grant.Grace.On() {
+			return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grant.Grace})
+		}
 		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
 	}
 	if !s.keep(h, grant, c.ID) {
@@ -233,11 +239,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	h := s.holds[claim]
 	if h == nil || h.request.Resource != resource {
 		s.mu.Unlock()
-		there, err := s.engine.evict(ctx, resource, claim)
-		if err == nil && !there {
-			return fmt.Errorf("leave: %w", engine.ErrGone)
-		}
-		return unavailable(ctx, "leave", err)
+		return fmt.Errorf("leave: %w", engine.ErrGone)
 	}
 	if h.interrupt != nil {
 		h.interrupt(engine.ErrGone)

@@ -149,3 +149,11 @@ func Leave(t testing.TB, s engine.Session, c *engine.Claim) {
 		t.Fatalf("leave %s: %v", c.ID, err)
 	}
 }
+
+// Evict takes a claim away, as an operator does.
+func Evict(t testing.TB, e engine.Engine, c *engine.Claim) {
+	t.Helper()
+	if err := e.Evict(Soon(t), c.Resource, c.ID); err != nil {
+		t.Fatalf("evict %s: %v", c.ID, err)
+	}
+}

@@ -29,6 +29,10 @@ type Embedded interface {
 	// Now is the time, in µs on the store's clock.
 	Now() int64
 
+	// Flush has the later transactions of a connection of db wait until they survive a loss
+	// of power, or no longer.
+	Flush(ctx context.Context, conn *sql.Conn, on bool) error
+
 	// Again reports whether err only says that others were in the way.
 	Again(err error) bool
 
@@ -65,14 +69,14 @@ type transactions struct {
 func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
 	e := newEngine(minTTL)
 	s := &transactions{
-		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive,
+		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: func(m Message) bool { return Receive(e, m) },
 		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
 	}
 	e.store = s
 	var ready bool
 	err := s.retry(ctx, "open", func() (err error) { ready, err = dialect.Ready(ctx, db); return err })
 	if err == nil && !ready {
-		err = s.run(ctx, "open", false, func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) })
+		err = s.run(ctx, "open", ordinary, func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) })
 	}
 	if err != nil {
 		return nil, err
@@ -121,7 +125,7 @@ func (s *transactions) news(ctx context.Context, sessions []string, _ bool) (ans
 
 func (s *transactions) open(ctx context.Context, session string, opts engine.SessionOptions) error {
 	ttl := opts.TTL.Microseconds()
-	return s.transact(ctx, "open session", "", false, func(t *tx) {
+	return s.transact(ctx, "open session", "", ordinary, func(t *tx) {
 		t.exec(insertSession, session, t.now+ttl, ttl, opts.Label)
 	})
 }
@@ -129,7 +133,7 @@ func (s *transactions) open(ctx context.Context, session string, opts engine.Ses
 func (s *transactions) step(ctx context.Context, verb, session, resource string, r queue.Request) (engine.Grant, time.Duration, error) {
 	var out queue.Outcome
 	var now int64
-	err := s.transact(ctx, verb, session, false, func(t *tx) {
+	err := s.transact(ctx, verb, session, ordinary, func(t *tx) {
 		if now = t.now; r.Op == queue.Enter && t.ends <= now {
 			t.answer = fmt.Errorf("session: %w", engine.ErrGone)
 			return
@@ -150,7 +154,7 @@ func (s *transactions) step(ctx context.Context, verb, session, resource string,
 }
 
 func (s *transactions) renew(ctx context.Context, session string) (held []claimed, err error) {
-	err = s.transact(ctx, "renew session", session, true, func(t *tx) {
+	err = s.transact(ctx, "renew session", session, urgent, func(t *tx) {
 		if t.ends <= t.now {
 			t.answer = engine.ErrGone
 			return
@@ -167,7 +171,7 @@ func (s *transactions) renew(ctx context.Context, session string) (held []claime
 }
 
 func (s *transactions) end(ctx context.Context, session string) error {
-	err := s.transact(ctx, "close session", session, false, func(t *tx) {
+	err := s.transact(ctx, "close session", session, ordinary, func(t *tx) {
 		t.exec(endSession, session)
 		t.sweep()
 	})
@@ -196,8 +200,10 @@ func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err
 	return v, err
 }
 
+// put waits for the disk, because a value means something to later processes also. Nobody
+// reads the value before.
 func (s *transactions) put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
-	err = s.transact(ctx, "put", "", false, func(t *tx) {
+	err = s.transact(ctx, "put", "", lasting, func(t *tx) {
 		var is engine.Value
 		t.get(readValue, args{key}, &is.Data, &is.Version)
 		if is.Version != version {

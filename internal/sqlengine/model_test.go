@@ -22,6 +22,7 @@ import (
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/engine/sqliteengine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -299,6 +300,64 @@ func TestRoutinesDoAsTheQueue(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
 		t.Run(name, func(t *testing.T) {
 			compare(t, start(t))
+		})
+	}
+}
+
+// TestDeadWaiters: a step that hands on passes over the dead wherever they wait, and grants
+// them nothing.
+func TestDeadWaiters(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb, "SQLite": sqlite} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			live := sessiontest.Open(t, s, time.Hour) // nobody renews meanwhile
+			for _, line := range []struct {
+				waiters string // readers, writers, and those that are dead
+				want    []string
+			}{
+				{"r +w r", []string{"1", "3"}},
+				{"r +w +r r w", []string{"1", "4"}},
+				{"r +r w", []string{"1"}},
+				{"+w r +w r", []string{"2", "4"}},
+			} {
+				dying := sessiontest.Open(t, s, time.Hour)
+				enter := func(s engine.Session, id string, weight int64) *engine.Claim {
+					c := sessiontest.Claim(t, specs[0], weight, "")
+					c.Resource, c.ID, c.Owner = "dead waiters: "+line.waiters, id, id
+					sessiontest.Enter(t, s, c)
+					return c
+				}
+				holder := enter(live, "holder", engine.LockCapacity)
+				for i, waiter := range strings.Fields(line.waiters) {
+					of, weight := live, int64(1)
+					if waiter[0] == '+' {
+						of = dying
+					}
+					if strings.HasSuffix(waiter, "w") {
+						weight = engine.LockCapacity
+					}
+					enter(of, fmt.Sprint(i+1), weight)
+				}
+				if _, err := s.db.Exec(s.kill, dying.ID()); err != nil {
+					t.Fatal(err)
+				}
+				if err := live.Leave(t.Context(), holder.Resource, holder.ID); err != nil {
+					t.Fatal(err)
+				}
+				r, err := s.Show(t.Context(), holder.Resource)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var holds []string
+				for _, c := range r.Claims {
+					if c.Token != 0 {
+						holds = append(holds, c.ID)
+					}
+				}
+				if !slices.Equal(holds, line.want) {
+					t.Errorf("%s: %v hold, want %v", line.waiters, holds, line.want)
+				}
+			}
 		})
 	}
 }

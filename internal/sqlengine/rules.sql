@@ -29,8 +29,8 @@ taken for a column. Times are in µs on the server's clock. */}}
 ){{.TableEnd}};
 {{end}}
 
-{{/* fits finds the token that a claim gets beside the granted ones: its owner's,
-a new one, or none: 0. And how much its owner holds. One that weighs more than
+{{/* fits finds the token that a claim gets beside the granted ones: the largest of its
+owner's, a new one, or none: 0. And how much its owner holds. One that weighs more than
 a semaphore that was made smaller fits alone. */}}
 {{define "fits"}}
 {{.Proc "fits" .Text "p_resource" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own"}}
@@ -39,8 +39,7 @@ a semaphore that was made smaller fits alone. */}}
     FROM (SELECT c.owner AS owner, MAX(c.weight) AS weight FROM {{.P}}claims c
       WHERE c.resource = p_resource AND c.waits = 0 GROUP BY c.owner) h;
   IF r_own >= p_weight THEN
-    {{.Set}} r_token := (SELECT c.token FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner
-      ORDER BY c.weight DESC, c.place LIMIT 1);
+    {{.Set}} r_token := (SELECT MAX(c.token) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner);
   ELSEIF v_all - r_own + LEAST(p_weight, p_capacity) <= p_capacity THEN
     {{.Mint "r_token" "p_slot" "p_now"}}
   ELSE
@@ -49,11 +48,11 @@ a semaphore that was made smaller fits alone. */}}
 {{.End}}
 {{end}}
 
-{{/* advance grants what fits in order of arrival; of a barging resource it tells
-the first that waits to try, unless that one asks. */}}
+{{/* advance grants what fits in order of arrival, and removes the dead that it comes to;
+of a barging resource it tells the first that waits to try, unless that one asks. */}}
 {{define "advance"}}
 {{.Proc "advance" .Text "p_resource" .Text "p_asking" "BIGINT" "p_slot" "BIGINT" "p_now"}}
-{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_barging" "BIGINT" "v_news" .Text "v_id" .Text "v_session" .Text "v_owner"}}
+{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_barging" "BIGINT" "v_news" "BIGINT" "v_ends" .Text "v_id" .Text "v_session" .Text "v_owner"}}
   {{.Set}} v_fit := 1; {{.Set}} v_own := 0;
   WHILE v_fit <> 0 {{.Do}}
     {{.Set}} v_fit := 0;
@@ -61,7 +60,11 @@ the first that waits to try, unless that one asks. */}}
     SELECT c.place, c.id, c.session, c.owner, c.weight, c.capacity, c.barging, c.news
       INTO v_place, v_id, v_session, v_owner, v_weight, v_capacity, v_barging, v_news
       FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1;
-    IF v_place IS NOT NULL THEN
+    {{.Set}} v_ends := COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = v_session), 0);
+    IF v_place IS NOT NULL AND v_ends <= p_now THEN
+      DELETE FROM {{.P}}claims WHERE session = v_session AND news IN (0, 1) AND slot = p_slot AND resource = p_resource;
+      {{.Set}} v_fit := 1;
+    ELSEIF v_place IS NOT NULL THEN
       CALL {{.P}}fits(p_resource, v_owner, v_weight, v_capacity, p_slot, p_now, v_fit, v_own);
       IF v_fit <> 0 AND v_barging = 1 THEN
         IF v_id <> p_asking THEN

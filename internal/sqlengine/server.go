@@ -55,7 +55,7 @@ type Server struct {
 	Again func(err error) bool
 
 	// Listen, when set, is called before a session is opened: waiters are told
-	// by Receive from now on. It returns at once when that is so already.
+	// by [Receive] from now on. It returns at once when that is so already.
 	Listen func(context.Context) error
 
 	// Told, when set, reports whether messages arrive at the moment. When they
@@ -213,7 +213,7 @@ func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(sc
 		return s.Renew(ctx, s.queries[name], args, row)
 	}
 	if name != "renew" {
-		done, err := s.place(ctx, name == "finish" || verb == "leave")
+		done, err := s.place(ctx, name == "finish" || verb == "leave" || verb == "evict")
 		if err != nil {
 			return err
 		}

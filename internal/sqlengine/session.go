@@ -1,6 +1,7 @@
 package sqlengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,7 +31,7 @@ type session struct {
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line), sent: make(map[string]bool)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
-	s.look = s.opts.Heartbeat()
+	s.look = cmp.Or(opts.Heartbeat, s.opts.TTL/3)
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
 	}
@@ -174,7 +175,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	case wait:
 		s.forget(c.Resource, c.ID)
 	}
-	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGone) || errors.Is(err, engine.ErrMismatch) {
+	if errors.Is(err, engine.ErrBusy) || errors.Is(err, engine.ErrGrace) || errors.Is(err, engine.ErrGone) || errors.Is(err, engine.ErrMismatch) {
 		s.unsent(c.ID) // nobody leaves it
 	} else {
 		s.note(c.ID, !errors.Is(err, errUnsent))
@@ -244,7 +245,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			s.forget(c.Resource, c.ID)
 			if errors.Is(err, engine.ErrGone) {
 				s.unsent(c.ID)
-				s.engine.Ask() // it may be the session that is gone
+				Ask(s.engine) // it may be the session that is gone
 			}
 			return grant, err
 		}

@@ -101,8 +101,9 @@ func newEngine(minTTL time.Duration) *Engine {
 	return e
 }
 
-// Receive tells a session of this Engine, and reports whether it is one.
-func (e *Engine) Receive(m Message) bool {
+// Receive tells a session of an Engine, and reports whether it is one. Receive and Ask are no
+// methods, because those would be methods of the engines that users see.
+func Receive(e *Engine, m Message) bool {
 	known, ok := e.sessions.Load(m.Session)
 	if !ok {
 		return false
@@ -141,28 +142,34 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	return e.store.show(ctx, name)
 }
 
-// Resize implements [engine.Engine].
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	_, _, err := e.store.step(ctx, "evict", "", resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
+	return err
+}
+
+// Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
 	_, _, err := e.store.step(ctx, "resize", "", name, queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
 	return err
 }
 
-// Get implements [engine.Engine].
+// Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 	return e.store.get(ctx, key)
 }
 
-// Put implements [engine.Engine].
+// Put implements [engine.Values].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	return e.store.put(ctx, key, data, version)
 }
 
 // otherVersion is the error of a Put at a version that is not there.
 func otherVersion(is, want uint64) error {
-	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrBusy)
+	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrConflict)
 }
 
-// Watch implements [engine.Engine]. It polls: who watches is not in the store.
+// Watch implements [engine.Values]. It polls: who watches is not in the store.
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()

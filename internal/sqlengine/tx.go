@@ -3,6 +3,7 @@ package sqlengine
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,9 +91,18 @@ func (s *transactions) retry(ctx context.Context, verb string, try func() error)
 	}
 }
 
+// manner is how a transaction is done.
+type manner int
+
+const (
+	ordinary manner = iota
+	urgent          // before all ordinary ones
+	lasting         // it survives a loss of power, and is seen by nobody before
+)
+
 // run does all of do or nothing, when it is its turn.
-func (s *transactions) run(ctx context.Context, verb string, urgent bool, do func(*tx)) error {
-	end, err := s.turn(ctx, urgent)
+func (s *transactions) run(ctx context.Context, verb string, how manner, do func(*tx)) error {
+	end, err := s.turn(ctx, how)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -103,7 +113,11 @@ func (s *transactions) run(ctx context.Context, verb string, urgent bool, do fun
 	var t *tx
 	err = s.retry(ctx, verb, func() error {
 		t = &tx{ctx: ctx, store: s}
-		t.run(do)
+		if how == lasting {
+			t.flushed(do)
+		} else {
+			t.run(s.db, do)
+		}
 		return t.err
 	})
 	if err == nil && t.answer != nil {
@@ -113,8 +127,8 @@ func (s *transactions) run(ctx context.Context, verb string, urgent bool, do fun
 }
 
 // turn waits until nobody else writes, first in this process, then on this machine.
-func (s *transactions) turn(ctx context.Context, urgent bool) (end func(), err error) {
-	if !urgent {
+func (s *transactions) turn(ctx context.Context, how manner) (end func(), err error) {
+	if how != urgent {
 		if err := put(ctx, s.queue); err != nil {
 			return nil, err
 		}
@@ -154,9 +168,26 @@ func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) erro
 	})
 }
 
-func (t *tx) run(do func(*tx)) {
+// flushed runs while the transactions of the one connection that writes wait for the disk.
+func (t *tx) flushed(do func(*tx)) {
+	conn, err := t.store.db.Conn(t.ctx)
+	if t.err = err; err != nil {
+		return
+	}
+	defer conn.Close()
+	if t.err = t.store.dialect.Flush(t.ctx, conn, true); t.err == nil {
+		t.run(conn, do)
+	}
+	if t.store.dialect.Flush(context.WithoutCancel(t.ctx), conn, false) != nil {
+		conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // the next connection begins anew
+	}
+}
+
+func (t *tx) run(db interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}, do func(*tx)) {
 	s := t.store
-	if t.Tx, t.err = s.db.BeginTx(t.ctx, nil); t.err != nil {
+	if t.Tx, t.err = db.BeginTx(t.ctx, nil); t.err != nil {
 		return
 	}
 	t.now, t.writes = s.dialect.Now(), true
@@ -179,8 +210,8 @@ func (t *tx) run(do func(*tx)) {
 
 // transact is one verb: step sees no ended session, so nothing of the dead
 // stays in the store while anybody uses it.
-func (s *transactions) transact(ctx context.Context, verb, session string, urgent bool, step func(*tx)) error {
-	return s.run(ctx, verb, urgent, func(t *tx) {
+func (s *transactions) transact(ctx context.Context, verb, session string, how manner, step func(*tx)) error {
+	return s.run(ctx, verb, how, func(t *tx) {
 		t.session = session
 		var dead bool
 		t.get(readMeta, args{session, t.now}, &t.last, &t.ends, &dead)

@@ -64,6 +64,9 @@ func launchShared(t testing.TB, k kind) *process {
 	return p
 }
 
+// ours is the goroutine that stays: it starts servers.
+var ours = goleak.IgnoreTopFunction("github.com/pawl-go/pawl/internal/testservers.spawnAll")
+
 // Main runs the tests of a package: call it from TestMain and exit with what
 // it returns. It stops the shared servers, and fails a run that left a
 // goroutine behind or whose servers could not run.
@@ -85,26 +88,13 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	// The client of a Redis Cluster bears connections to nodes that left for 5 s.
-	err := goleak.Find(ours()...)
+	err := goleak.Find(ours)
 	for giveUp := time.Now().Add(6 * time.Second); err != nil && time.Now().Before(giveUp); {
-		err = goleak.Find(ours()...)
+		err = goleak.Find(ours)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines were left behind:", err)
 		return 1
 	}
 	return 0
-}
-
-// ours are the goroutines that stay: the one that starts servers, and those of
-// a frozen connection of a proxy, for toxiproxy forgets who is sending when it
-// takes the freeze away.
-func ours() []goleak.Option {
-	const toxiproxy = "github.com/Shopify/toxiproxy/v2"
-	return []goleak.Option{
-		goleak.IgnoreTopFunction("github.com/pawl-go/pawl/internal/testservers.spawnAll"),
-		goleak.IgnoreAnyFunction(toxiproxy + "/toxics.(*ToxicStub).Run"),
-		goleak.IgnoreAnyFunction(toxiproxy + ".(*ToxicLink).read"),
-		goleak.IgnoreAnyFunction(toxiproxy + ".(*ToxicLink).write"),
-	}
 }

@@ -154,60 +154,8 @@ func TestEtcd(t *testing.T) {
 	wantTimeout(t, health(s.Addr))
 	s.Resume()
 	s.proc.awaitReady() //nolint:errcheck // checked next
-	p := NewProxy(t, s.Addr)
-	if err := health(p.Addr); err != nil {
+	if err := health(s.Addr); err != nil {
 		t.Fatal(err)
-	}
-	p.Cut()
-	if err := health(p.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Fatalf("cut: %v, want connection refused", err)
-	}
-	p.Heal()
-	if err := health(p.Addr); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestProxy(t *testing.T) {
-	s := Redis(t)
-	p := NewProxy(t, s.Addr)
-	want(t, p.Addr, "PING", "+PONG")
-
-	conn, err := net.Dial("tcp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := askOn(conn, "PING", long); err != nil {
-		t.Fatal(err)
-	}
-	p.Freeze()
-	_, err = askOn(conn, "SET lost 1", short) // the connection hangs and does not close
-	wantTimeout(t, err)
-	_, err = ask(p.Addr, "PING", short) // so does a new one
-	wantTimeout(t, err)
-	p.Thaw()
-	want(t, p.Addr, "EXISTS lost", ":0")
-
-	p.FreezeReplies()
-	_, err = ask(p.Addr, "SET done 1", short)
-	wantTimeout(t, err)
-	p.Thaw()
-	want(t, p.Addr, "EXISTS done", ":1")
-
-	p.Delay(500 * time.Millisecond)
-	start := time.Now()
-	want(t, p.Addr, "PING", "+PONG")
-	if took := time.Since(start); took < time.Second {
-		t.Fatalf("delayed twice by 500 ms, took %v", took)
-	}
-	p.Freeze()
-	p.Cut()
-	p.Heal()
-	start = time.Now()
-	want(t, p.Addr, "PING", "+PONG")
-	if took := time.Since(start); took > 900*time.Millisecond {
-		t.Fatalf("healed, took %v", took)
 	}
 }
 

@@ -75,8 +75,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestHeldAndOldest: what is held is counted until it is released or lost, and the oldest attempt
-// under way shows how long it has lasted, whichever ends first.
+// TestHeldAndOldest: a lease is counted until it is released or lost. The oldest attempt under
+// way shows how long it has lasted, whichever ends first.
 func TestHeldAndOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()

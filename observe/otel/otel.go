@@ -13,15 +13,15 @@
 //	pawl.renewal.late         histogram, s   how long after its time a heartbeat was sent
 //	pawl.renewal.failed       counter        heartbeats that failed
 //
-// The attributes are pawl.use (lock or semaphore), pawl.name (bounded, see
-// [Options.Name]) and pawl.outcome (granted, refused, grace for refusals in the
-// restart grace of the store, released or lost). The bounds of histograms go from half a
-// millisecond to 5 minutes, and for holds to a day; a view of the meter may change them. A
-// trace has a span "pawl wait" for each attempt and "pawl hold" for each lease, with the full
-// name and the token, in the span of the context given to Lock.
+// The attributes are pawl.use (lock or semaphore), pawl.name (bounded, see [Options.Name]) and
+// pawl.outcome. The outcome is granted, refused, grace (refused in the restart grace of the
+// store), released or lost. The bounds of histograms go from half a millisecond to 5 minutes,
+// and for holds to a day. A view of the meter may change them. A trace has a span "pawl wait"
+// for each attempt and "pawl hold" for each lease. They have the full name and the token, and
+// are in the span of the context given to Lock.
 //
-// The names of pawl's own locks begin with "pawl:". Idle workers of a pool wait for a lock of
-// the name "pawl:pool", by default: so its oldest attempt is no alarm.
+// The names of pawl's own locks begin with "pawl:". Idle workers of a queue of work wait for a
+// lock of the name "pawl:pool", by default: so its oldest attempt is no alarm.
 package otel
 
 import (
@@ -50,10 +50,9 @@ type Options struct {
 	Meter metric.MeterProvider
 	// Tracer provides the traces; default the global one.
 	Tracer trace.TracerProvider
-	// Name turns the name of a lock into the name under which it is counted. Default: the
-	// part before the first slash. Only the first 100 results are told apart, and the
-	// rest is "other": names are often ids, and a metric of each would cost more
-	// than it is worth.
+	// Name turns the name of a lock into the name under which it is counted. Default: the part
+	// before the first slash. Only the first 100 results are told apart, and the rest is
+	// "other". Names are often ids, and a metric of each would cost more than it is worth.
 	Name func(string) string
 }
 
@@ -224,7 +223,7 @@ func (b *observer) span(ctx context.Context, what string, e pawl.Event) {
 	if e.Token != 0 {
 		span.SetAttributes(attribute.Int64("pawl.token", int64(e.Token))) //nolint:gosec // below 2^53
 	}
-	if e.Err != nil && !errors.Is(e.Err, engine.ErrBusy) { // that a TryLock found a lock taken is an answer
+	if e.Err != nil && !errors.Is(e.Err, engine.ErrBusy) && !errors.Is(e.Err, pawl.ErrGrace) { // that a TryLock found a lock taken is an answer
 		span.RecordError(e.Err)
 		span.SetStatus(codes.Error, e.Kind.String())
 	}

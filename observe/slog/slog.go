@@ -1,6 +1,6 @@
-// Package slog writes pawl's events to a log: losses and failures as warnings, the
-// restart grace of a store as one warning, and the rest for debugging, also that a
-// TryLock found a lock taken.
+// Package slog writes pawl's events to a log. Losses and failures are warnings, and the restart
+// grace of a store is one warning. The rest is for debugging, also that a TryLock found a lock
+// taken.
 package slog
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// New returns an observer for [pawl.Options] that writes to log. Losses, waits that
-// failed and renewals that failed are warnings; the rest is at the level debug: that
-// a TryLock found a lock taken is an answer. A renewal that succeeded is not written.
-// In a restart grace the first attempt that meets it is a warning, which says when the
-// store grants again; the others are for debugging.
+// New returns an observer for [pawl.Options] that writes to log. Losses, waits that failed and
+// renewals that failed are warnings. The rest is at the level debug: that a TryLock found a
+// lock taken is an answer. A renewal that succeeded is not written. In a restart grace the
+// first attempt that meets it is a warning, which says when the store grants again; the others
+// are for debugging.
 func New(log *slog.Logger) func(context.Context, pawl.Event) {
 	var told grace
 	return func(ctx context.Context, e pawl.Event) {

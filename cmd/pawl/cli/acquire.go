@@ -118,7 +118,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 		within = closeWithin
 	}
 	q.farewell.Store(int64(within))
-	show := startWaitLine(a.client, q.name, q.label)
+	show := startWaitLine(a.client, q.held(), q.label)
 	a.lease, err = q.lock(ctx, a.client)
 	show.stop()
 	switch {
@@ -132,6 +132,22 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 
 // lock waits for the lock as long as it was asked to.
 func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
+	if !q.try {
+		return q.ask(ctx, c)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
+	defer cancel()
+	lease, err := q.ask(ctx, c)
+	if err != nil && ctx.Err() != nil {
+		err = engine.Unavailable("try", context.Cause(ctx))
+	}
+	return lease, err
+}
+
+func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
+	if q.slots {
+		return q.takeSlot(ctx, c)
+	}
 	opts := pawl.LockOptions{Barging: q.barge, MinHold: q.holdFor}
 	var l pawl.Locker = c.Mutex(q.name).With(opts)
 	switch {
@@ -140,22 +156,16 @@ func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, er
 	case q.limited:
 		l = c.Semaphore(q.name, q.permits).With(opts)
 	}
-	if !q.try {
-		return l.Lock(ctx)
+	if q.try {
+		return l.TryLock(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
-	defer cancel()
-	lease, err := l.TryLock(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = engine.Unavailable("try", context.Cause(ctx))
-	}
-	return lease, err
+	return l.Lock(ctx)
 }
 
 // why gives the reason from the store for a lock that was not acquired: its holders, or that
 // the store may have forgotten holders.
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
-	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, context.DeadlineExceeded)
+	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, pawl.ErrGrace) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold"):
 		return fmt.Errorf("--hold-for: %w", err)
@@ -170,7 +180,7 @@ func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error 
 	}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
-	if r, err := c.Show(look, q.name); err == nil && r.Grace.On() {
+	if r, err := c.Show(look, q.held()); err == nil && r.Grace.On() {
 		because = graceText(r)
 	} else if err == nil && len(r.Holders) > 0 {
 		because = "held by " + heldBy(r)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -92,6 +93,9 @@ func (j *job) execute(path string) (code int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(),
 		"PAWL_NAME="+j.name, "PAWL_TOKEN="+j.lease.Token().String(), "PAWL_OWNER="+j.lease.Owner())
+	if j.slots {
+		cmd.Env = append(cmd.Env, "PAWL_SLOT="+strconv.Itoa(j.number))
+	}
 	j.extend()
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
 		return 0, notRunnable(j.command[0], err)

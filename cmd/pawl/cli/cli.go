@@ -108,13 +108,13 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
   postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB
   zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]    ZooKeeper
-  redis+sentinel:  redis+cluster:  redlock:     see docs/stores.md
+  redis+sentinel:  redis+cluster:  redlock:     see docs/urls.md
 
 Other users of the machine see arguments, but not variables: put a URL with a
 password into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
-"pawl help run" and "pawl help elect" list those of run and elect.`,
+"pawl help run" and "pawl help elect" list those of run, slot and elect.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {
@@ -130,7 +130,7 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
 	s.given = func() bool { return root.PersistentFlags().Changed("store") }
-	root.AddCommand(newRun(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newStore(s), newVersion())
 	strictHelp(root)
 	return root
 }

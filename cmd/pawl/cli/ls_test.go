@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -120,9 +121,9 @@ func TestLs_of_many_names(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	proxy := testservers.NewProxy(t, server.Addr)
-	proxy.Delay(20 * time.Millisecond) // one after the other they would take 20 s
-	stdout, _ := want(t, 0, "redis://"+proxy.Addr, "ls")
+	link := proxy.New(t, server.Addr)
+	link.Delay(20 * time.Millisecond) // one after the other they would take 20 s
+	stdout, _ := want(t, 0, "redis://"+link.Addr, "ls")
 	if n := strings.Count(stdout, "\nname/"); n != names {
 		t.Errorf("%d names", n)
 	}

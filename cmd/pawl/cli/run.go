@@ -69,7 +69,10 @@ type runOptions struct {
 	try, shared, barge bool
 	permits            int
 	limited            bool // permits was given
-	conflict           int  // exit code
+	slots              bool // the permits have numbers
+	preferred          bool // and prefer is to be taken
+	prefer             int
+	conflict           int // exit code
 	name, label        string
 	command            []string
 }
@@ -94,13 +97,11 @@ func newRun(s *store) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // arguments after NAME are not ours
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock, such as 30s (default: as long as it takes)")
-	f.BoolVar(&o.try, "try", false, "do not wait")
+	o.waitFlags(cmd)
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
 	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number, which \"pawl resize\" overrides")
 	o.commonFlags(cmd)
 	f.DurationVar(&o.holdFor, "hold-for", 0, "keep NAME taken for this time from the start of CMD on, also when CMD ends before, such as 10m")
-	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code when the lock is not acquired")
 	f.BoolVar(&o.barge, "barge", false, "let a newcomer take the free lock before those that wait; all users of NAME must say so")
 	return cmd
 }
@@ -113,22 +114,33 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	set := cmd.Flags().Changed
 	o.limited = set("permits")
 	switch {
-	case o.try && set("wait"):
-		return usageError("--try and --wait exclude each other")
 	case o.limited && o.shared:
 		return usageError("-n and --shared exclude each other")
-	case set("wait") && o.wait <= 0:
-		return usageError("--wait is %v: more than 0 is allowed; --try does not wait", o.wait)
 	case set("hold-for") && o.holdFor <= 0:
 		return usageError("--hold-for is %v: more than 0 is allowed", o.holdFor)
-	case o.conflict < 0 || o.conflict > 255:
-		return usageError("-E is %d: 0 to 255 are allowed", o.conflict)
 	case strings.HasPrefix(o.name, ownNames):
 		return usageError("the name %q is pawl's own: names that begin with %s are for its primitives", o.name, ownNames)
 	case o.limited && (o.permits < 1 || o.permits > pawl.MaxPermits):
 		return usageError("-n is %d: 1 to %d are allowed", o.permits, pawl.MaxPermits)
 	}
+	if err := o.completeWait(cmd); err != nil {
+		return err
+	}
 	return o.completeCommon(cmd)
+}
+
+// completeWait checks the flags of waitFlags.
+func (o *runOptions) completeWait(cmd *cobra.Command) error {
+	waits := cmd.Flags().Changed("wait")
+	switch {
+	case o.try && waits:
+		return usageError("--try and --wait exclude each other")
+	case waits && o.wait <= 0:
+		return usageError("--wait is %v: more than 0 is allowed; --try does not wait", o.wait)
+	case o.conflict < 0 || o.conflict > 255:
+		return usageError("-E is %d: 0 to 255 are allowed", o.conflict)
+	}
+	return nil
 }
 
 // split finds the name and the command in the arguments.
@@ -165,12 +177,28 @@ func (o *runOptions) completeCommon(cmd *cobra.Command) error {
 	return nil
 }
 
+// waitFlags are the flags of the verbs that may give up.
+func (o *runOptions) waitFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock, such as 30s (default: as long as it takes)")
+	f.BoolVar(&o.try, "try", false, "do not wait")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code when the lock is not acquired")
+}
+
 // commonFlags are the flags of all verbs that run a command.
 func (o *runOptions) commonFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long the store keeps the lock of a machine that died")
 	f.DurationVar(&o.grace, "grace", 0, "from SIGTERM to SIGKILL when the lock is lost, at most half of --ttl (default: 5s or a third of --ttl)")
 	f.StringVar(&o.label, "label", "", "the purpose, shown after host and process id (default: CMD)")
+}
+
+// held is the name in the store of what is held.
+func (o *runOptions) held() string {
+	if o.slots {
+		return slotNames + o.name
+	}
+	return o.name
 }
 
 // run runs the command under the lock. The guard starts first, because it takes as long to
@@ -226,6 +254,7 @@ type job struct {
 	signals chan os.Signal
 	guard   *guard
 	lease   *pawl.Lease
+	number  int // of the slot
 	child   *child
 	tty     *terminal
 

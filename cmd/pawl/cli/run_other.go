@@ -17,6 +17,11 @@ func guardMain() int { return exitUsage }
 // run could not keep its promises.
 func newRun(*store) *cobra.Command { return unixOnly("run", "Run a command under a lock") }
 
+// newSlot needs the same.
+func newSlot(*store) *cobra.Command {
+	return unixOnly("slot", "Run a command with a number of its own")
+}
+
 // newElect needs the same.
 func newElect(*store) *cobra.Command { return unixOnly("elect", "Keep one command running in a fleet") }
 

@@ -56,7 +56,7 @@ stores need nothing.`,
 				return err
 			})
 			switch {
-			case errors.Is(err, engine.ErrBusy):
+			case errors.Is(err, engine.ErrUsed):
 				return &exitError{exitUsage, err}
 			case err != nil:
 				return err

@@ -17,6 +17,7 @@ import (
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redisengine/goredis"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -43,15 +44,15 @@ func single(t *testing.T, addr string, opts *redisengine.Options) engine.Engine 
 }
 
 // network has its trouble with all these proxies.
-func network(t *testing.T, proxies ...*testservers.Proxy) enginetest.Network {
-	freeze, freezeReplies, cut, heal := testservers.Together(proxies)
+func network(t *testing.T, proxies ...*proxy.Proxy) enginetest.Network {
+	freeze, freezeReplies, cut, heal := proxy.Together(proxies)
 	t.Cleanup(heal)
 	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }
 
 func troubled(t *testing.T, addr string, opts *redisengine.Options) (engine.Engine, enginetest.Network) {
-	proxy := testservers.NewProxy(t, addr)
-	return single(t, proxy.Addr, opts), network(t, proxy)
+	link := proxy.New(t, addr)
+	return single(t, link.Addr, opts), network(t, link)
 }
 
 // conform runs the whole suite on a server, and on others that forget.
@@ -98,9 +99,9 @@ func clustered(t *testing.T, nodes []*testservers.Server, dial func(context.Cont
 
 // troubledCluster reaches each node through a proxy.
 func troubledCluster(t *testing.T, nodes []*testservers.Server) (engine.Engine, enginetest.Network) {
-	proxies := make(map[string]*testservers.Proxy)
+	proxies := make(map[string]*proxy.Proxy)
 	for _, node := range nodes {
-		proxies[node.Addr] = testservers.NewProxy(t, node.Addr)
+		proxies[node.Addr] = proxy.New(t, node.Addr)
 	}
 	eng := clustered(t, nodes, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, proxies[addr].Addr)

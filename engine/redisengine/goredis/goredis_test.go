@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redisengine/goredis"
 	"github.com/pawl-go/pawl/enginetest"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -109,15 +110,15 @@ func nothingIsDoneTwice(t *testing.T, eng engine.Engine, trouble enginetest.Netw
 		r, err := sees.Show(t.Context(), c.Resource)
 		return err == nil && len(r.Claims) == 0
 	})
-	version, err := eng.Put(sessiontest.Soon(t), t.Name(), []byte("first"), 0)
+	version, err := eng.(engine.Values).Put(sessiontest.Soon(t), t.Name(), []byte("first"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lost("it writes", func(ctx context.Context) error {
-		_, err := eng.Put(ctx, t.Name(), []byte("second"), version)
+		_, err := eng.(engine.Values).Put(ctx, t.Name(), []byte("second"), version)
 		return err
 	}, func() bool {
-		v, err := sees.Get(t.Context(), t.Name())
+		v, err := sees.(engine.Values).Get(t.Context(), t.Name())
 		return err == nil && v.Version > version
 	})
 }
@@ -149,11 +150,11 @@ func TestSlotMoves(t *testing.T) {
 		if err != nil || len(gone) > 0 || also != nil {
 			t.Fatalf("%s: gone %v, %v, %v", when, gone, err, also)
 		}
-		v, err := eng.Get(sessiontest.Soon(t), held.Resource) // in the slot of the name
+		v, err := eng.(engine.Values).Get(sessiontest.Soon(t), held.Resource) // in the slot of the name
 		if err != nil || v.Version != version {
 			t.Fatalf("%s: %v, %v, want version %d", when, v, err, version)
 		}
-		if version, err = eng.Put(sessiontest.Soon(t), held.Resource, []byte("x"), version); err != nil {
+		if version, err = eng.(engine.Values).Put(sessiontest.Soon(t), held.Resource, []byte("x"), version); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
 	}
@@ -180,11 +181,11 @@ func TestSlotMoves(t *testing.T) {
 
 // TestEndsWithContext: go-redis itself waits for an answer whatever becomes of a context.
 func TestEndsWithContext(t *testing.T) {
-	proxy := testservers.NewProxy(t, testservers.SharedRedis(t).Addr)
-	eng := single(t, proxy.Addr, soon)
+	link := proxy.New(t, testservers.SharedRedis(t).Addr)
+	eng := single(t, link.Addr, soon)
 	s := sessiontest.Open(t, eng, long)
-	proxy.Freeze()
-	defer proxy.Heal() // so that all that is open can say goodbye
+	link.Freeze()
+	defer link.Heal() // so that all that is open can say goodbye
 	for what, call := range map[string]func(context.Context) error{
 		"open": func(ctx context.Context) error {
 			_, err := eng.Open(ctx, engine.SessionOptions{TTL: long})
@@ -192,8 +193,8 @@ func TestEndsWithContext(t *testing.T) {
 		},
 		"renew": func(ctx context.Context) error { _, err := s.Renew(ctx, nil); return err },
 		"leave": func(ctx context.Context) error { return s.Leave(ctx, "name", "claim") },
-		"get":   func(ctx context.Context) error { _, err := eng.Get(ctx, "value"); return err },
-		"watch": func(ctx context.Context) error { _, err := eng.Watch(ctx, "value", 0); return err },
+		"get":   func(ctx context.Context) error { _, err := eng.(engine.Values).Get(ctx, "value"); return err },
+		"watch": func(ctx context.Context) error { _, err := eng.(engine.Values).Watch(ctx, "value", 0); return err },
 		"list": func(ctx context.Context) (err error) {
 			for _, err = range eng.List(ctx, "") {
 			}

@@ -1,6 +1,6 @@
 -- KEYS: as in queue.lua. ARGV: 1 id and a separator, which is how the head goes
 -- on after its form if this claim holds alone; 2 the session of who asks,
--- between separators; 3 keep in ms; 4 the claim as it waits, if known.
+-- between separators, or what is nobody's; 3 keep in ms; 4 the claim as it waits, if known.
 -- Returns 1, or 0 when there is no such claim.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end

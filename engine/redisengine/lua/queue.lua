@@ -71,13 +71,14 @@ end
 
 local function put(id, r) return redis.call('HSET', KEYS[2], 'c' .. id, table.concat(r, US)) end -- 1: it was not there
 
--- own is the heaviest granted weight of an owner and its token.
+-- own is the heaviest granted weight of an owner and the largest of its tokens.
 local function own(owner, id)
   if owner == id then return 0, '0', false end
   local weight, token, list = 0, '0', redis.call('HGET', KEYS[2], 'o' .. owner)
   for c in string.gmatch(list or '', '[^\31]+') do
     local r = get(c)
-    if r and tonumber(r[3]) > weight then weight, token = tonumber(r[3]), r[4] end
+    if r then weight = math.max(weight, r[3]) end
+    if r and tonumber(r[4]) > tonumber(token) then token = r[4] end
   end
   return weight, token, list
 end

@@ -1,0 +1,60 @@
+package enginetest
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
+)
+
+// boasting is a store that says more of itself than its harness can show.
+type boasting struct{ engine.Engine }
+
+func (b boasting) Caps() engine.Caps {
+	caps := b.Engine.Caps()
+	caps.Forgets, caps.Processes = true, engine.ReachNetwork
+	return caps
+}
+
+const harnessChild = "PAWL_TEST_HARNESS"
+
+// TestLackingHarness runs rows that fail in a process of its own: a row that needs a hook that
+// is missing fails and names the hook, and the others go on.
+func TestLackingHarness(t *testing.T) {
+	store := boasting{memengine.New()}
+	whole := Harness{Open: func(*testing.T) engine.Engine { return store }, TTL: 500 * time.Millisecond}
+	if os.Getenv(harnessChild) != "" {
+		t.Run("hooks", func(t *testing.T) { Run(t, &whole) })
+		t.Run("function", func(t *testing.T) {
+			h := whole
+			h.Network = func(*testing.T) (engine.Engine, Network) { return store, Network{} }
+			Run(t, &h)
+		})
+		t.Run("open", func(t *testing.T) { Run(t, &Harness{TTL: time.Second}) })
+		t.Run("ttl", func(t *testing.T) { Run(t, &Harness{Open: whole.Open}) })
+		return
+	}
+	rows := "(a_store_that_forgot|a_lock_lost_is_taken_again|a_store_that_is_away|first_come)"
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestLackingHarness$/^(hooks|function|open|ttl)$/"+rows)
+	cmd.Env = append(os.Environ(), harnessChild+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatal("nothing failed")
+	}
+	for _, want := range []string{
+		"Harness.Forgetful is not set", "Harness.KillSession is not set", "Harness.Network is not set",
+		"a Network that lacks a function", "Harness.Open is not set", "Harness.TTL is not set",
+		"--- PASS: TestLackingHarness/hooks/first_come",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+	if strings.Contains(string(out), "panic:") {
+		t.Errorf("it panicked:\n%s", out)
+	}
+}

@@ -1,0 +1,80 @@
+package pawl
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// ownKinds are the kinds of the names of this package.
+var ownKinds = []string{"value", "update", "permits", "broken", "latch", "barrier", "election", "slots"}
+
+// MaxKind is the longest kind of a [Scope] in bytes.
+const MaxKind = 64
+
+// Scope has the names of a service that is built on this package: its locks and values have
+// nothing to do with those that users, or other services, name alike. Package work is such a
+// service. A Scope is a description, as [Mutex] is.
+type Scope struct {
+	client *Client
+	kind   string
+	err    error
+}
+
+// Scope returns the names of this kind: 1 to [MaxKind] bytes as in names, without a slash, and none
+// of the kinds of this package, as "value" and "election"; else the first use of a name is an
+// [ErrInvalid]. Locks and values of the kind are stored under names that begin with
+// "pawl:KIND/", so a service that changes its kind loses what is stored.
+func (c *Client) Scope(kind string) *Scope {
+	s := &Scope{client: c, kind: kind, err: checkText("kind", kind)}
+	if s.err == nil && (len(kind) > MaxKind || strings.Contains(kind, "/") || slices.Contains(ownKinds, kind)) {
+		s.err = invalid("kind is %q: 1 to %d bytes without a slash are allowed, and none of %q", kind, MaxKind, ownKinds)
+	}
+	return s
+}
+
+// Mutex returns the lock of this name in the scope. The lock takes no owner: it is never
+// re-entered. Here names may be longer than [MaxName]. The name of the lock, and of its leases,
+// is the one in the store.
+func (s *Scope) Mutex(name string) *Mutex {
+	m := &Mutex{newLock(s.client, scopedName(s.kind, name), engine.KindLock, engine.LockCapacity, engine.LockCapacity)}
+	m.alone = true
+	if err := s.check(name); err != nil {
+		m.err = err
+	}
+	return m
+}
+
+// Value returns the value of this name in the scope. Here names may be longer than [MaxName].
+func (s *Scope) Value(name string) *Value {
+	v := &Value{client: s.client, name: name, key: scopedName(s.kind, name), err: s.check(name)}
+	if v.err == nil {
+		v.err = s.client.caps.RefuseFeature(engine.FeatureValues)
+	}
+	return v
+}
+
+func (s *Scope) check(name string) error {
+	if s.err != nil {
+		return s.err
+	}
+	return checkPlain("name", name)
+}
+
+// scopedName is the name in the store of a lock or value of a primitive. A name that
+// is too long is cut and told apart by its hash.
+func scopedName(kind, name string) string {
+	scoped := "pawl:" + kind + "/" + name
+	if len(scoped) <= MaxName {
+		return scoped
+	}
+	cut := scoped[:MaxName-66]
+	for !utf8.ValidString(cut) {
+		cut = cut[:len(cut)-1]
+	}
+	return fmt.Sprintf("%s~%x", cut, sha256.Sum256([]byte(name)))
+}

@@ -1,0 +1,244 @@
+package pawl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// maxSlots is the largest number of slots: the tokens of so many fit into one value.
+const maxSlots = 4096
+
+// Slots are numbered permits, for worker ids, shards and partitions: each holder has a number
+// of its own in [0, n). When all numbers are held, takers wait, first come, first served. A
+// crashed holder's number is free within its TTL and a second. No two
+// holders believe at once that they have the same number; a later holder of a number has a
+// larger token. Slots need a store with semaphores and versioned values; one value of up to 32 KiB
+// stays there. Slots are a description, as [Mutex] is.
+//
+// Slots stand on a semaphore, so Show, List and Break know them as "pawl:slots/" and the name.
+// Take sends three requests one after another, or the first two at once, whatever n is. Takers that
+// disturb one another queue, so that n takers at once cost O(n) requests.
+type Slots struct {
+	value  *Value
+	permit lock
+	prefer int // -1: none
+}
+
+// Slots returns the slots of this name with the numbers 0 to n - 1, where n is 1 to 4,096. All
+// users of a name must declare the same n, else [ErrMismatch]; when nobody holds a slot or waits
+// for one, another n may be declared. See [Client.Mutex] for names.
+func (c *Client) Slots(name string, n int) *Slots {
+	s := &Slots{newValue(c, "slots", name), newLock(c, scopedName("slots", name), engine.KindSemaphore, int64(n), 1), -1}
+	s.permit.alone = true
+	if s.value.err == nil {
+		s.value.err = s.permit.err
+	}
+	if s.value.err == nil && (n < 1 || n > maxSlots) {
+		s.value.err = invalid("n is %d: 1 to %d are allowed", n, maxSlots)
+	}
+	return s
+}
+
+// Name returns the name of the slots.
+func (s *Slots) Name() string { return s.value.name }
+
+// With returns the same slots, taken with opts.
+func (s *Slots) With(opts LockOptions) *Slots {
+	w := *s
+	w.permit = s.permit.with(opts)
+	return &w
+}
+
+// Prefer returns the same slots, of which Take gives this number if that is free. Otherwise Take
+// gives the smallest free number.
+func (s *Slots) Prefer(number int) *Slots {
+	p := *s
+	p.prefer = number
+	if n := int(s.permit.spec.Capacity); number < 0 || number >= n {
+		v := *s.value
+		if v.err == nil {
+			v.err = invalid("preferred number is %d: 0 to %d are allowed", number, n-1)
+		}
+		p.value = &v
+	}
+	return &p
+}
+
+// Slot is a number that is held, with the lease that keeps it.
+type Slot struct {
+	*Lease
+	number int
+}
+
+// Number returns the number of the slot. The number never changes.
+func (s *Slot) Number() int { return s.number }
+
+// Take waits until a slot is held or ctx ends, as [Mutex.Lock] waits and with its errors. If Take
+// fails, no slot is held. A taker that meets others queues with them, as [Value.Update] does.
+func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
+
+// TryTake takes a slot if one is free now, and fails with [ErrNotAcquired] if none is. ctx bounds
+// the time in which takers that come at once queue for their numbers.
+func (s *Slots) TryTake(ctx context.Context) (*Slot, error) { return s.take(ctx, false) }
+
+// errOvertaken says that the free numbers have had later holders than the permit at hand.
+var errOvertaken = errors.New("later holders have had the free numbers")
+
+func (s *Slots) take(ctx context.Context, wait bool) (*Slot, error) {
+	if s.value.err != nil {
+		return nil, s.value.failed("take", s.value.err)
+	}
+	for pause := newBackoff(s.value.client.opts.TTL); ; {
+		slot, err := s.takeOnce(ctx, wait)
+		passing := errors.Is(err, errOvertaken) || errors.Is(err, ErrLost)
+		if err == nil || !wait || !passing || !pause.sleep(ctx, s.value.client.life) {
+			return slot, err
+		}
+	}
+}
+
+// takeOnce gets a permit, reads the numbers meanwhile, and gives the permit a number.
+func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	type result struct {
+		Snapshot
+		err error
+	}
+	read := make(chan result, 1)
+	go func() {
+		is, err := s.value.Get(reading)
+		read <- result{is, err}
+	}()
+	permit, err := s.permit.acquire(ctx, ctx, wait)
+	if err != nil {
+		stop()
+		<-read
+		return nil, err
+	}
+	is := <-read
+	slot := &Slot{Lease: permit}
+	err = s.number(ctx, slot, is.Snapshot, is.err, wait)
+	if lost := permit.Err(); lost != nil {
+		err = errors.Join(err, s.value.failed("take", lost))
+	}
+	if err != nil {
+		permit.Unlock(ctx) //nolint:errcheck // each heartbeat repeats a release that the store did not confirm
+		return nil, err
+	}
+	return slot, nil
+}
+
+// number gives the permit a number, first by the version that was read already.
+func (s *Slots) number(ctx context.Context, slot *Slot, is Snapshot, err error, wait bool) error {
+	work, stop := slot.Within(ctx)
+	defer stop()
+	v := *s.value
+	v.again = wait // a token has one number, however often that is written
+	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
+	if err == nil {
+		_, err = v.updateAt(work, is, assign)
+	}
+	if errors.Is(err, ErrConflict) || wait && errors.Is(err, ErrUnavailable) {
+		_, err = v.tryUpdate(work, assign, 1)
+	}
+	if errors.Is(err, ErrConflict) {
+		_, err = v.queueUpdate(work, assign)
+	}
+	return err
+}
+
+// assign is the step that gives the permit a number, see slotTokens. The numbers were read before
+// the claims: each permit with a number was granted before, so a token without a claim has ended.
+func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, error) {
+	last, err := parseSlots(is)
+	if err != nil {
+		return nil, s.value.failed("take", err)
+	}
+	if at := slices.Index(last, slot.token); at >= 0 { // the reply was lost
+		slot.number = at
+		return nil, ErrUnchanged
+	}
+	r, err := s.value.client.claims(ctx, s.permit.name)
+	if err != nil {
+		return nil, s.value.failed("take", err)
+	}
+	held := make(map[fence.Token]bool, len(r.Claims))
+	for _, c := range r.Claims {
+		held[c.Token] = c.Token != 0
+	}
+	n := int(s.permit.spec.Capacity)
+	if slot.number, err = last.choose(held, slot.token, n, s.prefer); err != nil {
+		return nil, s.value.failed("take", err)
+	}
+	for len(last) <= slot.number {
+		last = append(last, 0)
+	}
+	last[slot.number] = slot.token
+	return last.data(), nil
+}
+
+// slotTokens has the token of the last holder of each number, also of a holder that has left: the
+// next holder needs a larger token. A number is free unless a permit with that token is held.
+type slotTokens []fence.Token
+
+// choose returns the preferred number, else the smallest, of those that are free for a permit with
+// this token.
+func (last slotTokens) choose(held map[fence.Token]bool, token fence.Token, n, prefer int) (int, error) {
+	overtaken := false
+	usable := func(number int) bool {
+		if number >= len(last) {
+			return true
+		}
+		free := !held[last[number]]
+		overtaken = overtaken || free && last[number] > token
+		return free && last[number] < token
+	}
+	if prefer >= 0 && usable(prefer) {
+		return prefer, nil
+	}
+	for number := range n {
+		if usable(number) {
+			return number, nil
+		}
+	}
+	if overtaken {
+		return 0, fmt.Errorf("%w: %w", ErrNotAcquired, errOvertaken)
+	}
+	return 0, fmt.Errorf("%w: %w: the store shows a holder of each number, beside the permit at hand", ErrNotAcquired, ErrConflict)
+}
+
+// slotsFormat begins the stored tokens.
+const slotsFormat = 1
+
+func (last slotTokens) data() []byte {
+	data := []byte{slotsFormat}
+	for _, token := range last {
+		data = binary.AppendUvarint(data, uint64(token))
+	}
+	return data
+}
+
+func parseSlots(is Snapshot) (last slotTokens, err error) {
+	if is.Number == 0 {
+		return nil, nil
+	}
+	wrong := fmt.Errorf("%w: the value in the store has no slots", ErrMismatch)
+	if len(is.Data) == 0 || is.Data[0] != slotsFormat {
+		return nil, wrong
+	}
+	for data := is.Data[1:]; len(data) > 0; {
+		token, size := binary.Uvarint(data)
+		if size <= 0 || len(last) == maxSlots {
+			return nil, wrong
+		}
+		last, data = append(last, fence.Token(token)), data[size:]
+	}
+	return last, nil
+}

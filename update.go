@@ -1,0 +1,98 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+const (
+	eagerTries  = 3  // of an update, before it queues
+	queuedTries = 64 // after that
+)
+
+// ErrUnchanged is what the function of [Value.Update] returns when there is nothing to write.
+var ErrUnchanged = errors.New("unchanged")
+
+// Idempotent returns the same value for changes that may be made twice, because the function
+// of an update sees whether its change was made: [Value.Update] then repeats, for one TTL, an
+// update whose outcome is unknown.
+func (v *Value) Idempotent() *Value {
+	is := *v
+	is.again = true
+	return &is
+}
+
+// Update reads the value, writes the result of fn, and begins
+// again when another writer was faster: fn may be called several times, and should do
+// nothing else. Nil deletes the value. After three conflicts an update queues
+// with all others in conflict, so that n updates at once take O(n) requests. Update
+// returns the version that it wrote, or, when fn returns [ErrUnchanged], the value that fn
+// was given, and no error. Update fails with any other error of fn as it is; with [ErrConflict]
+// when writers that do not use Update never let it through; and with [ErrUnavailable] when
+// the store did not answer: then nobody knows whether the value was written.
+func (v *Value) Update(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
+	is, err := v.tryUpdate(ctx, fn, eagerTries)
+	if !errors.Is(err, ErrConflict) {
+		return is, err
+	}
+	return v.queueUpdate(ctx, fn)
+}
+
+// queueUpdate updates in the queue of all updates that were in conflict.
+func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
+	turn, err := v.turn(ctx)
+	if err != nil {
+		return Snapshot{}, v.failed("update", err)
+	}
+	defer turn.Unlock(ctx) //nolint:errcheck // it only keeps order: versions guard the value
+	return v.tryUpdate(ctx, fn, queuedTries)
+}
+
+// turn waits for the lock of those that update the value and were in conflict.
+func (v *Value) turn(ctx context.Context) (*Lease, error) {
+	l := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
+	l.alone = true
+	return l.Lock(ctx)
+}
+
+func (v *Value) tryUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error), tries int) (is Snapshot, err error) {
+	pause, giveUp := newBackoff(v.client.opts.TTL), time.Now().Add(v.client.opts.TTL)
+	for {
+		is, err = v.updateOnce(ctx, fn)
+		switch {
+		case errors.Is(err, ErrConflict):
+			tries--
+		case v.again && errors.Is(err, ErrUnavailable) && time.Now().Before(giveUp):
+		default:
+			return is, err
+		}
+		if tries == 0 {
+			return is, err
+		}
+		if !pause.sleep(ctx, v.client.life) {
+			return is, v.failed("update", v.client.ended(ctx, err))
+		}
+	}
+}
+
+func (v *Value) updateOnce(ctx context.Context, fn func(Snapshot) ([]byte, error)) (is Snapshot, err error) {
+	if is, err = v.Get(ctx); err != nil {
+		return is, err
+	}
+	return v.updateAt(ctx, is, fn)
+}
+
+// updateAt writes the result of fn if the value is still as it was read.
+func (v *Value) updateAt(ctx context.Context, is Snapshot, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
+	switch data, err := fn(is); {
+	case errors.Is(err, ErrUnchanged):
+		return is, nil
+	case err != nil:
+		return is, err
+	default:
+		return v.Put(ctx, data, is.Number)
+	}
+}

@@ -1,0 +1,301 @@
+package work
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// A worker's memory of a queue, and its choice of the next request to the store. The page
+// of an item says that it is claimed, so no worker asks for its lock to learn that. Only
+// a waiting worker asks, rarely, to learn whether the worker that claimed the item lives.
+
+const (
+	askAgain  = 500 * time.Millisecond // from one look at all pages to the next
+	probeGap  = 30 * time.Millisecond  // from one question about a claimed item to the next
+	maxSpread = 64
+)
+
+// seenPage is a page as it was when it was read.
+type seenPage struct {
+	version uint64
+	stale   bool   // it has changed since
+	round   uint64 // in which it was read
+	items   []seenItem
+}
+
+type seenItem struct {
+	number, attempts, claim, behind uint64    // as in its page
+	tried                           uint64    // the round in which its lock was asked for; 0: none
+	asked                           time.Time // when that was, if it was claimed
+	due                             time.Time // when to ask next, if it is claimed
+}
+
+// round is one look at all pages and items.
+type round struct {
+	number uint64
+	began  time.Time
+	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
+	all    bool // asks for all of those
+	fresh  bool // the head was read in this search
+}
+
+// begin returns the round to ask in, a new round if it is time or anew is set. A search that
+// began earlier goes on with the earlier round, and comes to its end.
+func (q *Queue) begin(now time.Time, anew bool) round {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if anew || now.Sub(q.asked) >= q.every {
+		q.round++
+		q.asked, q.every = now, askAgain
+	}
+	return round{number: q.round, began: now}
+}
+
+// rest is the pause of a waiting worker before it looks again, after a look that began then.
+// A look at many items takes a while, and must not take all the time; 0: there is nothing.
+func (q *Queue) rest(began time.Time) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if q.asked.Equal(began) {
+		q.every = max(askAgain, 5*now.Sub(began))
+	}
+	if len(q.pages) == 0 {
+		return 0
+	}
+	return max(q.every-now.Sub(q.asked), time.Millisecond)
+}
+
+// probing is how long it is from one question about a claimed item to the next.
+func (q *Queue) probing() time.Duration {
+	return min(max(askAgain, time.Duration(q.claimed)*probeGap), max(askAgain, q.client.TTL()/3))
+}
+
+// place is where there may be a free item: a page, or one item that was given back and
+// stands behind another page.
+type place struct{ position, attempts, page, number uint64 }
+
+func (a place) before(b place) int {
+	return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.attempts, b.attempts),
+		cmp.Compare(a.page, b.page), cmp.Compare(a.number, b.number))
+}
+
+// choose picks an item that may be free, or a page to be read.
+func (q *Queue) choose(r round) (id itemID, unread, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	start, enough := 0, q.spread
+	if q.opts.Random {
+		start, enough = rand.N(max(len(q.pages), 1)), 1
+	}
+	var first []place // in order
+	add := func(is place) {
+		i, _ := slices.BinarySearchFunc(first, is, place.before)
+		first = slices.Insert(first, i, is)
+		first = first[:min(len(first), enough)]
+	}
+	for i := range q.pages {
+		page := q.pages[(start+i)%len(q.pages)]
+		if len(first) == enough && (q.opts.Random || first[enough-1].position < page) {
+			break // all that comes now stands behind
+		}
+		if q.unread(page, r) {
+			add(place{position: page, page: page})
+			continue
+		}
+		here, later := q.free(page, r)
+		if len(here) > 0 {
+			add(place{position: page, attempts: here[0].attempts, page: page, number: here[0].number})
+		}
+		for _, item := range later {
+			add(place{item.behind, item.attempts, page, item.number})
+		}
+	}
+	if len(first) == 0 {
+		return id, false, false
+	}
+	is := first[rand.N(len(first))]
+	id.page = is.page
+	if q.unread(is.page, r) {
+		return id, true, true
+	}
+	item := q.pick(is, r)
+	id.number, item.tried = item.number, r.number // another goroutine tries another item
+	return id, false, true
+}
+
+// pick chooses an item of a place.
+func (q *Queue) pick(is place, r round) *seenItem {
+	here, later := q.free(is.page, r)
+	if is.position != is.page {
+		here = slices.DeleteFunc(later, func(item *seenItem) bool { return item.number != is.number })
+	} else if !q.opts.Random {
+		here = here[:min(len(here), q.spread)]
+	}
+	return here[rand.N(len(here))]
+}
+
+// unread reports whether a page is to be read in a round. A waiting worker reads the last page
+// again in any case, because items may have been put there.
+func (q *Queue) unread(page uint64, r round) bool {
+	is := q.items[page]
+	if is == nil || is.stale {
+		return true
+	}
+	return r.waits && is.round < r.number && (page == q.pages[len(q.pages)-1] ||
+		slices.ContainsFunc(is.items, func(item seenItem) bool { return item.claim != 0 }))
+}
+
+// free returns the items of a page that may be free: those that stand there, the least
+// tried ones first, and those that stand behind another page.
+func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
+	items, last := q.items[page].items, q.pages[len(q.pages)-1]
+	for i := range items {
+		switch item := &items[i]; {
+		case item.tried >= r.number, item.claim != 0 && !q.due(item, r):
+		case item.behind >= last && !r.fresh: // it may stand before new ones
+		case item.behind > page && !q.opts.Random:
+			later = append(later, item)
+		default:
+			here = append(here, item)
+		}
+	}
+	slices.SortStableFunc(here, func(a, b *seenItem) int { return cmp.Compare(a.attempts, b.attempts) })
+	return here, later
+}
+
+// due reports whether it is time to ask for an item that is claimed.
+func (q *Queue) due(item *seenItem, r round) bool {
+	if r.all {
+		return r.began.Sub(item.asked) >= askAgain
+	}
+	return r.waits && !r.began.Before(item.due)
+}
+
+// missed notes that an item was found locked.
+func (q *Queue) missed(id itemID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if item := q.seen(id); item != nil && item.claim != 0 {
+		item.asked, item.due = now, now.Add(q.probing())
+	} else if item != nil {
+		q.items[id.page].stale = true // its worker has written so there, or is about to
+	}
+}
+
+// forget that an item was asked for.
+func (q *Queue) forget(id itemID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if item := q.seen(id); item != nil {
+		item.tried, item.asked = 0, time.Time{}
+	}
+}
+
+func (q *Queue) seen(id itemID) *seenItem {
+	if is := q.items[id.page]; is != nil {
+		for i := range is.items {
+			if is.items[i].number == id.number {
+				return &is.items[i]
+			}
+		}
+	}
+	return nil
+}
+
+// crowd makes claimers that meet keep away from one another; the others keep
+// the order.
+func (q *Queue) crowd(met bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if met {
+		q.spread = min(2*q.spread, maxSpread)
+	} else {
+		q.spread = max(q.spread-1, 1)
+	}
+}
+
+// lastPage is the last known page; 0: none.
+func (q *Queue) lastPage() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pages) == 0 {
+		return 0
+	}
+	return q.pages[len(q.pages)-1]
+}
+
+// learnHead remembers the head.
+func (q *Queue) learnHead(v pawl.Snapshot) error {
+	h, err := parseHead(v)
+	if err != nil {
+		return q.failed("read", err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if v.Number == q.version || v.Number != 0 && v.Number < q.version { // another goroutine has a later one
+		return nil
+	}
+	if n := len(q.pages); n > 0 && q.items[q.pages[n-1]] != nil {
+		q.items[q.pages[n-1]].stale = true // some may have been put there
+	}
+	q.version, q.pages = v.Number, h.pages
+	for id, is := range q.items {
+		if _, there := slices.BinarySearch(h.pages, id); !there {
+			q.claimed -= is.claimed()
+			delete(q.items, id)
+		}
+	}
+	return nil
+}
+
+// claimed is how many items are.
+func (is *seenPage) claimed() (n int) {
+	for _, item := range is.items {
+		if item.claim != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page
+// that was changed.
+func (q *Queue) learnPage(id, version, round uint64, page pageValue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.items[id]
+	if before == nil {
+		before = &seenPage{}
+	}
+	if version != 0 && version < before.version { // another goroutine has a later one
+		return
+	}
+	is := &seenPage{version: version, round: max(round, before.round), items: make([]seenItem, len(page.items))}
+	q.items[id] = is
+	now := time.Now()
+	q.claimed -= before.claimed()
+	for i, item := range page.items {
+		seen := seenItem{number: item.number, attempts: item.attempts, claim: item.claim, behind: item.behind}
+		j := slices.IndexFunc(before.items, func(s seenItem) bool { return s.number == item.number })
+		switch {
+		case j < 0:
+		case before.items[j].claim == item.claim:
+			seen.tried, seen.asked, seen.due = before.items[j].tried, before.items[j].asked, before.items[j].due
+		case item.claim != 0:
+			seen.tried = before.items[j].tried
+		}
+		if item.claim != 0 {
+			q.claimed++
+			if seen.due.IsZero() {
+				seen.due = now.Add(rand.N(q.probing()))
+			}
+		}
+		is.items[i] = seen
+	}
+}
