@@ -15,9 +15,11 @@
 // locks or none. All of them work the same on every store; the promises of a store,
 // and its gaps, are in its engine.Caps.
 //
-// On versioned values, [Value], stand [Latch], [Barrier], [Election], [Slots], which are permits
-// with numbers, and [Pool], which hands items of work to workers; [Striped] is many locks for any
-// number of keys.
+// On versioned values, [Value], stand [Latch], [Barrier], [Election] and [Slots], which are permits with
+// numbers; [Striped] is many locks for any number of keys. Package work hands items of work to workers. That package, and a service
+// of your own, is built on what this package exports: [Client.Scope] keeps its names apart,
+// [Value.Update], [Value.Next] and [Lease.Within] do the work, [Client.Retry] and [Linger] bound it,
+// and [Unavailable] classes its errors.
 //
 // # Waiting
 //
@@ -109,5 +111,6 @@
 // # Testing
 //
 // Code that uses pawl is tested with package memengine, which needs no server and
-// runs under testing/synctest: hours of waiting take no time there.
+// runs under testing/synctest: hours of waiting take no time there. Code that takes a [Locker] may
+// get one that a test makes, see the example there.
 package pawl

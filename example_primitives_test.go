@@ -136,33 +136,6 @@ func ExampleElection() {
 	// <nil>
 }
 
-// Each item goes to one worker; that of a worker that dies goes to another.
-func ExamplePool() {
-	ctx := context.Background()
-	client := client()
-	defer client.Close(ctx)
-	mails := client.Pool("mails", nil)
-
-	if err := mails.Put(ctx, []byte("to Ada"), []byte("to Grace")); err != nil {
-		log.Fatal(err)
-	}
-	for range 2 {
-		mail, err := mails.Claim(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(string(mail.Data), mail.Token() > 0) // the token fences the work
-		if err := mail.Done(ctx); err != nil {           // or Return, for another to try
-			log.Fatal(err)
-		}
-	}
-	fmt.Println(mails.Len(ctx))
-	// Output:
-	// to Ada true
-	// to Grace true
-	// 0 <nil>
-}
-
 // Many keys share a few locks.
 func ExampleStriped() {
 	ctx := context.Background()
@@ -222,49 +195,6 @@ func ExampleOptions_observe() {
 	// attempt lock order/42
 	// granted lock order/42
 	// released lock order/42
-}
-
-// What no worker can do ends among the dead letters, where an operator finds it.
-func ExamplePool_DeadLetters() {
-	ctx := context.Background()
-	client := client()
-	defer client.Close(ctx)
-	mails := client.Pool("letters", &pawl.PoolOptions{MaxAttempts: 2})
-	if err := mails.Put(ctx, []byte("to nobody"), []byte("to Ada")); err != nil {
-		log.Fatal(err)
-	}
-	for range 3 {
-		mail, err := mails.Claim(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("attempt", mail.Attempts, string(mail.Data))
-		if string(mail.Data) == "to nobody" {
-			err = mail.Return(ctx) // or ReturnAfter, for a try at a later time
-		} else {
-			err = mail.Done(ctx)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
-	dead := mails.DeadLetters()
-	for letter, err := range dead.All(ctx) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("dead after", letter.Attempts, string(letter.Data))
-		if err := dead.Retry(ctx, letter.ID); err != nil { // or Drop
-			log.Fatal(err)
-		}
-	}
-	fmt.Println(mails.Len(ctx))
-	// Output:
-	// attempt 1 to nobody
-	// attempt 1 to Ada
-	// attempt 2 to nobody
-	// dead after 2 to nobody
-	// 1 <nil>
 }
 
 // A member of a barrier is missed also between two waits. All that find the barrier

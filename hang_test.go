@@ -212,6 +212,16 @@ func TestFoundClaims(t *testing.T) {
 	})
 }
 
+// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer, but not the time after
+// which its waiters look again.
+func TestHeartbeatWithLockDelay(t *testing.T) {
+	store := &findingStore{Engine: memengine.New()}
+	newClient(t, store, &pawl.Options{TTL: 9 * time.Second, LockDelay: 30 * time.Second})
+	if o := store.opts; o.TTL != 39*time.Second || o.Belief() != 9*time.Second || o.Heartbeat != 3*time.Second {
+		t.Errorf("the session was opened with %+v", o)
+	}
+}
+
 // findingStore reports claims of its session with each renewal.
 type findingStore struct {
 	*memengine.Engine

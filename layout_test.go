@@ -76,7 +76,7 @@ var importRules = []importRule{
 		"an engine knows its own client only, never the root or another engine"},
 	{".", []string{"engine", "fence"}, nil,
 		"who uses pawl gets no module but pawl, and no store but the chosen one"},
-	{"enginetest", []string{".", "engine", "fence"}, nil,
+	{"enginetest", []string{".", "engine", "fence", "work"}, nil,
 		"others prove engines of theirs with it: it brings no store of ours"},
 	{"enginetest/model", engineParts, nil,
 		"others compare engines of theirs with the rules: it knows neither store nor root, and brings no module"},
@@ -220,7 +220,7 @@ func isTheirs(imp string) bool {
 // the tests of what every user imports need nothing, for modules that they need
 // land in the go.sum of that user.
 func TestTestLibraries(t *testing.T) {
-	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "enginetest", "enginetest/model", "enginetest/proxy"}
+	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "enginetest", "enginetest/model", "enginetest/proxy", "work"}
 	for _, f := range goFiles(t) {
 		for _, spec := range f.ast.Imports {
 			imp := strings.Trim(spec.Path.Value, `"`)

@@ -35,7 +35,7 @@ func scopeOf(ctx context.Context) *scope {
 // The store checks owners: an owner whose lock was lost waits like any other. An owner may
 // want more than it holds: to write while it reads, or more permits. It gets that at once if the
 // lock is free and nobody waits, else [ErrNotAcquired]: it does not wait. An owner that waits in
-// two places waits for each by itself. [Election], [Value], [Pool] and [Barrier] take
+// two places waits for each by itself. [Election], [Value], [Barrier] and the locks of a [Scope] take
 // no owner: two candidates are two.
 //
 // Owner follows the rules of names. Make it unguessable, or use [NewOwner].

@@ -68,12 +68,6 @@ func TestOwnersStayWithTheirNames(t *testing.T) {
 		noErr(t, err)
 		exclude("a term", term.Context())
 		mustUnlock(t, term)
-		p := c.Pool("p", nil)
-		noErr(t, p.Put(t.Context(), []byte("x")))
-		item, err := p.Claim(t.Context())
-		noErr(t, err)
-		exclude("an item", item.Context())
-		noErr(t, item.Done(t.Context()))
 		all, err := pawl.LockAll(t.Context(), c.Mutex("x"), c.Mutex("y"))
 		noErr(t, err)
 		ctx, cancel := all.Context(t.Context())
@@ -236,13 +230,6 @@ func TestCandidatesAreTwo(t *testing.T) {
 			mustUnlock(t, term)
 			return nil
 		}))
-		p := a.Pool("p", nil)
-		noErr(t, p.Put(ctx, []byte("x")))
-		item, err := p.Claim(ctx)
-		noErr(t, err)
-		_, err = b.Pool("p", nil).TryClaim(ctx)
-		wantErr(t, err, pawl.ErrNotAcquired)
-		noErr(t, item.Done(ctx))
 	})
 }
 

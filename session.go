@@ -63,7 +63,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	s.life, s.end = context.WithCancelCause(c.life)
 	start := s.watch.now()
 	store, err := c.engine.Open(ctx, engine.SessionOptions{
-		TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Label: c.opts.Label, Gone: s.gone, Found: s.found,
+		TTL: c.opts.TTL + c.opts.LockDelay, Delay: c.opts.LockDelay, Heartbeat: c.opts.TTL / 3, Label: c.opts.Label, Gone: s.gone, Found: s.found,
 	})
 	if err != nil {
 		s.end(err)

@@ -119,10 +119,14 @@ type SessionOptions struct {
 	TTL time.Duration
 
 	// Delay is the last part of the TTL, in which no holder believes any more: 0
-	// to TTL. A store that may forget covers the rest with its restart grace, and
-	// waiters look again by the rest (see Heartbeat). A session whose Delay is its
-	// TTL is never renewed: that of an operator, or of a minimum hold.
+	// to TTL. A store that may forget covers the rest with its restart grace. A
+	// session whose Delay is its TTL is never renewed: that of a minimum hold.
 	Delay time.Duration
+
+	// Heartbeat is the time from one Renew to the next, by which waiters look again
+	// as well. It does not follow from the TTL, which a Delay makes longer. 0 is a
+	// third of the TTL.
+	Heartbeat time.Duration
 
 	// Label names the client to an operator, as host and process id.
 	Label string
@@ -142,15 +146,6 @@ type SessionOptions struct {
 // Belief is the longest time after a renewal for which a holder may believe. A
 // restart grace has to cover it.
 func (o SessionOptions) Belief() time.Duration { return o.TTL - o.Delay }
-
-// Heartbeat is the time from one Renew to the next: a third of the belief, or of
-// the TTL for a session in which nobody believes.
-func (o SessionOptions) Heartbeat() time.Duration {
-	if o.Belief() > 0 {
-		return o.Belief() / 3
-	}
-	return o.TTL / 3
-}
 
 // Kind is the use of a resource. It is stored with the resource.
 type Kind string

@@ -69,10 +69,14 @@ type Case struct {
 	Needs []engine.Feature
 }
 
+// serviceCases are the rows of packages that are built on the root. Each adds them in a file of its
+// own, so that the rest does without the package.
+var serviceCases []Case
+
 // Cases is the table.
 func Cases() []Case {
 	var all []Case
-	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, slotCases, poolCases, idleCases, crowdCases} {
+	for _, part := range [][]Case{queueCases, resizeCases, ownerCases, reentryCases, operateCases, sessionCases, valueCases, storeCases, faultCases, primitiveCases, slotCases, serviceCases, idleCases, crowdCases} {
 		all = append(all, part...)
 	}
 	return all

@@ -276,14 +276,14 @@ func forgets(t *testing.T, h *Harness) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 	forget()
-	later, try := lockLater(t, b.Mutex("forgets")), pawl.ErrUnavailable
+	try := pawl.ErrUnavailable
 	for errors.Is(try, pawl.ErrUnavailable) { // it may be about to start again
-		_, try = b.Mutex("forgets too").TryLock(t.Context())
+		_, try = b.Mutex("forgets").TryLock(t.Context())
 	}
 	if !errors.Is(try, pawl.ErrNotAcquired) || !means(try, engine.ErrGrace) {
 		t.Errorf("a try after it forgot: %v, want the grace", try)
 	}
-	next := <-later
+	next := <-lockLater(t, b.Mutex("forgets"))
 	if next.err != nil {
 		t.Fatal(next.err)
 	}

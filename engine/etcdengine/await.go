@@ -30,7 +30,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 		if was.rev == 0 {
 			opts = append(opts, clientv3.WithPrefix())
 		}
-		err := s.engine.watch(ctx, "await", s.opts.Heartbeat(), woken, was.key, func(event int64) (bool, error) {
+		err := s.engine.watch(ctx, "await", s.opts.Heartbeat, woken, was.key, func(event int64) (bool, error) {
 			l, err := s.look(ctx, c, p, event)
 			if l != nil {
 				grant, err = s.pursue(ctx, "await", c, p, l, true)
@@ -96,7 +96,7 @@ func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
 // others serve: whether all that wait, and what they wait for, are as they were. Who finds
 // something else looks by itself.
 func (s *session) lookOut(ctx context.Context) {
-	beat := time.NewTicker(s.opts.Heartbeat())
+	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
 	for {
 		select {

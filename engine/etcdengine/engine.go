@@ -137,6 +137,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if opts.TTL < time.Second {
 		return nil, fmt.Errorf("open session: %w: a lease of etcd lives for at least 1s, not %v", engine.ErrUnsupported, opts.TTL)
 	}
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	seconds := int64((opts.TTL + time.Second - 1) / time.Second)
 	if err := e.checkFormat(ctx, "open session"); err != nil {
 		return nil, err

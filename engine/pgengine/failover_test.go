@@ -80,7 +80,7 @@ func TestLaggingReplicaPromoted(t *testing.T) {
 				gone, err := a.Renew(t.Context(), []*engine.Claim{held})
 				return len(gone) == 1 || errors.Is(err, engine.ErrGone)
 			})
-			b, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - ttl}) // no heartbeat is needed
+			b, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - ttl, Heartbeat: ttl / 3}) // no heartbeat is needed
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -130,7 +130,7 @@ func TestRowClaimIDs(t *testing.T) {
 		shown(t, e, s, c, token, start)
 		shown(t, e, s, next, 0, start)
 		got := sessiontest.Awaiting(t, s, next)
-		if err := sessiontest.Open(t, e, leasetest.TTL).Leave(t.Context(), c.Resource, c.ID); err != nil { // as an operator
+		if err := e.Evict(t.Context(), c.Resource, c.ID); err != nil {
 			t.Errorf("%q: %v", id, err)
 		}
 		shown(t, e, s, next, sessiontest.Granted(t, got).Token, start)

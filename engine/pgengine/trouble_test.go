@@ -154,7 +154,7 @@ func TestLostMessages(t *testing.T) {
 	opts := &pgengine.Options{Schema: "lost"}
 	const heartbeat = time.Second
 	open := func() engine.Session {
-		s, err := newEngine(t, p, opts).Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - 3*heartbeat})
+		s, err := newEngine(t, p, opts).Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - 3*heartbeat, Heartbeat: heartbeat})
 		if err != nil {
 			t.Fatal(err)
 		}

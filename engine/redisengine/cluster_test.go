@@ -231,7 +231,7 @@ func TestNodeForgets(t *testing.T) {
 		t.Fatalf("gone %v, %v", gone, err)
 	}
 	next := plainClaim(b, lost.Resource, "next")
-	if g, err := b.Enter(t.Context(), next, false); !errors.Is(err, engine.ErrBusy) {
+	if g, err := b.Enter(t.Context(), next, false); !errors.Is(err, engine.ErrGrace) {
 		t.Fatalf("a node that forgot gives out %v, %v", g, err)
 	}
 	g, err := b.Enter(t.Context(), next, true)

@@ -209,7 +209,7 @@ func TestLookingIsNoNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(t.Context()) //nolint:errcheck // not the point
-	if g, err := s.Enter(t.Context(), exclusive(s.(*session), "early"), false); !errors.Is(err, engine.ErrBusy) {
+	if g, err := s.Enter(t.Context(), exclusive(s.(*session), "early"), false); !errors.Is(err, engine.ErrGrace) {
 		t.Errorf("granted by a server that may have forgotten: %v, %v", g, err)
 	}
 }

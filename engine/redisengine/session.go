@@ -52,6 +52,7 @@ type waiter struct {
 
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
 	s.members.byName = make(map[string]*member)
 	s.key = e.prefix + "session:" + s.id
@@ -304,7 +305,7 @@ var errForgotten = errors.New("the store does not know the claim any more")
 // keys of its name or its session there. A forgotten claim may enter again. The message of an
 // eviction may come a little later than the answer.
 func (s *session) whyGone(ctx context.Context, w *waiter) error {
-	timer := time.NewTimer(min(s.opts.Heartbeat()/10, 100*time.Millisecond))
+	timer := time.NewTimer(min(s.opts.Heartbeat/10, 100*time.Millisecond))
 	defer timer.Stop()
 	for !w.evicted.Load() {
 		select {
@@ -362,7 +363,7 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 // look is the time at which a waiter looks by itself: when the
 // session that it waits for can end, at most after one heartbeat.
 func (s *session) look(reply []any) time.Time {
-	pause := s.opts.Heartbeat()
+	pause := s.opts.Heartbeat
 	if len(reply) > 0 {
 		if ms, _ := reply[0].(int64); ms > 0 {
 			pause = min(pause, time.Duration(ms+1)*time.Millisecond)

@@ -45,7 +45,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			if err := pause(ctx, rand.N(patience+1)); err != nil {
 				return engine.Grant{}, err
 			}
-			patience = min(2*patience, s.opts.Heartbeat()/2)
+			patience = min(2*patience, s.opts.Heartbeat/2)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (s *session) complete(ctx context.Context, cl *claim) error {
 func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) (some, gone bool) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	round := time.AfterFunc(s.opts.Heartbeat(), stop)
+	round := time.AfterFunc(s.opts.Heartbeat, stop)
 	defer round.Stop()
 	without := make([]engine.Session, len(s.nodes)) // the sessions that do not have it
 	look := func() {                                // s.mu is held

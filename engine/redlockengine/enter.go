@@ -109,11 +109,9 @@ func (s *session) Leave(ctx context.Context, resource, id string) error {
 // left is what the nodes say together of a claim that was to go.
 func (e *Engine) left(ctx context.Context, doing string, errs []error) error {
 	left, gone := count(errs, nil), count(errs, engine.ErrGone)
-	if err := e.majority(ctx, doing, left+gone, errs); err != nil {
-		return err
+	err := e.majority(ctx, doing, left+gone, errs)
+	if err == nil && (left == 0 || len(errs)-gone < e.quorum) {
+		err = fmt.Errorf("%s: %w", doing, engine.ErrGone)
 	}
-	if left == 0 || len(errs)-gone < e.quorum {
-		return fmt.Errorf("%s: %w", doing, engine.ErrGone)
-	}
-	return nil
+	return err
 }

@@ -27,7 +27,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 			}
 			return s.lives(ctx, i, on[i])
 		})
-		may = bound{s.opts.Heartbeat() / 2, s.opts.Heartbeat()}
+		may = bound{s.opts.Heartbeat / 2, s.opts.Heartbeat}
 	}
 	errs = s.engine.each(ctx, may, func(ctx context.Context, i int) error {
 		switch {
@@ -108,7 +108,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	if err := s.majority(ctx, "renew session", count(errs, nil), errs); err != nil {
 		return nil, err
 	}
-	patient := time.Since(s.base) < 2*s.opts.Heartbeat()
+	patient := time.Since(s.base) < 2*s.opts.Heartbeat
 	doubt, asked := false, make(map[string]bool, len(held))
 	for _, c := range held {
 		asked[c.ID] = true
@@ -121,7 +121,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		case may+s.waits(cl) >= s.engine.quorum && patient:
 			doubt = true
 		default: // what nodes still have of it is left when its holder had time to stop
-			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.Delay+s.opts.Heartbeat()*3/10)
+			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.Delay+s.opts.Heartbeat*3/10)
 			doubt = doubt || !asked[cl.id] // granted since the caller looked
 		}
 	}
@@ -164,7 +164,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 		}
 	}
 	s.mu.Unlock()
-	s.engine.each(ctx, bound{s.opts.Heartbeat() / 2, 0}, func(ctx context.Context, i int) error {
+	s.engine.each(ctx, bound{s.opts.Heartbeat / 2, 0}, func(ctx context.Context, i int) error {
 		err := s.work(ctx, todo[i])
 		if unknown(err) && ctx.Err() == nil {
 			s.mu.Lock()

@@ -208,7 +208,7 @@ func (c *catching) Open(ctx context.Context, opts engine.SessionOptions) (s engi
 // operator.
 func TestBeliefOfNodes(t *testing.T) {
 	for _, opts := range []engine.SessionOptions{
-		{TTL: 10 * time.Second}, {TTL: 40 * time.Second, Delay: 30 * time.Second}, {TTL: 10 * time.Second, Delay: 10 * time.Second},
+		{TTL: 10 * time.Second}, {TTL: 40 * time.Second, Delay: 30 * time.Second, Heartbeat: 3 * time.Second}, {TTL: 10 * time.Second, Delay: 10 * time.Second},
 	} {
 		eng, links := newNodes(3).client(t, nil)
 		s, err := eng.Open(t.Context(), opts)

@@ -47,8 +47,9 @@ var errEnded = fmt.Errorf("session: %w", engine.ErrGone)
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	start := time.Now()
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	s := &session{
-		engine: e, id: rand.Text(), opts: opts, timeout: cmp.Or(e.opts.NodeTimeout, min(opts.Heartbeat()*3/8, 250*time.Millisecond)),
+		engine: e, id: rand.Text(), opts: opts, timeout: cmp.Or(e.opts.NodeTimeout, min(opts.Heartbeat*3/8, 250*time.Millisecond)),
 		base: start, nodes: make([]node, len(e.nodes)),
 		claims: make(map[*claim]bool), byID: make(map[string]*claim), byName: make(map[string]map[*claim]bool),
 	}
@@ -134,7 +135,7 @@ func (s *session) lost(ctx context.Context, i int, was engine.Session) {
 func (s *session) ID() string { return s.id }
 
 // bound is that of a step.
-func (s *session) bound() bound { return bound{s.timeout, s.opts.Heartbeat() / 2} }
+func (s *session) bound() bound { return bound{s.timeout, s.opts.Heartbeat / 2} }
 
 // joined returns our sessions by node: every one, or those on the nodes to ask, which
 // answered lately. If these are too few it is every one.

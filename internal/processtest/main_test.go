@@ -27,7 +27,7 @@ const beWorker = "PAWL_BE_WORKER"
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(beWorker); url != "" {
-		if err := work(url, os.Args[1:]); err != nil {
+		if err := serve(url, os.Args[1:]); err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
@@ -94,8 +94,13 @@ func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 	}
 }
 
-// work is a worker process. It ends with its input, so with its parent at the latest.
-func work(url string, args []string) (err error) {
+// roles are what a worker can be told to do.
+var roles = map[string]func(context.Context, *pawl.Client, ...string) error{
+	"barrier": crossBarrier, "latch": countDown, "election": lead,
+}
+
+// serve is a worker process. It ends with its input, so with its parent at the latest.
+func serve(url string, args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer func() {
@@ -121,9 +126,7 @@ func work(url string, args []string) (err error) {
 		return err
 	}
 	defer c.Close(context.Background())
-	return map[string]func(context.Context, *pawl.Client, ...string) error{
-		"barrier": crossBarrier, "latch": countDown, "election": lead, "pool": drain, "poison": dieOfPoison,
-	}[args[1]](ctx, c, args[2:]...)
+	return roles[args[1]](ctx, c, args[2:]...)
 }
 
 // connect bears that a busy machine answers late when all start at once.

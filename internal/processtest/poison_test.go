@@ -10,13 +10,16 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/work"
 )
 
 const poison = "poison"
 
+func init() { roles[poison] = dieOfPoison }
+
 // dieOfPoison is a worker that one of the items kills.
 func dieOfPoison(ctx context.Context, c *pawl.Client, args ...string) error {
-	p := c.Pool(args[0], &pawl.PoolOptions{MaxAttempts: 3})
+	p := work.New(c, args[0], &work.Options{MaxAttempts: 3})
 	for {
 		item, err := p.Claim(ctx)
 		if err != nil {
@@ -38,13 +41,13 @@ func dieOfPoison(ctx context.Context, c *pawl.Client, args ...string) error {
 	}
 }
 
-// TestPoolPoison: an item that kills its worker kills three. Then it is a dead letter, with the
+// TestQueuePoison: an item that kills its worker kills three. Then it is a dead letter, with the
 // number of attempts, though none of them could say a word; the other items are done meanwhile.
-func TestPoolPoison(t *testing.T) {
+func TestQueuePoison(t *testing.T) {
 	overStores(t, time.Second, func(f *fleet) {
 		const items = 30
 		name := rand.Text()
-		p := f.client.Pool(name, nil)
+		p := work.New(f.client, name, nil)
 		all := [][]byte{[]byte(poison)}
 		for i := range items {
 			all = append(all, fmt.Appendf(nil, "item %d", i))

@@ -1,6 +1,7 @@
 package sqlengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,7 +31,7 @@ type session struct {
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	s := &session{engine: e, id: rand.Text(), opts: opts, waiters: make(map[string]*waiter), lines: make(map[string]*line), sent: make(map[string]bool)}
 	s.opts.TTL = max(opts.TTL, e.minTTL)
-	s.look = s.opts.Heartbeat()
+	s.look = cmp.Or(opts.Heartbeat, s.opts.TTL/3)
 	if err := e.store.open(ctx, s.id, s.opts); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package pawl_test
+package work_test
 
 import (
 	"context"
@@ -13,10 +13,12 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/faulty"
+	"github.com/pawl-go/pawl/work"
 )
 
-// letters returns the dead letters of a pool.
-func letters(t *testing.T, p *pawl.Pool) (all []pawl.DeadLetter) {
+// letters returns the dead letters of a queue.
+func letters(t *testing.T, p *work.Queue) (all []work.DeadLetter) {
 	t.Helper()
 	for l, err := range p.DeadLetters().All(t.Context()) {
 		if err != nil {
@@ -30,15 +32,15 @@ func letters(t *testing.T, p *pawl.Pool) (all []pawl.DeadLetter) {
 	return all
 }
 
-// TestPoolPoison: an item that every worker gives back lets all others pass, also those that
+// TestPoison: an item that every worker gives back lets all others pass, also those that
 // share its page, and is tried as often as it may.
-func TestPoolPoison(t *testing.T) {
+func TestPoison(t *testing.T) {
 	for _, most := range []int{0, 3} {
 		for _, items := range []int{8, 100} {
 			t.Run(fmt.Sprint(most, " of ", items), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					eng := newKeyStore()
-					p := newClient(t, eng, nil).Pool("p", &pawl.PoolOptions{MaxAttempts: most})
+					p := work.New(newClient(t, eng), "p", &work.Options{MaxAttempts: most})
 					noErr(t, p.Put(t.Context(), tasks(0, items)...))
 					tries := 0
 					for done := 0; done < items-1; {
@@ -77,13 +79,13 @@ func TestPoolPoison(t *testing.T) {
 	}
 }
 
-// TestPoolPoisonStarvesNobody: while new items come, those that are given back are tried again and
+// TestPoisonStarvesNobody: while new items come, those that are given back are tried again and
 // again, and each of the others is done soon.
-func TestPoolPoisonStarvesNobody(t *testing.T) {
+func TestPoisonStarvesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		p := newClient(t, eng, nil).Pool("p", nil)
-		putter := newClient(t, eng, nil).Pool("p", nil)
+		p := work.New(newClient(t, eng), "p", nil)
+		putter := work.New(newClient(t, eng), "p", nil)
 		noErr(t, putter.Put(t.Context(), tasks(0, 3)...)) // poison
 		tries := make(map[string]int)
 		for i := range 200 {
@@ -110,17 +112,17 @@ func TestPoolPoisonStarvesNobody(t *testing.T) {
 	})
 }
 
-// TestPoolCrashCounts: an item that ends its worker is a dead letter after so many attempts, of
+// TestCrashCounts: an item that ends its worker is a dead letter after so many attempts, of
 // which nobody could tell, and others are served meanwhile.
-func TestPoolCrashCounts(t *testing.T) {
+func TestCrashCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
-		opts := &pawl.PoolOptions{MaxAttempts: 3}
-		p := newClient(t, eng, nil).Pool("p", opts)
+		opts := &work.Options{MaxAttempts: 3}
+		p := work.New(newClient(t, eng), "p", opts)
 		noErr(t, p.Put(t.Context(), tasks(0, 10)...))
 		for attempt := 1; attempt <= 3; attempt++ {
-			mortal, store := newFaultyClient(t, eng, nil)
-			workers := mortal.Pool("p", opts)
+			mortal, store := newFaultyClient(t, eng)
+			workers := work.New(mortal, "p", opts)
 			item := mustClaim(t, workers)
 			for string(item.Data) != "item 0" {
 				noErr(t, item.Done(t.Context()))
@@ -129,7 +131,7 @@ func TestPoolCrashCounts(t *testing.T) {
 			if item.Attempts != attempt {
 				t.Errorf("attempt %d says that it is %d", attempt, item.Attempts)
 			}
-			store.set(fails, verbRenew, verbOpen, verbEnter, verbLeave, verbClose, verbGet, verbPut, verbWatch)
+			store.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Enter, faulty.Leave, faulty.Close, faulty.Get, faulty.Put, faulty.Watch)
 			put := time.Now()
 			noErr(t, p.Put(t.Context(), tasks(10, 11)...))
 			another := mustClaim(t, p)
@@ -154,17 +156,17 @@ func TestPoolCrashCounts(t *testing.T) {
 	})
 }
 
-// TestPoolReturnAfter: nobody gets the item before its time, also when the worker that said so
+// TestReturnAfter: nobody gets the item before its time, also when the worker that said so
 // ends, and soon after it somebody does.
-func TestPoolReturnAfter(t *testing.T) {
+func TestReturnAfter(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes ", closes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := memengine.New()
-				worker := newClient(t, eng, nil)
-				p := newClient(t, eng, nil).Pool("p", nil)
+				worker := newClient(t, eng)
+				p := work.New(newClient(t, eng), "p", nil)
 				noErr(t, p.Put(t.Context(), tasks(0, 2)...))
-				first := mustClaim(t, worker.Pool("p", nil))
+				first := mustClaim(t, work.New(worker, "p", nil))
 				wantErr(t, first.ReturnAfter(t.Context(), time.Millisecond), pawl.ErrInvalid)
 				noErr(t, first.Err())
 				returned := time.Now()
@@ -188,22 +190,22 @@ func TestPoolReturnAfter(t *testing.T) {
 	}
 }
 
-// TestPoolBounded: on a store that hangs, calls are back within 100 ms of the end of their ctx, and
+// TestBounded: on a store that faulty.Hangs, calls are back within 100 ms of the end of their ctx, and
 // the item comes back when the store answers.
-func TestPoolBounded(t *testing.T) {
-	for name, call := range map[string]func(*pawl.Item, context.Context) error{
-		"done": (*pawl.Item).Done, "return": (*pawl.Item).Return, "bury": (*pawl.Item).Bury,
-		"later": func(item *pawl.Item, ctx context.Context) error { return item.ReturnAfter(ctx, time.Minute) },
+func TestBounded(t *testing.T) {
+	for name, call := range map[string]func(*work.Item, context.Context) error{
+		"done": (*work.Item).Done, "return": (*work.Item).Return, "bury": (*work.Item).Bury,
+		"later": func(item *work.Item, ctx context.Context) error { return item.ReturnAfter(ctx, time.Minute) },
 	} {
 		for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, wait), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					c, store := newFaultyClient(t, memengine.New(), nil)
-					p := c.Pool("p", nil)
+					c, store := newFaultyClient(t, memengine.New())
+					p := work.New(c, "p", nil)
 					noErr(t, p.Put(t.Context(), tasks(0, 1)...))
 					item := mustClaim(t, p)
-					verbs := []string{verbGet, verbPut, verbLeave, verbEnter, verbOpen}
-					store.set(hangs, verbs...)
+					verbs := []string{faulty.Get, faulty.Put, faulty.Leave, faulty.Enter, faulty.Open}
+					store.Set(faulty.Hangs, verbs...)
 					ctx, cancel := context.WithTimeout(t.Context(), wait)
 					defer cancel()
 					start := time.Now()
@@ -213,7 +215,7 @@ func TestPoolBounded(t *testing.T) {
 					if took := time.Since(start); took > wait+100*time.Millisecond {
 						t.Errorf("it took %v", took)
 					}
-					store.set(nil, verbs...)
+					store.Set(nil, verbs...)
 					if name != "return" {
 						noErr(t, item.Return(t.Context()))
 					}
@@ -228,8 +230,8 @@ func TestPoolBounded(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
-		c, store := newFaultyClient(t, eng, nil)
-		p := c.Pool("p", &pawl.PoolOptions{MaxAttempts: 1})
+		c, store := newFaultyClient(t, eng)
+		p := work.New(c, "p", &work.Options{MaxAttempts: 1})
 		noErr(t, p.Put(t.Context(), tasks(0, 3)...))
 		for range 3 {
 			noErr(t, mustClaim(t, p).Bury(t.Context()))
@@ -238,11 +240,11 @@ func TestDeadLetters(t *testing.T) {
 		if len(all) != 3 || string(all[2].Data) != "item 2" || all[2].Attempts != 1 {
 			t.Fatalf("dead letters: %+v", all)
 		}
-		dead := newClient(t, eng, nil).Pool("p", nil).DeadLetters()
-		store.set(first(1, losesReply, nil), verbPut)
+		dead := work.New(newClient(t, eng), "p", nil).DeadLetters()
+		store.Set(faulty.First(1, faulty.LosesReply, nil), faulty.Put)
 		noErr(t, p.DeadLetters().Retry(t.Context(), all[1].ID))
 		wantErr(t, dead.Retry(t.Context(), all[1].ID), pawl.ErrNotAcquired)
-		store.set(first(1, losesReply, nil), verbPut)
+		store.Set(faulty.First(1, faulty.LosesReply, nil), faulty.Put)
 		for range 2 {
 			noErr(t, p.DeadLetters().Drop(t.Context(), all[0].ID))
 		}
@@ -261,27 +263,27 @@ func TestDeadLetters(t *testing.T) {
 		}
 		_, err := p.TryClaim(t.Context()) // takes the page off the head
 		wantErr(t, err, pawl.ErrNotAcquired)
-		bad := c.Pool("a\nb", nil).DeadLetters()
+		bad := work.New(c, "a\nb", nil).DeadLetters()
 		wantErr(t, bad.Drop(t.Context(), "1.1"), pawl.ErrInvalid)
 		for _, most := range []int{-1, 1_000_001} {
-			wantErr(t, c.Pool("p", &pawl.PoolOptions{MaxAttempts: most}).Put(t.Context(), nil), pawl.ErrInvalid)
+			wantErr(t, work.New(c, "p", &work.Options{MaxAttempts: most}).Put(t.Context(), nil), pawl.ErrInvalid)
 		}
 	})
 }
 
-// TestPoolBuryLostReplies: whatever reply is lost as an item is buried, it is a dead letter and in
-// the pool no more.
-func TestPoolBuryLostReplies(t *testing.T) {
-	for _, verb := range []string{verbPut, verbGet, verbEnter, verbLeave} {
+// TestBuryLostReplies: whatever reply is lost as an item is buried, it is a dead letter and in
+// the queue no more.
+func TestBuryLostReplies(t *testing.T) {
+	for _, verb := range []string{faulty.Put, faulty.Get, faulty.Enter, faulty.Leave} {
 		for skip := range 6 {
 			t.Run(fmt.Sprint(verb, skip), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					eng := memengine.New()
-					c, store := newFaultyClient(t, eng, nil)
-					p := c.Pool("p", &pawl.PoolOptions{MaxAttempts: 1})
+					c, store := newFaultyClient(t, eng)
+					p := work.New(c, "p", &work.Options{MaxAttempts: 1})
 					noErr(t, p.Put(t.Context(), tasks(0, 2)...))
 					item := mustClaim(t, p)
-					store.set(first(skip, nil, first(1, losesReply, nil)), verb)
+					store.Set(faulty.First(skip, nil, faulty.First(1, faulty.LosesReply, nil)), verb)
 					noErr(t, item.Return(t.Context()))
 					noErr(t, mustClaim(t, p).Done(t.Context()))
 					wantLen(t, p, 0)
@@ -294,31 +296,31 @@ func TestPoolBuryLostReplies(t *testing.T) {
 	}
 }
 
-// TestPoolIdleWorkers: what idle workers ask the store for does not grow with their number, nor
+// TestIdleWorkers: what idle workers ask the store for does not grow with their number, nor
 // much with the items that others have.
-func TestPoolIdleWorkers(t *testing.T) {
+func TestIdleWorkers(t *testing.T) {
 	rates := make(map[int]float64)
 	for _, idle := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const claimed, seconds = 300, 60
 			eng := memengine.New()
-			busy := newClient(t, eng, nil).Pool("p", nil)
+			busy := work.New(newClient(t, eng), "p", nil)
 			noErr(t, busy.Put(t.Context(), tasks(0, claimed)...))
 			for range claimed {
 				mustClaim(t, busy)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			var all sync.WaitGroup
-			var stores []*faultyStore
+			var stores []*faulty.Store
 			for range idle {
-				c, store := newFaultyClient(t, eng, nil)
+				c, store := newFaultyClient(t, eng)
 				stores = append(stores, store)
-				all.Go(func() { c.Pool("p", nil).Claim(ctx) }) //nolint:errcheck // it waits for nothing
+				all.Go(func() { work.New(c, "p", nil).Claim(ctx) }) //nolint:errcheck // it waits for nothing
 			}
 			asked := func() (n int) {
 				for _, s := range stores {
-					for _, verb := range []string{verbEnter, verbLeave, verbGet, verbPut} {
-						n += len(s.called(verb))
+					for _, verb := range []string{faulty.Enter, faulty.Leave, faulty.Get, faulty.Put} {
+						n += len(s.Called(verb))
 					}
 				}
 				return n
@@ -356,11 +358,11 @@ func (s *sizeStore) Put(ctx context.Context, key string, data []byte, version ui
 	return s.Engine.Put(ctx, key, data, version)
 }
 
-// TestPoolPutOneByOne: to put one item costs the same however many there are.
-func TestPoolPutOneByOne(t *testing.T) {
+// TestPutOneByOne: to put one item costs the same however many there are.
+func TestPutOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := &sizeStore{Engine: memengine.New()}
-		p := newClient(t, eng, nil).Pool("p", nil)
+		p := work.New(newClient(t, eng), "p", nil)
 		items := 3000
 		if os.Getenv("PAWL_TEST_SOAK") != "" {
 			items = 22_000 // more than there are pages

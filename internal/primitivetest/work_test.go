@@ -10,48 +10,49 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/work"
 )
 
-// poolModel is what is in a pool: of each item how often it was claimed, and where it is.
-type poolModel struct {
+// queueModel is what is in a queue: of each item how often it was claimed, and where it is.
+type queueModel struct {
 	attempts map[string]int
 	free     map[string]bool
-	held     []*pawl.Item
+	held     []*work.Item
 	dead     int
 }
 
-// poolAttempts is how often an item is claimed at most.
-const poolAttempts = 3
+// queueAttempts is how often an item is claimed at most.
+const queueAttempts = 3
 
-// TestPool: whatever workers do, one that asks gets an item exactly if there is a free one, with
+// TestQueue: whatever workers do, one that asks gets an item exactly if there is a free one, with
 // the right number of attempts, and what was claimed too often is a dead letter.
-func TestPool(t *testing.T) {
+func TestQueue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.IntRange(0, 99), 1, 60).Draw(rt, "steps")
-		if err := bubble(t, func(ctx context.Context) error { return comparePool(ctx, steps) }); err != nil {
+		if err := bubble(t, func(ctx context.Context) error { return compareQueue(ctx, steps) }); err != nil {
 			rt.Fatal(err)
 		}
 	})
 }
 
-func comparePool(ctx context.Context, steps []int) error {
+func compareQueue(ctx context.Context, steps []int) error {
 	all, closeAll, err := clients(ctx, 3)
 	defer closeAll()
 	if err != nil {
 		return err
 	}
-	var pools []*pawl.Pool
+	var queues []*work.Queue
 	for i, c := range all {
-		pools = append(pools, c.Pool("p", &pawl.PoolOptions{MaxAttempts: poolAttempts, Random: i == 2}))
+		queues = append(queues, work.New(c, "p", &work.Options{MaxAttempts: queueAttempts, Random: i == 2}))
 	}
-	m := poolModel{attempts: make(map[string]int), free: make(map[string]bool)}
+	m := queueModel{attempts: make(map[string]int), free: make(map[string]bool)}
 	for i, step := range steps {
 		<-time.After(time.Second) // then TryClaim asks about all
-		if err := m.do(ctx, pools[step%len(pools)], step/len(pools)); err != nil {
+		if err := m.do(ctx, all[0], queues[step%len(queues)], step/len(queues)); err != nil {
 			return fmt.Errorf("step %d: %w", i, err)
 		}
-		live, err := pools[0].Len(ctx)
-		dead, deadErr := pools[1].DeadLetters().Len(ctx)
+		live, err := queues[0].Len(ctx)
+		dead, deadErr := queues[1].DeadLetters().Len(ctx)
 		if want := len(m.free) + len(m.held); live != want || dead != m.dead || err != nil || deadErr != nil {
 			return fmt.Errorf("after step %d: %d items and %d dead letters, %v, %v; the model has %d and %d", i, live, dead, err, deadErr, want, m.dead)
 		}
@@ -59,7 +60,7 @@ func comparePool(ctx context.Context, steps []int) error {
 	return nil
 }
 
-func (m *poolModel) do(ctx context.Context, p *pawl.Pool, step int) error {
+func (m *queueModel) do(ctx context.Context, operator *pawl.Client, q *work.Queue, step int) error {
 	verb, n := step%6, step/6
 	if verb > 1 && len(m.held) == 0 {
 		return nil
@@ -72,14 +73,14 @@ func (m *poolModel) do(ctx context.Context, p *pawl.Pool, step int) error {
 			m.attempts[name], m.free[name] = 0, true
 			items = append(items, []byte(name))
 		}
-		return p.Put(ctx, items...)
+		return q.Put(ctx, items...)
 	case 1:
-		return m.claim(ctx, p)
+		return m.claim(ctx, q)
 	}
 	i := n % len(m.held)
 	item := m.held[i]
 	m.held = append(m.held[:i:i], m.held[i+1:]...)
-	switch last := item.Attempts == poolAttempts; {
+	switch last := item.Attempts == queueAttempts; {
 	case verb == 2:
 		return item.Done(ctx)
 	case verb == 3:
@@ -93,12 +94,13 @@ func (m *poolModel) do(ctx context.Context, p *pawl.Pool, step int) error {
 		return item.Return(ctx)
 	default: // as if its worker had died
 		m.free[string(item.Data)] = true
-		return item.Unlock(ctx)
+		_, err := operator.Break(ctx, item.Name(), pawl.BreakOptions{})
+		return err
 	}
 }
 
-func (m *poolModel) claim(ctx context.Context, p *pawl.Pool) error {
-	item, err := p.TryClaim(ctx)
+func (m *queueModel) claim(ctx context.Context, q *work.Queue) error {
+	item, err := q.TryClaim(ctx)
 	if errors.Is(err, pawl.ErrNotAcquired) && len(m.free) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package pawl
+package work
 
 import (
 	"context"
@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/pawl-go/pawl"
 )
 
-// The items of a pool stand in pages. Each page is a versioned value, named by
+// The items of a queue stand in pages. Each page is a versioned value, named by
 // a number that is used once. The head, another value, lists the pages. A page comes
 // with its first items. The last page takes more items, up to a limit. With
 // its last item a page is deleted for good, and taken off the head later, with others.
@@ -21,47 +23,50 @@ import (
 // the token of its claim (0: nobody has it), how many pages further it stands, its size
 // and its data.
 
-// poolFormat is how both begin: nine bytes and the format of the pool. As a varint that is
-// too large, so versions of pawl that knew no format refuse the value.
-const poolFormat = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"
+// The names in the store begin with "pawl:pool/", "pawl:pool-page/", "pawl:dead/" and
+// "pawl:dead-page/", because a queue was called a pool when the format was made.
 
-// MaxItem is the largest size of an item of a [Pool] in bytes.
+// format is how both begin: nine bytes and the format of the queue. As a varint that is
+// too large, so versions of pawl that knew no format refuse the value.
+const format = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"
+
+// MaxItem is the largest size of an item of a [Queue] in bytes.
 const MaxItem = 32 << 10
 
 const (
 	pageItems = 32      // at most in a page, in all its life
 	pageBytes = 8 << 10 // in a page of several items, because all of it is written when one is claimed or done
-	maxPages  = 20_000  // of a pool; their runs fit in a value
+	maxPages  = 20_000  // of a queue; their runs fit in a value
 	deadPages = 16      // are taken off the head at once
 	maxGrowth = 64      // of the head when pages are published, in bytes
 )
 
-// ErrFull says that a pool has too many items. Nothing was put.
-var ErrFull = errors.New("pool is full")
+// ErrFull says that a queue has too many items. Nothing was put.
+var ErrFull = errors.New("queue is full")
 
-// poolNumbers reads the varints of a value.
-type poolNumbers struct {
+// numbers reads the varints of a value.
+type numbers struct {
 	data []byte
 	err  error
 }
 
-// openPool begins to read a value of a pool, after its format.
-func openPool(data []byte) *poolNumbers {
-	const mark = len(poolFormat) - 1
-	r := &poolNumbers{}
+// openNumbers begins to read a value of a queue, after its format.
+func openNumbers(data []byte) *numbers {
+	const mark = len(format) - 1
+	r := &numbers{}
 	switch is := string(data); {
-	case len(is) <= mark || is[:mark] != poolFormat[:mark]:
-		r.err = fmt.Errorf("%w: the value in the store is no pool of format %d; the version of pawl that wrote one of format 1 has to finish it",
-			ErrMismatch, poolFormat[mark])
-	case is[mark] != poolFormat[mark]:
-		r.err = fmt.Errorf("%w: the pool has format %d and this build of pawl writes format %d", ErrUnsupported, is[mark], poolFormat[mark])
+	case len(is) <= mark || is[:mark] != format[:mark]:
+		r.err = fmt.Errorf("%w: the value in the store is no queue of format %d; the version of pawl that wrote one of format 1 has to finish it",
+			pawl.ErrMismatch, format[mark])
+	case is[mark] != format[mark]:
+		r.err = fmt.Errorf("%w: the queue has format %d and this build of pawl writes format %d", pawl.ErrUnsupported, is[mark], format[mark])
 	default:
 		r.data = data[mark+1:]
 	}
 	return r
 }
 
-func (r *poolNumbers) next() uint64 {
+func (r *numbers) next() uint64 {
 	number, n := binary.Uvarint(r.data)
 	if n <= 0 {
 		r.fail()
@@ -71,27 +76,27 @@ func (r *poolNumbers) next() uint64 {
 	return number
 }
 
-func (r *poolNumbers) fail() {
+func (r *numbers) fail() {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: the value in the store is no pool", ErrMismatch)
+		r.err = fmt.Errorf("%w: the value in the store is no queue", pawl.ErrMismatch)
 	}
 }
 
-func (r *poolNumbers) more() bool { return r.err == nil && len(r.data) > 0 }
+func (r *numbers) more() bool { return r.err == nil && len(r.data) > 0 }
 
-// poolHead is the content of the head.
-type poolHead struct {
+// headValue is the content of the head.
+type headValue struct {
 	next    uint64   // the number of the page that is written next
 	pending uint64   // from here to next: pages that are being written, or of a writer that died
 	pages   []uint64 // in order
 }
 
 // parseHead reads the head. A missing head has no pages.
-func parseHead(v Snapshot) (h poolHead, err error) {
+func parseHead(v pawl.Snapshot) (h headValue, err error) {
 	if v.Number == 0 {
 		return h, nil
 	}
-	r := openPool(v.Data)
+	r := openNumbers(v.Data)
 	h.next = r.next()
 	h.pending = h.next - r.next()
 	page := uint64(0)
@@ -109,8 +114,8 @@ func parseHead(v Snapshot) (h poolHead, err error) {
 	return h, r.err
 }
 
-func (h poolHead) data() []byte {
-	data := binary.AppendUvarint([]byte(poolFormat), h.next)
+func (h headValue) data() []byte {
+	data := binary.AppendUvarint([]byte(format), h.next)
 	data = binary.AppendUvarint(data, h.next-h.pending)
 	end := uint64(0)
 	for i := 0; i < len(h.pages); {
@@ -126,15 +131,15 @@ func (h poolHead) data() []byte {
 	return data
 }
 
-// poolPage is some of the items.
-type poolPage struct {
+// pageValue is some of the items.
+type pageValue struct {
 	next  uint64 // the number of the item that is put next
 	put   uint64 // the token of the Put that wrote last
-	items []poolItem
+	items []storedItem
 }
 
-// poolItem is an item in its page.
-type poolItem struct {
+// storedItem is an item in its page.
+type storedItem struct {
 	number   uint64
 	attempts uint64 // how often it was claimed
 	claim    uint64 // the token of the claim that has it, or had it when its worker died; 0: none
@@ -143,14 +148,14 @@ type poolItem struct {
 }
 
 // parsePage reads a page. A missing page has no items.
-func parsePage(v Snapshot) (is poolPage, err error) {
+func parsePage(v pawl.Snapshot) (is pageValue, err error) {
 	if v.Number == 0 {
 		return is, nil
 	}
-	r := openPool(v.Data)
+	r := openNumbers(v.Data)
 	is.next, is.put = r.next(), r.next()
 	for r.more() {
-		item := poolItem{number: r.next(), attempts: r.next(), claim: r.next(), behind: r.next()}
+		item := storedItem{number: r.next(), attempts: r.next(), claim: r.next(), behind: r.next()}
 		size := r.next()
 		if size > uint64(len(r.data)) {
 			r.fail()
@@ -163,11 +168,11 @@ func parsePage(v Snapshot) (is poolPage, err error) {
 }
 
 // data is nil when there are no items.
-func (is poolPage) data() []byte {
+func (is pageValue) data() []byte {
 	if len(is.items) == 0 {
 		return nil
 	}
-	data := binary.AppendUvarint([]byte(poolFormat), is.next)
+	data := binary.AppendUvarint([]byte(format), is.next)
 	data = binary.AppendUvarint(data, is.put)
 	for _, item := range is.items {
 		for _, number := range []uint64{item.number, item.attempts, item.claim, item.behind, uint64(len(item.data))} {
@@ -179,7 +184,7 @@ func (is poolPage) data() []byte {
 }
 
 // room reports whether more items may be put into the page.
-func (is *poolPage) room(items [][]byte) bool {
+func (is *pageValue) room(items [][]byte) bool {
 	size := 0
 	for _, item := range is.items {
 		size += len(item.data)
@@ -191,9 +196,9 @@ func (is *poolPage) room(items [][]byte) bool {
 }
 
 // add puts items into the page, for the Put with this token.
-func (is *poolPage) add(token uint64, items [][]byte) {
+func (is *pageValue) add(token uint64, items [][]byte) {
 	for _, data := range items {
-		is.items = append(is.items, poolItem{number: is.next, data: data})
+		is.items = append(is.items, storedItem{number: is.next, data: data})
 		is.next++
 	}
 	is.put = token
@@ -201,11 +206,11 @@ func (is *poolPage) add(token uint64, items [][]byte) {
 
 // paginate spreads items over pages.
 func paginate(items [][]byte) (pages [][][]byte) {
-	var last poolPage
+	var last pageValue
 	for i, data := range items {
 		one := items[i : i+1]
 		if i == 0 || !last.room(one) {
-			pages, last = append(pages, nil), poolPage{}
+			pages, last = append(pages, nil), pageValue{}
 		}
 		last.add(0, one)
 		pages[len(pages)-1] = append(pages[len(pages)-1], data)
@@ -213,63 +218,64 @@ func paginate(items [][]byte) (pages [][][]byte) {
 	return pages
 }
 
-// page is the value with some of the items.
-func (p *Pool) page(id uint64) *Value {
-	v := newValue(p.client, p.kind+"-page", p.name)
-	v.key, v.again = scopedName(p.kind+"-page", p.name+"/"+strconv.FormatUint(id, 10)), true
-	return v
+// value has some of the items.
+func (q *Queue) value(id uint64) *pawl.Value {
+	return q.values.Value(q.name + "/" + strconv.FormatUint(id, 10))
 }
+
+// page is that value for changes that may be said again.
+func (q *Queue) page(id uint64) *pawl.Value { return q.value(id).Idempotent() }
 
 // read reads a page, and remembers its items, and the round in which it was read;
 // 0 is none.
-func (p *Pool) read(ctx context.Context, id, round uint64) (poolPage, error) {
-	v, err := p.page(id).Get(ctx)
+func (q *Queue) read(ctx context.Context, id, round uint64) (pageValue, error) {
+	v, err := q.page(id).Get(ctx)
 	if err != nil {
-		return poolPage{}, err
+		return pageValue{}, err
 	}
 	is, err := parsePage(v)
 	if err == nil {
-		p.learnPage(id, v.Number, round, is)
+		q.learnPage(id, v.Number, round, is)
 	}
 	return is, err
 }
 
 // updateHead changes the head, unless change returns an error.
-func (p *Pool) updateHead(ctx context.Context, doing string, change func(*poolHead) error) error {
-	v, err := p.head.Update(ctx, func(v Snapshot) ([]byte, error) {
+func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headValue) error) error {
+	v, err := q.head.Update(ctx, func(v pawl.Snapshot) ([]byte, error) {
 		h, err := parseHead(v)
 		if err == nil {
 			err = change(&h)
 		}
 		if err != nil {
-			err = p.head.failed(doing, err)
+			err = q.failed(doing, err)
 		}
 		return h.data(), err
 	})
 	if err == nil {
-		err = p.learnHead(v)
+		err = q.learnHead(v)
 	}
 	return err
 }
 
 // dropPages takes deleted pages off the head, if there are at least so many.
-func (p *Pool) dropPages(ctx context.Context, least int) error {
-	p.mu.Lock()
+func (q *Queue) dropPages(ctx context.Context, least int) error {
+	q.mu.Lock()
 	var dead []uint64
-	for _, id := range p.pages {
-		if is := p.items[id]; is != nil && len(is.items) == 0 {
+	for _, id := range q.pages {
+		if is := q.items[id]; is != nil && len(is.items) == 0 {
 			dead = append(dead, id)
 		}
 	}
-	p.mu.Unlock()
+	q.mu.Unlock()
 	if len(dead) < least {
 		return nil
 	}
-	return p.updateHead(ctx, "clean", func(h *poolHead) error {
+	return q.updateHead(ctx, "clean", func(h *headValue) error {
 		before := len(h.pages)
 		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { return slices.Contains(dead, id) })
 		if len(h.pages) == before {
-			return ErrUnchanged
+			return pawl.ErrUnchanged
 		}
 		return nil
 	})

@@ -1,4 +1,4 @@
-package pawl
+package work
 
 import (
 	"context"
@@ -6,42 +6,44 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+
+	"github.com/pawl-go/pawl"
 )
 
-// DeadLetters are the items of a [Pool] that were claimed as often as
-// [PoolOptions].MaxAttempts allows and never done, or were buried. No worker gets them.
-// They stay until an operator retries or drops them, and count neither in [Pool.Len]
-// nor against the room of the pool: they have as much room of their own.
+// DeadLetters are the items of a [Queue] that were claimed as often as
+// [Options].MaxAttempts allows and never done, or were buried. No worker gets them.
+// They stay until an operator retries or drops them, and count neither in [Queue.Len]
+// nor against the room of the queue: they have as much room of their own.
 //
 // An item is a dead letter at least once: if its worker died just then, the item may be there
 // twice.
-type DeadLetters struct{ live, dead *Pool }
+type DeadLetters struct{ live, dead *Queue }
 
-// DeadLetter is an item among the [DeadLetters] of a pool.
+// DeadLetter is an item among the [DeadLetters] of a queue.
 type DeadLetter struct {
 	ID       string // for Retry and Drop
-	Name     string // of the lease of the item when it was in the pool
+	Name     string // of the lease of the item when it was in the queue
 	Data     []byte
 	Attempts int // how often it was claimed
 }
 
-// DeadLetters returns the dead letters of the pool, whatever its options are.
-func (p *Pool) DeadLetters() *DeadLetters { return &DeadLetters{p, p.dead} }
+// DeadLetters returns the dead letters of the queue, whatever its options are.
+func (q *Queue) DeadLetters() *DeadLetters { return &DeadLetters{q, q.dead} }
 
 // bury puts an item among the dead letters.
-func (p *Pool) bury(ctx context.Context, it *Item) error {
+func (q *Queue) bury(ctx context.Context, it *Item) error {
 	var data []byte
 	for _, n := range []uint64{it.id.page, it.id.number, uint64(it.Attempts)} { //nolint:gosec // not negative
 		data = binary.AppendUvarint(data, n)
 	}
-	return p.dead.put(ctx, [][]byte{append(data, it.Data...)})
+	return q.dead.put(ctx, [][]byte{append(data, it.Data...)})
 }
 
 // letter reads the value that bury wrote.
 func (d *DeadLetters) letter(id itemID, data []byte) (l DeadLetter, err error) {
-	r := &poolNumbers{data: data}
+	r := &numbers{data: data}
 	origin := itemID{r.next(), r.next()}
-	l = DeadLetter{ID: id.String(), Name: d.live.lock(origin.String()).name, Attempts: int(r.next()), Data: r.data} //nolint:gosec // it was an int
+	l = DeadLetter{ID: id.String(), Name: d.live.lock(origin.String()).Name(), Attempts: int(r.next()), Data: r.data} //nolint:gosec // it was an int
 	return l, r.err
 }
 
@@ -54,7 +56,7 @@ func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 				l, err = d.letter(item.id, item.data)
 			}
 			if err != nil {
-				err = d.dead.head.failed("list", err)
+				err = d.live.failed("list", err)
 			}
 			if !yield(l, err) || err != nil {
 				return
@@ -66,9 +68,9 @@ func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 // Len returns the number of dead letters. Len reads all of them.
 func (d *DeadLetters) Len(ctx context.Context) (int, error) { return d.dead.Len(ctx) }
 
-// Retry puts a dead letter into the pool as a new item, which nobody has tried, and
-// drops it. [ErrNotAcquired] says that it is no dead letter any more, or that another
-// caller retries it now. After [ErrUnavailable] or [ErrLost] it may be in the pool, and a
+// Retry puts a dead letter into the queue as a new item, which nobody has tried, and
+// drops it. [pawl.ErrNotAcquired] says that it is no dead letter any more, or that another
+// caller retries it now. After [pawl.ErrUnavailable] or [pawl.ErrLost] it may be in the queue, and a
 // dead letter as well.
 func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 	is, err := d.parse(id)
@@ -78,9 +80,9 @@ func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 	item, err := d.dead.try(ctx, is)
 	if item == nil {
 		if err == nil {
-			err = fmt.Errorf("%w: no dead letter %s, or another caller retries it", ErrNotAcquired, id)
+			err = fmt.Errorf("%w: no dead letter %s, or another caller retries it", pawl.ErrNotAcquired, id)
 		}
-		return d.dead.head.failed("retry", err)
+		return d.live.failed("retry", err)
 	}
 	l, err := d.letter(is, item.Data)
 	work, stop := item.Within(ctx)
@@ -101,18 +103,18 @@ func (d *DeadLetters) Drop(ctx context.Context, id string) error {
 		return err
 	}
 	if err := d.dead.remove(ctx, is, ^uint64(0)); err != nil {
-		return d.dead.head.failed("drop", err)
+		return d.live.failed("drop", err)
 	}
 	return nil
 }
 
 func (d *DeadLetters) parse(id string) (is itemID, err error) {
-	err = d.dead.head.err
+	err = d.dead.err
 	if n, bad := fmt.Sscanf(id, "%d.%d", &is.page, &is.number); err == nil && (n != 2 || bad != nil || is.String() != id) {
-		err = invalid("id is %q: that of a DeadLetter is allowed", id)
+		err = fmt.Errorf("%w: id is %q: that of a DeadLetter is allowed", pawl.ErrInvalid, id)
 	}
 	if err != nil {
-		err = d.dead.head.failed("find", err)
+		err = d.live.failed("find", err)
 	}
 	return is, err
 }

@@ -1,13 +1,15 @@
-package pawl
+package work
 
 import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/pawl-go/pawl"
 )
 
-// A worker's memory of a pool, and its choice of the next request to the store. The page
+// A worker's memory of a queue, and its choice of the next request to the store. The page
 // of an item says that it is claimed, so no worker asks for its lock to learn that. Only
 // a waiting worker asks, rarely, to learn whether the worker that claimed the item lives.
 
@@ -43,34 +45,34 @@ type round struct {
 
 // begin returns the round to ask in, a new round if it is time or anew is set. A search that
 // began earlier goes on with the earlier round, and comes to its end.
-func (p *Pool) begin(now time.Time, anew bool) round {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if anew || now.Sub(p.asked) >= p.every {
-		p.round++
-		p.asked, p.every = now, askAgain
+func (q *Queue) begin(now time.Time, anew bool) round {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if anew || now.Sub(q.asked) >= q.every {
+		q.round++
+		q.asked, q.every = now, askAgain
 	}
-	return round{number: p.round, began: now}
+	return round{number: q.round, began: now}
 }
 
 // rest is the pause of a waiting worker before it looks again, after a look that began then.
 // A look at many items takes a while, and must not take all the time; 0: there is nothing.
-func (p *Pool) rest(began time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (q *Queue) rest(began time.Time) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := time.Now()
-	if p.asked.Equal(began) {
-		p.every = max(askAgain, 5*now.Sub(began))
+	if q.asked.Equal(began) {
+		q.every = max(askAgain, 5*now.Sub(began))
 	}
-	if len(p.pages) == 0 {
+	if len(q.pages) == 0 {
 		return 0
 	}
-	return max(p.every-now.Sub(p.asked), time.Millisecond)
+	return max(q.every-now.Sub(q.asked), time.Millisecond)
 }
 
 // probing is how long it is from one question about a claimed item to the next.
-func (p *Pool) probing() time.Duration {
-	return min(max(askAgain, time.Duration(p.claimed)*probeGap), max(askAgain, p.client.opts.TTL/3))
+func (q *Queue) probing() time.Duration {
+	return min(max(askAgain, time.Duration(q.claimed)*probeGap), max(askAgain, q.client.TTL()/3))
 }
 
 // place is where there may be a free item: a page, or one item that was given back and
@@ -83,12 +85,12 @@ func (a place) before(b place) int {
 }
 
 // choose picks an item that may be free, or a page to be read.
-func (p *Pool) choose(r round) (id itemID, unread, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	start, enough := 0, p.spread
-	if p.opts.Random {
-		start, enough = rand.N(max(len(p.pages), 1)), 1
+func (q *Queue) choose(r round) (id itemID, unread, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	start, enough := 0, q.spread
+	if q.opts.Random {
+		start, enough = rand.N(max(len(q.pages), 1)), 1
 	}
 	var first []place // in order
 	add := func(is place) {
@@ -96,16 +98,16 @@ func (p *Pool) choose(r round) (id itemID, unread, ok bool) {
 		first = slices.Insert(first, i, is)
 		first = first[:min(len(first), enough)]
 	}
-	for i := range p.pages {
-		page := p.pages[(start+i)%len(p.pages)]
-		if len(first) == enough && (p.opts.Random || first[enough-1].position < page) {
+	for i := range q.pages {
+		page := q.pages[(start+i)%len(q.pages)]
+		if len(first) == enough && (q.opts.Random || first[enough-1].position < page) {
 			break // all that comes now stands behind
 		}
-		if p.unread(page, r) {
+		if q.unread(page, r) {
 			add(place{position: page, page: page})
 			continue
 		}
-		here, later := p.free(page, r)
+		here, later := q.free(page, r)
 		if len(here) > 0 {
 			add(place{position: page, attempts: here[0].attempts, page: page, number: here[0].number})
 		}
@@ -118,45 +120,45 @@ func (p *Pool) choose(r round) (id itemID, unread, ok bool) {
 	}
 	is := first[rand.N(len(first))]
 	id.page = is.page
-	if p.unread(is.page, r) {
+	if q.unread(is.page, r) {
 		return id, true, true
 	}
-	item := p.pick(is, r)
+	item := q.pick(is, r)
 	id.number, item.tried = item.number, r.number // another goroutine tries another item
 	return id, false, true
 }
 
 // pick chooses an item of a place.
-func (p *Pool) pick(is place, r round) *seenItem {
-	here, later := p.free(is.page, r)
+func (q *Queue) pick(is place, r round) *seenItem {
+	here, later := q.free(is.page, r)
 	if is.position != is.page {
 		here = slices.DeleteFunc(later, func(item *seenItem) bool { return item.number != is.number })
-	} else if !p.opts.Random {
-		here = here[:min(len(here), p.spread)]
+	} else if !q.opts.Random {
+		here = here[:min(len(here), q.spread)]
 	}
 	return here[rand.N(len(here))]
 }
 
 // unread reports whether a page is to be read in a round. A waiting worker reads the last page
 // again in any case, because items may have been put there.
-func (p *Pool) unread(page uint64, r round) bool {
-	is := p.items[page]
+func (q *Queue) unread(page uint64, r round) bool {
+	is := q.items[page]
 	if is == nil || is.stale {
 		return true
 	}
-	return r.waits && is.round < r.number && (page == p.pages[len(p.pages)-1] ||
+	return r.waits && is.round < r.number && (page == q.pages[len(q.pages)-1] ||
 		slices.ContainsFunc(is.items, func(item seenItem) bool { return item.claim != 0 }))
 }
 
 // free returns the items of a page that may be free: those that stand there, the least
 // tried ones first, and those that stand behind another page.
-func (p *Pool) free(page uint64, r round) (here, later []*seenItem) {
-	items, last := p.items[page].items, p.pages[len(p.pages)-1]
+func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
+	items, last := q.items[page].items, q.pages[len(q.pages)-1]
 	for i := range items {
 		switch item := &items[i]; {
-		case item.tried >= r.number, item.claim != 0 && !p.due(item, r):
+		case item.tried >= r.number, item.claim != 0 && !q.due(item, r):
 		case item.behind >= last && !r.fresh: // it may stand before new ones
-		case item.behind > page && !p.opts.Random:
+		case item.behind > page && !q.opts.Random:
 			later = append(later, item)
 		default:
 			here = append(here, item)
@@ -167,7 +169,7 @@ func (p *Pool) free(page uint64, r round) (here, later []*seenItem) {
 }
 
 // due reports whether it is time to ask for an item that is claimed.
-func (p *Pool) due(item *seenItem, r round) bool {
+func (q *Queue) due(item *seenItem, r round) bool {
 	if r.all {
 		return r.began.Sub(item.asked) >= askAgain
 	}
@@ -175,28 +177,28 @@ func (p *Pool) due(item *seenItem, r round) bool {
 }
 
 // missed notes that an item was found locked.
-func (p *Pool) missed(id itemID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (q *Queue) missed(id itemID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := time.Now()
-	if item := p.seen(id); item != nil && item.claim != 0 {
-		item.asked, item.due = now, now.Add(p.probing())
+	if item := q.seen(id); item != nil && item.claim != 0 {
+		item.asked, item.due = now, now.Add(q.probing())
 	} else if item != nil {
-		p.items[id.page].stale = true // its worker has written so there, or is about to
+		q.items[id.page].stale = true // its worker has written so there, or is about to
 	}
 }
 
 // forget that an item was asked for.
-func (p *Pool) forget(id itemID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if item := p.seen(id); item != nil {
+func (q *Queue) forget(id itemID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if item := q.seen(id); item != nil {
 		item.tried, item.asked = 0, time.Time{}
 	}
 }
 
-func (p *Pool) seen(id itemID) *seenItem {
-	if is := p.items[id.page]; is != nil {
+func (q *Queue) seen(id itemID) *seenItem {
+	if is := q.items[id.page]; is != nil {
 		for i := range is.items {
 			if is.items[i].number == id.number {
 				return &is.items[i]
@@ -208,45 +210,45 @@ func (p *Pool) seen(id itemID) *seenItem {
 
 // crowd makes claimers that meet keep away from one another; the others keep
 // the order.
-func (p *Pool) crowd(met bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (q *Queue) crowd(met bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if met {
-		p.spread = min(2*p.spread, maxSpread)
+		q.spread = min(2*q.spread, maxSpread)
 	} else {
-		p.spread = max(p.spread-1, 1)
+		q.spread = max(q.spread-1, 1)
 	}
 }
 
 // lastPage is the last known page; 0: none.
-func (p *Pool) lastPage() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.pages) == 0 {
+func (q *Queue) lastPage() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pages) == 0 {
 		return 0
 	}
-	return p.pages[len(p.pages)-1]
+	return q.pages[len(q.pages)-1]
 }
 
 // learnHead remembers the head.
-func (p *Pool) learnHead(v Snapshot) error {
+func (q *Queue) learnHead(v pawl.Snapshot) error {
 	h, err := parseHead(v)
 	if err != nil {
-		return p.head.failed("read", err)
+		return q.failed("read", err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v.Number == p.version || v.Number != 0 && v.Number < p.version { // another goroutine has a later one
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if v.Number == q.version || v.Number != 0 && v.Number < q.version { // another goroutine has a later one
 		return nil
 	}
-	if n := len(p.pages); n > 0 && p.items[p.pages[n-1]] != nil {
-		p.items[p.pages[n-1]].stale = true // some may have been put there
+	if n := len(q.pages); n > 0 && q.items[q.pages[n-1]] != nil {
+		q.items[q.pages[n-1]].stale = true // some may have been put there
 	}
-	p.version, p.pages = v.Number, h.pages
-	for id, is := range p.items {
+	q.version, q.pages = v.Number, h.pages
+	for id, is := range q.items {
 		if _, there := slices.BinarySearch(h.pages, id); !there {
-			p.claimed -= is.claimed()
-			delete(p.items, id)
+			q.claimed -= is.claimed()
+			delete(q.items, id)
 		}
 	}
 	return nil
@@ -264,10 +266,10 @@ func (is *seenPage) claimed() (n int) {
 
 // learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page
 // that was changed.
-func (p *Pool) learnPage(id, version, round uint64, page poolPage) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	before := p.items[id]
+func (q *Queue) learnPage(id, version, round uint64, page pageValue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.items[id]
 	if before == nil {
 		before = &seenPage{}
 	}
@@ -275,9 +277,9 @@ func (p *Pool) learnPage(id, version, round uint64, page poolPage) {
 		return
 	}
 	is := &seenPage{version: version, round: max(round, before.round), items: make([]seenItem, len(page.items))}
-	p.items[id] = is
+	q.items[id] = is
 	now := time.Now()
-	p.claimed -= before.claimed()
+	q.claimed -= before.claimed()
 	for i, item := range page.items {
 		seen := seenItem{number: item.number, attempts: item.attempts, claim: item.claim, behind: item.behind}
 		j := slices.IndexFunc(before.items, func(s seenItem) bool { return s.number == item.number })
@@ -289,9 +291,9 @@ func (p *Pool) learnPage(id, version, round uint64, page poolPage) {
 			seen.tried = before.items[j].tried
 		}
 		if item.claim != 0 {
-			p.claimed++
+			q.claimed++
 			if seen.due.IsZero() {
-				seen.due = now.Add(rand.N(p.probing()))
+				seen.due = now.Add(rand.N(q.probing()))
 			}
 		}
 		is.items[i] = seen

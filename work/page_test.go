@@ -1,4 +1,4 @@
-package pawl_test
+package work_test
 
 import (
 	"fmt"
@@ -8,19 +8,21 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/faulty"
+	"github.com/pawl-go/pawl/work"
 )
 
-// TestPoolPutFails: who cannot put all puts nothing, and what it left behind
+// TestPutFails: who cannot put all puts nothing, and what it left behind
 // goes.
-func TestPoolPutFails(t *testing.T) {
+func TestPutFails(t *testing.T) {
 	for writes := range 6 { // reserve, four pages, publish
 		t.Run(fmt.Sprint(writes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := newKeyStore()
-				mortal, store := newFaultyClient(t, eng, nil)
-				p := newClient(t, eng, nil).Pool("p", nil)
-				store.set(first(writes, nil, fails), verbPut)
-				wantErr(t, mortal.Pool("p", nil).Put(t.Context(), tasks(0, 128)...), pawl.ErrUnavailable)
+				mortal, store := newFaultyClient(t, eng)
+				p := work.New(newClient(t, eng), "p", nil)
+				store.Set(faulty.First(writes, nil, faulty.Fails), faulty.Put)
+				wantErr(t, work.New(mortal, "p", nil).Put(t.Context(), tasks(0, 128)...), pawl.ErrUnavailable)
 				wantLen(t, p, 0)
 				noErr(t, p.Put(t.Context(), tasks(128, 129)...))
 				noErr(t, mustClaim(t, p).Done(t.Context()))
@@ -32,74 +34,76 @@ func TestPoolPutFails(t *testing.T) {
 	}
 }
 
-// TestPoolPutFrozen: who was frozen while it put, and lost its turn, puts nothing
+// TestPutFrozen: who was frozen while it put, and lost its turn, puts nothing
 // in the midst of others.
-func TestPoolPutFrozen(t *testing.T) {
+func TestPutFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
-		frozen, store := newFaultyClient(t, eng, nil)
-		store.set(first(3, nil, arrivesLate(20*time.Second)), verbPut)
-		store.set(hangs, verbRenew)
+		frozen, store := newFaultyClient(t, eng)
+		store.Set(faulty.First(3, nil, faulty.ArrivesLate(20*time.Second)), faulty.Put)
+		store.Set(faulty.Hangs, faulty.Renew)
 		done := make(chan error)
-		go func() { done <- frozen.Pool("p", nil).Put(t.Context(), tasks(0, 128)...) }()
+		go func() { done <- work.New(frozen, "p", nil).Put(t.Context(), tasks(0, 128)...) }()
 		synctest.Wait()
-		p := newClient(t, eng, nil).Pool("p", nil)
+		p := work.New(newClient(t, eng), "p", nil)
 		noErr(t, p.Put(t.Context(), tasks(128, 129)...))
 		wantErr(t, <-done, pawl.ErrLost)
 		wantLen(t, p, 1)
 	})
 }
 
-// TestPoolPutEvicted: who lost its turn and has not noticed publishes nothing of which
+// TestPutEvicted: who lost its turn and has not noticed publishes nothing of which
 // the next one removes the pages.
-func TestPoolPutEvicted(t *testing.T) {
+func TestPutEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
-		evicted, slow := newFaultyStore(eng), newFaultyStore(eng)
-		evicted.set(first(3, nil, first(1, arrivesLate(2*time.Second), nil)), verbPut) // to publish two pages
-		slow.set(first(1, nil, first(1, arrivesLate(4*time.Second), nil)), verbPut)    // to remove the first of them
+		evicted, slow := faulty.New(eng), faulty.New(eng)
+		evicted.Set(faulty.First(3, nil, faulty.First(1, faulty.ArrivesLate(2*time.Second), nil)), faulty.Put) // to publish two pages
+		slow.Set(faulty.First(1, nil, faulty.First(1, faulty.ArrivesLate(4*time.Second), nil)), faulty.Put)    // to remove the first of them
 		done := make(chan error, 2)
 		put := func(c *pawl.Client, from, to int) {
-			go func() { done <- c.Pool("p", nil).Put(t.Context(), tasks(from, to)...) }()
+			go func() { done <- work.New(c, "p", nil).Put(t.Context(), tasks(from, to)...) }()
 			synctest.Wait()
 		}
-		c := newClient(t, evicted, nil)
-		evicted.set(hangs, verbRenew) // so it does not hear of it
+		c := newClient(t, evicted)
+		evicted.Set(faulty.Hangs, faulty.Renew) // so it does not hear of it
 		put(c, 0, 64)
-		noErr(t, eng.Evict(t.Context(), "pawl:pool/p/put", show(t, eng, "pawl:pool/p/put").Claims[0].ID))
-		put(newClient(t, slow, nil), 64, 65)
+		is, err := eng.Show(t.Context(), "pawl:pool/p/put")
+		noErr(t, err)
+		noErr(t, eng.Evict(t.Context(), "pawl:pool/p/put", is.Claims[0].ID))
+		put(newClient(t, slow), 64, 65)
 		wantErr(t, <-done, pawl.ErrLost)
 		noErr(t, <-done)
-		p := newClient(t, eng, nil).Pool("p", nil)
+		p := work.New(newClient(t, eng), "p", nil)
 		wantLen(t, p, 1)
 		noErr(t, mustClaim(t, p).Done(t.Context()))
-		_, err := p.TryClaim(t.Context())
+		_, err = p.TryClaim(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 		eng.wantEmpty(t, "p")
 	})
 }
 
-// TestPoolPutLostReplies: an item that goes into a page that is there is put once, whatever reply
+// TestPutLostReplies: an item that goes into a page that is there is put once, whatever reply
 // is lost and whatever workers do meanwhile.
-func TestPoolPutLostReplies(t *testing.T) {
-	for _, verb := range []string{verbPut, verbGet, verbEnter, verbLeave} {
+func TestPutLostReplies(t *testing.T) {
+	for _, verb := range []string{faulty.Put, faulty.Get, faulty.Enter, faulty.Leave} {
 		for skip := range 4 {
 			t.Run(fmt.Sprint(verb, skip), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					eng := newKeyStore()
-					c, store := newFaultyClient(t, eng, nil)
-					p := c.Pool("p", nil)
+					c, store := newFaultyClient(t, eng)
+					p := work.New(c, "p", nil)
 					noErr(t, p.Put(t.Context(), tasks(0, 1)...))
-					store.set(first(skip, nil, first(1, losesReply, nil)), verb)
+					store.Set(faulty.First(skip, nil, faulty.First(1, faulty.LosesReply, nil)), verb)
 					noErr(t, p.Put(t.Context(), tasks(1, 3)...))
 					for i := range 3 {
-						item := mustClaim(t, newClient(t, eng, nil).Pool("p", nil))
+						item := mustClaim(t, work.New(newClient(t, eng), "p", nil))
 						if want := fmt.Sprintf("item %d", i); string(item.Data) != want || item.Name() != fmt.Sprintf("pawl:pool/p/1.%d", i) {
 							t.Errorf("%q as %q, want %q", item.Data, item.Name(), want)
 						}
 						noErr(t, item.Done(t.Context()))
 					}
-					store.set(nil, verb)
+					store.Set(nil, verb)
 					pass(time.Minute)
 					_, err := p.TryClaim(t.Context())
 					wantErr(t, err, pawl.ErrNotAcquired)
@@ -110,23 +114,23 @@ func TestPoolPutLostReplies(t *testing.T) {
 	}
 }
 
-// TestPoolPutIntoEmptied: a page that workers empty while somebody puts into it is gone, and the
+// TestPutIntoEmptied: a page that workers empty while somebody puts into it is gone, and the
 // item comes in another one; where the reply was lost nobody knows.
-func TestPoolPutIntoEmptied(t *testing.T) {
-	for name, slow := range map[string]fault{"in time": arrivesLate(2 * time.Second), "lost reply": losesReply} {
+func TestPutIntoEmptied(t *testing.T) {
+	for name, slow := range map[string]faulty.Fault{"in time": faulty.ArrivesLate(2 * time.Second), "lost reply": faulty.LosesReply} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := newKeyStore()
-				c, store := newFaultyClient(t, eng, nil)
-				other := newClient(t, eng, nil).Pool("p", nil)
+				c, store := newFaultyClient(t, eng)
+				other := work.New(newClient(t, eng), "p", nil)
 				noErr(t, other.Put(t.Context(), tasks(0, 1)...))
 				item := mustClaim(t, other)
-				store.set(first(1, slow, first(1, repliesLate(time.Second), nil)), verbPut)
+				store.Set(faulty.First(1, slow, faulty.First(1, faulty.RepliesLate(time.Second), nil)), faulty.Put)
 				if name == "lost reply" {
-					store.set(first(2, nil, first(1, arrivesLate(time.Second), nil)), verbGet)
+					store.Set(faulty.First(2, nil, faulty.First(1, faulty.ArrivesLate(time.Second), nil)), faulty.Get)
 				}
 				done := make(chan error, 1)
-				go func() { done <- c.Pool("p", nil).Put(t.Context(), tasks(1, 2)...) }()
+				go func() { done <- work.New(c, "p", nil).Put(t.Context(), tasks(1, 2)...) }()
 				pass(500 * time.Millisecond)
 				noErr(t, item.Done(t.Context()))
 				if name == "lost reply" { // it was put, and is done before the putter hears of it
@@ -144,15 +148,15 @@ func TestPoolPutIntoEmptied(t *testing.T) {
 	}
 }
 
-// TestPoolFormat: a pool of another format is refused.
-func TestPoolFormat(t *testing.T) {
+// TestFormat: a queue of another format is refused.
+func TestFormat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const other = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x07"
 		for data, want := range map[string]error{"\x05\x00\x01\x01": pawl.ErrMismatch, other: pawl.ErrUnsupported, other + "\x05": pawl.ErrUnsupported} {
 			eng := memengine.New()
 			version, err := eng.Put(t.Context(), "pawl:pool/p", []byte(data), 0)
 			noErr(t, err)
-			p := newClient(t, eng, nil).Pool("p", nil)
+			p := work.New(newClient(t, eng), "p", nil)
 			wantErr(t, p.Put(t.Context(), nil), want)
 			_, err = p.TryClaim(t.Context())
 			wantErr(t, err, want)

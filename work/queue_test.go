@@ -1,4 +1,4 @@
-package pawl_test
+package work_test
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/faulty"
+	"github.com/pawl-go/pawl/work"
 )
 
 // keyStore knows which values there are.
@@ -39,7 +41,7 @@ func (s *keyStore) Put(ctx context.Context, key string, data []byte, version uin
 	return written, err
 }
 
-// wantEmpty fails unless nothing is left of a pool but its head.
+// wantEmpty fails unless nothing is left of a queue but its head.
 func (s *keyStore) wantEmpty(t *testing.T, name string) {
 	t.Helper()
 	s.mu.Lock()
@@ -59,7 +61,7 @@ func tasks(from, to int) (items [][]byte) {
 	return items
 }
 
-func mustClaim(t *testing.T, p *pawl.Pool) *pawl.Item {
+func mustClaim(t *testing.T, p *work.Queue) *work.Item {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -70,17 +72,17 @@ func mustClaim(t *testing.T, p *pawl.Pool) *pawl.Item {
 	return item
 }
 
-func wantLen(t *testing.T, p *pawl.Pool, want int) {
+func wantLen(t *testing.T, p *work.Queue, want int) {
 	t.Helper()
 	if n, err := p.Len(t.Context()); err != nil || n != want {
 		t.Errorf("%d items, %v, want %d", n, err, want)
 	}
 }
 
-func TestPool(t *testing.T) {
+func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
-		p, other := newClient(t, eng, nil).Pool("p", nil), newClient(t, eng, nil).Pool("p", nil)
+		p, other := work.New(newClient(t, eng), "p", nil), work.New(newClient(t, eng), "p", nil)
 		_, err := p.TryClaim(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 		noErr(t, p.Put(t.Context()))
@@ -88,7 +90,7 @@ func TestPool(t *testing.T) {
 		noErr(t, other.Put(t.Context(), tasks(50, 51)...))
 		wantLen(t, other, 51)
 		names := make(map[string]bool)
-		var returned *pawl.Item
+		var returned *work.Item
 		for i := range 52 { // the last is the one that was given back
 			item, want := mustClaim(t, other), i
 			if i == 51 {
@@ -119,7 +121,7 @@ func TestPool(t *testing.T) {
 		// Another process begins anew, and no name comes twice.
 		noErr(t, p.Put(t.Context(), []byte{}, nil))
 		for range 2 {
-			item := mustClaim(t, newClient(t, eng, nil).Pool("p", nil))
+			item := mustClaim(t, work.New(newClient(t, eng), "p", nil))
 			if len(item.Data) != 0 || names[item.Name()] {
 				t.Errorf("%q as %q", item.Data, item.Name())
 			}
@@ -128,19 +130,19 @@ func TestPool(t *testing.T) {
 	})
 }
 
-func TestPoolArguments(t *testing.T) {
+func TestArguments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, memengine.New(), nil)
-		bad := c.Pool("a\nb", nil)
+		c := newClient(t, memengine.New())
+		bad := work.New(c, "a\nb", nil)
 		wantErr(t, bad.Put(t.Context(), []byte("x")), pawl.ErrInvalid)
 		_, err := bad.Claim(t.Context())
 		wantErr(t, err, pawl.ErrInvalid)
-		p := c.Pool(strings.Repeat("é", 256), nil)
-		large := bytes.Repeat([]byte("x"), pawl.MaxItem)
+		p := work.New(c, strings.Repeat("é", 256), nil)
+		large := bytes.Repeat([]byte("x"), work.MaxItem)
 		noErr(t, p.Put(t.Context(), []byte("a"), large, large))
 		wantErr(t, p.Put(t.Context(), []byte("a"), append(large, 'x')), pawl.ErrInvalid)
 		wantLen(t, p, 3)
-		wantErr(t, p.Put(t.Context(), make([][]byte, 20_000*32)...), pawl.ErrFull)
+		wantErr(t, p.Put(t.Context(), make([][]byte, 20_000*32)...), work.ErrFull)
 		noErr(t, mustClaim(t, p).Done(t.Context()))
 		if item := mustClaim(t, p); !bytes.Equal(item.Data, large) {
 			t.Errorf("an item of %d bytes", len(item.Data))
@@ -149,27 +151,27 @@ func TestPoolArguments(t *testing.T) {
 			eng := memengine.New()
 			_, err := eng.Put(t.Context(), "pawl:pool/other", []byte(data), 0)
 			noErr(t, err)
-			_, err = newClient(t, eng, nil).Pool("other", nil).Claim(t.Context())
+			_, err = work.New(newClient(t, eng), "other", nil).Claim(t.Context())
 			wantErr(t, err, pawl.ErrMismatch)
 		}
 	})
 }
 
-// TestPoolOwner: an owner is nobody to share an item with.
-func TestPoolOwner(t *testing.T) {
+// TestOwner: an owner is nobody to share an item with.
+func TestOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, memengine.New(), nil)
-		noErr(t, c.Pool("p", nil).Put(t.Context(), tasks(0, 1)...))
-		first := mustClaim(t, c.Pool("p", nil))
-		_, err := c.Pool("p", nil).TryClaim(first.Context())
+		c := newClient(t, memengine.New())
+		noErr(t, work.New(c, "p", nil).Put(t.Context(), tasks(0, 1)...))
+		first := mustClaim(t, work.New(c, "p", nil))
+		_, err := work.New(c, "p", nil).TryClaim(first.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 	})
 }
 
-// TestPoolRandom: each item once, in no order.
-func TestPoolRandom(t *testing.T) {
+// TestRandom: each item once, in no order.
+func TestRandom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newClient(t, memengine.New(), nil).Pool("p", &pawl.PoolOptions{Random: true})
+		p := work.New(newClient(t, memengine.New()), "p", &work.Options{Random: true})
 		noErr(t, p.Put(t.Context(), tasks(0, 200)...))
 		var got []string
 		for range 200 {
@@ -188,12 +190,12 @@ func TestPoolRandom(t *testing.T) {
 }
 
 type claimed struct {
-	item *pawl.Item
+	item *work.Item
 	err  error
 	at   time.Time
 }
 
-func claimSoon(ctx context.Context, p *pawl.Pool) <-chan claimed {
+func claimSoon(ctx context.Context, p *work.Queue) <-chan claimed {
 	done := make(chan claimed, 1)
 	go func() {
 		item, err := p.Claim(ctx)
@@ -202,14 +204,14 @@ func claimSoon(ctx context.Context, p *pawl.Pool) <-chan claimed {
 	return done
 }
 
-// TestPoolWaits: who waits is told at once of what is put, hears of what is
+// TestWaits: who waits is told at once of what is put, hears of what is
 // returned, and ends with its context or client.
-func TestPoolWaits(t *testing.T) {
+func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		worker, putter := newClient(t, eng, nil), newClient(t, eng, nil).Pool("p", nil)
-		p := worker.Pool("p", nil)
-		for range 2 { // of a pool that never was, and of an empty one
+		worker, putter := newClient(t, eng), work.New(newClient(t, eng), "p", nil)
+		p := work.New(worker, "p", nil)
+		for range 2 { // of a queue that never was, and of an empty one
 			waits := claimSoon(t.Context(), p)
 			pass(time.Minute)
 			put := time.Now()
@@ -239,17 +241,17 @@ func TestPoolWaits(t *testing.T) {
 	})
 }
 
-// TestPoolCrash: what a dead worker had is claimed anew within its TTL and a
+// TestCrash: what a dead worker had is claimed anew within its TTL and a
 // second, also while there is other work, and the dead one has nothing to say.
-func TestPoolCrash(t *testing.T) {
+func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		mortal, store := newFaultyClient(t, eng, nil)
-		p := newClient(t, eng, nil).Pool("p", nil)
+		mortal, store := newFaultyClient(t, eng)
+		p := work.New(newClient(t, eng), "p", nil)
 		noErr(t, p.Put(t.Context(), tasks(0, 3)...))
-		lost := []*pawl.Item{mustClaim(t, mortal.Pool("p", nil)), mustClaim(t, mortal.Pool("p", nil))}
+		lost := []*work.Item{mustClaim(t, work.New(mortal, "p", nil)), mustClaim(t, work.New(mortal, "p", nil))}
 		died := time.Now()
-		store.set(fails, verbRenew, verbOpen, verbLeave, verbClose)
+		store.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Leave, faulty.Close)
 		noErr(t, mustClaim(t, p).Done(t.Context()))
 		for i, was := range lost {
 			got := <-claimSoon(t.Context(), p)
@@ -265,18 +267,18 @@ func TestPoolCrash(t *testing.T) {
 	})
 }
 
-// TestPoolLostReplies: whatever reply is lost, each item is there once and done
+// TestLostReplies: whatever reply is lost, each item is there once and done
 // once.
-func TestPoolLostReplies(t *testing.T) {
-	for _, verb := range []string{verbPut, verbGet, verbEnter, verbLeave, verbWatch} {
+func TestLostReplies(t *testing.T) {
+	for _, verb := range []string{faulty.Put, faulty.Get, faulty.Enter, faulty.Leave, faulty.Watch} {
 		for skip := range 6 {
 			t.Run(fmt.Sprint(verb, skip), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					eng := newKeyStore()
-					c, store := newFaultyClient(t, eng, nil)
-					p := c.Pool("p", nil)
+					c, store := newFaultyClient(t, eng)
+					p := work.New(c, "p", nil)
 					noErr(t, p.Put(t.Context(), tasks(0, 1)...))
-					store.set(first(skip, nil, first(1, losesReply, nil)), verb)
+					store.Set(faulty.First(skip, nil, faulty.First(1, faulty.LosesReply, nil)), verb)
 					if err := p.Put(t.Context(), tasks(1, 40)...); err != nil {
 						t.Fatal(err)
 					}
@@ -318,9 +320,9 @@ func (l *ledger) do(name string, token fence.Token) bool {
 	return true
 }
 
-// TestPoolModel: workers that die, forget, return, and lose replies, while
+// TestModel: workers that die, forget, return, and lose replies, while
 // others put. Each item is done once, and nothing stays.
-func TestPoolModel(t *testing.T) {
+func TestModel(t *testing.T) {
 	const items = 600
 	for _, random := range []bool{false, true} {
 		t.Run(fmt.Sprint("random ", random), func(t *testing.T) {
@@ -338,7 +340,7 @@ func TestPoolModel(t *testing.T) {
 					})
 				}
 				for i := range 3 {
-					p := newClient(t, eng, nil).Pool("p", nil)
+					p := work.New(newClient(t, eng), "p", nil)
 					putters.Go(func() {
 						for n := i * items / 3; n < (i+1)*items/3; n += 10 {
 							noErr(t, p.Put(t.Context(), tasks(n, n+10)...))
@@ -347,7 +349,7 @@ func TestPoolModel(t *testing.T) {
 					})
 				}
 				putters.Wait()
-				p := newClient(t, eng, nil).Pool("p", nil)
+				p := work.New(newClient(t, eng), "p", nil)
 				for n := 1; n > 0; pass(time.Second) {
 					var err error
 					n, err = p.Len(t.Context())
@@ -368,13 +370,13 @@ func TestPoolModel(t *testing.T) {
 
 // liveAndDie is a worker that works until it dies.
 func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random bool, book *ledger) {
-	store := newFaultyStore(eng)
+	store := faulty.New(eng)
 	c, err := pawl.New(t.Context(), store, &pawl.Options{TTL: 3 * time.Second})
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	p := c.Pool("p", &pawl.PoolOptions{Random: random})
+	p := work.New(c, "p", &work.Options{Random: random})
 	defer c.Close(context.Background())
 	for range rand.N(40) {
 		item, err := p.Claim(ctx)
@@ -387,7 +389,7 @@ func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random boo
 			noErr(t, item.Return(ctx))
 			continue
 		case 1:
-			store.set(first(1, losesReply, nil), []string{verbPut, verbGet, verbEnter, verbLeave}[rand.N(4)])
+			store.Set(faulty.First(1, faulty.LosesReply, nil), []string{faulty.Put, faulty.Get, faulty.Enter, faulty.Leave}[rand.N(4)])
 		}
 		if err := item.Err(); err != nil {
 			t.Error(err)
@@ -400,33 +402,33 @@ func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random boo
 		}
 	}
 	p.Claim(ctx) //nolint:errcheck // and dies with it
-	store.set(fails, verbRenew, verbOpen, verbEnter, verbLeave, verbClose, verbGet, verbPut, verbWatch)
+	store.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Enter, faulty.Leave, faulty.Close, faulty.Get, faulty.Put, faulty.Watch)
 }
 
-// TestPoolOfClaimed: it takes a while to ask for many items that others have claimed. Who
+// TestOfClaimed: it takes a while to ask for many items that others have claimed. Who
 // asks comes to an end of that, does not do it all the time, and hears of new ones.
-func TestPoolOfClaimed(t *testing.T) {
+func TestOfClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		busy := newClient(t, eng, nil).Pool("p", nil)
+		busy := work.New(newClient(t, eng), "p", nil)
 		noErr(t, busy.Put(t.Context(), tasks(0, 100)...))
 		for range 100 {
 			mustClaim(t, busy)
 		}
-		c, store := newFaultyClient(t, eng, nil)
-		store.set(repliesLate(10*time.Millisecond), verbEnter)
-		p := c.Pool("p", nil)
+		c, store := newFaultyClient(t, eng)
+		store.Set(faulty.RepliesLate(10*time.Millisecond), faulty.Enter)
+		p := work.New(c, "p", nil)
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := p.TryClaim(ctx)
 		wantErr(t, err, pawl.ErrNotAcquired)
-		if took, asked := time.Since(start), len(store.called(verbEnter)); took > 2*time.Second || asked != 100 {
+		if took, asked := time.Since(start), len(store.Called(faulty.Enter)); took > 2*time.Second || asked != 100 {
 			t.Errorf("it took %v and %d requests to find that all are claimed", took, asked)
 		}
 		waits := claimSoon(t.Context(), p)
 		pass(time.Minute)
-		if asked := len(store.called(verbEnter)); asked > 60*100/4 {
+		if asked := len(store.Called(faulty.Enter)); asked > 60*100/4 {
 			t.Errorf("asked %d times in a minute", asked)
 		}
 		put := time.Now()
@@ -438,20 +440,20 @@ func TestPoolOfClaimed(t *testing.T) {
 	})
 }
 
-// TestPoolOfMany: thousands of items and eight workers take O(n) requests.
-func TestPoolOfMany(t *testing.T) {
+// TestOfMany: thousands of items and eight workers take O(n) requests.
+func TestOfMany(t *testing.T) {
 	for _, random := range []bool{false, true} {
 		t.Run(fmt.Sprint("random ", random), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := memengine.New()
 				const items, workers = 5000, 8
-				noErr(t, newClient(t, eng, nil).Pool("p", nil).Put(t.Context(), tasks(0, items)...))
+				noErr(t, work.New(newClient(t, eng), "p", nil).Put(t.Context(), tasks(0, items)...))
 				var all sync.WaitGroup
-				var stores []*faultyStore
+				var stores []*faulty.Store
 				for range workers {
-					c, store := newFaultyClient(t, eng, nil)
+					c, store := newFaultyClient(t, eng)
 					stores = append(stores, store)
-					p := c.Pool("p", &pawl.PoolOptions{Random: random})
+					p := work.New(c, "p", &work.Options{Random: random})
 					all.Go(func() {
 						for {
 							item, err := p.TryClaim(t.Context())
@@ -468,15 +470,15 @@ func TestPoolOfMany(t *testing.T) {
 				calls := make(map[string]int)
 				requests := 0
 				for _, s := range stores {
-					for _, verb := range []string{verbGet, verbPut, verbEnter, verbAwait, verbLeave} {
-						calls[verb] += len(s.called(verb))
-						requests += len(s.called(verb))
+					for _, verb := range []string{faulty.Get, faulty.Put, faulty.Enter, faulty.Await, faulty.Leave} {
+						calls[verb] += len(s.Called(verb))
+						requests += len(s.Called(verb))
 					}
 				}
 				if t.Logf("%d items took %d requests: %v", items, requests, calls); requests > 10*items {
 					t.Errorf("%d items took %d requests: %v", items, requests, calls)
 				}
-				wantLen(t, newClient(t, eng, nil).Pool("p", nil), 0)
+				wantLen(t, work.New(newClient(t, eng), "p", nil), 0)
 			})
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	_ "github.com/ncruces/go-sqlite3/driver" // the protected resource
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/work"
 )
 
 // ledger opens what the work is done to: each item has the largest token that it
@@ -26,14 +27,16 @@ func ledger(path string) (*sql.DB, error) {
 	return db, err
 }
 
-// drain is a worker of a pool.
+func init() { roles["drain"] = drain }
+
+// drain is a worker of a queue.
 func drain(ctx context.Context, c *pawl.Client, args ...string) error {
 	db, err := ledger(args[1])
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	p := c.Pool(args[0], &pawl.PoolOptions{Random: args[2] == "random"})
+	p := work.New(c, args[0], &work.Options{Random: args[2] == "random"})
 	say("works")
 	for {
 		item, err := p.Claim(ctx)
@@ -56,7 +59,7 @@ func drain(ctx context.Context, c *pawl.Client, args ...string) error {
 }
 
 // begin tells the ledger of the claim. No claim of an item has the token of another.
-func begin(db *sql.DB, item *pawl.Item) error {
+func begin(db *sql.DB, item *work.Item) error {
 	name, token := string(item.Data), int64(item.Token())
 	n, err := change(db, `UPDATE work SET token = ?, claims = claims + 1 WHERE item = ? AND token < ?`, token, name, token)
 	if err == nil && n == 0 {
@@ -66,7 +69,7 @@ func begin(db *sql.DB, item *pawl.Item) error {
 }
 
 // finish does an item, unless one that was killed before it could say so has done it.
-func finish(db *sql.DB, item *pawl.Item) error {
+func finish(db *sql.DB, item *work.Item) error {
 	name, token := string(item.Data), int64(item.Token())
 	n, err := change(db, `UPDATE work SET done = done + 1 WHERE item = ? AND token = ? AND done = 0`, name, token)
 	if err != nil || n == 1 {
@@ -87,8 +90,8 @@ func change(db *sql.DB, query string, args ...any) (int64, error) {
 	return result.RowsAffected()
 }
 
-// TestPool: eight workers, of which one is killed again and again, do each item once.
-func TestPool(t *testing.T) {
+// TestQueue: eight workers, of which one is killed again and again, do each item once.
+func TestQueue(t *testing.T) {
 	items := scaled(10_000, 2000, 400)
 	overStores(t, 2*time.Second, func(f *fleet) {
 		path := filepath.Join(f.TempDir(), "ledger.db")
@@ -105,12 +108,12 @@ func TestPool(t *testing.T) {
 			SELECT 'item ' || i, 0, 0, 0 FROM n`, items-1); err != nil {
 			f.Fatal(err)
 		}
-		p := f.client.Pool("pool", nil)
+		p := work.New(f.client, "queue", nil)
 		if err := p.Put(f.Context(), all...); err != nil {
 			f.Fatal(err)
 		}
 		workers := make([]*worker, 8)
-		restart := func(i int) { workers[i] = f.start("pool", "pool", path, []string{"fifo", "random"}[i%2]) }
+		restart := func(i int) { workers[i] = f.start("drain", "queue", path, []string{"fifo", "random"}[i%2]) }
 		for i := range workers {
 			restart(i)
 		}

@@ -10,11 +10,14 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/work"
 )
 
-// poolCases are the promises of a pool of work.
-var poolCases = []Case{
-	{"an item of a pool goes to one worker", "two requests that pick any free task get the same one", oneWorker, needs(engine.FeatureValues)},
+func init() { serviceCases = append(serviceCases, workCases...) }
+
+// workCases are the promises of a queue of work.
+var workCases = []Case{
+	{"an item of a queue of work goes to one worker", "two requests that pick any free task get the same one", oneWorker, needs(engine.FeatureValues)},
 	{"a dead worker's item comes back", "a task stays claimed by the dead; a late worker takes it off the next one's hands", itemReturns, needs(engine.FeatureValues)},
 	{"an item that cannot be done is a dead letter", "a task that fails is tried again at once and for ever, before all others", itemDies, needs(engine.FeatureValues, engine.FeatureMinHold, engine.FeatureDelay)},
 }
@@ -25,7 +28,7 @@ func oneWorker(t *testing.T, h *Harness) {
 	var mu sync.Mutex
 	done := make(map[string]int)
 	for i := range workers {
-		p := h.steady(t, h.Open(t)).Pool("one worker", &pawl.PoolOptions{Random: i%2 == 1})
+		p := work.New(h.steady(t, h.Open(t)), "one worker", &work.Options{Random: i%2 == 1})
 		all.Go(func() {
 			var mine [][]byte
 			for n := i; n < items; n += workers {
@@ -58,14 +61,14 @@ func oneWorker(t *testing.T, h *Harness) {
 			t.Errorf("item %s was done %d times", item, times)
 		}
 	}
-	if n, err := h.steady(t, h.Open(t)).Pool("one worker", nil).Len(t.Context()); err != nil || n != 0 || len(done) != items {
+	if n, err := work.New(h.steady(t, h.Open(t)), "one worker", nil).Len(t.Context()); err != nil || n != 0 || len(done) != items {
 		t.Errorf("%d items are left, %v, and %d were done of %d", n, err, len(done), items)
 	}
 }
 
 func itemReturns(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	mortal, heir := h.client(t, eng).Pool("returns", nil), h.client(t, h.Open(t)).Pool("returns", nil)
+	mortal, heir := work.New(h.client(t, eng), "returns", nil), work.New(h.client(t, h.Open(t)), "returns", nil)
 	if err := heir.Put(t.Context(), []byte("item")); err != nil {
 		t.Fatal(err)
 	}
@@ -108,13 +111,13 @@ func itemReturns(t *testing.T, h *Harness) {
 // itemDies gives an item back for later, and then for good.
 func itemDies(t *testing.T, h *Harness) {
 	c := h.client(t, h.Open(t))
-	p, other := c.Pool("dies", nil), h.client(t, h.Open(t)).Pool("dies", &pawl.PoolOptions{MaxAttempts: 2})
+	p, other := work.New(c, "dies", nil), work.New(h.client(t, h.Open(t)), "dies", &work.Options{MaxAttempts: 2})
 	if err := p.Put(t.Context(), []byte("bad"), []byte("good")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	next := func(p *pawl.Pool, data string, attempts int) *pawl.Item {
+	next := func(p *work.Queue, data string, attempts int) *work.Item {
 		t.Helper()
 		item, err := p.Claim(ctx)
 		if err != nil {
