@@ -22,7 +22,7 @@ import (
 // rowDatabase is a database with a row mode, for what holds of each.
 type rowDatabase struct {
 	shared, private func(t *testing.T) *testservers.Server
-	open            func(t *testing.T, addr string, connections int) expirer
+	open            func(t *testing.T, addr string, connections int) engine.Engine
 	admin           func(t *testing.T, addr string) *sql.DB
 	conn            string // the query of the connection of a claim, by name and whether it is granted
 	kill            string // ends a connection

@@ -30,8 +30,11 @@ type RowOptions struct {
 	Schema string
 }
 
+// rows has the methods of a Row, and no name that users see.
+type rows = rowengine.Engine
+
 // Row is the row mode in one database. Create it with [NewRow].
-type Row struct{ *rowengine.Engine }
+type Row struct{ *rows }
 
 var _ engine.Engine = Row{}
 

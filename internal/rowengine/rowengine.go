@@ -166,16 +166,6 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	return s, nil
 }
 
-// Expire ends a session at once, as its TTL would, and destroys its connections.
-// It reports whether there was such a session. It is for tests.
-func (e *Engine) Expire(id string) bool {
-	s, ok := e.sessions.Load(id)
-	if ok {
-		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
-	}
-	return ok
-}
-
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
@@ -216,8 +206,8 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	e.sessions.Range(func(id, _ any) bool { // those that nobody closed
-		e.Expire(id.(string))
+	e.sessions.Range(func(_, s any) bool { // those that nobody closed
+		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
 		return true
 	})
 	return nil
