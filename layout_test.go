@@ -59,7 +59,7 @@ var importRules = []importRule{
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
 		[]string{"github.com/ncruces/go-sqlite3", "golang.org/x/sys"},
-		"as above; the file tells by its events that it changed"},
+		"as above; the kernel has its clock, its queue of processes and its named pipes"},
 	{"engine/open", []string{"engine", "engine/*engine", "fence"}, []string{"*"},
 		"it makes every engine, and the client of each, from a URL"},
 	{"engine/*engine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine"), []string{"*"},
@@ -268,8 +268,26 @@ func codeLines(text []byte) (n int) {
 // TestPackageNames: a name says what is in it.
 func TestPackageNames(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if name := f.ast.Name.Name; slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc"}, name) {
+		name := f.ast.Name.Name
+		if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc"}, name) {
 			t.Errorf("%s is of package %s", f.name, name)
+		}
+		for _, spec := range f.ast.Imports {
+			imp := strings.Trim(spec.Path.Value, `"`)
+			if _, ours := cutModule(imp); !ours && !f.test && path.Base(imp) == name {
+				t.Errorf("%s is of package %s, and so is %s, which users import beside it", f.name, name, imp)
+			}
+		}
+	}
+}
+
+// TestSections: a heading stands in the documentation of something, or no reader finds it.
+func TestSections(t *testing.T) {
+	for _, f := range goFiles(t) {
+		for _, group := range f.ast.Comments {
+			if group != f.ast.Doc && strings.HasPrefix(group.Text(), "# ") {
+				t.Errorf("%s: a section outside of the documentation of the package", f.fset.Position(group.Pos()))
+			}
 		}
 	}
 }

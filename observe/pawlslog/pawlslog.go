@@ -1,7 +1,7 @@
-// Package slog writes pawl's events to a log: losses and failures as warnings, the
+// Package pawlslog writes pawl's events to a log: losses and failures as warnings, the
 // restart grace of a store as one warning, and the rest for debugging, also that a
 // TryLock found a lock taken.
-package slog
+package pawlslog
 
 import (
 	"context"
