@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id/sequence"
 	"github.com/pawl-go/pawl/internal/idtest"
-	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
