@@ -81,6 +81,10 @@ var importRules = []importRule{
 		"the rules are pure: they know no store"},
 	{"engine/memengine", engineParts, nil,
 		"the reference brings no module into the tests of its users"},
+	{"engine/cas", engineParts, nil,
+		"others make engines of their stores with it: it knows no store, and brings no module"},
+	{"engine/natsengine", append(slices.Clone(engineParts), "engine/cas"), []string{"github.com/nats-io/nats.go"},
+		"it is an engine that anybody could have written, of public packages alone"},
 	{"engine/redisengine", engineParts, []string{"github.com/redis/rueidis"},
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/redisengine/goredis", []string{"engine/redisengine"}, []string{"github.com/redis/go-redis/"},
@@ -275,7 +279,7 @@ func isTheirs(imp string) bool {
 // the tests of what every user imports need nothing, for modules that they need
 // land in the go.sum of that user.
 func TestTestLibraries(t *testing.T) {
-	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "enginetest", "enginetest/model", "enginetest/proxy", "work"}
+	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "engine/cas", "enginetest", "enginetest/model", "enginetest/proxy", "work"}
 	for _, f := range goFiles(t) {
 		for _, spec := range f.ast.Imports {
 			imp := strings.Trim(spec.Path.Value, `"`)

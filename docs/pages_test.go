@@ -63,7 +63,7 @@ func TestTablesHaveNoHoles(t *testing.T) {
 }
 
 // verbs are what each page of a store says about each way to use that store.
-var verbs = []string{"Open", "Enter", "Await", "Leave, own claim", "Leave, claim of another", "Renew", "Close", "List",
+var verbs = []string{"Open", "Enter", "Await", "Leave", "Evict", "Renew", "Close", "List",
 	"Show", "Resize", "Get", "Put", "Watch", "Wake-up", "Unasked look", "End of a dead session", "Token", "Barging",
 	"Repeated request", "Restart of the store"}
 
