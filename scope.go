@@ -11,7 +11,7 @@ import (
 )
 
 // ownKinds are the kinds of the names of this package.
-var ownKinds = []string{"value", "update", "permits", "broken", "latch", "barrier", "election"}
+var ownKinds = []string{"value", "update", "permits", "broken", "latch", "barrier", "election", "slots"}
 
 // MaxKind is the longest kind of a [Scope] in bytes.
 const MaxKind = 64

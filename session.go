@@ -256,6 +256,10 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 	}
 }
 
+// What follows is the reconciliation: what the store has of this session is made what the
+// client knows, with each renewal. It mends what requests that arrive late have done, for all
+// stores; see package engine.
+
 // found is called by the engine, during a renewal, with a claim of this session that is
 // in the store. An unknown claim came back with an old snapshot of the store,
 // or by a late request: nobody else would leave it, and the session keeps it alive.

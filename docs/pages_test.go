@@ -63,7 +63,7 @@ func TestTablesHaveNoHoles(t *testing.T) {
 }
 
 // verbs are what each page of a store says about each way to use that store.
-var verbs = []string{"Open", "Enter", "Await", "Leave, own claim", "Leave, claim of another", "Renew", "Close", "List",
+var verbs = []string{"Open", "Enter", "Await", "Leave", "Evict", "Renew", "Close", "List",
 	"Show", "Resize", "Get", "Put", "Watch", "Wake-up", "Unasked look", "End of a dead session", "Token", "Barging",
 	"Repeated request", "Restart of the store"}
 
@@ -137,6 +137,26 @@ func TestLinksResolve(t *testing.T) {
 	}
 	if links < 50 {
 		t.Errorf("only %d relative links were found", links)
+	}
+}
+
+// TestSaidOnce: no two paragraphs of a section begin with the same words, as they do when two
+// versions of one text were merged.
+func TestSaidOnce(t *testing.T) {
+	lead := regexp.MustCompile(`(?m)^(?:- )?\*\*[^*]+\*\*`)
+	for _, name := range documents(t) {
+		if filepath.Base(name) == "CHANGELOG.md" {
+			continue
+		}
+		for _, section := range strings.Split(read(t, name), "\n## ") {
+			leads := lead.FindAllString(section, -1)
+			slices.Sort(leads)
+			for i := 1; i < len(leads); i++ {
+				if leads[i] == leads[i-1] {
+					t.Errorf("%s says twice: %s", name, leads[i])
+				}
+			}
+		}
 	}
 }
 

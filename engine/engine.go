@@ -36,6 +36,27 @@
 //     and tracing live once, in the root package.
 //   - All methods are safe for concurrent use and end when ctx does. A claim
 //     whose ctx ended may be in the store: the caller withdraws it by Leave.
+//
+// # Requests that arrive late
+//
+// A caller gives a request up when its ctx ends or its reply is lost. The store may
+// serve that request for one more TTL. This is what the request may do then:
+//
+//   - Enter may bring a claim back that was left meanwhile, and that claim may be
+//     granted. An id is never used for a second claim, so no other claim is meant.
+//   - Leave and Evict may remove their claim, and no other.
+//   - Renew may give its session a TTL from then on, unless that session has ended. No
+//     holder believes in it: belief counts from the start of an answered Renew.
+//   - Open may leave a session in the store, which ends after its TTL.
+//   - Put may write at its version, and so never over a later Put.
+//   - Resize may bring an older size back.
+//
+// The root package mends this in one place, its reconciliation with each heartbeat: it
+// leaves the claims whose Enter was given up, for one TTL, and the claims of its session that
+// [SessionOptions.Found] reports and that it does not know. It reads the number of permits
+// again every TTL/3, and corrects an older size. So an engine need not keep late
+// requests out. An engine does more only where the root cannot see enough: it says why
+// there. A store that may serve a request later than a TTL has to refuse that request.
 package engine
 
 import (
@@ -138,8 +159,8 @@ type SessionOptions struct {
 
 	// Found, when set, is called during Renew with a claim of this session that
 	// is in the store, as far as the engine was told of claims beside the held
-	// ones. The client leaves an unknown claim, which came back
-	// with an old snapshot, or which a late request entered. Found must not block.
+	// ones. The client leaves an unknown claim, which came back with an old snapshot,
+	// or which a late request entered. Found must not block.
 	Found func(resource, claim string)
 }
 

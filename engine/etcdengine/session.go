@@ -56,7 +56,10 @@ func (s *session) meets(conn *peer.Peer) {
 }
 
 // tomb is the key that keeps a claim out which left while a request for it was in
-// doubt. A request is served within a TTL or never.
+// doubt. A request is served within a TTL or never. The root would leave such a claim at its
+// next heartbeat only. Until then the claim would hold a name for nobody, because a member that hangs
+// for long sends on all that it was asked for, as soon as it is well, and in etcd a key
+// holds from the moment at which it is there.
 type tomb struct {
 	key   string
 	since time.Time

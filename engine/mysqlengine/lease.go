@@ -22,9 +22,12 @@ type Options struct {
 	Prefix string
 }
 
+// leases has the methods of an Engine, and no name that users see.
+type leases = sqlengine.Engine
+
 // Engine is the lease mode in one database. Create it with [New].
 type Engine struct {
-	*sqlengine.Engine
+	*leases
 	lanes *lanes
 }
 
@@ -49,10 +52,7 @@ func checkPrefix(prefix string) (string, error) {
 // The engine keeps one connection of the pool for heartbeats, and has at most as many requests
 // under way as there are other connections: a pool of one connection is refused.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := cmp.Or(opts, new(Options))
 	prefix, err := checkPrefix(o.Prefix)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	return errors.Join(e.Engine.Close(), e.lanes.close())
+	return errors.Join(e.leases.Close(), e.lanes.close())
 }
 
 // Caps implements [engine.Engine].

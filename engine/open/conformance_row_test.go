@@ -1,6 +1,7 @@
 package open_test
 
 import (
+	"context"
 	"database/sql"
 	"sync"
 	"testing"
@@ -16,37 +17,37 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// expirer is an engine whose sessions are in the client, so that only there
-// they can be ended.
-type expirer interface {
+// killing is an engine whose sessions are in the client, so that only there they can be ended.
+type killing struct {
 	engine.Engine
-	Expire(session string) bool
+	sessions *sync.Map // by id
 }
 
-// expirers makes the hook that ends a session of any of the engines opened.
-func expirers(open func(t *testing.T) expirer) (opened func(*testing.T) engine.Engine, kill func(*testing.T, string)) {
-	var mu sync.Mutex
-	var all []expirer
-	return func(t *testing.T) engine.Engine {
-			e := open(t)
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, e)
-			return e
-		}, func(t *testing.T, session string) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, e := range all {
-				if e.Expire(session) {
-					return
-				}
-			}
+func (k killing) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	s, err := k.Engine.Open(ctx, opts)
+	if err == nil {
+		k.sessions.Store(s.ID(), s)
+	}
+	return s, err
+}
+
+// killers makes the hook that ends a session of any of the engines opened: a farewell in a
+// context that has ended breaks its connections.
+func killers(open func(t *testing.T) engine.Engine) (opened func(*testing.T) engine.Engine, kill func(*testing.T, string)) {
+	var sessions sync.Map
+	return func(t *testing.T) engine.Engine { return killing{open(t), &sessions} }, func(t *testing.T, session string) {
+		s, ok := sessions.Load(session)
+		if !ok {
 			t.Fatalf("no session %s", session)
 		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		s.(engine.Session).Close(ended) //nolint:errcheck // it says that ctx has ended
+	}
 }
 
 // postgresRow opens the row mode with a pool of its own.
-func postgresRow(t *testing.T, addr string, connections int) expirer {
+func postgresRow(t *testing.T, addr string, connections int) engine.Engine {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
 	if err != nil {
@@ -67,7 +68,7 @@ func postgresRow(t *testing.T, addr string, connections int) expirer {
 }
 
 // postgresRowDB opens it with a database of package sql.
-func postgresRowDB(t *testing.T, addr string, connections int) expirer {
+func postgresRowDB(t *testing.T, addr string, connections int) engine.Engine {
 	t.Helper()
 	db, err := sql.Open("pgx", testservers.PostgresURL(addr))
 	if err != nil {
@@ -90,7 +91,7 @@ func postgresRowDB(t *testing.T, addr string, connections int) expirer {
 }
 
 // mariadbRow opens the row mode with a pool of its own.
-func mariadbRow(t *testing.T, addr string, connections int) expirer {
+func mariadbRow(t *testing.T, addr string, connections int) engine.Engine {
 	t.Helper()
 	connector, err := mysql.NewConnector(testservers.MariaDBConfig(addr))
 	if err != nil {
@@ -108,8 +109,8 @@ func mariadbRow(t *testing.T, addr string, connections int) expirer {
 	return eng
 }
 
-func runRow(t *testing.T, addr string, url func(addr string) string, open func(*testing.T, string, int) expirer, private func(*testing.T) *testservers.Server) {
-	opened, kill := expirers(func(t *testing.T) expirer { return open(t, addr, 30) })
+func runRow(t *testing.T, addr string, url func(addr string) string, open func(*testing.T, string, int) engine.Engine, private func(*testing.T) *testservers.Server) {
+	opened, kill := killers(func(t *testing.T) engine.Engine { return open(t, addr, 30) })
 	enginetest.Run(t, &enginetest.Harness{
 		Open: opened, KillSession: kill, TTL: 4 * time.Second, // a machine that stalls for all of it loses its locks rightly
 		Network: proxied(addr, url),

@@ -22,7 +22,7 @@ import (
 // rowDatabase is a database with a row mode, for what holds of each.
 type rowDatabase struct {
 	shared, private func(t *testing.T) *testservers.Server
-	open            func(t *testing.T, addr string, connections int) expirer
+	open            func(t *testing.T, addr string, connections int) engine.Engine
 	admin           func(t *testing.T, addr string) *sql.DB
 	conn            string // the query of the connection of a claim, by name and whether it is granted
 	kill            string // ends a connection
@@ -75,6 +75,19 @@ var rowDatabases = map[string]rowDatabase{
 func onRows(t *testing.T, test func(t *testing.T, d rowDatabase)) {
 	for name, d := range rowDatabases {
 		t.Run(name, func(t *testing.T) { test(t, d) })
+	}
+}
+
+// waitBlocked waits until a claim waits in the server. InnoDB renews its table of
+// transactions only when nobody has read that table for 100 ms.
+func (d rowDatabase) waitBlocked(t *testing.T, addr string) {
+	t.Helper()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); d.ask(t, addr, d.blocked) == 0; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("no claim waits in the server")
+		}
 	}
 }
 
@@ -304,7 +317,7 @@ func TestRowClosedWhileWaiting(t *testing.T) {
 		s, c := sessiontest.Open(t, eng, 30*time.Second), sessiontest.Whole(t, sessiontest.Fair)
 		sessiontest.Wait(t, s, c)
 		got := sessiontest.Awaiting(t, s, c)
-		sessiontest.Until(t, "it waits in the server", func() bool { return d.ask(t, server.Addr, d.blocked) > 0 })
+		d.waitBlocked(t, server.Addr)
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

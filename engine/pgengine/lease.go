@@ -56,9 +56,12 @@ func (o Options) Caps() engine.Caps {
 	return c
 }
 
+// leases has the methods of an Engine, and no name that users see.
+type leases = sqlengine.Engine
+
 // Engine is the lease mode in one database. Create it with [New] or [NewDB].
 type Engine struct {
-	*sqlengine.Engine
+	*leases
 	caps     engine.Caps
 	listener *listener // nil: nobody is told
 }
@@ -145,11 +148,12 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 		e.listener.attach(&server)
 	}
 	var err error
-	if e.Engine, err = sqlengine.NewServer(ctx, server); err != nil {
+	if e.leases, err = sqlengine.NewServer(ctx, server); err != nil {
 		return nil, err
 	}
 	if e.listener != nil {
-		e.listener.receive, e.listener.ask = e.Engine.Receive, e.Engine.Ask
+		e.listener.receive = func(m sqlengine.Message) bool { return sqlengine.Receive(e.leases, m) }
+		e.listener.ask = func() { sqlengine.Ask(e.leases) }
 	}
 	return e, nil
 }
@@ -177,5 +181,5 @@ func (e *Engine) Close() error {
 	if e.listener != nil {
 		e.listener.stop()
 	}
-	return e.Engine.Close()
+	return e.leases.Close()
 }

@@ -52,9 +52,12 @@ type Options struct {
 
 const minTTL = 100 * time.Millisecond
 
+// leases has the methods of an Engine, and no name that users see.
+type leases = sqlengine.Engine
+
 // Engine is the store in one file. Create it with [New].
 type Engine struct {
-	*sqlengine.Engine
+	*leases
 	db, reads *sql.DB
 	turn      *turn
 }
@@ -95,7 +98,7 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 		}
 		(*db).SetMaxOpenConns(1)
 	}
-	if e.Engine, err = sqlengine.New(ctx, e.db, e.reads, d, minTTL); err != nil {
+	if e.leases, err = sqlengine.New(ctx, e.db, e.reads, d, minTTL); err != nil {
 		return nil, errors.Join(err, e.db.Close(), e.reads.Close(), e.turn.close())
 	}
 	return e, nil
@@ -111,7 +114,7 @@ func (e *Engine) Caps() engine.Caps {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	if err := errors.Join(e.Engine.Close(), e.reads.Close(), e.db.Close(), e.turn.close()); err != nil {
+	if err := errors.Join(e.leases.Close(), e.reads.Close(), e.db.Close(), e.turn.close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

@@ -122,7 +122,10 @@ func (s *session) event(ev zk.Event) {
 // ensemble that agreed on such a step never starts again.
 const mostBytes = 3 << 18
 
-// take returns the place of a claim that enters.
+// take returns the place of a claim that enters. One that was asked for before may have a
+// node whose path is not known here, because the server chooses its number. The root cannot
+// find that out: Enter looks for the node by the hash in its name, after a sync, because the
+// server that is asked now may be behind.
 func (s *session) take(c *engine.Claim) (*place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

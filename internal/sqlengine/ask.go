@@ -85,7 +85,7 @@ func (e *Engine) heartbeat() time.Duration {
 }
 
 // Ask has all waiters asked for: messages may have been lost.
-func (e *Engine) Ask() { nudge(e.full) }
+func Ask(e *Engine) { nudge(e.full) }
 
 // left is called when a claim has left, or permits were added: the next one may be in this process.
 func (e *Engine) left(resource string) {

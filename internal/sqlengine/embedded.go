@@ -69,7 +69,7 @@ type transactions struct {
 func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
 	e := newEngine(minTTL)
 	s := &transactions{
-		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: e.Receive,
+		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: func(m Message) bool { return Receive(e, m) },
 		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
 	}
 	e.store = s

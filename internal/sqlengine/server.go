@@ -55,7 +55,7 @@ type Server struct {
 	Again func(err error) bool
 
 	// Listen, when set, is called before a session is opened: waiters are told
-	// by Receive from now on. It returns at once when that is so already.
+	// by [Receive] from now on. It returns at once when that is so already.
 	Listen func(context.Context) error
 
 	// Told, when set, reports whether messages arrive at the moment. When they

@@ -245,7 +245,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 			s.forget(c.Resource, c.ID)
 			if errors.Is(err, engine.ErrGone) {
 				s.unsent(c.ID)
-				s.engine.Ask() // it may be the session that is gone
+				Ask(s.engine) // it may be the session that is gone
 			}
 			return grant, err
 		}

@@ -101,8 +101,9 @@ func newEngine(minTTL time.Duration) *Engine {
 	return e
 }
 
-// Receive tells a session of this Engine, and reports whether it is one.
-func (e *Engine) Receive(m Message) bool {
+// Receive tells a session of an Engine, and reports whether it is one. Receive and Ask are no
+// methods, because those would be methods of the engines that users see.
+func Receive(e *Engine, m Message) bool {
 	known, ok := e.sessions.Load(m.Session)
 	if !ok {
 		return false

@@ -20,8 +20,8 @@
 // for each attempt and "pawl hold" for each lease. They have the full name and the token, and
 // are in the span of the context given to Lock.
 //
-// The names of pawl's own locks begin with "pawl:". Idle workers of a pool wait for a lock of
-// the name "pawl:pool", by default: so its oldest attempt is no alarm.
+// The names of pawl's own locks begin with "pawl:". Idle workers of a queue of work wait for a
+// lock of the name "pawl:pool", by default: so its oldest attempt is no alarm.
 package otel
 
 import (

@@ -1,0 +1,421 @@
+package redisid_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/id"
+	"github.com/pawl-go/pawl/id/redisid"
+	"github.com/pawl-go/pawl/internal/idtest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// load is processes that count on one key until it is ended.
+type load struct {
+	t     testing.TB
+	check idtest.Checker[int64]
+	given atomic.Int64
+	ctx   context.Context
+	end   context.CancelFunc
+	group sync.WaitGroup
+}
+
+func newLoad(t testing.TB) *load {
+	l := &load{t: t}
+	l.ctx, l.end = context.WithCancel(t.Context())
+	t.Cleanup(l.group.Wait)
+	t.Cleanup(l.end)
+	return l
+}
+
+// process adds a process: some of its goroutines want one number at a time, some a block.
+func (l *load) process(c id.Counter) {
+	strict := id.NewStrict(c)
+	for g := range 4 {
+		log := l.check.Log()
+		l.group.Go(func() {
+			for l.ctx.Err() == nil {
+				last, n, err := int64(0), int64(1), error(nil)
+				if g < 2 {
+					last, err = strict.Next(l.ctx)
+				} else {
+					n = 1 + rand.Int64N(9)
+					last, err = c.Add(l.ctx, n)
+				}
+				switch {
+				case err == nil:
+				case l.ctx.Err() != nil:
+					return
+				case errors.Is(err, pawl.ErrUnavailable) && last == 0:
+					time.Sleep(time.Millisecond)
+					continue
+				default:
+					l.t.Error(last, err)
+					return
+				}
+				for i := range n {
+					log.Add(last - n + 1 + i)
+				}
+				l.given.Add(n)
+			}
+		})
+	}
+}
+
+// goesOn waits until many more numbers were given, by requests of all.
+func (l *load) goesOn() {
+	l.t.Helper()
+	want := l.given.Load() + 300
+	until(l.t, "some numbers", func() bool { return l.given.Load() >= want })
+}
+
+// ends returns what is wrong with the numbers.
+func (l *load) ends() error {
+	l.end()
+	l.group.Wait()
+	n, err := l.check.Check()
+	l.t.Logf("%d numbers: %v", n, err)
+	return err
+}
+
+// naive is a bare INCR.
+type naive struct {
+	client rueidis.Client
+	key    string
+}
+
+func (c naive) Add(ctx context.Context, n int64) (int64, error) {
+	last, err := c.client.Do(ctx, c.client.B().Incrby().Key(c.key).Increment(n).Build()).AsInt64()
+	if err != nil {
+		return 0, errors.Join(pawl.ErrUnavailable, err)
+	}
+	return last, nil
+}
+
+// faults is everything that may happen to the data of one server while it is used.
+func faults(t *testing.T, l *load, server *testservers.Server, operator rueidis.Client) {
+	restart := func() { server.Kill(); server.Restart() }
+	for _, fault := range []func(){
+		restart, // without a snapshot
+		func() { does(t, operator, "FLUSHALL", "SYNC") },
+		func() { does(t, operator, "SAVE"); l.goesOn(); restart() },
+		func() { does(t, operator, "DEL", "ids") },
+		func() {
+			dump, _ := does(t, operator, "DUMP", "ids").ToString()
+			ttl := strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10)
+			l.goesOn()
+			does(t, operator, "RESTORE", "ids", "0", dump, "REPLACE")
+			l.goesOn()
+			does(t, operator, "RESTORE", "ids", ttl, dump, "REPLACE", "ABSTTL")
+		},
+		func() {
+			does(t, operator, "RENAME", "ids", "other")
+			l.goesOn()
+			does(t, operator, "RENAME", "other", "ids")
+		},
+		func() { does(t, operator, "PEXPIRE", "ids", "1") },
+		restart,
+	} {
+		l.goesOn()
+		fault()
+	}
+	l.goesOn()
+}
+
+// TestFaults: no number is given twice, whatever happens to the data, and the numbers of each
+// goroutine rise. The same faults show that a bare INCR repeats.
+func TestFaults(t *testing.T) {
+	t.Run("marked", func(t *testing.T) {
+		server := testservers.Redis(t)
+		l, mark := newLoad(t), newMark(t)
+		for range 3 {
+			l.process(counter(t, dial(t, server.Addr), "ids", &redisid.Options{Mark: mark, Ahead: 500}))
+		}
+		for range 5 {
+			faults(t, l, server, dial(t, server.Addr))
+		}
+		if err := l.ends(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("naive", func(t *testing.T) {
+		server := testservers.Redis(t)
+		l := newLoad(t)
+		l.check.Unordered = true
+		l.process(naive{dial(t, server.Addr), "ids"})
+		l.process(naive{dial(t, server.Addr), "ids"})
+		l.goesOn()
+		server.Kill() // without a snapshot
+		server.Restart()
+		l.goesOn()
+		if err := l.ends(); err == nil || !strings.Contains(err.Error(), "was handed out twice") {
+			t.Errorf("a bare INCR is found well: %v", err)
+		}
+	})
+}
+
+func isReplica(t *testing.T, server rueidis.Client) bool {
+	info, err := server.Do(t.Context(), server.B().Info().Section("replication").Build()).ToString()
+	return err == nil && strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up")
+}
+
+// follow has a server become the replica of another.
+func follow(t *testing.T, server rueidis.Client, addr string) {
+	host, port, _ := strings.Cut(addr, ":")
+	does(t, server, "REPLICAOF", host, port)
+	until(t, "it follows", func() bool { return isReplica(t, server) })
+}
+
+// TestFailover: a replica that lags is promoted; the old master goes on for a while beside it,
+// is demoted, and is promoted again without anybody having counted in between.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, is := range map[string]struct{ between, ahead int64 }{
+		"counted in between": {2, 10_000}, "nobody counted in between": {0, 10_000}, "few ahead": {30, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testservers.Redis(t)
+			link := testservers.NewProxy(t, a.Addr)
+			b := testservers.RedisReplica(t, link.Addr)
+			oa, ob, mark := dial(t, a.Addr), dial(t, b.Addr), newMark(t)
+			bare := []id.Counter{naive{oa, "bare"}, naive{ob, "bare"}}
+			var check, bareCheck idtest.Checker[int64]
+			check.Unordered, bareCheck.Unordered = true, true
+			log, bareLog := check.Log(), bareCheck.Log()
+			newcomer := func(which int) *redisid.Counter { // who has seen no number yet
+				return counter(t, []rueidis.Client{oa, ob}[which], "ids", &redisid.Options{Mark: mark, Ahead: is.ahead})
+			}
+			count := func(which int) {
+				t.Helper()
+				log.Add(adds(t, newcomer(which), 1))
+				n, err := bare[which].Add(t.Context(), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bareLog.Add(n)
+			}
+			count(0)
+			does(t, oa, "WAIT", "1", "5000")
+			link.Freeze()
+			count(0) // which the replica never knows
+			count(0)
+			does(t, ob, "REPLICAOF", "NO", "ONE")
+			for range is.between {
+				count(1)
+				count(0) // the old master serves somebody still
+			}
+			follow(t, oa, b.Addr)
+			if last, err := newcomer(0).Add(t.Context(), 1); !errors.Is(err, pawl.ErrUnavailable) {
+				t.Errorf("%d of a replica: %v", last, err)
+			}
+			does(t, oa, "REPLICAOF", "NO", "ONE")
+			count(0)
+			count(0)
+			count(1)
+			if n, err := check.Check(); err != nil {
+				t.Error(n, err)
+			}
+			if _, err := bareCheck.Check(); err == nil {
+				t.Error("a bare INCRBY is found well")
+			}
+		})
+	}
+}
+
+// TestReplicaThatTakesWrites is no master.
+func TestReplicaThatTakesWrites(t *testing.T) {
+	t.Parallel()
+	master := testservers.Redis(t)
+	replica := dial(t, testservers.RedisReplica(t, master.Addr, "--replica-read-only", "no").Addr)
+	does(t, replica, "SET", "x", "1")
+	if last, err := counter(t, replica, "ids", &redisid.Options{Mark: newMark(t)}).Add(t.Context(), 1); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(last, err)
+	}
+}
+
+// TestLateRequest: a request to count that was under way for long counts in the life that is
+// there when it arrives.
+func TestLateRequest(t *testing.T) {
+	server, mark := testservers.Redis(t), newMark(t)
+	slow := testservers.NewProxy(t, server.Addr)
+	opts := &redisid.Options{Mark: mark, Ahead: 100}
+	late, soon := counter(t, dial(t, slow.Addr), "ids", opts), counter(t, dial(t, server.Addr), "ids", opts)
+	var check idtest.Checker[int64]
+	log := check.Log()
+	log.Add(adds(t, late, 1))
+	slow.Delay(200 * time.Millisecond)
+	answered := make(chan int64)
+	go func() {
+		last, err := late.Add(t.Context(), 1)
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- last
+	}()
+	does(t, dial(t, server.Addr), "FLUSHALL", "SYNC")
+	for range 3 {
+		log.Add(adds(t, soon, 1))
+	}
+	log.Add(<-answered)
+	if _, err := check.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnknownOutcome: a caller that was not answered leaves a gap, and a claim whose client was
+// cut off is taken over.
+func TestUnknownOutcome(t *testing.T) {
+	server, mark := testservers.Redis(t), newMark(t)
+	link := testservers.NewProxy(t, server.Addr)
+	opts := &redisid.Options{Mark: mark, Ahead: 100}
+	cut, other := counter(t, dial(t, link.Addr), "ids", opts), counter(t, dial(t, server.Addr), "ids", opts)
+	before := adds(t, cut, 1)
+	for _, prepare := range []func(){func() {}, func() { does(t, dial(t, server.Addr), "FLUSHALL", "SYNC") }} {
+		prepare()
+		link.FreezeReplies()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if last, err := cut.Add(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || last != 0 {
+			t.Error(last, err)
+		}
+		cancel()
+		link.Thaw()
+		after := adds(t, other, 1)
+		if after <= before+1 {
+			t.Errorf("%d after %d and one of unknown outcome", after, before)
+		}
+		before = after
+	}
+}
+
+// TestRestored: a dump of the key is noticed also by a process that has seen no number.
+func TestRestored(t *testing.T) {
+	client, opts := dial(t, testservers.Redis(t).Addr), &redisid.Options{Mark: newMark(t), Ahead: 100}
+	adds(t, counter(t, client, t.Name(), opts), 1)
+	dump, _ := does(t, client, "DUMP", t.Name()).ToString()
+	before := adds(t, counter(t, client, t.Name(), opts), 10)
+	for _, words := range [][]string{{"0"}, {"3600000"}, {strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10), "ABSTTL"}} {
+		does(t, client, append([]string{"RESTORE", t.Name(), words[0], dump, "REPLACE"}, words[1:]...)...)
+		after := adds(t, counter(t, client, t.Name(), opts), 1)
+		if after <= before {
+			t.Errorf("%v: %d after %d", words, after, before)
+		}
+		before = after
+	}
+}
+
+// TestRenamed: the key of another counter is not counted on.
+func TestRenamed(t *testing.T) {
+	client := dial(t, testservers.Redis(t).Addr)
+	mine, other := &redisid.Options{Mark: newMark(t), Ahead: 100}, &redisid.Options{Mark: newMark(t), Ahead: 100}
+	before := adds(t, counter(t, client, t.Name(), mine), 10)
+	adds(t, counter(t, client, t.Name()+" other", other), 1)
+	does(t, client, "RENAME", t.Name()+" other", t.Name())
+	for _, c := range []*redisid.Counter{counter(t, client, t.Name(), mine), counter(t, client, t.Name()+" other", other)} {
+		if after := adds(t, c, 1); after <= before {
+			t.Errorf("%d after %d", after, before)
+		}
+		before = 1
+	}
+}
+
+// TestCopyPutBack: a copy of the key in the same server is noticed by a process that saw more.
+func TestCopyPutBack(t *testing.T) {
+	server, mark := testservers.Redis(t), newMark(t)
+	c, operator := counter(t, dial(t, server.Addr), "ids", &redisid.Options{Mark: mark, Ahead: 100}), dial(t, server.Addr)
+	adds(t, c, 1)
+	does(t, operator, "COPY", "ids", "copy")
+	before := adds(t, c, 10)
+	does(t, operator, "COPY", "copy", "ids", "REPLACE")
+	if last := adds(t, c, 1); last <= before {
+		t.Errorf("%d after %d", last, before)
+	}
+}
+
+// TestRefused: a server that cannot count is unavailable, and says why.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--dbfilename", "dir.rdb")
+	operator := dial(t, server.Addr)
+	if err := os.Mkdir(filepath.Join(server.Dir, "dir.rdb"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for code, trouble := range map[string][2][]string{
+		"OOM":        {{"CONFIG", "SET", "maxmemory", "1"}, {"CONFIG", "SET", "maxmemory", "0"}},
+		"MISCONF":    {{"CONFIG", "SET", "save", "3600 1"}, {"CONFIG", "SET", "stop-writes-on-bgsave-error", "no"}},
+		"READONLY":   {{"REPLICAOF", "127.0.0.1", "1"}, {"REPLICAOF", "NO", "ONE"}},
+		"NOREPLICAS": {{"CONFIG", "SET", "min-replicas-to-write", "1"}, {"CONFIG", "SET", "min-replicas-to-write", "0"}},
+	} {
+		for kind, opts := range map[string]*redisid.Options{"bare": nil, "marked": {Mark: newMark(t)}, "marked before": {Mark: newMark(t)}} {
+			c := counter(t, dial(t, server.Addr), code+kind, opts)
+			if kind == "marked before" {
+				adds(t, c, 1)
+			}
+			does(t, operator, trouble[0]...)
+			if code == "MISCONF" {
+				until(t, "a save failed", func() bool {
+					operator.Do(t.Context(), operator.B().Bgsave().Build())
+					info, _ := does(t, operator, "INFO", "persistence").ToString()
+					return strings.Contains(info, "rdb_last_bgsave_status:err")
+				})
+			}
+			if last, err := c.Add(t.Context(), 1); !errors.Is(err, pawl.ErrUnavailable) || !strings.Contains(err.Error(), code) {
+				t.Errorf("%s, %s: %d, %v", code, kind, last, err)
+			}
+			does(t, operator, trouble[1]...)
+			adds(t, c, 1)
+			does(t, operator, "CONFIG", "SET", "stop-writes-on-bgsave-error", "yes", "save", "")
+		}
+	}
+}
+
+// TestUserWhoMayNotAsk: without INFO another server is not noticed, so nothing is counted.
+func TestUserWhoMayNotAsk(t *testing.T) {
+	server := testservers.RedisUser(t, "app", "secret", "~*", "+@all", "-info")
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, Username: "app", Password: "secret", DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := counter(t, client, "ids", &redisid.Options{Mark: newMark(t)}).Add(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "may not ask INFO") {
+		t.Error(err)
+	}
+	adds(t, counter(t, client, "bare", nil), 1)
+}
+
+// TestCluster: the key is the only one, and each node notices for itself.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	nodes := testservers.RedisCluster(t)
+	client, mark := dial(t, nodes[0].Addr), newMark(t)
+	l := newLoad(t)
+	for _, key := range []string{"ids", "other", "third {x}"} {
+		adds(t, counter(t, client, key, nil), 1)
+		does(t, client, "DEL", key)
+		adds(t, counter(t, client, key, &redisid.Options{Mark: newMark(t)}), 1)
+		does(t, client, "DEL", key)
+	}
+	l.process(counter(t, client, "ids", &redisid.Options{Mark: mark, Ahead: 1000}))
+	l.process(counter(t, dial(t, nodes[1].Addr), "ids", &redisid.Options{Mark: mark, Ahead: 1000}))
+	l.goesOn()
+	testservers.RestartRedisCluster(t, nodes)
+	l.goesOn()
+	if err := l.ends(); err != nil {
+		t.Error(err)
+	}
+	if mark.raised.Load() < 2 {
+		t.Error("the restart was not noticed")
+	}
+}

@@ -1,0 +1,18 @@
+-- What goes before each script. KEYS: 1 the counter, a hash: pawl (its format and its own
+-- name), reign and form (where it was written), life (a nonce for each row of numbers that
+-- was begun), limit (the last number that may be given), left (how many there are up to
+-- it), claim and till (a client that raises the mark for it).
+--
+-- A master makes up its master_replid when it is started or promoted, so that one names one
+-- reign: what was loaded from a file, or copied from another server, was written in another.
+local info = redis.pcall('INFO', 'replication')
+if type(info) ~= 'string' then return redis.error_reply('NOPERM the user may not ask INFO, by which another server is noticed') end
+local reign = string.match(info, '\nmaster_replid:(%w+)')
+if not reign then return redis.error_reply('UNSUPPORTED the server has no master_replid, by which another server is noticed') end
+if not string.find(info, '\nrole:master', 1, true) then return redis.error_reply('READONLY the server is no master') end
+local is = redis.pcall('HMGET', KEYS[1], 'pawl', 'reign', 'form', 'life', 'limit', 'left', 'claim', 'till')
+if is.err then return is end
+local pawl, was, form, life, limit, left, claim, till = unpack(is)
+local mine = 'counter 1 ' .. KEYS[1]
+-- A small hash that was a large one keeps the form of a large one until it is dumped.
+local alive = pawl == mine and was == reign and redis.call('OBJECT', 'ENCODING', KEYS[1]) == form

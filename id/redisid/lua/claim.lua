@@ -1,0 +1,26 @@
+-- ARGV: 1 a claim that nobody had, 2 for how many ms it is, 3 how many numbers are
+-- needed, 4 the life that went back, or nothing. Returns {1, limit} when the caller is to raise
+-- the mark, {0} when there is nothing to do, {-1, ms} while another client does it.
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if not alive and not pawl and redis.call('EXISTS', KEYS[1]) == 1 then
+  return redis.error_reply('WRONGTYPE the hash has no field "pawl"')
+end
+if pawl and string.sub(pawl, 1, 10) ~= 'counter 1 ' then
+  return redis.error_reply('WRONGTYPE the hash is of another program or format: its field "pawl" is "' .. string.sub(pawl, 1, 40) .. '"')
+end
+if alive and life == ARGV[4] then alive = false end
+if alive and life and tonumber(left) >= tonumber(ARGV[3]) then return {0} end
+if alive and claim then
+  local wait = tonumber(till) - now
+  if wait > 0 and wait <= tonumber(ARGV[2]) then return {-1, wait} end -- more is of a clock that was set back
+end
+if not alive then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'pawl', mine, 'reign', reign, 'large', string.rep('.', 8192))
+  redis.call('HDEL', KEYS[1], 'large')
+  redis.call('HSET', KEYS[1], 'form', redis.call('OBJECT', 'ENCODING', KEYS[1]))
+end
+redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'till', string.format('%.0f', now + ARGV[2]))
+if pawl ~= mine or not limit or not string.find(limit, '^%d+$') then limit = '0' end
+return {1, limit}
