@@ -58,7 +58,7 @@ type Mark interface {
 // Settler is a [Mark] that its holder may lower when it stops. So the next holder goes on
 // where this holder ended, and not where its reserve ended. That is safe by the version: Settle writes
 // only if the mark is still as the holder raised it, so nobody has started above it. A
-// request of the holder that comes late has an older version. The marks of this module are all Settlers.
+// request of the holder that comes late has an older version. The marks of [Values] and of package sqlmark are Settlers.
 type Settler interface {
 	// Settle writes to, which is 1 to from.Value, if the mark is still as it was read. The caller
 	// hands out nothing any more and has handed out nothing above to. The errors are those of Raise.
