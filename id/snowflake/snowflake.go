@@ -63,7 +63,8 @@ type Options struct {
 	// Clock is asked once for each worker number that is taken. Default [time.Now].
 	Clock func() time.Time
 
-	// Observe, when set, gets the events of the generator, by its goroutine. It must not block.
+	// Observe, when set, gets the events of the generator, one at a time: by New, and later by the generator's
+	// own goroutine. Observe must not block.
 	Observe func(Event)
 }
 
