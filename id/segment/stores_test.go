@@ -130,8 +130,8 @@ func overKills(t *testing.T, open process, server *testservers.Server) *idtest.C
 	return check
 }
 
-// A number costs no memory, and one million numbers of each of several goroutines, in the
-// smallest batches that memory can load, rise and are none twice.
+// Several goroutines get more than one million numbers, in batches so small that they are always
+// being loaded. The numbers rise for each goroutine, and none is there twice.
 func TestMillionsInMemory(t *testing.T) {
 	s := newStore(t)
 	s.delay = 0
