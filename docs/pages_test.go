@@ -140,6 +140,26 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
+// TestSaidOnce: no two paragraphs of a section begin with the same words, as they do when two
+// versions of one text were merged.
+func TestSaidOnce(t *testing.T) {
+	lead := regexp.MustCompile(`(?m)^(?:- )?\*\*[^*]+\*\*`)
+	for _, name := range documents(t) {
+		if filepath.Base(name) == "CHANGELOG.md" {
+			continue
+		}
+		for _, section := range strings.Split(read(t, name), "\n## ") {
+			leads := lead.FindAllString(section, -1)
+			slices.Sort(leads)
+			for i := 1; i < len(leads); i++ {
+				if leads[i] == leads[i-1] {
+					t.Errorf("%s says twice: %s", name, leads[i])
+				}
+			}
+		}
+	}
+}
+
 // TestEveryPageIsLinked: a reader who starts at the README can come to every page.
 func TestEveryPageIsLinked(t *testing.T) {
 	seen := map[string]bool{} // by absolute path
