@@ -73,7 +73,7 @@ func makeNumbers(source string, naive bool, to io.Writer) error {
 }
 
 // processes keeps 4 of them at work, each started again when it is killed, until stop is called.
-func processes(t *testing.T, check *idtest.Checker[int64], env ...string) (kill, stop func()) {
+func processes(t *testing.T, check *idtest.Dense, env ...string) (kill, stop func()) {
 	t.Helper()
 	var mu sync.Mutex
 	running := make([]*exec.Cmd, 4)
@@ -128,8 +128,8 @@ func processes(t *testing.T, check *idtest.Checker[int64], env ...string) (kill,
 }
 
 // readNumbers notes what a process wrote before it was killed.
-func readNumbers(from io.Reader, check *idtest.Checker[int64]) {
-	logs := make([]*idtest.Log[int64], goroutines)
+func readNumbers(from io.Reader, check *idtest.Dense) {
+	logs := make([]*idtest.DenseLog, goroutines)
 	for i := range logs {
 		logs[i] = check.Log()
 	}
@@ -142,7 +142,10 @@ func readNumbers(from io.Reader, check *idtest.Checker[int64]) {
 // number is there twice, and numbers rise for each goroutine. The same faults show the
 // duplicates of a counter that writes without a version.
 func TestKilledProcesses(t *testing.T) {
-	const kills, faults = 24, 3
+	kills, faults := 24, 3
+	if os.Getenv("PAWL_TEST_SOAK") != "" {
+		kills, faults = 1200, 60 // 5 minutes
+	}
 	server := testservers.Postgres(t)
 	source := testservers.PostgresURL(server.Addr)
 	r, err := sqlmark.New(open(t, source), dialect.PostgreSQL, nil)
@@ -152,7 +155,7 @@ func TestKilledProcesses(t *testing.T) {
 	if err := r.Create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var ours, naive idtest.Checker[int64]
+	var ours, naive idtest.Dense
 	kill, stop := processes(t, &ours, "PAWL_SEGMENT_PROCESS="+source)
 	killNaive, stopNaive := processes(t, &naive, "PAWL_SEGMENT_PROCESS="+source, "PAWL_SEGMENT_NAIVE=1")
 	for i := range kills {
