@@ -16,10 +16,10 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/redisid"
 	"github.com/pawl-go/pawl/internal/idtest"
-	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 

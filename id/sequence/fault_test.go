@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id/sequence"
 	"github.com/pawl-go/pawl/internal/idtest"
-	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -343,10 +343,10 @@ func TestLockedRow(t *testing.T) {
 // another process may have given a larger one before.
 func TestLateAnswer(t *testing.T) {
 	addr, opts := testservers.SharedPostgres(t).Addr, sequence.Options{Table: newTable(), Timeout: 30 * time.Second}
-	proxy, direct := testservers.NewProxy(t, addr), postgres(t, addr)
-	slow, other := open(t, []sequence.Database{postgres(t, proxy.Addr)}, opts), open(t, []sequence.Database{direct}, opts)
+	link, direct := proxy.New(t, addr), postgres(t, addr)
+	slow, other := open(t, []sequence.Database{postgres(t, link.Addr)}, opts), open(t, []sequence.Database{direct}, opts)
 	before := next(t, slow)
-	proxy.Delay(500 * time.Millisecond)
+	link.Delay(500 * time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := slow.Next(ctx); gone <- err }()
