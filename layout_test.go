@@ -55,8 +55,6 @@ var importRules = []importRule{
 		"as above, and the client of its own store"},
 	{"id/uuids", []string{"id"}, []string{"github.com/google/uuid"},
 		"as above, and the library that makes them"},
-	{"id/redisid", []string{".", "id"}, []string{"github.com/redis/rueidis"},
-		"as above, and the client of where it counts"},
 	{"id/sequence", []string{".", "dialect", "id", "id/sqlmark"}, nil,
 		"as above; and how numbers are kept in a database, once"},
 	{"id/*", []string{".", "dialect", "id"}, nil,
