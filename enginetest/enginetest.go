@@ -160,6 +160,11 @@ type party struct {
 
 func (h *Harness) party(t *testing.T) *party { return h.partyOn(t, h.Open(t), h.TTL, nil) }
 
+// steadyParty is for rows that wait for no session, as [Harness.steady].
+func (h *Harness) steadyParty(t *testing.T) *party {
+	return h.partyOn(t, h.Open(t), max(h.TTL, steadyTTL), nil)
+}
+
 func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, gone func(string)) *party {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

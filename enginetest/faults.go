@@ -31,8 +31,10 @@ func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {
 // harness fails none of its requests.
 func (h *Harness) steady(t *testing.T, eng engine.Engine) *pawl.Client {
 	t.Helper()
-	return clientFor(t, eng, max(h.TTL, 10*time.Second))
+	return clientFor(t, eng, max(h.TTL, steadyTTL))
 }
+
+const steadyTTL = 10 * time.Second
 
 func clientFor(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
 	t.Helper()
@@ -248,7 +250,7 @@ func unheardUnlock(t *testing.T, h *Harness) {
 
 func awayIsNotBusy(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	c := h.client(t, eng)
+	c := clientFor(t, eng, max(h.TTL, 4*time.Second)) // for so long a Lock tries: a busy machine has to connect again meanwhile
 	net.Cut()
 	for range 2 {
 		if l, err := c.Mutex("away").TryLock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {

@@ -21,6 +21,7 @@ var sessionCases = []Case{
 	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder, nil},
 	{"a hint is of a grant that is gone", "a holder is told of what it still has", hints, nil},
 	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter, nil},
+	{"a waiter that was evicted before it awaits is told", "a break between two calls of the waiter puts it back in line", evictedEarly, nil},
 	{"closing hands over at once", "a clean end costs the next one a TTL", closing, nil},
 	{"a farewell that was not said frees nothing", "what a dead client held is free before what it had under way has ended", noFarewell, needs(engine.FeatureDelay)},
 	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats, nil},
@@ -216,6 +217,29 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	a.evict(c)
 	if r := get(t, "evicted waiter", got); !errors.Is(r.err, engine.ErrGone) {
 		t.Errorf("evicted waiter: %v, %v", r.Grant, r.err)
+	}
+}
+
+// evictedEarly: a store that can tell a waiter only while that waiter awaits, waits for that.
+func evictedEarly(t *testing.T, h *Harness) {
+	a, b := h.party(t), h.party(t)
+	a.hold(a.claim("evict early", mutex))
+	c := b.claim("evict early", mutex)
+	if g, err := b.Enter(b.ctx, c, true); err != nil || g.Held() {
+		t.Fatalf("enter to wait: %v, %v", g, err)
+	}
+	left := make(chan error, 1)
+	go func() { left <- a.Leave(a.ctx, c.Resource, c.ID) }()
+	select {
+	case err := <-left:
+		left <- err
+	case <-time.After(50 * time.Millisecond):
+	}
+	if g, err := b.Await(b.ctx, c); !errors.Is(err, engine.ErrGone) {
+		t.Errorf("a waiter that was evicted before it awaits: %v, %v", g, err)
+	}
+	if err := <-left; err != nil {
+		t.Errorf("evict: %v", err)
 	}
 }
 

@@ -85,7 +85,7 @@ func nothingStays(t *testing.T, h *Harness) {
 		weights = weights[1:]
 	}
 	for i := range 3 {
-		p := h.party(t)
+		p := h.steadyParty(t)
 		last = p
 		r := rand.New(rand.NewPCG(uint64(i), 1))
 		wg.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -253,9 +254,9 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 }
 
 // Break implements [rowengine.Store]. One that waits stays connected; one that
-// holds has nothing to interrupt.
-func (s *rowStore) Break(ctx context.Context, resource, claim string) (found bool, err error) {
-	query := `SELECT IF(c.held OR COALESCE(p.command, '') <> 'Query', 'CONNECTION', 'QUERY'), c.conn
+// holds has nothing to interrupt. To kill the query of an idle connection does nothing.
+func (s *rowStore) Break(ctx context.Context, resource, claim string, gently bool) (found bool, err error) {
+	query := `SELECT IF(c.held OR COALESCE(p.command, '') <> 'Query' AND NOT ` + strconv.FormatBool(gently) + `, 'CONNECTION', 'QUERY'), c.conn
 		FROM pawl_row_claims c LEFT JOIN information_schema.processlist p ON p.id = c.conn
 		WHERE c.resource = ` + text(resource) + ` AND c.claim = ` + text(claim)
 	var kills []string

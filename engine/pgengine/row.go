@@ -414,7 +414,7 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 }
 
 // Break implements [rowengine.Store].
-func (s *rowStore) Break(ctx context.Context, resource, claim string) (bool, error) {
-	all, err := query(ctx, s, pgx.RowTo[bool], s.sql.end, resource, claim)
+func (s *rowStore) Break(ctx context.Context, resource, claim string, gently bool) (bool, error) {
+	all, err := query(ctx, s, pgx.RowTo[bool], s.sql.end, resource, claim, gently)
 	return len(all) > 0, err
 }

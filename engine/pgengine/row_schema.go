@@ -74,7 +74,8 @@ func rowLanguage(schema string) rowStatements {
 			coalesce(nullif(c.part[1], '')::bigint, 0), coalesce((extract(epoch FROM clock_timestamp() - c.xact_start) * 1000000)::bigint, -1)` + live +
 			`WHERE n.name = $1 ORDER BY 6 = 0, c.xact_start`,
 		// One that waits stays connected; one that holds has nothing to cancel.
-		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) ELSE pg_terminate_backend(c.pid) END` + live +
+		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) WHEN $3 AND c.part[1] = '' THEN false
+			ELSE pg_terminate_backend(c.pid) END` + live +
 			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
 		version: in(`SELECT coalesce(max(m.version), 0), coalesce(max(to_jsonb(m)->>'format'), '1') FROM pawl.row_meta m`),
 	}

@@ -114,7 +114,7 @@ func (h *hold) free(ctx context.Context) error {
 func (h *hold) release(ctx context.Context) error {
 	err := h.free(ctx)
 	if h.doubt && (err == nil || errors.Is(err, ErrEnded)) {
-		if _, lost := h.session.engine.evict(ctx, h.request.Resource, h.request.ID); lost != nil {
+		if _, lost := h.session.engine.evict(ctx, h.request.Resource, h.request.ID, 0); lost != nil {
 			return lost
 		}
 	}

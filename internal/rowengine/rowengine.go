@@ -39,8 +39,9 @@ type Store interface {
 
 	// Break ends the transaction of a claim of any session, or its waiting,
 	// and reports whether there was something to end. It may end a little
-	// later.
-	Break(ctx context.Context, resource, claim string) (bool, error)
+	// later. Gently leaves alone a claim that is to wait and does not do so yet: its
+	// client can be told only while it waits.
+	Break(ctx context.Context, resource, claim string, gently bool) (bool, error)
 }
 
 // Conn is the connection of one claim. After an error of Enter, Wait or Ping
@@ -197,7 +198,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("evict: %w", context.Cause(ctx))
 	}
-	there, err := e.evict(ctx, resource, claim)
+	there, err := e.evict(ctx, resource, claim, soonWaits)
 	if err == nil && !there {
 		return fmt.Errorf("evict: %w", engine.ErrGone)
 	}
@@ -221,11 +222,15 @@ func unavailable(ctx context.Context, doing string, err error) error {
 	return engine.Unavailable(doing, err)
 }
 
-// evict breaks a claim that is not known here, and waits until it is gone. It
-// reports whether there was such a claim.
-func (e *Engine) evict(ctx context.Context, resource, claim string) (there bool, err error) {
+// soonWaits is for how long a client may be between the Enter of a claim and its Await.
+const soonWaits = 2 * time.Second
+
+// evict breaks a claim that is not known here, and waits until it is gone. It is gentle
+// for so long at first. It reports whether there was such a claim.
+func (e *Engine) evict(ctx context.Context, resource, claim string, gently time.Duration) (there bool, err error) {
+	began := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		found, err := e.store.Break(ctx, resource, claim)
+		found, err := e.store.Break(ctx, resource, claim, time.Since(began) < gently)
 		if err != nil || !found {
 			return there, err
 		}
