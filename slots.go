@@ -14,8 +14,8 @@ import (
 // maxSlots is the largest number of slots: the tokens of so many fit into one value.
 const maxSlots = 4096
 
-// Slots are numbered permits, for worker ids, shards and partitions: each holder has a number
-// of its own in [0, n). When all numbers are held, takers wait, first come, first served. A
+// Slots are numbered permits: each holder has a number of its own in [0, n). Worker ids, shards and
+// partitions are such numbers. When all numbers are held, takers wait, first come, first served. A
 // crashed holder's number is free within its TTL and a second. No two
 // holders believe at once that they have the same number; a later holder of a number has a
 // larger token. Slots need a store with semaphores and versioned values; one value of up to 32 KiB
@@ -31,7 +31,7 @@ type Slots struct {
 }
 
 // Slots returns the slots of this name with the numbers 0 to n - 1, where n is 1 to 4,096. All
-// users of a name must declare the same n, else [ErrMismatch]; when nobody holds a slot or waits
+// users of a name must declare the same n, else [ErrMismatch]. When nobody holds a slot or waits
 // for one, another n may be declared. See [Client.Mutex] for names.
 func (c *Client) Slots(name string, n int) *Slots {
 	s := &Slots{newValue(c, "slots", name), newLock(c, scopedName("slots", name), engine.KindSemaphore, int64(n), 1), -1}
@@ -188,8 +188,8 @@ func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, er
 // next holder needs a larger token. A number is free unless a permit with that token is held.
 type slotTokens []fence.Token
 
-// choose returns the preferred number, else the smallest, of those that are free for a permit with
-// this token.
+// choose returns the preferred number, else the smallest, of the numbers that are free for a permit
+// with this token.
 func (last slotTokens) choose(held map[fence.Token]bool, token fence.Token, n, prefer int) (int, error) {
 	overtaken := false
 	usable := func(number int) bool {

@@ -222,7 +222,7 @@ func TestSlotInTrouble(t *testing.T) {
 	})
 }
 
-// slotBook knows who has which slot, and tells what must not be.
+// slotBook knows the holder of each slot, and notes the mistakes.
 type slotBook struct {
 	mu    sync.Mutex
 	last  map[int]fence.Token

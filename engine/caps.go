@@ -18,6 +18,7 @@ type Caps struct {
 	EnterTrip int           // round trips to enter when nobody holds
 	LeaveTrip int           // round trips to leave
 	MinTTL    time.Duration // the shortest TTL that it keeps
+	MaxClaims int           // how many claims a name can have, beyond which Enter refuses; 0: there is no bound
 
 	// Lacks are the features that the store cannot honestly keep, with the reason
 	// as users read it. Nil: the store keeps all of them.
@@ -35,9 +36,9 @@ const (
 	FeatureShared Feature = "shared locks"
 	// FeatureSemaphore is a resource held by the permit.
 	FeatureSemaphore Feature = "semaphores"
-	// FeatureResize is a semaphore that is given another size while it is used.
+	// FeatureResize is a semaphore that is given another size while it is used: [Resizer].
 	FeatureResize Feature = "resizing of semaphores"
-	// FeatureValues is Get, Put and Watch.
+	// FeatureValues is Get, Put and Watch: [Values].
 	FeatureValues Feature = "versioned values"
 	// FeatureDelay is that the locks of a dead client stay held for the rest of
 	// its session's TTL.
@@ -115,6 +116,10 @@ const (
 	// ExpiryConnection: a session ends the moment its connection does; the session of a
 	// machine that vanished ends after a TTL.
 	ExpiryConnection Expiry = "end of the connection"
+	// ExpiryObserved: nobody tells the time. A session ends when an observer saw no heartbeat
+	// for its TTL, by the observer's own monotonic clock. So a claim that does not wait is busy
+	// behind a dead session, until some client has observed that session for a TTL.
+	ExpiryObserved Expiry = "what clients observed"
 )
 
 // Failover says what a change of the store's leader can lose.

@@ -8,7 +8,8 @@
 //     not after a crash, not after a request whose reply was lost. Numbers that were
 //     reserved and not used are left out, so a row of IDs may have gaps.
 //   - A [Mark] only rises, and is raised before what it covers is used. The next process
-//     starts above the mark.
+//     starts above the mark. Only the process that raised it last may lower it in the end to what
+//     was used, see [Settler].
 //   - Every wait is bounded by the ctx of the caller. "The store is down" is an error that
 //     matches [pawl.ErrUnavailable], never a number.
 //
@@ -52,6 +53,16 @@ type Mark interface {
 	// written. After [pawl.ErrUnavailable] nobody knows whether the mark was raised: Load it,
 	// and start above it.
 	Raise(ctx context.Context, to int64, from Reading) (Reading, error)
+}
+
+// Settler is a [Mark] that its holder may lower when it stops, so that the next holder goes on
+// where this one ended, and not where its reserve ended. That is safe by the version: Settle writes
+// only if the mark is still as the holder raised it, so nobody has started above it; and
+// a request of the holder that comes late has an older version. The marks of this module are all Settlers.
+type Settler interface {
+	// Settle writes to, which is 1 to from.Value, if the mark is still as it was read. The caller
+	// hands out nothing any more and has handed out nothing above to. The errors are those of Raise.
+	Settle(ctx context.Context, to int64, from Reading) error
 }
 
 // Reading is a [Mark] as of one time. The zero Reading says that no mark was raised yet.
@@ -108,6 +119,15 @@ func CheckName(name string) error {
 func CheckRaise(to int64, from Reading) error {
 	if to <= from.Value {
 		return fmt.Errorf("%w: raise to %d: more than the %d that was read is needed", pawl.ErrInvalid, to, from.Value)
+	}
+	return nil
+}
+
+// CheckSettle returns an error that matches [pawl.ErrInvalid] unless a mark that was read as
+// from may be lowered to this number. CheckSettle is for authors of marks.
+func CheckSettle(to int64, from Reading) error {
+	if to < 1 || to > from.Value {
+		return fmt.Errorf("%w: settle at %d: 1 to the %d that was read are allowed", pawl.ErrInvalid, to, from.Value)
 	}
 	return nil
 }

@@ -99,6 +99,22 @@ func (m valueMark) Raise(ctx context.Context, to int64, from Reading) (Reading, 
 	if err := CheckRaise(to, from); err != nil {
 		return Reading{}, err
 	}
+	return m.write(ctx, to, from)
+}
+
+// Settle implements [Settler].
+func (m valueMark) Settle(ctx context.Context, to int64, from Reading) error {
+	if m.err != nil {
+		return m.err
+	}
+	if err := CheckSettle(to, from); err != nil {
+		return err
+	}
+	_, err := m.write(ctx, to, from)
+	return err
+}
+
+func (m valueMark) write(ctx context.Context, to int64, from Reading) (Reading, error) {
 	is, err := m.value.Put(ctx, strconv.AppendInt(nil, to, 10), from.Version)
 	if err != nil {
 		return Reading{}, err

@@ -5,9 +5,9 @@
 // In first-in-first-out order a claim is granted iff the weights of everything ahead of it and
 // its own fit in the capacity. A barging claim looks at granted claims only. Granted claims of
 // one owner weigh as the heaviest of them. A claim that shares their grant gets the largest of
-// their tokens: a guard may have seen that token, and refuses a smaller one. Where an operator
-// has made the capacity smaller, nobody is evicted: the resource shrinks as holders leave. A
-// claim that weighs more than the capacity weighs all of it.
+// their tokens, because a guard may have seen that token, and refuses a smaller token. Where an
+// operator has made the capacity smaller, nobody is evicted: the resource shrinks as holders
+// leave. A claim that weighs more than the capacity weighs all of it.
 package queue
 
 import (

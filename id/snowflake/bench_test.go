@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
 )
 
@@ -15,7 +16,11 @@ func newGenerator(tb testing.TB, opts *snowflake.Options) *snowflake.Generator {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { client.Close(tb.Context()) }) //nolint:errcheck // the store is memory
-	g, err := snowflake.New(tb.Context(), client, marks{client}, "ids", opts)
+	registers, err := id.Values(client, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	g, err := snowflake.New(tb.Context(), client, registers, "ids", opts)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
 )
 
@@ -19,7 +20,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer client.Close(ctx)
-	orders, err := snowflake.New(ctx, client, marks{client}, "orders", nil)
+	marks, err := id.Values(client, nil) // or sqlmark, if the store may forget
+	if err != nil {
+		log.Fatal(err)
+	}
+	orders, err := snowflake.New(ctx, client, marks, "orders", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

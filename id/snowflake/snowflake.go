@@ -4,7 +4,7 @@
 // # What is promised
 //
 //   - An ID is never made twice by the generators of one name, whatever the clocks of their machines do, however
-//     often they restart. A clock that steps back while a generator runs is not looked at: the time of a
+//     often they restart. A clock that steps back while a generator runs changes nothing: the time of a
 //     generator is the clock at its start, and from then on monotonic.
 //   - This rests on a durable mark for each worker number ([id.Mark]), which is raised before the time that it
 //     covers is used. The next holder of the number starts above the mark. A process that was frozen, or is cut off
@@ -51,8 +51,8 @@ type Options struct {
 	// Reserve is how long an outage of the store is survived: 100 ms to 1 h. Default 3 s.
 	Reserve time.Duration
 
-	// Burst is how far ahead of the clock IDs may be made when more are wanted than a unit of time has
-	// room for: one unit to half of Reserve. Default a third of Reserve.
+	// Burst is how far ahead of the clock IDs may be made, when a unit of time has not room for all of
+	// them: one unit to half of Reserve. Default a third of Reserve.
 	Burst time.Duration
 
 	// MaxLead is how far ahead of the clock a mark may be that the generator goes on from: Reserve to
@@ -72,13 +72,13 @@ type Event struct {
 	Worker int
 	// Lead is how far ahead of the clock the mark of the worker is; 0: it is not.
 	Lead time.Duration
-	// Err says why the number is not used ([ErrLead], [pawl.ErrLost], [pawl.ErrConflict]), or why the mark could
-	// not be raised ([pawl.ErrUnavailable]): then the number is used on for as long as the reserve lasts.
+	// Err says why the number is not used: [ErrLead], [pawl.ErrLost], [pawl.ErrConflict]. Or Err says why the mark
+	// could not be raised, as [pawl.ErrUnavailable]: then the generator keeps the number, and its reserve lasts on.
 	Err error
 }
 
-// ErrLead says that the mark of a worker is ahead of the clock by more than Options.MaxLead, because the clock is
-// slow or the clock of an earlier worker was fast. The error names both times.
+// ErrLead says that the mark of a worker is ahead of the clock by more than Options.MaxLead. Either this clock is
+// slow, or the clock of an earlier worker was fast. The error names both times.
 var ErrLead = errors.New("the mark is too far ahead of the clock")
 
 const (
@@ -148,13 +148,13 @@ type Generator struct {
 var _ id.Generator[int64] = (*Generator)(nil)
 
 // New returns a generator of the IDs of this name: 1 to 160 bytes of UTF-8 without control characters. New takes a
-// worker number, for which it waits while all are taken, and reserves the first of its time; ctx bounds that.
+// worker number and reserves the first of its time. While all numbers are taken New waits; ctx bounds that.
 // The slots are those of client with the name "snowflake/" and this one, the marks those of registers with names that begin
 // so. Nil opts are the defaults. The caller closes the generator before the client.
 //
-// New fails with [pawl.ErrInvalid] before anything is asked; with [pawl.ErrMismatch] when the name has another layout;
-// with [ErrLead] when each number that is free has such a mark; with [id.ErrExhausted] when the bits of the time are used up;
-// and with the errors of [pawl.Slots.Take] and of the marks.
+// New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when the name has another
+// layout, with [ErrLead] when each free number has such a mark, and with [id.ErrExhausted] when the bits of the time are used
+// up. All other errors are those of [pawl.Slots.Take] and of the marks.
 func New(ctx context.Context, client *pawl.Client, registers id.Registers, name string, opts *Options) (*Generator, error) {
 	g := &Generator{name: "snowflake/" + name, opts: opts.withDefaults(), registers: registers, changed: make(chan struct{})}
 	g.layout = &g.opts.Layout
@@ -184,7 +184,7 @@ func (g *Generator) failed(err error) error { return fmt.Errorf("%q: %w", g.name
 func (g *Generator) Worker() int { return g.term.Load().worker }
 
 // Next returns an ID, larger than all that Next and NextN returned before Next was called. Next waits while the burst is
-// used up, or while the store is away and the reserve is used up; when ctx ends first, the error matches that of ctx, and
+// used up, or while the store is away and the reserve is used up. When ctx ends first, the error matches that of ctx, and
 // that of the store if there was trouble. [id.ErrExhausted]: the bits of the time are used up. [pawl.ErrClosed]: the generator or
 // its client is closed.
 func (g *Generator) Next(ctx context.Context) (int64, error) {
@@ -271,7 +271,7 @@ func permanent(err error) bool {
 	return false
 }
 
-// Close ends the generator: it writes what was used, if the mark is a [Settler], and releases the
+// Close ends the generator: it writes the last time in use, if the mark is an [id.Settler], and releases the
 // worker number. ctx bounds both. Calls that wait, and later calls, get [pawl.ErrClosed]. A second Close returns
 // nil.
 func (g *Generator) Close(ctx context.Context) error {
@@ -293,7 +293,7 @@ func (g *Generator) Close(ctx context.Context) error {
 	return nil
 }
 
-// tell wakes those that wait, because of an error or because there is more to hand out.
+// tell wakes the calls that wait, because of an error or because there is more to hand out.
 func (g *Generator) tell(trouble error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
+	"github.com/pawl-go/pawl/internal/idtest"
 )
 
 func parts(t *testing.T, l snowflake.Layout, id int64) snowflake.Parts {
@@ -28,8 +29,8 @@ func TestGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newStore()
 		a, b := begin(t, eng, 0), begin(t, eng, 0)
-		seen := &checker{}
-		of := map[*process]*row{a: {seen, t, 0}, b: {seen, t, 0}}
+		var seen idtest.Checker[int64]
+		of := map[*process]*row{a: newRow(t, &seen), b: newRow(t, &seen)}
 		for range 3 {
 			pass(1500 * time.Microsecond)
 			now := time.Now()
@@ -47,13 +48,8 @@ func TestGenerator(t *testing.T) {
 		if n, err := a.NextN(t.Context(), many); n != len(many) || err != nil {
 			t.Fatal(n, err)
 		}
-		for i, is := range many {
-			if i > 0 && is <= many[i-1] {
-				t.Fatalf("%d after %d", is, many[i-1])
-			}
-		}
-		seen.add(many...)
-		seen.wantUnique(t, 10_018)
+		of[a].Add(many...)
+		wantUnique(t, &seen, 10_018)
 		if n, err := a.NextN(t.Context(), nil); n != 0 || err != nil {
 			t.Error(n, err)
 		}
@@ -71,7 +67,8 @@ func TestGenerator(t *testing.T) {
 func TestCleanRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newStore()
-		r := &row{&checker{}, t, 0}
+		var seen idtest.Checker[int64]
+		r := newRow(t, &seen)
 		for range 50 {
 			p := begin(t, eng, 0)
 			is := parts(t, layout, r.next(p))
@@ -82,7 +79,7 @@ func TestCleanRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.wantUnique(t, 50)
+		wantUnique(t, &seen, 50)
 	})
 }
 
@@ -110,22 +107,19 @@ func (n *naive) Next(context.Context) (int64, error) {
 // of processes that end with and without a farewell. The naive way fails the same check.
 func TestClocksAndCrashes(t *testing.T) {
 	skews := []time.Duration{0, time.Hour, -time.Hour, 30 * time.Minute, -time.Second, 59 * time.Minute, 0, -50 * time.Millisecond}
-	run := func(t *testing.T, seen *checker, start func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process)) {
+	run := func(t *testing.T, seen *idtest.Checker[int64], start func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process)) {
 		synctest.Test(t, func(t *testing.T) {
 			eng := newStore()
 			for round := range 40 {
 				g, p := start(t, eng, skews[round%len(skews)])
-				last := int64(0)
+				log := seen.Log()
 				for step := range 20 {
 					for range 5000 {
 						is, err := g.Next(t.Context())
 						if err != nil {
 							t.Fatal(err)
 						}
-						if seen.add(is); is <= last {
-							seen.fell++
-						}
-						last = is
+						log.Add(is)
 					}
 					pass(50 * time.Millisecond)
 					p.skew.Store(int64(skews[(round+step)%len(skews)]))
@@ -140,21 +134,21 @@ func TestClocksAndCrashes(t *testing.T) {
 			}
 		})
 	}
-	ours := &checker{}
-	run(t, ours, func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process) {
+	var ours, wrong idtest.Checker[int64]
+	run(t, &ours, func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process) {
 		p := begin(t, eng, skew)
 		return p, p
 	})
-	ours.wantUnique(t, 40*20*5000)
-	wrong := &checker{}
-	run(t, wrong, func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process) {
+	wantUnique(t, &ours, 40*20*5000)
+	run(t, &wrong, func(t *testing.T, eng engine.Engine, skew time.Duration) (nexter, *process) {
 		p := begin(t, eng, skew)
 		return &naive{clock: p.clock}, p
 	})
-	if wrong.twice == 0 || wrong.fell == 0 {
+	n, err := wrong.Check()
+	if err == nil {
 		t.Error("the check finds nothing wrong with a naive snowflake")
 	}
-	t.Logf("%d IDs; the naive way made %d twice, and %d fell", len(ours.seen), wrong.twice, wrong.fell)
+	t.Logf("the naive way, in %d IDs: %v", n, err)
 }
 
 // TestOutage: the reserve lasts as long as was asked for, and a little longer; then callers wait,
@@ -163,7 +157,8 @@ func TestOutage(t *testing.T) {
 	for _, after := range []time.Duration{0, 999 * time.Millisecond, 1001 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			p := begin(t, newStore(), 0)
-			r := &row{&checker{}, t, 0}
+			var seen idtest.Checker[int64]
+			r := newRow(t, &seen)
 			pass(after)
 			p.link.cut.Store(true)
 			away := time.Now()
@@ -175,7 +170,7 @@ func TestOutage(t *testing.T) {
 					wantErr(t, err, context.DeadlineExceeded, pawl.ErrUnavailable)
 					break
 				}
-				r.add(is)
+				r.Add(is)
 				pass(10 * time.Millisecond)
 			}
 			if lasted := time.Since(away) - time.Second; lasted < 3*time.Second || lasted > 4100*time.Millisecond {
@@ -189,7 +184,7 @@ func TestOutage(t *testing.T) {
 			if late := time.Since(is.Time); is.Worker != 0 || late > 10*time.Millisecond {
 				t.Errorf("%+v, %v late", is, late)
 			}
-			r.wantUnique(t, 300)
+			wantUnique(t, &seen, 300)
 		})
 	}
 }
@@ -205,7 +200,8 @@ func TestLostReply(t *testing.T) {
 			if err := p.start(snowflake.Options{Layout: l}); err != nil {
 				t.Fatal(err)
 			}
-			r := &row{&checker{}, t, 0}
+			var seen idtest.Checker[int64]
+			r := newRow(t, &seen)
 			r.next(p)
 			p.link.loseReply.Store(true)
 			for range 300 {
@@ -215,7 +211,7 @@ func TestLostReply(t *testing.T) {
 			if !p.told(pawl.ErrConflict) || (p.Worker() == 0) != (workers == 1) {
 				t.Errorf("worker %d of %d", p.Worker(), workers)
 			}
-			r.wantUnique(t, 301)
+			wantUnique(t, &seen, 301)
 			if holders, err := p.client.Show(t.Context(), "pawl:slots/snowflake/ids"); err != nil || len(holders.Holders) != 1 {
 				t.Errorf("%+v, %v", holders, err)
 			}
@@ -229,12 +225,13 @@ func TestLostNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newStore()
 		p := begin(t, eng, 0)
-		r := &row{&checker{}, t, 0}
+		var seen idtest.Checker[int64]
+		r := newRow(t, &seen)
 		r.next(p)
 		p.link.cut.Store(true)
 		pass(20 * time.Second)
 		heir := begin(t, eng, -time.Hour)
-		other := &row{r.checker, t, 0}
+		other := newRow(t, &seen)
 		other.next(heir)
 		p.link.cut.Store(false)
 		r.next(p)
@@ -245,7 +242,7 @@ func TestLostNumber(t *testing.T) {
 			r.next(p)
 			other.next(heir)
 		}
-		r.wantUnique(t, 2003)
+		wantUnique(t, &seen, 2003)
 		if err := p.client.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +260,8 @@ func TestLostNumber(t *testing.T) {
 func TestLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newStore()
-		r := &row{&checker{}, t, 0}
+		var seen idtest.Checker[int64]
+		r := newRow(t, &seen)
 		wrong := begin(t, eng, time.Hour)
 		r.next(wrong)
 		wrong.dies()
@@ -277,7 +275,7 @@ func TestLead(t *testing.T) {
 		pass(20 * time.Second)
 
 		worse := begin(t, eng, 24*time.Hour)
-		(&row{r.checker, t, 0}).next(worse)
+		newRow(t, &seen).next(worse)
 		worse.dies()
 		pass(20 * time.Second)
 		p = begin(t, eng, 0) // leaves that number alone
@@ -285,7 +283,7 @@ func TestLead(t *testing.T) {
 		if tooLarge != 1 || p.Worker() != 1 {
 			t.Errorf("worker %d, after %d numbers", p.Worker(), tooLarge)
 		}
-		is := parts(t, layout, (&row{r.checker, t, 0}).next(p))
+		is := parts(t, layout, newRow(t, &seen).next(p))
 		if late := time.Since(is.Time).Abs(); late > time.Second {
 			t.Errorf("%+v is %v off", is, late)
 		}
@@ -293,7 +291,7 @@ func TestLead(t *testing.T) {
 		if err != nil || len(holders.Holders) != 1 {
 			t.Errorf("%+v, %v", holders, err)
 		}
-		r.wantUnique(t, 4)
+		wantUnique(t, &seen, 4)
 	})
 	synctest.Test(t, func(t *testing.T) { // no number is left
 		eng := newStore()
@@ -357,7 +355,8 @@ func TestEnd(t *testing.T) {
 		if err := p.start(snowflake.Options{Layout: l}); err != nil {
 			t.Fatal(err)
 		}
-		r := &row{&checker{}, t, 0}
+		var seen idtest.Checker[int64]
+		r := newRow(t, &seen)
 		for range 8191 {
 			r.next(p)
 			pass(time.Millisecond)
@@ -365,12 +364,15 @@ func TestEnd(t *testing.T) {
 		var err error
 		for err == nil {
 			var is int64
-			if is, err = p.Next(t.Context()); err == nil && (is <= r.last || is < 0) {
-				t.Fatalf("%d after %d", is, r.last)
+			if is, err = p.Next(t.Context()); err == nil && is < 0 {
+				t.Fatal(is)
+			} else if err == nil {
+				r.Add(is)
 			}
 			pass(time.Millisecond / 4)
 		}
 		wantErr(t, err, id.ErrExhausted)
+		wantUnique(t, &seen, 8191)
 		if !strings.Contains(err.Error(), "13 bits of the time end at 2000-01-01T00:00:08.191Z") {
 			t.Error(err)
 		}
@@ -402,11 +404,15 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%v does not say %q", err, says)
 			}
 		}
+		registers, err := id.Values(p.client, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, name := range []string{"", strings.Repeat("x", 161), "a\x01"} {
-			_, err := snowflake.New(t.Context(), p.client, marks{p.client}, name, &snowflake.Options{Layout: layout})
+			_, err := snowflake.New(t.Context(), p.client, registers, name, &snowflake.Options{Layout: layout})
 			wantErr(t, err, pawl.ErrInvalid)
 		}
-		for _, key := range []string{"pawl:value/mark/snowflake/ids", "pawl:slots/snowflake/ids"} {
+		for _, key := range []string{"pawl:value/id/mark/snowflake/ids", "pawl:slots/snowflake/ids"} {
 			if v, err := eng.Get(t.Context(), key); err != nil || v.Version != 0 {
 				t.Errorf("%s was written: %+v, %v", key, v, err)
 			}
@@ -437,7 +443,7 @@ func TestRefusals(t *testing.T) {
 func TestManyAtOnce(t *testing.T) {
 	const generators, goroutines, each = 4, 4, 50_000
 	eng := newStore()
-	seen := &checker{}
+	var seen idtest.Checker[int64]
 	var all sync.WaitGroup
 	for range generators {
 		p := newProcess(t, eng)
@@ -445,26 +451,19 @@ func TestManyAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range goroutines {
+			log := seen.Log()
 			all.Go(func() {
-				ids := make([]int64, each)
-				for n := 0; n < each; {
-					some := ids[n:min(n+1+99*(i%2), each)] // one, or a hundred
-					if got, err := p.NextN(t.Context(), some); got != len(some) || err != nil {
-						t.Error(got, err)
+				some := make([]int64, 1+99*(i%2)) // one at a time, or a hundred
+				for range each / len(some) {
+					if n, err := p.NextN(t.Context(), some); n != len(some) || err != nil {
+						t.Error(n, err)
 						return
 					}
-					n += len(some)
+					log.Add(some...)
 				}
-				for n := range ids[1:] {
-					if ids[n+1] <= ids[n] {
-						t.Errorf("%d after %d", ids[n+1], ids[n])
-						return
-					}
-				}
-				seen.add(ids...)
 			})
 		}
 	}
 	all.Wait()
-	seen.wantUnique(t, generators*goroutines*each)
+	wantUnique(t, &seen, generators*goroutines*each)
 }

@@ -3,7 +3,6 @@ package snowflake_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
+	"github.com/pawl-go/pawl/internal/idtest"
 )
 
 // link is a store as one process sees it.
@@ -51,18 +51,25 @@ func (l *link) Get(ctx context.Context, key string) (engine.Value, error) {
 	if err := l.down(); err != nil {
 		return engine.Value{}, err
 	}
-	return l.Engine.Get(ctx, key)
+	return l.Engine.(engine.Values).Get(ctx, key)
 }
 
 func (l *link) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	if err := l.down(); err != nil {
 		return 0, err
 	}
-	is, err := l.Engine.Put(ctx, key, data, version)
+	is, err := l.Engine.(engine.Values).Put(ctx, key, data, version)
 	if l.loseReply.CompareAndSwap(true, false) {
 		return 0, errCut
 	}
 	return is, err
+}
+
+func (l *link) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
+	if err := l.down(); err != nil {
+		return engine.Value{}, err
+	}
+	return l.Engine.(engine.Values).Watch(ctx, key, version)
 }
 
 type linkSession struct {
@@ -98,36 +105,6 @@ func (s *linkSession) Close(ctx context.Context) error {
 		return s.Session.Close(ended) // a process that died says no farewell
 	}
 	return s.Session.Close(ctx)
-}
-
-// marks are marks on the values of a store.
-type marks struct{ client *pawl.Client }
-
-func (m marks) Mark(name string) id.Mark  { return mark{m.client.Value("mark/" + name)} }
-func (m marks) Counter(string) id.Counter { return nil }
-
-type mark struct{ value *pawl.Value }
-
-func (m mark) Load(ctx context.Context) (id.Reading, error) {
-	is, err := m.value.Get(ctx)
-	if err != nil || is.Number == 0 {
-		return id.Reading{}, err
-	}
-	n, err := strconv.ParseInt(string(is.Data), 10, 64)
-	return id.Reading{Value: n, Version: is.Number}, err
-}
-
-func (m mark) Raise(ctx context.Context, to int64, from id.Reading) (id.Reading, error) {
-	if err := id.CheckRaise(to, from); err != nil {
-		return id.Reading{}, err
-	}
-	is, err := m.value.Put(ctx, strconv.AppendInt(nil, to, 10), from.Version)
-	return id.Reading{Value: to, Version: is.Number}, err
-}
-
-func (m mark) Settle(ctx context.Context, to int64, from id.Reading) error {
-	_, err := m.value.Put(ctx, strconv.AppendInt(nil, to, 10), from.Version)
-	return err
 }
 
 // process is a process with a generator of its own, and with a clock of its own.
@@ -169,7 +146,11 @@ func (p *process) start(opts snowflake.Options) error {
 		defer p.mu.Unlock()
 		p.events = append(p.events, e)
 	}
-	g, err := snowflake.New(p.t.Context(), p.client, marks{p.client}, "ids", &opts)
+	registers, err := id.Values(p.client, nil)
+	if err != nil {
+		return err
+	}
+	g, err := snowflake.New(p.t.Context(), p.client, registers, "ids", &opts)
 	p.Generator = g
 	if err == nil {
 		p.t.Cleanup(func() { g.Close(context.Background()) }) //nolint:errcheck // some are cut off
@@ -218,34 +199,13 @@ func (p *process) told(want error) bool {
 	return false
 }
 
-// checker finds IDs that were made twice, and IDs of one maker that fall.
-type checker struct {
-	mu    sync.Mutex
-	seen  map[int64]bool
-	twice int
-	fell  int
-}
-
-func (c *checker) add(ids ...int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
-		c.seen = make(map[int64]bool)
-	}
-	for _, id := range ids {
-		if c.seen[id] {
-			c.twice++
-		}
-		c.seen[id] = true
-	}
-}
-
-// row checks the IDs of one maker.
+// row collects the IDs of one maker.
 type row struct {
-	*checker
-	t    *testing.T
-	last int64
+	*idtest.Log[int64]
+	t *testing.T
 }
+
+func newRow(t *testing.T, c *idtest.Checker[int64]) *row { return &row{c.Log(), t} }
 
 func (r *row) next(g id.Generator[int64]) int64 {
 	r.t.Helper()
@@ -253,18 +213,15 @@ func (r *row) next(g id.Generator[int64]) int64 {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if is <= r.last {
-		r.t.Errorf("%d after %d", is, r.last)
-	}
-	r.add(is)
-	r.last = is
+	r.Add(is)
 	return is
 }
 
-func (c *checker) wantUnique(t *testing.T, least int) {
+// wantUnique fails unless there are so many IDs at least, and nothing is wrong with them.
+func wantUnique(t *testing.T, c *idtest.Checker[int64], least int) {
 	t.Helper()
-	if c.twice > 0 || c.fell > 0 || len(c.seen) < least {
-		t.Errorf("%d IDs, %d of them twice, and %d fell", len(c.seen), c.twice, c.fell)
+	if n, err := c.Check(); err != nil || n < least {
+		t.Errorf("%d IDs of %d, %v", n, least, err)
 	}
 }
 

@@ -116,20 +116,9 @@ func (t *term) reach(ctx context.Context, to int64) error {
 	return nil
 }
 
-// Settler is a [id.Mark] that its holder may lower when it stops, so that the next holder goes on
-// where this one ended and not where its reserve ended. That is safe by the version: Settle writes
-// only if the mark is still as from says, so nobody else has started above it; and the caller hands
-// out nothing any more. Without it the next holder starts up to 4/3 of Options.Reserve ahead of
-// the clock.
-type Settler interface {
-	// Settle writes to, which is 1 to from.Value, if the mark is still as it was read.
-	// [pawl.ErrConflict] says that it is not.
-	Settle(ctx context.Context, to int64, from id.Reading) error
-}
-
 // settle ends the term: it writes what was used.
 func (t *term) settle(ctx context.Context, used int64) error {
-	m, can := t.mark.(Settler)
+	m, can := t.mark.(id.Settler)
 	if used = max(used, 1); !can || used >= t.from.Value {
 		return nil
 	}

@@ -192,7 +192,26 @@ func (m mark) Raise(ctx context.Context, to int64, from id.Reading) (id.Reading,
 	if err := id.CheckRaise(to, from); err != nil {
 		return id.Reading{}, err
 	}
-	err := m.do(ctx, "raise", func() error {
+	if err := m.write(ctx, "raise", to, from); err != nil {
+		return id.Reading{}, err
+	}
+	return id.Reading{Value: to, Version: from.Version + 1}, nil
+}
+
+// Settle implements [id.Settler].
+func (m mark) Settle(ctx context.Context, to int64, from id.Reading) error {
+	if m.err != nil {
+		return m.err
+	}
+	if err := id.CheckSettle(to, from); err != nil {
+		return err
+	}
+	return m.write(ctx, "settle", to, from)
+}
+
+// write writes the mark if it is still at the version that was read.
+func (m mark) write(ctx context.Context, doing string, to int64, from id.Reading) error {
+	return m.do(ctx, doing, func() error {
 		if from.Version == 0 {
 			if err := m.begin(ctx); err != nil {
 				return err
@@ -208,10 +227,6 @@ func (m mark) Raise(ctx context.Context, to int64, from id.Reading) (id.Reading,
 		}
 		return fmt.Errorf("%w: it is at version %d, not %d", pawl.ErrConflict, is.Version, from.Version)
 	})
-	if err != nil {
-		return id.Reading{}, err
-	}
-	return id.Reading{Value: to, Version: from.Version + 1}, nil
 }
 
 type counter struct{ register }

@@ -17,10 +17,11 @@ import (
 func Contract(ctx context.Context, prefix string, all ...id.Registers) error {
 	var errs []error
 	for name, row := range map[string]func(context.Context, string, []id.Registers) error{
-		"a mark is raised at the version that was read": marks,
-		"names are kept apart":                          names,
-		"a counter begins with 1 and ends":              counters,
-		"writers count beside one another":              func(ctx context.Context, p string, all []id.Registers) error { return Race(ctx, p, 4, 25, all...) },
+		"a mark is raised at the version that was read":  marks,
+		"a mark is settled at the version that was read": settles,
+		"names are kept apart":                           names,
+		"a counter begins with 1 and ends":               counters,
+		"writers count beside one another":               func(ctx context.Context, p string, all []id.Registers) error { return Race(ctx, p, 4, 25, all...) },
 	} {
 		if err := row(ctx, prefix+"/"+name, all); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
@@ -55,6 +56,47 @@ func marks(ctx context.Context, name string, all []id.Registers) error {
 	for _, to := range []int64{7, 6, 0, -1, math.MinInt64} {
 		if _, err := mine.Raise(ctx, to, first); !errors.Is(err, pawl.ErrInvalid) {
 			return fmt.Errorf("from 7 to %d: %w", to, err)
+		}
+	}
+	if is, err := mine.Load(ctx); err != nil || is != second {
+		return fmt.Errorf("at the end %+v, %w", is, err)
+	}
+	return nil
+}
+
+// settles: what a holder used is written by that holder only, and its late requests change nothing.
+func settles(ctx context.Context, name string, all []id.Registers) error {
+	mine, theirs := all[0].Mark(name), all[len(all)-1].Mark(name)
+	settler, is := mine.(id.Settler)
+	if !is {
+		return errors.New("it cannot be settled")
+	}
+	first, err := mine.Raise(ctx, 10, id.Reading{})
+	if err != nil {
+		return err
+	}
+	for _, to := range []int64{11, 0, -1} {
+		if err := settler.Settle(ctx, to, first); !errors.Is(err, pawl.ErrInvalid) {
+			return fmt.Errorf("from 10 to %d: %w", to, err)
+		}
+	}
+	if err := settler.Settle(ctx, 4, first); err != nil {
+		return err
+	}
+	if _, err := mine.Raise(ctx, 20, first); !errors.Is(err, pawl.ErrConflict) {
+		return fmt.Errorf("a late raise: %w", err)
+	}
+	used, err := theirs.Load(ctx)
+	if err != nil || used.Value != 4 || used.Version <= first.Version {
+		return fmt.Errorf("settled %+v, %w", used, err)
+	}
+	second, err := theirs.Raise(ctx, 8, used)
+	if err != nil {
+		return err
+	}
+	for _, old := range []id.Reading{first, {Value: 4, Version: used.Version}} {
+		if err := settler.Settle(ctx, 3, old); !errors.Is(err, pawl.ErrConflict) {
+			return fmt.Errorf("it is settled after another has begun: %w", err)
 		}
 	}
 	if is, err := mine.Load(ctx); err != nil || is != second {

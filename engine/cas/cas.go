@@ -1,0 +1,287 @@
+// Package cas makes an engine of a plain key-value store. Whoever can load a key, swap and delete
+// it if it is at a version, watch it, and list keys, as [Store] says, gets every primitive of pawl:
+//
+//	type Engine struct{ *cas.Engine }
+//
+//	func New(client *theirs.Client) *Engine {
+//		return &Engine{cas.New(&store{client}, cas.Options{Caps: engine.Caps{Name: "theirs", ...}})}
+//	}
+//
+// # How it works
+//
+// A resource is one key, which has all its claims. A step loads the key, runs [queue.Apply], and
+// swaps the key. If another client was faster, the step waits a little and begins again. So the
+// grant and the hand-over are one write, and waiters, who watch the key, find their grant in it.
+//
+// A session is a key that each heartbeat rewrites. A session ends when somebody swaps its key for
+// a mark of death: after that no heartbeat succeeds, and no claim of the session counts. Whether
+// a session may be ended is decided
+//
+//   - by the store's clock, where [Item] has Written and Now: when the last write is a TTL ago;
+//   - by observation, where nobody tells the time ([engine.ExpiryObserved]): when the observer saw
+//     the same version for a whole TTL and a hundredth, by the observer's own monotonic clock. The
+//     swap names that version, so it fails if there was a heartbeat.
+//
+// Waiters observe the sessions before them, and every client looks at all sessions at times. But
+// a client that has just come has observed nothing: a TryLock of a name whose holder died is
+// busy until a client has observed that holder for a TTL. A program that tries once and exits
+// observes nobody. So a minimum hold needs a store with a clock.
+//
+// Tokens are made from the version of the write that grants. In a store that may forget, they
+// also start from the time of the store at which it began to grant.
+package cas
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// MaxClaims is how many claims, granted and waiting, a name can have at most, unless
+// Options.MaxClaims says less. Each costs some 200 bytes in every write of the name.
+const MaxClaims = 2000
+
+// Options describe a store.
+type Options struct {
+	// Caps are the promises of the store: Name, Forgets, Failover, Processes, MinTTL, and Expiry
+	// where the store has a clock. The others are those of this package, except that what is
+	// set in Lacks is added.
+	Caps engine.Caps
+
+	// MaxClaims is how many claims a name can have: 1 to 2000, 0 is 2000.
+	MaxClaims int
+
+	// MaxData is the largest item of the store in bytes, 64 KiB or more: an Enter that
+	// would need a larger one is refused. 0: there is no bound.
+	MaxData int
+}
+
+// Engine is an engine.Engine on a Store, with versioned values and resizing.
+type Engine struct {
+	store Store
+	opts  Options
+	caps  engine.Caps
+
+	ctx     context.Context // ends when the engine is closed
+	stop    context.CancelFunc
+	working sync.WaitGroup
+	graves  chan string // sessions that have ended, whose claims are to be removed
+
+	mu       sync.Mutex
+	turns    map[string]*turn
+	lines    map[string]*line
+	guards   map[string]*guard
+	seen     map[string]seen // heartbeats, by session
+	dead     map[string]bool // sessions with the mark of death
+	sessions map[string]*session
+	life     life
+}
+
+var (
+	_ engine.Engine  = (*Engine)(nil)
+	_ engine.Values  = (*Engine)(nil)
+	_ engine.Resizer = (*Engine)(nil)
+)
+
+// New returns an engine on a store. New asks the store nothing. It panics when the options are out of
+// range, because their author is a program.
+func New(store Store, opts Options) *Engine {
+	if opts.MaxClaims < 0 || opts.MaxClaims > MaxClaims {
+		panic(fmt.Sprintf("cas: Options.MaxClaims is %d: allowed are 1 to %d, and 0 for %d", opts.MaxClaims, MaxClaims, MaxClaims))
+	}
+	opts.MaxClaims = cmp.Or(opts.MaxClaims, MaxClaims)
+	if opts.MaxData != 0 && opts.MaxData < engine.MaxValue {
+		panic(fmt.Sprintf("cas: Options.MaxData is %d: allowed are %d and more, and 0 for no bound", opts.MaxData, engine.MaxValue))
+	}
+	if _, is := store.(Forgetful); opts.Caps.Forgets != is {
+		panic(fmt.Sprintf("cas: Options.Caps.Forgets is %v, and that the store implements Forgetful is %v", opts.Caps.Forgets, is))
+	}
+	e := &Engine{
+		store: store, opts: opts, caps: Caps(opts), graves: make(chan string, 64),
+		turns: make(map[string]*turn), lines: make(map[string]*line), guards: make(map[string]*guard),
+		seen: make(map[string]seen), dead: make(map[string]bool), sessions: make(map[string]*session),
+	}
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	e.working.Go(e.sweep)
+	return e
+}
+
+// Caps returns the promises of an engine on a store with these options.
+func Caps(opts Options) engine.Caps {
+	c := opts.Caps
+	c.Token, c.Wake, c.EnterTrip, c.LeaveTrip, c.MaxClaims = engine.TokenRevision, engine.WakeHandoff, 2, 2, cmp.Or(opts.MaxClaims, MaxClaims)
+	if c.Forgets {
+		c.Token = engine.TokenClock
+	}
+	lacks := maps.Clone(c.Lacks)
+	if lacks == nil {
+		lacks = make(map[engine.Feature]string)
+	}
+	if c.Expiry == "" {
+		c.Expiry = engine.ExpiryObserved
+		lacks[engine.FeatureMinHold] = "no clock in the store says when the time is over"
+	}
+	c.Lacks = nil
+	if len(lacks) > 0 {
+		c.Lacks = lacks
+	}
+	return c
+}
+
+// Caps implements [engine.Engine].
+func (e *Engine) Caps() engine.Caps { return e.caps }
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		if err := ctx.Err(); err != nil {
+			yield("", err)
+			return
+		}
+		for key, err := range e.store.List(ctx, resourceKey+prefix) {
+			if err != nil {
+				yield("", fmt.Errorf("list: %w", err))
+				return
+			}
+			if !yield(strings.TrimPrefix(key, resourceKey), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Show implements [engine.Engine]. It looks at every session that has a claim, so that a caller who
+// asks again and again sees the dead go. The time that sessions have left is unknown.
+func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	if err := ctx.Err(); err != nil {
+		return engine.Resource{}, err
+	}
+	r, item, err := e.load(ctx, name)
+	if err != nil {
+		return engine.Resource{}, fmt.Errorf("show: %w", err)
+	}
+	ids := make(map[string]bool)
+	for _, c := range r.Claims {
+		ids[c.Session] = true
+	}
+	if _, err := e.look(ctx, slices.Collect(maps.Keys(ids))); err != nil {
+		return engine.Resource{}, fmt.Errorf("show: %w", err)
+	}
+	e.mu.Lock()
+	live := r.State
+	live.Claims = nil
+	for _, c := range r.Claims {
+		if !e.dead[c.Session] {
+			live.Claims = append(live.Claims, c)
+		}
+	}
+	e.mu.Unlock()
+	if len(live.Claims) == 0 {
+		live.Spec = engine.Spec{}
+	}
+	res := live.Show(name, item.Now, func(string) int64 { return 0 })
+	for i := range res.Claims {
+		c := &res.Claims[i]
+		c.Left = engine.Unknown
+		if item.Now == 0 {
+			c.Age, c.Held = engine.Unknown, engine.Unknown
+		}
+	}
+	return res, nil
+}
+
+func (e *Engine) load(ctx context.Context, name string) (record, Item, error) {
+	item, err := e.store.Load(ctx, resourceKey+name)
+	if err != nil {
+		return record{}, item, err
+	}
+	r, err := decode(item)
+	return r, item, err
+}
+
+// Get implements [engine.Values].
+func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
+	if err := ctx.Err(); err != nil {
+		return engine.Value{}, err
+	}
+	item, err := e.store.Load(ctx, valueKey+key)
+	if err != nil {
+		return engine.Value{}, fmt.Errorf("get: %w", err)
+	}
+	return value(item), nil
+}
+
+func value(item Item) engine.Value {
+	if item.Version != 0 && item.Data == nil {
+		item.Data = []byte{}
+	}
+	return engine.Value{Data: item.Data, Version: item.Version}
+}
+
+// Put implements [engine.Values].
+func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	switch {
+	case data != nil:
+		written, err = e.store.Swap(ctx, valueKey+key, data, version)
+	case version != 0:
+		err = e.store.Delete(ctx, valueKey+key, version)
+	default: // nothing to delete, unless there is a value
+		var v engine.Value
+		if v, err = e.Get(ctx, key); err == nil && v.Version != 0 {
+			err = engine.ErrConflict
+		}
+	}
+	if errors.Is(err, engine.ErrConflict) {
+		return 0, fmt.Errorf("put %q: it is not at version %d: %w", key, version, engine.ErrConflict)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("put: %w", err)
+	}
+	return written, nil
+}
+
+// Watch implements [engine.Values].
+func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
+	for item, err := range e.store.Watch(ctx, valueKey+key) {
+		switch {
+		case ctx.Err() != nil:
+			return engine.Value{}, ctx.Err()
+		case err != nil:
+			return engine.Value{}, fmt.Errorf("watch: %w", err)
+		case item.Version != version:
+			return value(item), nil
+		}
+	}
+	return engine.Value{}, ctx.Err()
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	e.stop()
+	e.working.Wait()
+	return nil
+}
+
+// pause waits, or returns the error of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

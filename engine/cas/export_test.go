@@ -1,0 +1,10 @@
+package cas
+
+// InMemory is the Store of these tests.
+type InMemory = inMemory
+
+// NewInMemory returns a Store inside the process.
+func NewInMemory(clock bool) *InMemory { return newInMemory(clock) }
+
+// Kill ends a session as its TTL would.
+func (m *inMemory) Kill(session string) { m.kill(session) }

@@ -1,0 +1,166 @@
+package cas
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// mark is what the store knows of itself.
+type mark struct {
+	Format string `json:"format"`
+	Life   string `json:"life,omitempty"` // of a store that may forget
+	Over   bool   `json:"over,omitempty"` // the restart grace of this life is
+	Base   int64  `json:"base,omitempty"` // what tokens start from
+}
+
+// life is what an engine knows of the store's life.
+type life struct {
+	name  string
+	since time.Time // when it was seen first
+	over  bool
+	base  int64
+}
+
+// noBelief is how long an engine waits that has no session, so that nobody can end the grace.
+const noBelief = time.Second
+
+// alive returns the life of the store, and its restart grace when it is in one. Nothing is
+// granted then until a client saw this life for as long as its own holders may believe. That
+// client marks the grace as over, for all of them.
+func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
+	f, is := e.store.(Forgetful)
+	if !is {
+		return life{over: true}, engine.Grace{}, nil
+	}
+	name, err := f.Life(ctx)
+	if err != nil {
+		return life{}, engine.Grace{}, err
+	}
+	for {
+		l, left, err := e.aged(ctx, name)
+		if errors.Is(err, engine.ErrConflict) {
+			continue // another client wrote the mark
+		}
+		grace := engine.Grace{}
+		if err == nil && !l.over {
+			grace = engine.Grace{Age: engine.Unknown, Left: left}
+		}
+		return l, grace, err
+	}
+}
+
+// aged takes one step towards the end of the grace of a life. It fails with [engine.ErrConflict] when another
+// client took one.
+func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, error) {
+	e.mu.Lock()
+	if e.life.name != name {
+		e.life = life{name: name, since: time.Now()}
+	}
+	l, belief := e.life, time.Duration(0)
+	for _, s := range e.sessions {
+		belief = max(belief, s.opts.Belief())
+	}
+	e.mu.Unlock()
+	if l.over {
+		return l, 0, nil
+	}
+	m, item, err := e.loadMark(ctx)
+	if err != nil {
+		return l, 0, err
+	}
+	left := max(belief, noBelief) - time.Since(l.since)
+	switch {
+	case m.Life != name:
+		m.Life, m.Over = name, false
+		if _, err := e.store.Swap(ctx, storeKey, m.encode(), item.Version); err != nil {
+			return l, 0, err
+		}
+	case !m.Over && left <= 0 && belief > 0:
+		m.Over, m.Base = true, max(m.Base, startOf(item))
+		if _, err := e.store.Swap(ctx, storeKey, m.encode(), item.Version); err != nil {
+			return l, 0, err
+		}
+	}
+	if !m.Over {
+		return l, max(left, time.Millisecond), nil
+	}
+	l.over, l.base = true, m.Base
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life.name == name {
+		e.life = l
+	}
+	return l, 0, nil
+}
+
+// startOf is what has to be added to versions, so that tokens begin at the time of the write.
+func startOf(item Item) int64 { return max(0, item.Written-int64(item.Version)*tokensPerWrite) }
+
+func (m mark) encode() []byte {
+	data, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // of strings and numbers
+	}
+	return data
+}
+
+// loadMark returns the mark, that of this version of pawl when there is none.
+func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
+	item, err = e.store.Load(ctx, storeKey)
+	if err != nil || item.Version == 0 {
+		return mark{Format: engine.Format()}, item, err
+	}
+	if err := json.Unmarshal(item.Data, &m); err != nil {
+		return m, item, fmt.Errorf("%w: the mark of pawl in the store cannot be read: %w", engine.ErrUnsupported, err)
+	}
+	return m, item, engine.CheckFormat(m.Format)
+}
+
+// checkFormat marks a store that nobody has used, and refuses one of another format.
+func (e *Engine) checkFormat(ctx context.Context) error {
+	for {
+		m, item, err := e.loadMark(ctx)
+		if err != nil || item.Version != 0 {
+			return err
+		}
+		if _, err = e.store.Swap(ctx, storeKey, m.encode(), 0); !errors.Is(err, engine.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// Init marks a store that may forget as new, so that the first lock is granted without a
+// restart grace. The caller has to know that the store is new: a store that did forget has two holders
+// then. Init fails with [engine.ErrUsed] when the store has a mark already, and does nothing to a
+// store that does not forget.
+func (e *Engine) Init(ctx context.Context) error {
+	f, is := e.store.(Forgetful)
+	if !is {
+		return nil
+	}
+	name, err := f.Life(ctx)
+	if err != nil {
+		return fmt.Errorf("init: %w", err)
+	}
+	m := mark{Format: engine.Format(), Life: name}
+	_, err = e.store.Swap(ctx, storeKey, m.encode(), 0)
+	if err == nil {
+		var item Item
+		if m, item, err = e.loadMark(ctx); err == nil {
+			m.Over, m.Base = true, startOf(item)
+			_, err = e.store.Swap(ctx, storeKey, m.encode(), item.Version)
+		}
+	}
+	if errors.Is(err, engine.ErrConflict) {
+		return fmt.Errorf("init: the store has a mark of pawl: %w", engine.ErrUsed)
+	}
+	if err != nil {
+		return fmt.Errorf("init: %w", err)
+	}
+	return nil
+}

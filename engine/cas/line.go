@@ -1,0 +1,267 @@
+package cas
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// line is a resource for which claims of this engine wait. One goroutine follows it for all of
+// them.
+type line struct {
+	name    string
+	bell    chan struct{} // of one place: there is something to look at
+	cancel  context.CancelFunc
+	waiters map[*waiter]bool // guarded by Engine.mu
+}
+
+// waiter is a call of Await.
+type waiter struct {
+	claim   string
+	version uint64        // of the resource as it entered
+	look    time.Duration // how often the store is asked without a message
+	got     chan answer   // of one place
+}
+
+type answer struct {
+	token fence.Token
+	err   error
+}
+
+// Await implements [engine.Session].
+func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	s.mu.Lock()
+	w := &waiter{claim: c.ID, version: s.claims[c.ID].version, look: cmp.Or(s.opts.Heartbeat, s.opts.TTL/3), got: make(chan answer, 1)}
+	s.mu.Unlock()
+	e := s.engine
+	e.mu.Lock()
+	l := e.lines[c.Resource]
+	if l == nil {
+		watching, cancel := context.WithCancel(e.ctx)
+		l = &line{name: c.Resource, bell: make(chan struct{}, 1), cancel: cancel, waiters: make(map[*waiter]bool)}
+		e.lines[c.Resource] = l
+		e.working.Go(func() { e.follow(watching, l) })
+	}
+	l.waiters[w] = true
+	e.mu.Unlock()
+	l.ring()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if delete(l.waiters, w); len(l.waiters) == 0 {
+			l.cancel()
+			if e.lines[l.name] == l {
+				delete(e.lines, l.name)
+			}
+		}
+	}()
+	select {
+	case a := <-w.got:
+		if a.err != nil {
+			return engine.Grant{}, fmt.Errorf("await: %w", a.err)
+		}
+		return engine.Grant{Token: a.token}, nil
+	case <-ctx.Done():
+		return engine.Grant{}, ctx.Err()
+	}
+}
+
+func (l *line) ring() {
+	select {
+	case l.bell <- struct{}{}:
+	default:
+	}
+}
+
+// follow tells the waiters of a line what becomes of their claims, and looks after the
+// sessions before them.
+func (e *Engine) follow(ctx context.Context, l *line) {
+	items, failed := make(chan Item), make(chan error, 1)
+	e.working.Go(func() { failed <- e.feed(ctx, l, items) })
+	guarded := make(map[string]bool)
+	defer func() {
+		for id := range guarded {
+			e.unwatch(id, l.bell)
+		}
+	}()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var now record
+	for {
+		var err error
+		authoritative, known := false, false
+		select {
+		case <-ctx.Done():
+			return
+		case err = <-failed:
+		case item := <-items:
+			if item.Version != 0 {
+				now, err = decode(item)
+				known = true
+			}
+		case <-l.bell:
+			known = now.version != 0
+		case <-timer.C:
+		}
+		waiters := e.waitersOf(l)
+		if err == nil && (!known || slices.ContainsFunc(waiters, func(w *waiter) bool { return w.version > now.version })) {
+			now, _, err = e.load(ctx, l.name)
+			authoritative = true
+		}
+		if err == nil {
+			now, err = e.advance(ctx, l.name, now, waiters, authoritative)
+		}
+		if err != nil && ctx.Err() == nil {
+			e.fail(l, waiters, err)
+			return
+		}
+		left := e.guardAll(l, &now, waiters, guarded)
+		timer.Reset(left)
+	}
+}
+
+// feed passes on what the store has, until the watch fails.
+func (e *Engine) feed(ctx context.Context, l *line, items chan<- Item) error {
+	for item, err := range e.store.Watch(ctx, resourceKey+l.name) {
+		if err != nil {
+			return err
+		}
+		select {
+		case items <- item:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return engine.Unavailable("watch", errors.New("the watch ended"))
+}
+
+func (e *Engine) waitersOf(l *line) (all []*waiter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for w := range l.waiters {
+		all = append(all, w)
+	}
+	return all
+}
+
+// fail ends all that wait, and the line: who waits again begins a new one.
+func (e *Engine) fail(l *line, waiters []*waiter, err error) {
+	e.mu.Lock()
+	if e.lines[l.name] == l {
+		delete(e.lines, l.name)
+	}
+	for w := range l.waiters {
+		if !slices.Contains(waiters, w) {
+			waiters = append(waiters, w)
+		}
+	}
+	e.mu.Unlock()
+	l.cancel()
+	for _, w := range waiters {
+		w.answer(answer{err: err})
+	}
+}
+
+func (w *waiter) answer(a answer) {
+	select {
+	case w.got <- a:
+	default: // it has one
+	}
+}
+
+// advance takes the steps that somebody has to take: it removes the dead, ends a restart grace, and tries for the
+// first waiter of a barging resource that is free. Then it answers those whose claims are granted
+// or gone.
+func (e *Engine) advance(ctx context.Context, name string, now record, waiters []*waiter, authoritative bool) (record, error) {
+	l, grace, err := e.alive(ctx)
+	if err != nil {
+		return now, err
+	}
+	if r, is := e.due(now, waiters, l, grace); is {
+		out, err := e.step(ctx, name, r, nil)
+		if err != nil && !errors.Is(err, engine.ErrGone) {
+			return now, err
+		}
+		now, authoritative = out.after, err == nil
+	}
+	for _, w := range waiters {
+		c, is := now.find(w.claim)
+		switch {
+		case is && c.Token != 0:
+			w.answer(answer{token: c.Token})
+		case !is && !authoritative: // what was seen may be older than the claim
+			if now, _, err = e.load(ctx, name); err != nil {
+				return now, err
+			}
+			authoritative = true
+			if c, is := now.find(w.claim); !is {
+				w.answer(answer{err: engine.ErrGone})
+			} else if c.Token != 0 {
+				w.answer(answer{token: c.Token})
+			}
+		case !is:
+			w.answer(answer{err: engine.ErrGone})
+		}
+	}
+	return now, nil
+}
+
+// due returns the step that would change something, if there is one.
+func (e *Engine) due(now record, waiters []*waiter, l life, grace engine.Grace) (queue.Request, bool) {
+	r := queue.Request{Op: queue.Poll}
+	if now.Spec.Barging {
+		if i := slices.IndexFunc(now.Claims, func(c queue.Claim) bool { return c.Token == 0 }); i >= 0 {
+			if slices.ContainsFunc(waiters, func(w *waiter) bool { return w.claim == now.Claims[i].ID }) {
+				r.Claim.ID = now.Claims[i].ID
+			}
+		}
+	}
+	next, _ := e.apply(now.State, r, queue.Clock{Mint: firstToken(now.Last, l.base, now.version+1)}, grace.On())
+	changed := slices.EqualFunc(next.Claims, now.Claims, func(a, b queue.Claim) bool { return a.ID == b.ID && a.Token == b.Token })
+	return r, !changed
+}
+
+// guardAll watches the sessions at both ends before each waiter, and the waiters' own. It
+// returns when the store is to be asked without a message.
+func (e *Engine) guardAll(l *line, now *record, waiters []*waiter, guarded map[string]bool) time.Duration {
+	wanted := make(map[string]bool)
+	look := time.Hour
+	last := -1
+	for _, w := range waiters {
+		look = min(look, w.look)
+		if i, is := now.index[w.claim]; is {
+			last = max(last, i)
+			wanted[now.Claims[i].Session] = true
+		}
+	}
+	if last >= 0 {
+		for _, id := range ends(now.Claims, now.Claims[last].ID) {
+			wanted[id] = true
+		}
+	}
+	for id := range wanted {
+		if !guarded[id] {
+			e.watch(id, l.bell)
+			guarded[id] = true
+		}
+	}
+	for id := range guarded {
+		if !wanted[id] {
+			e.unwatch(id, l.bell)
+			delete(guarded, id)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if grace := e.life; grace.name != "" && !grace.over {
+		look = min(look, 100*time.Millisecond)
+	}
+	return max(look, time.Millisecond)
+}

@@ -1,0 +1,200 @@
+package cas
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// The keys.
+const (
+	storeKey    = "store" // the format, and the life of the store
+	resourceKey = "c/"    // and a name: its claims
+	sessionKey  = "s/"    // and an id: its heartbeat
+	valueKey    = "v/"    // and a key: a versioned value
+)
+
+// tokensPerWrite is how far the tokens of one write and the next are apart. A
+// write that grants more is followed by larger tokens all the same, because the record
+// keeps the last token while there is one.
+const tokensPerWrite = 64
+
+// record is a resource as it is stored. The tokens of grants that the same write makes depend
+// on the version that the write gets, so the store has only their place among them.
+type record struct {
+	queue.State
+	version uint64
+	index   map[string]int // of claims, by id
+}
+
+// firstToken is the first that a write gives out.
+func firstToken(last fence.Token, base int64, version uint64) fence.Token {
+	return max(last+1, fence.Token(base+int64(version)*tokensPerWrite))
+}
+
+// encode returns the state for the store. Claims with a token of minted or more were granted by
+// this write. Last is the last token before it.
+func encode(s queue.State, last, minted fence.Token, base int64) []byte {
+	b := []byte{1} // the layout
+	granted := uint64(0)
+	if s.Last >= minted {
+		granted = uint64(s.Last-minted) + 1
+	}
+	for _, n := range []uint64{uint64(last), uint64(base), granted, uint64(s.Spec.Capacity)} {
+		b = binary.AppendUvarint(b, n)
+	}
+	b = appendText(b, string(s.Spec.Kind))
+	b = append(b, flag(s.Spec.Barging))
+	for _, c := range s.Claims {
+		isNew := c.Token >= minted
+		token := c.Token
+		if isNew {
+			token -= minted
+		}
+		b = append(b, flag(isNew))
+		for _, n := range []uint64{uint64(token), uint64(c.Weight), uint64(c.Since), uint64(c.Granted)} {
+			b = binary.AppendUvarint(b, n)
+		}
+		owner := c.Owner
+		if owner == c.ID {
+			owner = "" // it is long
+		}
+		for _, text := range []string{c.ID, owner, c.Session, c.Label} {
+			b = appendText(b, text)
+		}
+	}
+	return b
+}
+
+func flag(is bool) byte {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// decode reads what encode wrote.
+func decode(item Item) (record, error) {
+	r := record{version: item.Version}
+	if item.Version == 0 {
+		return r, nil
+	}
+	d := decoder{b: item.Data}
+	layout := d.byte()
+	last, base, granted := fence.Token(d.number()), int64(d.number()), d.number()
+	first := firstToken(last, base, item.Version)
+	r.Last = last
+	if granted > 0 {
+		r.Last = first + fence.Token(granted-1)
+	}
+	r.Spec = engine.Spec{Capacity: int64(d.number()), Kind: engine.Kind(d.text()), Barging: d.byte() == 1}
+	for len(d.b) > 0 && !d.bad {
+		isNew := d.byte() == 1
+		c := queue.Claim{Token: fence.Token(d.number()), Weight: int64(d.number()), Since: int64(d.number()), Granted: int64(d.number())}
+		if isNew {
+			c.Token += first
+		}
+		c.ID, c.Owner, c.Session, c.Label = d.text(), d.text(), d.text(), d.text()
+		if c.Owner == "" {
+			c.Owner = c.ID
+		}
+		r.Claims = append(r.Claims, c)
+	}
+	if layout != 1 || d.bad {
+		return record{}, fmt.Errorf("%w: the store has a record that this version of pawl cannot read", engine.ErrUnsupported)
+	}
+	if len(r.Claims) == 0 {
+		r.Spec = engine.Spec{}
+	}
+	r.index = make(map[string]int, len(r.Claims))
+	for i, c := range r.Claims {
+		r.index[c.ID] = i
+	}
+	return r, nil
+}
+
+// find returns the claim, if it is there.
+func (r *record) find(id string) (queue.Claim, bool) {
+	i, is := r.index[id]
+	if !is {
+		return queue.Claim{}, false
+	}
+	return r.Claims[i], true
+}
+
+// decoder reads from b, and is bad once there was not enough.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) byte() byte {
+	if len(d.b) == 0 {
+		d.bad = true
+		return 0
+	}
+	c := d.b[0]
+	d.b = d.b[1:]
+	return c
+}
+
+func (d *decoder) number() uint64 {
+	n, size := binary.Uvarint(d.b)
+	if size <= 0 {
+		d.b, d.bad = nil, true
+		return 0
+	}
+	d.b = d.b[size:]
+	return n
+}
+
+func (d *decoder) text() string {
+	n := d.number()
+	if n > uint64(len(d.b)) {
+		d.b, d.bad = nil, true
+		return ""
+	}
+	text := string(d.b[:n])
+	d.b = d.b[n:]
+	return text
+}
+
+// heartbeat is a session as it is stored. Once it is dead it stays dead, until it is removed.
+type heartbeat struct {
+	TTL   int64  `json:"ttl,omitempty"` // in µs
+	Label string `json:"label,omitempty"`
+	Beat  uint64 `json:"beat,omitempty"`
+	Dead  bool   `json:"dead,omitempty"`
+}
+
+var deadMark = heartbeat{Dead: true}.encode()
+
+func (h heartbeat) encode() []byte {
+	data, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // of numbers and a string
+	}
+	return data
+}
+
+func decodeHeartbeat(item Item) (h heartbeat, err error) {
+	if err := json.Unmarshal(item.Data, &h); err != nil {
+		return h, fmt.Errorf("%w: the store has a session that this version of pawl cannot read: %w", engine.ErrUnsupported, err)
+	}
+	return h, nil
+}
+
+// ttl is how long a session lives after a heartbeat, with what clocks may differ in their rate.
+func (h heartbeat) ttl() time.Duration {
+	ttl := time.Duration(h.TTL) * time.Microsecond
+	return ttl + ttl/100
+}

@@ -1,0 +1,304 @@
+package cas
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+)
+
+type session struct {
+	engine *Engine
+	id     string
+	opts   engine.SessionOptions
+
+	beating chan struct{} // of one place: held while the heartbeat is written
+
+	mu      sync.Mutex
+	version uint64 // of the heartbeat
+	beats   uint64
+	life    string               // of the store, at the last heartbeat
+	claims  map[string]place     // by id, from Enter to Leave
+	doubts  map[string]time.Time // resources that a late request may still enter
+}
+
+// place is where a claim is.
+type place struct {
+	resource string
+	version  uint64 // of the resource, as the claim entered
+}
+
+// Open implements [engine.Engine].
+func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, engine.Unavailable("open session", err)
+	}
+	if err := e.checkFormat(ctx); err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	s := &session{
+		engine: e, id: rand.Text(), opts: opts, beating: make(chan struct{}, 1),
+		claims: make(map[string]place), doubts: make(map[string]time.Time),
+	}
+	var err error
+	if s.version, err = e.store.Swap(ctx, sessionKey+s.id, s.heartbeat().encode(), 0); err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sessions[s.id] = s
+	return s, nil
+}
+
+func (s *session) ID() string { return s.id }
+
+func (s *session) heartbeat() heartbeat {
+	s.beats++
+	return heartbeat{TTL: s.opts.TTL.Microseconds(), Label: s.opts.Label, Beat: s.beats}
+}
+
+// check fails with ErrGone unless the session lives.
+func (s *session) check(ctx context.Context) error {
+	_, err := s.read(ctx)
+	return err
+}
+
+func (s *session) read(ctx context.Context) (Item, error) {
+	item, err := s.engine.store.Load(ctx, sessionKey+s.id)
+	if err != nil {
+		return item, err
+	}
+	if item.Version != 0 {
+		h, err := decodeHeartbeat(item)
+		if err != nil || !h.Dead {
+			return item, err
+		}
+	}
+	return item, fmt.Errorf("session: %w", engine.ErrGone)
+}
+
+// Enter implements [engine.Session].
+func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	out, err := s.engine.step(ctx, c.Resource, queue.Request{Op: queue.Enter, Spec: c.Spec, Wait: wait, Claim: queue.Claim{
+		ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight,
+	}}, s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, engine.ErrUnavailable) || ctx.Err() != nil {
+			s.doubts[c.Resource] = time.Now()
+		}
+		return engine.Grant{}, fmt.Errorf("enter: %w", err)
+	}
+	s.claims[c.ID] = place{c.Resource, out.after.version}
+	g := engine.Grant{Token: out.Token}
+	if !g.Held() {
+		g.Grace = out.grace
+	}
+	return g, nil
+}
+
+// Leave implements [engine.Session].
+func (s *session) Leave(ctx context.Context, resource, claim string) error {
+	if err := s.engine.remove(ctx, "leave", resource, claim); err != nil && !errors.Is(err, engine.ErrGone) {
+		return err
+	} else {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.claims, claim)
+		return err
+	}
+}
+
+// Renew implements [engine.Session].
+func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	select {
+	case s.beating <- struct{}{}:
+		defer func() { <-s.beating }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := s.beat(ctx); err != nil {
+		return nil, fmt.Errorf("renew session: %w", err)
+	}
+	names := make(map[string]bool)
+	for _, c := range held {
+		names[c.Resource] = true
+	}
+	if err := s.strange(ctx, names); err != nil {
+		return nil, fmt.Errorf("renew session: %w", err)
+	}
+	records, err := s.engine.loadAll(ctx, slices.Collect(maps.Keys(names)))
+	if err != nil {
+		return nil, fmt.Errorf("renew session: %w", err)
+	}
+	asked := make(map[string]bool)
+	var gone []*engine.Claim
+	for _, c := range held {
+		asked[c.ID] = true
+		r := records[c.Resource]
+		if is, here := r.find(c.ID); !here || is.Token == 0 {
+			gone = append(gone, c)
+		}
+	}
+	if s.opts.Found != nil {
+		for name, r := range records {
+			for _, c := range r.Claims {
+				if c.Session == s.id && !asked[c.ID] {
+					s.opts.Found(name, c.ID)
+				}
+			}
+		}
+	}
+	return gone, nil
+}
+
+// beat writes the heartbeat.
+func (s *session) beat(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		version, h := s.version, s.heartbeat()
+		s.mu.Unlock()
+		written, err := s.engine.store.Swap(ctx, sessionKey+s.id, h.encode(), version)
+		if errors.Is(err, engine.ErrConflict) { // it is dead, or a heartbeat in doubt arrived
+			var item Item
+			if item, err = s.read(ctx); err != nil {
+				return err
+			}
+			s.at(item.Version)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.at(written)
+		return nil
+	}
+}
+
+func (s *session) at(version uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+}
+
+// strange adds the names where the store may have claims of the session that it does not know of: where a
+// request may have arrived late, within a TTL, and all names when the store has another life, which
+// may be that of an old snapshot.
+func (s *session) strange(ctx context.Context, names map[string]bool) error {
+	l, _, err := s.engine.alive(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for name, since := range s.doubts {
+		if names[name] = true; time.Since(since) > s.opts.TTL {
+			delete(s.doubts, name)
+		}
+	}
+	was := s.life
+	s.mu.Unlock()
+	if was != "" && was != l.name {
+		for key, err := range s.engine.store.List(ctx, resourceKey) {
+			if err != nil {
+				return err
+			}
+			names[strings.TrimPrefix(key, resourceKey)] = true
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.life = l.name
+	return nil
+}
+
+// loads is how many keys are loaded at once.
+const loads = 16
+
+func (e *Engine) loadAll(ctx context.Context, names []string) (map[string]record, error) {
+	all := make(map[string]record, len(names))
+	var mu sync.Mutex
+	var failed error
+	var working sync.WaitGroup
+	places := make(chan struct{}, loads)
+	for _, name := range names {
+		places <- struct{}{}
+		working.Go(func() {
+			defer func() { <-places }()
+			r, _, err := e.load(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			all[name], failed = r, errors.Join(failed, err)
+		})
+	}
+	working.Wait()
+	return all, failed
+}
+
+// Close implements [engine.Session].
+func (s *session) Close(ctx context.Context) error {
+	e := s.engine
+	e.mu.Lock()
+	delete(e.sessions, s.id)
+	e.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.end(ctx); err != nil && !errors.Is(err, engine.ErrGone) {
+		return fmt.Errorf("close session: %w", err)
+	}
+	return nil
+}
+
+// end marks the session as dead, and removes what it has.
+func (s *session) end(ctx context.Context) error {
+	select {
+	case s.beating <- struct{}{}:
+		defer func() { <-s.beating }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	e := s.engine
+	for {
+		item, err := s.read(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = e.store.Swap(ctx, sessionKey+s.id, deadMark, item.Version)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, engine.ErrConflict) {
+			return err
+		}
+	}
+	e.mu.Lock()
+	e.dead[s.id] = true
+	e.mu.Unlock()
+	s.mu.Lock()
+	names := make(map[string]bool)
+	for _, p := range s.claims {
+		names[p.resource] = true
+	}
+	for name := range s.doubts {
+		names[name] = true
+	}
+	s.mu.Unlock()
+	for name := range names {
+		if _, err := e.step(ctx, name, queue.Request{Op: queue.Poll}, nil); err != nil {
+			return err
+		}
+	}
+	return e.forget(ctx, s.id)
+}

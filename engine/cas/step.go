@@ -1,0 +1,258 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// outcome is that of a step, and the resource after it.
+type outcome struct {
+	queue.Outcome
+	after record
+	grace engine.Grace
+}
+
+// turn is whose step of a resource is under way in this process, so that the clients of one
+// process do not conflict with one another.
+type turn struct {
+	free chan struct{}
+	refs int
+}
+
+func (e *Engine) takeTurn(ctx context.Context, name string) (release func(), err error) {
+	e.mu.Lock()
+	t := e.turns[name]
+	if t == nil {
+		t = &turn{free: make(chan struct{}, 1)}
+		e.turns[name] = t
+	}
+	t.refs++
+	e.mu.Unlock()
+	leave := func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if t.refs--; t.refs == 0 {
+			delete(e.turns, name)
+		}
+	}
+	select {
+	case t.free <- struct{}{}:
+		return func() { <-t.free; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// again says that a step has to be taken once more at once: it learned that a session is dead.
+var errAgain = errors.New("a session has ended")
+
+// errRestarted says that the store may have forgotten what a step was based on.
+var errRestarted = errors.New("the store was restarted meanwhile")
+
+// step takes a step of a resource, again and again while other clients are faster. own is the
+// session that enters.
+func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
+	release, err := e.takeTurn(ctx, name)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer release()
+	for lost := 0; ; {
+		if err := ctx.Err(); err != nil {
+			return outcome{}, err
+		}
+		out, err := e.attempt(ctx, name, r, own)
+		switch {
+		case errors.Is(err, errAgain):
+		case errors.Is(err, engine.ErrConflict):
+			lost++
+			most := min(time.Millisecond<<min(lost, 6), 50*time.Millisecond)
+			if err := pause(ctx, rand.N(most)); err != nil {
+				return outcome{}, err
+			}
+		case err == nil && out.after.version != 0 && len(out.after.Claims) == 0:
+			return out, e.tidy(ctx, name)
+		default:
+			return out, err
+		}
+	}
+}
+
+// tidy removes a resource without claims, once its last token is smaller than the next
+// write's. Until then its record stays.
+func (e *Engine) tidy(ctx context.Context, name string) error {
+	for {
+		out, err := e.attempt(ctx, name, queue.Request{Op: queue.Poll}, nil)
+		if errors.Is(err, engine.ErrConflict) || err == nil && len(out.after.Claims) > 0 {
+			return nil // another client goes on with it
+		}
+		if err != nil || out.after.version == 0 {
+			return err
+		}
+	}
+}
+
+// attempt takes a step, if no other client is faster: else it fails with [engine.ErrConflict].
+func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
+	l, grace, err := e.alive(ctx)
+	if err != nil {
+		return outcome{}, err
+	}
+	alive := make(chan error, 1)
+	if own == nil {
+		alive <- nil
+	} else { // beside the other load
+		go func() { alive <- own.check(ctx) }()
+	}
+	was, item, err := e.load(ctx, name)
+	if err := errors.Join(<-alive, err); err != nil {
+		return outcome{}, err
+	}
+	minted := firstToken(was.Last, l.base, was.version+1)
+	next, out := e.apply(was.State, r, queue.Clock{Now: item.Now, Mint: minted}, grace.On())
+	if r.Op == queue.Poll && r.Claim.ID == "" {
+		out.Err = nil // it was of no claim
+	}
+	if died, err := e.look(ctx, doubtful(was, out, own)); died || err != nil {
+		return outcome{}, errors.Join(err, againIf(died))
+	}
+	if errors.Is(out.Err, engine.ErrBusy) && grace.On() {
+		out.Err = &engine.GraceError{Grace: grace}
+	}
+	after := was
+	if next.Spec != was.Spec || !slices.Equal(next.Claims, was.Claims) || len(next.Claims) == 0 && was.version != 0 {
+		if after, err = e.write(ctx, name, was, next, minted, l); err != nil {
+			return outcome{}, err
+		}
+	}
+	if out.Err != nil { // with dead claims removed, or that of who asked again, not to wait
+		return outcome{after: after}, out.Err
+	}
+	if is, _, err := e.alive(ctx); err != nil || is.name != l.name {
+		return outcome{}, engine.Unavailable("step", errors.Join(err, errRestarted))
+	}
+	if c, is := after.find(r.Claim.ID); is {
+		out.Token = c.Token
+	}
+	return outcome{out, after, grace}, nil
+}
+
+func againIf(is bool) error {
+	if is {
+		return errAgain
+	}
+	return nil
+}
+
+// apply is queue.Apply in which the dead are dead. During a restart grace everything is held
+// by a claim that is not stored: who holds already may share, and nobody else is granted anything.
+func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool) (queue.State, queue.Outcome) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.Ends = func(session string) int64 {
+		if e.dead[session] {
+			return 0
+		}
+		return c.Now + 1
+	}
+	if !grace {
+		return queue.Apply(s, r, c)
+	}
+	if len(s.Claims) == 0 {
+		s.Spec = r.Spec
+	}
+	unknown := queue.Claim{Weight: math.MaxInt64 / 4, Token: 1}
+	s.Claims = slices.Concat([]queue.Claim{unknown}, s.Claims)
+	next, out := queue.Apply(s, r, c)
+	if next.Claims = next.Claims[1:]; len(next.Claims) == 0 {
+		next.Spec = engine.Spec{}
+	}
+	return next, out
+}
+
+// most is of how many sessions on each end of a line somebody makes sure that they live.
+const most = 8
+
+// doubtful returns the sessions that a step asks for: those that it hands the resource to, and
+// those that make it busy.
+func doubtful(was record, out queue.Outcome, own *session) (ids []string) {
+	for _, c := range out.Granted {
+		ids = append(ids, c.Session)
+	}
+	if errors.Is(out.Err, engine.ErrBusy) {
+		ids = append(ids, ends(was.Claims, "")...)
+	}
+	slices.Sort(ids)
+	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return own != nil && id == own.id })
+}
+
+// ends returns the sessions of the first claims and of the last before one, or of all claims for a
+// claim that is not among them, each once.
+func ends(claims []queue.Claim, before string) (ids []string) {
+	if i := slices.IndexFunc(claims, func(c queue.Claim) bool { return c.ID == before }); i >= 0 {
+		claims = claims[:i]
+	}
+	add := func(c queue.Claim, room int) {
+		if len(ids) < room && !slices.Contains(ids, c.Session) {
+			ids = append(ids, c.Session)
+		}
+	}
+	for _, c := range claims {
+		add(c, most)
+	}
+	for _, c := range slices.Backward(claims) {
+		add(c, 2*most)
+	}
+	return ids
+}
+
+// write stores a resource that changed.
+func (e *Engine) write(ctx context.Context, name string, was record, next queue.State, minted fence.Token, l life) (record, error) {
+	if len(next.Claims) == 0 && (was.version == 0 || next.Last < firstToken(0, l.base, was.version+1)) {
+		if was.version == 0 {
+			return record{}, nil
+		}
+		return record{}, e.store.Delete(ctx, resourceKey+name, was.version)
+	}
+	data := encode(next, was.Last, minted, l.base)
+	if len(next.Claims) > len(was.Claims) && (len(next.Claims) > e.opts.MaxClaims || e.opts.MaxData > 0 && len(data) > e.opts.MaxData) {
+		return record{}, fmt.Errorf("%w: %q has %d claims of %d bytes, and %s keeps at most %d claims and %d bytes for a name",
+			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, e.opts.MaxClaims, e.opts.MaxData)
+	}
+	version, err := e.store.Swap(ctx, resourceKey+name, data, was.version)
+	if err != nil {
+		return record{}, err
+	}
+	return decode(Item{Data: data, Version: version})
+}
+
+// Evict implements [engine.Engine].
+func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	return e.remove(ctx, "evict", resource, claim)
+}
+
+func (e *Engine) remove(ctx context.Context, verb, resource, claim string) error {
+	if _, err := e.step(ctx, resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}}, nil); err != nil {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	return nil
+}
+
+// Resize implements [engine.Resizer].
+func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	r := queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}}
+	if _, err := e.step(ctx, name, r, nil); err != nil {
+		return fmt.Errorf("resize: %w", err)
+	}
+	return nil
+}
