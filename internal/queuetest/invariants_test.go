@@ -189,8 +189,8 @@ func (s *stepTaken) otherClaims(id string) []queue.Claim {
 	return slices.DeleteFunc(slices.Clone(s.after.Claims), func(c queue.Claim) bool { return c.ID == id })
 }
 
-// checkTokens: a token never changes while its claim holds. A re-entry has a token of its
-// owner. Any other grant has a larger token than all before.
+// checkTokens: a token never changes while its claim holds. A re-entry has the largest
+// token of its owner. Any other grant has a larger token than all before.
 func (s *stepTaken) checkTokens() {
 	s.t.Helper()
 	for _, c := range s.after.Claims {
@@ -204,14 +204,14 @@ func (s *stepTaken) checkTokens() {
 	})
 	last, highest := s.before.Last, s.highest
 	for _, g := range granted {
-		reenters, shares := false, false
+		reenters, largest := false, fence.Token(0)
 		for _, c := range held {
-			if c.Owner == g.Owner && c.Weight >= g.Weight {
-				reenters, shares = true, shares || c.Token == g.Token
+			if c.Owner == g.Owner {
+				reenters, largest = reenters || c.Weight >= g.Weight, max(largest, c.Token)
 			}
 		}
-		if reenters && !shares {
-			s.fail("%s re-enters with a token of its own", g.ID)
+		if reenters && g.Token != largest {
+			s.fail("%s re-enters with another token than %v", g.ID, largest)
 		}
 		if !reenters && g.Token <= highest {
 			s.fail("the token of %s is not larger than %v", g.ID, highest)
