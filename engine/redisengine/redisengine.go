@@ -29,6 +29,15 @@
 // mark has the longest such time. So an empty server, also a new one, makes its first
 // client wait one TTL, unless [Engine.Init] said that the server is new. An empty server has lost
 // the mark, too, so a fleet with several TTLs sets [Options.Grace].
+//
+// # Replicas
+//
+// A promoted replica may not know the last grants. With [Options.Wait]
+// no client gets a grant that fewer replicas know: the grant is given back, and the error
+// says how many replicas knew it. The same holds for renewals, so that a holder left with
+// a master that lost its replicas stops believing; for releases, which else could
+// come undone; and for versioned values. A failover then keeps a grant if it
+// promotes one of the replicas that know it.
 package redisengine
 
 import (
@@ -52,15 +61,6 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 )
-
-// # Replicas
-//
-// A promoted replica may not know the last grants. With [Options.Wait]
-// no client gets a grant that fewer replicas know: the grant is given back, and the error
-// says how many replicas knew it. The same holds for renewals, so that a holder left with
-// a master that lost its replicas stops believing; for releases, which else could
-// come undone; and for versioned values. A failover then keeps a grant if it
-// promotes one of the replicas that know it.
 
 // Options change where things are kept. The zero value is the default.
 type Options struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/redisid"
 	"github.com/pawl-go/pawl/internal/idtest"
@@ -188,7 +189,7 @@ func TestFailover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := testservers.Redis(t)
-			link := testservers.NewProxy(t, a.Addr)
+			link := proxy.New(t, a.Addr)
 			b := testservers.RedisReplica(t, link.Addr)
 			oa, ob, mark := dial(t, a.Addr), dial(t, b.Addr), newMark(t)
 			bare := []id.Counter{naive{oa, "bare"}, naive{ob, "bare"}}
@@ -250,7 +251,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 // there when it arrives.
 func TestLateRequest(t *testing.T) {
 	server, mark := testservers.Redis(t), newMark(t)
-	slow := testservers.NewProxy(t, server.Addr)
+	slow := proxy.New(t, server.Addr)
 	opts := &redisid.Options{Mark: mark, Ahead: 100}
 	late, soon := counter(t, dial(t, slow.Addr), "ids", opts), counter(t, dial(t, server.Addr), "ids", opts)
 	var check idtest.Checker[int64]
@@ -279,7 +280,7 @@ func TestLateRequest(t *testing.T) {
 // cut off is taken over.
 func TestUnknownOutcome(t *testing.T) {
 	server, mark := testservers.Redis(t), newMark(t)
-	link := testservers.NewProxy(t, server.Addr)
+	link := proxy.New(t, server.Addr)
 	opts := &redisid.Options{Mark: mark, Ahead: 100}
 	cut, other := counter(t, dial(t, link.Addr), "ids", opts), counter(t, dial(t, server.Addr), "ids", opts)
 	before := adds(t, cut, 1)

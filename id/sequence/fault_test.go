@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id/sequence"
 	"github.com/pawl-go/pawl/internal/idtest"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -285,9 +286,9 @@ func TestDemoted(t *testing.T) {
 
 // TestSilentConnection: requests or answers are lost in the network, and connections stay open.
 func TestSilentConnection(t *testing.T) {
-	for name, freeze := range map[string]func(*testservers.Proxy){"both": (*testservers.Proxy).Freeze, "answers": (*testservers.Proxy).FreezeReplies} {
+	for name, freeze := range map[string]func(*proxy.Proxy){"both": (*proxy.Proxy).Freeze, "answers": (*proxy.Proxy).FreezeReplies} {
 		t.Run(name, func(t *testing.T) {
-			proxy := testservers.NewProxy(t, testservers.SharedPostgres(t).Addr)
+			proxy := proxy.New(t, testservers.SharedPostgres(t).Addr)
 			s := open(t, []sequence.Database{postgres(t, proxy.Addr), sqlite(t, filepath.Join(t.TempDir(), "ids.db"))},
 				sequence.Options{Step: 2, Table: newTable(), Timeout: time.Second})
 			var check idtest.Checker[int64]

@@ -1,4 +1,4 @@
-package otel_test
+package pawlotel_test
 
 import (
 	"slices"

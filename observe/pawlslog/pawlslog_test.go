@@ -1,4 +1,4 @@
-package slog_test
+package pawlslog_test
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/observe"
-	pawlslog "github.com/pawl-go/pawl/observe/slog"
+	"github.com/pawl-go/pawl/observe/pawlslog"
 )
 
 func TestLog(t *testing.T) {

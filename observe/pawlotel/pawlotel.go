@@ -1,4 +1,4 @@
-// Package otel turns pawl's events into OpenTelemetry metrics and traces. They show
+// Package pawlotel turns pawl's events into OpenTelemetry metrics and traces. They show
 // waiters, their names and the times of waiting; the held locks; the number of lost locks;
 // and how late heartbeats run. All are of one process.
 //
@@ -22,7 +22,7 @@
 //
 // The names of pawl's own locks begin with "pawl:". Idle workers of a queue of work wait for a
 // lock of the name "pawl:pool", by default: so its oldest attempt is no alarm.
-package otel
+package pawlotel
 
 import (
 	"context"
@@ -42,7 +42,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-const scope = "github.com/pawl-go/pawl/observe/otel"
+const scope = "github.com/pawl-go/pawl/observe/pawlotel"
 
 // Options are where events go. The zero value is the default.
 type Options struct {

@@ -1,4 +1,4 @@
-package otel_test
+package pawlotel_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
-	"github.com/pawl-go/pawl/observe/otel"
+	"github.com/pawl-go/pawl/observe/pawlotel"
 )
 
 // collect reads the metrics: of each stream its name, its attributes and its sum
@@ -48,7 +48,7 @@ func TestMetricsAndTraces(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Tracer: tracer})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Tracer: tracer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestMetricsAndTraces(t *testing.T) {
 // TestNamesAreBounded: a million names are a hundred and "other".
 func TestNamesAreBounded(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Name: func(s string) string { return s }})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Name: func(s string) string { return s }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestNamesAreBounded(t *testing.T) {
 // TestRenewals: heartbeats that are late and that fail are seen.
 func TestRenewals(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 	if err != nil {
 		t.Fatal(err)
 	}

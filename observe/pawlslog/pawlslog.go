@@ -1,7 +1,7 @@
-// Package slog writes pawl's events to a log. Losses and failures are warnings, and the restart
+// Package pawlslog writes pawl's events to a log. Losses and failures are warnings, and the restart
 // grace of a store is one warning. The rest is for debugging, also that a TryLock found a lock
 // taken.
-package slog
+package pawlslog
 
 import (
 	"context"

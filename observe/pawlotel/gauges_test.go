@@ -1,4 +1,4 @@
-package otel_test
+package pawlotel_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
-	"github.com/pawl-go/pawl/observe/otel"
+	"github.com/pawl-go/pawl/observe/pawlotel"
 )
 
 // gauge reads a gauge: of each stream its value.
@@ -38,7 +38,7 @@ func gauge(t *testing.T, reader sdkmetric.Reader, name string) map[string]float6
 // TestBounds: waits and holds of milliseconds, seconds and minutes are told apart.
 func TestBounds(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestBounds(t *testing.T) {
 func TestHeldAndOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()
-		observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+		observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestHeldAndOldest(t *testing.T) {
 // TestOldestIsBounded: a million names are a hundred and "other", also in the gauge.
 func TestOldestIsBounded(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Name: func(s string) string { return s }})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Name: func(s string) string { return s }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestOldestIsBounded(t *testing.T) {
 // TestGrace: attempts that meet the restart grace of the store are counted, and their end as well.
 func TestGrace(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	observe, err := otel.New(&otel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+	observe, err := pawlotel.New(&pawlotel.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 	if err != nil {
 		t.Fatal(err)
 	}
