@@ -1,6 +1,6 @@
-// Package memengine is the reference store: the pure queue behind a mutex, for
-// one process. Its semantics are those of record, and it runs under
-// testing/synctest. Test code that uses pawl with this store.
+// Package memengine is the reference store of one process: the pure queue behind a mutex. Its
+// semantics are those of record, and it runs under testing/synctest. Test code that uses pawl
+// with this store.
 //
 // One Engine is one store: clients that are to meet share the same Engine.
 package memengine
@@ -117,7 +117,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	return e.remove(ctx, "evict", resource, claim, nil)
 }
 
-// remove takes a claim away, and tells its holder unless that is by, who knows.
+// remove takes a claim away, and tells its holder unless the holder itself asked for that.
 func (e *Engine) remove(ctx context.Context, verb, resource, claim string, by *session) error {
 	if err := ctx.Err(); err != nil {
 		return err

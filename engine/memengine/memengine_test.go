@@ -16,7 +16,7 @@ func claim(s engine.Session, resource string, n int) *engine.Claim {
 	return &engine.Claim{Spec: spec, Resource: resource, ID: id, Owner: id, Weight: spec.Capacity}
 }
 
-// A hint is of what was granted: who waited is told by its Await.
+// A hint is of a granted claim: a waiter is told by its Await.
 func TestHints(t *testing.T) {
 	e := New()
 	var hinted []string
@@ -40,7 +40,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// Who dies without a word leaves nothing, also in names that nobody uses again.
+// A session that dies without a word leaves nothing, also in names that nobody uses again.
 func TestDeadSessionsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New()

@@ -16,7 +16,7 @@ type session struct {
 
 	// guarded by engine.mu
 	ends  int64
-	lapse *time.Timer              // fires when the session may have ended, for the waiters behind it
+	lapse *time.Timer              // wakes the waiters behind it when the session may have ended
 	wake  map[string]chan struct{} // by claim id, while it is awaited
 }
 
@@ -135,8 +135,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	return gone, err
 }
 
-// renew returns what is gone of the held claims, and which others the session has, if
-// somebody wants to know.
+// renew returns the lost claims of the held ones. If the client wants to know, renew also
+// returns the other claims of the session.
 func (s *session) renew(held []*engine.Claim) (gone, others []*engine.Claim, err error) {
 	e := s.engine
 	e.mu.Lock()

@@ -46,8 +46,7 @@ func hold(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := orders.Decode(&goOn); err != nil {
 		return err
 	}
-	// ctx and not lease.Context(): what was written stands for a request that
-	// was on its way already.
+	// ctx and not lease.Context(): the write stands for a request that was on its way already.
 	var late []string
 	for _, err := range all.write(ctx, "of A, late", lease.Token()) {
 		if err != nil {

@@ -1,14 +1,13 @@
-// Frozen-holder shows what a lock cannot do and a fencing token can. Process A
-// takes a lock, looks whether it still has it, begins to write, and is frozen for
-// longer than the lock lives: as by a debugger, a pause of its virtual machine,
-// a laptop that is closed. Process B gets the lock and writes. Then A wakes up
-// and its write arrives, late. Where nobody compares tokens it lands on top of
-// B's; where a guard does it is refused.
+// Frozen-holder shows what a lock cannot do and a fencing token can. Process A takes a lock,
+// looks whether it still has the lock, begins to write, and is frozen for longer than the lock
+// lives. A debugger, a pause of its virtual machine, or a closed laptop freezes a process so.
+// Process B gets the lock and writes. Then A wakes up and its write arrives, late. Where nobody
+// compares tokens it lands on top of B's; where a guard does it is refused.
 //
 //	go run ./examples/frozen-holder
 //	go run ./examples/frozen-holder -redis redis://127.0.0.1:6379
 //
-// The lock is in a SQLite file of its own. What is written to: rows of a SQLite
+// The lock is in a SQLite file of its own. The targets of the writes: rows of a SQLite
 // database, a web server, and Redis, if there is one to use.
 package main
 
@@ -48,8 +47,8 @@ func main() {
 	}
 }
 
-// settings are what A has to know. They go through its standard input, for an
-// argument can be seen by others, and a URL may have a password.
+// settings are what A has to know. They go through its standard input, because other users see
+// arguments, and a URL may have a password.
 type settings struct {
 	Locks string // the file of the lock
 	TTL   time.Duration

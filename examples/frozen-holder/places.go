@@ -29,7 +29,7 @@ type Places struct {
 	Prefix string // of keys in Redis
 }
 
-// place has two reports: one that a guard protects and one that none does.
+// place has two reports: a guard protects the first, and no guard the second.
 type place interface {
 	name() string
 	prepare(ctx context.Context) error

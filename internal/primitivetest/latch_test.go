@@ -39,8 +39,8 @@ type latchStep struct {
 	party int
 }
 
-// TestLatch: after every step the latch counts what the model does, which is a
-// set, and exactly those have come through who waited for an open one.
+// TestLatch: after every step the latch counts what the model does, which is a set. Exactly the
+// waiters of an open latch have come through.
 func TestLatch(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		count := rapid.IntRange(1, 4).Draw(rt, "count")

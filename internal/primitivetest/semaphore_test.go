@@ -26,8 +26,8 @@ type step struct {
 
 const procs = 6
 
-// bubble runs a test in fake time and returns what went wrong, for a test that
-// ends in a bubble ends rapid's, too.
+// bubble runs a test in fake time and returns what went wrong, because a test that ends in a
+// bubble ends rapid's, too.
 func bubble(t *testing.T, run func(ctx context.Context) error) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -66,8 +66,8 @@ type holders struct {
 	wait [procs]context.CancelFunc
 }
 
-// do takes a step: who holds releases, who waits gives up, who does nothing
-// acquires. It returns when nothing moves any more.
+// do takes a step: a holder releases, a waiter gives up, an idle client acquires. It returns
+// when nothing moves any more.
 func (h *holders) do(ctx context.Context, s step) {
 	h.mu.Lock()
 	held, wait := h.held[s.proc], h.wait[s.proc]

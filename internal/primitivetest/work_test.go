@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/work"
 )
 
-// queueModel is what is in a queue: of each item how often it was claimed, and where it is.
+// queueModel is the content of a queue: of each item how often it was claimed, and where it is.
 type queueModel struct {
 	attempts map[string]int
 	free     map[string]bool
@@ -24,8 +24,9 @@ type queueModel struct {
 // queueAttempts is how often an item is claimed at most.
 const queueAttempts = 3
 
-// TestQueue: whatever workers do, one that asks gets an item exactly if there is a free one, with
-// the right number of attempts, and what was claimed too often is a dead letter.
+// TestQueue: whatever workers do, a worker that asks gets an item exactly if there is a free
+// item. The item has the right number of attempts. An item that was claimed too often is a dead
+// letter.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.IntRange(0, 99), 1, 60).Draw(rt, "steps")

@@ -31,7 +31,7 @@ const (
 	cmdRenew  // a: slot
 	cmdExpire // a: slot
 	cmdPass   // a: time
-	cmdResize // a: capacity, b: whether those who come know of it
+	cmdResize // a: capacity, b: whether later clients know of it
 	commands
 )
 
@@ -86,7 +86,8 @@ var seeds = [][]byte{
 	{sem1 | bargingBit, cmdEnter, 0, wait, cmdEnter, 1, wait, cmdLeave, 0, 0, cmdEnter, 2, 0, cmdPoll, 0, 0, cmdLeave, 1, 0, cmdPoll, 0, 0},
 	// Permits are added, then taken away; a large request waits meanwhile.
 	{sem2, cmdEnter, 0, 1<<1 | wait, cmdEnter, 1, 1<<1 | wait, cmdEnter, 2, wait, cmdResize, 3, 1, cmdEnter, 3, 3<<1 | wait, cmdResize, 0, 1, cmdLeave, 0, 0, cmdLeave, 0, 0, cmdLeave, 0, 0},
-	// More is held than there is; who leaves has an owner that waits, behind one that died.
+	// More is held than there is. The leaving client has an owner that waits, behind a dead
+	// claim.
 	{sem1, cmdEnter, 0, wait, cmdEnter, owner2, wait, cmdEnter, 1, wait, cmdEnter, owner2, wait, cmdResize, 1, 1, cmdResize, 0, 1, cmdExpire, 1, 0, cmdLeave, 1, 0},
 	// Asked again, on a store that has no clock for its tokens.
 	{sem2 | 2<<3, cmdEnter, 0, wait, cmdAgain, 0, wait, cmdEnter, 1, 1<<1 | wait, cmdAgain, 1, wait, cmdAgain, 1, 0, cmdMismatch, 0, 1, cmdRenew, 0, 0},

@@ -54,8 +54,8 @@ func (s *stepTaken) checkModel(want error) {
 	}
 }
 
-// checkPlaces: claims keep their order and never change, a new one is last,
-// and what is not stored is not there.
+// checkPlaces: claims keep their order and never change, and a new claim is last. A claim that
+// is not stored is not there.
 func (s *stepTaken) checkPlaces() {
 	s.t.Helper()
 	left := s.after.Claims
@@ -130,9 +130,9 @@ func load(claims []queue.Claim, except string) (sum int64) {
 	return sum
 }
 
-// checkCapacity: exclusion. Who weighs it all is alone. Only where the capacity
-// was made smaller may more be held than there is; then nobody is let in until it
-// is not so, and one who wants more than all of it is let in alone.
+// checkCapacity: exclusion. A claim that weighs it all is alone. Only where the capacity was
+// made smaller may more be held than there is. Then nobody is let in until less is held. A
+// claim that wants more than all of it is let in alone.
 func (s *stepTaken) checkCapacity() {
 	s.t.Helper()
 	if load(s.after.Claims, "") > s.after.Spec.Capacity {
@@ -166,8 +166,8 @@ func (s *stepTaken) granted() (claims []queue.Claim) {
 // own is what an owner holds.
 func own(claims []queue.Claim, owner string) int64 { return load(claims, "") - load(claims, owner) }
 
-// checkOrder: first come, first served. Only who holds as much already may pass
-// those that wait.
+// checkOrder: first come, first served. Only an owner that holds as much already may pass the
+// waiters.
 func (s *stepTaken) checkOrder() {
 	s.t.Helper()
 	if s.after.Spec.Barging {
@@ -189,8 +189,8 @@ func (s *stepTaken) otherClaims(id string) []queue.Claim {
 	return slices.DeleteFunc(slices.Clone(s.after.Claims), func(c queue.Claim) bool { return c.ID == id })
 }
 
-// checkTokens: a token never changes while its claim holds; a re-entry has the
-// one of its owner; any other grant has a larger one than all before.
+// checkTokens: a token never changes while its claim holds. A re-entry has the largest
+// token of its owner. Any other grant has a larger token than all before.
 func (s *stepTaken) checkTokens() {
 	s.t.Helper()
 	for _, c := range s.after.Claims {
@@ -204,14 +204,14 @@ func (s *stepTaken) checkTokens() {
 	})
 	last, highest := s.before.Last, s.highest
 	for _, g := range granted {
-		reenters, shares := false, false
+		reenters, largest := false, fence.Token(0)
 		for _, c := range held {
-			if c.Owner == g.Owner && c.Weight >= g.Weight {
-				reenters, shares = true, shares || c.Token == g.Token
+			if c.Owner == g.Owner {
+				reenters, largest = reenters || c.Weight >= g.Weight, max(largest, c.Token)
 			}
 		}
-		if reenters && !shares {
-			s.fail("%s re-enters with a token of its own", g.ID)
+		if reenters && g.Token != largest {
+			s.fail("%s re-enters with another token than %v", g.ID, largest)
 		}
 		if !reenters && g.Token <= highest {
 			s.fail("the token of %s is not larger than %v", g.ID, highest)
@@ -224,8 +224,8 @@ func (s *stepTaken) checkTokens() {
 	}
 }
 
-// checkMessages: who came to hold is told by the reply or by a message, with
-// the token, and nobody else is; barging claims are told, not handed.
+// checkMessages: a new holder is told by the reply or by a message, with the token, and nobody
+// else is. Barging claims are told, not handed.
 func (s *stepTaken) checkMessages() {
 	s.t.Helper()
 	want := fence.Token(0)
@@ -278,7 +278,7 @@ func (s *stepTaken) checkNoLostWakeup() {
 	}
 }
 
-// checkNext: who waits knows when the first of those before it can end.
+// checkNext: a waiter knows when the first of the claims before it can end.
 func (s *stepTaken) checkNext() {
 	s.t.Helper()
 	id := s.request.Claim.ID

@@ -115,13 +115,13 @@ func (m *machine) mismatch(slot, how int) {
 		c := queue.Claim{ID: "other", Owner: "other", Session: m.session(slot), Weight: 1}
 		m.apply(queue.Request{Op: queue.Enter, Spec: spec, Claim: c, Wait: true})
 	}
-	// What came first may just have expired: the next one must agree again.
+	// The first claim may just have expired: the next claim must agree again.
 	if c := m.find(m.state, "other"); c.ID != "" {
 		m.apply(queue.Request{Op: queue.Leave, Claim: c})
 	}
 }
 
-// resize changes the capacity. Those who come later mostly know of it.
+// resize changes the capacity. Later clients mostly know of it.
 func (m *machine) resize(capacity int64, known bool) {
 	m.apply(queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
 	if known && m.spec.Kind == engine.KindSemaphore {
@@ -136,7 +136,7 @@ func (m *machine) expire(slot int) { m.ends[m.session(slot)] = m.now }
 
 func (m *machine) pass(d int64) { m.now += d }
 
-// claim returns one of the claims, or one that is not there when there is none.
+// claim returns one of the claims, or an unknown claim when there is none.
 func (m *machine) claim(i int) (queue.Claim, bool) {
 	if n := len(m.state.Claims); n > 0 {
 		return m.state.Claims[i%n], true
@@ -180,8 +180,8 @@ func (m *machine) apply(r queue.Request) {
 
 var sentinel = queue.Claim{ID: "not in the queue"}
 
-// withSpareRoom copies a state, with claims that are not part of it in the
-// spare room of the slice: a step that appends in place would overwrite them.
+// withSpareRoom copies a state, with claims that are not part of it in the spare room of the
+// slice. A step that appends in place would overwrite them.
 func withSpareRoom(s queue.State) (queue.State, []queue.Claim) {
 	room := slices.Clone(s.Claims)
 	for range 3 {

@@ -7,9 +7,9 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
-// model says the rules a second time, from the text of package engine, as
-// plainly as possible and with no code shared with Apply. It knows who holds
-// and who waits, not the tokens: the invariants of the machine look at those.
+// model says the rules a second time, from the text of package engine, as plainly as possible
+// and with no code shared with Apply. The model knows the holders and the waiters, not the
+// tokens: the invariants of the machine look at those.
 type model struct {
 	spec   engine.Spec
 	claims []*modelClaim // in order of arrival
@@ -21,11 +21,11 @@ type modelClaim struct {
 	held               bool
 }
 
-// step does what is asked and returns the class of the error.
+// step does the command and returns the class of the error.
 func (m *model) step(r queue.Request, alive func(session string) bool) error {
 	m.claims = slices.DeleteFunc(m.claims, func(c *modelClaim) bool { return !alive(c.session) })
-	// What the dead held is handed on when one has left, and in the new size; before
-	// one enters or asks.
+	// The claims of the dead are handed on when a claim has left, and in the new size, and
+	// before a claim enters or asks.
 	if r.Op == queue.Enter || r.Op == queue.Poll {
 		m.handOver()
 	}
@@ -132,8 +132,8 @@ func (m *model) heaviest(owner string) (weight int64) {
 	return weight
 }
 
-// fits reports whether a claim may hold beside those that hold. One that is larger
-// than the resource has become may hold alone.
+// fits reports whether a claim may hold beside the holders. A claim that is larger than the
+// resource has become may hold alone.
 func (m *model) fits(c *modelClaim) bool {
 	if m.heaviest(c.owner) >= c.weight {
 		return true

@@ -11,8 +11,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The defaults of the tester are made for slow code; flags given on the
-	// command line still win, for they are parsed later.
+	// The defaults of the tester are made for slow code. Flags given on the command line still
+	// win, because they are parsed later.
 	flag.Set("rapid.checks", "1000")     //nolint:errcheck // the flag is there
 	flag.Set("rapid.steps", "60")        //nolint:errcheck
 	flag.Set("rapid.nofailfile", "true") //nolint:errcheck // the seed is enough
@@ -64,8 +64,8 @@ var specs = []engine.Spec{
 	{Kind: engine.KindSemaphore, Capacity: 5},
 }
 
-// weights are those that claims of a resource have: readers and writers, or
-// any number of permits.
+// weights are the weights of the claims of a resource: readers and writers, or any number of
+// permits.
 func weights(spec engine.Spec) []int64 {
 	if spec.Kind == engine.KindLock {
 		return []int64{1, spec.Capacity}
