@@ -16,10 +16,10 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/redisid"
 	"github.com/pawl-go/pawl/internal/idtest"
-	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -329,6 +329,24 @@ func TestRenamed(t *testing.T) {
 			t.Errorf("%d after %d", after, before)
 		}
 		before = 1
+	}
+}
+
+// TestFieldsOverwritten: fields that are no numbers any more are begun anew, above the mark.
+func TestFieldsOverwritten(t *testing.T) {
+	client, opts := dial(t, testservers.Redis(t).Addr), &redisid.Options{Mark: newMark(t), Ahead: 100}
+	before := adds(t, counter(t, client, "ids", opts), 10)
+	for _, field := range [][]string{{"left", "many"}, {"left", "-5"}, {"limit", "-1"}, {"limit", ""}, {"life", ""}, {"reign", "x"}, {"form", "x"}, {"claim", "x"}} {
+		does(t, client, append([]string{"HSET", "ids"}, field...)...)
+		after := adds(t, counter(t, client, "ids", opts), 80)
+		if after <= before {
+			t.Errorf("%v: %d after %d", field, after, before)
+		}
+		before = after
+	}
+	does(t, client, "HDEL", "ids", "left")
+	if after := adds(t, counter(t, client, "ids", opts), 1); after <= before {
+		t.Errorf("%d after %d", after, before)
 	}
 }
 
