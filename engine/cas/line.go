@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,7 +20,8 @@ type line struct {
 	name    string
 	bell    chan struct{} // of one place: there is something to look at
 	cancel  context.CancelFunc
-	waiters map[*waiter]bool // guarded by Engine.mu
+	waiters map[string]*waiter // by claim, guarded by Engine.mu
+	grace   bool               // claims may have entered in a restart grace, for which nobody stepped since
 }
 
 // waiter is a call of Await.
@@ -45,17 +47,20 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	l := e.lines[c.Resource]
 	if l == nil {
 		watching, cancel := context.WithCancel(e.ctx)
-		l = &line{name: c.Resource, bell: make(chan struct{}, 1), cancel: cancel, waiters: make(map[*waiter]bool)}
+		l = &line{name: c.Resource, bell: make(chan struct{}, 1), cancel: cancel, waiters: make(map[string]*waiter), grace: true}
 		e.lines[c.Resource] = l
 		e.working.Go(func() { e.follow(watching, l) })
 	}
-	l.waiters[w] = true
+	l.waiters[w.claim] = w
 	e.mu.Unlock()
 	l.ring()
 	defer func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if delete(l.waiters, w); len(l.waiters) == 0 {
+		if l.waiters[w.claim] == w {
+			delete(l.waiters, w.claim)
+		}
+		if len(l.waiters) == 0 {
 			l.cancel()
 			if e.lines[l.name] == l {
 				delete(e.lines, l.name)
@@ -102,24 +107,26 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 			return
 		case err = <-failed:
 		case item := <-items:
-			if item.Version != 0 {
+			if item.Version != 0 && item.Version < now.version {
+				continue // the store was asked since
+			}
+			if known = item.Version != 0; known {
 				now, err = decode(item)
-				known = true
 			}
 		case <-l.bell:
 			known = now.version != 0
 		case <-timer.C:
 		}
 		waiters := e.waitersOf(l)
-		if err == nil && (!known || slices.ContainsFunc(waiters, func(w *waiter) bool { return w.version > now.version })) {
+		if err == nil && (!known || newest(waiters) > now.version) {
 			now, _, err = e.load(ctx, l.name)
 			authoritative = true
 		}
 		if err == nil {
-			now, err = e.advance(ctx, l.name, now, waiters, authoritative)
+			now, err = e.advance(ctx, l, now, waiters, authoritative)
 		}
 		if err != nil && ctx.Err() == nil {
-			e.fail(l, waiters, err)
+			e.fail(l, err)
 			return
 		}
 		left := e.guardAll(l, &now, waiters, guarded)
@@ -142,29 +149,29 @@ func (e *Engine) feed(ctx context.Context, l *line, items chan<- Item) error {
 	return engine.Unavailable("watch", errors.New("the watch ended"))
 }
 
-func (e *Engine) waitersOf(l *line) (all []*waiter) {
+func (e *Engine) waitersOf(l *line) map[string]*waiter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for w := range l.waiters {
-		all = append(all, w)
+	return maps.Clone(l.waiters)
+}
+
+// newest is the version at which the last of the waiters entered.
+func newest(waiters map[string]*waiter) (version uint64) {
+	for _, w := range waiters {
+		version = max(version, w.version)
 	}
-	return all
+	return version
 }
 
 // fail ends all that wait, and the line: who waits again begins a new one.
-func (e *Engine) fail(l *line, waiters []*waiter, err error) {
+func (e *Engine) fail(l *line, err error) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.lines[l.name] == l {
 		delete(e.lines, l.name)
 	}
-	for w := range l.waiters {
-		if !slices.Contains(waiters, w) {
-			waiters = append(waiters, w)
-		}
-	}
-	e.mu.Unlock()
 	l.cancel()
-	for _, w := range waiters {
+	for _, w := range l.waiters {
 		w.answer(answer{err: err})
 	}
 }
@@ -179,70 +186,100 @@ func (w *waiter) answer(a answer) {
 // advance takes the steps that somebody has to take: it removes the dead, ends a restart grace, and tries for the
 // first waiter of a barging resource that is free. Then it answers those whose claims are granted
 // or gone.
-func (e *Engine) advance(ctx context.Context, name string, now record, waiters []*waiter, authoritative bool) (record, error) {
-	l, grace, err := e.alive(ctx)
+func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[string]*waiter, authoritative bool) (record, error) {
+	is, grace, err := e.alive(ctx)
 	if err != nil {
 		return now, err
 	}
-	if r, is := e.due(now, waiters, l, grace); is {
-		out, err := e.step(ctx, name, r, nil)
+	l.grace = l.grace || grace.On()
+	if r, due := e.due(l, now, waiters, is, grace); due {
+		out, err := e.step(ctx, l.name, r, nil)
 		if err != nil && !errors.Is(err, engine.ErrGone) {
 			return now, err
 		}
-		now, authoritative = out.after, err == nil
-	}
-	for _, w := range waiters {
-		c, is := now.find(w.claim)
-		switch {
-		case is && c.Token != 0:
-			w.answer(answer{token: c.Token})
-		case !is && !authoritative: // what was seen may be older than the claim
-			if now, _, err = e.load(ctx, name); err != nil {
-				return now, err
-			}
-			authoritative = true
-			if c, is := now.find(w.claim); !is {
-				w.answer(answer{err: engine.ErrGone})
-			} else if c.Token != 0 {
-				w.answer(answer{token: c.Token})
-			}
-		case !is:
-			w.answer(answer{err: engine.ErrGone})
+		if now, authoritative = out.after, true; err != nil {
+			now, _, err = e.load(ctx, l.name)
 		}
+		if err != nil {
+			return now, err
+		}
+	}
+	l.grace = grace.On()
+	lost := answerAll(now, waiters)
+	if len(lost) > 0 && !authoritative { // what was seen may be older than a claim
+		if now, _, err = e.load(ctx, l.name); err != nil {
+			return now, err
+		}
+		lost = answerAll(now, waiters)
+	}
+	for _, w := range lost {
+		w.answer(answer{err: engine.ErrGone})
 	}
 	return now, nil
 }
 
-// due returns the step that would change something, if there is one.
-func (e *Engine) due(now record, waiters []*waiter, l life, grace engine.Grace) (queue.Request, bool) {
-	r := queue.Request{Op: queue.Poll}
-	if now.Spec.Barging {
-		if i := slices.IndexFunc(now.Claims, func(c queue.Claim) bool { return c.Token == 0 }); i >= 0 {
-			if slices.ContainsFunc(waiters, func(w *waiter) bool { return w.claim == now.Claims[i].ID }) {
-				r.Claim.ID = now.Claims[i].ID
+// answerAll tells the waiters whose claims are granted, and returns those whose claims are not
+// there.
+func answerAll(now record, waiters map[string]*waiter) (lost []*waiter) {
+	found := 0
+	for _, c := range now.Claims {
+		if w := waiters[c.ID]; w != nil {
+			if found++; c.Token != 0 {
+				w.answer(answer{token: c.Token})
 			}
 		}
 	}
-	next, _ := e.apply(now.State, r, queue.Clock{Mint: firstToken(now.Last, l.base, now.version+1)}, grace.On())
-	changed := slices.EqualFunc(next.Claims, now.Claims, func(a, b queue.Claim) bool { return a.ID == b.ID && a.Token == b.Token })
-	return r, !changed
+	if found == len(waiters) {
+		return nil
+	}
+	for _, w := range waiters {
+		if _, is := now.find(w.claim); !is {
+			lost = append(lost, w)
+		}
+	}
+	return lost
+}
+
+// due returns the step that would change something, if there is one. Of a resource in order that is the removal of the
+// dead, and the grants that a restart grace delayed.
+func (e *Engine) due(l *line, now record, waiters map[string]*waiter, is life, grace engine.Grace) (queue.Request, bool) {
+	r := queue.Request{Op: queue.Poll}
+	if now.Spec.Barging {
+		i := slices.IndexFunc(now.Claims, func(c queue.Claim) bool { return c.Token == 0 })
+		if i >= 0 && waiters[now.Claims[i].ID] != nil {
+			r.Claim.ID = now.Claims[i].ID
+		}
+	} else if !l.grace && !e.hasDead(now) {
+		return r, false
+	}
+	next, _ := e.apply(now.State, r, queue.Clock{Mint: firstToken(now.Last, is.base, now.version+1)}, grace.On())
+	same := slices.EqualFunc(next.Claims, now.Claims, func(a, b queue.Claim) bool { return a.ID == b.ID && a.Token == b.Token })
+	return r, !same
+}
+
+func (e *Engine) hasDead(now record) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.dead) > 0 && slices.ContainsFunc(now.Claims, func(c queue.Claim) bool { return e.dead[c.Session] })
 }
 
 // guardAll watches the sessions at both ends before each waiter, and the waiters' own. It
 // returns when the store is to be asked without a message.
-func (e *Engine) guardAll(l *line, now *record, waiters []*waiter, guarded map[string]bool) time.Duration {
+func (e *Engine) guardAll(l *line, now *record, waiters map[string]*waiter, guarded map[string]bool) time.Duration {
 	wanted := make(map[string]bool)
 	look := time.Hour
-	last := -1
 	for _, w := range waiters {
 		look = min(look, w.look)
-		if i, is := now.index[w.claim]; is {
-			last = max(last, i)
-			wanted[now.Claims[i].Session] = true
+	}
+	last := ""
+	for _, c := range now.Claims {
+		if waiters[c.ID] != nil {
+			last = c.ID
+			wanted[c.Session] = true
 		}
 	}
-	if last >= 0 {
-		for _, id := range ends(now.Claims, now.Claims[last].ID) {
+	if last != "" {
+		for _, id := range ends(now.Claims, last) {
 			wanted[id] = true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -29,7 +30,6 @@ const tokensPerWrite = 64
 type record struct {
 	queue.State
 	version uint64
-	index   map[string]int // of claims, by id
 }
 
 // firstToken is the first that a write gives out.
@@ -40,46 +40,36 @@ func firstToken(last fence.Token, base int64, version uint64) fence.Token {
 // encode returns the state for the store. Claims with a token of minted or more were granted by
 // this write. Last is the last token before it.
 func encode(s queue.State, last, minted fence.Token, base int64) []byte {
-	b := []byte{1} // the layout
+	w := writer{b: []byte{1}, known: make(map[string]uint64)} // the layout
 	granted := uint64(0)
 	if s.Last >= minted {
 		granted = uint64(s.Last-minted) + 1
 	}
-	for _, n := range []uint64{uint64(last), uint64(base), granted, uint64(s.Spec.Capacity)} {
-		b = binary.AppendUvarint(b, n)
-	}
-	b = appendText(b, string(s.Spec.Kind))
-	b = append(b, flag(s.Spec.Barging))
+	w.numbers(uint64(last), uint64(base), granted, uint64(s.Spec.Capacity), flag(s.Spec.Barging))
+	w.text(string(s.Spec.Kind))
 	for _, c := range s.Claims {
 		isNew := c.Token >= minted
 		token := c.Token
 		if isNew {
 			token -= minted
 		}
-		b = append(b, flag(isNew))
-		for _, n := range []uint64{uint64(token), uint64(c.Weight), uint64(c.Since), uint64(c.Granted)} {
-			b = binary.AppendUvarint(b, n)
-		}
+		w.numbers(flag(isNew), uint64(token), uint64(c.Weight), uint64(c.Since), uint64(c.Granted))
 		owner := c.Owner
 		if owner == c.ID {
 			owner = "" // it is long
 		}
 		for _, text := range []string{c.ID, owner, c.Session, c.Label} {
-			b = appendText(b, text)
+			w.text(text)
 		}
 	}
-	return b
+	return w.b
 }
 
-func flag(is bool) byte {
+func flag(is bool) uint64 {
 	if is {
 		return 1
 	}
 	return 0
-}
-
-func appendText(b []byte, text string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
 // decode reads what encode wrote.
@@ -88,17 +78,17 @@ func decode(item Item) (record, error) {
 	if item.Version == 0 {
 		return r, nil
 	}
-	d := decoder{b: item.Data}
-	layout := d.byte()
+	d := reader{b: string(item.Data)} // all texts are parts of it
+	layout := byte(d.number())
 	last, base, granted := fence.Token(d.number()), int64(d.number()), d.number()
 	first := firstToken(last, base, item.Version)
 	r.Last = last
 	if granted > 0 {
 		r.Last = first + fence.Token(granted-1)
 	}
-	r.Spec = engine.Spec{Capacity: int64(d.number()), Kind: engine.Kind(d.text()), Barging: d.byte() == 1}
+	r.Spec = engine.Spec{Capacity: int64(d.number()), Barging: d.number() == 1, Kind: engine.Kind(d.text())}
 	for len(d.b) > 0 && !d.bad {
-		isNew := d.byte() == 1
+		isNew := d.number() == 1
 		c := queue.Claim{Token: fence.Token(d.number()), Weight: int64(d.number()), Since: int64(d.number()), Granted: int64(d.number())}
 		if isNew {
 			c.Token += first
@@ -115,56 +105,73 @@ func decode(item Item) (record, error) {
 	if len(r.Claims) == 0 {
 		r.Spec = engine.Spec{}
 	}
-	r.index = make(map[string]int, len(r.Claims))
-	for i, c := range r.Claims {
-		r.index[c.ID] = i
-	}
 	return r, nil
 }
 
 // find returns the claim, if it is there.
 func (r *record) find(id string) (queue.Claim, bool) {
-	i, is := r.index[id]
-	if !is {
-		return queue.Claim{}, false
+	if i := slices.IndexFunc(r.Claims, func(c queue.Claim) bool { return c.ID == id }); i >= 0 {
+		return r.Claims[i], true
 	}
-	return r.Claims[i], true
+	return queue.Claim{}, false
 }
 
-// decoder reads from b, and is bad once there was not enough.
-type decoder struct {
-	b   []byte
-	bad bool
+// writer appends to b. A text that comes again, as a session does, is a number then.
+type writer struct {
+	b     []byte
+	known map[string]uint64
 }
 
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.bad = true
-		return 0
+func (w *writer) numbers(all ...uint64) {
+	for _, n := range all {
+		w.b = binary.AppendUvarint(w.b, n)
 	}
-	c := d.b[0]
-	d.b = d.b[1:]
-	return c
 }
 
-func (d *decoder) number() uint64 {
-	n, size := binary.Uvarint(d.b)
-	if size <= 0 {
-		d.b, d.bad = nil, true
-		return 0
+func (w *writer) text(text string) {
+	if n, is := w.known[text]; is {
+		w.numbers(n)
+		return
 	}
-	d.b = d.b[size:]
-	return n
+	w.known[text] = uint64(len(w.known)) + 1
+	w.numbers(0, uint64(len(text)))
+	w.b = append(w.b, text...)
 }
 
-func (d *decoder) text() string {
+// reader reads from b, and is bad once there was not enough.
+type reader struct {
+	b     string
+	known []string
+	bad   bool
+}
+
+func (d *reader) number() (n uint64) {
+	for i := 0; i < len(d.b) && i < binary.MaxVarintLen64; i++ {
+		n |= uint64(d.b[i]&0x7f) << (7 * i)
+		if d.b[i] < 0x80 {
+			d.b = d.b[i+1:]
+			return n
+		}
+	}
+	d.b, d.bad = "", true
+	return 0
+}
+
+func (d *reader) text() string {
 	n := d.number()
-	if n > uint64(len(d.b)) {
-		d.b, d.bad = nil, true
+	if n > 0 {
+		if n > uint64(len(d.known)) {
+			d.b, d.bad = "", true
+			return ""
+		}
+		return d.known[n-1]
+	}
+	if n = d.number(); n > uint64(len(d.b)) {
+		d.b, d.bad = "", true
 		return ""
 	}
-	text := string(d.b[:n])
-	d.b = d.b[n:]
+	text := d.b[:n]
+	d.b, d.known = d.b[n:], append(d.known, text)
 	return text
 }
 
