@@ -24,6 +24,7 @@ import (
 	"github.com/pawl-go/pawl/engine/etcdengine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/engine/natsengine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
@@ -119,6 +120,7 @@ func engines(t *testing.T) []engine.Caps {
 		redlock.Caps(),
 		etcdengine.New(clientv3.NewCtxClient(context.Background()), nil).Caps(),
 		zkengine.New(nil, nil).Caps(),
+		natsengine.Caps(),
 		pgengine.Options{}.Caps(),
 		named("postgres, unlogged", pgengine.Options{Unlogged: true}.Caps()),
 		named("postgres, pooled", pgengine.Options{Pooled: true}.Caps()),

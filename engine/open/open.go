@@ -15,6 +15,7 @@
 //	postgres://user[:password]@host[:port]/database
 //	postgresql://user[:password]@host[:port]/database
 //	mysql://user[:password]@host[:port]/database
+//	nats://[user:password@]host[:port][,host[:port]...]   or nats://token@host...
 //
 // The special characters of a password or a path are percent-encoded, as in
 // every URL. An unknown or empty parameter is an error. docs/urls.md lists
@@ -47,6 +48,8 @@
 //   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction
 //     another connection; listen is then the host and port of the server itself,
 //     for the one connection that wakes waiters. Without listen, waiters poll.
+//   - bucket is the key-value bucket of NATS JetStream, pawl by default, and replicas is how many servers
+//     keep the bucket if pawl makes it.
 //   - tick is the tickTime of ZooKeeper servers, if it is not 2s.
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
 //     Sentinels; the user of the URL is that of the servers they watch.
@@ -89,6 +92,7 @@ const (
 	redlockForm  = "[user:password@]host[:port],host[:port],host[:port]..."
 	etcdForm     = "[user:password@]host[:port][,host[:port]...]"
 	zkForm       = "[user:password@]host[:port][,host[:port]...][/root]"
+	natsForm     = "[user:password@]host[:port][,host[:port]...]"
 	databaseForm = "user[:password]@host[:port]/database"
 )
 
@@ -115,6 +119,7 @@ var schemes = map[string]scheme{
 	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},
 	"postgresql":     {"postgresql://" + databaseForm, postgresParams, true, openPostgres},
 	"mysql":          {"mysql://" + databaseForm, mysqlParams, true, openMySQL},
+	"nats":           {"nats://" + natsForm, slices.Concat([]string{"bucket", "replicas"}, optionalTLS), true, openNATS},
 	"zk":             {"zk://" + zkForm, slices.Concat([]string{"tick"}, optionalTLS), true, openZooKeeper},
 }
 

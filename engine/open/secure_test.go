@@ -115,6 +115,7 @@ func TestOpen_password(t *testing.T) {
 		{"redlock://app@" + users() + "," + users() + "," + users(), "", "WRONGPASS", true},
 		{"etcd://app@" + testservers.EtcdUser(t, "app", right, "pawl/").Addr, "", "invalid user ID or password", true},
 		{"zk://app@" + testservers.SharedZooKeeper(t).Addr + "/private", "", "not authenticated", true},
+		{"nats://app@" + testservers.NATSUser(t, "app", right).Addr, "", "Authorization Violation", false},
 		{"postgres://app@" + postgres + "/postgres", "&tls=on&tls-ca=" + ca.File, "password authentication failed", false},
 		{"mysql://app@" + mariadb + "/pawl", "", "Access denied", false},
 	} {

@@ -36,6 +36,7 @@ var stoppable = map[string]struct {
 	"mariadb":      {testservers.MariaDB, byURL(mysqlURL), time.Second},
 	"mariadb row":  {testservers.MariaDB, byURL(func(addr string) string { return mysqlURL(addr) + "?mode=row" }), time.Second},
 	"etcd":         {testservers.Etcd, byURL(func(addr string) string { return etcdURL(addr) }), 2 * time.Second},
+	"nats":         {testservers.NATS, byURL(natsURL), time.Second},
 	"zk":           {startZooKeeper, byURL(func(addr string) string { return zkURL(addr) }), zkTTL},
 }
 

@@ -23,6 +23,7 @@ var apart = map[string]func(url string) string{
 	"etcd":      func(url string) string { return url + "?prefix=" + rand.Text() + "/" },
 	"postgres":  func(url string) string { return url + "?schema=f" + strings.ToLower(rand.Text()) },
 	"mariadb":   func(url string) string { return url + "?prefix=f" + strings.ToLower(rand.Text())[:8] },
+	"nats":      func(url string) string { return url + "?bucket=" + rand.Text() },
 	"zookeeper": func(url string) string { return strings.Replace(url, "?", "/"+rand.Text()+"?", 1) },
 }
 

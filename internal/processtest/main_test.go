@@ -49,6 +49,7 @@ var moreStores = map[string]func(*testing.T) string{
 		return "postgres://postgres@" + testservers.SharedPostgres(t).Addr + "/postgres"
 	},
 	"mariadb":   func(t *testing.T) string { return "mysql://root@" + testservers.SharedMariaDB(t).Addr + "/pawl" },
+	"nats":      func(t *testing.T) string { return "nats://" + testservers.SharedNATS(t).Addr },
 	"zookeeper": func(t *testing.T) string { return "zk://" + testservers.SharedZooKeeper(t).Addr + "?tick=200ms" },
 }
 

@@ -159,6 +159,25 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
+func TestNATS(t *testing.T) {
+	s := NATS(t)
+	s.Kill()
+	if err := natsReady(s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("killed: %v, want connection refused", err)
+	}
+	s.Restart()
+	s.Pause()
+	wantTimeout(t, natsReady(s.Addr))
+	s.Resume()
+	if err := natsReady(s.Addr); err != nil {
+		t.Fatal(err)
+	}
+	says, err := ask(s.Addr, "", long)
+	if err != nil || !strings.Contains(says, `"jetstream":true`) {
+		t.Errorf("it says %s, %v", says, err)
+	}
+}
+
 // A server must not outlive a test process that is killed.
 func TestServerDiesWithTheProcess(t *testing.T) {
 	if os.Getenv("PAWL_TEST_CHILD") != "" {

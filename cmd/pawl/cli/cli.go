@@ -108,6 +108,7 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
   postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB
   zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]    ZooKeeper
+  nats://[USER:PASSWORD@]HOST[:PORT][,HOST...]  NATS JetStream
   redis+sentinel:  redis+cluster:  redlock:     see docs/urls.md
 
 Other users of the machine see arguments, but not variables: put a URL with a

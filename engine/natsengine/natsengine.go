@@ -1,0 +1,253 @@
+// Package natsengine keeps locks in a key-value bucket of NATS JetStream. Package cas does the work:
+// this package is the store below it.
+//
+//	nc, err := nats.Connect("nats://localhost", nats.MaxReconnects(-1))
+//	...
+//	eng, err := natsengine.New(ctx, nc, nil)
+//
+// # What is kept, and what may be lost
+//
+// A server confirms a write before it is on the disk: nats-server flushes every two minutes, unless it is 2.10
+// or later and has sync_interval: always. So what a server has confirmed survives the death of
+// its process, and a power failure may lose it. Therefore a server that was restarted grants nothing for as long
+// as the holders of before may believe (restart grace), and tokens also start from the server's
+// time at which it began to grant again. The same holds for a bucket that was just made, because
+// pawl cannot know that it never existed; [cas.Engine.Init], which `pawl store init` calls, says that the
+// store is new.
+//
+// In a cluster a bucket has 3 replicas, or 5: a majority of them confirms every write, and a
+// change of the leader loses none. A restart of one server is no reason for a grace there. A power failure of
+// the whole cluster within the flush interval may lose locks without anybody noticing: use
+// sync_interval: always on servers that share their power.
+//
+// # Sessions
+//
+// The server neither expires single keys before 2.11 nor tells the time, so sessions end by what
+// clients observed ([engine.ExpiryObserved]): a TryLock behind a dead holder is busy, until some client
+// has observed that holder for a TTL. Programs that try once and exit observe nobody.
+//
+// # The bucket
+//
+// The engine makes the bucket where it is missing. A bucket that was made by other means has to have one
+// value a key, and neither deny_delete nor, with replicas, allow_direct: the first would keep
+// a marker for every name that was ever used, and the second reads what is old. Names are
+// written as they are where a key may have their characters, else as =XX. The payload that
+// the server allows, 1 MB as shipped, bounds a name to [cas.MaxClaims] claims of some 400 bytes.
+package natsengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/cas"
+)
+
+// Options are where the locks are kept. A nil *Options has every default.
+type Options struct {
+	// Bucket is the name of the key-value bucket: letters, digits, - and _. "": "pawl".
+	Bucket string
+
+	// Replicas is how many servers of a cluster keep a bucket that the engine makes: 1, 3 or 5. 0: 3 in a
+	// cluster, else 1. A cluster refuses 1, because a restart of the one server would go unnoticed.
+	Replicas int
+}
+
+// Engine is an [engine.Engine] on NATS JetStream, with versioned values and resizing.
+type Engine struct {
+	*cas.Engine
+	store *store
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	err := e.Engine.Close()
+	e.store.working.Wait()
+	return err
+}
+
+// Caps returns what [Engine] promises.
+func Caps() engine.Caps { return cas.Caps(casOptions(0)) }
+
+func casOptions(maxData int) cas.Options {
+	return cas.Options{
+		MaxData: maxData,
+		Caps: engine.Caps{
+			Name: "nats", Forgets: true, Failover: engine.FailoverQuorum, Processes: engine.ReachNetwork, MinTTL: time.Second,
+		},
+	}
+}
+
+var bucketNames = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
+// headroom is what a message has besides its data.
+const headroom = 4 << 10
+
+// New returns an engine on a connection, which stays the caller's. The connection should reconnect for
+// ever. New makes the bucket where it is missing, unless ctx is of [engine.Existing]: then it fails with
+// [engine.ErrNoStore]. It fails with [engine.ErrUnsupported] where the bucket or the cluster is not as the
+// documentation of the package says.
+func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
+	o := Options{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Bucket == "" {
+		o.Bucket = "pawl"
+	}
+	if !bucketNames.MatchString(o.Bucket) {
+		return nil, fmt.Errorf("%w: Bucket %q: allowed are letters, digits, - and _", engine.ErrUnsupported, o.Bucket)
+	}
+	if o.Replicas < 0 || o.Replicas > 5 || o.Replicas == 2 || o.Replicas == 4 {
+		return nil, fmt.Errorf("%w: Replicas is %d: allowed are 1, 3 and 5, and 0 for what fits", engine.ErrUnsupported, o.Replicas)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	s := &store{nc: nc, js: js, bucket: o.Bucket, replicas: o.Replicas, onlyReads: engine.CreatesNothing(ctx)}
+	if _, err := s.bind(ctx); err != nil {
+		return nil, err
+	}
+	most := int(nc.MaxPayload()) - headroom
+	if most < engine.MaxValue {
+		return nil, fmt.Errorf("%w: the server's max_payload is %d, and pawl needs %d", engine.ErrUnsupported, nc.MaxPayload(), engine.MaxValue+headroom)
+	}
+	return &Engine{cas.New(s, casOptions(most)), s}, nil
+}
+
+// config is that of a bucket of ours. Reads go to the leader, and a marker of a deletion can be
+// removed.
+func (s *store) config() jetstream.StreamConfig {
+	replicas := s.replicas
+	if replicas == 0 {
+		replicas = 1
+		if s.nc.ConnectedClusterName() != "" {
+			replicas = 3
+		}
+	}
+	return jetstream.StreamConfig{
+		Name: "KV_" + s.bucket, Description: "locks of pawl", Subjects: []string{s.subject(">")}, MaxMsgsPerSubject: 1,
+		Storage: jetstream.FileStorage, Replicas: replicas, AllowRollup: true, Discard: jetstream.DiscardNew,
+		MaxBytes: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxConsumers: -1, Duplicates: time.Minute,
+	}
+}
+
+// bound is the bucket as one connection found it.
+type bound struct {
+	connection string
+	life       string
+	stream     jetstream.Stream
+	kv         jetstream.KeyValue
+}
+
+// connection names the connection to one run of a server.
+func (s *store) connection() string {
+	return fmt.Sprintf("%s %d", s.nc.ConnectedServerId(), s.nc.Stats().Reconnects)
+}
+
+// bind returns the bucket. It asks the server once a connection, and again after [store.unbind].
+func (s *store) bind(ctx context.Context) (*bound, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.connected(ctx); err != nil {
+		return nil, err
+	}
+	connection := s.connection()
+	s.mu.Lock()
+	b := s.bound
+	s.mu.Unlock()
+	if b != nil && b.connection == connection {
+		return b, nil
+	}
+	stream, err := s.js.Stream(ctx, "KV_"+s.bucket)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if s.onlyReads {
+			return nil, fmt.Errorf("bucket %q: %w", s.bucket, engine.ErrNoStore)
+		}
+		stream, err = s.js.CreateStream(ctx, s.config())
+	}
+	if err != nil {
+		return nil, engine.Unavailable("bucket "+s.bucket, err)
+	}
+	info := stream.CachedInfo()
+	if err := s.suits(info.Config); err != nil {
+		return nil, err
+	}
+	kv, err := s.js.KeyValue(ctx, s.bucket)
+	if err != nil {
+		return nil, engine.Unavailable("bucket "+s.bucket, err)
+	}
+	b = &bound{connection: connection, stream: stream, kv: kv, life: info.Created.Format(time.RFC3339Nano)}
+	if info.Config.Replicas == 1 {
+		b.life += " " + s.nc.ConnectedServerId() // another one after each start
+	}
+	if s.connection() != connection {
+		return nil, engine.Unavailable("nats", nats.ErrDisconnected)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bound = b
+	return b, nil
+}
+
+// reconnectWithin is how long a request waits for a connection that was lost.
+const reconnectWithin = time.Second
+
+// connected waits until there is a connection: the client would keep a request for later, when nobody wants
+// it any more.
+func (s *store) connected(ctx context.Context) error {
+	if s.nc.Status() == nats.CONNECTED {
+		return nil
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for giveUp := time.After(reconnectWithin); ; {
+		select {
+		case <-tick.C:
+			if s.nc.Status() == nats.CONNECTED {
+				return nil
+			}
+		case <-giveUp:
+			return engine.Unavailable("nats", nats.ErrDisconnected)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// unbind has the bucket looked for again.
+func (s *store) unbind(b *bound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bound == b {
+		s.bound = nil
+	}
+}
+
+// suits refuses a bucket that would not keep what this package promises.
+func (s *store) suits(c jetstream.StreamConfig) error {
+	why := ""
+	switch {
+	case c.MaxMsgsPerSubject != 1:
+		why = "it keeps a history"
+	case c.MaxAge != 0:
+		why = "its values expire"
+	case c.DenyDelete:
+		why = "it has deny_delete"
+	case c.AllowDirect && c.Replicas > 1:
+		why = "it has allow_direct and replicas"
+	case c.Replicas == 1 && s.nc.ConnectedClusterName() != "":
+		why = "it has one replica in a cluster"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: bucket %q: %s: let pawl make the bucket", engine.ErrUnsupported, s.bucket, why)
+}

@@ -1,0 +1,271 @@
+package natsengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/cas"
+)
+
+// store is a [cas.Store] in a key-value bucket. Versions are the sequence numbers of the stream of the bucket, so they
+// grow across deletion.
+type store struct {
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	bucket    string
+	replicas  int
+	onlyReads bool
+
+	working sync.WaitGroup // of requests that do not heed a context
+
+	mu    sync.Mutex
+	bound *bound
+}
+
+var _ cas.Forgetful = (*store)(nil)
+
+func (s *store) subject(key string) string { return "$KV." + s.bucket + "." + key }
+
+// encode returns the key in NATS. The first part of a key becomes a part of the subject, by
+// which a list is narrowed.
+func encode(key string) string {
+	kind, name, named := strings.Cut(key, "/")
+	if !named {
+		return key
+	}
+	b := []byte(kind + ".")
+	for _, c := range []byte(name) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			b = append(b, c)
+		default:
+			b = fmt.Appendf(b, "=%02X", c)
+		}
+	}
+	return string(b)
+}
+
+// decode returns the key of one in NATS.
+func decode(key string) (string, error) {
+	kind, name, named := strings.Cut(key, ".")
+	if !named {
+		return key, nil
+	}
+	b := []byte(kind + "/")
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		if c == '=' {
+			if _, err := fmt.Sscanf(name[i:], "=%02X", &c); err != nil {
+				return "", fmt.Errorf("%w: the bucket has the key %q, which is none of pawl: %w", engine.ErrUnsupported, key, err)
+			}
+			i += 2
+		}
+		b = append(b, c)
+	}
+	return string(b), nil
+}
+
+// failed returns the error of a request, with its class.
+func (s *store) failed(b *bound, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrKeyExists), errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		return engine.ErrConflict
+	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrNoStreamResponse),
+		errors.Is(err, nats.ErrNoResponders):
+		s.unbind(b) // it may have gone
+	}
+	return engine.Unavailable("nats", err)
+}
+
+// Life implements [cas.Forgetful].
+func (s *store) Life(ctx context.Context) (string, error) {
+	b, err := s.bind(ctx)
+	if err != nil {
+		return "", err
+	}
+	return b.life, nil
+}
+
+// Load implements [cas.Store].
+func (s *store) Load(ctx context.Context, key string) (cas.Item, error) {
+	b, err := s.bind(ctx)
+	if err != nil {
+		return cas.Item{}, err
+	}
+	entry, err := b.kv.Get(ctx, encode(key))
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return cas.Item{}, nil
+	case err != nil:
+		return cas.Item{}, s.failed(b, err)
+	}
+	return item(entry), nil
+}
+
+func item(entry jetstream.KeyValueEntry) cas.Item {
+	if entry.Operation() != jetstream.KeyValuePut {
+		return cas.Item{}
+	}
+	return cas.Item{Data: entry.Value(), Version: entry.Revision(), Written: entry.Created().UnixMicro()}
+}
+
+// Swap implements [cas.Store].
+func (s *store) Swap(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+	b, err := s.bind(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if version == 0 {
+		written, err = b.kv.Create(ctx, encode(key), data)
+	} else {
+		written, err = b.kv.Update(ctx, encode(key), data, version)
+	}
+	if err != nil {
+		return 0, s.failed(b, err)
+	}
+	return written, nil
+}
+
+// Delete implements [cas.Store]. A marker takes the place of the value, because a stream deletes under no condition;
+// then nobody needs the marker.
+func (s *store) Delete(ctx context.Context, key string, version uint64) error {
+	if version == 0 {
+		return engine.ErrConflict
+	}
+	b, err := s.bind(ctx)
+	if err != nil {
+		return err
+	}
+	marker := nats.NewMsg(s.subject(encode(key)))
+	marker.Header.Set("KV-Operation", "DEL")
+	ack, err := s.js.PublishMsg(ctx, marker, jetstream.WithExpectLastSequencePerSubject(version))
+	if err != nil {
+		return s.failed(b, err)
+	}
+	b.stream.DeleteMsg(ctx, ack.Sequence) //nolint:errcheck // it costs a few bytes where it stays
+	return nil
+}
+
+// lookEvery is how often a watch looks whether its connection is another one. The consumer
+// below may have been lost with the first.
+const lookEvery = 200 * time.Millisecond
+
+// watch returns a watcher. The client heeds no context here: what comes too late is stopped.
+func (s *store) watch(ctx context.Context, b *bound, keys string, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	type result struct {
+		watcher jetstream.KeyWatcher
+		err     error
+	}
+	got, late := make(chan result), make(chan struct{})
+	s.working.Go(func() {
+		watcher, err := b.kv.Watch(ctx, keys, opts...)
+		select {
+		case got <- result{watcher, err}:
+		case <-late:
+			if err == nil {
+				watcher.Stop() //nolint:errcheck // it ends with the connection
+			}
+		}
+	})
+	select {
+	case r := <-got:
+		if r.err != nil {
+			return nil, s.failed(b, r.err)
+		}
+		return r.watcher, nil
+	case <-ctx.Done():
+		close(late)
+		return nil, ctx.Err()
+	}
+}
+
+// stop ends a watcher. That is a request as well, for which nobody has to wait.
+func (s *store) stop(watcher jetstream.KeyWatcher) {
+	s.working.Go(func() { watcher.Stop() }) //nolint:errcheck // it ends with the connection
+}
+
+// follow has every entry of some keys used, and nil after those that were there, until use returns false.
+func (s *store) follow(ctx context.Context, keys string, use func(jetstream.KeyValueEntry) bool, opts ...jetstream.WatchOpt) error {
+	b, err := s.bind(ctx)
+	if err != nil {
+		return err
+	}
+	watcher, err := s.watch(ctx, b, keys, opts...)
+	if err != nil {
+		return err
+	}
+	defer s.stop(watcher)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			if s.connection() != b.connection {
+				return engine.Unavailable("watch", nats.ErrDisconnected)
+			}
+		case entry, open := <-watcher.Updates():
+			if !open {
+				return engine.Unavailable("watch", nats.ErrConnectionClosed)
+			}
+			if !use(entry) {
+				return nil
+			}
+		}
+	}
+}
+
+// Watch implements [cas.Store].
+func (s *store) Watch(ctx context.Context, key string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		first := true
+		err := s.follow(ctx, encode(key), func(entry jetstream.KeyValueEntry) bool {
+			defer func() { first = false }()
+			if entry == nil {
+				return !first || yield(cas.Item{}, nil)
+			}
+			return yield(item(entry), nil)
+		})
+		if err != nil {
+			yield(cas.Item{}, err)
+		}
+	}
+}
+
+// List implements [cas.Store].
+func (s *store) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		var keys []string // all of them before the caller asks for more, because the server waits for nobody
+		var strange error
+		kind, _, _ := strings.Cut(prefix, "/")
+		err := s.follow(ctx, kind+".*", func(entry jetstream.KeyValueEntry) bool {
+			if entry == nil {
+				return false
+			}
+			var key string
+			key, strange = decode(entry.Key())
+			keys = append(keys, key)
+			return strange == nil
+		}, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
+		if err := errors.Join(err, strange); err != nil {
+			yield("", err)
+			return
+		}
+		for _, key := range keys {
+			if strings.HasPrefix(key, prefix) && !yield(key, nil) {
+				return
+			}
+		}
+	}
+}
