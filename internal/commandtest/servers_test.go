@@ -39,6 +39,7 @@ var groups = []group{
 		return []*testservers.Server{testservers.EtcdTLS(t, ca)}
 	}},
 	{[]string{"2181"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedZooKeeper(t) })},
+	{[]string{"4222"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedNATS(t) })},
 	{[]string{"5432"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedPostgres(t) })},
 	{[]string{"3306"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedMariaDB(t) })},
 }
