@@ -226,8 +226,12 @@ func (e *Engine) write(ctx context.Context, name string, was record, next queue.
 	}
 	data := encode(next, was.Last, minted, l.base)
 	if len(next.Claims) > len(was.Claims) && (len(next.Claims) > e.opts.MaxClaims || e.opts.MaxData > 0 && len(data) > e.opts.MaxData) {
-		return record{}, fmt.Errorf("%w: %q has %d claims of %d bytes, and %s keeps at most %d claims and %d bytes for a name",
-			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, e.opts.MaxClaims, e.opts.MaxData)
+		bound := fmt.Sprintf("%d claims", e.opts.MaxClaims)
+		if e.opts.MaxData > 0 {
+			bound += fmt.Sprintf(" and %d bytes", e.opts.MaxData)
+		}
+		return record{}, fmt.Errorf("%w: %q has %d claims already, and with one more needs %d bytes: %s keeps at most %s for a name",
+			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, bound)
 	}
 	version, err := e.store.Swap(ctx, resourceKey+name, data, was.version)
 	if err != nil {
