@@ -233,7 +233,19 @@ type forgetting struct {
 	life string
 }
 
-func (f *forgetting) Life(ctx context.Context) (string, error) { return f.life, ctx.Err() }
+func (f *forgetting) Life(ctx context.Context) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.life, ctx.Err()
+}
+
+// forget begins another life.
+func (f *forgetting) forget(life string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.items)
+	f.last, f.life = 0, life
+}
 
 // In a new life nothing is granted for as long as holders of before may believe, and all tokens are larger than before.
 func TestGrace(t *testing.T) {
@@ -251,7 +263,7 @@ func TestGrace(t *testing.T) {
 		before := mustHold(t, s, claimOf(s, "x", 1))
 
 		<-time.After(time.Minute)
-		store.inMemory, store.life = newInMemory(true), "second" // it forgot everything
+		store.forget("second")
 		s = openOn(t, e)
 		alive(t, s)
 		var grace *engine.GraceError
