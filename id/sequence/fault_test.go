@@ -97,8 +97,8 @@ func (l *load) time(on bool) {
 	}
 }
 
-// TestFaults: databases are killed, with open transactions of others, and frozen, one at a time,
-// while four clients take numbers: none fails, none waits long, and no number comes twice.
+// TestFaults: databases are killed, with open transactions of others, and frozen, one at a time.
+// Four clients take numbers meanwhile: none fails, none waits long, and no number comes twice.
 func TestFaults(t *testing.T) {
 	pg, my, file := testservers.Postgres(t), testservers.MariaDB(t), filepath.Join(t.TempDir(), "ids.db")
 	l, opts := newLoad(t), sequence.Options{Step: 3, Table: "seq"}
@@ -155,9 +155,9 @@ func locks(t *testing.T, d sequence.Database) *sql.Tx {
 	return tx
 }
 
-// TestNaiveSequenceRepeats: a number of a sequence of PostgreSQL is given again after a crash of
-// the server, though the statement was answered, because another transaction had it logged and
-// was not committed. A number of this package in the same place is not.
+// TestNaiveSequenceRepeats: PostgreSQL gives an answered number of a sequence again after a
+// crash, because another transaction had it logged and was not committed. A number of this
+// package in the same place does not repeat.
 func TestNaiveSequenceRepeats(t *testing.T) {
 	server := testservers.Postgres(t, "-c", "wal_writer_delay=10s")
 	d := postgres(t, server.Addr)
@@ -173,7 +173,7 @@ func TestNaiveSequenceRepeats(t *testing.T) {
 		return n
 	}
 	for range 3 {
-		log.Add(next(t, s)) // flushes what was before
+		log.Add(next(t, s)) // flushes all that was written before
 		tx, err := d.DB.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestNewSetNeedsAll(t *testing.T) {
 }
 
 // TestAllAreAway: a call fails when each database has failed since it began, whatever bound
-// its ctx has, and says why; and goes on when one is back.
+// its ctx has, and says why. Calls succeed when a database is back.
 func TestAllAreAway(t *testing.T) {
 	server := testservers.Postgres(t)
 	s := open(t, []sequence.Database{postgres(t, server.Addr)}, sequence.Options{Table: "seq"})
