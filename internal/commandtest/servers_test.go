@@ -38,6 +38,7 @@ var groups = []group{
 	{[]string{"2390"}, func(t *testing.T, ca *testservers.CA) []*testservers.Server {
 		return []*testservers.Server{testservers.EtcdTLS(t, ca)}
 	}},
+	{[]string{"4222"}, one(func(t *testing.T) *testservers.Server { return testservers.NATS(t) })},
 	{[]string{"2181"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedZooKeeper(t) })},
 	{[]string{"5432"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedPostgres(t) })},
 	{[]string{"3306"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedMariaDB(t) })},
