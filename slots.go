@@ -22,8 +22,9 @@ const maxSlots = 4096
 // stays there. Slots are a description, as [Mutex] is.
 //
 // Slots stand on a semaphore, so Show, List and Break know them as "pawl:slots/" and the name.
-// Take sends three requests one after another, or the first two at once, whatever n is. Takers that
-// disturb one another queue, so that n takers at once cost O(n) requests.
+// Take sends four requests, whatever n is, and the first two of them at once: three round trips. On
+// ZooKeeper the third request reads one node for each holder. Takers that disturb one another
+// queue, so that n takers at once send O(n) requests.
 type Slots struct {
 	value  *Value
 	permit lock

@@ -1,7 +1,7 @@
 // Package dialect names the SQL in which databases differ, once: PostgreSQL, MySQL and
-// MariaDB, SQLite. A [Statement] has their placeholders and quoted names, a [Table] is
-// created and checked in their words, and [Again], [Lost] and [ReadOnly] understand the errors
-// of their drivers. It imports no driver: the caller brings a *sql.DB of any.
+// MariaDB, SQLite. A [Statement] has their placeholders and quoted names. A [Table] is
+// created and checked in their words. [Again], [Lost] and [ReadOnly] understand the errors
+// of their drivers. The package imports no driver: the caller brings a *sql.DB of any.
 //
 // Names of tables and columns are never put into a statement unless they are plain, see
 // [ErrName]. Values are sent as parameters.
@@ -64,9 +64,9 @@ type DB interface {
 type Columns map[string]any
 
 // ErrName says that a table or column has a name that this package does not put
-// into a statement: names have 1 to 63 ASCII letters, digits and underscores,
-// and do not begin with a digit; that of a table may have a schema and a dot
-// before it. They are quoted, so keywords are well, and on PostgreSQL upper case
+// into a statement. Names have 1 to 63 ASCII letters, digits and underscores,
+// and do not begin with a digit. The name of a table may have a schema and a dot
+// before it. Names are quoted, so keywords are well, and on PostgreSQL upper case
 // is not lower case.
 var ErrName = errors.New("bad name of a table or column")
 
@@ -96,7 +96,7 @@ func (s *Statement) Fail(err error) *Statement {
 	return s
 }
 
-// Add appends pieces of SQL as they are: never what somebody typed.
+// Add appends pieces of SQL as they are, and never input of a user.
 func (s *Statement) Add(pieces ...string) *Statement {
 	for _, piece := range pieces {
 		s.text.WriteString(piece)

@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// Again reports whether the error says that another transaction was in the way: a deadlock, a
-// serialization failure, a lock that was waited for too long, a busy file. Nothing was written,
-// and the caller may repeat the statement or, inside of a transaction, the whole
-// transaction, after a rollback. An outcome that is unknown is no such error.
+// Again reports whether the error says that another transaction was in the way. Such errors are a
+// deadlock, a serialization failure, a lock wait time-out, a busy file. Nothing was written.
+// The caller may repeat the statement or, after a rollback, the whole
+// transaction. An error with an unknown outcome is no such error.
 func Again(err error) bool {
 	state, number, file := codes(err)
 	return slices.Contains([]string{"40001", "40P01"}, state) ||
@@ -30,7 +30,7 @@ func ReadOnly(err error) bool {
 }
 
 // Lost reports whether the error says that the connection broke, or that the server was
-// about to end. What a statement did is then unknown, unless Lost is false.
+// about to end. Then nobody knows whether the statement took effect.
 func Lost(err error) bool {
 	if state, number, file := codes(err); state != "" || number != 0 || file != 0 { // the database said it
 		return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") ||
@@ -46,10 +46,10 @@ func Lost(err error) bool {
 		err != nil && strings.Contains(err.Error(), "invalid connection") // ErrInvalidConn of go-sql-driver, an error without a type
 }
 
-// codes finds the code of the database in an error of any driver: the SQLSTATE of PostgreSQL,
-// the number of MySQL, the extended code of SQLite. Drivers agree on no interface, so it looks
-// at the shape: pgx and lib/pq have a method SQLState; go-sql-driver a struct with Number;
-// the drivers of SQLite a method or field ExtendedCode, or else Code.
+// codes finds the code of the database in an error of any driver. That is the SQLSTATE of
+// PostgreSQL, the number of MySQL, or the extended code of SQLite. Drivers agree on no interface,
+// so codes looks at the shape. Errors of pgx and lib/pq have a method SQLState. Those of go-sql-driver
+// have a field Number. Those of SQLite have a method or field ExtendedCode, or else Code.
 func codes(err error) (state string, number, file int64) {
 	for _, e := range tree(err) {
 		if s, ok := e.(interface{ SQLState() string }); ok {

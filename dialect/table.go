@@ -65,7 +65,7 @@ func (d Dialect) typeName(t Type) (create, catalog string) {
 	return "bigint", "bigint"
 }
 
-// Schema returns the statement that creates the table if it is missing, for migrations.
+// Schema returns the statement that creates the table if it is missing. Put it into migrations.
 func (t Table) Schema(d Dialect) (string, error) {
 	s := New(d).Add("CREATE TABLE IF NOT EXISTS ").Table(t.Name).Add(" (")
 	for _, c := range t.Columns {
@@ -98,7 +98,7 @@ func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
 		return err
 	}
 	_, creating := db.ExecContext(ctx, query)
-	// PostgreSQL may refuse one of two that create at once: what counts is what is there.
+	// PostgreSQL may refuse one of two programs that create at once: the table that is there counts.
 	if err := t.Check(ctx, db, d); err != nil && creating != nil {
 		return fmt.Errorf("create table %s: %w", t.Name, creating)
 	} else {
@@ -106,9 +106,9 @@ func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
 	}
 }
 
-// Check returns an error that matches [ErrShape], and says what is different, unless the table
-// has the columns and the key that Create would make; and [ErrMissing] when there is no such
-// table. A table may not have further columns.
+// Check returns an error that matches [ErrShape], and names the difference, unless the table
+// has the columns and the key that Create would make. It returns [ErrMissing] when there is no
+// such table. A table may not have further columns.
 func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 	if _, err := t.Schema(d); err != nil {
 		return err
@@ -154,7 +154,7 @@ type found struct {
 	null, key bool
 }
 
-// The catalogs. A row without a name says what is wrong with the table as a whole.
+// The catalogs. A row without a name tells a fault of the table as a whole.
 const (
 	pgColumns = `SELECT a.attname, format_type(a.atttypid, a.atttypmod) || CASE WHEN a.atttypid = 'text'::regtype THEN ' ' || l.collname ELSE '' END,
 		NOT a.attnotnull, COALESCE(a.attnum = ANY(i.indkey), false)

@@ -101,7 +101,7 @@ func deadWaiter(t *testing.T, h *Harness) {
 	enter(dying, mutex.Capacity)
 	second := enter(a, 1)
 	dying.stop()
-	h.KillSession(t, dying.ID())
+	h.kill(t, dying.ID())
 	a.leave(held)
 	r, err := a.engine.Show(a.ctx, name)
 	if err != nil || len(r.Claims) != 2 {

@@ -8,8 +8,8 @@
 //     not after a crash, not after a request whose reply was lost. Numbers that were
 //     reserved and not used are left out, so a row of IDs may have gaps.
 //   - A [Mark] only rises, and is raised before what it covers is used. The next process
-//     starts above the mark. Only the process that raised it last may lower it in the end to what
-//     was used, see [Settler].
+//     starts above the mark. Only the process that raised it last may lower it in the end, to the
+//     last number in use, see [Settler].
 //   - Every wait is bounded by the ctx of the caller. "The store is down" is an error that
 //     matches [pawl.ErrUnavailable], never a number.
 //
@@ -55,10 +55,10 @@ type Mark interface {
 	Raise(ctx context.Context, to int64, from Reading) (Reading, error)
 }
 
-// Settler is a [Mark] that its holder may lower when it stops, so that the next holder goes on
-// where this one ended, and not where its reserve ended. That is safe by the version: Settle writes
-// only if the mark is still as the holder raised it, so nobody has started above it; and
-// a request of the holder that comes late has an older version. The marks of this module are all Settlers.
+// Settler is a [Mark] that its holder may lower when it stops. So the next holder goes on
+// where this holder ended, and not where its reserve ended. That is safe by the version: Settle writes
+// only if the mark is still as the holder raised it, so nobody has started above it. A
+// request of the holder that comes late has an older version. The marks of [Values] and of package sqlmark are Settlers.
 type Settler interface {
 	// Settle writes to, which is 1 to from.Value, if the mark is still as it was read. The caller
 	// hands out nothing any more and has handed out nothing above to. The errors are those of Raise.

@@ -2,6 +2,7 @@ package id
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -95,12 +96,15 @@ func (s *strict) ask(ctx context.Context, b *batch) {
 	s.mu.Lock()
 	s.next = nil // who comes now may not share a request that is under way: its number could be too small
 	s.mu.Unlock()
+	b.err = errors.New("the request panicked")
+	defer func() { // also when the counter panics, because others wait
+		close(b.done)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pass()
+	}()
 	b.last, b.err = s.counter.Add(ctx, b.n)
 	b.again = b.err != nil && ctx.Err() != nil
-	close(b.done)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pass()
 }
 
 // pass gives the turn to the batch that gathers, if there is one.

@@ -169,6 +169,49 @@ func TestStrictErrors(t *testing.T) {
 	})
 }
 
+// panicking is a counter with a bug, which shows once.
+type panicking struct {
+	id.Counter
+	once sync.Once
+}
+
+func (c *panicking) Add(ctx context.Context, n int64) (int64, error) {
+	c.once.Do(func() {
+		<-time.After(time.Second)
+		panic("a bug")
+	})
+	return c.Counter.Add(ctx, n)
+}
+
+// A counter that panics under one caller is in the way of no other caller.
+func TestStrictSurvivesAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := id.NewStrict(&panicking{Counter: slow(t)})
+		var group sync.WaitGroup
+		var served, panicked atomic.Int64
+		for range 10 {
+			group.Go(func() {
+				defer func() {
+					if recover() != nil { // as a server does
+						panicked.Add(1)
+					}
+				}()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				n, err := g.Next(ctx)
+				if err != nil || n < 1 {
+					t.Error(n, err)
+				}
+				served.Add(1)
+			})
+		}
+		group.Wait()
+		if served.Load() != 9 || panicked.Load() != 1 {
+			t.Errorf("%d were served, %d panicked", served.Load(), panicked.Load())
+		}
+	})
+}
+
 // CounterOf waits for its turn no longer than its ctx, and says who was in the way.
 func TestCounterOfIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

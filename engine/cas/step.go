@@ -123,7 +123,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 	if r.Op == queue.Poll && r.Claim.ID == "" {
 		out.Err = nil // it was of no claim
 	}
-	if died, err := e.look(ctx, doubtful(was, out, own)); died || err != nil {
+	if died, err := e.look(ctx, doubtful(was, next, r, out, own)); died || err != nil {
 		return outcome{}, errors.Join(err, againIf(died))
 	}
 	if errors.Is(out.Err, engine.ErrBusy) && grace.On() {
@@ -183,11 +183,17 @@ func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool
 // most is of how many sessions on each end of a line somebody makes sure that they live.
 const most = 8
 
-// doubtful returns the sessions that a step asks for: those that it hands the resource to, and
-// those that make it busy.
-func doubtful(was record, out queue.Outcome, own *session) (ids []string) {
+// doubtful returns the sessions that a step asks for: those that it hands the resource to, that of the
+// waiter at which the hand-over stops although there is room, and those that make a claim busy.
+func doubtful(was record, next queue.State, r queue.Request, out queue.Outcome, own *session) (ids []string) {
 	for _, c := range out.Granted {
 		ids = append(ids, c.Session)
+	}
+	full := slices.ContainsFunc(next.Claims, func(c queue.Claim) bool { return c.Token != 0 && c.Weight >= next.Spec.Capacity })
+	if r.Op != queue.Enter && !full && !next.Spec.Barging {
+		if i := slices.IndexFunc(next.Claims, func(c queue.Claim) bool { return c.Token == 0 }); i >= 0 {
+			ids = append(ids, next.Claims[i].Session)
+		}
 	}
 	if errors.Is(out.Err, engine.ErrBusy) {
 		ids = append(ids, ends(was.Claims, "")...)
@@ -226,8 +232,12 @@ func (e *Engine) write(ctx context.Context, name string, was record, next queue.
 	}
 	data := encode(next, was.Last, minted, l.base)
 	if len(next.Claims) > len(was.Claims) && (len(next.Claims) > e.opts.MaxClaims || e.opts.MaxData > 0 && len(data) > e.opts.MaxData) {
-		return record{}, fmt.Errorf("%w: %q has %d claims of %d bytes, and %s keeps at most %d claims and %d bytes for a name",
-			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, e.opts.MaxClaims, e.opts.MaxData)
+		bound := fmt.Sprintf("%d claims", e.opts.MaxClaims)
+		if e.opts.MaxData > 0 {
+			bound += fmt.Sprintf(" and %d bytes", e.opts.MaxData)
+		}
+		return record{}, fmt.Errorf("%w: %q has %d claims already, and with one more needs %d bytes: %s keeps at most %s for a name",
+			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, bound)
 	}
 	version, err := e.store.Swap(ctx, resourceKey+name, data, was.version)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/natsengine"
+	"github.com/pawl-go/pawl/internal/bounded"
 )
 
 func openNATS(ctx context.Context, u *url.URL) (engine.Engine, error) {
@@ -33,7 +34,7 @@ func openNATS(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		return nil, err
 	}
 	connecting := "connect to nats at " + strings.Join(addrs, ",")
-	nc, err := within(ctx, func() (*nats.Conn, error) { return nats.Connect(strings.Join(addrs, ","), config...) }, (*nats.Conn).Close)
+	nc, err := bounded.Call(ctx, func() (*nats.Conn, error) { return nats.Connect(strings.Join(addrs, ","), config...) }, (*nats.Conn).Close)
 	if err != nil {
 		return nil, engine.Unavailable(connecting, err)
 	}

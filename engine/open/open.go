@@ -272,29 +272,3 @@ func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	}
 	return false, nil
 }
-
-// within runs a connect that does not listen to a context. A late result
-// is thrown away.
-func within[T any](ctx context.Context, connect func() (T, error), discard func(T)) (T, error) {
-	type result struct {
-		client T
-		err    error
-	}
-	done := make(chan result, 1)
-	go func() {
-		client, err := connect()
-		done <- result{client, err}
-	}()
-	select {
-	case r := <-done:
-		return r.client, r.err
-	case <-ctx.Done():
-		go func() {
-			if r := <-done; r.err == nil {
-				discard(r.client)
-			}
-		}()
-		var none T
-		return none, context.Cause(ctx)
-	}
-}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
+	"github.com/pawl-go/pawl/internal/bounded"
 )
 
 // openRedis takes one server.
@@ -131,7 +132,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 	}
 	all := &dialed{open: make(map[net.Conn]struct{})}
 	option.DialCtxFn = all.dial
-	client, err := within(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
+	client, err := bounded.Call(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
 		if option.TLSConfig != nil {
 			err = whyNoTLS(ctx, option, err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+
+	"github.com/pawl-go/pawl/internal/bounded"
 )
 
 // ending makes calls end with their ctx where the library does not. Late
@@ -37,7 +39,7 @@ func (e ending) replies(ctx context.Context, n int, do func() []Reply) []Reply {
 		e.note(all)
 		return all
 	}
-	all, err := within(ctx, func() ([]Reply, error) { return do(), nil }, nil)
+	all, err := bounded.Call(ctx, func() ([]Reply, error) { return do(), nil }, nil)
 	if err != nil {
 		all = slices.Repeat([]Reply{{Err: err}}, n)
 	}
@@ -57,43 +59,14 @@ func (e ending) note(all []Reply) {
 }
 
 func (e ending) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
-	return within(ctx, func() (*Listener, error) { return e.Client.Listen(ctx, receive, confirmed) },
+	return bounded.Call(ctx, func() (*Listener, error) { return e.Client.Listen(ctx, receive, confirmed) },
 		func(in *Listener) { in.Close() })
 }
 
 func (e ending) Nodes(ctx context.Context) (map[string]Client, error) {
-	nodes, err := within(ctx, func() (map[string]Client, error) { return e.Client.Nodes(ctx) }, nil)
+	nodes, err := bounded.Call(ctx, func() (map[string]Client, error) { return e.Client.Nodes(ctx) }, nil)
 	for addr, node := range nodes {
 		nodes[addr] = ending{node, e.trouble}
 	}
 	return nodes, err
-}
-
-// within ends with ctx. A later result goes to late.
-func within[T any](ctx context.Context, do func() (T, error), late func(T)) (made T, err error) {
-	if ctx.Done() == nil {
-		return do()
-	}
-	if ctx.Err() != nil {
-		return made, context.Cause(ctx)
-	}
-	var got T
-	done := make(chan error)
-	go func() {
-		var failed error
-		got, failed = do()
-		select {
-		case done <- failed:
-		case <-ctx.Done():
-			if late != nil && failed == nil {
-				late(got)
-			}
-		}
-	}()
-	select {
-	case err = <-done:
-		return got, err
-	case <-ctx.Done():
-		return made, context.Cause(ctx)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/bounded"
 )
 
 // notices is a client that the server tells when a key of ours that it has read
@@ -84,7 +85,7 @@ func (n *notices) connect(ctx context.Context) (rueidis.Client, error) {
 	if client != nil || none {
 		return client, nil
 	}
-	client, err := within(ctx, n.dial, rueidis.Client.Close)
+	client, err := bounded.Call(ctx, n.dial, rueidis.Client.Close)
 	return n.made(client, err)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/internal/bounded"
 )
 
 // onRueidis is a [Client] of that library. Commands keep its fast path, which plain
@@ -83,7 +85,7 @@ func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 // Listen: the connection is closed in the end, not given back to the pool, because to
 // unsubscribe takes an answer of a server that may be frozen.
 func (c onRueidis) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
-	conn, err := within(ctx, func() (rueidis.DedicatedClient, error) {
+	conn, err := bounded.Call(ctx, func() (rueidis.DedicatedClient, error) {
 		conn, _ := c.client.Dedicate() // which does not look at a context while it dials
 		return conn, nil
 	}, rueidis.DedicatedClient.Close)

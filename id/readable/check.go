@@ -14,8 +14,8 @@ type system interface {
 }
 
 // mod97 is MOD 97-10, a pure system: text and check digits are a number that is 1 modulo 97. It
-// finds each wrong digit and each two neighbours that are swapped, because 97 is a prime that
-// divides neither a difference of digits nor nine times that.
+// finds each wrong digit and each two neighbours that are swapped. The reason is that the prime 97
+// divides neither a difference of digits nor nine times that difference.
 type mod97 struct{}
 
 func (mod97) size() int { return 10 }

@@ -22,9 +22,8 @@ func TestCheckDigitsOfTheStandard(t *testing.T) {
 	}
 }
 
-// mistakes tells of all texts of this length, with their check characters, how many single
-// wrong characters and how many swaps of neighbours the system does not find, and how many
-// there were.
+// mistakes makes each single wrong character and each swap of neighbours in these texts with their
+// check characters. It returns how many the system does not find, and how many it made.
 func mistakes(s system, length int, texts func(yield func(string) bool)) (wrong, swapped, wrongs, swaps int) {
 	letters := alphabet[:s.size()]
 	for text := range texts {
@@ -89,9 +88,9 @@ func random(letters string, length, n int) func(yield func(string) bool) {
 	}
 }
 
-// Each single wrong character is found in every system, in each text up to a length and in long
-// ones; each swap of neighbours in the pure system, as ISO 7064 promises; and most swaps in
-// the hybrid ones: the share that is missed is as documented.
+// Every system finds each single wrong character, in each text up to a length and in long texts.
+// The pure system finds each swap of neighbours, as ISO 7064 promises. The hybrid systems
+// miss the share of swaps that the documentation says.
 func TestCheckDigitsFindMistakes(t *testing.T) {
 	for name, test := range map[string]struct {
 		system system

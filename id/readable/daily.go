@@ -11,19 +11,19 @@ import (
 	"github.com/pawl-go/pawl/id"
 )
 
-// Daily are counters that start anew each day, in a store that all machines share. It has a
-// mark for each day, of which there are 400 in a ring: a mark says which day it is of, so the
-// counter of a day makes room for that of the day 400 days later, and nothing piles up. No
-// other machine's clock decides that, unless it is 400 days ahead to the day: then the counter of
-// today is [ErrDay], and never starts anew. Daily is safe for concurrent use.
+// Daily are counters that start anew each day, in a store that all machines share. Daily has
+// a ring of 400 marks, and each mark says which day it is of. The counter of a day gives way to
+// the counter of the day 400 days later, so nothing piles up. A machine whose clock is ahead takes
+// marks of other days. Only a clock that is ahead by 400 days, or a multiple, takes the mark of
+// today. Then the counter of today is [ErrDay], and never starts anew. Daily is safe for concurrent use.
 type Daily struct {
 	registers id.Registers
 	name      string
 }
 
-// ErrDay says that the counter of a day was given up, because a machine has used one of a day
-// 400 or more days later: the clock of that machine or of this one is wrong. No number was
-// handed out.
+// ErrDay says that the counter of a day was given up. A machine has used the counter of a
+// day 400 or more days later. The clock of that machine or of this machine is wrong. No number
+// was handed out.
 var ErrDay = errors.New("the counter of the day was given up")
 
 const (
@@ -45,7 +45,7 @@ func NewDaily(registers id.Registers, name string) (*Daily, error) {
 // starts anew.
 func (d *Daily) Generator(day string) id.Generator[int64] { return id.NewStrict(d.Counter(day)) }
 
-// Counter returns the counter of a day, for package segment. A day has up to
+// Counter returns the counter of a day. Package segment takes it. A day has up to
 // 68,719,476,735 numbers.
 func (d *Daily) Counter(day string) id.Counter {
 	if day == "" {

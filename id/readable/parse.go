@@ -11,8 +11,8 @@ import (
 
 // Parts are what an ID says.
 type Parts struct {
-	// Time is the date and the time of the day, as far as the template has them: the start of
-	// the day without {time}, a time on 1 January of the year 0 without {date}, else zero.
+	// Time is the date and the time of the day, as far as the template has them. Without {time} it
+	// is the start of the day; without {date} a time on 1 January of the year 0; else zero.
 	Time   time.Time
 	Number int64
 	Fields map[string]string
@@ -20,7 +20,7 @@ type Parts struct {
 }
 
 // Parse reads an ID of this format. Its error matches [pawl.ErrInvalid] and names the
-// first part that is wrong, with what is there and what is expected.
+// first part that is wrong, with the text that is there and the text that is expected.
 func (f *Format) Parse(text string) (Parts, error) {
 	is := Parts{Fields: make(map[string]string)}
 	var checked strings.Builder

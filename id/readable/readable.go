@@ -1,6 +1,6 @@
-// Package readable makes IDs that people read and type: a business prefix, fields of the
-// caller, a date or a time to the millisecond, a counter and a check digit, as in
-// ORD-20261122-0000123-8.
+// Package readable makes IDs that people read and type, such as ORD-20261122-0000123-8. An ID has
+// a business prefix, fields of the caller, a date or a time to the millisecond, a counter
+// and a check digit.
 //
 //	orders, err := readable.New("ORD-{date:20060102}-{n:7}-{digit}", &readable.Options{Counter: daily.Generator})
 //
@@ -64,7 +64,7 @@ type Format struct {
 }
 
 // New returns the format of a template. A mistake in the template is an error that matches
-// [pawl.ErrInvalid] and says what is allowed. Nil opts are the defaults.
+// [pawl.ErrInvalid] and says the allowed form. Nil opts are the defaults.
 func New(template string, opts *Options) (*Format, error) {
 	f := &Format{}
 	if opts != nil {
@@ -207,7 +207,7 @@ func (g generator) format(now time.Time, number int64) (string, error) {
 // clockText is the time of the day to the ms. The layouts of package time want a dot before the ms.
 func clockText(t time.Time) string { return strings.Replace(t.Format("150405.000"), ".", "", 1) }
 
-// digitsOf is what a check digit covers of a part: all but what stands between.
+// digitsOf is the text that a check digit covers of a part: all but the separators.
 func digitsOf(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("-._", r) {
@@ -226,8 +226,8 @@ type days struct {
 	all []*dayInUse // used last at the end
 }
 
-// keepDays is how many days a process has generators of: today, the days of both sides of
-// midnight, and one of a clock that is wrong for a moment.
+// keepDays is how many days a process has generators of. These are the days of both sides of
+// midnight, and two more that a clock which is wrong for a moment may name.
 const keepDays = 4
 
 type dayInUse struct {

@@ -89,7 +89,7 @@ func generatorOf(t *testing.T, f *readable.Format, fields map[string]string) id.
 	return g
 }
 
-// What comes out, and that Parse reads it.
+// Each template makes the ID that is expected, and Parse reads that ID.
 func TestTemplates(t *testing.T) {
 	shanghai := time.FixedZone("CST", 8*60*60)
 	for template, test := range map[string]struct {
@@ -248,7 +248,7 @@ func TestParseFindsMistakes(t *testing.T) {
 	}
 }
 
-// More numbers than there are digits is an error, and what was good before is returned.
+// More numbers than there are digits is an error, and the IDs before the overflow are returned.
 func TestOverflow(t *testing.T) {
 	f := format(t, "{date}{n:2}", &readable.Options{Counter: from(97), Now: someDay()})
 	g := generatorOf(t, f, nil)
@@ -383,8 +383,8 @@ func (c *closing) Close(context.Context) error {
 	return nil
 }
 
-// Generators of days that are over are closed, never while they are used, and the day of an
-// ID is that of its counter however long the counter takes.
+// Generators of days that are over are closed, and never while they are used. The day of an
+// ID is the day of its counter, however long the counter takes.
 func TestOldDaysAreClosed(t *testing.T) {
 	clock := clockAt(day(2026, 11, 22))
 	made := make(map[string]*closing)

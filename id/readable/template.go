@@ -160,7 +160,7 @@ func checkParts(parts []part) error {
 	return nil
 }
 
-// checkField returns what is wrong with the value of a field.
+// checkField returns the mistake in the value of a field.
 func (f *Format) checkField(p part, value string) error {
 	allowed, name := alphabet, "0-9 and A-Z"
 	if c := f.has(check); c != nil && c.system.size() == 10 {

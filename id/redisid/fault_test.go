@@ -332,6 +332,24 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
+// TestFieldsOverwritten: fields that are no numbers any more are begun anew, above the mark.
+func TestFieldsOverwritten(t *testing.T) {
+	client, opts := dial(t, testservers.Redis(t).Addr), &redisid.Options{Mark: newMark(t), Ahead: 100}
+	before := adds(t, counter(t, client, "ids", opts), 10)
+	for _, field := range [][]string{{"left", "many"}, {"left", "-5"}, {"limit", "-1"}, {"limit", ""}, {"life", ""}, {"reign", "x"}, {"form", "x"}, {"claim", "x"}} {
+		does(t, client, append([]string{"HSET", "ids"}, field...)...)
+		after := adds(t, counter(t, client, "ids", opts), 80)
+		if after <= before {
+			t.Errorf("%v: %d after %d", field, after, before)
+		}
+		before = after
+	}
+	does(t, client, "HDEL", "ids", "left")
+	if after := adds(t, counter(t, client, "ids", opts), 1); after <= before {
+		t.Errorf("%d after %d", after, before)
+	}
+}
+
 // TestCopyPutBack: a copy of the key in the same server is noticed by a process that saw more.
 func TestCopyPutBack(t *testing.T) {
 	server, mark := testservers.Redis(t), newMark(t)

@@ -44,7 +44,7 @@ func (g *Generator) fill() {
 		case err == nil:
 			g.arrive(b, nil)
 			return
-		case errors.Is(err, id.ErrExhausted) && n > 1: // what is left is less
+		case errors.Is(err, id.ErrExhausted) && n > 1: // fewer are left
 			g.mu.Lock()
 			g.step = n / 2
 			g.mu.Unlock()

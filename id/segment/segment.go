@@ -5,10 +5,10 @@
 // # What is promised
 //
 //   - A number is handed out once, over processes, crashes and lost replies, as long as the
-//     counter keeps what it acknowledged. What a process had reserved and not used when it
-//     ended is left out: at most two batches, and one for each request whose reply was lost.
-//   - Each goroutine gets rising numbers. Numbers of several processes interleave: who
-//     needs one order over processes takes [id.NewStrict].
+//     counter keeps what it acknowledged. A process that ends leaves its reserved numbers
+//     out: at most two batches, and one for each request whose reply was lost.
+//   - Each goroutine gets rising numbers. Numbers of several processes interleave. A program
+//     that needs one order over processes takes [id.NewStrict].
 //   - A store that is away is not noticed for as long as batches last: at least
 //     [Options.Cover] at the rate of the last batches. Then callers wait, each bounded
 //     by its ctx; there is no error that says "not ready".
@@ -38,8 +38,8 @@ type Options struct {
 	MaxStep int64
 
 	// Cover is for how long a batch should last: 10 ms to 24 h. Default 10 s. A batch has as many
-	// numbers as were used in such a time, between MinStep and MaxStep; it grows at once,
-	// and shrinks by half at most.
+	// numbers as were used in such a time, between MinStep and MaxStep. Batches grow at once,
+	// and shrink by half at most.
 	Cover time.Duration
 
 	// RequestTimeout is how long one request to the counter may take before it is
@@ -90,7 +90,7 @@ func (o *Options) validate() error {
 }
 
 // Generator hands out numbers of a counter. It is an [id.Generator] and safe for concurrent use. It owns
-// one goroutine, for which Close waits.
+// one goroutine. Close waits until that has ended.
 type Generator struct {
 	counter id.Counter
 	opts    Options
@@ -151,7 +151,7 @@ func New(counter id.Counter, opts *Options) (*Generator, error) {
 	return g, nil
 }
 
-// Close ends the generator and its goroutine, for which it waits until ctx ends. Numbers
+// Close ends the generator, and waits for its goroutine until ctx ends. Numbers
 // that were not used are left out. Calls that wait return [pawl.ErrClosed], as later calls do.
 func (g *Generator) Close(ctx context.Context) error {
 	g.stop()

@@ -195,7 +195,8 @@ func TestLongOutage(t *testing.T) {
 	})
 }
 
-// What does not pass by itself is told at once, to all who wait, and asked anew for who comes later.
+// An error that does not pass by itself is told at once to all callers that wait. A later caller
+// has the store asked anew.
 func TestErrorsThatStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

@@ -3,7 +3,6 @@ package segment_test
 import (
 	"context"
 	"database/sql"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,15 +13,13 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/engine/open"
+	openengine "github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/segment"
 	"github.com/pawl-go/pawl/id/sqlmark"
 	"github.com/pawl-go/pawl/internal/idtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
-
-func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
 func contains(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
@@ -68,7 +65,7 @@ func TestStoresOverKills(t *testing.T) {
 		"etcd": func(t *testing.T) (process, *testservers.Server) {
 			s := testservers.Etcd(t)
 			return func(t *testing.T) id.Counter {
-				eng, err := open.Open(t.Context(), "etcd://"+s.Addr)
+				eng, err := openengine.Open(t.Context(), "etcd://"+s.Addr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -130,8 +127,8 @@ func overKills(t *testing.T, open process, server *testservers.Server) *idtest.C
 	return check
 }
 
-// A number costs no memory, and one million numbers of each of several goroutines, in the
-// smallest batches that memory can load, rise and are none twice.
+// Several goroutines get more than one million numbers, in batches so small that they are always
+// being loaded. The numbers rise for each goroutine, and none is there twice.
 func TestMillionsInMemory(t *testing.T) {
 	s := newStore(t)
 	s.delay = 0

@@ -339,6 +339,31 @@ func TestLockedRow(t *testing.T) {
 	until(t, "the first again", func() bool { n, err := s.Next(t.Context()); return err == nil && n%2 == 1 })
 }
 
+// TestLateAnswer: a number that comes late is not for a call that began meanwhile, because
+// another process may have given a larger one before.
+func TestLateAnswer(t *testing.T) {
+	addr, opts := testservers.SharedPostgres(t).Addr, sequence.Options{Table: newTable(), Timeout: 30 * time.Second}
+	link, direct := proxy.New(t, addr), postgres(t, addr)
+	slow, other := open(t, []sequence.Database{postgres(t, link.Addr)}, opts), open(t, []sequence.Database{direct}, opts)
+	before := next(t, slow)
+	link.Delay(500 * time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := slow.Next(ctx); gone <- err }()
+	until(t, "it is counted", func() bool {
+		var n int64
+		return direct.DB.QueryRow("SELECT n FROM "+opts.Table+"_n").Scan(&n) == nil && n == before+1
+	})
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	seen := next(t, other)
+	if n := next(t, slow); n <= seen {
+		t.Errorf("%d after %d", n, seen)
+	}
+}
+
 // TestCallerGivesUp: numbers that come for a caller who left are a gap, or for others who waited.
 func TestCallerGivesUp(t *testing.T) {
 	server := testservers.Postgres(t)

@@ -4,16 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/id"
 )
 
-// form finds the set in the databases that answer, and makes or enlarges it where that is
+// form is find, and again when other clients were in the way: those of a file, or of a table
+// that is being made.
+func (s *Sequence) form(ctx context.Context) (err error) {
+	for range 10 {
+		if err = s.find(ctx); !dialect.Again(err) {
+			return err
+		}
+		select {
+		case <-time.After(rand.N(50 * time.Millisecond)):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return err
+}
+
+// find finds the set in the databases that answer, and makes or enlarges it where that is
 // needed. Others may do the same at the same time: whoever finds a record changed looks again.
-func (s *Sequence) form(ctx context.Context) error {
+func (s *Sequence) find(ctx context.Context) error {
 	var before error
 	for ctx.Err() == nil {
 		records, errs := s.lookAll(ctx)

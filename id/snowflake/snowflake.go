@@ -4,7 +4,7 @@
 // # What is promised
 //
 //   - An ID is never made twice by the generators of one name, whatever the clocks of their machines do, however
-//     often they restart. A clock that steps back while a generator runs changes nothing: the time of a
+//     often they restart. A clock that steps back while a generator runs changes nothing. The time of a
 //     generator is the clock at its start, and from then on monotonic.
 //   - This rests on a durable mark for each worker number ([id.Mark]), which is raised before the time that it
 //     covers is used. The next holder of the number starts above the mark. A process that was frozen, or is cut off
@@ -51,8 +51,8 @@ type Options struct {
 	// Reserve is how long an outage of the store is survived: 100 ms to 1 h. Default 3 s.
 	Reserve time.Duration
 
-	// Burst is how far ahead of the clock IDs may be made, when a unit of time has not room for all of
-	// them: one unit to half of Reserve. Default a third of Reserve.
+	// Burst is how far ahead of the clock IDs may be made when a unit of time has no room left: one unit
+	// to half of Reserve. Default a third of Reserve.
 	Burst time.Duration
 
 	// MaxLead is how far ahead of the clock a mark may be that the generator goes on from: Reserve to
@@ -63,7 +63,8 @@ type Options struct {
 	// Clock is asked once for each worker number that is taken. Default [time.Now].
 	Clock func() time.Time
 
-	// Observe, when set, gets the events of the generator, by its goroutine. It must not block.
+	// Observe, when set, gets the events of the generator, one at a time: by New, and later by the generator's
+	// own goroutine. Observe must not block.
 	Observe func(Event)
 }
 
@@ -153,7 +154,7 @@ var _ id.Generator[int64] = (*Generator)(nil)
 // so. Nil opts are the defaults. The caller closes the generator before the client.
 //
 // New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when the name has another
-// layout, with [ErrLead] when each free number has such a mark, and with [id.ErrExhausted] when the bits of the time are used
+// layout, with [ErrLead] when each free number has such a mark, with [id.ErrExhausted] when the bits of the time are used
 // up. All other errors are those of [pawl.Slots.Take] and of the marks.
 func New(ctx context.Context, client *pawl.Client, registers id.Registers, name string, opts *Options) (*Generator, error) {
 	g := &Generator{name: "snowflake/" + name, opts: opts.withDefaults(), registers: registers, changed: make(chan struct{})}

@@ -220,7 +220,7 @@ func TestLostReply(t *testing.T) {
 }
 
 // TestLostNumber: a generator whose session is lost goes on by itself, with another number if its
-// own is taken; and the next holder of that number starts above the reserve.
+// own is taken. The next holder of that number starts above the reserve.
 func TestLostNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newStore()

@@ -13,7 +13,7 @@ import (
 )
 
 // term is the time for which a generator has a worker number. A position is a time in units, and
-// below it the sequence number; so the number after the last of a unit is the first of the next.
+// below it the sequence number. So the number after the last of a unit is the first of the next.
 type term struct {
 	layout *Layout
 	slot   *pawl.Slot
@@ -63,7 +63,7 @@ func (t *term) reserve(n uint64) (first, got uint64) {
 	}
 }
 
-// wait reports whether there are positions, and else how long the clock takes until there are some; 0: that is not a
+// wait reports whether there are positions, and else how long the clock takes until there are some. 0 is not a
 // matter of the clock.
 func (t *term) wait() (ready bool, pause time.Duration) {
 	old := t.state.Load()
@@ -116,7 +116,7 @@ func (t *term) reach(ctx context.Context, to int64) error {
 	return nil
 }
 
-// settle ends the term: it writes what was used.
+// settle ends the term: it writes the last time in use.
 func (t *term) settle(ctx context.Context, used int64) error {
 	m, can := t.mark.(id.Settler)
 	if used = max(used, 1); !can || used >= t.from.Value {

@@ -22,9 +22,8 @@ func (r *Registers) Check(ctx context.Context) error {
 }
 
 // Begun is a counter that is begun once, by its own method, and counts only on the row that
-// was made then. Where the row is gone, because the table or the database is another, a
-// Begun fails with [pawl.ErrMismatch]; the counters of [Registers] begin at 1 there. It is
-// safe for concurrent use.
+// was made then. A Begun whose row is gone, because the table or the database is another, fails with
+// [pawl.ErrMismatch]. The counters of [Registers] begin at 1 there. It is safe for concurrent use.
 type Begun struct{ register register }
 
 var _ id.Counter = Begun{}

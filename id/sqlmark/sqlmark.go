@@ -4,16 +4,17 @@
 // # What is promised
 //
 //   - A number counts only when its COMMIT was acknowledged by a database that flushes to disk.
-//     A database that does not is refused with the name of the setting, at first use and, on
-//     servers, again with each write, in the same statement: PostgreSQL with fsync off or an
-//     unlogged table; MySQL and MariaDB with innodb_flush_log_at_trx_commit other than 1,
-//     or a binary log with sync_binlog other than 1, or autocommit off; SQLite in
-//     memory or without a journal on disk. Where the caller's session has turned the flush off
-//     (synchronous_commit in PostgreSQL, synchronous in SQLite), it is on for these writes.
+//     Another database is refused with the name of the setting, at first use. Servers
+//     check again with each write, in the same statement.
+//   - Refused are PostgreSQL with fsync off or an unlogged table, and SQLite in memory or without
+//     a journal on disk. MySQL and MariaDB are refused with autocommit off, with
+//     innodb_flush_log_at_trx_commit other than 1, or with a binary log and sync_binlog other than 1.
+//   - These writes flush also where the caller's session has turned the flush off, by
+//     synchronous_commit in PostgreSQL or synchronous in SQLite.
 //   - A replica, or a server or file that takes no writes, is [pawl.ErrUnavailable], also for
 //     reads: its marks may be old.
 //   - A mark is raised by one UPDATE at the version that was read, and a counter counts by
-//     one UPDATE: no isolation level and no pooler comes between. Deadlocks and serialization
+//     one UPDATE. No isolation level and no pooler comes between. Deadlocks and serialization
 //     failures are repeated.
 //   - A table of another shape is refused before anything is written.
 //
@@ -41,8 +42,8 @@ import (
 
 // Options are the settings of [New].
 type Options struct {
-	// Table is the name of the table, with its schema if it is not in the usual one: 1 to 63
-	// ASCII letters, digits and underscores. Default "pawl_marks".
+	// Table is the name of the table: 1 to 63 ASCII letters, digits and underscores. A schema and
+	// a dot may be before it. Default "pawl_marks".
 	Table string
 }
 
@@ -71,7 +72,7 @@ func New(db *sql.DB, d dialect.Dialect, opts *Options) (*Registers, error) {
 	return r, nil
 }
 
-// Schema returns the statement that creates the table if it is missing, for your migrations.
+// Schema returns the statement that creates the table if it is missing. Put it into your migrations.
 func (r *Registers) Schema() string {
 	query, _ := r.table.Schema(r.dialect) //nolint:errcheck // New has asked
 	return query
@@ -157,8 +158,8 @@ func (r register) do(ctx context.Context, doing string, f func() error) error {
 	return nil
 }
 
-// failed gives an error its class: what is none of ours comes from the database, and then
-// nobody knows what was done.
+// failed gives an error its class. An error of no class comes from the database, and then
+// nobody knows whether the statement took effect.
 func (r *Registers) failed(ctx context.Context, doing string, err error) error {
 	switch {
 	case errors.Is(err, dialect.ErrShape):

@@ -49,8 +49,8 @@ func TestNaiveCounterIsFoundWrong(t *testing.T) {
 	})
 }
 
-// Kills of the server at any time: what was acknowledged is never handed out again, by
-// a counter and by marks that are raised before they are used.
+// The server is killed at any time. A number that was acknowledged is never handed out again,
+// neither by a counter nor by a mark that is raised before its use.
 func TestOverKills(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (dialect.Dialect, *testservers.Server, func() *sql.DB){
 		"PostgreSQL": func(t *testing.T) (dialect.Dialect, *testservers.Server, func() *sql.DB) {
@@ -199,7 +199,7 @@ func losesIt(t *testing.T, r *sqlmark.Registers, class error, why string) {
 	}
 }
 
-// A replica is unavailable, for its marks may be old.
+// A replica is unavailable, because its marks may be old.
 func TestReplicaIsUnavailable(t *testing.T) {
 	primary := testservers.PostgresPrimary(t)
 	on := registers(t, postgres(t, primary.Addr, pgx.QueryExecModeExec), dialect.PostgreSQL, "marks")
@@ -214,7 +214,7 @@ func TestReplicaIsUnavailable(t *testing.T) {
 	losesIt(t, there, pawl.ErrUnavailable, "replica")
 }
 
-// What the session has turned off is on for the write, and as it was afterwards.
+// A flush that the session has turned off is on during the write, and off again afterwards.
 func TestSessionIsLeftAsItWas(t *testing.T) {
 	db := sqlite(t, filepath.Join(t.TempDir(), "x.db"), "&_pragma=synchronous(normal)")
 	db.SetMaxOpenConns(1)

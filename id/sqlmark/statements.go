@@ -14,7 +14,7 @@ import (
 )
 
 // guards are conditions of each UPDATE, and of each SELECT: the server flushes and takes
-// writes, as it is set now. In PostgreSQL the condition also turns the flush on, for this transaction.
+// writes, as it is set now. In PostgreSQL the condition also turns the flush on until the transaction ends.
 var guards = map[dialect.Dialect]string{
 	dialect.PostgreSQL: `(current_setting('fsync') = 'on' AND NOT pg_is_in_recovery()
 		AND (SELECT c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = t.tableoid) = 'p'
@@ -95,7 +95,7 @@ func (r register) update(ctx context.Context, was string, v int64, column, compa
 }
 
 // execMySQL takes the number from the answer, because MariaDB has no UPDATE that returns rows.
-// The version changes always, so one affected row is one that was found.
+// The version changes always, so an affected row is a row that was found.
 func execMySQL(ctx context.Context, db *sql.DB, s *dialect.Statement) (n int64, done bool, err error) {
 	result, err := s.Exec(ctx, db)
 	if err != nil {

@@ -19,7 +19,7 @@ func one(start func(*testing.T) *testservers.Server) func(*testing.T, *testserve
 	}
 }
 
-// groups has the servers for the ports that the documents use. A Redis belongs to one block,
+// groups has the servers for the ports that the documents use. A Redis and a NATS belong to one block,
 // because store init is for a new one.
 var groups = []group{
 	{[]string{"6379"}, one(newRedis)},

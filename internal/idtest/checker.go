@@ -1,5 +1,5 @@
-// Package idtest holds what every maker of identifiers has to keep, whatever it stands on:
-// for the tests of package id and of the packages below id.
+// Package idtest holds the rules that every maker of identifiers has to keep. It serves the tests
+// of package id and of the packages below id.
 package idtest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Checker collects IDs of any number of goroutines, and finds what was handed out twice and
-// what fell. The zero Checker has seen nothing. It is safe for concurrent use.
+// Checker collects IDs of any number of goroutines, and finds IDs that were handed out twice or
+// that fell. The zero Checker has seen nothing. It is safe for concurrent use.
 type Checker[T cmp.Ordered] struct {
 	// Unordered says that the IDs of a goroutine need not rise.
 	Unordered bool
@@ -34,7 +34,7 @@ func (c *Checker[T]) Log() *Log[T] {
 // Add notes what the goroutine got.
 func (l *Log[T]) Add(ids ...T) { l.ids = append(l.ids, ids...) }
 
-// Check returns how many IDs there are, and what is wrong with them. All goroutines must have ended.
+// Check returns how many IDs there are, and the first fault. All goroutines must have ended.
 func (c *Checker[T]) Check() (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

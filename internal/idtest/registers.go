@@ -166,8 +166,8 @@ func counters(ctx context.Context, name string, all []id.Registers) error {
 	return nil
 }
 
-// Race lets goroutines of each client count, by the counter and by a counter of a mark, and
-// returns what was wrong: a number belongs to one caller, and rises for each.
+// Race lets goroutines of each client count, by the counter and by a counter of a mark. It
+// returns an error unless each number has one caller and numbers rise for each caller.
 func Race(ctx context.Context, name string, goroutines, adds int, all ...id.Registers) error {
 	var errs []error
 	for kind, counter := range map[string]func(id.Registers) id.Counter{
@@ -191,7 +191,7 @@ func Race(ctx context.Context, name string, goroutines, adds int, all ...id.Regi
 }
 
 // Count lets goroutines of each counter, all of one number, ask for 1 to 3 numbers at a
-// time, and returns how many there were and what was wrong with them.
+// time. It returns how many numbers they got, and the first fault.
 func Count(ctx context.Context, goroutines, adds int, all ...id.Counter) (n int64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

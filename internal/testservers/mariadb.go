@@ -14,11 +14,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
+// mariadbKind: a server that starts deletes all temporary tables in its tmpdir, so that each has
+// one of its own.
 var mariadbKind = kind{
 	name: "mariadbd", binary: "PAWL_TEST_MARIADB_SERVER", given: "PAWL_TEST_MARIADB", ports: 1,
 	args: func(dir string, ports []int) []string {
 		return append(asRoot([]string{
-			"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + strconv.Itoa(ports[0]),
+			"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--tmpdir=" + dir, "--port=" + strconv.Itoa(ports[0]),
 			"--socket=" + filepath.Join(dir, "my.sock"), "--pid-file=" + filepath.Join(dir, "my.pid"),
 			"--init-file=" + filepath.Join(dir, "init.sql"), "--bind-address=127.0.0.1",
 		}), tuned(mariadbSettings)...)
@@ -43,7 +45,7 @@ func fillMariaDB(k kind, path, dir string, _ []int) error {
 			install = filepath.Join(filepath.Dir(path), "..", "bin", "mariadb-install-db")
 		}
 		return run(k.command(install, append(asRoot([]string{
-			"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+			"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data), "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
 		}), tuned(mariadbSizes)...)...))
 	})
 	if err != nil {

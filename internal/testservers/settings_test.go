@@ -30,7 +30,7 @@ func TestSettings(t *testing.T) {
 			"shared_memory_size_in_huge_pages", "max_wal_size", "min_wal_size", "wal_buffers",
 		}},
 		{"MariaDB", mariadbSettings, MariaDB, mariadbConfig, []string{
-			"aria_log_dir_path", "datadir", "init_file", "pid_file", "port", "report_port", "server_uid", "socket", "timestamp", "wsrep_data_home_dir",
+			"aria_log_dir_path", "datadir", "init_file", "pid_file", "port", "report_port", "server_uid", "slave_load_tmpdir", "socket", "tmpdir", "timestamp", "wsrep_data_home_dir",
 			"back_log", "host_cache_size", "innodb_log_file_buffering", "open_files_limit", "table_open_cache", "thread_cache_size",
 		}},
 	} {

@@ -16,3 +16,4 @@ local pawl, was, form, life, limit, left, claim, till = unpack(is)
 local mine = 'counter 1 ' .. KEYS[1]
 -- A small hash that was a large one keeps the form of a large one until it is dumped.
 local alive = pawl == mine and was == reign and redis.call('OBJECT', 'ENCODING', KEYS[1]) == form
+if life and not (string.find(left or '', '^%d+$') and string.find(limit or '', '^%d+$')) then alive = false end -- somebody wrote to it

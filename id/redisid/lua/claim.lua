@@ -12,7 +12,7 @@ end
 if alive and life == ARGV[4] then alive = false end
 if alive and life and tonumber(left) >= tonumber(ARGV[3]) then return {0} end
 if alive and claim then
-  local wait = tonumber(till) - now
+  local wait = (tonumber(till) or 0) - now
   if wait > 0 and wait <= tonumber(ARGV[2]) then return {-1, wait} end -- more is of a clock that was set back
 end
 if not alive then
