@@ -19,7 +19,7 @@ func one(start func(*testing.T) *testservers.Server) func(*testing.T, *testserve
 	}
 }
 
-// groups has the servers for the ports that the documents use. A Redis belongs to one block,
+// groups has the servers for the ports that the documents use. A Redis and a NATS belong to one block,
 // because store init is for a new one.
 var groups = []group{
 	{[]string{"6379"}, one(newRedis)},
@@ -38,8 +38,8 @@ var groups = []group{
 	{[]string{"2390"}, func(t *testing.T, ca *testservers.CA) []*testservers.Server {
 		return []*testservers.Server{testservers.EtcdTLS(t, ca)}
 	}},
+	{[]string{"4222"}, one(func(t *testing.T) *testservers.Server { return testservers.NATS(t) })},
 	{[]string{"2181"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedZooKeeper(t) })},
-	{[]string{"4222"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedNATS(t) })},
 	{[]string{"5432"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedPostgres(t) })},
 	{[]string{"3306"}, one(func(t *testing.T) *testservers.Server { return testservers.SharedMariaDB(t) })},
 }
