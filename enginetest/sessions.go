@@ -229,7 +229,7 @@ func evictedEarly(t *testing.T, h *Harness) {
 		t.Fatalf("enter to wait: %v, %v", g, err)
 	}
 	left := make(chan error, 1)
-	go func() { left <- a.Leave(a.ctx, c.Resource, c.ID) }()
+	go func() { left <- a.engine.Evict(a.ctx, c.Resource, c.ID) }()
 	select {
 	case err := <-left:
 		left <- err
