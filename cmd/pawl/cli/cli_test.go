@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,16 +25,7 @@ import (
 // binary is pawl when bePawl is set.
 const bePawl = "PAWL_BE_PAWL"
 
-// beRoot has the test binary be a command that becomes root, if its file says so.
-const beRoot = "PAWL_BE_ROOT"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(beRoot) != "" {
-		syscall.Setgid(0)
-		syscall.Setuid(0)
-		fmt.Println(os.Getpid())
-		select {}
-	}
 	if os.Getenv(bePawl) != "" {
 		os.Exit(Main())
 	}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,34 +84,44 @@ func TestRun_on_a_terminal_that_is_held_gets_its_lock(t *testing.T) {
 	s.keys("\x11")
 }
 
-// A command that becomes another user cannot be stopped: pawl says so.
+// beOther has the test binary be a command that becomes another user, and beWeak has it be a pawl
+// that may not signal other users.
+const beOther, beWeak = "PAWL_BE_OTHER", "PAWL_BE_WEAK"
+
+func init() {
+	switch {
+	case os.Getenv(beOther) != "":
+		if err := errors.Join(syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {
+			fmt.Println(err)
+		}
+		fmt.Println(os.Getpid())
+		<-time.After(time.Hour)
+	case os.Getenv(beWeak) != "":
+		runtime.LockOSThread() // the bounding set is of a thread, and of what it executes
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_KILL, 0, 0, 0)
+		os.Unsetenv(beWeak)
+		if err == nil {
+			err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+		}
+		fmt.Fprintln(os.Stderr, "give up the right to signal other users:", err)
+		os.Exit(exitInternal)
+	}
+}
+
+// A command that becomes another user cannot be stopped: pawl says so. Here pawl is the root that
+// may not signal other users: a set-user-ID file would do nothing where /tmp is mounted with nosuid.
 func TestRun_says_that_a_command_cannot_be_stopped(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can make a program that becomes root")
-	}
-	dir, err := os.MkdirTemp("", "pawl-setuid") // that of the test is closed to other users
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
+		t.Skip("only root can become another user")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, mode := range map[string]string{"pawl": "755", "root": "4755"} {
-		name = filepath.Join(dir, name)
-		if text, err := exec.Command("sh", "-c", `cp "$0" "$1" && chmod "$2" "$1"`, self, name, mode).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-	}
-	store := "sqlite:" + dir + "/pawl.db"
-	run := command(t, store, "run", "--ttl", "1s", "x", "--", "env", beRoot+"=1", filepath.Join(dir, "root"))
-	run.Path = filepath.Join(dir, "pawl")
-	run.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	store := sqliteStore(t)
+	run := command(t, store, "run", "--ttl", "1s", "x", "--", "env", beOther+"=1", self)
+	run.Env = append(run.Env, beWeak+"=1")
 	p := start(t, run)
 	pid := p.number()
 	defer syscall.Kill(pid, syscall.SIGKILL)
