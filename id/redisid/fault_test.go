@@ -82,7 +82,7 @@ func (l *load) goesOn() {
 	until(l.t, "some numbers", func() bool { return l.given.Load() >= want })
 }
 
-// ends returns what is wrong with the numbers.
+// ends returns the first fault of the numbers.
 func (l *load) ends() error {
 	l.end()
 	l.group.Wait()
@@ -179,8 +179,8 @@ func follow(t *testing.T, server rueidis.Client, addr string) {
 	until(t, "it follows", func() bool { return isReplica(t, server) })
 }
 
-// TestFailover: a replica that lags is promoted; the old master goes on for a while beside it,
-// is demoted, and is promoted again without anybody having counted in between.
+// TestFailover: a replica that lags is promoted. The old master goes on beside it for a while, is
+// demoted, and is promoted again. Nobody may have counted in between.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for name, is := range map[string]struct{ between, ahead int64 }{
@@ -196,7 +196,7 @@ func TestFailover(t *testing.T) {
 			var check, bareCheck idtest.Checker[int64]
 			check.Unordered, bareCheck.Unordered = true, true
 			log, bareLog := check.Log(), bareCheck.Log()
-			newcomer := func(which int) *redisid.Counter { // who has seen no number yet
+			newcomer := func(which int) *redisid.Counter { // it has seen no number yet
 				return counter(t, []rueidis.Client{oa, ob}[which], "ids", &redisid.Options{Mark: mark, Ahead: is.ahead})
 			}
 			count := func(which int) {

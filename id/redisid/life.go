@@ -111,8 +111,8 @@ func (c *Counter) mend(ctx context.Context, n int64, wentBack string) error {
 
 func text(n int64) string { return strconv.FormatInt(n, 10) }
 
-// begin raises the mark and gives what it covers to the key, if the claim still stands. A
-// claim that does not is no error: whoever has it now does the same.
+// begin raises the mark and gives what it covers to the key, if the claim still stands. A claim
+// that does not is no error: the client that has the key now does the same.
 func (c *Counter) begin(ctx context.Context, claim string, n, limit int64) error {
 	from, to, err := c.raise(ctx, n, max(limit, c.seen.Load()))
 	if err != nil {

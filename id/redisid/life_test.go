@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestLateGrant: what a client reserved counts for nothing when another client has the claim
-// by then, or the key was lost, so that no numbers come after larger ones.
+// TestLateGrant: a late reserve counts for nothing when another client has the claim by then, or
+// the key was lost. So no numbers come after larger ones.
 func TestLateGrant(t *testing.T) {
 	server := testservers.Redis(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, DisableCache: true})

@@ -5,37 +5,37 @@
 //
 // # What is promised, with a mark
 //
-// A number is given once, whatever becomes of Redis: it may be restarted with an old
-// snapshot or none, emptied, restored, or replaced by a replica that lags behind, and two
-// masters may serve at once. Redis gives numbers only up to a limit that a durable [id.Mark]
-// in another store covers, and the script that counts gives none when its key
+// A number is given once, whatever becomes of Redis. Redis may be restarted with an old snapshot or
+// none, emptied, restored, or replaced by a replica that lags behind. Two masters may serve at
+// once. Redis gives numbers only up to a limit that a durable [id.Mark] in another store covers.
+// The script that counts gives none when its key
 //
 //   - is missing: it was deleted, expired, evicted or flushed;
-//   - was written in another reign: before this server was started or promoted. A master
-//     makes up its replication id (master_replid) then, and again when it is promoted once
-//     more after it was a replica, so that the id names one reign of one process. The
-//     script asks INFO for it, which costs 2 µs; an answer of an earlier request, or the
-//     run_id, would not show a server that became a replica and master again in between;
+//   - was written in another reign: before this server was started or promoted. A master makes up
+//     its replication id (master_replid) then. It makes up another when it is promoted again after
+//     it was a replica, so the id names one reign of one process. The script asks INFO for the id,
+//     which costs 2 µs. An earlier answer, or the run_id, would not show a server that became a
+//     replica and master again in between;
 //   - was put back by RESTORE: a dump does not keep the form in which a hash is in memory;
 //   - is that of another counter, which was renamed.
 //
-// The client that finds the key so claims it, raises the mark by a compare-and-set, and
-// begins a row of numbers above the mark; all others wait for it. So each row belongs to one
-// life of the data, and no two rows overlap. What was left of a row is a gap.
+// The client that finds the key so claims the key. It raises the mark by a compare-and-set, and
+// begins a row of numbers above the mark; all others wait for it. So each row belongs to one life
+// of the data, and no two rows overlap. The numbers that were left of an earlier row are a gap.
 // Numbers rise for each process and, while one server is the master, over all of them.
 //
-// A key that an operator copied (COPY) and moved back in a running server is noticed by a
-// process that saw larger numbers, and by no other: numbers that were given since may repeat.
-// So may those of a machine that was set back to an earlier state of its memory.
+// An operator may copy a key (COPY) and move it back in a running server. Only a process that saw
+// larger numbers notices that, so numbers that were given since may repeat. So may those of a
+// machine that was set back to an earlier state of its memory.
 //
 // # Without a mark
 //
-// A key that is missing begins at 1, and any other goes on from what it holds: after a
-// restart, a flush or a failover all numbers repeat that Redis forgot. See [Counter.Forgets].
+// A key that is missing begins at 1, and any other goes on from its number. After a restart, a
+// flush or a failover all numbers repeat that Redis forgot. See [Counter.Forgets].
 //
-// The key is a hash with a mark, and else a plain number as INCR keeps it. The Redis user
-// needs EVALSHA, EVAL, the commands of hashes or strings, and INFO. The key is the only one that a
-// script touches, so that any key does in a Redis Cluster.
+// The key is a hash with a mark, and else a plain number as INCR keeps it. The Redis user needs
+// EVALSHA, EVAL, the commands of hashes or strings, and INFO. A script touches no other key, so
+// that any key does in a Redis Cluster.
 package redisid
 
 import (
@@ -59,11 +59,10 @@ type Options struct {
 	// not forget, which is not this Redis, and belongs to this key alone. Default: none.
 	Mark id.Mark
 
-	// Ahead is by how many numbers the mark is raised at a time: 1 to 2^40. The mark is
-	// raised again in the background when half of them are left, so that this half is how long
-	// an outage of the store of the mark is survived. Numbers that are left when Redis
-	// forgets are a gap. Default: ten times the largest n that was asked for, and at least
-	// 10,000.
+	// Ahead is by how many numbers the mark is raised at a time: 1 to 2^40. The mark is raised
+	// again in the background when half of them are left. So this half is how long an outage of the
+	// store of the mark is survived. Numbers that are left when Redis forgets are a gap. Default:
+	// ten times the largest n that was asked for, and at least 10,000.
 	Ahead int64
 }
 
@@ -89,9 +88,9 @@ type Counter struct {
 
 var _ id.Counter = (*Counter)(nil)
 
-// New returns the counter of a key: 1 to 1,024 bytes. The client stays the caller's. New
-// makes no request: the first call of [Counter.Add] says what is wrong with a key that is in use as
-// something else. Nil opts are the defaults. Options out of range are [pawl.ErrInvalid].
+// New returns the counter of a key: 1 to 1,024 bytes. The client stays the caller's. New makes no
+// request: the first call of [Counter.Add] fails if the key is in use as something else. Nil opts
+// are the defaults. Options out of range are [pawl.ErrInvalid].
 func New(client rueidis.Client, key string, opts *Options) (*Counter, error) {
 	var o Options
 	if opts != nil {
@@ -131,10 +130,10 @@ func (c *Counter) Close(ctx context.Context) error {
 	}
 }
 
-// Add implements [id.Counter] with one request, or a few when the mark has to be raised. A
-// Redis that cannot count, because it is full, read-only or cannot save, and a store of the
-// mark that does not answer when the last number is used up, are [pawl.ErrUnavailable]; a key
-// that is in use as something else is [pawl.ErrMismatch], and nothing was written.
+// Add implements [id.Counter] with one request, or a few when the mark has to be raised. A Redis
+// that cannot count, because it is full, read-only or cannot save, is [pawl.ErrUnavailable]. So is
+// a store of the mark that does not answer when the last number is used up. A key that is in use as
+// something else is [pawl.ErrMismatch], and nothing was written.
 func (c *Counter) Add(ctx context.Context, n int64) (int64, error) {
 	if err := id.CheckAdd(n); err != nil {
 		return 0, err
@@ -255,7 +254,7 @@ func (c *Counter) refillSoon() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.busy = false
-		if err != nil { // who finds no number left will say so
+		if err != nil { // a call that finds no number left will say so
 			r.pause = time.Now().Add(time.Second)
 		}
 	})

@@ -98,7 +98,7 @@ func (l *load) time(on bool) {
 }
 
 // TestFaults: databases are killed, with open transactions of others, and frozen, one at a time,
-// while four clients take numbers: none fails, none waits long, and no number comes twice.
+// while four clients take numbers. No client fails or waits long, and no number comes twice.
 func TestFaults(t *testing.T) {
 	pg, my, file := testservers.Postgres(t), testservers.MariaDB(t), filepath.Join(t.TempDir(), "ids.db")
 	l, opts := newLoad(t), sequence.Options{Step: 3, Table: "seq"}
@@ -156,8 +156,8 @@ func locks(t *testing.T, d sequence.Database) *sql.Tx {
 }
 
 // TestNaiveSequenceRepeats: a number of a sequence of PostgreSQL is given again after a crash of
-// the server, though the statement was answered, because another transaction had it logged and
-// was not committed. A number of this package in the same place is not.
+// the server, though the statement was answered. Another transaction had it logged and was not
+// committed. A number of this package in the same place is not.
 func TestNaiveSequenceRepeats(t *testing.T) {
 	server := testservers.Postgres(t, "-c", "wal_writer_delay=10s")
 	d := postgres(t, server.Addr)
@@ -173,7 +173,7 @@ func TestNaiveSequenceRepeats(t *testing.T) {
 		return n
 	}
 	for range 3 {
-		log.Add(next(t, s)) // flushes what was before
+		log.Add(next(t, s)) // flushes all before it
 		tx, err := d.DB.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -232,8 +232,8 @@ func TestNewSetNeedsAll(t *testing.T) {
 	until(t, "it comes back", func() bool { return next(t, one)%2 == 0 })
 }
 
-// TestAllAreAway: a call fails when each database has failed since it began, whatever bound
-// its ctx has, and says why; and goes on when one is back.
+// TestAllAreAway: a call fails when each database has failed since it began, whatever bound its ctx
+// has, and says why. It goes on when a database is back.
 func TestAllAreAway(t *testing.T) {
 	server := testservers.Postgres(t)
 	s := open(t, []sequence.Database{postgres(t, server.Addr)}, sequence.Options{Table: "seq"})

@@ -30,8 +30,8 @@ func (s *Sequence) form(ctx context.Context) (err error) {
 	return err
 }
 
-// find finds the set in the databases that answer, and makes or enlarges it where that is
-// needed. Others may do the same at the same time: whoever finds a record changed looks again.
+// find finds the set in the databases that answer, and makes or enlarges it where that is needed.
+// Others may do the same at the same time: a client that finds a record changed looks again.
 func (s *Sequence) find(ctx context.Context) error {
 	var before error
 	for ctx.Err() == nil {
@@ -71,7 +71,7 @@ func (s *Sequence) find(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// start notes which databases are there. One that is not is looked at later.
+// start notes which databases are there. A database that is not is looked at later.
 func (s *Sequence) start(errs []error) error {
 	if err := wrong(errs); err != nil {
 		return err
@@ -169,8 +169,8 @@ func (s *Sequence) admit(ctx context.Context, i int, r record) (joined bool, err
 	return true, s.members[i].count(s.set[i]).Check(ctx)
 }
 
-// look returns an error unless the database may be asked for numbers. It makes nothing: a
-// database that lost its record is not the one that was there.
+// look returns an error unless the database may be asked for numbers. It makes nothing: a database
+// that lost its record is another database.
 func (s *Sequence) look(ctx context.Context, i int) error {
 	r, err := s.members[i].look(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ type plan struct {
 	turn  int // the database that was asked last
 }
 
-// health is what is known of a database.
+// health is the state of a database as calls found it.
 type health struct {
 	good     bool          // it may be asked for numbers: it was looked at, and answered since
 	busy     bool          // one statement is under way, and there is no second
@@ -24,8 +24,8 @@ const (
 	lastPause  = 10 * time.Second
 )
 
-// next returns the database that is asked for numbers: the good ones in turn, of those that
-// have nothing under way.
+// next returns the database that is asked for numbers: the good ones in turn that have nothing
+// under way.
 func (p *plan) next() (i int, ok bool) {
 	for k := range p.lanes {
 		i = (p.turn + 1 + k) % len(p.lanes)

@@ -27,8 +27,8 @@ func (w world) key() string {
 	return text
 }
 
-// TestPlanExhaustively takes every step that three databases, their callers and time can take
-// after one another, and holds what is promised in every state.
+// TestPlanExhaustively takes every step that three databases, their callers and time can take after
+// one another, and holds every promise in every state.
 func TestPlanExhaustively(t *testing.T) {
 	start := world{plan: plan{lanes: make([]health, 3), turn: 2}}
 	seen := map[string]bool{}
@@ -137,8 +137,8 @@ func TestPausesDouble(t *testing.T) {
 	}
 }
 
-// TestRecordsExhaustively: whatever clients name, a database of a set is taken at one place
-// and with one step only, so that no two databases have a number in common.
+// TestRecordsExhaustively: whatever clients name, a database of a set is taken at one place and
+// with one step only. So no two databases have a number in common.
 func TestRecordsExhaustively(t *testing.T) {
 	ids := []string{"a", "b", "c"}
 	var lists [][]string // all rows of different members, and none

@@ -3,33 +3,33 @@
 //
 // # What is promised
 //
-//   - Database i of a set with step s gives i, i+s, i+2s and so on. A number is given once,
-//     over kills and restarts of clients and databases: it counts when its COMMIT was
-//     acknowledged by a database that flushes, and a statement of unknown outcome leaves a gap.
-//     A database that does not flush is refused, see package sqlmark.
+//   - Database i of a set with step s gives i, i+s, i+2s and so on. A number is given once, over
+//     kills and restarts of clients and databases. A number counts when its COMMIT was acknowledged
+//     by a database that flushes; a statement of unknown outcome leaves a gap. A database that does
+//     not flush is refused, see package sqlmark.
 //   - With one database numbers rise, over all processes. With several they rise for nobody.
 //   - A database that fails, hangs, or takes no writes is skipped. A statement has a bound,
 //     [Options.Timeout], and the callers whose statement takes an eighth of that go on with
 //     another database. A failed database is looked at again in the background, after pauses
 //     from 100 ms to 10 s. A call fails only when each database has failed since the call began.
-//   - The set is recorded in each database: its members in their order, and its step. A
-//     database at another place, of another set or with another step is refused, and so is
-//     one that was replaced or emptied. A new set makes numbers only after each of its
-//     databases was reached once, so that all agree on it.
+//   - The set is recorded in each database: its members in their order, and its step. A database at
+//     another place, of another set or with another step is refused, and so is a database that was
+//     replaced or emptied. A new set makes numbers only after each of its databases was reached
+//     once, so that all agree on it.
 //
-// The step never changes, and is how many databases the set may grow to. To grow, name
-// further databases after those that are there; clients that name only the first ones may
-// go on for as long as they like. A set does not shrink.
+// The step never changes, and is how many databases the set may grow to. To grow, name further
+// databases after the present ones. Clients that name only the first ones may go on for as long as
+// they like. A set does not shrink.
 //
 // # What is not promised
 //
 // A database that is restored from a backup, or whose replica takes over without the last
 // commits, repeats numbers.
 //
-// Why not the means of the databases: AUTO_INCREMENT of MySQL 5.7 goes back after a restart,
-// and REPLACE INTO deadlocks. A sequence of PostgreSQL writes 32 numbers ahead to its log, and
-// who gets one of them does not wait until that is flushed: after a crash of the server the number
-// is given again, as a test of this package shows. Here a number is an UPDATE of one row.
+// Why not the means of the databases: AUTO_INCREMENT of MySQL 5.7 goes back after a restart, and
+// REPLACE INTO deadlocks. A sequence of PostgreSQL writes 32 numbers ahead to its log, and a client
+// gets one of them before that is flushed. After a crash of the server the number is given again,
+// as a test of this package shows. Here a number is an UPDATE of one row.
 package sequence
 
 import (
@@ -62,9 +62,9 @@ type Options struct {
 	// Timeout is the bound of a statement: 10 ms to 1 min. Default 1 s.
 	Timeout time.Duration
 
-	// Table is the name of the table of sets, with its schema if it is not in the usual one: 1
-	// to 61 ASCII letters, digits and underscores. The numbers are in a table whose name
-	// has "_n" behind that. Default "pawl_sequences".
+	// Table is the name of the table of sets: 1 to 61 ASCII letters, digits and underscores. Its
+	// schema is before it if it is not the usual one. The numbers are in a table whose name has
+	// "_n" behind that. Default "pawl_sequences".
 	Table string
 }
 
@@ -195,7 +195,7 @@ func (s *Sequence) NextN(ctx context.Context, dst []int64) (int, error) {
 	return n, nil
 }
 
-// State is what is known of a database.
+// State is the state of a database as calls found it.
 type State struct {
 	Good bool  // it is asked for numbers
 	Err  error // why it failed last; nil when it is good
@@ -214,8 +214,8 @@ func (s *Sequence) States() []State {
 	return all
 }
 
-// Close ends calls that wait, by [pawl.ErrClosed], and what is done in the background, and waits
-// for that, bounded by ctx. The databases stay open.
+// Close ends calls that wait, by [pawl.ErrClosed]. It ends the work in the background as well, and
+// waits for that, bounded by ctx. The databases stay open.
 func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true

@@ -149,8 +149,8 @@ func TestRefusedBeforeAnythingIsWritten(t *testing.T) {
 	}
 }
 
-// TestAnotherSet: a database at another place, with another step, of another set, or one that was
-// emptied is refused, named by its place.
+// TestAnotherSet: a database at another place, with another step, of another set, or emptied is
+// refused, named by its place.
 func TestAnotherSet(t *testing.T) {
 	databases, opts := files(t, 5)(), sequence.Options{Step: 4, Table: "seq"}
 	a, b, c, d, e := databases[0], databases[1], databases[2], databases[3], databases[4]
@@ -192,8 +192,8 @@ func TestAnotherSet(t *testing.T) {
 	}
 }
 
-// TestGrow: a set grows by databases behind those that are there, while clients go on that know
-// only these; and one place is one database, whoever enlarges it.
+// TestGrow: a set grows by databases behind the present ones, while clients go on that know only
+// the present ones. One place is one database, whichever client enlarges the set.
 func TestGrow(t *testing.T) {
 	databases, opts := files(t, 4), sequence.Options{Step: 3, Table: "seq"}
 	old := open(t, databases()[:2], opts)

@@ -54,7 +54,7 @@ func (s *Sequence) withdraw(r *request, err error) {
 	}
 }
 
-// why is the end of a ctx, with what is wrong with the databases, if anything is.
+// why is the end of a ctx, with the errors of the databases, if there are any.
 func (s *Sequence) why(ended error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +76,8 @@ func (s *Sequence) errs() []error {
 
 func (s *Sequence) now() time.Duration { return time.Since(s.since) }
 
-// kick starts what can be started: statements for numbers that no other brings soon, and
-// looks at databases that failed. The caller has the mutex.
+// kick starts statements for numbers that no other statement brings soon, and looks at databases
+// that failed. The caller has the mutex.
 func (s *Sequence) kick() {
 	if s.closed {
 		return
@@ -115,9 +115,9 @@ func (s *Sequence) kick() {
 	}
 }
 
-// ask takes n numbers of a database, for the calls that came up to a tick. When that takes
-// long, other databases are asked for as many; what this one brings in the end is for calls
-// that still wait.
+// ask takes n numbers of a database. They are for the calls that came up to a tick. When that takes
+// long, other databases are asked for as many; what this one brings in the end is for calls that
+// still wait.
 func (s *Sequence) ask(i int, n int64, tick uint64) {
 	ctx, cancel := context.WithTimeout(s.base, s.timeout)
 	defer cancel()

@@ -75,7 +75,7 @@ func newMember(d Database, name, table string) (*member, error) {
 		{Name: "name", Type: dialect.Text, Key: true}, {Name: "version", Type: dialect.Integer}, {Name: "record", Type: dialect.Bytes}}}, numbers}, nil
 }
 
-// look returns the record, or one that names no member where there is none. It writes nothing.
+// look returns the record, or a record without members where there is none. It writes nothing.
 func (m *member) look(ctx context.Context) (record, error) {
 	mine := m.table.Check(ctx, m.DB, m.Dialect)
 	if mine != nil && !errors.Is(mine, dialect.ErrMissing) {
@@ -142,8 +142,8 @@ func (m *member) write(ctx context.Context, r record) (bool, error) {
 	return rows == 1, m.failed(ctx, err)
 }
 
-// join gives a database its place in the set, and begins its numbers before that, so that
-// where a record names a set and the numbers are gone, they were lost.
+// join gives a database its place in the set, and begins its numbers before that. So where a record
+// names a set and the numbers are gone, they were lost.
 func (m *member) join(ctx context.Context, r record, members []string, step int64) (bool, error) {
 	if len(r.Members) == 0 {
 		if err := m.count(r.Member).Begin(ctx); err != nil {
