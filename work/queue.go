@@ -23,8 +23,8 @@ type Options struct {
 	Random bool
 
 	// MaxAttempts is how often an item is claimed before it is a dead letter, if no worker has done
-	// it. 0 (without end, the default) to 1,000,000. An attempt that its worker did not survive
-	// counts. Workers of a queue should agree on MaxAttempts, because each worker uses its own.
+	// it. The range is 0 (without end, the default) to 1,000,000. An attempt that its worker did not
+	// survive counts. Workers of a queue should agree on MaxAttempts, because each worker uses its own.
 	MaxAttempts int
 }
 
