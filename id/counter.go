@@ -46,7 +46,7 @@ func (c *markCounter) Add(ctx context.Context, n int64) (int64, error) {
 	}
 }
 
-// add tries once. What was seen is forgotten by every error, because then the mark may be
+// add tries once. Every error has add forget the last reading, because then the mark may be
 // anywhere.
 func (c *markCounter) add(ctx context.Context, n int64) (last int64, err error) {
 	is := c.seen

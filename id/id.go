@@ -4,9 +4,9 @@
 //
 // # What is promised
 //
-//   - An ID that a [Generator] returned is never returned again: not by another process,
-//     not after a crash, not after a request whose reply was lost. Numbers that were
-//     reserved and not used are left out, so a row of IDs may have gaps.
+//   - An ID that a [Generator] returned is never returned again. That holds over processes, after a
+//     crash, and after a request whose reply was lost. Numbers that were reserved and not used are
+//     left out, so a row of IDs may have gaps.
 //   - A [Mark] only rises, and is raised before what it covers is used. The next process
 //     starts above the mark. Only the process that raised it last may lower it in the end, to the
 //     last number in use, see [Settler].
@@ -29,8 +29,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// Generator makes IDs that are unique in the space of the generator, as its package says: for
-// example all processes that use one name in one store. It is safe for concurrent use;
+// Generator makes IDs that are unique in the space of the generator. Its package says which space
+// that is, for example all processes that use one name in one store. It is safe for concurrent use;
 // every wait is bounded by ctx.
 type Generator[T any] interface {
 	// Next returns an ID.
@@ -90,15 +90,15 @@ type Registers interface {
 	Counter(name string) Counter
 }
 
-// ErrExhausted says that there are no more numbers: a counter is at the end of int64, or an
-// ID has no room for a larger number. Nothing was handed out.
+// ErrExhausted says that there are no more numbers. A counter is at the end of int64, or an ID has
+// no room for a larger number. Nothing was handed out.
 var ErrExhausted = errors.New("no numbers left")
 
 // MaxName is the largest length of the name of a mark or counter in bytes.
 const MaxName = 200
 
-// CheckName returns an error that matches [pawl.ErrInvalid] unless the name is one that
-// [Registers] take. CheckName is for authors of registers.
+// CheckName returns an error that matches [pawl.ErrInvalid] unless [Registers] take the name.
+// CheckName is for authors of registers.
 func CheckName(name string) error {
 	switch {
 	case name == "" || len(name) > MaxName:

@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// NewStrict returns a generator of strictly rising numbers: a call that begins after another
-// call returned, in whichever process, gets a larger number. So each call has to be at the
-// store, one round trip. The calls of one process that wait at the same time share a
-// request: while a request is under way, all others gather for the next (combining). A caller
-// that gives up leaves a gap, never a duplicate.
+// NewStrict returns a generator of strictly rising numbers: a call that begins after another call
+// returned, in whichever process, gets a larger number. So each call has to be at the store, one
+// round trip. The calls of one process that wait at the same time share a request. While a request
+// is under way, all others gather for the next (combining). A caller that gives up leaves a gap,
+// never a duplicate.
 //
 // For more IDs than the store can count, in an order that rises for each process only, take
 // package segment.
@@ -94,7 +94,7 @@ func (s *strict) join(n int64) (b *batch, offset int64) {
 // ask makes the request of a batch with the ctx of one of its calls.
 func (s *strict) ask(ctx context.Context, b *batch) {
 	s.mu.Lock()
-	s.next = nil // who comes now may not share a request that is under way: its number could be too small
+	s.next = nil // a call that comes now may not share a request that is under way: its number could be too small
 	s.mu.Unlock()
 	b.err = errors.New("the request panicked")
 	defer func() { // also when the counter panics, because others wait

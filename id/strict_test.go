@@ -130,7 +130,7 @@ func TestStrictGiveUp(t *testing.T) {
 	})
 }
 
-// An error of the store is for all calls of the request; what comes later asks anew.
+// An error of the store is for all calls of the request; later calls ask anew.
 func TestStrictErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counter := slow(t)

@@ -11,11 +11,11 @@ import (
 
 // ValuesOptions are the settings of [Values].
 type ValuesOptions struct {
-	// AllowForgetting accepts a store that may lose its last writes: a Redis that restarts
-	// without its data or is replaced by a replica that lags behind, a database whose replica
-	// takes over without them. IDs that were made under lost writes repeat then. Set it where
-	// that cannot happen, because the store has no such replica and is never restored; or
-	// where it is known by other means.
+	// AllowForgetting accepts a store that may lose its last writes. A Redis does that when it
+	// restarts without its data or a replica that lags behind replaces it. A database does that
+	// when its replica takes over without them. IDs that were made under lost writes repeat then.
+	// Set it where that cannot happen, because the store has no such replica and is never restored;
+	// or where it is known by other means.
 	AllowForgetting bool
 }
 

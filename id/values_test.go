@@ -119,7 +119,7 @@ func TestNaiveCounterIsFoundWrong(t *testing.T) {
 	}
 }
 
-// What another program wrote to the value is no number, and is neither used nor replaced.
+// A text that another program wrote to the value is no number, and is neither used nor replaced.
 func TestValuesOfOthers(t *testing.T) {
 	client := memoryClients(t, 1)[0]
 	r := registers(t, client, nil)

@@ -32,8 +32,8 @@ func letters(t *testing.T, p *work.Queue) (all []work.DeadLetter) {
 	return all
 }
 
-// TestPoison: an item that every worker gives back lets all others pass, also those that
-// share its page, and is tried as often as it may.
+// TestPoison: an item that every worker gives back lets all others pass, also the items of its
+// page. The item is tried as often as it may.
 func TestPoison(t *testing.T) {
 	for _, most := range []int{0, 3} {
 		for _, items := range []int{8, 100} {
@@ -79,7 +79,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestPoisonStarvesNobody: while new items come, those that are given back are tried again and
+// TestPoisonStarvesNobody: while new items come, items that are given back are tried again and
 // again, and each of the others is done soon.
 func TestPoisonStarvesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -190,8 +190,8 @@ func TestReturnAfter(t *testing.T) {
 	}
 }
 
-// TestBounded: on a store that faulty.Hangs, calls are back within 100 ms of the end of their ctx, and
-// the item comes back when the store answers.
+// TestBounded: on a store that faulty.Hangs, calls are back within 100 ms of the end of their ctx.
+// The item comes back when the store answers.
 func TestBounded(t *testing.T) {
 	for name, call := range map[string]func(*work.Item, context.Context) error{
 		"done": (*work.Item).Done, "return": (*work.Item).Return, "bury": (*work.Item).Bury,
@@ -339,7 +339,7 @@ func TestIdleWorkers(t *testing.T) {
 	}
 }
 
-// sizeStore counts what is read and written.
+// sizeStore counts the requests and the bytes that are read and written.
 type sizeStore struct {
 	*memengine.Engine
 	requests, bytes int

@@ -36,7 +36,7 @@ func ExampleQueue() {
 			log.Fatal(err)
 		}
 		fmt.Println(string(mail.Data), mail.Token() > 0) // the token fences the work
-		if err := mail.Done(ctx); err != nil {           // or Return, for another to try
+		if err := mail.Done(ctx); err != nil {           // or Return: another worker tries
 			log.Fatal(err)
 		}
 	}
@@ -47,7 +47,7 @@ func ExampleQueue() {
 	// 0 <nil>
 }
 
-// What no worker can do ends among the dead letters, where an operator finds it.
+// An item that no worker can do ends among the dead letters, where an operator finds it.
 func ExampleQueue_DeadLetters() {
 	ctx := context.Background()
 	client := client()
@@ -63,7 +63,7 @@ func ExampleQueue_DeadLetters() {
 		}
 		fmt.Println("attempt", mail.Attempts, string(mail.Data))
 		if string(mail.Data) == "to nobody" {
-			err = mail.Return(ctx) // or ReturnAfter, for a try at a later time
+			err = mail.Return(ctx) // or ReturnAfter: it is tried at a later time
 		} else {
 			err = mail.Done(ctx)
 		}

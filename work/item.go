@@ -18,8 +18,8 @@ import (
 type Item struct {
 	Data []byte
 
-	// Attempts is how often the item was claimed, this time included: by this worker,
-	// by others, and by those that died.
+	// Attempts is how often the item was claimed, this time included: by this worker, by others,
+	// and by workers that died.
 	Attempts int
 
 	lease  *pawl.Lease
@@ -145,9 +145,10 @@ func farewell(ctx context.Context, lease *pawl.Lease) (context.Context, func()) 
 	return work, func() { stop(); end() }
 }
 
-// Return gives the item back for others to claim, after those that are there. The attempt
+// Return gives the item back for others to claim, after the items that are there. The attempt
 // counts: the last attempt that MaxAttempts allows makes the item a dead letter, now or when the
-// next worker finds it. Errors are those of [pawl.Lease.Unlock]. A waiting worker notices within half a second.
+// next worker finds it. Errors are those of [pawl.Lease.Unlock]. A waiting worker notices within
+// half a second.
 func (it *Item) Return(ctx context.Context) error {
 	if it.spent() {
 		if err := it.Bury(ctx); err == nil {
@@ -186,13 +187,12 @@ func (it *Item) giveBack(ctx context.Context) error {
 	return err
 }
 
-// ReturnAfter gives the item back as Return does, but nobody gets it for the time d,
-// 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store
-// keeps that time, also when this worker ends. A waiting worker notices within a second
-// after d, or a third of its TTL. When ReturnAfter fails the item is still claimed: with
-// [pawl.ErrInvalid] for another d; with [pawl.ErrUnsupported] on a store that keeps no sessions
-// for so long; or with [pawl.ErrUnavailable], after which the item may stay claimed for d
-// whatever becomes of the item.
+// ReturnAfter gives the item back as Return does, but nobody gets the item for the time d. That is
+// 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store keeps that
+// time, also when this worker ends. A waiting worker notices within a second after d, or a third of
+// its TTL. When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
+// and [pawl.ErrUnsupported] for a store that keeps no sessions for so long. After
+// [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if it.spent() {
 		return it.Bury(ctx)

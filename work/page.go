@@ -16,11 +16,11 @@ import (
 // with its first items. The last page takes more items, up to a limit. With
 // its last item a page is deleted for good, and taken off the head later, with others.
 //
-// All numbers are unsigned varints. The head is: the format; the number of the next page;
-// how many pages before that are being written; and the pages in order, as runs, each the
-// gap before it and its length. A page is: the format; the number of the next item; the
-// token of the Put that wrote last; and of each item its number, its attempts,
-// the token of its claim (0: nobody has it), how many pages further it stands, its size
+// All numbers are unsigned varints. The head has the format, the number of the next page, and how
+// many pages before that are being written. Then come the pages in order, as runs, each the gap
+// before it and its length. A page has the format, the number of the next item, and the token of
+// the Put that wrote last. Then come the items. Each has its number, its attempts, and the token of
+// its claim (0: nobody has it). Behind that are how many pages further the item stands, its size
 // and its data.
 
 // The names in the store begin with "pawl:pool/", "pawl:pool-page/", "pawl:dead/" and
@@ -195,7 +195,7 @@ func (is *pageValue) room(items [][]byte) bool {
 	return len(is.items) == 0 || is.next+uint64(len(items)) <= pageItems && size <= pageBytes
 }
 
-// add puts items into the page, for the Put with this token.
+// add puts the items of the Put with this token into the page.
 func (is *pageValue) add(token uint64, items [][]byte) {
 	for _, data := range items {
 		is.items = append(is.items, storedItem{number: is.next, data: data})

@@ -12,8 +12,7 @@ import (
 	"github.com/pawl-go/pawl/work"
 )
 
-// TestPutFails: who cannot put all puts nothing, and what it left behind
-// goes.
+// TestPutFails: a caller that cannot put all puts nothing, and the pages that it left behind go.
 func TestPutFails(t *testing.T) {
 	for writes := range 6 { // reserve, four pages, publish
 		t.Run(fmt.Sprint(writes), func(t *testing.T) {
@@ -34,8 +33,8 @@ func TestPutFails(t *testing.T) {
 	}
 }
 
-// TestPutFrozen: who was frozen while it put, and lost its turn, puts nothing
-// in the midst of others.
+// TestPutFrozen: a caller that was frozen while it put, and lost its turn, puts nothing in the
+// midst of others.
 func TestPutFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
@@ -52,8 +51,8 @@ func TestPutFrozen(t *testing.T) {
 	})
 }
 
-// TestPutEvicted: who lost its turn and has not noticed publishes nothing of which
-// the next one removes the pages.
+// TestPutEvicted: a caller that lost its turn and has not noticed publishes nothing of which the
+// next caller removes the pages.
 func TestPutEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newKeyStore()
@@ -114,8 +113,8 @@ func TestPutLostReplies(t *testing.T) {
 	}
 }
 
-// TestPutIntoEmptied: a page that workers empty while somebody puts into it is gone, and the
-// item comes in another one; where the reply was lost nobody knows.
+// TestPutIntoEmptied: a page that workers empty while somebody puts into it is gone, and the item
+// comes in another page. Where the reply was lost nobody knows.
 func TestPutIntoEmptied(t *testing.T) {
 	for name, slow := range map[string]faulty.Fault{"in time": faulty.ArrivesLate(2 * time.Second), "lost reply": faulty.LosesReply} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package work hands items of work to workers: each item of a [Queue] goes to one worker at a time,
-// until a worker has done it, and comes back when its worker dies. The queue stands in the store
-// that the locks are in, and needs versioned values there, see [pawl.Value].
+// Package work hands items of work to workers. Each item of a [Queue] goes to one worker at a time,
+// until a worker has done it. The item comes back when its worker dies. The queue stands in the
+// store that the locks are in, and needs versioned values there, see [pawl.Value].
 //
 // The package is built on the exported API of package pawl only, as a service of your own would be.
 package work
@@ -22,21 +22,20 @@ type Options struct {
 	// less in each other's way. Random is this worker's choice, not the queue's.
 	Random bool
 
-	// MaxAttempts is how often an item is claimed before it is a dead letter, if no
-	// worker has done it: 0 (without end, the default) to 1,000,000. An attempt that its
-	// worker did not survive counts. Workers of a queue should agree on MaxAttempts, because each
-	// worker uses its own.
+	// MaxAttempts is how often an item is claimed before it is a dead letter, if no worker has done
+	// it. The range is 0 (without end, the default) to 1,000,000. An attempt that its worker did not
+	// survive counts. Workers of a queue should agree on MaxAttempts, because each worker uses its own.
 	MaxAttempts int
 }
 
-// Queue holds items of work and hands each item to one worker at a time, until a worker
-// has done it: two workers that ask for any item never get the same. Items of a worker
-// that died come back. A queue needs a store that keeps versioned values; one small value
-// stays there when the queue is empty.
+// Queue holds items of work and hands each item to one worker at a time, until a worker has done
+// it. Two workers that ask for any item never get the same. Items of a worker that died come back.
+// A queue needs a store that keeps versioned values; one small value stays there when the queue is
+// empty.
 //
-// The oldest item comes first; an item that was given back comes after those that were there
-// then. When several workers claim at once, an item may be overtaken by some that were
-// put soon after it.
+// The oldest item comes first; an item that was given back comes after the items that were there
+// then. When several workers claim at once, an item may be overtaken by some that were put soon
+// after it.
 //
 // An item is done at least once. A worker that lost its claim and does not know may still
 // work beside the next worker: the protected resource can refuse the smaller token. If a worker
@@ -51,7 +50,7 @@ type Options struct {
 //
 //   - The work is done: [Item.Done].
 //   - The work failed and may succeed later: [Item.ReturnAfter], with a time that grows with
-//     [Item].Attempts; or [Item.Return], for another worker to try.
+//     [Item].Attempts; or [Item.Return], which lets another worker try.
 //   - The work can never succeed, because the data is no order at all: [Item.Bury].
 //   - The worker dies: no call is needed. The attempt counts.
 //
@@ -129,12 +128,12 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // [pawl.ErrNotAcquired] joined with the error of ctx when that ends first, and goes on
 // waiting while the store is away.
 //
-// One waiting worker of a queue looks for items, and the next worker looks when the first
-// has found an item; the others only queue. The looking worker is told at once of new items. It
-// reads all pages twice a second, so it sees an item that is given back within
-// half a second. The items of a dead worker are claimed anew within its TTL and a second; or,
-// where more than 30 items are claimed, within its TTL and a third of the TTL. Where a look
-// at all claimed items takes longer than 100 ms, the worker looks for a fifth of the time.
+// One waiting worker of a queue looks for items, and the next worker looks when the first has found
+// an item; the others only queue. The looking worker is told at once of new items. It reads all
+// pages twice a second, so it sees an item that is given back within half a second. The items of a
+// dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
+// that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
+// ms, the worker looks for a fifth of the time.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {
@@ -206,9 +205,9 @@ func (q *Queue) next(ctx context.Context, version uint64, most time.Duration) (v
 	return v, err
 }
 
-// TryClaim claims an item if one is free now, and fails with [pawl.ErrNotAcquired] if
-// none is. TryClaim asks the store about each claimed item, except those that this
-// Queue has asked about within half a second: to wait for work, use Claim.
+// TryClaim claims an item if one is free now, and fails with [pawl.ErrNotAcquired] if none is.
+// TryClaim asks the store about each claimed item, unless this Queue has asked about the item
+// within half a second. To wait for work, use Claim.
 func (q *Queue) TryClaim(ctx context.Context) (*Item, error) {
 	if q.err != nil {
 		return nil, q.failed("claim", q.err)
@@ -247,14 +246,14 @@ func (q *Queue) search(ctx context.Context, r round) (*Item, uint64, error) {
 			return nil, 0, err
 		}
 		r.fresh = true
-		if v.Number == seen { // nothing is new, so it is the turn of those that were given back
+		if v.Number == seen { // nothing is new, so it is the turn of items that were given back
 			item, err = q.take(ctx, r)
 			return item, seen, err
 		}
 	}
 }
 
-// take claims an item among those that are known.
+// take claims an item among the known ones.
 func (q *Queue) take(ctx context.Context, r round) (*Item, error) {
 	for ctx.Err() == nil {
 		id, unread, ok := q.choose(r)

@@ -91,7 +91,7 @@ func TestQueue(t *testing.T) {
 		wantLen(t, other, 51)
 		names := make(map[string]bool)
 		var returned *work.Item
-		for i := range 52 { // the last is the one that was given back
+		for i := range 52 { // the last is the item that was given back
 			item, want := mustClaim(t, other), i
 			if i == 51 {
 				want = 7
@@ -204,8 +204,8 @@ func claimSoon(ctx context.Context, p *work.Queue) <-chan claimed {
 	return done
 }
 
-// TestWaits: who waits is told at once of what is put, hears of what is
-// returned, and ends with its context or client.
+// TestWaits: a waiting worker is told at once of new items, hears of returned items, and ends with
+// its context or client.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -241,8 +241,8 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// TestCrash: what a dead worker had is claimed anew within its TTL and a
-// second, also while there is other work, and the dead one has nothing to say.
+// TestCrash: the items of a dead worker are claimed anew within its TTL and a second, also while
+// there is other work. The dead worker has nothing to say.
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -405,8 +405,8 @@ func liveAndDie(ctx context.Context, t *testing.T, eng engine.Engine, random boo
 	store.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Enter, faulty.Leave, faulty.Close, faulty.Get, faulty.Put, faulty.Watch)
 }
 
-// TestOfClaimed: it takes a while to ask for many items that others have claimed. Who
-// asks comes to an end of that, does not do it all the time, and hears of new ones.
+// TestOfClaimed: it takes a while to ask for many items that others have claimed. A worker that
+// asks comes to an end of that, does not do it all the time, and hears of new items.
 func TestOfClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -150,8 +150,8 @@ func (q *Queue) unread(page uint64, r round) bool {
 		slices.ContainsFunc(is.items, func(item seenItem) bool { return item.claim != 0 }))
 }
 
-// free returns the items of a page that may be free: those that stand there, the least
-// tried ones first, and those that stand behind another page.
+// free returns the items of a page that may be free. Here are the items that stand there, the least
+// tried first; later are the items that stand behind another page.
 func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
 	items, last := q.items[page].items, q.pages[len(q.pages)-1]
 	for i := range items {

@@ -13,9 +13,9 @@ import (
 	"github.com/pawl-go/pawl/work"
 )
 
-// stored is what the Pool of package pawl wrote, before there was this package: three pages, of which
-// the first had item a, which was buried, item b, which was given back, and item c, whose worker
-// died; and a dead letter.
+// stored is what the Pool of package pawl wrote, before there was this package. There were three
+// pages and a dead letter. Of the first page item a was buried, item b was given back, and the
+// worker of item c died.
 var stored = map[string]string{
 	"pawl:pool/mails":         "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02\x04\x00\x01\x02",
 	"pawl:pool-page/mails/1":  "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02\x03\x01\x01\x01\x00\x03\x01b\x02\x01\x14\x00\x01c",

@@ -10,9 +10,9 @@ import (
 	"github.com/pawl-go/pawl/id"
 )
 
-// Layout says how an ID is made: from the highest bit to the lowest of a time, the number of a
-// worker and a sequence number. The sign bit is 0. All users of a name must have the same layout. The
-// zero Layout is the default, and so is each of the bits together, the unit and the epoch.
+// Layout says how an ID is made. From the highest bit to the lowest it has a time, the number of a
+// worker and a sequence number. The sign bit is 0. All users of a name must have the same layout.
+// The zero Layout is the default, and so is each of the bits together, the unit and the epoch.
 type Layout struct {
 	// The bits of each part, together 63: 1 to 52 of the time, 0 to 12 of the worker. Default
 	// 41, 10 and 12.

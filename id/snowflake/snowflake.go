@@ -51,8 +51,8 @@ type Options struct {
 	// Reserve is how long an outage of the store is survived: 100 ms to 1 h. Default 3 s.
 	Reserve time.Duration
 
-	// Burst is how far ahead of the clock IDs may be made when a unit of time has no room left: one unit
-	// to half of Reserve. Default a third of Reserve.
+	// Burst is how far ahead of the clock IDs may be made when a unit of time has no room left. It
+	// is one unit to half of Reserve. Default a third of Reserve.
 	Burst time.Duration
 
 	// MaxLead is how far ahead of the clock a mark may be that the generator goes on from: Reserve to
@@ -153,9 +153,10 @@ var _ id.Generator[int64] = (*Generator)(nil)
 // The slots are those of client with the name "snowflake/" and this one, the marks those of registers with names that begin
 // so. Nil opts are the defaults. The caller closes the generator before the client.
 //
-// New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when the name has another
-// layout, with [ErrLead] when each free number has such a mark, with [id.ErrExhausted] when the bits of the time are used
-// up. All other errors are those of [pawl.Slots.Take] and of the marks.
+// New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when
+// the name has another layout, and with [ErrLead] when each free number has such a mark.
+// [id.ErrExhausted] says that the bits of the time are used up. All other errors are those of
+// [pawl.Slots.Take] and of the marks.
 func New(ctx context.Context, client *pawl.Client, registers id.Registers, name string, opts *Options) (*Generator, error) {
 	g := &Generator{name: "snowflake/" + name, opts: opts.withDefaults(), registers: registers, changed: make(chan struct{})}
 	g.layout = &g.opts.Layout

@@ -86,7 +86,8 @@ var notRun = []struct{ begins, why string }{
 	{"make ", "it runs all tests or installs servers; TestMakeTargets looks whether the target exists"},
 	{"go install ", "it needs a release, and writes into the user's folder; the test builds the same program"},
 	{"go get ", "it needs a release and changes the go.mod of the caller"},
-	{"go test ", "it is a test or a benchmark itself; TestGoTestArguments looks whether its package exists"},
+	{"go test ", "it is a test or a benchmark itself; TestGoArguments looks whether its package exists"},
+	{"go run ./examples/", "the tests of the example run it and compare its output; TestGoArguments looks whether it exists"},
 	{"etcdctl ", "it sets up users of an etcd; TestEtcdUser of engine/open does the same by etcd's interface"},
 }
 
@@ -114,11 +115,11 @@ func TestMakeTargets(t *testing.T) {
 	}
 }
 
-// TestGoTestArguments: a package that a document tests is there.
-func TestGoTestArguments(t *testing.T) {
+// TestGoArguments: a package that a document tests, or an example that it runs, is there.
+func TestGoArguments(t *testing.T) {
 	for _, b := range blocks(t) {
 		for _, line := range b.lines {
-			if !strings.HasPrefix(line, "go test ") {
+			if !strings.HasPrefix(line, "go test ") && !strings.HasPrefix(line, "go run ./examples/") {
 				continue
 			}
 			for _, f := range strings.Fields(line) {
