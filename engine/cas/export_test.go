@@ -1,5 +1,7 @@
 package cas
 
+import "time"
+
 // InMemory is the Store of these tests.
 type InMemory = inMemory
 
@@ -8,3 +10,9 @@ func NewInMemory(clock bool) *InMemory { return newInMemory(clock) }
 
 // Kill ends a session as its TTL would.
 func (m *inMemory) Kill(session string) { m.kill(session) }
+
+// Far has requests take a millisecond, as those over a network do.
+func (m *inMemory) Far() *InMemory {
+	m.trip = time.Millisecond
+	return m
+}

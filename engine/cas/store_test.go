@@ -15,7 +15,8 @@ import (
 
 // inMemory is a Store inside the process.
 type inMemory struct {
-	clock bool // it tells the time
+	clock bool          // it tells the time
+	trip  time.Duration // of a request; 0: the store is in the process indeed
 
 	mu      sync.Mutex
 	last    uint64
@@ -41,13 +42,26 @@ func (m *inMemory) read(key string) Item {
 	return item
 }
 
+// travel is the way of a request to the store.
+func (m *inMemory) travel(ctx context.Context) {
+	if m.trip == 0 {
+		return
+	}
+	select {
+	case <-time.After(m.trip):
+	case <-ctx.Done():
+	}
+}
+
 func (m *inMemory) Load(ctx context.Context, key string) (Item, error) {
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.read(key), ctx.Err()
 }
 
 func (m *inMemory) Swap(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.at(ctx, key, version); err != nil {
@@ -58,6 +72,7 @@ func (m *inMemory) Swap(ctx context.Context, key string, data []byte, version ui
 }
 
 func (m *inMemory) Delete(ctx context.Context, key string, version uint64) error {
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if version == 0 {

@@ -61,13 +61,16 @@ type Options struct {
 
 // Engine is an [engine.Engine] on NATS JetStream, with versioned values and resizing.
 type Engine struct {
-	*cas.Engine
+	*keys
 	store *store
 }
 
+// keys is the engine that makes locks of keys; its name is not for users.
+type keys = cas.Engine
+
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	err := e.Engine.Close()
+	err := e.keys.Close()
 	e.store.working.Wait()
 	return err
 }

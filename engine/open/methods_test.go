@@ -11,6 +11,7 @@ import (
 	"github.com/pawl-go/pawl/engine/etcdengine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/mysqlengine"
+	"github.com/pawl-go/pawl/engine/natsengine"
 	"github.com/pawl-go/pawl/engine/pgengine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
@@ -31,13 +32,14 @@ func TestMethods(t *testing.T) {
 		"etcdengine":    {reflect.TypeFor[*etcdengine.Engine]()},
 		"memengine":     {reflect.TypeFor[*memengine.Engine]()},
 		"mysqlengine":   {reflect.TypeFor[*mysqlengine.Engine](), reflect.TypeFor[mysqlengine.Row]()},
+		"natsengine":    {reflect.TypeFor[*natsengine.Engine]()},
 		"pgengine":      {reflect.TypeFor[*pgengine.Engine](), reflect.TypeFor[pgengine.Row]()},
 		"redisengine":   {reflect.TypeFor[*redisengine.Engine]()},
 		"redlockengine": {reflect.TypeFor[*redlockengine.Engine]()},
 		"sqliteengine":  {reflect.TypeFor[*sqliteengine.Engine]()},
 		"zkengine":      {reflect.TypeFor[*zkengine.Engine]()},
 	}
-	own := map[string][]string{"memengine": {"Expire"}, "redisengine": {"Init"}}
+	own := map[string][]string{"memengine": {"Expire"}, "natsengine": {"Init"}, "redisengine": {"Init"}}
 	folders, err := os.ReadDir("..")
 	if err != nil {
 		t.Fatal(err)

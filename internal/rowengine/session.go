@@ -239,7 +239,12 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	h := s.holds[claim]
 	if h == nil || h.request.Resource != resource {
 		s.mu.Unlock()
-		return fmt.Errorf("leave: %w", engine.ErrGone)
+		// The server may still have it: its connection was lost, and nobody heard the server since.
+		there, err := s.engine.evict(ctx, resource, claim, 0)
+		if err == nil && !there {
+			return fmt.Errorf("leave: %w", engine.ErrGone)
+		}
+		return unavailable(ctx, "leave", err)
 	}
 	if h.interrupt != nil {
 		h.interrupt(engine.ErrGone)
