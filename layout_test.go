@@ -104,7 +104,7 @@ var importRules = []importRule{
 		"as above"},
 	{"engine/redlockengine", engineParts, nil,
 		"an engine of engines, which its user makes"},
-	{"engine/open", []string{"engine", "engine/*engine", "fence", "internal/bounded"}, []string{"*"},
+	{"engine/open", []string{"dialect", "engine", "engine/*engine", "fence", "internal/bounded"}, []string{"*"},
 		"it makes every engine, and the client of each, from a URL"},
 	{".", []string{"engine", "fence"}, nil,
 		"who uses pawl gets no module but pawl, and no store but the chosen one"},
