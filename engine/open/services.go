@@ -21,10 +21,13 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Database is a SQL database that [OpenDatabase] opened. It is safe for concurrent use.
+// Database is a SQL database of a URL. It is safe for concurrent use.
 type Database struct {
 	DB      *sql.DB
 	Dialect dialect.Dialect // of DB
+
+	what   string // for errors
+	within time.Duration
 }
 
 // Close closes the database, and waits for the statements that are under way.
@@ -64,7 +67,22 @@ var redisTwins = map[string]twin[rueidis.Client]{
 // anything is asked. It fails with [engine.ErrUnavailable] as Open does. ctx bounds the
 // opening only. The caller closes the database.
 func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
-	return openTwin(ctx, rawURL, "SQL database", databaseTwins)
+	d, err := PrepareDatabase(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("no answer within %v", d.within))
+	defer cancel()
+	if err := d.reach(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// PrepareDatabase is [OpenDatabase] for a database that may be away: nothing is asked before
+// the first use. It fails with [ErrURL] only.
+func PrepareDatabase(rawURL string) (*Database, error) {
+	return openTwin(context.Background(), rawURL, "SQL database", databaseTwins)
 }
 
 // OpenRedis connects to Redis for services that live there: the URLs are those of redis, rediss,
@@ -101,7 +119,7 @@ func redisClient(servers redisServers) func(context.Context, *url.URL) (rueidis.
 	}
 }
 
-func postgresDatabase(ctx context.Context, u *url.URL) (*Database, error) {
+func postgresDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	config, err := postgresConfig(u)
 	if err != nil {
 		return nil, err
@@ -117,10 +135,10 @@ func postgresDatabase(ctx context.Context, u *url.URL) (*Database, error) {
 	if pooled { // a pooler gives each transaction another connection, which has no prepared statements
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	return reached(ctx, "postgres at "+u.Host, kept(stdlib.OpenDB(*config.ConnConfig), conns), dialect.PostgreSQL)
+	return &Database{kept(stdlib.OpenDB(*config.ConnConfig), conns), dialect.PostgreSQL, "postgres at " + u.Host, connectTimeout}, nil
 }
 
-func mysqlDatabase(ctx context.Context, u *url.URL) (*Database, error) {
+func mysqlDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	config, err := mysqlConfig(u)
 	if err != nil {
 		return nil, err
@@ -133,11 +151,11 @@ func mysqlDatabase(ctx context.Context, u *url.URL) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reached(ctx, "mysql at "+u.Host, db, dialect.MySQL)
+	return &Database{db, dialect.MySQL, "mysql at " + u.Host, connectTimeout}, nil
 }
 
 // sqliteDatabase leaves the journal of the file as it is, because the file may be of another program.
-func sqliteDatabase(ctx context.Context, u *url.URL) (*Database, error) {
+func sqliteDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	path, err := sqlitePath(u)
 	if err != nil {
 		return nil, err
@@ -151,7 +169,7 @@ func sqliteDatabase(ctx context.Context, u *url.URL) (*Database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite %s: %w", path, err)
 	}
-	return reached(ctx, "sqlite "+path, kept(db, leaseConns), dialect.SQLite)
+	return &Database{kept(db, leaseConns), dialect.SQLite, "sqlite " + path, fileTimeout}, nil
 }
 
 // kept bounds the connections and keeps them while they are used.
@@ -162,15 +180,15 @@ func kept(db *sql.DB, conns int) *sql.DB {
 	return db
 }
 
-// reached returns the database if it answers. A file that is no database is found by reading it.
-func reached(ctx context.Context, what string, db *sql.DB, d dialect.Dialect) (*Database, error) {
-	err := db.PingContext(ctx)
-	if err == nil && d == dialect.SQLite {
+// reach asks the database for an answer. A file that is no database is found by reading it.
+func (d *Database) reach(ctx context.Context) error {
+	err := d.DB.PingContext(ctx)
+	if err == nil && d.Dialect == dialect.SQLite {
 		var version int
-		err = db.QueryRowContext(ctx, "PRAGMA schema_version").Scan(&version)
+		err = d.DB.QueryRowContext(ctx, "PRAGMA schema_version").Scan(&version)
 	}
 	if err != nil {
-		return nil, errors.Join(inOneLine(ctx, what, engine.Unavailable("connect", err)), db.Close())
+		return inOneLine(ctx, d.what, engine.Unavailable("connect", err))
 	}
-	return &Database{db, d}, nil
+	return nil
 }

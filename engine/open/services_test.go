@@ -129,6 +129,24 @@ func TestOpen_wrong_service_URL(t *testing.T) {
 	}
 }
 
+// TestPrepareDatabase: a database that is away is no error before it is used.
+func TestPrepareDatabase(t *testing.T) {
+	for _, rawURL := range []string{"postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d"} {
+		db, err := PrepareDatabase(rawURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.DB.PingContext(t.Context()); err == nil {
+			t.Errorf("%s: there is a database", rawURL)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := PrepareDatabase("zk://u:s3cret@h")
+	isError(t, "zk", err, ErrURL, "zk is no SQL database")
+}
+
 // refusesService checks that one line without a secret says why it cannot be opened.
 func refusesService(t *testing.T, service, rawURL string, class error, says string) {
 	t.Helper()
