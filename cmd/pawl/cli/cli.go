@@ -104,7 +104,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
-		Long: `pawl runs programs under locks that machines share, and shows, breaks and resizes them.
+		Long: `pawl runs programs under locks that machines share, shows, breaks and resizes locks,
+and makes IDs.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):

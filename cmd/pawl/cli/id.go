@@ -22,8 +22,8 @@ const idHelp = `Make IDs that are unique over processes, machines, restarts and 
   readable      IDs to read and type, as ORD-20261122-0000123-8
 
 "pawl help id KIND" tells what each kind promises and needs. Numbers that were made and
-not printed are gaps, and are never made again. "pawl id serve" makes IDs for programs in other languages,
-and "pawl id explain" reads an ID.
+not printed are gaps, and are never made again. "pawl id serve" serves IDs to programs in
+other languages, and "pawl id explain" prints the parts of an ID.
 
 Exit codes: 0, also when the reader of the output has gone; 64 wrong usage, or a store
 that cannot carry the kind; 69 the store is unavailable, or there are no numbers left; 128 + n ended by signal n.`
@@ -40,7 +40,7 @@ func newID(s *store) *cobra.Command {
 	for _, k := range idKinds {
 		cmd.AddCommand(newIDKind(s, k))
 	}
-	cmd.AddCommand(newIDExplain())
+	cmd.AddCommand(newIDExplain(), newIDServe(s))
 	return cmd
 }
 

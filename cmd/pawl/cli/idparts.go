@@ -55,9 +55,13 @@ func (p *idParts) atEnd(do func(context.Context) error) { p.closers = append(p.c
 
 // close closes all, the last first. A store that is silent then frees what was held after a TTL.
 func (p *idParts) close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	within := closeWithin
+	if p.o.serving { // which nobody waits for at a terminal
+		within = answerWithin
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
-	soon(closeWithin, func() {
+	soon(within, func() {
 		for _, do := range slices.Backward(p.closers) {
 			do(ctx) //nolint:errcheck // the process ends
 		}
