@@ -89,8 +89,7 @@ func (o *idOptions) print(ctx context.Context, k idKind, name string, count int6
 	err := o.with(ctx, k, []string{name}, func(makers map[string]lines) error {
 		return printIDs(ctx, makers[name], count, w)
 	})
-	switch {
-	case err == nil, errors.Is(err, syscall.EPIPE):
+	if err == nil || errors.Is(err, syscall.EPIPE) {
 		return nil
 	}
 	return bySignal(ctx, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -44,7 +45,7 @@ func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 	row.requests.Add(1)
 	pooled := texts.Get().(*[]byte)
 	defer texts.Put(pooled)
-	ctx, cancel := context.WithTimeoutCause(r.Context(), serveWithin, fmt.Errorf("no answer within %v", serveWithin))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), serveWithin, errServeLate)
 	defer cancel()
 	text, _, err := row.from(ctx, (*pooled)[:0], n)
 	*pooled = text
@@ -92,7 +93,7 @@ func parseQuery(r *http.Request) (string, error) {
 		}
 	}
 	if !query.Has("n") {
-		return "", fmt.Errorf("the parameters cannot be read: n is allowed, once")
+		return "", errors.New("the parameters cannot be read: n is allowed, once")
 	}
 	return query.Get("n"), nil
 }
@@ -132,7 +133,7 @@ func (s *idService) serveReady(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusServiceUnavailable, "the service ends")
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), readyWithin, fmt.Errorf("no answer within %v", readyWithin))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), readyWithin, errReadyLate)
 	defer cancel()
 	for _, name := range s.names {
 		if _, _, err := s.rows[name].from(ctx, nil, 1); err != nil {

@@ -158,7 +158,7 @@ func openSequence(ctx context.Context, p *idParts, name string) (lines, error) {
 	for _, d := range p.databases {
 		all = append(all, sequence.Database{DB: d.DB, Dialect: d.Dialect})
 	}
-	g, err := sequence.New(ctx, all, name, &sequence.Options{Step: p.o.step})
+	g, err := sequence.New(ctx, all, name, &sequence.Options{Step: p.o.step, Timeout: answerWithin})
 	if err != nil {
 		return nil, err
 	}

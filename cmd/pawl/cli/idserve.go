@@ -114,6 +114,12 @@ const (
 	drainWithin = 10 * time.Second // for the requests under way in the end
 )
 
+// The causes of the ends of these times.
+var (
+	errServeLate = fmt.Errorf("no answer within %v", serveWithin)
+	errReadyLate = fmt.Errorf("no answer within %v", readyWithin)
+)
+
 // serve serves until a signal comes.
 func (o *idOptions) serve(ctx context.Context, k idKind, names []string, address string, w io.Writer) error {
 	listener, err := net.Listen("tcp", address)
