@@ -26,6 +26,13 @@ func (s *idService) handler() http.Handler {
 
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
+// The values of headers. net/http only reads them.
+var (
+	plainText = []string{"text/plain; charset=utf-8"}
+	jsonText  = []string{"application/json"}
+	noStore   = []string{"no-store"}
+)
+
 // serveIDs makes IDs. No cache may keep the answer, because an ID is given once.
 func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 	row := s.rows[r.PathValue("name")]
@@ -56,15 +63,12 @@ func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	row.ids.Add(int64(n))
-	kind := "text/plain; charset=utf-8"
-	if wantsJSON(r.Header.Values("Accept")) {
-		kind, text = "application/json", asJSON(text)
-	}
 	h := w.Header()
-	h.Set("Content-Type", kind)
-	h.Set("Cache-Control", "no-store")
-	h.Set("Vary", "Accept")
-	h.Set("Content-Length", strconv.Itoa(len(text)))
+	h["Content-Type"] = plainText
+	if wantsJSON(r.Header["Accept"]) {
+		h["Content-Type"], text = jsonText, asJSON(text)
+	}
+	h["Cache-Control"] = noStore
 	w.Write(text) //nolint:errcheck // the client has gone
 }
 
@@ -73,29 +77,15 @@ func wanted(r *http.Request) (int, error) {
 	if r.URL.RawQuery == "" {
 		return 1, nil
 	}
-	query, err := parseQuery(r)
-	if err != nil {
-		return 0, err
+	text, is := strings.CutPrefix(r.URL.RawQuery, "n=")
+	if !is || strings.ContainsAny(text, "&;") {
+		return 0, errors.New("the parameters are not understood: n is allowed, once, as ?n=100")
 	}
-	n, err := strconv.Atoi(query)
+	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > mostServed {
-		return 0, fmt.Errorf("n is %.20q: 1 to %d are allowed", query, mostServed)
+		return 0, fmt.Errorf("n is %.20q: 1 to %d are allowed", text, mostServed)
 	}
 	return n, nil
-}
-
-// parseQuery returns the value of n, which is the only parameter.
-func parseQuery(r *http.Request) (string, error) {
-	query := r.URL.Query()
-	for key, values := range query {
-		if key != "n" || len(values) > 1 {
-			return "", fmt.Errorf("the parameter %.20q is given %d times: n is allowed, once", key, len(values))
-		}
-	}
-	if !query.Has("n") {
-		return "", errors.New("the parameters cannot be read: n is allowed, once")
-	}
-	return query.Get("n"), nil
 }
 
 // wantsJSON reports whether JSON is the first form in Accept that there is.
