@@ -1,5 +1,5 @@
-// Command pawl runs programs under distributed locks and shows and breaks
-// locks. See `pawl help`.
+// Command pawl runs programs under distributed locks, shows and breaks
+// locks, and makes IDs. See `pawl help`.
 package main
 
 import (

@@ -19,19 +19,9 @@ func openMemory(_ context.Context, u *url.URL) (engine.Engine, error) {
 }
 
 func openSQLite(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	path := u.Path
-	if u.Opaque != "" {
-		unescaped, err := url.PathUnescape(u.Opaque)
-		if err != nil {
-			return nil, wrong("its path cannot be read: %v", err)
-		}
-		path = unescaped
-	}
-	switch {
-	case u.Host != "" || u.User != nil:
-		return nil, wrong("the path begins right after the colon, or it is absolute after ://")
-	case path == "":
-		return nil, wrong("the path is missing")
+	path, err := sqlitePath(u)
+	if err != nil {
+		return nil, err
 	}
 	eng, err := sqliteengine.New(ctx, path, nil)
 	switch {
@@ -41,4 +31,22 @@ func openSQLite(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		return nil, fmt.Errorf("sqlite %s: %w", path, err)
 	}
 	return eng, nil
+}
+
+func sqlitePath(u *url.URL) (string, error) {
+	path := u.Path
+	if u.Opaque != "" {
+		unescaped, err := url.PathUnescape(u.Opaque)
+		if err != nil {
+			return "", wrong("its path cannot be read: %v", err)
+		}
+		path = unescaped
+	}
+	switch {
+	case u.Host != "" || u.User != nil:
+		return "", wrong("the path begins right after the colon, or it is absolute after ://")
+	case path == "":
+		return "", wrong("the path is missing")
+	}
+	return path, nil
 }

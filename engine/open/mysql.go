@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -25,14 +24,10 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	if !row && !u.Query().Has("connections") {
 		conns++ // for heartbeats
 	}
-	connector, err := mysql.NewConnector(config)
+	db, err := mysqlDB(config, conns)
 	if err != nil {
-		return nil, wrong("%v", err)
+		return nil, err
 	}
-	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(conns)
-	db.SetMaxIdleConns(conns)
-	db.SetConnMaxIdleTime(time.Minute)
 	var eng engine.Engine
 	if prefix := u.Query().Get("prefix"); row {
 		eng, err = mysqlengine.NewRow(ctx, db, &mysqlengine.RowOptions{Prefix: prefix})
@@ -44,6 +39,14 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		return nil, inOneLine(ctx, "mysql at "+u.Host, err)
 	}
 	return withParts(opened{Engine: eng, closeClient: db.Close}), nil
+}
+
+func mysqlDB(config *mysql.Config, conns int) (*sql.DB, error) {
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, wrong("%v", err)
+	}
+	return kept(sql.OpenDB(connector), conns), nil
 }
 
 func mysqlConfig(u *url.URL) (*mysql.Config, error) {

@@ -53,6 +53,8 @@
 //   - tick is the tickTime of ZooKeeper servers, if it is not 2s.
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
 //     Sentinels; the user of the URL is that of the servers they watch.
+//
+// [OpenDatabase] and [OpenRedis] take the same URLs, for services that are not locks.
 package open
 
 import (
@@ -109,10 +111,10 @@ var (
 var schemes = map[string]scheme{
 	"memory":         {"memory:", nil, false, openMemory},
 	"sqlite":         {"sqlite:PATH", nil, false, openSQLite},
-	"redis":          {"redis://" + redisForm, redisParams, true, openRedis},
-	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, openRedis},
-	"redis+cluster":  {"redis+cluster://" + clusterForm, slices.Concat(redisParams, optionalTLS), true, openCluster},
-	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, openSentinel},
+	"redis":          {"redis://" + redisForm, redisParams, true, redisEngine(redisServer)},
+	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, redisEngine(redisServer)},
+	"redis+cluster":  {"redis+cluster://" + clusterForm, slices.Concat(redisParams, optionalTLS), true, redisEngine(redisCluster)},
+	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, redisEngine(redisSentinel)},
 	"redlock":        {"redlock://" + redlockForm, slices.Concat([]string{"prefix", "tokens"}, optionalTLS), true, openRedlock},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
@@ -128,11 +130,26 @@ var schemes = map[string]scheme{
 // [engine.ErrUnavailable] when the store does not answer within 5 seconds, a
 // file within 30, or the store refuses the password. ctx bounds the opening only.
 func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
-	name, rest, found := strings.Cut(rawURL, ":")
+	s, err := schemeOf(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	return connect(ctx, rawURL, s, s.open)
+}
+
+// schemeOf returns the scheme of a URL.
+func schemeOf(rawURL string) (scheme, error) {
+	name, _, found := strings.Cut(rawURL, ":")
 	s, known := schemes[name]
 	if !found || !known {
-		return nil, unknown(name, found)
+		return scheme{}, unknown(name, found)
 	}
+	return s, nil
+}
+
+// connect reads a URL of the scheme and connects by open, within the time of the scheme.
+func connect[T any](ctx context.Context, rawURL string, s scheme, open func(context.Context, *url.URL) (T, error)) (made T, err error) {
+	_, rest, _ := strings.Cut(rawURL, ":")
 	u, err := parse(rawURL, rest, s)
 	if err == nil {
 		err = password(u)
@@ -144,15 +161,15 @@ func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 		defer cancel()
-		var eng engine.Engine
-		if eng, err = s.open(ctx, u); err == nil {
-			return eng, nil
+		if made, err = open(ctx, u); err == nil {
+			return made, nil
 		}
 	}
 	if errors.Is(err, ErrURL) {
 		err = fmt.Errorf("%w (the form is %s)", err, s.form)
 	}
-	return nil, err
+	var none T
+	return none, err
 }
 
 // parse splits a URL. Its errors quote no part that can be a piece of a

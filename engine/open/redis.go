@@ -21,46 +21,45 @@ import (
 	"github.com/pawl-go/pawl/internal/bounded"
 )
 
-// openRedis takes one server.
-func openRedis(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	option, err := redisOption(u, "6379")
-	if err != nil {
-		return nil, err
+// redisServers reads what a URL says of the servers. mode is the mode that the servers have to
+// be in.
+type redisServers func(*url.URL) (option rueidis.ClientOption, mode string, err error)
+
+// redisServer is for one server.
+func redisServer(u *url.URL) (option rueidis.ClientOption, mode string, err error) {
+	if option, err = redisOption(u, "6379"); err != nil {
+		return option, "", err
 	}
 	if len(option.InitAddress) > 1 {
-		return nil, wrong("it is for one server: more are redis+sentinel or redis+cluster")
+		return option, "", wrong("it is for one server: more are redis+sentinel or redis+cluster")
 	}
-	if option.SelectDB, err = database(strings.Trim(u.Path, "/")); err != nil {
-		return nil, err
-	}
+	option.SelectDB, err = database(strings.Trim(u.Path, "/"))
 	option.ForceSingleClient = true
-	return connectRedis(ctx, u, option, "standalone")
+	return option, "standalone", err
 }
 
-// openCluster asks any of some nodes of a cluster which there are.
-func openCluster(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	option, err := redisOption(u, "6379")
-	if err != nil {
-		return nil, err
+// redisCluster asks any of some nodes of a cluster which there are.
+func redisCluster(u *url.URL) (option rueidis.ClientOption, mode string, err error) {
+	if option, err = redisOption(u, "6379"); err != nil {
+		return option, "", err
 	}
 	if strings.Trim(u.Path, "/") != "" {
-		return nil, wrong("a cluster has no databases, and this names one")
+		return option, "", wrong("a cluster has no databases, and this names one")
 	}
-	return connectRedis(ctx, u, option, "cluster")
+	return option, "cluster", nil
 }
 
-// openSentinel asks Sentinels which server is the master.
-func openSentinel(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	option, err := redisOption(u, "26379")
-	if err != nil {
-		return nil, err
+// redisSentinel asks Sentinels which server is the master.
+func redisSentinel(u *url.URL) (option rueidis.ClientOption, mode string, err error) {
+	if option, err = redisOption(u, "26379"); err != nil {
+		return option, "", err
 	}
 	name, db, _ := strings.Cut(strings.Trim(u.Path, "/"), "/")
 	if name == "" {
-		return nil, wrong("the name that the Sentinels have for the master is missing")
+		return option, "", wrong("the name that the Sentinels have for the master is missing")
 	}
 	if option.SelectDB, err = database(db); err != nil {
-		return nil, err
+		return option, "", err
 	}
 	option.Sentinel = rueidis.SentinelOption{
 		MasterSet: name, ClientName: option.ClientName, TLSConfig: option.TLSConfig,
@@ -69,12 +68,12 @@ func openSentinel(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	option.Sentinel.Username = u.Query().Get("sentinel-user")
 	var given bool
 	if option.Sentinel.Password, given, err = secret(u, "sentinel-password"); err != nil {
-		return nil, err
+		return option, "", err
 	}
 	if option.Sentinel.Username != "" && !given {
-		return nil, wrong("sentinel-user has no password")
+		return option, "", wrong("sentinel-user has no password")
 	}
-	return connectRedis(ctx, u, option, "standalone")
+	return option, "standalone", nil
 }
 
 func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err error) {
@@ -120,18 +119,36 @@ var redisModes = map[string]string{
 	"sentinel":   "a Sentinel, for which the scheme is redis+sentinel",
 }
 
+// redisEngine returns the opener of an engine on such servers.
+func redisEngine(servers redisServers) func(context.Context, *url.URL) (engine.Engine, error) {
+	return func(ctx context.Context, u *url.URL) (engine.Engine, error) {
+		option, mode, err := servers(u)
+		if err != nil {
+			return nil, err
+		}
+		replicas, err := strconv.Atoi(cmp.Or(u.Query().Get("wait"), "0"))
+		if err != nil || replicas < 0 {
+			return nil, wrong("wait is the number of replicas that have to know a grant")
+		}
+		grace, err := time.ParseDuration(cmp.Or(u.Query().Get("grace"), "0"))
+		if err != nil || grace < 0 {
+			return nil, wrong("grace is a duration as 15s")
+		}
+		all := &dialed{open: make(map[net.Conn]struct{})}
+		option.DialCtxFn = all.dial
+		client, err := connectRedis(ctx, option, mode)
+		if err != nil {
+			return nil, err
+		}
+		eng := redisengine.New(client, &redisengine.Options{
+			Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option, Stuck: all.close,
+		})
+		return withParts(opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}), nil
+	}
+}
+
 // connectRedis expects a server of the mode.
-func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, mode string) (engine.Engine, error) {
-	replicas, err := strconv.Atoi(cmp.Or(u.Query().Get("wait"), "0"))
-	if err != nil || replicas < 0 {
-		return nil, wrong("wait is the number of replicas that have to know a grant")
-	}
-	grace, err := time.ParseDuration(cmp.Or(u.Query().Get("grace"), "0"))
-	if err != nil || grace < 0 {
-		return nil, wrong("grace is a duration as 15s")
-	}
-	all := &dialed{open: make(map[net.Conn]struct{})}
-	option.DialCtxFn = all.dial
+func connectRedis(ctx context.Context, option rueidis.ClientOption, mode string) (rueidis.Client, error) {
 	client, err := bounded.Call(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
 	if err != nil {
 		if option.TLSConfig != nil {
@@ -146,10 +163,7 @@ func connectRedis(ctx context.Context, u *url.URL, option rueidis.ClientOption, 
 		client.Close()
 		return nil, wrong("there is %s", redisModes[is])
 	}
-	eng := redisengine.New(client, &redisengine.Options{
-		Prefix: u.Query().Get("prefix"), Wait: replicas, Grace: grace, Notices: &option, Stuck: all.close,
-	})
-	return withParts(opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}), nil
+	return client, nil
 }
 
 // dialed are the connections of a client, to be closed when nothing comes over them, because a

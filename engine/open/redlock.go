@@ -72,7 +72,7 @@ type wholeEngine interface {
 func newRedlockNode(u *url.URL, addr string) *redlockNode {
 	one := url.URL{Scheme: "redis", User: u.User, Host: addr, RawQuery: u.RawQuery}
 	return &redlockNode{
-		open: func(ctx context.Context) (engine.Engine, error) { return openRedis(ctx, &one) },
+		open: func(ctx context.Context) (engine.Engine, error) { return redisEngine(redisServer)(ctx, &one) },
 		turn: make(chan struct{}, 1),
 	}
 }

@@ -71,15 +71,25 @@ func refuses(t *testing.T, rawURL string, class error, says string) {
 		eng.Close()
 		return
 	}
+	isError(t, rawURL, err, class, says)
+	if took := time.Since(began); took > connectTimeout+time.Second {
+		t.Errorf("%s: told after %v", rawURL, took)
+	}
+}
+
+// isError checks the class of an error, and that it is a line without a secret.
+func isError(t *testing.T, rawURL string, err, class error, says string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: opened", rawURL)
+		return
+	}
 	text := err.Error()
 	if !errors.Is(err, class) || !strings.Contains(text, says) {
 		t.Errorf("%s: %q, want %v: %q", rawURL, text, class, says)
 	}
 	if strings.Contains(text, secretText) || strings.Contains(text, right) || strings.Contains(text, "\n") {
 		t.Errorf("%s: the error is %q", rawURL, text)
-	}
-	if took := time.Since(began); took > connectTimeout+time.Second {
-		t.Errorf("%s: told after %v", rawURL, took)
 	}
 }
 

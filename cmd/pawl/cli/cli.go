@@ -12,6 +12,9 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/id"
+	"github.com/pawl-go/pawl/id/readable"
+	"github.com/pawl-go/pawl/id/snowflake"
 )
 
 // Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are
@@ -77,6 +80,9 @@ func coded(err error) error {
 		{pawl.ErrUnsupported, exitUsage},
 		{open.ErrURL, exitUsage},
 		{engine.ErrNoStore, exitUnavailable},
+		{id.ErrExhausted, exitUnavailable},
+		{snowflake.ErrLead, exitUnavailable},
+		{readable.ErrDay, exitUnavailable},
 		{pawl.ErrUnavailable, exitUnavailable}, // also when --wait ended during it: nobody knows whether it was free
 		{pawl.ErrNotAcquired, exitNotAcquired},
 	} {
@@ -98,7 +104,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
-		Long: `pawl runs programs under locks that machines share, and shows, breaks and resizes them.
+		Long: `pawl runs programs under locks that machines share, shows, breaks and resizes locks,
+and makes IDs.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
@@ -131,7 +138,7 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
 	s.given = func() bool { return root.PersistentFlags().Changed("store") }
-	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newStore(s), newVersion())
 	strictHelp(root)
 	return root
 }

@@ -27,47 +27,9 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
-// ends reports whether a signal is to end pawl.
-func ends(sig os.Signal) bool {
-	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
-}
-
-// interrupted is the cause of a context that a signal ended.
-type interrupted struct{ sig syscall.Signal }
-
-func (i interrupted) Error() string {
-	return fmt.Sprintf("ended by signal %d (%v)", i.code()-exitSignal, i.sig)
-}
-func (i interrupted) code() int { return exitSignal + int(i.sig) }
-
-// interruptible returns a context that a signal ends. A second signal, while
-// the store does not answer, ends the process. stop gives the signals back.
+// interruptible returns a context that a signal ends.
 func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case sig := <-j.signals:
-				in := interrupted{sig.(syscall.Signal)}
-				if !ends(sig) {
-					continue
-				}
-				if ctx.Err() != nil {
-					os.Exit(in.code())
-				}
-				cancel(in)
-			case <-done:
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		close(done)
-		<-ended
-		cancel(nil)
-	}
+	return interruptible(ctx, j.signals)
 }
 
 // said is err, or the error for a signal that ended ctx.

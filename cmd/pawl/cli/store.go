@@ -26,6 +26,12 @@ type store struct {
 	given func() bool // whether --store was said
 }
 
+// chosen reports whether the user has named a store.
+func (s *store) chosen() bool {
+	_, set := os.LookupEnv("PAWL_STORE")
+	return set || s.given()
+}
+
 // open connects to the store. Without a name the store is a file of the user's. An empty
 // variable is refused, because locks in that file would be of this machine only.
 func (s *store) open(ctx context.Context) (engine.Engine, error) {

@@ -110,7 +110,7 @@ func TestStore_inside_one_process(t *testing.T) {
 // verbs are those that use a store.
 var verbs = [][]string{
 	{"run", "x", "--", "true"}, {"elect", "x", "--", "true"}, {"ls"}, {"ls", "--watch"}, {"show", "x"},
-	{"break", "x"}, {"break", "--yes", "x"}, {"resize", "x", "3"}, {"store", "init"},
+	{"break", "x"}, {"break", "--yes", "x"}, {"resize", "x", "3"}, {"store", "init"}, {"id", "segment", "x"},
 }
 
 func TestStore_down(t *testing.T) {

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/id"
+	"github.com/pawl-go/pawl/id/sqlmark"
+)
+
+// errNoMark is what the user of a Redis without a mark is told.
+var errNoMark = errors.New("redis counts without a mark: numbers repeat after Redis was restarted, emptied, restored or replaced; --store keeps a mark")
+
+// idParts are what the generators of one process share: each part is opened by the first that
+// needs it, and all are closed in the end. It is for one goroutine.
+type idParts struct {
+	o         *idOptions
+	client    *pawl.Client
+	marks     id.Registers // in the store
+	databases []*open.Database
+	tables    id.Registers // in a database
+	redis     rueidis.Client
+	closers   []func(context.Context) error
+}
+
+// with calls fn with the lines of each name, and closes all after that.
+func (o *idOptions) with(ctx context.Context, k idKind, names []string, fn func(map[string]lines) error) error {
+	p := &idParts{o: o}
+	defer p.close(ctx)
+	made := make(map[string]lines)
+	err := askWithin(ctx, idWithin, func(ctx context.Context) error {
+		for _, name := range names {
+			from, err := k.open(ctx, p, name)
+			if err != nil {
+				return err
+			}
+			made[name] = from
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return fn(made)
+}
+
+func (p *idParts) atEnd(do func(context.Context) error) { p.closers = append(p.closers, do) }
+
+// close closes all, the last first. A store that is silent then frees what was held after a TTL.
+func (p *idParts) close(ctx context.Context) {
+	within := closeWithin
+	if p.o.serving { // which nobody waits for at a terminal
+		within = answerWithin
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	soon(within, func() {
+		for _, do := range slices.Backward(p.closers) {
+			do(ctx) //nolint:errcheck // the process ends
+		}
+	})
+}
+
+// values returns the marks and counters in the store.
+func (p *idParts) values(ctx context.Context) (id.Registers, error) {
+	if p.marks != nil {
+		return p.marks, nil
+	}
+	eng, err := p.o.store.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.atEnd(func(context.Context) error { return eng.Close() })
+	ttl := max(defaultTTL, eng.Caps().MinTTL)
+	p.client, err = pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: answerWithin, Lazy: true, Label: operator()})
+	if err != nil {
+		return nil, err
+	}
+	p.atEnd(p.client.Close)
+	p.marks, err = p.o.durable(p.client)
+	return p.marks, err
+}
+
+// durable refuses a store that may forget, unless the user accepts that.
+func (o *idOptions) durable(client *pawl.Client) (id.Registers, error) {
+	marks, why := id.Values(client, nil)
+	if why == nil {
+		return marks, nil
+	}
+	marks, err := id.Values(client, &id.ValuesOptions{AllowForgetting: true})
+	switch {
+	case err != nil: // it has no values at all
+		return nil, err
+	case !o.forgets:
+		return nil, fmt.Errorf("%w, which is --%s here", why, flagForgets)
+	}
+	complain(fmt.Errorf("%s may lose its last writes: then the IDs that were made under them repeat", client.Caps().Name))
+	return marks, nil
+}
+
+// openDatabases opens those of --db. None of them is asked for anything.
+func (p *idParts) openDatabases() error {
+	if p.databases != nil {
+		return nil
+	}
+	for _, url := range p.o.dbs {
+		d, err := open.PrepareDatabase(url)
+		if err != nil {
+			return fmt.Errorf("--db: %w", err)
+		}
+		p.databases = append(p.databases, d)
+		p.atEnd(func(context.Context) error { return d.Close() })
+	}
+	return nil
+}
+
+// registers returns the counters in the database of --db, else those in the store.
+func (p *idParts) registers(ctx context.Context) (id.Registers, error) {
+	switch {
+	case len(p.o.dbs) == 0:
+		return p.values(ctx)
+	case p.tables != nil:
+		return p.tables, nil
+	}
+	d, err := open.OpenDatabase(ctx, p.o.dbs[0])
+	if err != nil {
+		return nil, fmt.Errorf("--db: %w", err)
+	}
+	p.atEnd(func(context.Context) error { return d.Close() })
+	tables, err := sqlmark.New(d.DB, d.Dialect, nil)
+	if err == nil {
+		err = tables.Check(ctx)
+	}
+	if errors.Is(err, dialect.ErrMissing) { // a user that may not create tables needs none
+		err = tables.Create(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.tables = tables
+	return tables, nil
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// ends reports whether a signal is to end pawl.
+func ends(sig os.Signal) bool {
+	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
+}
+
+// interrupted is the cause of a context that a signal ended.
+type interrupted struct{ sig syscall.Signal }
+
+func (i interrupted) Error() string {
+	return fmt.Sprintf("ended by signal %d (%v)", i.code()-exitSignal, i.sig)
+}
+func (i interrupted) code() int { return exitSignal + int(i.sig) }
+
+// interruptible returns a context that a signal ends. A second signal, while
+// the store does not answer, ends the process. stop gives the signals back.
+func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case sig := <-signals:
+				in := interrupted{sig.(syscall.Signal)}
+				if !ends(sig) {
+					continue
+				}
+				if ctx.Err() != nil {
+					os.Exit(in.code())
+				}
+				cancel(in)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		<-ended
+		cancel(nil)
+	}
+}
+
+// untilSignal returns a context that INT, TERM, HUP or QUIT ends, for a verb that has no child. A reader
+// of our output that is gone is an error of the write then, and no signal.
+func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
+	signals := make(chan os.Signal, 4)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return interruptible(ctx, signals)
+}
+
+// bySignal is err, or the error for the signal that ended ctx.
+func bySignal(ctx context.Context, err error) error {
+	if in := (interrupted{}); errors.As(context.Cause(ctx), &in) {
+		return &exitError{in.code(), in}
+	}
+	return err
+}
