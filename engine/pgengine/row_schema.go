@@ -117,6 +117,7 @@ func (s *rowStore) migrate(ctx context.Context) error {
 		Create: func(ctx context.Context) error {
 			return s.with(ctx, func(conn *pgx.Conn) error { return s.create(ctx, conn) })
 		},
+		Raced: raced,
 	}.Migrate(ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,31 @@ func TestRowLongSchema(t *testing.T) {
 		e := newRow(t, p, strings.Repeat("x", 62)+last)
 		s := sessiontest.Open(t, e, leasetest.TTL)
 		sessiontest.Hold(t, s, sessiontest.Whole(t, sessiontest.Fair))
+	}
+}
+
+// TestModesBeginAtOnce: clients of both modes that are the first in a schema make it together.
+func TestModesBeginAtOnce(t *testing.T) {
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "begin")
+	for round := range 10 {
+		schema := fmt.Sprintf("begin_%d", round)
+		var group sync.WaitGroup
+		for range 2 {
+			group.Go(func() {
+				if _, err := pgengine.NewRow(t.Context(), p, &pgengine.RowOptions{Schema: schema}); err != nil {
+					t.Errorf("row mode: %v", err)
+				}
+			})
+			group.Go(func() {
+				e, err := pgengine.New(t.Context(), p, &pgengine.Options{Schema: schema})
+				if err != nil {
+					t.Errorf("lease mode: %v", err)
+				} else if err := e.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
 	}
 }
 

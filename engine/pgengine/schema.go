@@ -26,6 +26,9 @@ const (
 	noSchema = "3F000"
 	noRight  = "42501"
 
+	uniqueViolation = "23505"
+	duplicateSchema = "42P06"
+
 	inUse = "INUSE" // our own: see lease_upgrade.sql
 
 	serializationFailure = "40001"
@@ -36,6 +39,11 @@ func hasCode(err error, codes ...string) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && slices.Contains(codes, refused.Code)
 }
+
+// raced reports whether another client made the schema meanwhile. The statement that makes a schema
+// unless it exists fails beside another such statement; and also after it, where the connection has
+// seen before that there was none.
+func raced(err error) bool { return hasCode(err, uniqueViolation, duplicateSchema) }
 
 // leaseTables are those of lease mode, with its routines.
 type leaseTables struct {
@@ -52,6 +60,7 @@ func (t leaseTables) migrate(ctx context.Context) error {
 		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
 		Denied:  func(err error) bool { return hasCode(err, noRight) },
 		Create:  t.create,
+		Raced:   raced,
 	}.Migrate(ctx)
 }
 

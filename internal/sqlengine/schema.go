@@ -22,7 +22,13 @@ type Schema struct {
 	Denied func(err error) bool
 	// Create creates what is missing, and replaces what is old.
 	Create func(context.Context) error
+	// Raced, when set, reports whether err says that another client has just created a part:
+	// then Create is repeated.
+	Raced func(err error) bool
 }
+
+// createTries is how often clients that begin together may disturb one another.
+const createTries = 5
 
 // Migrate makes sure that the schema is there, and of our version.
 func (s Schema) Migrate(ctx context.Context) error {
@@ -32,7 +38,11 @@ func (s Schema) Migrate(ctx context.Context) error {
 			return fmt.Errorf("open: %w", engine.ErrNoStore)
 		}
 	} else if err == nil && version < s.Version || s.Missing(err) {
-		if err = s.Create(ctx); err == nil {
+		err = s.Create(ctx)
+		for try := 1; try < createTries && s.Raced != nil && s.Raced(err); try++ {
+			err = s.Create(ctx)
+		}
+		if err == nil {
 			version, err = s.Find(ctx)
 		}
 	}
