@@ -163,7 +163,7 @@ func newest(waiters map[string]*waiter) (version uint64) {
 	return version
 }
 
-// fail ends all that wait, and the line: who waits again begins a new one.
+// fail ends the wait of all waiters, and the line. A waiter that waits again begins a new line.
 func (e *Engine) fail(l *line, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

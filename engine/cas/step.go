@@ -155,7 +155,8 @@ func againIf(is bool) error {
 }
 
 // apply is queue.Apply in which the dead are dead. During a restart grace everything is held
-// by a claim that is not stored: who holds already may share, and nobody else is granted anything.
+// by a claim that is not stored: an owner that holds already may share, and no other owner is granted
+// anything.
 func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool) (queue.State, queue.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
