@@ -80,6 +80,21 @@ func TestNATS3(t *testing.T) {
 			return connect(t, natsCluster(through)), net
 		},
 		KillSession: natsKiller(t, addrs[0]),
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			nodes := testservers.NATSCluster(t)
+			url := natsCluster(addrsOf(nodes))
+			return func(t *testing.T) engine.Engine { return connect(t, url) }, func() {
+				for _, node := range nodes {
+					node.Kill()
+					if err := os.RemoveAll(node.Dir + "/data"); err != nil {
+						t.Error(err)
+					}
+				}
+				for _, node := range nodes {
+					node.Restart()
+				}
+			}
+		},
 	})
 }
 

@@ -125,7 +125,8 @@ func natsNode(k kind, number int, routes []int) kind {
 	}
 	k.args = func(dir string, ports []int) []string {
 		return append(natsKind.args(dir, ports), "--server_name", fmt.Sprintf("n%d", number), "--cluster_name", "pawl",
-			"--cluster", urls[number], "--routes", strings.Join(urls, ","))
+			"--cluster", urls[number], "--routes", strings.Join(urls, ","),
+			"--no_advertise") // so that clients know the addresses only that they were given, as those of proxies
 	}
 	return k
 }
