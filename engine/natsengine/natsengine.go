@@ -16,7 +16,10 @@
 // store is new.
 //
 // In a cluster a bucket has 3 replicas, or 5: a majority of them confirms every write, and a
-// change of the leader loses none. A restart of one server is no reason for a grace there. A power failure of
+// change of the leader loses none. A restart of one server is no reason for a grace there. All servers of
+// the cluster have to be 2.11 or later. Before 2.9.21 two clients that write at the same version both
+// succeed (nats-server issue 4320), and before 2.11 a new leader may accept writes before it knows
+// all of the old leader's (pull request 6485). An older server is refused. A power failure of
 // the whole cluster within the flush interval may lose locks without anybody noticing: use
 // sync_interval: always on servers that share their power.
 //
@@ -40,6 +43,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -170,6 +175,9 @@ func (s *store) bind(ctx context.Context) (*bound, error) {
 	if b != nil && b.connection == connection {
 		return b, nil
 	}
+	if err := s.suitable(); err != nil {
+		return nil, err
+	}
 	stream, err := s.js.Stream(ctx, "KV_"+s.bucket)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if s.onlyReads {
@@ -233,6 +241,28 @@ func (s *store) unbind(b *bound) {
 	if s.bound == b {
 		s.bound = nil
 	}
+}
+
+// oldest is the oldest version of servers in a cluster whose writes at a version exclude one another.
+var oldest = [2]int{2, 11}
+
+// suitable refuses a server of a cluster that is too old.
+func (s *store) suitable() error {
+	version := s.nc.ConnectedServerVersion()
+	if s.nc.ConnectedClusterName() == "" || !olderThan(version, oldest) {
+		return nil
+	}
+	return fmt.Errorf("%w: nats-server %s in a cluster lets two clients write at the same version: every server of the cluster has to be %d.%d or later",
+		engine.ErrUnsupported, version, oldest[0], oldest[1])
+}
+
+// olderThan reports whether a server is older than a version. A version that cannot be read is older.
+func olderThan(version string, than [2]int) bool {
+	var is [2]int
+	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &is[0], &is[1]); err != nil {
+		return true
+	}
+	return slices.Compare(is[:], than[:]) < 0
 }
 
 // suits refuses a bucket that would not keep what this package promises.

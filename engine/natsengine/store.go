@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -125,15 +126,35 @@ func (s *store) Swap(ctx context.Context, key string, data []byte, version uint6
 	if err != nil {
 		return 0, err
 	}
-	if version == 0 {
-		written, err = b.kv.Create(ctx, encode(key), data)
-	} else {
-		written, err = b.kv.Update(ctx, encode(key), data, version)
+	return s.write(ctx, b, func() (uint64, error) {
+		if version == 0 {
+			return b.kv.Create(ctx, encode(key), data)
+		}
+		return b.kv.Update(ctx, encode(key), data, version)
+	})
+}
+
+// errCodeInProcess says that a cluster has another write of the key under way, or a leader that does not know all writes
+// yet. Nothing was written. The client has no name for the code, which is new in nats-server 2.11.
+const errCodeInProcess jetstream.ErrorCode = 10164
+
+// write repeats a write while the cluster says that another one is under way.
+func (s *store) write(ctx context.Context, b *bound, try func() (uint64, error)) (uint64, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
+		written, err := try()
+		var api *jetstream.APIError
+		if err == nil {
+			return written, nil
+		}
+		if !errors.As(err, &api) || api.ErrorCode != errCodeInProcess {
+			return 0, s.failed(b, err)
+		}
+		select {
+		case <-time.After(rand.N(pause)):
+		case <-ctx.Done():
+			return 0, engine.Unavailable("nats", ctx.Err())
+		}
 	}
-	if err != nil {
-		return 0, s.failed(b, err)
-	}
-	return written, nil
 }
 
 // Delete implements [cas.Store]. A marker takes the place of the value, because a stream deletes under no condition;
@@ -148,11 +169,17 @@ func (s *store) Delete(ctx context.Context, key string, version uint64) error {
 	}
 	marker := nats.NewMsg(s.subject(encode(key)))
 	marker.Header.Set("KV-Operation", "DEL")
-	ack, err := s.js.PublishMsg(ctx, marker, jetstream.WithExpectLastSequencePerSubject(version))
+	deleted, err := s.write(ctx, b, func() (uint64, error) {
+		ack, err := s.js.PublishMsg(ctx, marker, jetstream.WithExpectLastSequencePerSubject(version))
+		if err != nil {
+			return 0, err
+		}
+		return ack.Sequence, nil
+	})
 	if err != nil {
-		return s.failed(b, err)
+		return err
 	}
-	b.stream.DeleteMsg(ctx, ack.Sequence) //nolint:errcheck // it costs a few bytes where it stays
+	b.stream.DeleteMsg(ctx, deleted) //nolint:errcheck // it costs a few bytes where it stays
 	return nil
 }
 

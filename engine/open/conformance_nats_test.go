@@ -62,6 +62,42 @@ func TestNATS(t *testing.T) {
 	})
 }
 
+func natsCluster(addrs []string) string { return natsURL(strings.Join(addrs, ",")) }
+
+// TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble is with all. It
+// takes minutes, because a majority confirms each write of a crowd, so it is a part of `make soak`.
+// TestNATSLeaderFails and TestOneWinsInACluster run always.
+func TestNATS3(t *testing.T) {
+	if os.Getenv("PAWL_TEST_SOAK") == "" {
+		t.Skip("it is a part of make soak")
+	}
+	addrs := addrsOf(testservers.NATSCluster(t))
+	enginetest.Run(t, &enginetest.Harness{
+		Open: func(t *testing.T) engine.Engine { return connect(t, natsCluster(addrs)) },
+		TTL:  2 * time.Second,
+		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
+			through, net := proxies(t, addrs...)
+			return connect(t, natsCluster(through)), net
+		},
+		KillSession: natsKiller(t, addrs[0]),
+		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			nodes := testservers.NATSCluster(t)
+			url := natsCluster(addrsOf(nodes))
+			return func(t *testing.T) engine.Engine { return connect(t, url) }, func() {
+				for _, node := range nodes {
+					node.Kill()
+					if err := os.RemoveAll(node.Dir + "/data"); err != nil {
+						t.Error(err)
+					}
+				}
+				for _, node := range nodes {
+					node.Restart()
+				}
+			}
+		},
+	})
+}
+
 // TestNATSPermissions runs rows as a user who may do what docs/stores/nats.md says, and no more.
 func TestNATSPermissions(t *testing.T) {
 	text, err := os.ReadFile("../../docs/stores/nats.md")

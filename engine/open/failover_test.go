@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/engine/redisengine/goredis"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -80,12 +81,12 @@ func after(t *testing.T, first held, ended time.Time, got <-chan locked) {
 	}
 }
 
-// keeps waits until the first has lived on for a TTL after a fault, and then
+// keeps waits until the first has lived on for its TTL after a fault, and then
 // ends it, which it returns the time of.
-func keeps(t *testing.T, first held, fault time.Time) (ended time.Time) {
+func keeps(t *testing.T, first held, fault time.Time, ttl time.Duration) (ended time.Time) {
 	t.Helper()
 	eventually(t, "it was renewed, or is lost", func() bool {
-		return first.Err() != nil || first.ValidUntil().After(fault.Add(2*failoverTTL))
+		return first.Err() != nil || first.ValidUntil().After(fault.Add(2*ttl))
 	})
 	if err := first.Err(); err != nil {
 		t.Errorf("lost: %v", err)
@@ -116,7 +117,7 @@ func TestRedisFailover(t *testing.T) {
 			replicated(t, s.Replica.Addr, "failover")
 			began := time.Now()
 			fault(s.Master)
-			after(t, first, keeps(t, first, began), next)
+			after(t, first, keeps(t, first, began, failoverTTL), next)
 		})
 	}
 }
@@ -140,7 +141,7 @@ func TestRedisFailoverOfGoRedis(t *testing.T) {
 	replicated(t, s.Replica.Addr, "failover")
 	began := time.Now()
 	s.Master.Kill()
-	after(t, first, keeps(t, first, began), next)
+	after(t, first, keeps(t, first, began, failoverTTL), next)
 }
 
 // replicated waits until the replica knows who holds.
@@ -194,7 +195,34 @@ func TestEtcdLeaderFails(t *testing.T) {
 			leader, _ := testservers.EtcdLeader(t, cluster)
 			began := time.Now()
 			fault(leader)
-			after(t, first, keeps(t, first, began), next)
+			after(t, first, keeps(t, first, began, failoverTTL), next)
+		})
+	}
+}
+
+// TestNATSLeaderFails: a bucket with three replicas loses nothing, and a restart of one server is no grace. The
+// servers elect after 4 to 9 seconds, which the default TTL outlives.
+func TestNATSLeaderFails(t *testing.T) {
+	t.Parallel()
+	const ttl = 15 * time.Second
+	for name, fault := range map[string]func(*testservers.Server){
+		"leader killed": (*testservers.Server).Kill,
+		"leader paused": (*testservers.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testservers.NATSCluster(t)
+			url := natsCluster(addrsOf(cluster))
+			if _, err := open.Init(t.Context(), connect(t, url)); err != nil {
+				t.Fatal(err)
+			}
+			first := hold(t, clientOf(t, connect(t, url), ttl), "failover")
+			next := lockSoon(t, clientOf(t, connect(t, url), ttl).Mutex("failover"))
+			queued(t, url, "failover", 2)
+			leader, _ := testservers.NATSLeader(t, cluster, "KV_pawl")
+			began := time.Now()
+			fault(leader)
+			after(t, first, keeps(t, first, began, ttl), next)
 		})
 	}
 }

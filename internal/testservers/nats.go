@@ -2,14 +2,20 @@ package testservers
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // natsKind has no settings of ours: a nats-server as shipped starts soon, and flushes little.
@@ -54,6 +60,143 @@ func NATSTLS(t testing.TB, ca *CA, verify bool) *Server {
 	cert := ca.Issue("nats")
 	return natsConfigured(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: %v }\n",
 		cert.CertFile, cert.KeyFile, ca.File, verify), natsReady)
+}
+
+// natsClusterKind is a nats-server for clusters. The engine needs 2.11 there, which the package managers of
+// older systems do not have: `make setup` builds one then.
+func natsClusterKind() kind {
+	k := natsKind
+	k.binary = "PAWL_TEST_NATS_CLUSTER_SERVER"
+	if _, file, _, known := runtime.Caller(0); known {
+		built := filepath.Join(filepath.Dir(file), "../../.cache/bin/nats-server")
+		if _, err := os.Stat(built); err == nil {
+			k.program, k.folders = built, nil
+		}
+	}
+	return k
+}
+
+// NATSCluster starts three nats-servers of 2.11 or later that are one cluster, for one test. Each can be killed,
+// paused and started again by itself. It keeps its data.
+func NATSCluster(t testing.TB) []*Server {
+	t.Helper()
+	return natsCluster(t, natsClusterKind())
+}
+
+// NATSOldCluster is as [NATSCluster], of the nats-server of [NATS].
+func NATSOldCluster(t testing.TB) []*Server {
+	t.Helper()
+	return natsCluster(t, natsKind)
+}
+
+func natsCluster(t testing.TB, k kind) []*Server {
+	t.Helper()
+	const n = 3
+	routes, err := freePorts(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, errs := make([]*Server, n), make([]error, n)
+	var starting sync.WaitGroup
+	for i := range n { // at once, because JetStream begins with a majority
+		starting.Go(func() {
+			var p *process
+			if p, errs[i] = launch(natsNode(k, i, routes), nil); errs[i] == nil {
+				t.Cleanup(p.remove)
+				nodes[i] = &Server{Addr: p.addr, Dir: p.dir, t: t, proc: p}
+			}
+		})
+	}
+	starting.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the cluster has a leader", func() error { return natsLeads(t.Context(), nodes[0].Addr, n) })
+	return nodes
+}
+
+// natsNode is the node of this number in a cluster.
+func natsNode(k kind, number int, routes []int) kind {
+	var urls []string
+	for _, port := range routes {
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", port))
+	}
+	k.args = func(dir string, ports []int) []string {
+		return append(natsKind.args(dir, ports), "--server_name", fmt.Sprintf("n%d", number), "--cluster_name", "pawl",
+			"--cluster", urls[number], "--routes", strings.Join(urls, ","),
+			"--no_advertise") // so that clients know the addresses only that they were given, as those of proxies
+	}
+	return k
+}
+
+// natsLeads says whether JetStream can place a stream on so many nodes: it has a leader that has
+// heard of them.
+func natsLeads(ctx context.Context, addr string, nodes int) error {
+	nc, err := nats.Connect(addr)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	const probe = "testservers"
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: probe, Replicas: nodes}); err != nil {
+		return err
+	}
+	return js.DeleteStream(ctx, probe)
+}
+
+// NATSLeader returns the node that leads a stream, and the others.
+func NATSLeader(t testing.TB, cluster []*Server, stream string) (leader *Server, others []*Server) {
+	t.Helper()
+	until(t, "the stream has a leader", func() error {
+		name, err := natsLeader(t.Context(), cluster, stream)
+		leader, others = nil, nil
+		for i, s := range cluster {
+			if name == fmt.Sprintf("n%d", i) {
+				leader = s
+			} else {
+				others = append(others, s)
+			}
+		}
+		if err == nil && leader == nil {
+			err = fmt.Errorf("the leader is %q", name)
+		}
+		return err
+	})
+	return leader, others
+}
+
+func natsLeader(ctx context.Context, cluster []*Server, stream string) (string, error) {
+	var urls []string
+	for _, s := range cluster {
+		urls = append(urls, s.Addr)
+	}
+	nc, err := nats.Connect(strings.Join(urls, ","))
+	if err != nil {
+		return "", err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	is, err := js.Stream(ctx, stream)
+	if err != nil {
+		return "", err
+	}
+	if is.CachedInfo().Cluster == nil {
+		return "", fmt.Errorf("stream %s is in no cluster", stream)
+	}
+	return is.CachedInfo().Cluster.Leader, nil
 }
 
 func natsConfigured(t testing.TB, config string, ready func(string) error) *Server {
