@@ -12,7 +12,7 @@ RACE := CGO_ENABLED=1 go
 # processes and measure how long things take, which two at once on two cores
 # would disturb. Inside a binary more tests run in parallel than there are cores, for
 # most of them wait, until a session ends or a server is back.
-TEST := $(RACE) test -race -p 1 -parallel 4 -timeout 40m
+TEST := $(RACE) test -race -p 1 -parallel 4 -timeout 40m -skip '^TestNATS3$$/a_crowd_of_waiters'
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run '^TestNATS3$$' -skip '/a_crowd_of_waiters' ./engine/open
+	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run TestKilledProcesses ./id/segment
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open

@@ -64,13 +64,9 @@ func TestNATS(t *testing.T) {
 
 func natsCluster(addrs []string) string { return natsURL(strings.Join(addrs, ",")) }
 
-// TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble is with all. It
-// takes minutes, because a majority confirms each write of a crowd, so it is a part of `make soak`.
-// TestNATSLeaderFails and TestOneWinsInACluster run always.
+// TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble is with all. Its crowd
+// takes minutes, because a majority confirms each write, so the crowd is a part of `make soak` only.
 func TestNATS3(t *testing.T) {
-	if os.Getenv("PAWL_TEST_SOAK") == "" {
-		t.Skip("it is a part of make soak")
-	}
 	addrs := addrsOf(testservers.NATSCluster(t))
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, natsCluster(addrs)) },
