@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Silent reports whether a connection that nobody reads is open and has nothing
-// to read. It asks the operating system only.
+// Silent reports whether a connection is open and has nothing to read. Silent asks the operating
+// system only, and waits for nothing.
 func Silent(conn net.Conn) bool {
 	for {
 		wrapped, ok := conn.(interface{ NetConn() net.Conn }) // TLS
@@ -26,10 +26,11 @@ func Silent(conn net.Conn) bool {
 		return false
 	}
 	quiet := false
-	err = raw.Read(func(fd uintptr) bool {
+	// Read would wait for another reader of the connection. pgx leaves a goroutine that reads after a
+	// write that took 15 ms.
+	err = raw.Control(func(fd uintptr) {
 		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		quiet = err == syscall.EAGAIN || err == syscall.EINTR
-		return true // whatever it was, do not wait
 	})
 	return quiet && err == nil
 }
