@@ -29,7 +29,8 @@ func TestSilentBesideAReader(t *testing.T) {
 		_, err := conn.Read(make([]byte, 1))
 		read <- err
 	}()
-	for range 100 { // the reader may need a while until it waits
+	for range 200 { // the reader may need a while until it waits
+		time.Sleep(time.Millisecond)
 		go func() { silent <- Silent(conn) }()
 		select {
 		case quiet := <-silent:
