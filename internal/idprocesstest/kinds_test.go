@@ -84,7 +84,7 @@ func openSnowflake(ctx context.Context, p *process) (source, error) {
 }
 
 // batches are loaded several times a second.
-var batches = segment.Options{MinStep: 100, MaxStep: 100_000, Cover: 300 * time.Millisecond, RequestTimeout: time.Second}
+var batches = segment.Options{MinStep: 2000, MaxStep: 100_000, Cover: 300 * time.Millisecond, RequestTimeout: time.Second}
 
 func openSegment(ctx context.Context, p *process) (source, error) {
 	registers, err := marks(ctx, p.postgres, dialect.PostgreSQL)
@@ -153,7 +153,7 @@ func openRedis(ctx context.Context, p *process) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := redisid.New(client, redisKey, &redisid.Options{Mark: registers.Mark("redis"), Ahead: 500})
+	c, err := redisid.New(client, redisKey, &redisid.Options{Mark: registers.Mark("redis"), Ahead: 2000})
 	return numbers(id.NewStrict(c)), err
 }
 

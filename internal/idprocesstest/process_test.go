@@ -151,8 +151,11 @@ func patiently(f func(context.Context) error) error {
 // write writes the IDs of one goroutine to the test.
 func (p *process) write(which, goroutine int, next source) error {
 	size, pause := frameIDs, p.Pause
-	if kinds[which].atStore {
-		size, pause = []int{1, 1, 7, 20}[goroutine], storePause
+	switch k := kinds[which]; {
+	case k.naive:
+		size, pause = 10, storePause
+	case k.atStore:
+		size, pause = []int{1, 7, 50, 200}[goroutine], storePause
 	}
 	for ids := make([]idtest.ID, size); ; time.Sleep(pause) {
 		var n int

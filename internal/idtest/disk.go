@@ -34,15 +34,14 @@ func (i ID) String() string {
 // use, and Check is called once in the end.
 type DiskChecker struct {
 	unordered bool
-	parts     [32]part
 
-	mu  sync.Mutex
-	n   int
-	err error // the first fault
+	mu    sync.Mutex
+	parts [32]part
+	n     int
+	err   error // the first fault
 }
 
 type part struct {
-	mu   sync.Mutex
 	file *os.File
 	to   *bufio.Writer
 }
@@ -83,22 +82,19 @@ func (c *DiskChecker) Log() *DiskLog { return &DiskLog{checker: c} }
 
 // Add notes the next IDs of the goroutine.
 func (l *DiskLog) Add(ids ...ID) {
-	var fault error
-	for _, is := range ids {
-		if l.begun && !l.checker.unordered && compare(is, l.last) <= 0 {
-			fault = cmp.Or(fault, fmt.Errorf("a goroutine got %v after %v", is, l.last))
-		}
-		l.last, l.begun = is, true
-		fault = cmp.Or(fault, l.checker.parts[hash(is)].add(is))
-	}
-	l.checker.count(len(ids), fault)
-}
-
-func (c *DiskChecker) count(n int, fault error) {
+	c := l.checker
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.n += n
-	c.err = cmp.Or(c.err, fault)
+	for _, is := range ids {
+		if c.err == nil && l.begun && !c.unordered && compare(is, l.last) <= 0 {
+			c.err = fmt.Errorf("a goroutine got %v after %v", is, l.last)
+		}
+		l.last, l.begun = is, true
+		if err := c.parts[hash(is)].add(is); err != nil {
+			c.err = err
+		}
+	}
+	c.n += len(ids)
 }
 
 // hash is the number of the part of an ID. It uses the upper bits of a product, which depend on all bits.
@@ -106,8 +102,6 @@ func hash(is ID) int { return int((is.High ^ is.Low) * 0x9e3779b97f4a7c15 >> 59)
 
 // add writes an ID as the varint of its upper half, which is mostly one byte of 0, and its lower half.
 func (p *part) add(is ID) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	var text [binary.MaxVarintLen64 + 8]byte
 	_, err := p.to.Write(binary.BigEndian.AppendUint64(binary.AppendUvarint(text[:0], is.High), is.Low))
 	return err
@@ -122,6 +116,8 @@ func (c *DiskChecker) Len() int {
 
 // Check returns how many IDs there are, and the first fault. All goroutines must have ended.
 func (c *DiskChecker) Check() (n int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	found, twice := 0, 0
 	var first ID
 	for i := range c.parts {
