@@ -35,10 +35,11 @@ type kind struct {
 // source fills dst from the front.
 type source func(ctx context.Context, dst []idtest.ID) (n int, err error)
 
-// kinds are all of them. What they stand on is on four servers, each of which fails.
+// kinds are all of them. Their marks and counters are in etcd, PostgreSQL, MariaDB and Redis.
 var kinds = []kind{
 	{name: "snowflake", open: openSnowflake},
-	{name: "segment", open: openSegment},
+	{name: "segment in etcd", open: openSegmentInEtcd},
+	{name: "segment in PostgreSQL", open: openSegment},
 	{name: "readable", open: openReadable, unordered: true}, // days go back with the clock
 	{name: "uuid4", open: openUUIDs(uuids.V4), unordered: true},
 	{name: "uuid7", open: openUUIDs(uuids.V7)},
@@ -88,6 +89,15 @@ var batches = segment.Options{MinStep: 2000, MaxStep: 100_000, Cover: 300 * time
 
 func openSegment(ctx context.Context, p *process) (source, error) {
 	registers, err := marks(ctx, p.postgres, dialect.PostgreSQL)
+	if err != nil {
+		return nil, err
+	}
+	g, err := segment.New(registers.Counter("segment"), &batches)
+	return numbers(g), err
+}
+
+func openSegmentInEtcd(ctx context.Context, p *process) (source, error) {
+	_, registers, err := p.values(ctx)
 	if err != nil {
 		return nil, err
 	}
