@@ -27,7 +27,7 @@ import (
 type kind struct {
 	name      string
 	open      func(ctx context.Context, p *process) (source, error)
-	atStore   bool // each ID costs a round trip, so there are fewer
+	atStore   bool // IDs, or small blocks of them, cost a round trip: so there are fewer
 	unordered bool
 	naive     bool // it repeats IDs
 }
@@ -38,14 +38,15 @@ type source func(ctx context.Context, dst []idtest.ID) (n int, err error)
 // kinds are all of them. Their marks and counters are in etcd, PostgreSQL, MariaDB and Redis.
 var kinds = []kind{
 	{name: "snowflake", open: openSnowflake},
-	{name: "segment in etcd", open: openSegmentInEtcd},
-	{name: "segment in PostgreSQL", open: openSegment},
+	{name: "segment in etcd", open: openSegment(inEtcd)},
+	{name: "segment in PostgreSQL", open: openSegment(inPostgres)},
 	{name: "readable", open: openReadable, unordered: true}, // days go back with the clock
 	{name: "uuid4", open: openUUIDs(uuids.V4), unordered: true},
 	{name: "uuid7", open: openUUIDs(uuids.V7)},
 	{name: "sequence", open: openSequence, atStore: true, unordered: true}, // of two databases
 	{name: "strict", open: openStrict, atStore: true},
 	{name: "redis", open: openRedis, atStore: true},
+	{name: "redis in blocks", open: openRedisBlocks, atStore: true},
 	{name: "naive snowflake", open: openNaiveSnowflake, atStore: true, unordered: true, naive: true},
 	{name: "unguarded INCR", open: openNaiveRedis, atStore: true, unordered: true, naive: true},
 	{name: "unguarded counter", open: openNaiveCounter, atStore: true, unordered: true, naive: true},
@@ -84,29 +85,31 @@ func openSnowflake(ctx context.Context, p *process) (source, error) {
 	return numbers(g), err
 }
 
+func inEtcd(ctx context.Context, p *process) (id.Registers, error) {
+	_, registers, err := p.values(ctx)
+	return registers, err
+}
+
+func inPostgres(ctx context.Context, p *process) (id.Registers, error) {
+	return marks(ctx, p.postgres, dialect.PostgreSQL)
+}
+
 // batches are loaded several times a second.
 var batches = segment.Options{MinStep: 2000, MaxStep: 100_000, Cover: 300 * time.Millisecond, RequestTimeout: time.Second}
 
-func openSegment(ctx context.Context, p *process) (source, error) {
-	registers, err := marks(ctx, p.postgres, dialect.PostgreSQL)
-	if err != nil {
-		return nil, err
+func openSegment(registers func(context.Context, *process) (id.Registers, error)) func(context.Context, *process) (source, error) {
+	return func(ctx context.Context, p *process) (source, error) {
+		r, err := registers(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		g, err := segment.New(r.Counter("segment"), &batches)
+		return numbers(g), err
 	}
-	g, err := segment.New(registers.Counter("segment"), &batches)
-	return numbers(g), err
-}
-
-func openSegmentInEtcd(ctx context.Context, p *process) (source, error) {
-	_, registers, err := p.values(ctx)
-	if err != nil {
-		return nil, err
-	}
-	g, err := segment.New(registers.Counter("segment"), &batches)
-	return numbers(g), err
 }
 
 func openReadable(ctx context.Context, p *process) (source, error) {
-	_, registers, err := p.values(ctx)
+	registers, err := inEtcd(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -153,9 +156,9 @@ func openStrict(ctx context.Context, p *process) (source, error) {
 	return numbers(id.NewStrict(registers.Counter("strict"))), nil
 }
 
-// The mark of the numbers in Redis is in PostgreSQL.
-func openRedis(ctx context.Context, p *process) (source, error) {
-	registers, err := marks(ctx, p.postgres, dialect.PostgreSQL)
+// counterInRedis has its mark in PostgreSQL.
+func counterInRedis(ctx context.Context, p *process, key string) (id.Counter, error) {
+	registers, err := inPostgres(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +166,21 @@ func openRedis(ctx context.Context, p *process) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := redisid.New(client, redisKey, &redisid.Options{Mark: registers.Mark("redis"), Ahead: 2000})
+	return redisid.New(client, key, &redisid.Options{Mark: registers.Mark(key), Ahead: 2000})
+}
+
+func openRedis(ctx context.Context, p *process) (source, error) {
+	c, err := counterInRedis(ctx, p, redisKey)
 	return numbers(id.NewStrict(c)), err
+}
+
+func openRedisBlocks(ctx context.Context, p *process) (source, error) {
+	c, err := counterInRedis(ctx, p, "blocks")
+	if err != nil {
+		return nil, err
+	}
+	g, err := segment.New(c, &segment.Options{MaxStep: 100, RequestTimeout: time.Second})
+	return numbers(g), err
 }
 
 // redisKey is the key that is lost and put back.
@@ -223,7 +239,7 @@ func openNaiveRedis(_ context.Context, p *process) (source, error) {
 }
 
 func openNaiveCounter(ctx context.Context, p *process) (source, error) {
-	registers, err := marks(ctx, p.postgres, dialect.PostgreSQL)
+	registers, err := inPostgres(ctx, p)
 	if err != nil {
 		return nil, err
 	}
