@@ -146,8 +146,7 @@ func (f *fleet) killEverySecond() {
 func (f *fleet) kill(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if cmd := f.running[i]; cmd != nil && !f.over() {
-		cmd.Process.Kill() //nolint:errcheck // it may have ended by itself, which is told elsewhere
+	if cmd := f.running[i]; cmd != nil && !f.over() && cmd.Process.Kill() == nil {
 		f.kills++
 	}
 }
@@ -168,7 +167,7 @@ func (f *fleet) end() {
 		close(f.ended)
 		for _, cmd := range f.running {
 			if cmd != nil {
-				cmd.Process.Kill() //nolint:errcheck // as above
+				cmd.Process.Kill() //nolint:errcheck // it may have ended by itself, which is told elsewhere
 			}
 		}
 	}

@@ -22,6 +22,7 @@ func compare(a, b ID) int {
 	return cmp.Compare(a.Low, b.Low)
 }
 
+// String is the number, or the two halves in hexadecimal.
 func (i ID) String() string {
 	if i.High == 0 {
 		return fmt.Sprint(i.Low)
