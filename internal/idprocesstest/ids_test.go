@@ -29,7 +29,7 @@ type goal struct {
 
 func goals() goal {
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
-		return goal{300, 30, 100_000_000, 1_000_000, 5 * time.Minute, 40 * time.Minute, 4 * time.Millisecond}
+		return goal{300, 30, 100_000_000, 1_000_000, 5 * time.Minute, 40 * time.Minute, 8 * time.Millisecond}
 	}
 	return goal{20, 3, 1_000_000, 10_000, 0, 5 * time.Minute, 40 * time.Millisecond}
 }
