@@ -28,6 +28,7 @@ type fleet struct {
 
 	mu      sync.Mutex
 	running [4]*exec.Cmd
+	ready   [4]bool // it has made IDs of all kinds
 	starts  int
 	kills   int
 }
@@ -63,7 +64,7 @@ func (f *fleet) keep(i int) {
 		if cmd == nil {
 			return
 		}
-		if err := f.read(output); err != nil {
+		if err := f.read(i, output); err != nil {
 			f.t.Error(err)
 		}
 		var exit *exec.ExitError
@@ -98,12 +99,13 @@ func (f *fleet) start(i int) (*exec.Cmd, io.Reader, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, nil, err
 	}
-	f.running[i] = cmd
+	f.running[i], f.ready[i] = cmd, false
 	return cmd, output, nil
 }
 
 // read notes all that a process wrote before it was killed.
-func (f *fleet) read(output io.Reader) error {
+func (f *fleet) read(i int, output io.Reader) error {
+	seen := make(map[uint32]bool)
 	logs := make([][goroutines]*idtest.DiskLog, len(f.checks))
 	for i, check := range f.checks {
 		for g := range logs[i] {
@@ -126,27 +128,48 @@ func (f *fleet) read(output io.Reader) error {
 		for i := range ids {
 			ids[i] = idtest.ID{High: binary.BigEndian.Uint64(body[16*i:]), Low: binary.BigEndian.Uint64(body[16*i+8:])}
 		}
-		logs[binary.BigEndian.Uint32(head)][binary.BigEndian.Uint32(head[4:])].Add(ids...)
+		which := binary.BigEndian.Uint32(head)
+		logs[which][binary.BigEndian.Uint32(head[4:])].Add(ids...)
+		if !seen[which] {
+			seen[which] = true
+			f.is(i, len(seen) == len(kinds))
+		}
 	}
 }
 
-// killEverySecond kills one process after the other until the end.
+func (f *fleet) is(i int, ready bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ready[i] = ready
+}
+
+// more waits until there are more IDs of each kind: so all stores serve.
+func (f *fleet) more(until time.Time) {
+	for _, check := range f.checks {
+		for n := check.Len(); check.Len() == n && !f.t.Failed() && time.Now().Before(until); {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+}
+
+// killEverySecond kills one process after the other until the end, if the process has made IDs of all kinds. One
+// of five is killed anyway: on a slow machine, in its beginning.
 func (f *fleet) killEverySecond() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for i := 0; !f.over(); i++ {
 		select {
 		case <-tick.C:
-			f.kill(i % len(f.running))
+			f.kill(i%len(f.running), i%5 == 0)
 		case <-f.ended:
 		}
 	}
 }
 
-func (f *fleet) kill(i int) {
+func (f *fleet) kill(i int, anyway bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if cmd := f.running[i]; cmd != nil && !f.over() && cmd.Process.Kill() == nil {
+	if cmd := f.running[i]; cmd != nil && (anyway || f.ready[i]) && !f.over() && cmd.Process.Kill() == nil {
 		f.kills++
 	}
 }

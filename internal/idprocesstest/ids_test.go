@@ -29,9 +29,9 @@ type goal struct {
 
 func goals() goal {
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
-		return goal{300, 30, 100_000_000, 1_000_000, 5 * time.Minute, 40 * time.Minute, 8 * time.Millisecond}
+		return goal{300, 30, 100_000_000, 1_000_000, 10 * time.Minute, 40 * time.Minute, 8 * time.Millisecond}
 	}
-	return goal{20, 3, 1_000_000, 10_000, 0, 5 * time.Minute, 40 * time.Millisecond}
+	return goal{20, 3, 1_000_000, 10_000, 0, 10 * time.Minute, 40 * time.Millisecond}
 }
 
 // missing says what there is too little of.
@@ -84,6 +84,7 @@ func TestIDs(t *testing.T) {
 			t.Fatalf("in %v there are only %s", goal.most, strings.Join(missing, "; "))
 		}
 		<-tick.C // they work meanwhile
+		f.more(began.Add(goal.most))
 		if losses.next(); losses.n%2 == 0 {
 			servers[faults()%len(servers)].Restart() // after a kill
 		}
