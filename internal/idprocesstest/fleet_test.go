@@ -51,8 +51,10 @@ func newFleet(t *testing.T, task task) *fleet {
 	return f
 }
 
-// skews is how wrong the clocks are with which processes start, one after the other.
-var skews = []time.Duration{0, -time.Second, 30 * time.Minute, -30 * time.Minute, 29 * time.Minute, -500 * time.Millisecond, -2 * time.Second}
+// skews is how wrong the clocks are with which processes start, one after the other. Steps of some seconds let
+// a process begin in the time of others that are dead.
+var skews = []time.Duration{0, -8 * time.Second, 30 * time.Minute, 30*time.Minute - 9*time.Second, -4 * time.Second,
+	-30 * time.Minute, -30*time.Minute - 7*time.Second, -12 * time.Second}
 
 // keep has a process run until the end.
 func (f *fleet) keep(i int) {
