@@ -41,17 +41,18 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 	go test -parallel 8 $(QUICK)
 	go test -parallel 8 -run '^Test(Memory|SQLite)$$' -skip '/a_crowd_of_waiters' ./engine/open
 
-soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; have 5,000 wait; servers as shipped
+soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
 	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run TestKilledProcesses ./id/segment
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
 
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
 	go test -run '^$$' -bench . -timeout 30m ./bench
 	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle' -timeout 30m ./bench
+	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s .
 
 lint: ## Run golangci-lint
 	@command -v golangci-lint >/dev/null || { echo "golangci-lint 2 is not installed: https://golangci-lint.run/docs/welcome/install/"; exit 1; }

@@ -5,21 +5,13 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/pawl-go/pawl/engine/mysqlengine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 func mariadbPool(b *testing.B) *sql.DB {
 	b.Helper()
-	connector, err := mysql.NewConnector(testservers.MariaDBConfig(testservers.MariaDB(b).Addr))
-	if err != nil {
-		b.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
-	b.Cleanup(func() { db.Close() })
-	return db
+	return testservers.MariaDBPool(b, testservers.MariaDB(b).Addr)
 }
 
 // getLock is the least that MariaDB can do: a lock without a queue to look at,

@@ -23,21 +23,15 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 // database connects as a user.
 func database(t *testing.T, addr, user string, params map[string]string) *sql.DB {
 	t.Helper()
-	config := testservers.MariaDBConfig(addr)
-	config.User, config.Params = user, params
-	if charset := params["charset"]; charset != "" {
-		config.Params = nil
-		if err := config.Apply(mysql.Charset(charset, "")); err != nil {
-			t.Fatal(err)
+	return testservers.MariaDBPool(t, addr, func(c *mysql.Config) {
+		c.User, c.Params = user, params
+		if charset := params["charset"]; charset != "" {
+			c.Params = nil
+			if err := c.Apply(mysql.Charset(charset, "")); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
-	t.Cleanup(func() { db.Close() })
-	return db
+	})
 }
 
 func exec(t *testing.T, db *sql.DB, statements ...string) {

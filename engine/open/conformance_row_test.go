@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/engine"
@@ -93,14 +92,9 @@ func postgresRowDB(t *testing.T, addr string, connections int) engine.Engine {
 // mariadbRow opens the row mode with a pool of its own.
 func mariadbRow(t *testing.T, addr string, connections int) engine.Engine {
 	t.Helper()
-	connector, err := mysql.NewConnector(testservers.MariaDBConfig(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
+	db := testservers.MariaDBPool(t, addr)
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	t.Cleanup(func() { db.Close() })
 	eng, err := mysqlengine.NewRow(t.Context(), db, nil)
 	if err != nil {
 		t.Fatal(err)

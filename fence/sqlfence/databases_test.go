@@ -15,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl/fence/sqlfence"
@@ -53,23 +52,16 @@ func each(t *testing.T, test func(*testing.T, *database)) {
 
 func postgres(t *testing.T, mode pgx.QueryExecMode) *database {
 	t.Helper()
-	config, err := pgx.ParseConfig(testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.DefaultQueryExecMode = mode
-	return prepare(t, stdlib.OpenDB(*config), sqlfence.PostgreSQL, "bytea")
+	db := testservers.PostgresPool(t, testservers.SharedPostgres(t).Addr, func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = mode })
+	return prepare(t, db, sqlfence.PostgreSQL, "bytea")
 }
 
 func mariadb(t *testing.T, found, interpolate bool) *database {
 	t.Helper()
-	config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
-	config.ClientFoundRows, config.InterpolateParams = found, interpolate
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return prepare(t, sql.OpenDB(connector), sqlfence.MySQL, "varbinary(512)")
+	db := testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr, func(c *mysql.Config) {
+		c.ClientFoundRows, c.InterpolateParams = found, interpolate
+	})
+	return prepare(t, db, sqlfence.MySQL, "varbinary(512)")
 }
 
 func sqlite(t *testing.T) *database {
@@ -79,6 +71,7 @@ func sqlite(t *testing.T) *database {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { db.Close() })
 	return prepare(t, db, sqlfence.SQLite, "blob")
 }
 
@@ -92,7 +85,6 @@ func prepare(t *testing.T, db *sql.DB, dialect sqlfence.Dialect, bytes string) *
 	t.Cleanup(func() {
 		d.exec(t, "DROP TABLE "+d.quoted(d.marks.Table))
 		d.exec(t, "DROP TABLE "+d.own.Name)
-		db.Close()
 	})
 	for range 2 { // the second finds it
 		if err := d.marks.Create(t.Context(), db); err != nil {

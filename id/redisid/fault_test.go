@@ -105,68 +105,6 @@ func (c naive) Add(ctx context.Context, n int64) (int64, error) {
 	return last, nil
 }
 
-// faults is everything that may happen to the data of one server while it is used.
-func faults(t *testing.T, l *load, server *testservers.Server, operator rueidis.Client) {
-	restart := func() { server.Kill(); server.Restart() }
-	for _, fault := range []func(){
-		restart, // without a snapshot
-		func() { does(t, operator, "FLUSHALL", "SYNC") },
-		func() { does(t, operator, "SAVE"); l.goesOn(); restart() },
-		func() { does(t, operator, "DEL", "ids") },
-		func() {
-			dump, _ := does(t, operator, "DUMP", "ids").ToString()
-			ttl := strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10)
-			l.goesOn()
-			does(t, operator, "RESTORE", "ids", "0", dump, "REPLACE")
-			l.goesOn()
-			does(t, operator, "RESTORE", "ids", ttl, dump, "REPLACE", "ABSTTL")
-		},
-		func() {
-			does(t, operator, "RENAME", "ids", "other")
-			l.goesOn()
-			does(t, operator, "RENAME", "other", "ids")
-		},
-		func() { does(t, operator, "PEXPIRE", "ids", "1") },
-		restart,
-	} {
-		l.goesOn()
-		fault()
-	}
-	l.goesOn()
-}
-
-// TestFaults: no number is given twice, whatever happens to the data, and the numbers of each
-// goroutine rise. The same faults show that a bare INCR repeats.
-func TestFaults(t *testing.T) {
-	t.Run("marked", func(t *testing.T) {
-		server := testservers.Redis(t)
-		l, mark := newLoad(t), newMark(t)
-		for range 3 {
-			l.process(counter(t, dial(t, server.Addr), "ids", &redisid.Options{Mark: mark, Ahead: 500}))
-		}
-		for range 5 {
-			faults(t, l, server, dial(t, server.Addr))
-		}
-		if err := l.ends(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("naive", func(t *testing.T) {
-		server := testservers.Redis(t)
-		l := newLoad(t)
-		l.check.Unordered = true
-		l.process(naive{dial(t, server.Addr), "ids"})
-		l.process(naive{dial(t, server.Addr), "ids"})
-		l.goesOn()
-		server.Kill() // without a snapshot
-		server.Restart()
-		l.goesOn()
-		if err := l.ends(); err == nil || !strings.Contains(err.Error(), "was handed out twice") {
-			t.Errorf("a bare INCR is found well: %v", err)
-		}
-	})
-}
-
 func isReplica(t *testing.T, server rueidis.Client) bool {
 	info, err := server.Do(t.Context(), server.B().Info().Section("replication").Build()).ToString()
 	return err == nil && strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up")

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
@@ -17,6 +20,10 @@ import (
 	"github.com/pawl-go/pawl/id/segment"
 	"github.com/pawl-go/pawl/internal/idtest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func contains(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
 // store is a counter of the memory engine whose store takes a time, and can be away.
 type store struct {
@@ -339,5 +346,53 @@ func TestOptions(t *testing.T) {
 	}
 	if n := s.requests.Load(); n != 0 {
 		t.Errorf("%d requests before the first use", n)
+	}
+}
+
+// Several goroutines get more than one million numbers, in batches so small that they are always
+// being loaded. The numbers rise for each goroutine, and none is there twice.
+func TestMillionsInMemory(t *testing.T) {
+	s := newStore(t)
+	s.delay = 0
+	g := generator(t, s, &segment.Options{MinStep: 50, MaxStep: 5000, Cover: 10 * time.Millisecond})
+	var check idtest.Checker[int64]
+	var group sync.WaitGroup
+	for i := range 4 {
+		log := check.Log()
+		group.Go(func() {
+			dst := make([]int64, 1+i*i)
+			for range 300_000 {
+				n, err := g.NextN(t.Context(), dst[:1+len(dst)/2])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				log.Add(dst[:n]...)
+			}
+		})
+	}
+	group.Wait()
+	if n, err := check.Check(); err != nil || n < 1_000_000 {
+		t.Errorf("%d numbers: %v", n, err)
+	}
+}
+
+func TestNextAllocatesNothing(t *testing.T) {
+	s := newStore(t)
+	g := generator(t, s, &segment.Options{MinStep: 1_000_000})
+	dst := make([]int64, 10)
+	if _, err := g.NextN(t.Context(), dst); err != nil {
+		t.Fatal(err)
+	}
+	allocs := testing.AllocsPerRun(10000, func() {
+		if _, err := g.Next(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if _, err := g.NextN(t.Context(), dst); err != nil {
+			t.Error(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations", allocs)
 	}
 }

@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl"
@@ -24,23 +22,22 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
+const connections = 4 // of a process to a database
+
 func postgres(t testing.TB, addr string) sequence.Database {
 	t.Helper()
-	config, err := pgx.ParseConfig(testservers.PostgresURL(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.RuntimeParams["synchronous_commit"] = "off" // which must not matter
-	return sequence.Database{DB: closed(t, stdlib.OpenDB(*config)), Dialect: dialect.PostgreSQL}
+	db := testservers.PostgresPool(t, addr, func(c *pgx.ConnConfig) {
+		c.RuntimeParams["synchronous_commit"] = "off" // which must not matter
+	})
+	db.SetMaxOpenConns(connections)
+	return sequence.Database{DB: db, Dialect: dialect.PostgreSQL}
 }
 
 func mariadb(t testing.TB, addr string) sequence.Database {
 	t.Helper()
-	connector, err := mysql.NewConnector(testservers.MariaDBConfig(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sequence.Database{DB: closed(t, sql.OpenDB(connector)), Dialect: dialect.MySQL}
+	db := testservers.MariaDBPool(t, addr)
+	db.SetMaxOpenConns(connections)
+	return sequence.Database{DB: db, Dialect: dialect.MySQL}
 }
 
 func sqlite(t testing.TB, file string) sequence.Database {
@@ -53,13 +50,9 @@ func sqlite(t testing.TB, file string) sequence.Database {
 	if err != nil { // which SQLite lets one connection do only
 		exec(t, sequence.Database{DB: db}, "PRAGMA journal_mode = wal")
 	}
-	return sequence.Database{DB: closed(t, db), Dialect: dialect.SQLite}
-}
-
-func closed(t testing.TB, db *sql.DB) *sql.DB {
-	db.SetMaxOpenConns(4)
+	db.SetMaxOpenConns(connections)
 	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
-	return db
+	return sequence.Database{DB: db, Dialect: dialect.SQLite}
 }
 
 // three opens one database of each kind, as a process of its own does.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
@@ -15,6 +17,8 @@ import (
 	"github.com/pawl-go/pawl/id/snowflake"
 	"github.com/pawl-go/pawl/internal/idtest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // link is a store as one process sees it.
 type link struct {

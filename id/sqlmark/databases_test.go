@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl/dialect"
@@ -63,26 +62,17 @@ func databases(t *testing.T) (all []database) {
 
 func postgres(t *testing.T, addr string, mode pgx.QueryExecMode, settings ...string) *sql.DB {
 	t.Helper()
-	config, err := pgx.ParseConfig(testservers.PostgresURL(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.DefaultQueryExecMode = mode
-	for i := 0; i < len(settings); i += 2 {
-		config.RuntimeParams[settings[i]] = settings[i+1]
-	}
-	return closed(t, stdlib.OpenDB(*config))
+	return bounded(testservers.PostgresPool(t, addr, func(c *pgx.ConnConfig) {
+		c.DefaultQueryExecMode = mode
+		for i := 0; i < len(settings); i += 2 {
+			c.RuntimeParams[settings[i]] = settings[i+1]
+		}
+	}))
 }
 
 func mariadb(t *testing.T, addr string, set func(*mysql.Config)) *sql.DB {
 	t.Helper()
-	config := testservers.MariaDBConfig(addr)
-	set(config)
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return closed(t, sql.OpenDB(connector))
+	return bounded(testservers.MariaDBPool(t, addr, set))
 }
 
 func sqlite(t *testing.T, file, more string) *sql.DB {
@@ -91,12 +81,12 @@ func sqlite(t *testing.T, file, more string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return closed(t, db)
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	return bounded(db)
 }
 
-func closed(t *testing.T, db *sql.DB) *sql.DB {
+func bounded(db *sql.DB) *sql.DB {
 	db.SetMaxOpenConns(8)
-	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
 	return db
 }
 

@@ -142,7 +142,8 @@ func TestRefusesToForget(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			refused(t, dialect.SQLite, closed(t, db), pawl.ErrUnsupported, why)
+			t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+			refused(t, dialect.SQLite, bounded(db), pawl.ErrUnsupported, why)
 		}
 	})
 	t.Run("SQLite, read only", func(t *testing.T) {

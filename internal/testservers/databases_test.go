@@ -7,36 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // database connects one connection to a database.
-func database(t *testing.T, addr string, open func(addr string) *sql.DB) *sql.DB {
+func database(t *testing.T, addr string, open func(t *testing.T, addr string) *sql.DB) *sql.DB {
 	t.Helper()
-	db := open(addr)
+	db := open(t, addr)
 	db.SetMaxOpenConns(1)
-	t.Cleanup(func() { db.Close() })
 	return db
 }
 
-func openPostgres(addr string) *sql.DB {
-	config, err := pgx.ParseConfig(PostgresURL(addr))
-	if err != nil {
-		panic(err)
-	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	return stdlib.OpenDB(*config)
+func openPostgres(t *testing.T, addr string) *sql.DB {
+	return PostgresPool(t, addr, func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol })
 }
 
-func openMariaDB(addr string) *sql.DB {
-	connector, err := mysql.NewConnector(MariaDBConfig(addr))
-	if err != nil {
-		panic(err)
-	}
-	return sql.OpenDB(connector)
-}
+func openMariaDB(t *testing.T, addr string) *sql.DB { return MariaDBPool(t, addr) }
 
 func execute(t *testing.T, db *sql.DB, query string) {
 	t.Helper()
@@ -53,7 +39,7 @@ func query(db *sql.DB, query string) (n int, err error) {
 }
 
 // testDatabase is what any server with tables goes through.
-func testDatabase(t *testing.T, s *Server, open func(addr string) *sql.DB) {
+func testDatabase(t *testing.T, s *Server, open func(t *testing.T, addr string) *sql.DB) {
 	db := database(t, s.Addr, open)
 	execute(t, db, "CREATE TABLE kept (n int)")
 	execute(t, db, "INSERT INTO kept VALUES (42)")
