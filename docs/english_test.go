@@ -1,11 +1,13 @@
 package docs_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -139,18 +141,21 @@ func TestEnglishFinds(t *testing.T) {
 	}
 }
 
-// englishGo are the folders whose comments are held to the rule as well, with their subfolders.
-// A folder is added when its comments have been mended.
-var englishGo = []string{"fence", "dialect", "id", "work", "internal/idtest", "engine/queue", "observe", "docs",
-	"internal/commandtest", "internal/fencetest", "engine/memengine", "internal/queuetest", "internal/primitivetest", "examples"}
+// englishGo are the packages whose comments and errors are held to the rule as well, as patterns
+// of the go command: "/..." stands for all packages below. A package is added when it has been
+// rewritten.
+var englishGo = []string{".", "fence/...", "dialect/...", "id/...", "work/...", "engine/queue/...", "engine/memengine/...",
+	"observe/...", "docs/...", "examples/...",
+	"internal/idtest/...", "internal/commandtest/...", "internal/fencetest/...", "internal/queuetest/...", "internal/primitivetest/..."}
 
 // indented is code in a doc comment.
 var indented = regexp.MustCompile(`(?m)^\t.*$`)
 
-// TestEnglishGo holds all comments of these folders.
+// TestEnglishGo holds the comments of these packages, and the texts that they show to users.
 func TestEnglishGo(t *testing.T) {
-	for _, folder := range englishGo {
-		for _, name := range goFiles(t, filepath.Join("..", folder)) {
+	comments, shown := 0, 0
+	for _, pattern := range englishGo {
+		for _, name := range goFiles(t, pattern) {
 			fset := token.NewFileSet()
 			file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
 			if err != nil {
@@ -158,26 +163,106 @@ func TestEnglishGo(t *testing.T) {
 			}
 			for _, group := range file.Comments {
 				for _, s := range sentences(indented.ReplaceAllString(group.Text(), "")) {
+					comments++
 					for _, fault := range faults(s) {
 						t.Errorf("%s: %s:\n\t%s", fset.Position(group.Pos()), fault, s)
 					}
 				}
 			}
+			for _, text := range shownTexts(file) {
+				for _, s := range sentences(table.ReplaceAllString(constant(text), "")) {
+					shown++
+					for _, fault := range faults(s) {
+						t.Errorf("%s: %s:\n\t%s", fset.Position(text.Pos()), fault, s)
+					}
+				}
+			}
 		}
+	}
+	t.Logf("%d sentences of comments, and %d of texts for users", comments, shown)
+	if comments < 2000 || shown < 200 {
+		t.Errorf("only %d sentences of comments were found, and %d of texts for users", comments, shown)
 	}
 }
 
-// goFiles are those of a folder and its subfolders.
-func goFiles(t *testing.T, folder string) (names []string) {
+// goFiles are the files of a pattern of the go command.
+func goFiles(t *testing.T, pattern string) (names []string) {
 	t.Helper()
-	err := filepath.WalkDir(folder, func(name string, _ fs.DirEntry, err error) error {
+	folder, below := strings.CutSuffix(pattern, "/...")
+	folder = filepath.Join("..", folder)
+	err := filepath.WalkDir(folder, func(name string, is fs.DirEntry, err error) error {
+		if err == nil && is.IsDir() && name != folder && !below {
+			return fs.SkipDir
+		}
 		if filepath.Ext(name) == ".go" {
 			names = append(names, name)
 		}
 		return err
 	})
 	if err != nil || len(names) == 0 {
-		t.Fatalf("%s: %v, %v", folder, names, err)
+		t.Fatalf("%s: %v, %v", pattern, names, err)
 	}
 	return names
+}
+
+var (
+	// shownFirst are the functions whose first text a user reads.
+	shownFirst = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|invalid|usageError)$`)
+
+	// shownLast are the methods that define a flag, whose last text is its usage.
+	shownLast = regexp.MustCompile(`^(Bool|Count|Duration|Float64|Int|Int64|String|Uint64)?(Array|Slice)?VarP?$`)
+
+	// table is an indented line of a help text.
+	table = regexp.MustCompile(`(?m)^[ \t].*$`)
+)
+
+// shownTexts returns the texts of a file that its users read: errors, usages of flags, and the
+// help of commands.
+func shownTexts(file *ast.File) (texts []ast.Expr) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			name := called(n.Fun)
+			switch _, method, _ := strings.Cut(name, "."); {
+			case len(n.Args) > 0 && shownFirst.MatchString(name):
+				texts = append(texts, n.Args[0])
+			case len(n.Args) > 1 && shownLast.MatchString(method):
+				texts = append(texts, n.Args[len(n.Args)-1])
+			}
+		case *ast.KeyValueExpr:
+			if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "Short" || key.Name == "Long") {
+				texts = append(texts, n.Value)
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+// called is the name of a function, after that of its package, or of a method.
+func called(fun ast.Expr) string {
+	switch fun := fun.(type) {
+	case *ast.Ident:
+		return fun.Name
+	case *ast.SelectorExpr:
+		of, ok := fun.X.(*ast.Ident)
+		if !ok {
+			return "." + fun.Sel.Name
+		}
+		return of.Name + "." + fun.Sel.Name
+	}
+	return ""
+}
+
+// constant is the constant part of a text.
+func constant(text ast.Expr) string {
+	switch text := text.(type) {
+	case *ast.BasicLit:
+		if plain, err := strconv.Unquote(text.Value); err == nil {
+			return plain
+		}
+	case *ast.BinaryExpr:
+		return constant(text.X) + constant(text.Y)
+	}
+	return ""
 }
