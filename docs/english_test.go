@@ -144,7 +144,7 @@ func TestEnglishFinds(t *testing.T) {
 // englishGo are the packages whose comments and errors are held to the rule as well, as patterns
 // of the go command: "/..." stands for all packages below. A package is added when it has been
 // rewritten.
-var englishGo = []string{".", "fence/...", "dialect/...", "id/...", "work/...", "engine/queue/...", "engine/memengine/...",
+var englishGo = []string{".", "engine", "fence/...", "dialect/...", "id/...", "work/...", "engine/queue/...", "engine/memengine/...",
 	"observe/...", "docs/...", "examples/...",
 	"internal/idtest/...", "internal/commandtest/...", "internal/fencetest/...", "internal/queuetest/...", "internal/primitivetest/..."}
 
@@ -212,6 +212,9 @@ var (
 	// shownLast are the methods that define a flag, whose last text is its usage.
 	shownLast = regexp.MustCompile(`^(Bool|Count|Duration|Float64|Int|Int64|String|Uint64)?(Array|Slice)?VarP?$`)
 
+	// help are the names of help texts.
+	help = regexp.MustCompile(`^([sS]hort|[lL]ong|\w+Help)$`)
+
 	// table is an indented line of a help text.
 	table = regexp.MustCompile(`(?m)^[ \t].*$`)
 )
@@ -229,9 +232,13 @@ func shownTexts(file *ast.File) (texts []ast.Expr) {
 			case len(n.Args) > 1 && shownLast.MatchString(method):
 				texts = append(texts, n.Args[len(n.Args)-1])
 			}
-		case *ast.KeyValueExpr:
-			if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "Short" || key.Name == "Long") {
+		case *ast.KeyValueExpr: // the help of a command
+			if key, ok := n.Key.(*ast.Ident); ok && help.MatchString(key.Name) {
 				texts = append(texts, n.Value)
+			}
+		case *ast.ValueSpec:
+			if help.MatchString(n.Names[0].Name) {
+				texts = append(texts, n.Values...)
 			}
 		}
 		return true
