@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/id/segment"
 )
 
-// BenchmarkSegment: a number of a batch beside one addition to an atomic counter, which every
-// such generator needs, and at least 20 million a second.
+// BenchmarkSegment measures a number of a batch beside one addition to an atomic counter, which
+// every such generator needs. The goal is at least 20 million a second.
 func BenchmarkSegment(b *testing.B) {
 	registers, err := id.Values(client(b, memengine.New()), nil)
 	if err != nil {
