@@ -37,9 +37,9 @@ type Options struct {
 	// only read: they leave nothing in the store.
 	Lazy bool
 
-	// Observe, when set, gets the events of this client's locks. Each event is given in the
-	// goroutine in which it happened, with the context of the call if there is one. Observe must
-	// not block, and must be safe for concurrent use. See package observe.
+	// Observe, when set, gets the events of this client's locks. The goroutine in which an event
+	// happens calls Observe, with the context of the call if there is one. Observe must not block,
+	// and must be safe for concurrent use. See package observe.
 	Observe func(context.Context, Event)
 
 	// Label names this client to an operator; up to 512 bytes without control
@@ -157,8 +157,8 @@ func (c *Client) findParts() {
 
 // Close releases every lock and every place in a line, ends the session in the store and waits for
 // all goroutines of the client. Contexts of leases end with cause [ErrClosed]. ctx, and one TTL,
-// bound these last requests, and the first that the store does not answer ends them. Claims that
-// the store still has expire within a TTL. A second Close returns nil.
+// bound these last requests. They end at the first request that the store does not answer. Claims
+// that the store still has expire within a TTL. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)
 	c.opening <- struct{}{} // a call that was opening a session has opened it by now, or failed
@@ -230,8 +230,8 @@ func (c *Client) Retry(ctx context.Context, most time.Duration, ask func() error
 	}
 }
 
-// live returns the session unless that session has ended. Whether the session may be trusted is
-// checked by the clock, after it has granted something.
+// live returns the session unless that session has ended. Only after a grant the clock says whether
+// the session may be trusted.
 func (c *Client) live() *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +250,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	case c.opening <- struct{}{}:
 		defer func() { <-c.opening }()
 	case <-turn.C:
-		return nil, engine.Unavailable("open session", errors.New("other calls try it and the store does not answer"))
+		return nil, engine.Unavailable("open session", errors.New("other calls wait for the session, and the store does not answer"))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.life.Done():

@@ -178,7 +178,7 @@ func (e *Election) announce(ctx context.Context, term *Lease, value []byte, vaca
 	_, err := e.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		is, _, err := parseAnnouncement(v)
 		if err == nil && is.Token > term.Token() {
-			err = fmt.Errorf("%w: another leads with token %v", ErrLost, is.Token)
+			err = fmt.Errorf("%w: another candidate leads with token %v", ErrLost, is.Token)
 		}
 		if err != nil {
 			return nil, e.value.failed("announce", err)

@@ -71,7 +71,7 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.T
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
 	if err == nil && is.Token != token || refused(err) {
-		err = fmt.Errorf("%w: another holds it already", errSession)
+		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTime)

@@ -73,7 +73,7 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	// The heartbeat repeats a release that the store did not confirm.
 	err = from.Unlock(ctx)
 	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
-		err = m.failed(fmt.Errorf("%s: %w: another may have held it in between", doing, ErrLost))
+		err = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
 	}
 	if errors.Is(err, ErrLost) {
 		return nil, errors.Join(err, lease.Unlock(ctx))

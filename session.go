@@ -100,8 +100,8 @@ func (s *session) age() time.Duration {
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
 // round returns a context for calls to the store, so that a call that hangs while the session lives
-// ends as well. The context ends after the request time-out, or after two thirds of it. Many calls
-// share a context, because a timer for each would cost more than the rest.
+// ends as well. A call has at least two thirds of the request time-out, and at most all of it. Many
+// calls share a context, because a timer for each would cost more than the rest.
 func (s *session) round() context.Context {
 	most := s.client.opts.RequestTimeout
 	s.mu.Lock()
@@ -135,7 +135,7 @@ func (s *session) expire() {
 	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
 }
 
-// lose ends the session and all leases. Only then it tells the observer, because that takes time.
+// lose ends the session and all leases. After that it tells the observer, because that takes time.
 func (s *session) lose(cause error) {
 	s.end(cause)
 	s.mu.Lock()

@@ -117,7 +117,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
 		return nil, fmt.Errorf("%w: Bucket %q: allowed are letters, digits, - and _", engine.ErrUnsupported, o.Bucket)
 	}
 	if o.Replicas < 0 || o.Replicas > 5 || o.Replicas == 2 || o.Replicas == 4 {
-		return nil, fmt.Errorf("%w: Replicas is %d: allowed are 1, 3 and 5, and 0 for what fits", engine.ErrUnsupported, o.Replicas)
+		return nil, fmt.Errorf("%w: Replicas is %d: 0, 1, 3 and 5 are allowed", engine.ErrUnsupported, o.Replicas)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -43,7 +43,7 @@ func redisCluster(u *url.URL) (option rueidis.ClientOption, mode string, err err
 		return option, "", err
 	}
 	if strings.Trim(u.Path, "/") != "" {
-		return option, "", wrong("a cluster has no databases, and this names one")
+		return option, "", wrong("a cluster has no databases, and the URL names one")
 	}
 	return option, "cluster", nil
 }

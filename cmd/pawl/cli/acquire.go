@@ -103,7 +103,7 @@ func (j *job) acquire(ctx context.Context) (access, error) {
 	case r := <-done:
 		return r.access, j.said(ctx, r.err)
 	case <-time.After(time.Duration(q.farewell.Load())):
-		return access{}, j.said(ctx, engine.Unavailable(fmt.Sprintf("wait for %q", j.name), errors.New("it does not answer")))
+		return access{}, j.said(ctx, engine.Unavailable(fmt.Sprintf("wait for %q", j.name), errors.New("the store does not answer")))
 	}
 }
 
