@@ -286,8 +286,8 @@ func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err err
 	return some, nil
 }
 
-// breakFor breaks the generation because this party will not come. breakFor does nothing if that
-// generation has ended.
+// breakFor breaks the generation in which the party of this id waits. breakFor does nothing if the
+// generation is broken already, or that party is not in it.
 func (s *barrierState) breakFor(id string) error {
 	if s.Broken || !slices.Contains(s.Arrived, id) {
 		return ErrUnchanged

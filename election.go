@@ -230,10 +230,10 @@ func (e *Election) confirm(ctx context.Context, v Snapshot) (Leader, error) {
 }
 
 // Observe yields the leader, and then each change: another leader, another value, or nobody (Token
-// 0). Observe notices a dead leader within two TTLs, and all other changes at once. One case takes
-// up to a TTL: a leader that unlocked and did not resign. Of changes that follow one another
-// quickly Observe may yield only the last. Observe retries while the store is away. Observe ends
-// when ctx does; it yields an error only if no more changes can come.
+// 0). Observe notices a dead leader within two TTLs, a leader that unlocked without Resign within a
+// TTL, and every other change at once. Of changes that follow one another quickly Observe may yield
+// only the last. Observe retries while the store is away. Observe ends when ctx does; it yields an
+// error only if no more changes can come.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last *Leader

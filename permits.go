@@ -18,8 +18,8 @@ import (
 // A semaphore has the number of permits that its users declare, unless an operator has set another
 // number. That number is a versioned value, which outlives all claims. A client reads that value at
 // its first use of the semaphore and re-reads it every TTL/3. A client also reads the value at once
-// when the store says that the resource has another size. A client may know an older number for so
-// long, and may use a free semaphore by that number. A client with the new number corrects it.
+// when the store says that the resource has another size. A client may know an older number for that
+// time, and may use a free semaphore by that number. A client with the new number corrects the size.
 
 // number is the number of an operator, as a client has read it.
 type number struct {
