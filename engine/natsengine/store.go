@@ -138,7 +138,7 @@ func (s *store) Swap(ctx context.Context, key string, data []byte, version uint6
 // yet. Nothing was written. The client has no name for the code, which is new in nats-server 2.11.
 const errCodeInProcess jetstream.ErrorCode = 10164
 
-// write repeats a write while the cluster says that another one is under way.
+// write retries a write while the cluster says that another write is under way.
 func (s *store) write(ctx context.Context, b *bound, try func() (uint64, error)) (uint64, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
 		written, err := try()

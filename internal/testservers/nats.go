@@ -63,8 +63,8 @@ func NATSTLS(t testing.TB, ca *CA, verify bool) *Server {
 		cert.CertFile, cert.KeyFile, ca.File, verify), natsReady)
 }
 
-// natsClusterKind is a nats-server for clusters. The engine needs 2.11 there, which the package managers of
-// older systems do not have: `make setup` builds one then.
+// natsClusterKind is a nats-server for clusters. There the engine needs 2.11, which older package
+// managers lack: `make setup` then builds a nats-server.
 func natsClusterKind() kind {
 	k := natsKind
 	k.binary = "PAWL_TEST_NATS_CLUSTER_SERVER"
@@ -77,14 +77,14 @@ func natsClusterKind() kind {
 	return k
 }
 
-// NATSCluster starts three nats-servers of 2.11 or later that are one cluster, for one test. Each can be killed,
-// paused and started again by itself. It keeps its data.
+// NATSCluster starts three nats-servers of 2.11 or later for one test; they are one cluster. A test
+// can kill, pause and restart each server by itself. The servers keep their data.
 func NATSCluster(t testing.TB) []*Server {
 	t.Helper()
 	return natsCluster(t, natsClusterKind())
 }
 
-// NATSOldCluster is as [NATSCluster], of the nats-server of [NATS].
+// NATSOldCluster is [NATSCluster] with the nats-server of [NATS].
 func NATSOldCluster(t testing.TB) []*Server {
 	t.Helper()
 	return natsCluster(t, natsKind)
