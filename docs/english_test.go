@@ -19,7 +19,7 @@ import (
 
 const mostWords = 25
 
-// bare are the forms in which a sentence hides its actor.
+// bare are the forms in which a sentence hides its actor, or leaves out the standard verb.
 var bare = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -32,6 +32,8 @@ var bare = []struct {
 	{regexp.MustCompile(`(?i)\bwhat (is|was|are|were|has|have|had|cannot|can|does|did|must|may|needs|makes|runs|comes|wakes|ends|stands|nobody|somebody|others)\b`), "name the thing"},
 	{regexp.MustCompile(`(^|[.;:] )What \w+`), "name the thing"},
 	{regexp.MustCompile(`(?i), for \w+`), "because"},
+	{regexp.MustCompile(`(?i)\b(bears|(to|can|must|may|not) bear)\b`), "tolerate"},
+	{regexp.MustCompile(`(?i)\bcounts? in place of\b`), "override"},
 }
 
 var allowed = regexp.MustCompile(`(?i), for (example|instance)\b`)
@@ -125,6 +127,7 @@ func TestEnglishFinds(t *testing.T) {
 		"What cannot check tokens should be able to bear two holders for a moment.",
 		"A node is told, for it may be away.",
 		"The next one that waits is woken by those that leave.",
+		"The wait bears an outage.",
 		"The stored number counts in place of what clients declare, and each of them reads that number once in a third of its TTL, or later.",
 	} {
 		if len(faults(bad)) == 0 {

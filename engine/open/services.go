@@ -62,7 +62,7 @@ var redisTwins = map[string]twin[rueidis.Client]{
 // of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. It
 // creates the file of SQLite if that is missing, but not its folder.
 //
-// OpenDatabase takes the parameters of passwords and TLS, connections, which is 4 by default, and
+// OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and
 // pooled of PostgreSQL. It refuses the parameters of locks.
 //
 // OpenDatabase fails with [ErrURL] when the URL is wrong or of another kind of store, before any
