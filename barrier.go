@@ -58,11 +58,11 @@ type barrierState struct {
 	Members    map[string]string `json:"members,omitempty"` // the names of the members, and their claims
 }
 
-// number is the number of the generation for users. It grows by one whenever all parties leave and
+// number is the number of the generation for users. number grows by one whenever all parties leave and
 // whenever the barrier is reset. 0 is no generation.
 func (s *barrierState) number() uint64 { return s.Generation + s.Resets + 1 }
 
-// BrokenError says that a [Barrier] is broken, and which generation broke. It matches [ErrBroken].
+// BrokenError says that a [Barrier] is broken, and which generation broke. BrokenError matches [ErrBroken].
 type BrokenError struct {
 	// Generation is the argument for [Barrier.Reset]; 0 when the store could not be asked.
 	Generation uint64

@@ -27,13 +27,13 @@ type Options struct {
 	RequestTimeout time.Duration
 
 	// LockDelay is how much longer the store keeps the locks of this client when the client dies or
-	// is cut off. It is for resources that cannot check tokens: the requests of a dead or frozen
+	// is cut off. LockDelay is for resources that cannot check tokens: the requests of a dead or frozen
 	// holder have time to end. 0 to 60 s; default 0. Locks that are released, or closed in order,
 	// are free at once. The price: the client's waiting claims also block other waiters for so much
 	// longer.
 	LockDelay time.Duration
 
-	// With Lazy, New sends no request: the first lock opens the session. It is for programs that
+	// With Lazy, New sends no request: the first lock opens the session. Lazy is for programs that
 	// only read: they leave nothing in the store.
 	Lazy bool
 

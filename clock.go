@@ -102,7 +102,7 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 // answers by then.
 const farewellTime = 100 * time.Millisecond
 
-// Linger returns a context with the values of ctx that ends 100 ms after ctx ends. It is for the
+// Linger returns a context with the values of ctx that ends 100 ms after ctx ends. Linger is for the
 // last request of a call, such as a release, which the store needs although ctx has ended. So a
 // call keeps the promise of this package: it returns within 100 ms of the end of its ctx. stop
 // frees the context.

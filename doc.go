@@ -121,7 +121,7 @@
 //
 // # Testing
 //
-// Test code that uses pawl with package memengine, which needs no server. It runs under
+// Test code that uses pawl with package memengine, which needs no server. That package runs under
 // testing/synctest, where hours of waiting take no time. A function that takes a [Locker] can be
 // given a Locker of the test: see the example there.
 package pawl

@@ -27,7 +27,7 @@ var (
 	// lease's context.
 	ErrLost = errors.New("lock lost")
 
-	// ErrUnavailable says that the store could not be asked. It never means that the lock is taken.
+	// ErrUnavailable says that the store could not be asked. ErrUnavailable never means that the lock is taken.
 	ErrUnavailable = engine.ErrUnavailable
 
 	// ErrMismatch says that the name is in use as something else. A lock meets a semaphore, a

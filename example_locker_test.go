@@ -24,7 +24,7 @@ func (l *fakeLocker) TryLock(ctx context.Context) (*pawl.Lease, error) {
 	return l.Locker.TryLock(ctx)
 }
 
-// A function that takes a Locker is tested with a Locker that fails. It fails by an error, or by a
+// A function that takes a Locker is tested with a Locker that fails. The Locker fails by an error, or by a
 // lease that is lost because the test breaks its lock.
 func ExampleLocker() {
 	report := func(ctx context.Context, lock pawl.Locker, work func(context.Context)) string { // the code under test

@@ -113,7 +113,7 @@ func ExampleBarrier() {
 	// Output: all are here
 }
 
-// A leader announces a value, which others observe. It leads no more when the context of its term
+// A leader announces a value, which others observe. The leader leads no more when the context of its term
 // ends.
 func ExampleElection() {
 	ctx := context.Background()

@@ -177,7 +177,7 @@ func TestCloseOfMany(t *testing.T) {
 }
 
 // TestFoundClaims: the store may have a claim of the session that the client does not know, as
-// after an old snapshot came back. The client leaves that claim. It keeps the claims that it holds,
+// after an old snapshot came back. The client leaves that claim. The client keeps the claims that it holds,
 // waits for or is about to enter.
 func TestFoundClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Lease is a lock that is held. It is safe for concurrent use. The session of its client keeps the
+// Lease is a lock that is held. Lease is safe for concurrent use. The session of its client keeps the
 // lease alive; its holder watches [Lease.Context].
 type Lease struct {
 	session *session

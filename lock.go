@@ -33,12 +33,12 @@ type LockOptions struct {
 	// Barging.
 	Barging bool
 
-	// MaxHold ends the lease after this time even if its holder lives. It is for holders that may
+	// MaxHold ends the lease after this time even if its holder lives. MaxHold is for holders that may
 	// get stuck. At least 100 ms; 0 is no bound.
 	MaxHold time.Duration
 
 	// MinHold keeps the name taken for this time from the grant on, also when the holder releases
-	// the lock before, or dies. It is for a job that may start on many machines, and runs once in a
+	// the lock before, or dies. MinHold is for a job that may start on many machines, and runs once in a
 	// period. Unlock and Close return at once.
 	//
 	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is
@@ -412,7 +412,7 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// withdraw leaves the claim. It takes a short time only, because the caller has waited long enough.
+// withdraw leaves the claim. withdraw takes a short time only, because the caller has waited long enough.
 // The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session

@@ -20,7 +20,7 @@ type Leases []*Lease
 // must not have the same names, because stores have no order.
 //
 // ctx bounds the whole wait. If a lock cannot be had, or a held lock is lost meanwhile, LockAll
-// releases all that it holds. It joins the errors of the releases to the reason.
+// releases all that it holds. LockAll joins the errors of the releases to the reason.
 //
 // Both sides of an [RWMutex] may be among the locks: LockAll takes the writing side first and the
 // reading side with it. Locks held through ctx are re-entered, as by Lock. These arguments are an
@@ -64,7 +64,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	return held, nil
 }
 
-// inOrder returns the locks in the order in which all callers take them. It refuses locks with
+// inOrder returns the locks in the order in which all callers take them. inOrder refuses locks with
 // which the caller would wait for itself.
 func inOrder(locks []Locker) (wanted []*lock, err error) {
 	for i, l := range locks {

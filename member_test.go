@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestBarrierResetByAll: all parties that find the barrier broken may reset it. It is reset once,
+// TestBarrierResetByAll: all parties that find the barrier broken may reset it. The barrier is reset once,
 // and parties that wait since then are not disturbed.
 func TestBarrierResetByAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // Unknown stands for a duration that the store does not tell.
 const Unknown = engine.Unknown
 
-// Resource is a name as an operator sees it: its kind, its holders and its waiters. It shows the
+// Resource is a name as an operator sees it: its kind, its holders and its waiters. Resource shows the
 // state at the time of the read.
 type Resource struct {
 	Name    string

@@ -200,7 +200,7 @@ func (s *sizing) capacity(ctx context.Context) (int64, error) {
 
 // mismatch reports whether to retry when the store says that the resource is in use as something
 // else. An operator may have resized it, or a client with an old number may use it. mismatch
-// corrects the size. It repeats that as long as clients may know an old number, because such a
+// corrects the size. mismatch repeats that as long as clients may know an old number, because such a
 // client gives a free resource the old size.
 func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err error) {
 	if !s.resizes {

@@ -273,7 +273,7 @@ func TestEmptyOwner(t *testing.T) {
 }
 
 // TestWithin: a context within a lease ends with the lease, with its parent, or when it is freed.
-// It carries the values of the parent.
+// That context carries the values of the parent.
 func TestWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -26,7 +26,7 @@ type Scope struct {
 }
 
 // Scope returns the names of this kind. A kind has 1 to [MaxKind] bytes as in names, without a
-// slash. It must not be a kind of this package, such as "value" and "election". Otherwise the first
+// slash. The kind must not be a kind of this package, such as "value" and "election". Otherwise the first
 // use of a name is an [ErrInvalid]. Locks and values of the kind are stored under names that begin
 // with "pawl:KIND/". So a service that changes its kind loses its stored values.
 func (c *Client) Scope(kind string) *Scope {

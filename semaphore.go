@@ -61,7 +61,7 @@ func (s *Semaphore) With(opts LockOptions) *Semaphore { return &Semaphore{s.with
 // the moment. The number overrides the number that its users declare. Waiters get the added permits
 // at once, in order. No holder loses a permit: the semaphore shrinks as holders leave. A waiter for
 // more permits than are left is let in when it is alone. A client that knows an older number learns
-// the new number within TTL/3. It learns earlier if it meets a client that knows the new number.
+// the new number within TTL/3. The client learns earlier if it meets a client that knows the new number.
 //
 // Resize fails with [ErrMismatch] when the name is in use as a lock, and with [ErrUnsupported] on
 // stores that lack resizing. After [ErrUnavailable] the number may have been changed: call Resize

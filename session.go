@@ -77,7 +77,7 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 }
 
 // alive reports whether the client may trust the session, by the clock and not by a timer. alive
-// does not count the sleep of the machine, because that costs a system call. It is for a call that
+// does not count the sleep of the machine, because that costs a system call. alive is for a call that
 // asks the store next. See left.
 func (s *session) alive() bool {
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *session) round() context.Context {
 	return s.rounds
 }
 
-// extend moves the end of the trust window after a successful request sent at start. It does
+// extend moves the end of the trust window after a successful request sent at start. extend does
 // nothing if a later request was answered before.
 func (s *session) extend(start mark) {
 	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
@@ -269,7 +269,7 @@ func (s *session) found(resource, id string) {
 	s.orphans[&engine.Claim{Resource: resource, ID: id}] = struct{}{}
 }
 
-// hold registers a lease. It fails if the session has ended meanwhile.
+// hold registers a lease. hold fails if the session has ended meanwhile.
 func (s *session) hold(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,7 +405,7 @@ func (s *session) closeStore(ctx context.Context) error {
 }
 
 // closeLost closes the store's session after a loss, so that its remaining claims are free before
-// its TTL. It waits for the margin first. That time belongs to the holders: they have just learned
+// its TTL. closeLost waits for the margin first. That time belongs to the holders: they have just learned
 // of the loss and have to stop.
 func (s *session) closeLost() {
 	timer := time.NewTimer(s.client.margin)

@@ -17,7 +17,7 @@ import (
 )
 
 // TestTrustWindow: whatever the network does, a holder's context ends before the store gives the
-// lock to another client. It ends one margin earlier, because code needs time to stop.
+// lock to another client. The context ends one margin earlier, because code needs time to stop.
 func TestTrustWindow(t *testing.T) {
 	every := []string{verbOpen, verbEnter, verbAwait, verbLeave, verbRenew, verbClose}
 	for _, ttl := range []time.Duration{100 * time.Millisecond, time.Second, 15 * time.Second, 24 * time.Hour} {

@@ -11,7 +11,7 @@ import (
 const MaxStripes = 1 << 16
 
 // Striped is a fixed number of locks for any number of keys. Keys of one stripe exclude one another
-// although they need not. Striped bounds the cost of many keys. It is a description, as [Mutex] is.
+// although they need not. Striped bounds the cost of many keys. Striped is a description, as [Mutex] is.
 type Striped struct {
 	client  *Client
 	name    string

@@ -95,7 +95,7 @@ func (v *Value) Next(ctx context.Context, version uint64) (Snapshot, error) {
 // an error only if no more changes can come.
 func (v *Value) Watch(ctx context.Context) iter.Seq2[Snapshot, error] { return v.watch(ctx, 0) }
 
-// watch does the work of Watch. It also repeats a value that has not changed for the time again; 0
+// watch does the work of Watch. watch also repeats a value that has not changed for the time again; 0
 // is never.
 func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Snapshot, error] {
 	return func(yield func(Snapshot, error) bool) {

@@ -74,11 +74,11 @@ type TokenStrength string
 const (
 	// TokenRevision comes from the store's own durable sequence, which never goes back.
 	TokenRevision TokenStrength = "durable sequence"
-	// TokenClock is max(last + 1, server time in µs). It grows across release, expiry and a restart
+	// TokenClock is max(last + 1, server time in µs). TokenClock grows across release, expiry and a restart
 	// that lost everything, unless the server's clock also went back meanwhile.
 	TokenClock TokenStrength = "server clock"
 	// TokenWeak grows as long as the clocks of independent servers agree: two holders may have one
-	// token. It mostly tells which holder is newer, and fences nothing.
+	// token. TokenWeak mostly tells which holder is newer, and fences nothing.
 	TokenWeak TokenStrength = "weak"
 )
 

@@ -21,14 +21,14 @@
 //     repeat the request, which counts once.
 //   - Leave and Evict hand the resource on inside the same step. The message that wakes the next
 //     waiter carries its grant (direct handoff), or the store has a native equivalent.
-//   - Await returns when its claim is granted or gone. Await subscribes before it reads. It relies
+//   - Await returns when its claim is granted or gone. Await subscribes before it reads. Await relies
 //     on messages first, and always on a slow poll too. The poll comes no later than the time at
 //     which a session that blocks the claim can end.
 //   - A claim of a session that has ended never holds, is never granted, and never blocks for longer
 //     than a poll.
 //   - A store that may have forgotten claims grants nothing for one TTL after that (restart grace).
 //   - Errors are the store's own, wrapped with one of the classes of this package. An engine never
-//     retries a verb whose outcome is unknown, and never logs. It keeps no policy: retry,
+//     retries a verb whose outcome is unknown, and never logs. An engine keeps no policy: retry,
 //     keep-alive, trust window, time-outs and tracing live once, in the root package.
 //   - All methods are safe for concurrent use and end when ctx does. A claim whose ctx ended may be
 //     in the store: the caller withdraws it by Leave.
@@ -48,9 +48,9 @@
 //   - Resize may bring an older size back.
 //
 // The root package repairs all this in one place, its reconciliation with each heartbeat. For one
-// TTL it leaves the claims whose Enter the caller gave up. It leaves the claims of its session that
-// [SessionOptions.Found] reports and that the client does not know. It re-reads the number of
-// permits every TTL/3, and corrects an older size.
+// TTL the root leaves the claims whose Enter the caller gave up. The root also leaves the claims of
+// its session that [SessionOptions.Found] reports and that the client does not know. The root
+// re-reads the number of permits every TTL/3, and corrects an older size.
 //
 // So an engine need not keep late requests out. An engine does more only where the root cannot see
 // enough; the engine then gives the reason. A store that may serve a request later than a TTL has to
@@ -71,7 +71,7 @@ type Engine interface {
 	// life of an engine.
 	Caps() Caps
 
-	// Open starts a session. It fails with ErrUnavailable when the store does not answer and with
+	// Open starts a session. Open fails with ErrUnavailable when the store does not answer and with
 	// ErrUnsupported when the store cannot keep the TTL.
 	Open(ctx context.Context, opts SessionOptions) (Session, error)
 
@@ -83,7 +83,7 @@ type Engine interface {
 	Show(ctx context.Context, name string) (Resource, error)
 
 	// Evict removes a claim of any session, granted or waiting, and hands the resource on.
-	// Operators use Evict; it needs no session. It fails with ErrGone when the claim is not there.
+	// Operators use Evict; it needs no session. Evict fails with ErrGone when the claim is not there.
 	Evict(ctx context.Context, resource, claim string) error
 
 	// Close frees the engine's own resources. The user's own client stays open. The caller closes
@@ -93,7 +93,7 @@ type Engine interface {
 
 // Session is one client's liveness in the store.
 type Session interface {
-	// ID names the session in the store. It is unguessable.
+	// ID names the session in the store. ID is unguessable.
 	ID() string
 
 	// Enter puts the claim in the queue of its resource and returns its grant, or the zero Grant
@@ -102,7 +102,7 @@ type Session interface {
 	//
 	// A claim whose owner already holds at least as much shares that grant (re-entry), and gets the
 	// largest token of the owner's granted claims. A claim that wants more than its owner holds is
-	// an upgrade. It is granted at once if nobody waits, else refused with ErrBusy: two claims that
+	// an upgrade. The upgrade is granted at once if nobody waits, else refused with ErrBusy: two claims that
 	// wait to upgrade would wait for each other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
@@ -112,12 +112,12 @@ type Session interface {
 	Await(ctx context.Context, c *Claim) (Grant, error)
 
 	// Leave removes a claim of this session, granted or waiting, and hands the resource on: Leave
-	// releases and withdraws. It fails with ErrGone when the claim is not there. [Engine.Evict]
+	// releases and withdraws. Leave fails with ErrGone when the claim is not there. [Engine.Evict]
 	// removes the claims of other sessions: Leave need not find them.
 	Leave(ctx context.Context, resource, claim string) error
 
 	// Renew proves that the client lives: from the start of the call the session has its whole TTL
-	// again. Renew returns the held claims that are no longer granted in the store. It fails with
+	// again. Renew returns the held claims that are no longer granted in the store. Renew fails with
 	// ErrGone when the session itself has ended.
 	Renew(ctx context.Context, held []*Claim) (gone []*Claim, err error)
 
@@ -162,7 +162,7 @@ type SessionOptions struct {
 // grace has to cover it.
 func (o SessionOptions) Belief() time.Duration { return o.TTL - o.Delay }
 
-// Kind is the use of a resource. It is stored with the resource.
+// Kind is the use of a resource. Kind is stored with the resource.
 type Kind string
 
 const (

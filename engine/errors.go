@@ -25,7 +25,7 @@ var (
 	// ErrUsed says that a store is known to be used, so that nobody may call it new.
 	ErrUsed = errors.New("used before")
 
-	// ErrGone says that the named claim or session is not in the store. It expired, was evicted,
+	// ErrGone says that the named claim or session is not in the store. The claim or session expired, was evicted,
 	// left before, or was never there.
 	ErrGone = errors.New("gone")
 

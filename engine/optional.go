@@ -27,7 +27,7 @@ type Resizer interface {
 	// accepts only claims of the new capacity.
 	//
 	// Resize fails with ErrGone when there is no holder and no waiter, because then there is
-	// nothing to change. It fails with ErrMismatch when the resource is no semaphore.
+	// nothing to change. Resize fails with ErrMismatch when the resource is no semaphore.
 	Resize(ctx context.Context, name string, capacity int64) error
 }
 

@@ -32,7 +32,7 @@ var crowdCases = []Case{
 	}, nil},
 }
 
-// crowdTTL is enough for a machine on which a hand-over takes usualTurn. It is longer on a machine
+// crowdTTL is enough for a machine on which a hand-over takes usualTurn. crowdTTL is longer on a machine
 // that has other work.
 const crowdTTL, usualTurn = 4 * time.Second, 3 * time.Millisecond
 
@@ -111,7 +111,7 @@ func waitIn(ctx context.Context, t *testing.T, m *pawl.Mutex, granted chan<- tim
 	}
 }
 
-// crowded waits until so many clients have claims. It looks seldom, because each look costs as much
+// crowded waits until so many clients have claims. crowded looks seldom, because each look costs as much
 // as the crowd.
 func (h *Harness) crowded(t *testing.T, name string, n int) {
 	t.Helper()

@@ -119,7 +119,7 @@ func takeSlot(t *testing.T, slots *pawl.Slots) *pawl.Slot {
 	return s
 }
 
-// firstSlot takes slots until it has the first slot. It returns nil on an error.
+// firstSlot takes slots until it has the first slot. firstSlot returns nil on an error.
 func firstSlot(t *testing.T, slots *pawl.Slots) *pawl.Slot {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

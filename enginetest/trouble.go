@@ -31,7 +31,7 @@ func (s *spy) session() string {
 	return s.id
 }
 
-// hanging returns eng with the troubles of a network. It is for a store without a network: the
+// hanging returns eng with the troubles of a network. hanging is for a store without a network: the
 // calls of one client meet the same trouble.
 func hanging(eng engine.Engine) (engine.Engine, Network) {
 	t := &trouble{Engine: eng, healed: make(chan struct{})}

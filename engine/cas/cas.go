@@ -93,7 +93,7 @@ var (
 	_ engine.Resizer = (*Engine)(nil)
 )
 
-// New returns an engine on a store, and sends no request. It panics when the options are out of
+// New returns an engine on a store, and sends no request. New panics when the options are out of
 // range, because a program wrote them.
 func New(store Store, opts Options) *Engine {
 	if opts.MaxClaims < 0 || opts.MaxClaims > MaxClaims {
@@ -160,7 +160,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-// Show implements [engine.Engine]. It looks at every session that has a claim, so that a caller that
+// Show implements [engine.Engine]. Show looks at every session that has a claim, so that a caller that
 // asks again and again sees the dead sessions go. The remaining time of sessions is unknown.
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	if err := ctx.Err(); err != nil {

@@ -18,7 +18,7 @@ type seen struct {
 	since   time.Time
 }
 
-// look checks that sessions live. It reports whether it found a session dead that was not known to
+// look checks that sessions live. look reports whether it found a session dead that was not known to
 // be dead.
 func (e *Engine) look(ctx context.Context, ids []string) (died bool, err error) {
 	var all sync.WaitGroup

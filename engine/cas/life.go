@@ -54,7 +54,7 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	}
 }
 
-// aged takes one step towards the end of the grace of a life. It fails with [engine.ErrConflict]
+// aged takes one step towards the end of the grace of a life. aged fails with [engine.ErrConflict]
 // when another client took a step.
 func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, error) {
 	e.mu.Lock()
@@ -136,7 +136,7 @@ func (e *Engine) checkFormat(ctx context.Context) error {
 
 // Init marks a store that may forget as new, so that the first lock is granted without a restart
 // grace. The caller has to know that the store is new: a store that did forget then has two
-// holders. Init fails with [engine.ErrUsed] when the store has a mark already. It does nothing to a
+// holders. Init fails with [engine.ErrUsed] when the store has a mark already. Init does nothing to a
 // store that does not forget.
 func (e *Engine) Init(ctx context.Context) error {
 	f, is := e.store.(Forgetful)

@@ -85,7 +85,7 @@ func (l *line) ring() {
 	}
 }
 
-// follow tells the waiters of a line the fate of their claims. It also watches the sessions before
+// follow tells the waiters of a line the fate of their claims. follow also watches the sessions before
 // them.
 func (e *Engine) follow(ctx context.Context, l *line) {
 	items, failed := make(chan Item), make(chan error, 1)
@@ -183,7 +183,7 @@ func (w *waiter) answer(a answer) {
 	}
 }
 
-// advance takes the steps that some client has to take. It removes the dead, ends a restart grace,
+// advance takes the steps that some client has to take. advance removes the dead, ends a restart grace,
 // and tries for the first waiter of a free barging resource. Then advance answers the waiters whose
 // claims are granted or gone.
 func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[string]*waiter, authoritative bool) (record, error) {
@@ -264,7 +264,7 @@ func (e *Engine) hasDead(now record) bool {
 }
 
 // guardAll watches the sessions at both ends of the line before each waiter, and the waiters' own
-// sessions. It returns when to ask the store without a message.
+// sessions. guardAll returns when to ask the store without a message.
 func (e *Engine) guardAll(l *line, now *record, waiters map[string]*waiter, guarded map[string]bool) time.Duration {
 	wanted := make(map[string]bool)
 	look := time.Hour

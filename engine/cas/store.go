@@ -25,13 +25,13 @@ type Store interface {
 	// there is no item. Swap fails with [engine.ErrConflict] when the key is at another version.
 	Swap(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 
-	// Delete removes the item if the key is at version. It fails with [engine.ErrConflict] when the
+	// Delete removes the item if the key is at version. Delete fails with [engine.ErrConflict] when the
 	// key is at another version, or has no item.
 	Delete(ctx context.Context, key string, version uint64) error
 
 	// Watch yields the item at key, or the zero Item when there is no item. Then it yields the item
 	// after each change, as soon as the change is made. Several changes may come as one. Watch
-	// subscribes before it reads, so that no change is missed. It ends with an error, that of ctx
+	// subscribes before it reads, so that no change is missed. Watch ends with an error, that of ctx
 	// or of the store.
 	Watch(ctx context.Context, key string) iter.Seq2[Item, error]
 

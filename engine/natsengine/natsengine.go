@@ -164,7 +164,7 @@ func (s *store) connection() string {
 	return fmt.Sprintf("%s %d", s.nc.ConnectedServerId(), s.nc.Stats().Reconnects)
 }
 
-// bind returns the bucket. It asks the server once a connection, and again after [store.unbind].
+// bind returns the bucket. bind asks the server once a connection, and again after [store.unbind].
 func (s *store) bind(ctx context.Context) (*bound, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func patient(t *testing.T, s *testservers.Sentinels) {
 }
 
 // TestRedisSentinel: a Sentinel tells clients the real address of its master. For trouble on the
-// network there is one more Sentinel. It knows the master by the address of a proxy, as behind a
+// network there is one more Sentinel. That Sentinel knows the master by the address of a proxy, as behind a
 // translation of addresses. Clients reach that Sentinel through another proxy, and both proxies
 // have the trouble.
 func TestRedisSentinel(t *testing.T) {
@@ -180,7 +180,7 @@ func TestRedisSentinelACL(t *testing.T) {
 
 var commandStat = regexp.MustCompile(`cmdstat_(\S+):calls=(\d+),.*rejected_calls=(\d+)`)
 
-// commandsUsed returns the commands that the server executed, also inside scripts. It fails the
+// commandsUsed returns the commands that the server executed, also inside scripts. commandsUsed fails the
 // test for commands that the server refused.
 func commandsUsed(t *testing.T, addr string) map[string]bool {
 	t.Helper()

@@ -21,7 +21,7 @@ import (
 )
 
 // idleCost is the cost of a process that only holds: connections, and requests from one heartbeat
-// to the next. It is counted with one lock and for each further lock.
+// to the next. idleCost is counted with one lock and for each further lock.
 type idleCost struct {
 	connections int
 	first, more float64

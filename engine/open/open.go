@@ -1,4 +1,4 @@
-// Package open makes an engine from a URL. It serves programs whose store is a setting. A program
+// Package open makes an engine from a URL. Programs whose store is a setting use open. A program
 // that already has a client of its store calls the engine's own New instead. That program then
 // links no other engine.
 //
@@ -123,7 +123,7 @@ var schemes = map[string]scheme{
 }
 
 // Open connects to the store at rawURL. Close of the engine closes the connection too. Open fails
-// with [ErrURL] when the URL is wrong. It fails with [engine.ErrUnavailable] when the store refuses
+// with [ErrURL] when the URL is wrong. Open fails with [engine.ErrUnavailable] when the store refuses
 // the password, or does not answer within 5 seconds, a file within 30. ctx bounds the opening only.
 func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 	s, err := schemeOf(rawURL)
@@ -272,7 +272,7 @@ type initer interface{ Init(context.Context) error }
 // has two holders.
 //
 // Init reports whether it marked the store. Init fails with [engine.ErrUsed] when the store is
-// known to have been used. It fails with [engine.ErrUnsupported] on a Redis Cluster, which goes by
+// known to have been used. Init fails with [engine.ErrUnsupported] on a Redis Cluster, which goes by
 // the age of each node.
 func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	if is, ok := eng.(interface{ inside() opened }); ok {

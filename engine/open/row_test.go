@@ -230,7 +230,7 @@ func TestRowWaiterKilled(t *testing.T) {
 	})
 }
 
-// A server that restarts has forgotten all locks. It grants nothing before the holders know.
+// A server that restarts has forgotten all locks. The server grants nothing before the holders know.
 func TestRowServerRestarted(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 3 * time.Second

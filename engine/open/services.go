@@ -21,7 +21,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Database is a SQL database of a URL. It is safe for concurrent use.
+// Database is a SQL database of a URL. Database is safe for concurrent use.
 type Database struct {
 	DB      *sql.DB
 	Dialect dialect.Dialect // of DB
@@ -58,15 +58,15 @@ var redisTwins = map[string]twin[rueidis.Client]{
 	},
 }
 
-// OpenDatabase connects to a database in which services keep their data. It takes the URLs
+// OpenDatabase connects to a database in which services keep their data. OpenDatabase takes the URLs
 // of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. It
 // creates the file of SQLite if that is missing, but not its folder.
 //
 // OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and
-// pooled of PostgreSQL. It refuses the parameters of locks.
+// pooled of PostgreSQL. OpenDatabase refuses the parameters of locks.
 //
 // OpenDatabase fails with [ErrURL] when the URL is wrong or of another kind of store, before any
-// request. It fails with [engine.ErrUnavailable] as Open does. ctx bounds the opening only. The
+// request. OpenDatabase fails with [engine.ErrUnavailable] as Open does. ctx bounds the opening only. The
 // caller closes the database.
 func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
 	d, err := PrepareDatabase(rawURL)
@@ -82,14 +82,14 @@ func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
 }
 
 // PrepareDatabase is [OpenDatabase] for a database that may be away: it sends no request before the
-// first use. It fails with [ErrURL] only.
+// first use. PrepareDatabase fails with [ErrURL] only.
 func PrepareDatabase(rawURL string) (*Database, error) {
 	return openTwin(context.Background(), rawURL, "SQL database", databaseTwins)
 }
 
-// OpenRedis connects to a Redis in which services keep their data. It takes the URLs of redis,
+// OpenRedis connects to a Redis in which services keep their data. OpenRedis takes the URLs of redis,
 // rediss, redis+cluster and redis+sentinel, as [Open] does. OpenRedis takes the parameters of
-// passwords and TLS. It refuses the parameters of locks.
+// passwords and TLS. OpenRedis refuses the parameters of locks.
 //
 // The errors are those of [OpenDatabase]. ctx bounds the opening only. The caller closes the
 // client.

@@ -23,7 +23,7 @@ import (
 const cycles = 100_000
 
 // soak locks and unlocks random names, and checks that the client keeps no goroutine and no memory
-// of them. It first holds a lock until the client has made everything that long holds need.
+// of them. soak first holds a lock until the client has made everything that long holds need.
 func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, there func() bool) {
 	t.Helper()
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: ttl})

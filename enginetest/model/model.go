@@ -1,4 +1,4 @@
-// Package model compares an engine with package queue, which is the semantics of pawl. It takes
+// Package model compares an engine with package queue, which is the semantics of pawl. Run takes
 // random steps on the engine and on the pure queue. After each step both must have the same claims
 // in the same order, with corresponding tokens and errors. The package imports only the standard
 // library and pawl. The author of an engine runs it beside enginetest, which checks sessions,

@@ -1,5 +1,5 @@
-// Package proxy makes trouble on the network for tests. It is a TCP proxy between a client and a
-// real server. It can lose and delay bytes, and close and refuse connections. The package imports
+// Package proxy makes trouble on the network for tests. A [Proxy] is a TCP proxy between a client and
+// a real server. The proxy can lose and delay bytes, and close and refuse connections. The package imports
 // only the standard library.
 //
 // A Proxy of an engine's own server makes the Network hook of enginetest:

@@ -58,7 +58,7 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 
 func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
-// acquisition is the way to the lock. It ends soon after its time, also when the store hangs: the
+// acquisition is the way to the lock. acquisition ends soon after its time, also when the store hangs: the
 // end of the process then drops the requests under way.
 type acquisition struct {
 	*job

@@ -58,7 +58,7 @@ func (c *child) strayed() bool {
 	return err == nil && group != c.group
 }
 
-// signal signals the group, and the command also when the command has left the group. It reports
+// signal signals the group, and the command also when the command has left the group. signal reports
 // whether the command refuses signals of pawl: then the command has become another user.
 func (c *child) signal(sig syscall.Signal) (refused bool) {
 	syscall.Kill(-c.group, sig) //nolint:errcheck // a process that has gone needs no signal

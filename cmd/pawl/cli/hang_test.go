@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// soonAfter is how late a run may end on a busy machine. It is far less than the time-outs that a
+// soonAfter is how late a run may end on a busy machine. soonAfter is far less than the time-outs that a
 // run without --wait has.
 const soonAfter = 4 * time.Second
 

@@ -119,7 +119,7 @@ func printIDs(ctx context.Context, from lines, count int64, w io.Writer) error {
 	return nil
 }
 
-// write writes text. It waits for a slow reader only until ctx ends.
+// write writes text. write waits for a slow reader only until ctx ends.
 func write(ctx context.Context, w io.Writer, text []byte) error {
 	done := make(chan error, 1)
 	go func() {

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// made runs pawl id and returns the IDs that it prints. It fails the test if pawl says anything
+// made runs pawl id and returns the IDs that it prints. made fails the test if pawl says anything
 // else.
 func made(t *testing.T, store string, args ...string) []string {
 	t.Helper()

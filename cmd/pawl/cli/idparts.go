@@ -19,7 +19,7 @@ import (
 var errNoMark = errors.New("redis counts without a mark: numbers repeat after Redis was restarted, emptied, restored or replaced; --store keeps a mark")
 
 // idParts are the parts that the generators of one process share. The first generator that needs a
-// part opens it, and all are closed in the end. It is for one goroutine.
+// part opens it, and all are closed in the end. idParts is for one goroutine.
 type idParts struct {
 	o         *idOptions
 	client    *pawl.Client

@@ -171,7 +171,7 @@ func serveUntil(ctx context.Context, listener net.Listener, s *idService) error 
 	return err
 }
 
-// idService is the service of IDs. It is safe for concurrent use.
+// idService is the service of IDs. idService is safe for concurrent use.
 type idService struct {
 	kind   string
 	names  []string // in their order

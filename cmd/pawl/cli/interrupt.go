@@ -52,7 +52,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Con
 	}
 }
 
-// untilSignal returns a context that INT, TERM, HUP or QUIT ends. It is for verbs that have no
+// untilSignal returns a context that INT, TERM, HUP or QUIT ends. untilSignal is for verbs that have no
 // child. If the reader of the output has gone, the write fails; no signal comes.
 func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	signals := make(chan os.Signal, 4)

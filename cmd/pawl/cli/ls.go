@@ -87,7 +87,7 @@ func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
 	}
 }
 
-// list prints a table at once, so that a screen does not flicker. It prints objects as they come.
+// list prints a table at once, so that a screen does not flicker. list prints objects as they come.
 func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	var all []seen
 	encoder := json.NewEncoder(l.w)

@@ -264,7 +264,7 @@ type job struct {
 	killAt  time.Time // when pawl kills the child that it told to end
 }
 
-// release gives the lock back. It returns an error only if the lock was lost before. If the store
+// release gives the lock back. release returns an error only if the lock was lost before. If the store
 // does not answer, the end of the session frees the lock.
 func (j *job) release() error {
 	ctx, stop := j.interruptible(context.Background())

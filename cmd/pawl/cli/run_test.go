@@ -85,7 +85,7 @@ func TestRun_hands_over_what_it_got(t *testing.T) {
 }
 
 // TestRun_excludes takes the program as users build it, because under the race detector so many
-// processes would take minutes. It needs the whole machine, so it does not run beside the tests
+// processes would take minutes. The test needs the whole machine, so it does not run beside the tests
 // that look at the clock.
 func TestRun_excludes(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "pawl")

@@ -9,7 +9,7 @@ import (
 
 const bootClock = unix.CLOCK_BOOTTIME
 
-// childAttr puts the command into the group. It also makes the kernel kill the command when pawl
+// childAttr puts the command into the group. childAttr also makes the kernel kill the command when pawl
 // dies, even if the guard dies too.
 func childAttr(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
