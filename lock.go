@@ -114,17 +114,16 @@ func (l *lock) Name() string { return l.name }
 
 func (l *lock) base() *lock { return l }
 
-// Lock waits until the lock is held or ctx ends; ctx bounds the waiting only, not the hold. Lock
-// fails
+// Lock waits until the lock is held or ctx ends; ctx bounds the waiting only, not the hold. The
+// errors of Lock:
 //
-//   - with [ErrNotAcquired] joined with ctx's error when ctx ended first, and with [ErrUnavailable]
-//     if the store was in trouble then;
-//   - with [ErrUnavailable] when the store answered no request of the client for that name for a
-//     whole TTL;
-//   - with [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once.
+//   - [ErrNotAcquired], joined with ctx's error: ctx ended first. If the store was in trouble then,
+//     the error matches [ErrUnavailable] as well.
+//   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
+//   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
 //
-// When Lock fails, nothing is held and nothing waits in the store. If the store does not answer,
-// the heartbeat sees to that later.
+// When Lock fails, nothing is held and nothing waits in the store. If the store does not answer, the
+// heartbeat sees to that later.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
 
 // TryLock takes the lock if it is free now, and fails with [ErrNotAcquired] if it is not. TryLock
