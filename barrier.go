@@ -15,25 +15,25 @@ import (
 // MaxBarrierParties is how many parties a [Barrier] can have.
 const MaxBarrierParties = 500
 
-// Barrier lets a number of parties wait for one another, again and again: the
-// parties of one generation leave together. When one of them gives up, or dies
-// before the last party comes, the barrier is broken for all until it is reset, as
-// java.util.concurrent.CyclicBarrier is. Between two calls of Wait the death
-// of a party is noticed only if that party joined, see [Barrier.Join].
-// A barrier needs a store that keeps versioned values and shared locks; one small value
-// stays there. A Barrier is a description, as [Mutex] is.
+// Barrier lets a number of parties wait for one another, again and again: the parties of one
+// generation leave together. When a party gives up or dies before the last party comes, the barrier
+// is broken for all parties until a reset. java.util.concurrent.CyclicBarrier does the same. The
+// death of a party between two calls of Wait is noticed only if that party joined, see
+// [Barrier.Join].
+//
+// A barrier needs a store that keeps versioned values and shared locks; one small value stays
+// there. A Barrier is a description, as [Mutex] is.
 type Barrier struct {
 	value   *Value
 	present lock // a claim of it says that a party lives
 	parties int
 }
 
-// Barrier returns the barrier of this name for so many parties, 1 to
-// [MaxBarrierParties]. All users of a name must agree on the number, else
-// [ErrMismatch]. See [Client.Mutex] for names.
+// Barrier returns the barrier of this name for so many parties, 1 to [MaxBarrierParties]. If users
+// of a name declare different numbers, calls fail with [ErrMismatch]. See [Client.Mutex] for names.
 func (c *Client) Barrier(name string, parties int) *Barrier {
 	b := &Barrier{
-		newValue(c, "barrier", name).Idempotent(), // a party arrives once, however often it says so
+		newValue(c, "barrier", name).Idempotent(), // a party arrives once, however often its request is repeated
 		newLock(c, scopedName("barrier", name), engine.KindLock, engine.LockCapacity, 1), parties,
 	}
 	b.present.alone = true
@@ -46,28 +46,27 @@ func (c *Client) Barrier(name string, parties int) *Barrier {
 	return b
 }
 
-// barrierState is what is stored.
+// barrierState is the stored state.
 type barrierState struct {
 	Parties    int               `json:"parties"`
-	Generation uint64            `json:"generation"`        // how many have left together
-	Resets     uint64            `json:"resets"`            // how often it was reset
-	Broken     bool              `json:"broken"`            // this generation is
-	Arrived    []string          `json:"arrived"`           // the claims of those that wait, in order
-	Last       []string          `json:"last,omitempty"`    // of those that left last
-	Joined     uint64            `json:"joined,omitempty"`  // how many have
-	Members    map[string]string `json:"members,omitempty"` // the names of those that are, and their claims
+	Generation uint64            `json:"generation"`        // how many generations have left together
+	Resets     uint64            `json:"resets"`            // how many resets there were
+	Broken     bool              `json:"broken"`            // this generation is broken
+	Arrived    []string          `json:"arrived"`           // the claims of the waiting parties, in order
+	Last       []string          `json:"last,omitempty"`    // the claims of the generation that left last
+	Joined     uint64            `json:"joined,omitempty"`  // how many parties have ever joined
+	Members    map[string]string `json:"members,omitempty"` // the names of the members, and their claims
 }
 
-// number is the number of the generation for users. It grows by one whenever all
-// leave and whenever the barrier is reset. 0 is none.
+// number is the number of the generation for users. number grows by one whenever all parties leave and
+// whenever the barrier is reset. 0 is no generation.
 func (s *barrierState) number() uint64 { return s.Generation + s.Resets + 1 }
 
-// BrokenError says that a [Barrier] is broken, and which generation. It matches
-// [ErrBroken].
+// BrokenError says that a [Barrier] is broken, and which generation broke. BrokenError matches [ErrBroken].
 type BrokenError struct {
 	// Generation is the argument for [Barrier.Reset]; 0 when the store could not be asked.
 	Generation uint64
-	// Err says why.
+	// Err is the reason.
 	Err error
 }
 
@@ -77,7 +76,7 @@ func (e *BrokenError) Error() string { return fmt.Sprintf("%v: %v", ErrBroken, e
 // Is reports whether the target is [ErrBroken].
 func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
 
-// Unwrap returns why it is broken.
+// Unwrap returns the reason.
 func (e *BrokenError) Unwrap() error { return e.Err }
 
 func (b *Barrier) parse(v Snapshot) (s barrierState, err error) {
@@ -108,11 +107,10 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 	return err
 }
 
-// Wait waits until all parties of this generation wait, and returns how many of
-// them came after this party: the last party gets 0. When ctx ends before, or the
-// session of a party does, the generation is broken. All waiting parties get a
-// [BrokenError], which has the reason for the party that gave up. So do all parties that
-// come later, until Reset.
+// Wait waits until all parties of this generation wait. Wait returns how many parties came after
+// this party: the last party gets 0. When ctx ends before, or the session of a party does, the
+// generation is broken. All waiting parties then get a [BrokenError], which gives the reason to the
+// party that gave up. Parties that come later get the error too, until Reset.
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
 		return 0, b.value.failed("wait", b.value.err)
@@ -125,8 +123,8 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	return b.wait(ctx, present, present.claim.ID)
 }
 
-// wait waits as a party that lives while present is held, under an id of this wait: that
-// of its claim, or the name of a member and a number.
+// wait waits as a party that lives while present is held. id is the id of this wait: that of the
+// party's claim, or the name of a member and a number.
 func (b *Barrier) wait(ctx context.Context, present *Lease, id string) (index int, err error) {
 	w := &barrierWait{Barrier: b, id: id}
 	if err := b.update(ctx, "wait", func(s *barrierState) error { return w.arrive(ctx, s) }); err != nil {
@@ -153,17 +151,17 @@ func (b *Barrier) wait(ctx context.Context, present *Lease, id string) (index in
 	return w.giveUp(ctx, context.Cause(alive))
 }
 
-// barrierWait is a party that waits.
+// barrierWait is one party during one Wait.
 type barrierWait struct {
 	*Barrier
 	id         string // of its claim
 	generation uint64
 	resets     uint64
-	number     uint64 // of both
+	number     uint64 // of the generation and the resets
 	index      int
-	left       bool   // with the others, when it arrived
-	arrived    bool   // and heard so
-	seen       uint64 // the version that it saw last
+	left       bool   // the party had left with the others when its request arrived
+	arrived    bool   // the party has arrived, and knows that
+	seen       uint64 // the version that this party saw last
 }
 
 var (
@@ -172,7 +170,7 @@ var (
 	errForgotten = errors.New("the store has forgotten it")
 )
 
-// lives reports whether the claim of a party that came is there.
+// lives reports whether the claim of an arrived party is there.
 func (s *barrierState) lives(is engine.Resource, id string) bool {
 	if name, _, ok := strings.Cut(id, "#"); ok {
 		id = s.Members[name]
@@ -184,10 +182,10 @@ func holds(is engine.Resource, claim string) bool {
 	return slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == claim })
 }
 
-// arrive is the step of a party that comes. The last one makes sure that the others
-// live: if all that came before have died, nobody has noticed.
+// arrive is the step of an arriving party. The last party makes sure that the others live: if all
+// earlier parties have died, nobody else notices.
 func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
-	if w.hasLeft(s) { // with the others, and did not hear so
+	if w.hasLeft(s) { // with the others, although the reply was lost
 		return ErrUnchanged
 	}
 	if s.Broken {
@@ -206,7 +204,7 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	case w.index == 0:
 		dead, err := w.dead(ctx, s)
 		if dead || err != nil {
-			s.Broken = true // which is then read as by everybody
+			s.Broken = true // then this party reads the broken barrier as everybody does
 			return err
 		}
 		w.left = true
@@ -243,8 +241,8 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 	return false, nil
 }
 
-// look is the step of a waiting party when the value changed. When the value has not
-// changed for some time, look breaks the generation if another party has died.
+// look is the step of a waiting party when the value changed. When the value has not changed for
+// some time, look breaks the generation if another party has died.
 func (w *barrierWait) look(ctx context.Context, v Snapshot) (left bool, err error) {
 	s, err := w.parse(v)
 	if err == nil {
@@ -272,8 +270,7 @@ func (w *barrierWait) look(ctx context.Context, v Snapshot) (left bool, err erro
 	})
 }
 
-// dead reports whether a party that came or joined lives no more. Those that joined are
-// members no more.
+// dead reports whether a party that arrived or joined is dead. dead also removes the dead members.
 func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err error) {
 	is, err := b.value.claims(ctx, "wait", b.present.name)
 	if err != nil {
@@ -289,8 +286,8 @@ func (b *Barrier) dead(ctx context.Context, s *barrierState) (some bool, err err
 	return some, nil
 }
 
-// breakFor is the step that breaks the generation of a party that is waited for in
-// vain, if it is still there.
+// breakFor breaks the generation in which the party of this id waits. breakFor does nothing if the
+// generation is broken already, or that party is not in it.
 func (s *barrierState) breakFor(id string) error {
 	if s.Broken || !slices.Contains(s.Arrived, id) {
 		return ErrUnchanged
@@ -299,11 +296,11 @@ func (s *barrierState) breakFor(id string) error {
 	return nil
 }
 
-// giveUp breaks the generation because this party does not wait any longer,
-// unless all have left meanwhile. If it does not know whether it has arrived it sees to it
-// that it does not any more: a request to that end may still be on its way.
+// giveUp breaks the generation because this party stops waiting, unless all parties have left
+// meanwhile. A request to arrive may still be on its way. So a party that does not know whether it
+// has arrived makes that request fail: giveUp writes a new version.
 func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err error) {
-	// If the store cannot be told now, others see later that this party's claim is gone.
+	// If the store cannot be told now, other parties see later that this party's claim is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
 	defer cancel()
 	err = w.update(ctx, "give up", func(s *barrierState) error {
@@ -311,7 +308,7 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 			w.number = s.number()
 		}
 		if !w.hasLeft(s) && !w.arrived && !slices.Contains(s.Arrived, w.id) {
-			return nil // as it is, at a new version
+			return nil // the same state, at a new version
 		}
 		return s.breakFor(w.id)
 	})
@@ -321,7 +318,7 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 	return w.index, w.value.failed("wait", &BrokenError{w.number, errors.Join(reason, err)})
 }
 
-// Generation returns the number of the generation, 1 or more. It grows by one when all
+// Generation returns the number of the generation, 1 or more. The number grows by one when all
 // parties leave together and when the barrier is reset.
 func (b *Barrier) Generation(ctx context.Context) (uint64, error) {
 	v, err := b.value.Get(ctx)
@@ -335,11 +332,12 @@ func (b *Barrier) Generation(ctx context.Context) (uint64, error) {
 	return s.number(), nil
 }
 
-// Reset ends the generation of this number: waiting parties get [ErrBroken]. A broken
-// barrier is whole again, and dead parties are members no more. If that
-// generation has ended already, Reset does nothing and returns nil. So all parties
-// that found the barrier broken may call Reset, with the number in their [BrokenError]. The
-// first call resets, and no later call breaks the new generation. 0 is [ErrInvalid].
+// Reset ends the generation of this number: waiting parties get [ErrBroken]. A broken barrier is
+// whole again, and dead parties are members no more. If that generation has ended already, Reset
+// does nothing and returns nil. The number 0 is an [ErrInvalid].
+//
+// All parties that found the barrier broken may call Reset with the number in their [BrokenError].
+// The first call resets, and no later call breaks the new generation.
 func (b *Barrier) Reset(ctx context.Context, generation uint64) error {
 	if b.value.err == nil && generation == 0 {
 		return b.value.failed("reset", invalid("generation is 0: 1 or more is allowed"))

@@ -30,7 +30,7 @@ func arrive(ctx context.Context, b *pawl.Barrier) <-chan arrival {
 	return done
 }
 
-// arrived waits until so many wait.
+// arrived waits until so many parties wait.
 func arrived(t *testing.T, eng engine.Engine, name string, n int) {
 	t.Helper()
 	for range 1000 {
@@ -91,8 +91,8 @@ func TestBarrierArguments(t *testing.T) {
 	})
 }
 
-// TestBarrierBreaks: whoever gives up, however, breaks it for all, and for who
-// comes later, until it is reset.
+// TestBarrierBreaks: a party that gives up breaks the barrier for all, and for parties that come
+// later, until a reset.
 func TestBarrierBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(t *testing.T, c *pawl.Client, store *faultyStore, cancel func()){
 		"cancelled": func(_ *testing.T, _ *pawl.Client, _ *faultyStore, cancel func()) { cancel() },
@@ -137,7 +137,7 @@ func TestBarrierBreaks(t *testing.T) {
 	}
 }
 
-// TestBarrierOfTheDead: who died while nobody else waited is not counted.
+// TestBarrierOfTheDead: a party that died while nobody else waited is not counted.
 func TestBarrierOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -170,7 +170,7 @@ func TestBarrierReset(t *testing.T) {
 	})
 }
 
-// TestBarrierLostReplies: a party arrives once, whatever is lost.
+// TestBarrierLostReplies: a party arrives once, whichever reply is lost.
 func TestBarrierLostReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -184,8 +184,8 @@ func TestBarrierLostReplies(t *testing.T) {
 	})
 }
 
-// TestBarrierMissesReset: a party that hears of nothing until others have left after a
-// reset has not left with them; one that has left hears so whatever came after.
+// TestBarrierMissesReset: a party may learn of a reset only when other parties have left after it.
+// That party has not left with them. A party that did leave learns so, whatever came after.
 func TestBarrierMissesReset(t *testing.T) {
 	for name, resets := range map[string]bool{"reset first": true, "reset later": false} {
 		t.Run(name, func(t *testing.T) {
@@ -216,8 +216,8 @@ func TestBarrierMissesReset(t *testing.T) {
 	}
 }
 
-// TestBarrierStray: a party that gave up and did not hear whether it had arrived does not
-// arrive later, so that others leave without it.
+// TestBarrierStray: a party that gave up, and did not hear whether it had arrived, does not arrive
+// later. Else others would leave without it.
 func TestBarrierStray(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -238,8 +238,8 @@ func TestBarrierStray(t *testing.T) {
 	})
 }
 
-// TestBarrierLeftUnawares: a party that gives up, and finds that all have left with it, has
-// the index with which it arrived.
+// TestBarrierLeftUnawares: a party that gives up, and finds that all have left with it, gets the
+// index with which it arrived.
 func TestBarrierLeftUnawares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -260,8 +260,9 @@ func TestBarrierLeftUnawares(t *testing.T) {
 	})
 }
 
-// TestBarrierDisturbed lets parties meet while all verbs of each are disturbed at random: if
-// one leaves, all do, each with another index, but for those that the store does not answer.
+// TestBarrierDisturbed lets parties meet while all verbs of each are disturbed at random. If one
+// party leaves, all do, each with another index. The exceptions are parties that the store does not
+// answer.
 func TestBarrierDisturbed(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -321,7 +322,7 @@ func meetDisturbed(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// resetBarrier resets the generation that there is.
+// resetBarrier resets the present generation.
 func resetBarrier(t *testing.T, b *pawl.Barrier) {
 	t.Helper()
 	generation, err := b.Generation(t.Context())

@@ -15,9 +15,9 @@ import (
 type Broken struct {
 	Label  string      `json:"label"`            // of the operator
 	Reason string      `json:"reason,omitempty"` // as the operator said it
-	Claim  string      `json:"claim,omitempty"`  // of the party evicted; "": holders were
-	Token  fence.Token `json:"token"`            // of the newest holder evicted
-	All    bool        `json:"all,omitempty"`    // all holders were, up to that token
+	Claim  string      `json:"claim,omitempty"`  // of the evicted party; "": the break evicted holders
+	Token  fence.Token `json:"token"`            // of the newest evicted holder
+	All    bool        `json:"all,omitempty"`    // all holders up to that token were evicted
 }
 
 // String gives the operator and the reason.
@@ -41,11 +41,11 @@ func (b *Broken) of(claim string, token fence.Token) bool {
 
 func brokenKey(name string) string { return scopedName("broken", name) }
 
-// noteTries is how often a note is written again when other operators break the same
-// name at the same time.
+// noteTries is how often a note is written again when other operators break the same name at the
+// same time.
 const noteTries = 16
 
-// note writes the operator who breaks a name, where the store has values.
+// note stores the name of the operator who breaks a lock, where the store has values.
 func (c *Client) note(ctx context.Context, name string, b *Broken) error {
 	if c.caps.RefuseFeature(engine.FeatureValues) != nil {
 		return nil
@@ -83,19 +83,19 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 		return nil, err
 	}
 	var b Broken
-	if json.Unmarshal(v.Data, &b) != nil { // it is for people: no reason to fail
+	if json.Unmarshal(v.Data, &b) != nil { // the note is for people: a strange note is no reason to fail
 		return nil, nil
 	}
 	return &b, nil
 }
 
-// taken is the reason why a claim is gone that the client did not leave. It is there at once, so
-// that the holder stops; the operator's note is read meanwhile.
+// taken is the cause when a claim is gone that the client did not leave. The cause is there at
+// once, so that the holder stops; meanwhile a goroutine reads the operator's note.
 type taken struct {
 	how   string
-	until time.Time     // when its text waits no longer
+	until time.Time     // then the text waits for the note no longer
 	read  chan struct{} // closed when the note was read, or could not be
-	note  *Broken       // nil: nobody says that he did it
+	note  *Broken       // nil: no operator has noted a break of this claim
 }
 
 // Error waits a little for the note, because a program that prints the error wants the note.
@@ -114,8 +114,8 @@ func (e *taken) Error() string {
 
 func (e *taken) Unwrap() error { return ErrLost }
 
-// notesRead is for how many names that are lost at once the notes are read. Many are
-// lost by a store that forgets, not by an operator.
+// notesRead bounds how many notes are read when many names are lost at once. A store that forgets
+// loses many names, an operator breaks few.
 const notesRead = 16
 
 // takenCause is the cause of a lease that ends because the store no longer has its claim.

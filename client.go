@@ -15,33 +15,31 @@ import (
 // Options are the settings of a [Client]. The zero value of each field means
 // its default.
 type Options struct {
-	// TTL is how long the store keeps the locks of a client after the last sign
-	// of life of that client: 100 ms (or the least that the store keeps) to
-	// 24 h. Default 15 s. A crashed holder's locks are free after a TTL. A short
-	// TTL costs more heartbeats (one per client each TTL/3) and tolerates shorter
-	// pauses.
+	// TTL is how long the store keeps the locks of a client after the last sign of life of that
+	// client. Default 15 s. The least is 100 ms, or more if the store needs more; the most is 24 h.
+	// A crashed holder's locks are free after one TTL. A short TTL costs more heartbeats (one per
+	// client every TTL/3) and tolerates shorter pauses.
 	TTL time.Duration
 
-	// RequestTimeout is how long one request to the store may take before the client
-	// gives it up, and retries where the call may still wait: 10 ms to the TTL.
-	// Default a third of the TTL. A call whose ctx ends before that is back within
-	// 100 ms of its ctx.
+	// RequestTimeout bounds one request to the store: 10 ms to the TTL. Default: a third of the
+	// TTL. After that time the client gives the request up, and retries if the call may still wait.
+	// A call returns within 100 ms of the end of its ctx in any case.
 	RequestTimeout time.Duration
 
-	// LockDelay is how much longer the store keeps the locks of this client when it
-	// dies or cannot be heard. It is for resources that cannot check tokens, so that the
-	// requests of a dead or frozen holder can end. 0 to 60 s; default 0. Locks that are
-	// released or closed in order are free at once. The price: the client's waiting
-	// claims also stand in the way of others for so much longer.
+	// LockDelay is how much longer the store keeps the locks of this client when the client dies or
+	// is cut off. LockDelay is for resources that cannot check tokens: the requests of a dead or frozen
+	// holder have time to end. 0 to 60 s; default 0. Locks that are released, or closed in order,
+	// are free at once. The price: the client's waiting claims also block other waiters for so much
+	// longer.
 	LockDelay time.Duration
 
-	// Lazy has New ask the store nothing: the session is opened by the first lock. For
-	// programs that only read, which then leave nothing in the store.
+	// With Lazy, New sends no request: the first lock opens the session. Lazy is for programs that
+	// only read: they leave nothing in the store.
 	Lazy bool
 
-	// Observe, when set, gets the events of this client's locks. The goroutine of the event
-	// calls Observe, with the context of the call if there is one. Observe must not
-	// block, and must be safe for concurrent use. See package observe.
+	// Observe, when set, gets the events of this client's locks. The goroutine in which an event
+	// happens calls Observe, with the context of the call if there is one. Observe must not block,
+	// and must be safe for concurrent use. See package observe.
 	Observe func(context.Context, Event)
 
 	// Label names this client to an operator; up to 512 bytes without control
@@ -94,13 +92,13 @@ func (o *Options) validate(caps engine.Caps) error {
 	return checkText("Options.Label", o.Label)
 }
 
-// Client is one party's access to a store. A client keeps one session alive there,
-// with one heartbeat for all its locks, and is safe for concurrent use.
-// A program needs one client for each store.
+// Client is one party's access to a store. A client keeps one session alive there, with one
+// heartbeat for all its locks. A Client is safe for concurrent use. A program needs one client for
+// each store.
 type Client struct {
 	engine  engine.Engine
-	values  engine.Values  // nil where caps refuse them
-	resizer engine.Resizer // as above
+	values  engine.Values  // nil if the capabilities refuse them
+	resizer engine.Resizer // likewise
 	caps    engine.Caps
 	opts    Options
 	margin  time.Duration
@@ -109,19 +107,19 @@ type Client struct {
 	close context.CancelCauseFunc
 	tasks sync.WaitGroup // all goroutines of the client
 
-	numbers numbers // of permits, that operators gave to semaphores
+	numbers numbers // of permits, set by operators for semaphores
 
 	opening chan struct{} // held by the call that opens a session
 	mu      sync.Mutex
 	current *session
-	trouble error // of the last request for the session; nil: it was answered
+	trouble error // of the last request for the session; nil: the store answered
 }
 
-// New returns a client of the store behind eng and opens its session there, so
-// that a store that does not answer is known at once: ErrUnavailable; or, with
-// Options.Lazy, asks nothing. ctx bounds the opening only. Nil opts are the defaults.
+// New returns a client of the store behind eng and opens its session there. A store that does not
+// answer is known at once: [ErrUnavailable]. With Options.Lazy, New sends no request. ctx bounds
+// the opening only. Nil opts are the defaults.
 //
-// The engine stays the caller's, to be closed after the client.
+// The engine stays the caller's: the caller closes it after the client.
 func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error) {
 	c := &Client{engine: eng, caps: eng.Caps(), opts: opts.withDefaults(), opening: make(chan struct{}, 1)}
 	c.findParts()
@@ -139,8 +137,9 @@ func New(ctx context.Context, eng engine.Engine, opts *Options) (*Client, error)
 	return c, nil
 }
 
-// findParts asks which optional parts the engine has. One that is missing without a reason in
-// the engine's capabilities, as behind a wrapper that does not pass it on, is refused as well.
+// findParts finds the optional parts of the engine. A part may be missing without a reason in the
+// engine's capabilities, as behind a wrapper that hides the part. Then that part is refused as
+// well.
 func (c *Client) findParts() {
 	var hasValues, resizes bool
 	c.values, hasValues = c.engine.(engine.Values)
@@ -156,14 +155,13 @@ func (c *Client) findParts() {
 	}
 }
 
-// Close gives up everything that the client holds or waits for, ends its
-// session in the store and waits for all its goroutines. Contexts of leases
-// end with cause [ErrClosed]. ctx, and one TTL, bound the farewell to the store, which
-// ends at the first request that the store does not answer. Claims that the store still has
-// expire within a TTL. A second Close returns nil.
+// Close releases every lock and every place in a line, ends the session in the store and waits for
+// all goroutines of the client. Contexts of leases end with cause [ErrClosed]. ctx, and one TTL,
+// bound these last requests. They end at the first request that the store does not answer. Claims
+// that the store still has expire within a TTL. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)
-	c.opening <- struct{}{} // a call that was opening a session has it now or gave it up
+	c.opening <- struct{}{} // a call that was opening a session has opened it by now, or failed
 	<-c.opening
 	c.mu.Lock()
 	s := c.current
@@ -182,8 +180,8 @@ func (c *Client) Close(ctx context.Context) error {
 // Caps returns the promises of the client's store, and needs no request.
 func (c *Client) Caps() engine.Caps { return c.caps }
 
-// session returns the live session, and opens a new one where the last was
-// lost. session tolerates trouble with the store for one TTL when the caller may wait.
+// session returns the live session, and opens a new session where the last was lost. session
+// tolerates trouble with the store for one TTL when the caller may wait.
 func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
 	if s := c.live(); s != nil {
 		return s, nil
@@ -200,7 +198,7 @@ func (c *Client) session(ctx context.Context, wait bool) (*session, error) {
 	}
 }
 
-// stopped says why a call ends: because of Close, of ctx, or else of err.
+// stopped returns why a call ends: Close, the end of ctx, or else err.
 func (c *Client) stopped(ctx context.Context, err error) error {
 	switch {
 	case c.life.Err() != nil:
@@ -211,14 +209,14 @@ func (c *Client) stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// TTL returns the TTL of the client: that of its options, or the default.
+// TTL returns the TTL of the client: the option, or the default.
 func (c *Client) TTL() time.Duration { return c.opts.TTL }
 
-// Retry calls ask, and calls it again as long as ask fails with [ErrUnavailable]: after pauses that
-// grow from 10 ms to a sixth of the TTL, for the time most, where 0 is without end, and until ctx
-// ends or the client is closed. Retry returns the last error of ask as it is; the error of ctx as well, if
-// that has ended; and [ErrClosed] once the client is closed. An ask that failed so may have been
-// served, so ask must be a request that may be served twice.
+// Retry calls ask until ask fails no longer with [ErrUnavailable]. The pauses grow from 10 ms to a
+// sixth of the TTL. Retry ends after the time most (0: no bound), when ctx ends, or when the client
+// is closed. Retry returns the last error of ask unchanged. If ctx has ended, Retry joins its
+// error. A closed client returns [ErrClosed]. The store may have served a failed request, so ask
+// must be a request that may be served twice.
 func (c *Client) Retry(ctx context.Context, most time.Duration, ask func() error) error {
 	giveUp := time.Now().Add(most)
 	for pause := newBackoff(c.opts.TTL); ; {
@@ -232,8 +230,8 @@ func (c *Client) Retry(ctx context.Context, most time.Duration, ask func() error
 	}
 }
 
-// live returns the session unless it has ended. Whether it may be believed in
-// is asked of the clock when it has granted something.
+// live returns the session unless that session has ended. Only after a grant the clock says whether
+// the session may be trusted.
 func (c *Client) live() *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,8 +241,8 @@ func (c *Client) live() *session {
 	return nil
 }
 
-// open opens a session unless another call did so meanwhile. A call waits for that no
-// longer than an opening may take, because at a hung store many calls wait for each other.
+// open opens a session unless another call did so meanwhile. A call waits for the other no longer
+// than an opening may take, because many calls wait for each other at a store that hangs.
 func (c *Client) open(ctx context.Context) (*session, error) {
 	turn := time.NewTimer(c.opts.TTL - c.margin)
 	defer turn.Stop()
@@ -252,20 +250,20 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	case c.opening <- struct{}{}:
 		defer func() { <-c.opening }()
 	case <-turn.C:
-		return nil, engine.Unavailable("open session", errors.New("other calls try it and the store does not answer"))
+		return nil, engine.Unavailable("open session", errors.New("other calls wait for the session, and the store does not answer"))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.life.Done():
 		return nil, ErrClosed
 	}
-	if c.life.Err() != nil { // Close does not wait for a goroutine that starts now
+	if c.life.Err() != nil { // Close does not wait for a goroutine that would start now
 		return nil, ErrClosed
 	}
 	if s := c.live(); s != nil {
 		return s, nil
 	}
-	// A store that hangs is unavailable, and a session that took longer to open
-	// than the trust window is worth nothing.
+	// A store that hangs is unavailable. A session that took longer to open than the trust window
+	// is worthless.
 	bound, cancel := c.bounded(ctx, c.opts.TTL-c.margin)
 	defer cancel()
 	s, err := openSession(bound, c)
@@ -288,7 +286,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	return nil, errors.Join(ErrClosed, s.closeStore(bound))
 }
 
-// bounded returns ctx, ended also when the client closes, and after d.
+// bounded returns a context that ends with ctx, when the client closes, or after d.
 func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	joined, cancel := join(ctx, c.life)
 	bound, stop := context.WithTimeout(joined, d)

@@ -67,7 +67,7 @@ func TestTTLOfTheStore(t *testing.T) {
 	wantInvalid(t, err, "Options.TTL")
 }
 
-// TestDefaults: an operator can tell who it is.
+// TestDefaults: an operator can tell which machine and process a client is.
 func TestDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -103,7 +103,7 @@ func TestNewUnavailable(t *testing.T) {
 	}
 }
 
-// TestClose ends everything: what is held, what waits, and itself.
+// TestClose: Close ends the client, its leases and its waits.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -130,7 +130,7 @@ func TestClose(t *testing.T) {
 		if n := waitersOf(t, eng, "other"); n != 0 {
 			t.Errorf("%d claims still wait", n)
 		}
-		if n := len(store.called(verbLeave)); n != 2 { // what it held and what it waited for
+		if n := len(store.called(verbLeave)); n != 2 { // the held claim and the waiting claim
 			t.Errorf("%d claims were left", n)
 		}
 		if err := held.Unlock(t.Context()); err != nil {
@@ -160,8 +160,8 @@ func TestClose(t *testing.T) {
 
 func errOf[T any](_ T, err error) error { return err }
 
-// TestCloseInTrouble: it ends in time whatever the store does, with an error
-// where the store could not be told.
+// TestCloseInTrouble: Close ends in time whatever the store does, with an error if the store did
+// not answer.
 func TestCloseInTrouble(t *testing.T) {
 	for name, f := range map[string]fault{"fails": fails, "hangs": hangs} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestCloseInTrouble(t *testing.T) {
 	}
 }
 
-// TestCloseDuringOutage: those that wait for a session to be opened are told.
+// TestCloseDuringOutage: callers that wait for a session to open get an error.
 func TestCloseDuringOutage(t *testing.T) {
 	for name, f := range map[string]fault{"fails": fails, "hangs": hangs} {
 		t.Run(name, func(t *testing.T) {
@@ -236,8 +236,8 @@ func TestCloseWhileOpening(t *testing.T) {
 	})
 }
 
-// TestCloseRaces closes while others lock, from several goroutines: nothing may
-// be left in the store but what expires.
+// TestCloseRaces closes while several goroutines lock. Nothing may be left in the store except
+// claims that expire.
 func TestCloseRaces(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestCloseRaces(t *testing.T) {
 	}
 }
 
-// TestMissingParts: what an engine does not implement is refused, also where its capabilities
-// give no reason.
+// TestMissingParts: a part that an engine does not implement is refused, also where its
+// capabilities give no reason.
 func TestMissingParts(t *testing.T) {
 	c := newClient(t, struct{ engine.Engine }{memengine.New()}, nil)
 	_, err := c.Value("v").Get(t.Context())

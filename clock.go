@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// stopwatch measures time that a lease may not outlive. Go's monotonic clock
-// stands still while the machine sleeps; the store's does not. Where the
-// system has a clock that counts sleep, its lead over the monotonic one is
-// added.
+// stopwatch measures a time that a lease may not outlive. Go's monotonic clock stands still while
+// the machine sleeps; the store's clock does not. Some systems have a clock that counts sleep: the
+// stopwatch then adds the lead of that clock.
 type stopwatch struct {
 	base  time.Time
 	boot  time.Duration
@@ -25,7 +24,7 @@ type mark struct {
 	slept time.Duration
 }
 
-// newStopwatch starts a stopwatch. A store inside the process sleeps with it.
+// newStopwatch starts a stopwatch. A store inside the process sleeps together with the client.
 func newStopwatch(countSleep bool) stopwatch {
 	w := stopwatch{base: time.Now(), sleep: countSleep}
 	if countSleep {
@@ -47,8 +46,8 @@ func (w *stopwatch) since(m mark) time.Duration {
 	return now.at.Sub(m.at) + now.slept - m.slept
 }
 
-// backoff is the pause between attempts at a store in trouble: it doubles up
-// to a sixth of the TTL, with jitter so that clients do not come in step.
+// backoff is the pause between retries at a store in trouble. The pause doubles up to a sixth of
+// the TTL, with jitter so that clients do not retry in step.
 type backoff struct{ pause, most time.Duration }
 
 func newBackoff(ttl time.Duration) *backoff {
@@ -80,8 +79,8 @@ type scoped struct {
 	values context.Context
 }
 
-// Value asks the life first: so package context finds it and needs no goroutine
-// to follow it.
+// Value looks into the life first. There package context finds its own kind of context, so it needs
+// no goroutine to follow the scoped context.
 func (s *scoped) Value(key any) any {
 	if v := s.Context.Value(key); v != nil {
 		return v
@@ -89,7 +88,7 @@ func (s *scoped) Value(key any) any {
 	return s.values.Value(key)
 }
 
-// join returns ctx, ended also when life does.
+// join returns a context with the values of ctx that ends when ctx or life ends.
 func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return &scoped{life, ctx}, func() {}
@@ -99,25 +98,25 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	return joined, func() { stop(); cancel(nil) }
 }
 
-// farewellTime is how long a call waits for the store after its ctx has ended: a
-// store that is well answers by then.
+// farewellTime is how long a call waits for the store after its ctx has ended: a healthy store
+// answers by then.
 const farewellTime = 100 * time.Millisecond
 
-// Linger returns a context with the values of ctx that ends 100 ms after ctx does: for the last
-// request of a call, which the store needs although ctx has ended, such as a release. So a call
-// keeps the promise of this package, to be back within 100 ms of the end of its ctx. stop frees
-// the context.
+// Linger returns a context with the values of ctx that ends 100 ms after ctx ends. Linger is for the
+// last request of a call, such as a release, which the store needs although ctx has ended. So a
+// call keeps the promise of this package: it returns within 100 ms of the end of its ctx. stop
+// frees the context.
 func Linger(ctx context.Context) (lingering context.Context, stop context.CancelFunc) {
 	return linger(context.WithoutCancel(ctx), ctx)
 }
 
-// linger returns base, ended also soon after ctx has.
+// linger returns base, which then also ends soon after ctx has ended.
 func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return base, func() {}
 	}
 	bound, cancel := context.WithCancel(base)
-	if ends, ok := ctx.Deadline(); ok { // some libraries look at nothing else
+	if ends, ok := ctx.Deadline(); ok { // some libraries look at the deadline only
 		cancel()
 		bound, cancel = context.WithTimeout(base, max(time.Until(ends), 0)+farewellTime)
 	}

@@ -4,6 +4,6 @@ package pawl
 
 import "time"
 
-// bootTime is 0 where the system has no clock that counts sleep, or Go's
-// monotonic clock counts it already.
+// bootTime is 0. Either the system has no clock that counts sleep, or Go's monotonic clock counts
+// sleep already.
 func bootTime() time.Duration { return 0 }

@@ -21,8 +21,8 @@ func (e elsewhere) Caps() engine.Caps {
 	return caps
 }
 
-// machine is one that can be put to sleep: fake time stands still then, as the
-// monotonic clock does, and the boot clock does not.
+// machine is a machine that a test can put to sleep. Fake time stands still then, as the monotonic
+// clock does, and the boot clock does not.
 type machine struct{ slept atomic.Int64 }
 
 func newMachine(t *testing.T) *machine {
@@ -36,9 +36,8 @@ func newMachine(t *testing.T) *machine {
 
 func (m *machine) sleep(d time.Duration) { m.slept.Add(int64(d)) }
 
-// TestSleep: after the machine slept for longer than the trust window the lease
-// is not believed, although no timer fired, and the context ends without a
-// renewal.
+// TestSleep: the machine slept for longer than the trust window. Then the lease is not trusted,
+// although no timer fired, and the context ends without a renewal.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -63,8 +62,8 @@ func TestSleep(t *testing.T) {
 	})
 }
 
-// TestSleepUnwatched: who only watches the context is told with the next
-// heartbeat at the latest, and that does not revive the session.
+// TestSleepUnwatched: a holder that only watches the context learns of the loss with the next
+// heartbeat at the latest. That heartbeat does not revive the session.
 func TestSleepUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -82,8 +81,7 @@ func TestSleepUnwatched(t *testing.T) {
 	})
 }
 
-// TestSleepWhileLocking: a grant that was given before the machine slept is not
-// believed after it.
+// TestSleepWhileLocking: a grant from before the sleep of the machine is not trusted after it.
 func TestSleepWhileLocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -115,8 +113,8 @@ func TestStoreSleepsToo(t *testing.T) {
 	})
 }
 
-// TestBootTime: the clock of the system goes at least as far as the monotonic
-// one, or there is none.
+// TestBootTime: the system's clock counts at least as much time as the monotonic clock, or the
+// system has no such clock.
 func TestBootTime(t *testing.T) {
 	start, boot := time.Now(), pawl.BootTime()
 	timer := time.NewTimer(10 * time.Millisecond)

@@ -2,10 +2,9 @@ package pawl
 
 import "time"
 
-// crowd are the calls of one client for one name of which a request was given up. Each call asks
-// again until the store answers, and gives up after a TTL without an answer. In a large
-// crowd many requests go ahead of one, so an answer to any of them counts for all: that
-// store is well.
+// crowd are the calls of one client that lost a request for the same name. Each call asks again
+// until the store answers, and gives up after a TTL without an answer. In a large crowd a request
+// waits behind many others. So an answer to any of them counts for all: that store is well.
 type crowd struct {
 	calls    int
 	answered time.Time // when the store last answered a request for the name
@@ -36,7 +35,7 @@ func (s *session) leaveCrowd(name string) {
 	}
 }
 
-// heard returns when the store last answered a request for the name: to the caller, or to
+// heard returns when the store last answered a request for the name, from the caller or from
 // another call of the crowd.
 func (s *session) heard(c *crowd, caller time.Time) time.Time {
 	s.mu.Lock()
@@ -47,8 +46,8 @@ func (s *session) heard(c *crowd, caller time.Time) time.Time {
 	return caller
 }
 
-// answered notes that the store answered a request to enter a claim of this name. It costs
-// nothing while no request was given up.
+// answered notes that the store answered a request to enter a claim of this name. While no call has
+// lost a request, answered costs nothing.
 func (s *session) answered(name string) {
 	if !s.crowded.Load() {
 		return

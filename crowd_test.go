@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// inLine serves one request after another, each in so much time. A request that is given up
+// inLine serves one request after another, each in so much time. A request that the client gives up
 // before its turn never arrives.
 func inLine(each time.Duration) fault {
 	turn := make(chan struct{}, 1)
@@ -27,8 +27,8 @@ func inLine(each time.Duration) fault {
 	}
 }
 
-// TestCrowdOfCallers: a store that answers one caller after another answers, though the last
-// caller's turn comes after more than a TTL.
+// TestCrowdOfCallers: a store that answers one caller after another is not unavailable, although
+// the last caller's turn comes after more than a TTL.
 func TestCrowdOfCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -13,14 +13,13 @@ import (
 
 // Leader is the candidate that leads.
 type Leader struct {
-	Value []byte      // its announcement
-	Token fence.Token // of its term, larger than that of every term before; 0: nobody leads
+	Value []byte      // the value that the leader announced
+	Token fence.Token // of the term; each term has a larger token than all terms before; 0: nobody leads
 }
 
-// Election has at most one leader, which announces a value that others
-// can observe. Candidates lead in the order in which they came. An election needs a store that
-// keeps versioned values; one small value stays there. An Election is a description,
-// as [Mutex] is.
+// Election has at most one leader, which announces a value to observers. Candidates lead in the
+// order in which they came. An election needs a store that keeps versioned values; one small value
+// stays there. An Election is a description, as [Mutex] is.
 type Election struct {
 	value *Value
 	lock  lock
@@ -29,7 +28,7 @@ type Election struct {
 // Election returns the election of this name; see [Client.Mutex] for names.
 func (c *Client) Election(name string) *Election {
 	e := &Election{
-		newValue(c, "election", name).Idempotent(), // a term is announced once, however often it is said
+		newValue(c, "election", name).Idempotent(), // a term is announced once, however often the request is repeated
 		newLock(c, scopedName("election", name), engine.KindLock, engine.LockCapacity, engine.LockCapacity),
 	}
 	e.lock.alone = true
@@ -37,10 +36,10 @@ func (c *Client) Election(name string) *Election {
 	return e
 }
 
-// Campaign waits until this candidate leads, as [Mutex.Lock] waits, and
-// announces value, of at most [MaxValue] - 16 bytes. The lease is the term: it ends with
-// [Election.Resign] or Unlock, which hand over to the next candidate, or is lost. A
-// leader stops leading when its context ends, before any other candidate leads.
+// Campaign waits until this candidate leads, as [Mutex.Lock] waits, and announces value, of at most
+// [MaxValue] - 16 bytes. The lease is the term of the leader. The term ends with [Election.Resign]
+// or Unlock, which hand over to the next candidate, or the term is lost. A leader stops when its
+// context ends, before any other candidate leads.
 func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
 	if err := checkAnnouncement(value); err != nil {
 		return nil, e.value.failed("campaign", err)
@@ -55,9 +54,9 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Lease, error) {
 	return term, nil
 }
 
-// Proclaim announces another value of the leader whose term this is, without an
-// election. [ErrLost] says that this leader leads no more, and [ErrInvalid] that the lease is no
-// term of this election.
+// Proclaim announces another value of the leader that has this term, without an election. [ErrLost]
+// says that this leader leads no more. [ErrInvalid] says that the lease is no term of this
+// election.
 func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) error {
 	if err := checkAnnouncement(value); err != nil {
 		return e.value.failed("proclaim", err)
@@ -71,10 +70,9 @@ func (e *Election) Proclaim(ctx context.Context, term *Lease, value []byte) erro
 	return e.announce(ctx, term, value, false)
 }
 
-// Resign ends a term and hands over to the next candidate. Observers are told
-// that nobody leads, unless the next candidate leads at once. Resign is idempotent, as Unlock is,
-// and does nothing for a nil term. A lease that is no term of this election is an [ErrInvalid],
-// and stays held.
+// Resign ends a term and hands over to the next candidate. Observers learn that nobody leads,
+// unless the next candidate leads at once. Resign is idempotent, as Unlock is, and does nothing for
+// a nil term. A lease that is no term of this election is an [ErrInvalid], and stays held.
 func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	if term == nil {
 		return nil
@@ -82,8 +80,8 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	if err := e.owns(term); err != nil {
 		return e.value.failed("resign", err)
 	}
-	// Both at once, because both may have to end soon. Whichever comes first: nobody leads
-	// without the lock, and the next leader's announcement is not overwritten.
+	// Both requests go at once, because both may have to end soon. Their order does not matter:
+	// nobody leads without the lock, and the next leader's announcement is not overwritten.
 	bound, cancel := Linger(ctx)
 	defer cancel()
 	vacant := make(chan error, 1)
@@ -96,7 +94,7 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 		<-vacant
 		return err
 	}
-	if err := <-vacant; !errors.Is(err, ErrLost) { // the next one leads already and has said so
+	if err := <-vacant; !errors.Is(err, ErrLost) { // the next leader leads already and has announced itself
 		return err
 	}
 	return nil
@@ -110,13 +108,15 @@ func (e *Election) owns(term *Lease) error {
 	return nil
 }
 
-// Lead runs fn whenever this candidate leads, until fn returns by itself or ctx ends. The
-// context given to fn is that of [Lease.Within]: it ends when the term is lost. Lead
-// waits for fn then, and campaigns again. Lead tolerates trouble with the store and evictions,
-// and retries after pauses of up to a sixth of the TTL. When fn returned by itself, or ctx ended,
-// Lead resigns and returns the errors of fn and of the resignation joined. If ctx ended before fn
-// ran, Lead returns the error of the campaign. Lead gives up with [ErrInvalid], [ErrUnsupported],
-// [ErrMismatch] and [ErrClosed]. A panic of fn resigns too.
+// Lead runs fn whenever this candidate leads, until fn returns by itself or ctx ends. The context
+// given to fn is that of [Lease.Within]: it ends when the term is lost. After a loss Lead waits for
+// fn and campaigns again. Lead tolerates trouble with the store and evictions, and retries after
+// pauses of up to a sixth of the TTL.
+//
+// When fn returned by itself, or ctx ended, Lead resigns. Lead then returns the errors of fn and of
+// the resignation joined. If ctx ended before fn ran, Lead returns the error of the campaign. Lead
+// gives up with [ErrInvalid], [ErrUnsupported], [ErrMismatch] and [ErrClosed]. A panic of fn
+// resigns too.
 func (e *Election) Lead(ctx context.Context, value []byte, fn func(ctx context.Context) error) error {
 	for pause := newBackoff(e.lock.client.opts.TTL); ; {
 		term, err := e.Campaign(ctx, value)
@@ -148,7 +148,7 @@ func (e *Election) serve(ctx context.Context, term *Lease, fn func(context.Conte
 	return ctx.Err() == nil && errors.Is(term.Err(), ErrLost), err
 }
 
-// bearable reports whether another campaign may succeed where one failed so.
+// bearable reports whether a campaign may be retried after this error.
 func bearable(err error) bool {
 	for _, permanent := range []error{ErrInvalid, ErrUnsupported, ErrMismatch, ErrClosed} {
 		if errors.Is(err, permanent) {
@@ -158,8 +158,7 @@ func bearable(err error) bool {
 	return true
 }
 
-// An announcement is kept as the token, a byte that is 1 when the term has
-// ended, and the value.
+// A stored announcement is the token, a byte that is 1 when the term has ended, and the value.
 const announcementHead = 9
 
 func checkAnnouncement(value []byte) error {
@@ -179,7 +178,7 @@ func (e *Election) announce(ctx context.Context, term *Lease, value []byte, vaca
 	_, err := e.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		is, _, err := parseAnnouncement(v)
 		if err == nil && is.Token > term.Token() {
-			err = fmt.Errorf("%w: another leads with token %v", ErrLost, is.Token)
+			err = fmt.Errorf("%w: another candidate leads with token %v", ErrLost, is.Token)
 		}
 		if err != nil {
 			return nil, e.value.failed("announce", err)
@@ -199,9 +198,9 @@ func parseAnnouncement(v Snapshot) (l Leader, vacant bool, err error) {
 	return Leader{Token: fence.Token(binary.BigEndian.Uint64(v.Data)), Value: v.Data[announcementHead:]}, v.Data[8] == 1, nil
 }
 
-// Leader returns the present leader, as the store knows it; Token 0: nobody leads. That
-// leader may lead no more by the return: an action that must not happen under two leaders
-// needs the token.
+// Leader returns the present leader, as the store knows it; Token 0: nobody leads. That leader may
+// have lost the lead when Leader returns. An action that must not happen under two leaders needs
+// the token.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	v, err := e.value.Get(ctx)
 	if err != nil {
@@ -210,8 +209,8 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return e.confirm(ctx, v)
 }
 
-// confirm returns the leader that is announced. A candidate that has the
-// lock and has not announced itself yet does not lead yet.
+// confirm returns the announced leader if that leader still has the lock. A candidate that has the
+// lock leads only after its announcement.
 func (e *Election) confirm(ctx context.Context, v Snapshot) (Leader, error) {
 	l, vacant, err := parseAnnouncement(v)
 	if err != nil {
@@ -230,11 +229,11 @@ func (e *Election) confirm(ctx context.Context, v Snapshot) (Leader, error) {
 	return Leader{}, nil
 }
 
-// Observe yields the leader, and then each change: another leader, another value, or
-// nobody (Token 0). A dead leader is noticed within two TTLs, and a leader that unlocked and did
-// not resign within a TTL; all other changes at once. Of changes that follow one another quickly
-// Observe may yield only the last. Observe goes on while the store is away. It ends when ctx
-// does, and with an error only if there can be no more.
+// Observe yields the leader, and then each change: another leader, another value, or nobody (Token
+// 0). Observe notices a dead leader within two TTLs, a leader that unlocked without Resign within a
+// TTL, and every other change at once. Of changes that follow one another quickly Observe may yield
+// only the last. Observe retries while the store is away. Observe ends when ctx does; it yields an
+// error only if no more changes can come.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last *Leader

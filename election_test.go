@@ -58,8 +58,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// TestElectionFails: who cannot announce itself does not lead, and is in
-// nobody's way.
+// TestElectionFails: a candidate that cannot announce itself does not lead, and blocks nobody.
 func TestElectionFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -136,8 +135,8 @@ func TestForeignTerm(t *testing.T) {
 	})
 }
 
-// TestLead: who leads for as long as it can campaigns again after each loss, and bears
-// trouble; its work of one term has ended before the next begins.
+// TestLead: a candidate campaigns again after each loss, and tolerates trouble with the store. Its
+// work of one term has ended before the next term begins.
 func TestLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -158,7 +157,7 @@ func TestLead(t *testing.T) {
 				terms <- struct{}{}
 				select {
 				case <-ctx.Done():
-					pass(time.Second) // it is waited for
+					pass(time.Second) // Lead waits for fn
 					working = false
 					return ctx.Err()
 				case <-enough:
@@ -176,7 +175,7 @@ func TestLead(t *testing.T) {
 		pass(2 * time.Minute)
 		store.set(nil, verbRenew, verbOpen, verbPut, verbLeave)
 		<-terms
-		close(enough) // it ends by itself
+		close(enough) // then fn ends by itself
 		wantErr(t, <-done, finish)
 		wantLeader(t, observer, "", nil)
 		working = false

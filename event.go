@@ -26,13 +26,12 @@ const (
 	// EventLost: the lock was held and no longer is, without a release; Took is how
 	// long it was held, and Err is the reason.
 	EventLost
-	// EventRenewed: the client renewed its session, or failed to, with the reason in
-	// Err. Took is the delay of the renewal, which is due a third of the TTL after the last one that
-	// succeeded; Took is negative when a renewal comes early. The event has no name.
+	// EventRenewed: the client renewed its session, or failed to, with the reason in Err. A renewal
+	// is due a third of the TTL after the last success. Took is its delay, and is negative when a
+	// renewal comes early. The event has no name.
 	EventRenewed
-	// EventGrace: a holder that the store has forgotten may have the lock, so the wait
-	// lasts until the restart grace of the store ends. Took is the time until then, and
-	// Err matches [ErrGrace].
+	// EventGrace: a holder that the store has forgotten may have the lock. So the wait lasts until
+	// the restart grace of the store ends. Took is the time until then, and Err matches [ErrGrace].
 	EventGrace
 )
 
@@ -54,8 +53,9 @@ type Event struct {
 	Took  time.Duration
 	Err   error
 
-	// Since is when the attempt began (EventAttempt, EventGranted, EventRefused, the same for
-	// all of one attempt) or the hold did (EventReleased, EventLost); else it is zero.
+	// Since is when the attempt began (EventAttempt, EventGranted, EventRefused), the same for all
+	// events of one attempt. For EventReleased and EventLost, Since is when the hold began. Else it
+	// is zero.
 	Since time.Time
 }
 
@@ -65,7 +65,7 @@ func (c *Client) observe(ctx context.Context, e Event) {
 	}
 }
 
-// observe reports an event of a lock that began at start, if that is known.
+// observe reports an event of a lock that began at start, if start is known.
 func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, start time.Time, err error) {
 	if l.client.opts.Observe == nil {
 		return
@@ -77,7 +77,7 @@ func (l *lock) observe(ctx context.Context, kind EventKind, token fence.Token, s
 	l.tell(ctx, e)
 }
 
-// tell tells of a lock.
+// tell reports an event of a lock.
 func (l *lock) tell(ctx context.Context, e Event) {
 	e.Name, e.Use = l.name, string(l.spec.Kind)
 	l.client.observe(ctx, e)

@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// recorder keeps what a client tells, in words.
+// recorder keeps the events of a client, in words.
 type recorder struct {
 	mu     sync.Mutex
 	told   []string
@@ -108,8 +108,8 @@ func TestCloseIsNoFailure(t *testing.T) {
 	})
 }
 
-// TestLockDelay: what a client held that died is free a delay later than its
-// TTL, and what it released is free at once.
+// TestLockDelay: the locks of a dead client are free a delay later than its TTL. A released lock is
+// free at once.
 func TestLockDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -151,8 +151,8 @@ func TestLockDelay(t *testing.T) {
 	})
 }
 
-// TestLockDelayOfTheClosed: that a client is closed after it lost its session gives
-// nothing back earlier, for what it had under way may not have ended.
+// TestLockDelayOfTheClosed: a client loses its session and is then closed. No lock is free earlier,
+// because requests of the client may still be under way.
 func TestLockDelayOfTheClosed(t *testing.T) {
 	for _, after := range []time.Duration{0, 500 * time.Millisecond, 3 * time.Second} {
 		t.Run(after.String(), func(t *testing.T) {

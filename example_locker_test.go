@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// fakeLocker is a lock of a test, which fails as the test wants. Its leases are real ones, of a
+// fakeLocker is a lock of a test, which fails as the test wants. Its leases are real leases, of a
 // client in memory.
 type fakeLocker struct {
 	pawl.Locker
@@ -24,8 +24,8 @@ func (l *fakeLocker) TryLock(ctx context.Context) (*pawl.Lease, error) {
 	return l.Locker.TryLock(ctx)
 }
 
-// Code that takes a Locker is tested with one that fails: by an error, or by a lease that is
-// lost because the test breaks its lock.
+// A function that takes a Locker is tested with a Locker that fails. The Locker fails by an error, or by a
+// lease that is lost because the test breaks its lock.
 func ExampleLocker() {
 	report := func(ctx context.Context, lock pawl.Locker, work func(context.Context)) string { // the code under test
 		lease, err := lock.TryLock(ctx)

@@ -12,8 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// Nobody waits and no update is lost: fn is called again when another was
-// faster.
+// No update is lost, and no caller waits: fn is called again when another writer was faster.
 func ExampleValue_Update() {
 	ctx := context.Background()
 	client := client()
@@ -42,7 +41,7 @@ func ExampleValue_Update() {
 	// 0 sold out
 }
 
-// A number of one's own, as worker ids and shards need it.
+// Each holder has a number of its own, as worker ids and shards need it.
 func ExampleClient_Slots() {
 	ctx := context.Background()
 	client := client()
@@ -53,7 +52,7 @@ func ExampleClient_Slots() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	last, err := shards.Prefer(7).Take(ctx) // the one that it had before, say
+	last, err := shards.Prefer(7).Take(ctx) // the number that this holder had before, say
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func ExampleClient_Slots() {
 	// 0 true
 }
 
-// Who waits goes on when all have counted down.
+// A waiting party goes on when all have counted down.
 func ExampleLatch() {
 	ctx := context.Background()
 	client := client()
@@ -90,8 +89,8 @@ func ExampleLatch() {
 	// 0 <nil>
 }
 
-// The parties of a round leave together, and the last to come gets 0: it can do
-// what is to be done once a round.
+// The parties of a round leave together. The last party to come gets 0: it can do the work that is
+// due once a round.
 func ExampleBarrier() {
 	ctx := context.Background()
 	client := client()
@@ -102,7 +101,7 @@ func ExampleBarrier() {
 	for range 3 {
 		all.Go(func() {
 			index, err := step.Wait(ctx)
-			if err != nil { // ErrBroken: somebody gave up or died
+			if err != nil { // ErrBroken: a party gave up or died
 				log.Fatal(err)
 			}
 			if index == 0 {
@@ -114,8 +113,8 @@ func ExampleBarrier() {
 	// Output: all are here
 }
 
-// A leader says something of itself, which others observe. It leads no more
-// when the context of its term ends.
+// A leader announces a value, which others observe. The leader leads no more when the context of its term
+// ends.
 func ExampleElection() {
 	ctx := context.Background()
 	client := client()
@@ -143,7 +142,7 @@ func ExampleStriped() {
 	defer client.Close(ctx)
 	accounts := client.Striped("accounts", 64)
 
-	leases, err := accounts.LockAll(ctx, "alice", "bob") // in an order that is the same for all
+	leases, err := accounts.LockAll(ctx, "alice", "bob") // in an order that is the same for all callers
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -177,8 +176,8 @@ func ExampleRWMutex_Downgrade() {
 	// <nil>
 }
 
-// An observer is told what happens to the locks of a client. Package observe has
-// some that write logs, metrics and traces.
+// An observer gets the events of the locks of a client. Package observe has observers that write
+// logs, metrics and traces.
 func ExampleOptions_observe() {
 	ctx := context.Background()
 	client, err := pawl.New(ctx, memengine.New(), &pawl.Options{
@@ -197,8 +196,8 @@ func ExampleOptions_observe() {
 	// released lock order/42
 }
 
-// A member of a barrier is missed also between two waits. All that find the barrier
-// broken may reset it, because they say which generation they mean.
+// A member of a barrier is missed also between two waits. All parties that find the barrier broken
+// may reset it, because each names the broken generation.
 func ExampleBarrier_Join() {
 	ctx := context.Background()
 	client := client()

@@ -11,7 +11,7 @@ import (
 // flags is a service that is built on this package: switches that all processes see.
 type flags struct{ scope *pawl.Scope }
 
-// turn switches a flag. A repetition changes nothing, so the update may be repeated.
+// turn switches a flag. A repetition changes nothing, so the update may be retried.
 func (f flags) turn(ctx context.Context, name, to string) error {
 	_, err := f.scope.Value(name).Idempotent().Update(ctx, func(is pawl.Snapshot) ([]byte, error) {
 		if string(is.Data) == to {
@@ -22,7 +22,7 @@ func (f flags) turn(ctx context.Context, name, to string) error {
 	return err
 }
 
-// next waits until a flag is switched once more.
+// next waits until a flag changes.
 func (f flags) next(ctx context.Context, name string, seen pawl.Snapshot) (pawl.Snapshot, error) {
 	return f.scope.Value(name).Next(ctx, seen.Number)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// client returns a client of a store of its own; a program has an engine of the
-// store that it shares with others.
+// client returns a client of a store of its own. In a program the engine stands for a store that
+// all processes share.
 func client() *pawl.Client {
 	c, err := pawl.New(context.Background(), memengine.New(), nil)
 	if err != nil {
@@ -22,8 +22,8 @@ func client() *pawl.Client {
 	return c
 }
 
-// Waiting is bounded by the context, and an error says whether the lock was
-// taken or the store could not be asked.
+// The context bounds the waiting. An error says whether the lock was taken or the store could not
+// be asked.
 func ExampleMutex() {
 	ctx := context.Background()
 	client := client()
@@ -125,8 +125,8 @@ func ExampleSemaphore() {
 	// <nil>
 }
 
-// An operator's number counts in place of the one that clients declare, also when
-// nobody uses the semaphore in between.
+// An operator's number overrides the number that clients declare, also when nobody uses the
+// semaphore in between.
 func ExampleSemaphore_Resize() {
 	ctx := context.Background()
 	client := client()
@@ -148,8 +148,8 @@ func ExampleSemaphore_Resize() {
 	// <nil>
 }
 
-// All or none, in an order of its own, so that two who want some of the same
-// locks do not wait for each other.
+// LockAll takes all locks or none, in an order of its own. So two callers that want some of the
+// same locks do not wait for each other.
 func ExampleLockAll() {
 	ctx := context.Background()
 	client := client()
@@ -162,7 +162,7 @@ func ExampleLockAll() {
 	for _, lease := range held {
 		fmt.Println(lease.Name())
 	}
-	work, cancel := held.Context(ctx) // ends when one of them is lost
+	work, cancel := held.Context(ctx) // ends when one of the locks is lost
 	defer cancel()
 	fmt.Println(work.Err(), held.Unlock(ctx))
 	// Output:
@@ -171,8 +171,8 @@ func ExampleLockAll() {
 	// <nil> <nil>
 }
 
-// account is a thing that a lock protects. It remembers the largest token that
-// it has seen; in a database that is a column and a condition.
+// account is a thing that a lock protects. An account remembers the largest token that it has seen;
+// in a database that is a column and a condition.
 type account struct {
 	balance int
 	seen    fence.Token
@@ -188,8 +188,8 @@ func (a *account) set(balance int, token fence.Token) error {
 	return nil
 }
 
-// A holder that was frozen does not know that its lock went to another. The
-// token that it sends along tells the protected thing.
+// A frozen holder does not know that its lock went to another client. The token in its write tells
+// the account.
 func ExampleLease_Token() {
 	ctx := context.Background()
 	client := client()
@@ -204,7 +204,7 @@ func ExampleLease_Token() {
 		return lease
 	}
 	frozen := lock()
-	if err := frozen.Unlock(ctx); err != nil { // or it expired, or was broken
+	if err := frozen.Unlock(ctx); err != nil { // or the lease expired, or an operator broke it
 		log.Fatal(err)
 	}
 	next := lock()

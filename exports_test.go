@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestExports: what is exported is documented, and the root has no more than a
-// user can learn.
+// TestExports: every exported symbol is documented, and the root has no more symbols than a user
+// can learn.
 func TestExports(t *testing.T) {
 	packages := make(map[string][]*goFile)
 	for _, f := range goFiles(t) {
@@ -40,11 +40,12 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// rootExports is how many symbols the root has at most: the names of the package, the methods of
-// all types, and those of interfaces.
+// rootExports is how many symbols the root may have: the names of the package, the methods of all
+// types, and those of interfaces.
 const rootExports = 165
 
-// exports counts what a package exports, methods too, and asks for its documentation.
+// exports counts the exported symbols of a package, methods too, and reports any without
+// documentation.
 type exports struct {
 	t   *testing.T
 	pkg string
@@ -83,7 +84,7 @@ func (e *exports) funcs(prefix string, funcs []*doc.Func) {
 	}
 }
 
-// values asks each constant or variable for its own words, or a group for some.
+// values wants a comment for each constant or variable, or for its group.
 func (e *exports) values(values []*doc.Value) {
 	for _, v := range values {
 		for _, s := range v.Decl.Specs {
@@ -97,7 +98,7 @@ func (e *exports) values(values []*doc.Value) {
 	}
 }
 
-// methods asks those of an interface.
+// methods does so for the methods of an interface.
 func (e *exports) methods(typ *doc.Type) {
 	iface, ok := typ.Decl.Specs[0].(*ast.TypeSpec).Type.(*ast.InterfaceType)
 	if !ok {

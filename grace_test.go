@@ -51,7 +51,8 @@ func (s *gracefulSession) Await(ctx context.Context, c *engine.Claim) (engine.Gr
 	}
 }
 
-// TestGraceIsTold: who meets a store in its restart grace is not told that others hold the lock.
+// TestGraceIsTold: a client that meets a store in its restart grace learns of the grace, and not
+// that others hold the lock.
 func TestGraceIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &gracefulStore{memengine.New(), time.Now().Add(11 * time.Second)}

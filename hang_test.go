@@ -54,8 +54,8 @@ var boundedCalls = map[string]func(context.Context, *pawl.Client, *pawl.Lease) e
 	},
 }
 
-// TestCallsEndWithTheirContext: on a store that hangs each call comes back within its ctx and
-// the slack, and what it could not tell the store the heartbeat tells later.
+// TestCallsEndWithTheirContext: on a store that hangs each call returns within its ctx and the
+// slack. The heartbeat later repeats the requests that the store did not answer.
 func TestCallsEndWithTheirContext(t *testing.T) {
 	for name, call := range boundedCalls {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 				}
 				wantErr(t, err, pawl.ErrUnavailable)
 				store.set(nil, allVerbs...)
-				pass(10 * time.Second) // a renewal that met the trouble is given up after half of the TTL
+				pass(10 * time.Second) // a renewal that met the trouble ends after half of the TTL
 				for _, name := range []string{"other", "x", "y", "permits"} {
 					wantFree(t, eng, name)
 				}
@@ -86,8 +86,8 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestUnlockAfterTheContext: a deferred Unlock whose ctx has ended releases all the same, and on a store
-// that answers it says so.
+// TestUnlockAfterTheContext: a deferred Unlock whose ctx has ended releases all the same, and
+// returns nil if the store answers.
 func TestUnlockAfterTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -104,7 +104,7 @@ func TestUnlockAfterTheContext(t *testing.T) {
 			}
 			wantFree(t, eng, "m")
 			lease = mustLock(t, t.Context(), c.Mutex("m"))
-			store.set(arrivesLate(50*time.Millisecond), verbLeave) // a store that is far
+			store.set(arrivesLate(50*time.Millisecond), verbLeave) // a distant store
 			if err := lease.Unlock(ended); err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +114,8 @@ func TestUnlockAfterTheContext(t *testing.T) {
 	})
 }
 
-// TestRequestTimeout: a request without a deadline is given up after a time of its own, not after the TTL.
+// TestRequestTimeout: a request without a deadline ends after the request time-out, not after the
+// TTL.
 func TestRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), &pawl.Options{TTL: time.Minute, RequestTimeout: time.Second})
@@ -175,8 +176,9 @@ func TestCloseOfMany(t *testing.T) {
 	})
 }
 
-// TestFoundClaims: a claim of the session that the client does not know, as after the store came back
-// with an old snapshot, is left; those that it holds, waits for or is about to enter are not.
+// TestFoundClaims: the store may have a claim of the session that the client does not know, as
+// after an old snapshot came back. The client leaves that claim. The client keeps the claims that it holds,
+// waits for or is about to enter.
 func TestFoundClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -187,7 +189,7 @@ func TestFoundClaims(t *testing.T) {
 		held := mustLock(t, t.Context(), c.Mutex("held"))
 		waits := lockSoon(t.Context(), c.Mutex("waited"))
 		synctest.Wait()
-		// What an old snapshot brings back: a claim of this session.
+		// An old snapshot brings back a claim of this session.
 		old := &engine.Claim{Spec: engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}, Resource: "old", ID: "old.1", Owner: "old.1", Weight: 1}
 		if _, err := store.session.Enter(t.Context(), old, true); err != nil {
 			t.Fatal(err)
@@ -212,8 +214,8 @@ func TestFoundClaims(t *testing.T) {
 	})
 }
 
-// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer, but not the time after
-// which its waiters look again.
+// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer. Waiters still
+// look again after the same time.
 func TestHeartbeatWithLockDelay(t *testing.T) {
 	store := &findingStore{Engine: memengine.New()}
 	newClient(t, store, &pawl.Options{TTL: 9 * time.Second, LockDelay: 30 * time.Second})

@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// preparedCalls need something from a store that is well, before it hangs.
+// preparedCalls need an answer of a healthy store before the store hangs.
 var preparedCalls = map[string]func(*testing.T, *pawl.Client) func(context.Context) error{
 	"unlock of many": func(t *testing.T, c *pawl.Client) func(context.Context) error {
 		var locks []pawl.Locker
@@ -73,7 +73,8 @@ func TestPreparedCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestOperatorsCallsEndWithTheirContext: so do those that ask the store without a session.
+// TestOperatorsCallsEndWithTheirContext: the same holds for calls that ask the store without a
+// session.
 func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -11,28 +11,27 @@ import (
 // MaxLatchParties is how many parties a [Latch] can count.
 const MaxLatchParties = 8000
 
-// Latch opens when a number of parties have counted down, and stays open until
-// it is reset. A latch needs a store that keeps versioned values; one small value
-// stays there until Reset. A Latch is a description, as [Mutex] is.
+// Latch opens when a number of parties have counted down, and stays open until a reset. A latch
+// needs a store that keeps versioned values; one small value stays there until Reset. A Latch is a
+// description, as [Mutex] is.
 type Latch struct {
 	value *Value
 	count int
 }
 
-// Latch returns the latch of this name for count parties, 1 to [MaxLatchParties].
-// All users of a name must agree on the number, else [ErrMismatch]. Before the
-// first party counts down there is nothing in the store, and the latch is
-// closed. See [Client.Mutex] for names.
+// Latch returns the latch of this name for count parties, 1 to [MaxLatchParties]. If users of a
+// name declare different numbers, calls fail with [ErrMismatch]. Before the first party counts
+// down, the store has nothing of the latch, and the latch is closed. See [Client.Mutex] for names.
 func (c *Client) Latch(name string, count int) *Latch {
-	l := &Latch{newValue(c, "latch", name).Idempotent(), count} // a party counts once, however often it says so
+	l := &Latch{newValue(c, "latch", name).Idempotent(), count} // a party counts once, however often its request is repeated
 	if l.value.err == nil && (count < 1 || count > MaxLatchParties) {
 		l.value.err = invalid("count is %d: 1 to %d are allowed", count, MaxLatchParties)
 	}
 	return l
 }
 
-// latchState is the stored state: the number of parties, then the hashes of the parties
-// that counted down; no hashes once the latch is open.
+// latchState is the stored state: the number of parties, then the hashes of the parties that
+// counted down. An open latch has no hashes.
 type latchState struct {
 	count   int
 	open    bool
@@ -65,11 +64,10 @@ func (s latchState) data() []byte {
 	return data
 }
 
-// CountDown counts a party, once: a party that says it again, because it did
-// not hear the reply, counts no more. The names of parties follow the rules of
-// names and are told apart by 64 bits of their hash. [ErrUnavailable] says that the
-// store did not answer for a whole TTL: nobody knows whether it was counted, so say
-// it again.
+// CountDown counts a party once. A party that did not hear the reply may call CountDown again: the
+// repetition changes nothing. The names of parties follow the rules of names and are told apart by
+// 64 bits of their hash. [ErrUnavailable] says that the store did not answer for a whole TTL. Then
+// nobody knows whether the party was counted: call CountDown again.
 func (l *Latch) CountDown(ctx context.Context, party string) error {
 	if err := checkText("party", party); err != nil {
 		return l.value.failed("count down", err)
@@ -92,8 +90,7 @@ func (l *Latch) CountDown(ctx context.Context, party string) error {
 	return err
 }
 
-// Count returns how many parties are still missing; 0 says that the latch is
-// open.
+// Count returns how many parties are still missing; 0 says that the latch is open.
 func (l *Latch) Count(ctx context.Context) (int, error) {
 	v, err := l.value.Get(ctx)
 	if err != nil {
@@ -109,9 +106,9 @@ func (l *Latch) Count(ctx context.Context) (int, error) {
 	return s.count - len(s.parties), nil
 }
 
-// Wait returns nil once the latch is open, and an error that matches that of
-// ctx if it ends before. Wait goes on while the store is away, and when the latch was
-// reset before Wait has seen that the latch is open.
+// Wait returns nil once the latch is open, and an error that matches that of ctx if ctx ends
+// before. Wait retries while the store is away. Wait may miss an opening that a reset soon follows:
+// then it waits on.
 func (l *Latch) Wait(ctx context.Context) error {
 	for v, err := range l.value.Watch(ctx) {
 		if err != nil {
@@ -127,8 +124,8 @@ func (l *Latch) Wait(ctx context.Context) error {
 	return l.value.failed("wait", ctx.Err())
 }
 
-// Reset closes the latch: nobody has counted down. Nothing of it stays in the
-// store. Waiting parties go on waiting.
+// Reset closes the latch: nobody has counted down. Nothing of the latch stays in the store. Waiting
+// parties wait on.
 func (l *Latch) Reset(ctx context.Context) error {
 	_, err := l.value.Update(ctx, func(v Snapshot) ([]byte, error) {
 		if v.Number == 0 {

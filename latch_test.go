@@ -30,10 +30,10 @@ func TestLatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		l, other := newClient(t, eng, nil).Latch("l", 2), newClient(t, eng, nil).Latch("l", 2)
-		wantCount(t, l, 2) // that nobody has come is not that all have
+		wantCount(t, l, 2) // nobody has come, and the latch is not open
 		opened := waitSoon(t.Context(), other)
 		noErr(t, l.CountDown(t.Context(), "a"))
-		noErr(t, other.CountDown(t.Context(), "a")) // says it again
+		noErr(t, other.CountDown(t.Context(), "a")) // counts the same party again
 		wantCount(t, other, 1)
 		synctest.Wait()
 		select {
@@ -44,7 +44,7 @@ func TestLatch(t *testing.T) {
 		noErr(t, l.CountDown(t.Context(), "b"))
 		noErr(t, <-opened)
 		noErr(t, l.Wait(t.Context()))
-		noErr(t, l.CountDown(t.Context(), "c")) // too late to matter
+		noErr(t, l.CountDown(t.Context(), "c")) // comes too late to matter
 		wantCount(t, l, 0)
 		wantErr(t, newClient(t, eng, nil).Latch("l", 3).Wait(t.Context()), pawl.ErrMismatch)
 		wantErr(t, newClient(t, eng, nil).Latch("l", 3).CountDown(t.Context(), "d"), pawl.ErrMismatch)
@@ -69,8 +69,7 @@ func TestLatchLostReply(t *testing.T) {
 	})
 }
 
-// TestLatchWait: a wait bears that the store is away, and ends with its
-// context.
+// TestLatchWait: a wait tolerates an outage of the store, and ends with its context.
 func TestLatchWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

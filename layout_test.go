@@ -18,10 +18,9 @@ import (
 
 const module = "github.com/pawl-go/pawl"
 
-// importRule says what the packages that match pkg may import besides the
-// standard library: packages of this module by their path in it, and modules of
-// others by prefix. The first rule that matches a package holds for it; a package without a rule
-// is a mistake.
+// importRule says which packages the packages that match pkg may import besides the standard
+// library. A package of this module is named by its path in it, and a module of others by prefix.
+// The first rule that matches a package holds for it; a package without a rule is a mistake.
 type importRule struct {
 	pkg    string
 	ours   []string
@@ -31,7 +30,7 @@ type importRule struct {
 
 var engineParts = []string{"engine", "engine/queue", "fence"}
 
-// service is what a service is built on.
+// service lists the packages on which a service is built.
 var service = []string{".", "fence"}
 
 var importRules = []importRule{
@@ -141,13 +140,13 @@ var importRules = []importRule{
 		"a folder of tests, which has nothing to import"},
 }
 
-// testLibraries are never linked into what users build.
+// testLibraries are never linked into users' programs.
 var testLibraries = []string{
 	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/anishathalye/porcupine",
 }
 
-// engineLines is what an engine has at most: code, without comments and tests.
-// Those named have more, and may have less only.
+// engineLines is how many lines of code an engine may have, without comments and tests. The named
+// engines have more, and may only shrink.
 const engineLines = 420
 
 var largerEngines = map[string]int{"redisengine": 2320, // a life of the database, one connection that listens, and what a snapshot brings back
@@ -158,17 +157,18 @@ var largerEngines = map[string]int{"redisengine": 2320, // a life of the databas
 	"redlockengine": 1135, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1640} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
-// allEngineLines is what all engines have together, with the packages that several share, in Go,
-// SQL and Lua. They may have less only. What a newer engine is built of is not counted.
+// allEngineLines is how many lines all engines have together, with the packages that several
+// engines share, in Go, SQL and Lua. They may only shrink. The parts of newer engines are not
+// counted.
 const allEngineLines = 12340
 
 var newerEngines = []string{"engine/natsengine"}
 
-// adapterLines is what the client of another library has at most: with more to say it
-// would be an engine.
+// adapterLines is how many lines the client of another library may have: with more it would be an
+// engine.
 const adapterLines = 102
 
-// goFile is a file of the module, whatever system it is for.
+// goFile is a file of the module. Files of other systems count too.
 type goFile struct {
 	name string // slash-separated, from the root of the module
 	pkg  string // its folder
@@ -214,8 +214,8 @@ func goFiles(t *testing.T) (files []*goFile) {
 	return files
 }
 
-// matches reports whether one of the patterns is the name or, with a star, its
-// shape. A lone star is everything.
+// matches reports whether one of the patterns is the name. A star in a pattern stands for any part,
+// and a lone star for every name.
 func matches(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		ok, err := path.Match(p, name)
@@ -231,7 +231,7 @@ func ruleFor(pkg string) (rule importRule, ok bool) {
 	return importRules[i], true
 }
 
-// TestImports holds who may know whom.
+// TestImports holds the rule of which package may import which.
 func TestImports(t *testing.T) {
 	for _, f := range goFiles(t) {
 		if f.test {
@@ -259,7 +259,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// cutModule returns the path of a package in this module, if it is of it.
+// cutModule returns the path of a package inside this module, if the package belongs to it.
 func cutModule(imp string) (string, bool) {
 	if imp == module {
 		return ".", true
@@ -267,17 +267,16 @@ func cutModule(imp string) (string, bool) {
 	return strings.CutPrefix(imp, module+"/")
 }
 
-// isTheirs reports whether a package is of a module of others: only the paths
-// of the standard library have no dot in their first part.
+// isTheirs reports whether a package belongs to a module of others: only the paths of the standard
+// library have no dot in their first part.
 func isTheirs(imp string) bool {
 	first, _, _ := strings.Cut(imp, "/")
 	_, ours := cutModule(imp)
 	return !ours && strings.Contains(first, ".")
 }
 
-// TestTestLibraries: what tests need is not linked into what users build; and
-// the tests of what every user imports need nothing, for modules that they need
-// land in the go.sum of that user.
+// TestTestLibraries: libraries of tests are not linked into users' programs. The tests of packages
+// that every user imports need no library, because such modules end up in the go.sum of that user.
 func TestTestLibraries(t *testing.T) {
 	bare := []string{".", "fence", "fence/httpfence", "engine", "engine/queue", "engine/memengine", "engine/cas", "enginetest", "enginetest/model", "enginetest/proxy", "work"}
 	for _, f := range goFiles(t) {
@@ -294,7 +293,8 @@ func TestTestLibraries(t *testing.T) {
 	}
 }
 
-// TestCore: locks, and what they stand on, need no versioned values of users, which queue by a lock.
+// TestCore: locks, and the code below them, need no versioned values, because updates of values
+// queue by a lock.
 func TestCore(t *testing.T) {
 	core := []string{"lock.go", "lease.go", "session.go", "permits.go", "minhold.go", "crowd.go", "broken.go", "client.go", "operate.go"}
 	for _, f := range goFiles(t) {
@@ -315,7 +315,7 @@ func TestCore(t *testing.T) {
 	}
 }
 
-// TestSizes: what fits in a head.
+// TestSizes: files and functions stay small enough to be read whole.
 func TestSizes(t *testing.T) {
 	engines := make(map[string]int)
 	for _, f := range goFiles(t) {
@@ -345,7 +345,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestEngineLines: what is moved from one engine to a package that several share has not gone.
+// TestEngineLines: code that moved from one engine to a shared package still counts.
 func TestEngineLines(t *testing.T) {
 	shared := []string{"internal/sqlengine", "internal/rowengine"}
 	all := 0
@@ -373,7 +373,7 @@ func TestEngineLines(t *testing.T) {
 	}
 }
 
-// remarks are what SQL, its templates and Lua say to readers.
+// remarks are the comments of SQL, its templates and Lua.
 var remarks = regexp.MustCompile(`(?s:\{\{/\*.*?\*/\}\})|(?m:^\s*--.*$)`)
 
 func (f *goFile) lines(n ast.Node) int {
@@ -390,7 +390,7 @@ func codeLines(text []byte) (n int) {
 	return n
 }
 
-// TestPackageNames: a name says what is in it.
+// TestPackageNames: a name says which things are in the package.
 func TestPackageNames(t *testing.T) {
 	for _, f := range goFiles(t) {
 		name := f.ast.Name.Name
@@ -406,7 +406,8 @@ func TestPackageNames(t *testing.T) {
 	}
 }
 
-// TestSections: a heading stands in the documentation of something, or no reader finds it.
+// TestSections: a heading stands in the documentation of a symbol or package. Elsewhere no reader
+// finds it.
 func TestSections(t *testing.T) {
 	for _, f := range goFiles(t) {
 		for _, group := range f.ast.Comments {
@@ -417,8 +418,8 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// TestNoSleep: a test waits for what it needs, not for a while. A pause inside
-// a loop that looks again is no such thing, and a benchmark of who idles measures a while.
+// TestNoSleep: a test waits for an event, not for a while. A pause inside a loop that looks again
+// is allowed, and so is a benchmark that measures idle clients.
 func TestNoSleep(t *testing.T) {
 	for _, f := range goFiles(t) {
 		if !f.test || f.pkg == "bench" {

@@ -11,8 +11,8 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Lease is a lock that is held. It is safe for concurrent use. The session of
-// its client keeps it alive; its holder watches [Lease.Context].
+// Lease is a lock that is held. Lease is safe for concurrent use. The session of its client keeps the
+// lease alive; its holder watches [Lease.Context].
 type Lease struct {
 	session *session
 	lock    *lock
@@ -22,15 +22,15 @@ type Lease struct {
 	since   time.Time
 
 	mu      sync.Mutex
-	ended   error // why it is no longer held
+	ended   error // the reason why the lease is no longer held
 	done    bool  // Unlock was called
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	maximum *time.Timer
-	until   time.Time // the end by MaxHold; zero: none
+	until   time.Time // the end by MaxHold; zero: no bound
 }
 
-// start puts the lease on the heartbeat.
+// start lets the heartbeat renew the lease.
 func (l *Lease) start() bool {
 	if hold := l.lock.opts.MaxHold; hold > 0 {
 		l.until = time.Now().Add(hold - l.margin())
@@ -50,8 +50,7 @@ func (l *Lease) margin() time.Duration {
 	return min(l.lock.opts.MaxHold/10, l.session.client.margin)
 }
 
-// exhaust ends the hold at its maximum: first the holder is told, then, the
-// margin later, the store.
+// exhaust ends the hold at its maximum. The holder learns first; the store learns one margin later.
 func (l *Lease) exhaust() {
 	l.session.drop(l)
 	if l.lose(fmt.Errorf("%w: maximum hold of %v reached", ErrLost, l.lock.opts.MaxHold)) {
@@ -62,24 +61,24 @@ func (l *Lease) exhaust() {
 // Name returns the name of the lock.
 func (l *Lease) Name() string { return l.lock.name }
 
-// Owner returns the owner for which it is held; see [WithOwner].
+// Owner returns the owner for which the lock is held; see [WithOwner].
 func (l *Lease) Owner() string { return l.claim.Owner }
 
-// Token returns the fencing token of the grant. The token never changes, is the same
-// for the re-entries of one owner, and a later grant of the name has a larger
-// token. Send the token to the protected resource and let that resource refuse smaller
-// tokens: this is the only protection from a holder that was frozen.
+// Token returns the fencing token of the grant. The token never changes, and the re-entries of one
+// owner share it. A later grant of the name has a larger token. Send the token to the protected
+// resource and let that resource refuse smaller tokens. This is the only protection from a holder
+// that was frozen.
 func (l *Lease) Token() fence.Token { return l.token }
 
-// Err returns nil while the lock may be believed to be held, an error that
-// matches [ErrLost] once it was lost, and one that matches [ErrClosed] after
-// Unlock. Err needs no I/O and looks at the clock, so it is right at once also
-// after the process was stopped.
+// Err returns nil while the holder may trust the lock. Err returns an error that matches [ErrLost]
+// once the lock was lost, and [ErrClosed] after Unlock. Err needs no I/O and looks at the clock, so
+// Err is right at once also after the process was stopped.
 func (l *Lease) Err() error {
 	return l.endedIf(func() bool { return l.session.left() <= 0 })
 }
 
-// endedIf returns the reason why the lease ended. The lease ends now if expired says so, or at its maximum.
+// endedIf returns the reason why the lease ended. The lease ends now if expired says so, or at its
+// maximum.
 func (l *Lease) endedIf(expired func() bool) error {
 	if !l.until.IsZero() && !time.Now().Before(l.until) {
 		l.exhaust() // its timer may be late
@@ -90,7 +89,7 @@ func (l *Lease) endedIf(expired func() bool) error {
 	if ended == nil && expired() {
 		l.session.expire()
 		if cause := context.Cause(l.session.life); cause != nil {
-			l.lose(cause) // now, though its turn may be later, or it is being released
+			l.lose(cause) // now, although its turn may come later, or a release is under way
 		}
 		l.mu.Lock()
 		ended = l.ended
@@ -99,9 +98,9 @@ func (l *Lease) endedIf(expired func() bool) error {
 	return ended
 }
 
-// ValidUntil returns until when the lock may be believed to be held if no
-// further renewal succeeds. This time moves with each heartbeat. The store gives the
-// lock to no other client before. Once Err says that the lock is lost, the time means nothing.
+// ValidUntil returns until when the holder may trust the lock if no further renewal succeeds. This
+// time moves with each heartbeat. The store gives the lock to no other client before. Once Err says
+// that the lock is lost, the time means nothing.
 func (l *Lease) ValidUntil() time.Time {
 	until := l.session.validUntil()
 	if !l.until.IsZero() && l.until.Before(until) {
@@ -110,15 +109,19 @@ func (l *Lease) ValidUntil() time.Time {
 	return until
 }
 
-// Context returns a context that ends when the lock is lost, before the store
-// can give it to another client, with a cause that matches [ErrLost]; and when the lock is
-// released. The context has the values of the context given to Lock, but neither its deadline nor
-// its cancellation. It also has the token under the lock's name, for the guards under package
-// fence, and the lease, so that locking that name with it is re-entry as long as the lease is held.
+// Context returns a context that ends when the lock is lost or released. A loss has a cause that
+// matches [ErrLost], and ends the context before the store can give the lock to another client. A
+// lock that an operator broke, or that the store forgot, is the exception: see the package
+// documentation. The context has the values of the context given to Lock, but neither its deadline
+// nor its cancellation.
 //
-// Re-entry is for this name in this client, and never for permits of a
-// semaphore. Re-entry takes the lock in the same mode or a weaker one: a reader is
-// refused the writing side at once, see [RWMutex.TryUpgrade].
+// The context carries the token under the lock's name, which the guards under package fence read.
+// The context also carries the lease: locking that name with it is re-entry as long as the lease is
+// held.
+//
+// Re-entry is for this name in this client, and never for permits of a semaphore. Re-entry takes
+// the lock in the same mode or a weaker mode. A reader that asks for the writing side is refused at
+// once, see [RWMutex.TryUpgrade].
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,8 +134,8 @@ func (l *Lease) Context() context.Context {
 	return l.ctx
 }
 
-// Within returns ctx, ended also when the lock is lost or released, with the cause that
-// [Lease.Context] gives. Both contexts carry the lease and the token. cancel frees this one.
+// Within returns ctx, which then also ends when the lock is lost or released, with the cause that
+// [Lease.Context] gives. Both contexts carry the lease and the token. cancel frees this context.
 func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func()) {
 	within, end := context.WithCancelCause(withLease(ctx, l))
 	lease := l.Context()
@@ -140,12 +143,14 @@ func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func
 	return within, func() { stop(); end(nil) }
 }
 
-// Unlock releases the lock. The request is sent also after ctx ended, so a deferred
-// Unlock keeps its promise: ctx bounds the wait for the answer only, by its end and
-// 100 ms more. Unlock returns [ErrLost] if the lock was lost before, and [ErrUnavailable]
-// if the store did not answer in time; then each heartbeat repeats the release until
-// the session ends. Unlock of a nil lease does nothing; a second Unlock returns
-// the error of an earlier loss, else nil.
+// Unlock releases the lock. Unlock sends the request also after ctx ended, so a deferred Unlock
+// keeps its promise. ctx bounds only the wait for the answer: Unlock returns within 100 ms of its
+// end.
+//
+// Unlock returns [ErrLost] if the lock was lost before. Unlock returns [ErrUnavailable] if the
+// store did not answer in time; then each heartbeat repeats the release until the session ends.
+// Unlock of a nil lease does nothing. A second Unlock returns the error of an earlier loss, else
+// nil.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return nil
@@ -157,7 +162,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 
 // unlock releases the lock, and waits for the store no longer than bound.
 func (l *Lease) unlock(ctx, bound context.Context) error {
-	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store knows of sleep
+	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store itself counts sleep
 	l.mu.Lock()
 	first, lost := !l.done, errors.Is(expired, ErrLost)
 	l.done = true
@@ -172,7 +177,7 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	err := l.session.leave(bound, ctx, l.claim)
 	cause := ErrClosed
 	switch lost := context.Cause(l.session.life); {
-	case err != nil && errors.Is(lost, ErrClosed): // Close releases it, and says so if it cannot
+	case err != nil && errors.Is(lost, ErrClosed): // Close releases the lock, and says so if it cannot
 		err = nil
 	case errors.Is(err, engine.ErrGone):
 		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token)
@@ -187,8 +192,7 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	return nil
 }
 
-// lose ends the lease and its context, and tells the observer. Only the first cause
-// counts.
+// lose ends the lease and its context, and tells the observer. Only the first cause counts.
 func (l *Lease) lose(cause error) bool {
 	first := l.end(cause)
 	if first {

@@ -31,7 +31,7 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// TestUnlockOfTheLost: it says so, each time, and leaves the next holder alone.
+// TestUnlockOfTheLost: each Unlock of a lost lease says so, and leaves the next holder alone.
 func TestUnlockOfTheLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -40,7 +40,7 @@ func TestUnlockOfTheLost(t *testing.T) {
 		lost := mustLock(t, t.Context(), a.Mutex("m"))
 		eng.Expire(show(t, eng, "m").Claims[0].Session)
 		next := mustLock(t, t.Context(), b.Mutex("m"))
-		for range 2 { // the first finds out by itself
+		for range 2 { // the first call finds out by itself
 			wantErr(t, lost.Unlock(t.Context()), pawl.ErrLost)
 		}
 		if err := next.Err(); err != nil || len(show(t, eng, "m").Claims) != 1 {
@@ -48,7 +48,7 @@ func TestUnlockOfTheLost(t *testing.T) {
 		}
 		mustUnlock(t, next)
 
-		// Known to be lost, it costs no request.
+		// Once the loss is known, Unlock costs no request.
 		again := mustLock(t, t.Context(), a.Mutex("m"))
 		store.set(hangs, verbRenew)
 		<-again.Context().Done()
@@ -60,8 +60,8 @@ func TestUnlockOfTheLost(t *testing.T) {
 	})
 }
 
-// TestUnlockInTrouble: it is bounded, says that the store could not be told,
-// and the heartbeat tells it.
+// TestUnlockInTrouble: Unlock is bounded and says that the store did not answer. The heartbeat
+// repeats the release.
 func TestUnlockInTrouble(t *testing.T) {
 	for name, trouble := range map[string]fault{
 		"fail": first(5, fails, nil), "hang": first(1, hangs, nil),
@@ -78,8 +78,8 @@ func TestUnlockInTrouble(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 				wantErr(t, lease.Err(), pawl.ErrClosed)
-				mustUnlock(t, lease) // the second says nothing new
-				synctest.Wait()      // it is told at once, or with the next heartbeat
+				mustUnlock(t, lease) // the second call says nothing new
+				synctest.Wait()      // the store learns at once, or with the next heartbeat
 				pass(5 * time.Second)
 				wantFree(t, eng, "m")
 			})
@@ -87,8 +87,8 @@ func TestUnlockInTrouble(t *testing.T) {
 	}
 }
 
-// TestUnlockAsksTwice: a connection that broke is often back at once, and a
-// request whose reply was lost was heard.
+// TestUnlockAsksTwice: a broken connection is often back at once. The store may have served a
+// request although its reply was lost.
 func TestUnlockAsksTwice(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "lose reply": losesReply} {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,8 @@ func TestUnlockAsksTwice(t *testing.T) {
 	}
 }
 
-// TestUnlockAcrossHeartbeat: a heartbeat that meets a release on its way does
-// not take it for a loss.
+// TestUnlockAcrossHeartbeat: a heartbeat that meets a release on its way does not take the release
+// for a loss.
 func TestUnlockAcrossHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -126,8 +126,8 @@ func TestUnlockAcrossHeartbeat(t *testing.T) {
 	})
 }
 
-// TestUnlockWhileTheSessionIsLost: the store could not be told while the lock
-// was held, and does by itself what it was to be told.
+// TestUnlockWhileTheSessionIsLost: the store did not answer while the lock was held. The lost
+// session frees the lock without the release.
 func TestUnlockWhileTheSessionIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -140,7 +140,7 @@ func TestUnlockWhileTheSessionIsLost(t *testing.T) {
 	})
 }
 
-// TestErrIsExact: it looks at the clock, so it needs no timer to have fired.
+// TestErrIsExact: Err looks at the clock, so it is right before any timer has fired.
 func TestErrIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -159,7 +159,8 @@ func TestErrIsExact(t *testing.T) {
 	})
 }
 
-// TestErrIsExactAtMaxHold: so it is at the end of the longest hold, which ValidUntil tells.
+// TestErrIsExactAtMaxHold: Err is right also at the end of the longest hold, which ValidUntil
+// tells.
 func TestErrIsExactAtMaxHold(t *testing.T) {
 	for range 20 { // whether the timer comes first is random
 		synctest.Test(t, func(t *testing.T) {
@@ -172,8 +173,8 @@ func TestErrIsExactAtMaxHold(t *testing.T) {
 	}
 }
 
-// TestAllEndAtOnce: when the session is lost every lease has ended before the observer is
-// told of the first, however long that takes.
+// TestAllEndAtOnce: when the session is lost, every lease ends before the observer hears of the
+// first. A slow observer delays no lease.
 func TestAllEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leases pawl.Leases
@@ -201,8 +202,8 @@ func TestAllEndAtOnce(t *testing.T) {
 	})
 }
 
-// TestErrDuringUnlock: it is exact also while a release hangs, when the heartbeat has done
-// with the lease.
+// TestErrDuringUnlock: Err is right also while a release hangs, when the heartbeat no longer renews
+// the lease.
 func TestErrDuringUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -221,8 +222,8 @@ func TestErrDuringUnlock(t *testing.T) {
 	})
 }
 
-// TestMaxHold: the holder is told first and has the margin to stop, then the
-// store is; the session goes on.
+// TestMaxHold: the holder learns first and has the margin to stop; then the store learns. The
+// session goes on.
 func TestMaxHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -253,7 +254,7 @@ func TestMaxHold(t *testing.T) {
 		}
 		mustUnlock(t, short)
 		pass(time.Minute)
-		wantErr(t, short.Err(), pawl.ErrClosed) // the bound is gone with the lease
+		wantErr(t, short.Err(), pawl.ErrClosed) // the bound has gone with the lease
 	})
 }
 
@@ -293,8 +294,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestDoLost: the function is told that the lock is lost, is waited for, and
-// both errors come back.
+// TestDoLost: fn learns that the lock is lost, Do waits for fn, and both errors come back.
 func TestDoLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -310,7 +310,7 @@ func TestDoLost(t *testing.T) {
 				t.Errorf("the context ended at %v, the lock went to another at %v", end, next.at)
 			}
 			wantErr(t, context.Cause(ctx), pawl.ErrLost)
-			pass(time.Hour) // it is waited for
+			pass(time.Hour) // Do waits for fn
 			return mine
 		})
 		wantErr(t, err, mine, pawl.ErrLost)
@@ -321,7 +321,7 @@ func TestDoLost(t *testing.T) {
 	})
 }
 
-// TestTokenInContext: the context of a hold carries its token, for the guards.
+// TestTokenInContext: the context of a hold carries its token, which the guards read.
 func TestTokenInContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)

@@ -10,11 +10,11 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Locker is the common interface of [Mutex], both sides of [RWMutex] and
-// [Semaphore]. A test may have a Locker of its own, which fails as the test wants, and which
-// gets a [Lease] from a client on package memengine. [LockAll] takes only those of this package.
+// Locker is the common interface of [Mutex], both sides of [RWMutex] and [Semaphore]. A test may
+// have its own Locker, which fails as the test wants; its [Lease] comes from a client on package
+// memengine. [LockAll] takes only the Lockers of this package.
 type Locker interface {
-	// Name returns the name of what is locked.
+	// Name returns the name of the lock or semaphore.
 	Name() string
 	// Lock waits until the lock is held or ctx ends.
 	Lock(ctx context.Context) (*Lease, error)
@@ -24,26 +24,27 @@ type Locker interface {
 	Do(ctx context.Context, fn func(context.Context) error) error
 }
 
-// LockOptions change how a lock is taken. The zero value is the default. With adds options to those
-// that were set before: a field that is zero or false leaves them as they are. To take an option
-// back, describe the lock anew.
+// LockOptions change how a lock is taken. The zero value is the default. With adds options to the
+// earlier options: a zero or false field leaves them unchanged. To take an option back, describe
+// the lock anew.
 type LockOptions struct {
-	// Barging makes the lock unfair: a client that comes while the lock is free gets it,
-	// even if others wait. More throughput, no order. All users of a name must
-	// agree on Barging.
+	// Barging makes the lock unfair: a client that comes while the lock is free gets it, even if
+	// others wait. That gives more throughput, and no order. All users of a name must agree on
+	// Barging.
 	Barging bool
 
-	// MaxHold ends the lease after this time even if its holder lives: for
-	// holders that may get stuck. At least 100 ms; 0 is no bound.
+	// MaxHold ends the lease after this time even if its holder lives. MaxHold is for holders that may
+	// get stuck. At least 100 ms; 0 is no bound.
 	MaxHold time.Duration
 
-	// MinHold keeps the name taken for this time from the grant on, also when the lease is
-	// released before or its holder dies. It is for a job that may start on many machines, and
-	// runs once in a period. Unlock and Close return at once. The name is free
-	// earlier only when an operator breaks it, or the store forgets: this time is about
-	// the name, and a restart grace does not cover it. 100 ms (or the least TTL of the
-	// store) to 7 days; 0 is none. After [ErrUnavailable] the name may stay taken. Stores
-	// without minimum holds refuse: [ErrUnsupported].
+	// MinHold keeps the name taken for this time from the grant on, also when the holder releases
+	// the lock before, or dies. MinHold is for a job that may start on many machines, and runs once in a
+	// period. Unlock and Close return at once.
+	//
+	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is
+	// free earlier only when an operator breaks it, or the store forgets: a restart grace does not
+	// cover a minimum hold. After [ErrUnavailable] the name may stay taken. Stores without minimum
+	// holds refuse: [ErrUnsupported].
 	MinHold time.Duration
 
 	// Label tells an operator the purpose of the lock; up to 512 bytes without
@@ -51,15 +52,15 @@ type LockOptions struct {
 	Label string
 }
 
-// lock describes a lock and how to acquire it. It does no I/O and is shared
-// freely.
+// lock describes a lock and how to acquire it. lock does no I/O; any number of goroutines may share
+// it.
 type lock struct {
 	client  *Client
 	name    string
 	spec    engine.Spec
 	weight  int64
 	opts    LockOptions
-	resizes bool  // an operator may have said another capacity
+	resizes bool  // an operator may have set another capacity
 	alone   bool  // owners of contexts do not count
 	err     error // the mistake in the description, returned at the first use
 }
@@ -108,30 +109,34 @@ func (l *lock) label() string {
 	return l.client.opts.Label
 }
 
-// Name returns the name of what is locked.
+// Name returns the name of the lock or semaphore.
 func (l *lock) Name() string { return l.name }
 
 func (l *lock) base() *lock { return l }
 
-// Lock waits until the lock is held or ctx ends; ctx bounds the waiting only,
-// not the hold. It fails with [ErrNotAcquired] joined with ctx's error when ctx
-// ended first (and with [ErrUnavailable] if the store was in trouble then), with
-// [ErrUnavailable] when the store answered no request of the client for that name for a
-// whole TTL, and with [ErrMismatch],
-// [ErrUnsupported], [ErrInvalid] or [ErrClosed] at once. When Lock fails, nothing is held and
-// nothing waits in the store, or the heartbeat sees to that as soon as the store answers.
+// Lock waits until the lock is held or ctx ends; ctx bounds the waiting only, not the hold. The
+// errors of Lock:
+//
+//   - [ErrNotAcquired], joined with ctx's error: ctx ended first. If the store was in trouble then,
+//     the error matches [ErrUnavailable] as well.
+//   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
+//   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
+//
+// When Lock fails, nothing is held and nothing waits in the store. If the store does not answer, the
+// heartbeat sees to that later.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
 
-// TryLock takes the lock if it is free now, and fails with [ErrNotAcquired] if
-// it is not. It asks the store once.
+// TryLock takes the lock if it is free now, and fails with [ErrNotAcquired] if it is not. TryLock
+// asks the store once.
 func (l *lock) TryLock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, false) }
 
-// Do holds the lock while fn runs. The context given to fn ends when ctx does
-// or the lock is lost, with cause [ErrLost]. That context is the one of [Lease.Within]: locking
-// the same name with it, in the same mode or a weaker one, is re-entry. This holds also for
-// goroutines that fn starts, because all of them hold through this one lock. Do waits for fn, also
-// after a loss, then releases, and returns the errors of fn and of the release joined. A panic of
-// fn releases too.
+// Do holds the lock while fn runs. The context given to fn ends when ctx ends or when the lock is
+// lost, with cause [ErrLost]. Do waits for fn, also after a loss, then releases. Do returns the
+// errors of fn and of the release joined. A panic of fn releases too.
+//
+// The context given to fn is the context of [Lease.Within]. Locking the same name with that
+// context, in the same mode or a weaker mode, is re-entry. This holds also for goroutines that fn
+// starts, because all of them hold through this one lock.
 func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err error) {
 	lease, err := l.acquire(ctx, ctx, true)
 	if err != nil {
@@ -165,7 +170,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		return nil, l.failed(notAcquired(ctx, nil))
 	}
 	size := sizing{lock: l, wait: wait}
-	var apart []*Lease // they hold no more, as the store says
+	var apart []*Lease // the store says that these hold no more
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		through, owner, err := l.party(ctx, apart)
 		if err != nil {
@@ -206,7 +211,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		if !errors.Is(err, errSession) {
 			return nil, l.failed(err)
 		}
-		if !pause.sleep(ctx, l.client.life) { // the session was lost: once more with a new one
+		if !pause.sleep(ctx, l.client.life) { // the session was lost: retry with a new session
 			return nil, l.failed(l.client.stopped(ctx, err))
 		}
 	}
@@ -217,12 +222,12 @@ func (l *lock) failed(err error) error { return fmt.Errorf("%s %q: %w", l.spec.K
 // errSession says that an attempt failed only because its session ended.
 var errSession = errors.New("session ended")
 
-// errApart says that an attempt failed only because the lease through which it was to
-// enter again holds no more.
+// errApart says that an attempt failed only because the lease that it was to re-enter holds no
+// more.
 var errApart = errors.New("nothing to re-enter")
 
-// notAcquired is the error of a wait that its context ended. If the store was in
-// trouble then, it says so as well: nobody knows whether the lock was free.
+// notAcquired is the error of a wait that its context ended. If the store was in trouble then, the
+// error says so as well: nobody knows whether the lock was free.
 func notAcquired(ctx context.Context, trouble error) error {
 	err := fmt.Errorf("%w: %w", ErrNotAcquired, ctx.Err())
 	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
@@ -234,8 +239,8 @@ func notAcquired(ctx context.Context, trouble error) error {
 	return err
 }
 
-// unavailable classes the error of a call that ctx ended: then the store did not
-// answer, and an engine may return what it likes.
+// unavailable classes the error of a call. If ctx ended the call, the store did not answer,
+// whatever the engine returned.
 func unavailable(ctx context.Context, doing string, err error) error {
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrUnavailable) {
 		return engine.Unavailable(doing, err)
@@ -248,7 +253,7 @@ type attempt struct {
 	session *session
 	lock    *lock
 	claim   *engine.Claim
-	through *Lease       // the lease whose grant the claim is to share; nil: any grant will do
+	through *Lease       // the lease whose grant the claim is to share; nil: the claim may get its own grant
 	grace   engine.Grace // of the store, when the wait began
 	until   time.Time    // the end of grace; zero: the store was in none
 }
@@ -257,7 +262,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	s := a.session
 	ttl := s.client.opts.TTL
 	asked := time.Now()
-	heard := asked // the store last answered then, or has not yet
+	heard := asked // when the store last answered; it has not answered yet
 	grant, err := a.enter(ctx, wait)
 	if err == nil && !grant.Held() {
 		a.contended(ctx, grant.Grace)
@@ -296,8 +301,8 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 		if ctx.Err() != nil || s.life.Err() != nil || !wait || !errors.Is(err, engine.ErrUnavailable) || asked.Sub(heard) > ttl {
 			return grant, a.fail(ctx, err)
 		}
-		// The outcome is unknown, the session still believed in: ask again
-		// for the same claim, which counts once.
+		// The outcome is unknown, and the session is still trusted. Ask again for the same claim,
+		// which counts once.
 		if !pause.sleep(ctx, s.life) {
 			return grant, a.fail(ctx, err)
 		}
@@ -319,7 +324,7 @@ func (a *attempt) contended(ctx context.Context, g engine.Grace) {
 	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.graced()})
 }
 
-// graced says what the grace is now, which may be long after the store said it.
+// graced says how long the grace still lasts, also long after the store reported it.
 func (a *attempt) graced() error {
 	g := a.grace
 	g.Left = time.Until(a.until)
@@ -342,8 +347,8 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	return grant, err
 }
 
-// await waits for as long as the session lives. A re-entry waits, because a store
-// of several nodes may not grant it at once, for as long as there is a lease to re-enter.
+// await waits as long as the session lives. A re-entry waits as long as the lease that it
+// re-enters, because a store of several nodes may not grant a re-entry at once.
 func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.life)
 	defer cancel()
@@ -365,8 +370,8 @@ func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
 	return grant, err
 }
 
-// evicted finds out why a waiting claim is gone: did the session end, or did
-// an operator take the claim out?
+// evicted finds out why a waiting claim is gone: did the session end, or did an operator evict the
+// claim?
 func (a *attempt) evicted() error {
 	err := a.session.renew()
 	if errors.Is(err, engine.ErrGone) {
@@ -384,7 +389,7 @@ func (a *attempt) evicted() error {
 	return fmt.Errorf("%w: the waiting claim was evicted", ErrNotAcquired)
 }
 
-// fail withdraws the claim, which may be in the store, and says why.
+// fail withdraws the claim, which may be in the store, and returns the reason.
 func (a *attempt) fail(ctx context.Context, err error) error {
 	s := a.session
 	if errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported) {
@@ -406,8 +411,8 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// withdraw leaves the claim. It is short, because the caller has waited long enough:
-// the heartbeat does the rest.
+// withdraw leaves the claim. withdraw takes a short time only, because the caller has waited long enough.
+// The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
 	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))

@@ -13,8 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestWaitEnds: a wait that its context ends says so, holds nothing and leaves
-// nothing.
+// TestWaitEnds: a wait that its context ends says so, holds nothing and leaves nothing.
 func TestWaitEnds(t *testing.T) {
 	mine := errors.New("mine")
 	for _, tc := range []struct {
@@ -67,8 +66,8 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// TestGrantOnItsWay: who gave up while the grant was on its way gives it back
-// at once, so that the next has it.
+// TestGrantOnItsWay: a waiter that gave up while the grant was on its way gives the lock back at
+// once. The next waiter gets it.
 func TestGrantOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -82,7 +81,7 @@ func TestGrantOnItsWay(t *testing.T) {
 		next := lockSoon(t.Context(), c.Mutex("m"))
 		synctest.Wait()
 
-		mustUnlock(t, held) // b has it now and does not know
+		mustUnlock(t, held) // b has the lock now and does not know
 		pass(time.Second)
 		cancel()
 		gaveUp := <-quitter
@@ -96,8 +95,8 @@ func TestGrantOnItsWay(t *testing.T) {
 	})
 }
 
-// TestGiveUpWhileTheStoreHangs: who gives up is not kept, and the heartbeat
-// withdraws the claim.
+// TestGiveUpWhileTheStoreHangs: a waiter that gives up returns at once, and the heartbeat withdraws
+// the claim.
 func TestGiveUpWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -145,8 +144,7 @@ func TestHoldOutlivesItsContext(t *testing.T) {
 	})
 }
 
-// TestLostReply: a request that the store served and whose reply was lost is
-// asked again and counts once.
+// TestLostReply: the client repeats a request whose reply was lost, and the request counts once.
 func TestLostReply(t *testing.T) {
 	for name, contended := range map[string]bool{"free": false, "contended": true} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +197,7 @@ func TestTryLock(t *testing.T) {
 		if n := len(store.called(verbEnter)); n != 2 {
 			t.Errorf("asked %d times", n)
 		}
-		wantFree(t, eng, "m") // what it may have got is given back
+		wantFree(t, eng, "m") // the client gives back a claim that it may have got
 		store.set(nil, verbEnter)
 		lease, err := b.Mutex("m").TryLock(t.Context())
 		if err != nil || lease.Token() <= held.Token() {
@@ -209,7 +207,7 @@ func TestTryLock(t *testing.T) {
 	})
 }
 
-// TestTryLockUnavailable: it does not wait for the store either.
+// TestTryLockUnavailable: TryLock does not wait for the store either.
 func TestTryLockUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -240,8 +238,8 @@ func TestLockThroughTrouble(t *testing.T) {
 	}
 }
 
-// TestLockUnavailable: a store that does not answer for long is an error, and
-// not one that says that the lock is taken.
+// TestLockUnavailable: a store that does not answer for long is an error. That error does not say
+// that the lock is taken.
 func TestLockUnavailable(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +256,7 @@ func TestLockUnavailable(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 
-				// A wait that ends meanwhile says both.
+				// A wait that its context ends meanwhile matches both errors.
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
 				_, err = c.Mutex("m").Lock(ctx)
@@ -268,7 +266,7 @@ func TestLockUnavailable(t *testing.T) {
 	}
 }
 
-// TestManyUnavailable: nor does it take longer to say so when many ask.
+// TestManyUnavailable: the error comes in the same time when many callers ask.
 func TestManyUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -292,8 +290,8 @@ func TestManyUnavailable(t *testing.T) {
 	})
 }
 
-// TestLockUnanswered: so it is where the session lives and only this request is not answered.
-// What counts is for how long that is so now, not for how long it waits.
+// TestLockUnanswered: the same holds if the session lives and only this request is not answered.
+// The time without an answer counts, not the time of the wait.
 func TestLockUnanswered(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
 		t.Run(name, func(t *testing.T) {
@@ -327,7 +325,7 @@ func TestLockUnanswered(t *testing.T) {
 	}
 }
 
-// TestWaiterLosesItsSession: it enters again with a new one.
+// TestWaiterLosesItsSession: the waiter enters again with a new session.
 func TestWaiterLosesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -353,7 +351,7 @@ func TestWaiterLosesItsSession(t *testing.T) {
 	})
 }
 
-// TestWaiterEvicted: an operator who takes a waiting claim out ends the wait.
+// TestWaiterEvicted: an operator who evicts a waiting claim ends the wait.
 func TestWaiterEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -368,8 +366,7 @@ func TestWaiterEvicted(t *testing.T) {
 	})
 }
 
-// TestUnbelievableGrant: a grant whose reply came too late is not believed but
-// asked for anew.
+// TestUnbelievableGrant: a grant whose reply came too late is not trusted. The client asks again.
 func TestUnbelievableGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -385,7 +382,7 @@ func TestUnbelievableGrant(t *testing.T) {
 	})
 }
 
-// TestBarging: who comes while it is free gets it although another waits.
+// TestBarging: a client that comes while the lock is free gets it although another waits.
 func TestBarging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -403,7 +400,7 @@ func TestBarging(t *testing.T) {
 		if err == nil {
 			mustUnlock(t, lease)
 		}
-		got := <-waiter // whoever was faster, it is told
+		got := <-waiter // the waiter may have been faster
 		if got.err != nil {
 			t.Fatal(got.err)
 		}
@@ -437,8 +434,7 @@ func (l lacking) Caps() engine.Caps {
 	return caps
 }
 
-// TestUnsupported: what the store lacks is refused with the reason, before the
-// store is asked.
+// TestUnsupported: a feature that the store lacks is refused with the reason, before any request.
 func TestUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, lacking{memengine.New()}, nil)

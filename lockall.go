@@ -12,29 +12,31 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Leases are several locks held together, in the order in which they were
-// taken.
+// Leases are several locks held together, in the order in which they were taken.
 type Leases []*Lease
 
-// LockAll takes all locks or none. It takes them in the order of their names,
-// whatever the order given, so callers that want some of the same locks do not
-// deadlock. Locks of several stores must not have the same names, because between those there is
-// no order. ctx bounds the whole wait. When a lock cannot be had, or is lost while the call waits
-// for another, the locks already held are released, and the errors of the releases are joined to
-// the reason.
+// LockAll takes all locks or none. LockAll takes them in the order of their names, whatever the
+// order given. So callers that want some of the same locks do not deadlock. Locks of several stores
+// must not have the same names, because stores have no order.
 //
-// Both sides of an [RWMutex] may be among them: the writing side is taken first and the
-// reading side with it. A lock that is given twice is an [ErrInvalid], also where two values
-// describe it, because the call would wait for itself. So is a semaphore that is given twice:
-// [Semaphore.Weighted] takes several permits at once. So is a name of one store by two clients.
-// Locks held through ctx are re-entered, as by Lock. A [Locker] of another package is an
-// [ErrInvalid].
+// ctx bounds the whole wait. If a lock cannot be had, or a held lock is lost meanwhile, LockAll
+// releases all that it holds. LockAll joins the errors of the releases to the reason.
+//
+// Both sides of an [RWMutex] may be among the locks: LockAll takes the writing side first and the
+// reading side with it. Locks held through ctx are re-entered, as by Lock. These arguments are an
+// [ErrInvalid]:
+//
+//   - a lock that is given twice, also by two values that describe it, because the call would wait
+//     for itself;
+//   - a semaphore that is given twice: [Semaphore.Weighted] takes several permits at once;
+//   - a name of one store that is given by two clients;
+//   - a [Locker] of another package.
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, true, "lock all", locks)
 }
 
-// TryLockAll is [LockAll] without waiting: it fails with [ErrNotAcquired] if any of
-// the locks is not free now.
+// TryLockAll is [LockAll] without waiting: it fails with [ErrNotAcquired] if any of the locks is
+// not free now.
 func TryLockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, false, "try to lock all", locks)
 }
@@ -53,7 +55,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 		if err == nil {
 			held = append(held, lease)
 			inner = withLease(inner, lease)
-			err = held.Err() // of the locks that were lost while the call waited for this one
+			err = held.Err() // of the locks that were lost while the call waited for this lock
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.unlock(ctx, ends)))
@@ -62,8 +64,8 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	return held, nil
 }
 
-// inOrder returns the locks in the order in which all callers take them, unless a caller
-// that has some of them would wait for itself.
+// inOrder returns the locks in the order in which all callers take them. inOrder refuses locks with
+// which the caller would wait for itself.
 func inOrder(locks []Locker) (wanted []*lock, err error) {
 	for i, l := range locks {
 		ours, ok := l.(interface{ base() *lock })
@@ -73,7 +75,7 @@ func inOrder(locks []Locker) (wanted []*lock, err error) {
 		wanted = append(wanted, ours.base())
 	}
 	slices.SortStableFunc(wanted, func(a, b *lock) int {
-		// Among equal names the heavier comes first.
+		// Among equal names the heavier lock comes first.
 		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
 	})
 	for i, l := range wanted {
@@ -93,13 +95,13 @@ func inOrder(locks []Locker) (wanted []*lock, err error) {
 	return wanted, nil
 }
 
-// shares reports whether both are clients of one store, as far as one engine tells.
+// shares reports whether both clients use one store, as far as one engine tells.
 func (c *Client) shares(o *Client) bool {
 	return c == o || reflect.TypeOf(c.engine).Comparable() && c.engine == o.engine
 }
 
-// Err returns nil while every lock may be believed to be held, else the errors
-// of those that are not, joined.
+// Err returns nil while the holder may trust every lock. Else Err returns the errors of the lost or
+// released locks, joined.
 func (ls Leases) Err() error {
 	var errs []error
 	for _, l := range ls {
@@ -108,9 +110,9 @@ func (ls Leases) Err() error {
 	return errors.Join(errs...)
 }
 
-// Context returns parent, ended also when one of the locks is lost or released, with the
-// cause that its lease gives. As [Lease.Within] that context carries every lease, to re-enter
-// its lock, and every token under the name of its lock. cancel frees the context.
+// Context returns parent, which then also ends when a lock is lost or released, with the cause that
+// its lease gives. As [Lease.Within] that context carries every lease, to re-enter its lock, and
+// every token under the name of its lock. cancel frees the context.
 func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, len(ls))
@@ -127,9 +129,8 @@ func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel fu
 	}
 }
 
-// Unlock releases every lock, the last taken first, whatever happens to the
-// others, and joins the errors. Like [Lease.Unlock], this Unlock is back soon after ctx ended,
-// however many locks there are.
+// Unlock releases every lock, the last taken first, also when a release fails, and joins the
+// errors. Like [Lease.Unlock], it returns soon after ctx ended, however many locks there are.
 func (ls Leases) Unlock(ctx context.Context) error {
 	ends, cancel := Linger(ctx)
 	defer cancel()

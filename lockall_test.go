@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// TestLockAllOrder: names decide the order, whatever the one given, so that
-// many who want some of the same locks all get them.
+// TestLockAllOrder: names decide the order, whatever the given order. So many callers that want
+// some of the same locks all get them.
 func TestLockAllOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -55,8 +55,8 @@ func TestLockAllOrder(t *testing.T) {
 	})
 }
 
-// TestLockAllOrNone: when one cannot be had, the others are released, and
-// trouble with that is told too.
+// TestLockAllOrNone: when one lock cannot be had, the others are released. Trouble with the
+// releases is reported too.
 func TestLockAllOrNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -93,7 +93,7 @@ func TestLockAllTwice(t *testing.T) {
 			{m, c.Mutex("m")},
 			{m, c.RWMutex("m")},
 			{c.Semaphore("s", 2), c.Semaphore("s", 2)},
-			{c.Semaphore("s", 3).Weighted(2), c.Semaphore("s", 3)}, // it would wait for itself
+			{c.Semaphore("s", 3).Weighted(2), c.Semaphore("s", 3)}, // the second would wait for the first
 			{m, other.Mutex("m"), m},
 			{m, newClient(t, eng, nil).RWMutex("m").RLocker()},
 		} {
@@ -113,8 +113,8 @@ func TestLockAllTwice(t *testing.T) {
 		}
 		mustUnlock(t, held)
 
-		// Both sides of a name, with a reader there: the writing side comes
-		// first, for the reading one could not be upgraded.
+		// Both sides of a name, while a reader is there: the writing side comes first, because the
+		// reading side could not be upgraded.
 		reader := mustLock(t, t.Context(), c.RWMutex("m").RLocker())
 		time.AfterFunc(time.Minute, func() {
 			if err := reader.Unlock(t.Context()); err != nil {
@@ -128,7 +128,7 @@ func TestLockAllTwice(t *testing.T) {
 	})
 }
 
-// TestLeases: they are as good as the worst of them.
+// TestLeases: several leases are valid only as long as the first of them to end.
 func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -163,7 +163,7 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestLeasesJoinErrors: every lease that is in trouble is named.
+// TestLeasesJoinErrors: the error names every lease that is in trouble.
 func TestLeasesJoinErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -181,7 +181,7 @@ func TestLeasesJoinErrors(t *testing.T) {
 	})
 }
 
-// TestLockAllLost: one that was lost while the call waited for another is not among all.
+// TestLockAllLost: LockAll fails if a lock was lost while the call waited for another.
 func TestLockAllLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -194,7 +194,7 @@ func TestLockAllLost(t *testing.T) {
 		}()
 		synctest.Wait()
 		eng.Expire(show(t, eng, "a").Claims[0].Session)
-		pass(time.Minute) // it waits for b with a new session
+		pass(time.Minute) // LockAll waits for b with a new session
 		mustUnlock(t, held)
 		wantErr(t, <-done, pawl.ErrLost)
 		wantFree(t, eng, "a")
@@ -202,7 +202,7 @@ func TestLockAllLost(t *testing.T) {
 	})
 }
 
-// TestTryLockAll: all that are free now, or none.
+// TestTryLockAll: TryLockAll takes all locks if they are free now, or none.
 func TestTryLockAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -222,7 +222,7 @@ func TestTryLockAll(t *testing.T) {
 	})
 }
 
-// TestLeasesContext: it re-enters each of them, and carries each token.
+// TestLeasesContext: the context re-enters each lock, and carries each token.
 func TestLeasesContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)

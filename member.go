@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Member is a party that joined a [Barrier]: it takes part in all generations until it
-// leaves. If a member dies, also between two waits, the barrier breaks for the parties that wait
-// or come: they are told within its TTL and a third of theirs.
+// Member is a party that joined a [Barrier]: a member takes part in all generations until it
+// leaves. If a member dies, also between two waits, the barrier breaks for waiting and arriving
+// parties. They learn of its death within its TTL and a third of theirs.
 type Member struct {
 	barrier *Barrier
 	present *Lease // while it is held, the member lives
@@ -19,8 +19,8 @@ type Member struct {
 }
 
 // Join makes the caller a member, which waits by [Member.Wait] and must leave in the end. Join
-// fails with [ErrNotAcquired] when as many members have joined as there are parties. A dead
-// member makes room, and has broken the barrier.
+// fails with [ErrNotAcquired] when as many members have joined as there are parties. A dead member
+// makes room, and has broken the barrier.
 func (b *Barrier) Join(ctx context.Context) (*Member, error) {
 	if b.value.err != nil {
 		return nil, b.value.failed("join", b.value.err)
@@ -66,9 +66,9 @@ func (m *Member) join(ctx context.Context, s *barrierState) error {
 	return nil
 }
 
-// Wait is [Barrier.Wait] of this member, one call at a time. Wait fails with [ErrLost]
-// when the session of the member has ended, because the others know that member as dead: the
-// caller may join again. After Leave, Wait fails with [ErrClosed].
+// Wait is [Barrier.Wait] of this member; a member makes one call at a time. Wait fails with
+// [ErrLost] when the session of the member has ended. The other parties take that member for dead,
+// and the caller may join again. After Leave, Wait fails with [ErrClosed].
 func (m *Member) Wait(ctx context.Context) (index int, err error) {
 	if err := m.present.Err(); err != nil {
 		return 0, m.barrier.value.failed("wait", err)
@@ -77,10 +77,10 @@ func (m *Member) Wait(ctx context.Context) (index int, err error) {
 	return m.barrier.wait(ctx, m.present, id)
 }
 
-// Leave ends the membership: the end of the member then breaks nothing. A Wait under
-// way gives up. If a client is closed before its member leaves, that member looks
-// dead to the others. As Unlock, Leave works after ctx ended. After
-// [ErrUnavailable] the member is dead for the others.
+// Leave ends the membership: the death of the former member then breaks nothing. If a Wait of the
+// member is under way, the member gives up. If a client is closed before its member leaves, that
+// member looks dead to the others. As Unlock, Leave works after ctx ended. After [ErrUnavailable]
+// the member is dead for the others.
 func (m *Member) Leave(ctx context.Context) error {
 	ends, cancel := Linger(ctx)
 	defer cancel()

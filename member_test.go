@@ -13,8 +13,8 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestBarrierResetByAll: all that were told that it is broken may reset it. It is reset once,
-// and who waits since is not disturbed.
+// TestBarrierResetByAll: all parties that find the barrier broken may reset it. The barrier is reset once,
+// and parties that wait since then are not disturbed.
 func TestBarrierResetByAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -54,8 +54,8 @@ func TestBarrierResetByAll(t *testing.T) {
 	})
 }
 
-// TestBarrierResetsEnd: parties that reset whenever they are told that it is broken meet
-// again, however many were told.
+// TestBarrierResetsEnd: parties that reset whenever they find the barrier broken meet again,
+// however many they are.
 func TestBarrierResetsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -83,7 +83,7 @@ func TestBarrierResetsEnd(t *testing.T) {
 					noErr(t, err)
 					met++
 					if i == 4 {
-						pass(2 * time.Second) // the others wait for it
+						pass(2 * time.Second) // the others wait for this party
 					}
 				}
 			})
@@ -113,8 +113,8 @@ func arriveMember(ctx context.Context, m *pawl.Member) <-chan arrival {
 	return done
 }
 
-// TestBarrierMemberDies: who joined and dies between two waits is noticed by those that
-// wait. What is left of the fleet goes on after a reset, with one that takes its place.
+// TestBarrierMemberDies: the waiting parties notice that a member died between two waits. The rest
+// of the fleet goes on after a reset, with a new member in its place.
 func TestBarrierMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -155,8 +155,8 @@ func TestBarrierMemberDies(t *testing.T) {
 	})
 }
 
-// TestBarrierMemberLeaves: who leaves breaks nothing, and another takes its place; one whose
-// place is taken by force of death as well.
+// TestBarrierMemberLeaves: a member that leaves breaks nothing, and another takes its place. So
+// does a member whose place others take as if it had died.
 func TestBarrierMemberLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -191,7 +191,7 @@ func TestBarrierMemberLeaves(t *testing.T) {
 	})
 }
 
-// TestBarrierMemberLostReplies: a member joins once and leaves, whatever reply is lost.
+// TestBarrierMemberLostReplies: a member joins once and leaves, whichever reply is lost.
 func TestBarrierMemberLostReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -11,14 +11,14 @@ import (
 )
 
 // A minimum hold is a second claim of the holder's owner, which shares its grant. That claim
-// belongs to a session of its own, which lives for the minimum hold and is never
-// renewed: so the claim ends at its time, whatever becomes of the client. Nobody believes in
-// that session, so a restart grace does not cover it and is not extended by it.
+// belongs to a session of its own, which lives for the minimum hold and is never renewed. So the
+// claim ends at its time, whatever becomes of the client. No holder trusts that session, so a
+// restart grace neither covers the session nor grows by it.
 
 const maxMinHold = 7 * 24 * time.Hour
 
-// checkMinHold looks whether the store can keep a name for so long. The parameter what is the
-// name of the option or argument, and none says how to have none.
+// checkMinHold checks that the store can keep a name for so long. The error names the option or
+// argument, and says how to have no minimum hold.
 func (c *Client) checkMinHold(what string, hold time.Duration, none string) error {
 	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
 		if err := c.caps.RefuseFeature(f); err != nil {
@@ -31,12 +31,14 @@ func (c *Client) checkMinHold(what string, hold time.Duration, none string) erro
 	return nil
 }
 
-// Keep keeps the name of the lease taken for the time d from now on, on the clock of the store and
-// whatever becomes of the lease and its client, as [LockOptions].MinHold does from the grant on:
-// 100 ms (or the least TTL of the store) to 7 days. A holder that unlocks then gives the name back for later. Keep
-// fails with [ErrInvalid] for another d; with [ErrUnsupported] on a store that keeps no sessions for
-// so long; with the error of [Lease.Err] for a lease that has ended; and with [ErrUnavailable], after
-// which the name may stay taken.
+// Keep keeps the name of the lease taken for the time d from now on, on the clock of the store. The
+// end of the lease or of its client changes nothing. [LockOptions].MinHold does the same from the
+// grant on. A holder that calls Keep and unlocks gives the name back for later. d is 100 ms (or the
+// least TTL of the store) to 7 days, else Keep fails with [ErrInvalid].
+//
+// Keep fails with [ErrUnsupported] on a store that keeps no sessions for so long. For a lease that
+// has ended, Keep fails with the error of [Lease.Err]. After [ErrUnavailable] the name may stay
+// taken.
 func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 	err := l.Err()
 	if err == nil {
@@ -69,7 +71,7 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.T
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
 	if err == nil && is.Token != token || refused(err) {
-		err = fmt.Errorf("%w: another holds it already", errSession)
+		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTime)

@@ -71,8 +71,8 @@ func TestMinHoldOfALongJob(t *testing.T) {
 	})
 }
 
-// TestMinHoldIsAllOrNothing: where the claim that stays cannot be entered, the lock is not had,
-// and nothing is left once the store is well.
+// TestMinHoldIsAllOrNothing: if the claim of the minimum hold cannot be entered, Lock fails.
+// Nothing is left once the store answers again.
 func TestMinHoldIsAllOrNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -105,7 +105,7 @@ func TestMinHoldOfPermits(t *testing.T) {
 	})
 }
 
-// TestMinHoldRefused: a wrong one is refused with the range.
+// TestMinHoldRefused: a minimum hold out of range is refused with the range.
 func TestMinHoldRefused(t *testing.T) {
 	c := newClient(t, memengine.New(), nil)
 	for _, hold := range []time.Duration{-1, time.Millisecond, 8 * 24 * time.Hour} {

@@ -30,7 +30,7 @@ func TestNames(t *testing.T) {
 				continue
 			}
 			wantInvalid(t, err, "name")
-			if name != "" { // that is no owner
+			if name != "" { // the empty name is no owner
 				wantInvalid(t, ownerErr, "owner")
 			}
 			mustUnlock(t, owned)
@@ -38,8 +38,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestInvalid: everything that is out of its range is refused by each way to
-// lock, names the field, and asks the store nothing.
+// TestInvalid: each way to lock refuses an argument out of range, names the field, and sends no
+// request.
 func TestInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -63,7 +63,7 @@ func TestInvalid(t *testing.T) {
 			{c.RWMutex("m").With(pawl.LockOptions{MaxHold: 1}).RLocker(), "LockOptions.MaxHold"},
 			{c.Semaphore("s", 1).With(pawl.LockOptions{Label: "a\nb"}), "LockOptions.Label"},
 			{c.Mutex("m").With(pawl.LockOptions{Label: strings.Repeat("x", 513)}), "LockOptions.Label"},
-			{c.Mutex("").With(pawl.LockOptions{MaxHold: -1}), "name"}, // the first thing that is wrong
+			{c.Mutex("").With(pawl.LockOptions{MaxHold: -1}), "name"}, // the first mistake
 		} {
 			_, err := tc.lock.Lock(t.Context())
 			wantInvalid(t, err, tc.field)

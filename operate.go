@@ -13,11 +13,11 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Unknown is a duration that the store does not tell.
+// Unknown stands for a duration that the store does not tell.
 const Unknown = engine.Unknown
 
-// Resource is a name as an operator sees it: its kind, its holders and its
-// waiters. It was true in the store when it was read.
+// Resource is a name as an operator sees it: its kind, its holders and its waiters. Resource shows the
+// state at the time of the read.
 type Resource struct {
 	Name    string
 	Kind    string  // "lock" or "semaphore"; "" when nobody holds it or waits
@@ -26,30 +26,31 @@ type Resource struct {
 	Holders []Party // in the order in which they came
 	Waiters []Party // the next holder first
 
-	// Grace says that the store started lately and may have forgotten holders,
-	// so that it grants nothing for now. See its On.
+	// Grace says that the store started lately and may have forgotten holders. The store then
+	// grants nothing for now. See its On.
 	Grace engine.Grace
 
-	// Broken is the note of the last Break of this name, which may be long ago; nil:
-	// there is none. Only Show reads it.
+	// Broken is the note of the last Break of this name, which may be old; nil: there is no note.
+	// Only Show reads the note.
 	Broken *Broken
 }
 
 // Party is a holder or a waiter.
 type Party struct {
-	Claim   string // names this party for Client.Break, and is never used again
+	Claim   string // names this party for Client.Break; no other claim ever has this id
 	Owner   string // parties of one owner share their grant
 	Session string // of its client
 	Label   string
-	Token   fence.Token // 0 while it waits
-	Shared  bool        // it holds or wants the reading side of a lock
+	Token   fence.Token // 0 while the party waits
+	Shared  bool        // the party holds or wants the reading side of a lock
 	Permits int         // of a semaphore; 0 of a lock
-	Kept    bool        // a minimum hold, which stays for its time whatever its holder does
+	Kept    bool        // a minimum hold, which stays for its time even if its holder leaves
 
-	// On the store's clock, and negative (Unknown) where the store does not tell.
-	Age  time.Duration // since it asked
-	Held time.Duration // since it was granted
-	Left time.Duration // until its session ends unless its client is heard
+	// These count on the store's clock. They are negative (Unknown) where the store does not tell
+	// them.
+	Age  time.Duration // since the party asked
+	Held time.Duration // since the grant
+	Left time.Duration // until the session ends unless the client renews it
 }
 
 // keptSuffix ends the id of a claim of a minimum hold.
@@ -88,9 +89,9 @@ func resourceOf(r engine.Resource) Resource {
 	return is
 }
 
-// Show reads the holders and waiters of a name. Show takes any name, also those
-// that [Client.List] yields, and needs no session. Show fails with [ErrUnavailable],
-// [ErrInvalid] or [ErrClosed].
+// Show reads the holders and waiters of a name. Show takes any name, also the names that
+// [Client.List] yields, and needs no session. Show fails with [ErrUnavailable], [ErrInvalid] or
+// [ErrClosed].
 func (c *Client) Show(ctx context.Context, name string) (Resource, error) {
 	is, err := c.look(ctx, name)
 	if err != nil {
@@ -121,7 +122,7 @@ func (c *Client) claims(ctx context.Context, name string) (is engine.Resource, e
 	return is, err
 }
 
-// stored reads what is stored under a key.
+// stored reads the value that is stored under a key.
 func (c *Client) stored(ctx context.Context, key string) (is engine.Value, err error) {
 	err = c.ask(ctx, "get", func(ctx context.Context) (err error) {
 		is, err = c.values.Get(ctx, key)
@@ -140,7 +141,7 @@ func (c *Client) ask(ctx context.Context, doing string, ask func(context.Context
 	return c.ended(ctx, unavailable(bound, doing, ask(bound)))
 }
 
-// ended says why a request failed: because of Close, or also because of ctx.
+// ended returns why a request failed: Close, or the error of ctx as well.
 func (c *Client) ended(ctx context.Context, err error) error {
 	switch {
 	case err != nil && c.life.Err() != nil:
@@ -154,11 +155,13 @@ func (c *Client) ended(ctx context.Context, err error) error {
 // listAtOnce is how many names List asks for at a time.
 const listAtOnce = 16
 
-// List yields every name that begins with prefix and that has a holder or a waiter,
-// in no order, each once, as [Client.Show] reads it, but without Broken. A name that
-// comes or goes meanwhile may be missing. Names that begin with "pawl:" belong to
-// primitives such as [Election]. List asks for several names at a time and yields each as it
-// comes; a request is bounded, the whole is not. List ends after the first error.
+// List yields every name that begins with prefix and that has a holder or a waiter. The names come
+// in no order, each once. [Client.Show] reads a name in the same way, and also reads Broken. List
+// may miss a name that comes or goes meanwhile. Names that begin with "pawl:" belong to primitives
+// such as [Election].
+//
+// List asks for several names at a time and yields each answer as it comes. Each request is
+// bounded; the whole list is not. List ends after the first error.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, error] {
 	return func(yield func(Resource, error) bool) {
 		var asking sync.WaitGroup
@@ -166,7 +169,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, er
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		answers := make(chan chan listed, listAtOnce)
-		var ended error // why not all were asked for; it is set before answers is closed
+		var ended error // why List did not ask for all names; set before answers is closed
 		asking.Go(func() {
 			defer close(answers)
 			ended = c.list(ctx, prefix, answers, &asking)
@@ -177,7 +180,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Resource, er
 				yield(Resource{}, fmt.Errorf("list %q: %w", prefix, a.err))
 				return
 			}
-			if a.Kind != "" && !yield(a.Resource, nil) { // else it has gone meanwhile
+			if a.Kind != "" && !yield(a.Resource, nil) { // else the name has gone meanwhile
 				return
 			}
 		}
@@ -192,7 +195,7 @@ type listed struct {
 	err error
 }
 
-// list asks ahead: it sends where the answer for each name will be, in order.
+// list asks ahead. For each name, in order, list sends the channel on which the answer will come.
 func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan listed, asking *sync.WaitGroup) error {
 	return c.names(ctx, prefix, func(name string) error {
 		answer := make(chan listed, 1)
@@ -209,8 +212,8 @@ func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan li
 	})
 }
 
-// names calls each with the names in the store. The store has the time of a request for
-// the next one, not counting the time that each takes.
+// names calls each with every name in the store. The store has the time of one request for each
+// next name, not counting the time that each takes.
 func (c *Client) names(ctx context.Context, prefix string, each func(string) error) error {
 	if c.life.Err() != nil {
 		return ErrClosed
@@ -239,24 +242,24 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) err
 	return nil
 }
 
-// BreakOptions name the parties that [Client.Break] evicts, and the reason. Of Token and Claim at
-// most one is set; with neither, Break evicts all holders.
+// BreakOptions name the parties that [Client.Break] evicts, and the reason. At most one of Token
+// and Claim may be set; with neither, Break evicts all holders.
 type BreakOptions struct {
 	Token  fence.Token // the holders that have this token
 	Claim  string      // this party, which may wait
 	Reason string      // for the holder and for operators; up to 512 bytes without control characters
-	Label  string      // of the operator, as Options.Label, which is the default
+	Label  string      // of the operator; the default is Options.Label
 }
 
-// Break takes a name away from its holders, and returns the parties that it
-// evicted; no holder is no error. The next waiter gets the name at once. An
-// evicted holder learns of the eviction within a third of its TTL and may work until then, beside
-// the next holder: only a resource that checks tokens is safe from that.
+// Break takes a name away from its holders, and returns the parties that it evicted; no holder is
+// no error. The next waiter gets the name at once. An evicted holder learns of the eviction within
+// a third of its TTL. Until then it may work beside the next holder: only a resource that checks
+// tokens is safe from that.
 //
-// Where the store keeps versioned values, Break notes the operator and the reason there
-// before it evicts; see [Resource.Broken]. If the note fails, Break evicts all the same, and
-// says so in the error. One small value stays for each name. Break fails with [ErrUnavailable]
-// when the store did not answer: then some holders may be evicted. Break needs no session.
+// Where the store keeps versioned values, Break notes the operator and the reason there before it
+// evicts; see [Resource.Broken]. If the note fails, Break evicts all the same, and says so in the
+// error. One small value stays for each name. Break fails with [ErrUnavailable] when the store did
+// not answer: then some holders may be evicted. Break needs no session.
 func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evicted []Party, err error) {
 	defer func() {
 		if err != nil {
@@ -316,7 +319,7 @@ func (o *BreakOptions) note(victims []Party) *Broken {
 	return n
 }
 
-// evict takes the claims of others away, and returns those that were still there.
+// evict takes the claims of others away, and returns the claims that were still there.
 func (c *Client) evict(ctx context.Context, name string, victims []Party) (evicted []Party, err error) {
 	for _, p := range victims {
 		switch err := c.ask(ctx, "evict", func(ctx context.Context) error { return c.engine.Evict(ctx, name, p.Claim) }); {
@@ -329,11 +332,12 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 	return evicted, nil
 }
 
-// Err returns nil while the client is well: its session lives and the last request for
-// that session was answered, or there is no session yet. Err sends no request. It returns an error
-// that matches [ErrUnavailable] while the store does not answer, also when the held locks are still
-// valid; [ErrLost] when the session was lost, until the next lock opens another; and
-// [ErrClosed] after Close.
+// Err returns nil while the client is well: its session lives and the store answered the last
+// request for that session. Err also returns nil before there is a session. Err sends no request.
+//
+// Err returns an error that matches [ErrUnavailable] while the store does not answer, also when the
+// held locks are still valid. The error matches [ErrLost] when the session was lost, until the next
+// lock opens another session, and [ErrClosed] after Close.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	s, trouble := c.current, c.trouble

@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestShow: an operator reads who holds, who waits, as what, and in which order.
+// TestShow: an operator reads the holders and waiters, their mode and their order.
 func TestShow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -58,8 +58,8 @@ func TestShow(t *testing.T) {
 	})
 }
 
-// TestListNames: every name in use comes once, though more than are asked for at a time;
-// and a request that hangs ends it.
+// TestListNames: every name in use comes once, although List asks for fewer at a time. A request
+// that hangs ends List.
 func TestListNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newFaultyStore(memengine.New())
@@ -78,12 +78,12 @@ func TestListNames(t *testing.T) {
 		if len(seen) != 100 {
 			t.Errorf("%d names", len(seen))
 		}
-		for range c.List(t.Context(), "") { // leaves nobody behind, or synctest says so
+		for range c.List(t.Context(), "") { // leaves no goroutine behind, or synctest says so
 			break
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 20 { // it is chance what a goroutine sees first
+		for range 20 { // chance decides which goroutine is first
 			var last error
 			for _, err := range c.List(ctx, "") {
 				last = err
@@ -103,7 +103,7 @@ func (muteStore) List(ctx context.Context, _ string) iter.Seq2[string, error] {
 	}
 }
 
-// TestListOfMuteStore: a store that does not answer is not one where nobody holds anything.
+// TestListOfMuteStore: an answer is missing, which does not mean that nobody holds a lock.
 func TestListOfMuteStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, muteStore{memengine.New()}, &pawl.Options{Lazy: true})
@@ -119,8 +119,8 @@ func TestListOfMuteStore(t *testing.T) {
 	})
 }
 
-// TestBreak: an operator evicts by token, by claim or all, and who did it and why is
-// there to be read.
+// TestBreak: an operator evicts by token, by claim or all. The store keeps the name of the operator
+// and the reason.
 func TestBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -165,7 +165,7 @@ func TestBreak(t *testing.T) {
 		if err := three.Err(); !strings.Contains(err.Error(), "broken by anna") || strings.Contains(err.Error(), "stuck") {
 			t.Errorf("the last holder is told: %v", err)
 		}
-		later := mustLock(t, t.Context(), c.Mutex("m")) // what ends it is not that note
+		later := mustLock(t, t.Context(), c.Mutex("m")) // this holder does not end by that note
 		breakLock(t, eng, "m")
 		<-later.Context().Done()
 		if err := later.Err(); strings.Contains(err.Error(), "anna") {
@@ -179,7 +179,7 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// TestBreakWhenFull: a store that takes no value still lets an operator break.
+// TestBreakWhenFull: an operator can break a lock also when the store has no room for the note.
 func TestBreakWhenFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newFaultyStore(memengine.New())
@@ -258,8 +258,8 @@ func (f farStore) Show(ctx context.Context, name string) (engine.Resource, error
 	return f.Engine.Show(ctx, name)
 }
 
-// TestListOfMany: many names of a store that is far take longer than one request may, and
-// come as they are read.
+// TestListOfMany: to read many names of a distant store takes longer than one request may. The
+// names come one after another.
 func TestListOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const names = 1000

@@ -12,8 +12,8 @@ import (
 
 type scopeKey struct{}
 
-// scope is the part of a context about owners, innermost first: a lease that is held with
-// it, or an owner that WithOwner named, which hides the rest.
+// scope is the part of a context about owners, innermost first. A scope has a lease that is held
+// with the context, or an owner that WithOwner named. An owner hides the rest.
 type scope struct {
 	lease *Lease
 	owner string // of WithOwner
@@ -25,21 +25,21 @@ func scopeOf(ctx context.Context) *scope {
 	return s
 }
 
-// WithOwner returns a context with which every lock is taken for owner, whatever its name:
-// claims of one owner on one name share a grant and its token. That is wider than the
-// re-entry by a lease's context, which covers only the lock held through that lease.
-// All users of the same owner share its locks, in other goroutines, clients and
-// processes too. So goroutines that lock with this context do not exclude one another.
-// Of a semaphore they all share the permits of the goroutine that takes most of them.
+// WithOwner returns a context with which every lock is taken for owner, whatever its name. Claims
+// of one owner on one name share a grant and its token. That is wider than the re-entry by a
+// lease's context, which covers only the lock held through that lease. All users of the same owner
+// share its locks, in other goroutines, clients and processes too. So goroutines that lock with
+// this context do not exclude one another. Of a semaphore they all share the permits of the
+// goroutine that takes most of them.
 //
-// The store checks owners: an owner whose lock was lost waits like any other. An owner may
-// want more than it holds: to write while it reads, or more permits. It gets that at once if the
-// lock is free and nobody waits, else [ErrNotAcquired]: it does not wait. An owner that waits in
-// two places waits for each by itself. [Election], [Value], [Barrier] and the locks of a [Scope] take
-// no owner: two candidates are two.
+// The store checks owners: an owner whose lock was lost waits like any other. An owner may want
+// more than it holds: to write while it reads, or more permits. The owner gets that at once if the
+// lock is free and nobody waits, else [ErrNotAcquired]. If an owner waits in two places, each of
+// its claims waits by itself. [Election], [Value], [Barrier] and the locks of a [Scope] take no
+// owner: two candidates are two.
 //
-// Owner follows the rules of names. Make it unguessable, or use [NewOwner].
-// With the empty owner nothing re-enters, not even locks held through ctx.
+// An owner follows the rules of names. Make it unguessable, or use [NewOwner]. With the empty owner
+// nothing re-enters, not even locks held through ctx.
 func WithOwner(ctx context.Context, owner string) context.Context {
 	return context.WithValue(ctx, scopeKey{}, &scope{owner: owner})
 }
@@ -47,16 +47,15 @@ func WithOwner(ctx context.Context, owner string) context.Context {
 // NewOwner returns an owner that nobody else has.
 func NewOwner() string { return rand.Text() }
 
-// withLease returns a context that carries a lease, to re-enter its lock, and its
-// token.
+// withLease returns a context that carries a lease, to re-enter its lock, and its token.
 func withLease(ctx context.Context, l *Lease) context.Context {
 	ctx = context.WithValue(ctx, scopeKey{}, &scope{lease: l, outer: scopeOf(ctx)})
 	return fence.WithToken(ctx, l.Name(), l.token)
 }
 
-// party finds the party for which a lock is taken with a context: through a lease that holds
-// at least as much of it, or for the owner that WithOwner named; "" is none. party fails if
-// a lease holds less, because the lock would wait for that lease. Leases in apart do not count.
+// party finds the party for which a lock is taken with a context. The party is a lease that holds
+// at least as much of the lock, or the owner that WithOwner named; "" is no party. party fails if a
+// lease holds less, because the lock would wait for that lease. Leases in apart do not count.
 func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner string, err error) {
 	if l.alone {
 		return nil, "", nil
@@ -78,7 +77,7 @@ func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner
 	return nil, "", err
 }
 
-// of reports whether the lease is held, and of this lock. Permits are not re-entered.
+// of reports whether the lease is held, and belongs to this lock. Permits are not re-entered.
 func (l *Lease) of(lock *lock) bool {
 	if l.lock.client != lock.client || l.lock.name != lock.name || l.lock.spec.Kind != engine.KindLock || lock.spec.Kind != engine.KindLock {
 		return false

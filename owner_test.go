@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestReentry: locking with the context of Do or of a lease enters again, past
-// those that wait, on both sides of a name, and shares the token.
+// TestReentry: locking with the context of Do or of a lease re-enters before all waiters, on both
+// sides of a name. The token is shared.
 func TestReentry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -38,7 +38,7 @@ func TestReentry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustUnlock(t, outer) // the inner ones still hold
+		mustUnlock(t, outer) // the inner leases still hold
 		mustUnlock(t, reader)
 		if n := waitersOf(t, eng, "m"); n != 1 {
 			t.Errorf("%d wait", n)
@@ -50,7 +50,7 @@ func TestReentry(t *testing.T) {
 		}
 		mustUnlock(t, got.lease)
 
-		// Do makes an owner where there is none.
+		// Do makes an owner where the context has none.
 		err = m.Do(t.Context(), func(ctx context.Context) error {
 			return rw.RLocker().Do(ctx, func(context.Context) error { return nil })
 		})
@@ -60,8 +60,8 @@ func TestReentry(t *testing.T) {
 	})
 }
 
-// TestReentryOfTheLost: the store checks it. An owner whose lock was lost waits
-// like any other.
+// TestReentryOfTheLost: the store checks the owner. An owner whose lock was lost waits like any
+// other.
 func TestReentryOfTheLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -72,14 +72,14 @@ func TestReentryOfTheLost(t *testing.T) {
 		next := mustLock(t, t.Context(), b.Mutex("m"))
 		_, err := a.Mutex("m").TryLock(ctx)
 		wantErr(t, err, pawl.ErrNotAcquired)
-		_, err = a.Mutex("m").Lock(lost.Context()) // it has ended
+		_, err = a.Mutex("m").Lock(lost.Context()) // the lease has ended
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrLost)
 		mustUnlock(t, next)
 	})
 }
 
-// TestOwnerAcrossClients: an owner may be several processes. Its lock lives as
-// long as one of them holds.
+// TestOwnerAcrossClients: an owner may be several processes. Its lock lives as long as one of them
+// holds.
 func TestOwnerAcrossClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -106,7 +106,7 @@ func TestOwnerAcrossClients(t *testing.T) {
 	})
 }
 
-// TestNoReentryByDefault: two locks of one client are two.
+// TestNoReentryByDefault: two locks of one client exclude each other.
 func TestNoReentryByDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)

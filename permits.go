@@ -15,30 +15,29 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// A semaphore has the number of permits that its users declare, unless an operator
-// has set another number: a versioned value, which outlives all claims. A client
-// reads that value at its first use of the semaphore and then every TTL/3, and at
-// once when the store says that the resource has another size. So
-// clients that know an older number may use a free semaphore by that number for so
-// long; a client with the new number corrects it.
+// A semaphore has the number of permits that its users declare, unless an operator has set another
+// number. That number is a versioned value, which outlives all claims. A client reads that value at
+// its first use of the semaphore and re-reads it every TTL/3. A client also reads the value at once
+// when the store says that the resource has another size. A client may know an older number for that
+// time, and may use a free semaphore by that number. A client with the new number corrects the size.
 
 // number is the number of an operator, as a client has read it.
 type number struct {
-	permits int64     // 0: no operator has set a number, or it was taken back
-	reset   int64     // the declared number, when the operator's was taken back
+	permits int64     // 0: no operator has set a number, or an operator took it back
+	reset   int64     // the declared number, when the operator took the other back
 	version uint64    // of the value
-	read    time.Time // when it was asked for
+	read    time.Time // when the client asked for the value
 }
 
 // numbers are the numbers that a client knows.
 type numbers struct {
 	mu     sync.Mutex
 	byName map[string]*known
-	most   int // how many there may be before those that are old are dropped
+	most   int // how many numbers there may be before the old numbers are dropped
 }
 
 type known struct {
-	turn chan struct{} // held by the call that reads it
+	turn chan struct{} // held by the call that reads the number
 	is   atomic.Pointer[number]
 }
 
@@ -70,7 +69,7 @@ func (n *numbers) of(name string, old time.Time) *known {
 	return k
 }
 
-// bear retries while the store is away, for one TTL, if the caller may wait.
+// bear retries while the store is away, at most for one TTL, if the caller may wait.
 func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
 	if !wait {
 		return ask()
@@ -78,8 +77,8 @@ func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
 	return c.Retry(ctx, c.opts.TTL, ask)
 }
 
-// number returns the number of the operator, read no earlier than asOf. However
-// many calls ask, one of them reads it.
+// number returns the number of the operator, read no earlier than asOf. Among many calls that ask,
+// one call reads the number.
 func (l *lock) number(ctx context.Context, asOf time.Time, wait bool) (is number, err error) {
 	c := l.client
 	k := c.numbers.of(l.name, time.Now().Add(-c.opts.TTL/3))
@@ -142,18 +141,18 @@ func (n number) data() []byte {
 	return strconv.AppendInt(nil, n.permits, 10)
 }
 
-// resetMark begins the value that replaces a number that was taken back. Clients that declare the
-// number behind the mark may correct a resize by clients that know the old number.
+// resetMark begins the value that replaces a number that was taken back. After the mark stands the
+// declared number. Clients that declare that number may correct a resize by clients that know the
+// old number.
 const resetMark = "reset "
 
-// correct makes a resource that is in use as large as the operator's number. If an
-// operator has set another number meanwhile, correct uses that number; so the
-// last call leaves the valid number.
+// correct makes a resource that is in use as large as the operator's number. If an operator has set
+// another number meanwhile, correct uses that number. So the last call leaves the valid number.
 func (l *lock) correct(ctx context.Context, is number) error {
 	for {
 		err := l.client.ask(ctx, "resize", func(ctx context.Context) error {
 			err := l.client.resizer.Resize(ctx, l.name, cmp.Or(is.permits, is.reset))
-			if errors.Is(err, engine.ErrGone) { // there is no claim that would disagree
+			if errors.Is(err, engine.ErrGone) { // no claim is left that would disagree
 				return nil
 			}
 			return err
@@ -173,9 +172,9 @@ func (l *lock) correct(ctx context.Context, is number) error {
 type sizing struct {
 	*lock
 	wait  bool
-	asked time.Time // when the number was known for the last time
+	asked time.Time // when the client last knew the number
 	times int       // how often the resource was corrected
-	until time.Time // when nobody can know an older number any more
+	until time.Time // by then all clients know the present number
 	pause *backoff
 }
 
@@ -199,10 +198,10 @@ func (s *sizing) capacity(ctx context.Context) (int64, error) {
 	return capacity, nil
 }
 
-// mismatch reports whether to try again when the store says that the resource is
-// in use as something else: it may have been resized, or a client with an old
-// number may use it. mismatch corrects that, and does so again as long as there can be such
-// clients, because a client that finds the resource free gives it the size that it knows.
+// mismatch reports whether to retry when the store says that the resource is in use as something
+// else. An operator may have resized it, or a client with an old number may use it. mismatch
+// corrects the size. mismatch repeats that as long as clients may know an old number, because such a
+// client gives a free resource the old size.
 func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err error) {
 	if !s.resizes {
 		return false, nil
@@ -218,7 +217,7 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 	}
 	r, err := s.client.claims(ctx, s.name)
 	if err != nil || len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
-		return false, err // no other size, but something else
+		return false, err // not another size, but another use
 	}
 	if s.times++; s.times == 1 {
 		s.until, s.pause = time.Now().Add(s.client.opts.TTL/2), newBackoff(s.client.opts.TTL)

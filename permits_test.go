@@ -27,7 +27,7 @@ func wantCapacity(t *testing.T, eng engine.Engine, name string, n int64) {
 	}
 }
 
-// TestResize: it takes effect at once, for all, and outlives the claims.
+// TestResize: the new number takes effect at once for all clients, and outlives the claims.
 func TestResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -38,7 +38,7 @@ func TestResize(t *testing.T) {
 		mustResize(t, operator.Semaphore("s", 1), 2)
 		two := <-waits
 		noErr(t, two.err)
-		late := newClient(t, eng, nil).Semaphore("s", 1) // which declares what it always did
+		late := newClient(t, eng, nil).Semaphore("s", 1) // it declares the old number
 		_, err := late.TryLock(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
 		mustResize(t, operator.Semaphore("s", 1), 3)
@@ -61,8 +61,8 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// TestReset: after a reset counts what clients declare, also beside one that knows the old
-// number and makes a free semaphore as large; and another number is refused as ever.
+// TestReset: after a reset the declared number counts, also beside a client that knows the old
+// number and makes a free semaphore as large. Any other number is refused as ever.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -72,7 +72,7 @@ func TestReset(t *testing.T) {
 		if n, err := s.Resized(t.Context()); n != 3 || err != nil {
 			t.Errorf("resized to %d, %v", n, err)
 		}
-		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1))) // knows the number
+		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1))) // now the client knows the number
 		noErr(t, s.Reset(t.Context()))
 		if n, err := s.Resized(t.Context()); n != 0 || err != nil {
 			t.Errorf("resized to %d after a reset, %v", n, err)
@@ -86,20 +86,20 @@ func TestReset(t *testing.T) {
 		wantCapacity(t, eng, "s", 1)
 		mustUnlock(t, lease)
 		lease = mustLock(t, t.Context(), fresh.Semaphore("s", 1))
-		_, err = old.Semaphore("s", 1).TryLock(t.Context()) // has learned it
+		_, err = old.Semaphore("s", 1).TryLock(t.Context()) // the client has learned the new number
 		wantErr(t, err, pawl.ErrNotAcquired)
 		mustUnlock(t, lease)
 		wantFree(t, eng, "s")
 	})
 }
 
-// TestOldNumbers: who has not heard of a new number yet makes a free semaphore
-// as large as it knows; who meets it corrects that, and then it knows too.
+// TestOldNumbers: a client that does not know the new number yet makes a free semaphore as large as
+// the old number. A client that meets it corrects the size, and then both know.
 func TestOldNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		old, operator := newClient(t, eng, nil), newClient(t, eng, nil)
-		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1))) // knows that there is no number
+		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1))) // now the client knows that there is no number
 		mustResize(t, operator.Semaphore("s", 1), 3)
 		first := mustLock(t, t.Context(), old.Semaphore("s", 1))
 		wantCapacity(t, eng, "s", 1)
@@ -108,7 +108,7 @@ func TestOldNumbers(t *testing.T) {
 		third := mustLock(t, t.Context(), old.Semaphore("s", 1))
 		mustUnlock(t, pawl.Leases{first, second, third})
 		mustResize(t, operator.Semaphore("s", 1), 2)
-		pass(5*time.Second + 1) // older than a third of the TTL: then everybody asks
+		pass(5*time.Second + 1) // the numbers are older than a third of the TTL: then every client asks
 		mustUnlock(t, mustLock(t, t.Context(), old.Semaphore("s", 1).Weighted(1)))
 		l := mustLock(t, t.Context(), old.Semaphore("s", 1))
 		wantCapacity(t, eng, "s", 2)
@@ -116,8 +116,8 @@ func TestOldNumbers(t *testing.T) {
 	})
 }
 
-// TestOldNumbersAgain: a client that knows an old number may be there again and
-// again, each time before another enters.
+// TestOldNumbersAgain: a client that knows an old number may come again and again, each time before
+// another client enters.
 func TestOldNumbersAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -139,7 +139,7 @@ func TestOldNumbersAgain(t *testing.T) {
 		store.set(first(6, meets, nil), verbEnter)
 		mustUnlock(t, mustLock(t, t.Context(), c.Semaphore("s", 1)))
 		store.set(first(100, meets, nil), verbEnter)
-		_, err = c.Semaphore("s", 1).TryLock(t.Context()) // does not wait for that to end
+		_, err = c.Semaphore("s", 1).TryLock(t.Context()) // does not wait for the end of that
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrMismatch)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -150,8 +150,8 @@ func TestOldNumbersAgain(t *testing.T) {
 	})
 }
 
-// TestMismatchStays: without a number of an operator two sizes are a mistake, and
-// with one two disciplines are.
+// TestMismatchStays: without an operator's number, two sizes are a mistake. With a number, two
+// disciplines still are.
 func TestMismatchStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -195,7 +195,7 @@ func TestResizeRefused(t *testing.T) {
 	wantErr(t, c.Semaphore("s", 3).Resize(t.Context(), 2), pawl.ErrClosed)
 }
 
-// lackingStore cannot carry something.
+// lackingStore lacks a feature.
 type lackingStore struct {
 	*faultyStore
 	lacks engine.Feature
@@ -207,7 +207,7 @@ func (s lackingStore) Caps() engine.Caps {
 	return caps
 }
 
-// TestResizeLacking: a store that cannot carry it is not asked for numbers.
+// TestResizeLacking: clients send no request for numbers to a store that cannot resize.
 func TestResizeLacking(t *testing.T) {
 	for _, lacks := range []engine.Feature{engine.FeatureResize, engine.FeatureValues, engine.FeatureSemaphore} {
 		store := newFaultyStore(memengine.New())
@@ -224,8 +224,8 @@ func TestResizeLacking(t *testing.T) {
 	}
 }
 
-// TestNumberIsReadOnce in a third of the TTL, however many use the semaphore; and
-// locks have none.
+// TestNumberIsReadOnce: a client reads the number once in a third of the TTL, however many calls
+// use the semaphore. Locks have no number.
 func TestNumberIsReadOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New(), nil)
@@ -256,8 +256,7 @@ func TestNumberIsReadOnce(t *testing.T) {
 	})
 }
 
-// TestNumbersAreForgotten: a client that uses a million names does not remember
-// them all.
+// TestNumbersAreForgotten: a client that uses a million names does not remember all of them.
 func TestNumbersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -300,8 +299,8 @@ func TestNumberInTrouble(t *testing.T) {
 	})
 }
 
-// TestResizesAtOnce: of two operators the one whose number stays is the one whose
-// size does.
+// TestResizesAtOnce: two operators resize at once. The number that stays belongs to the operator
+// whose size takes effect.
 func TestResizesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -320,7 +319,7 @@ func TestResizesAtOnce(t *testing.T) {
 	})
 }
 
-// TestResizeInTrouble: it may be said again, and is in force then.
+// TestResizeInTrouble: the operator may repeat the call, and then the number takes effect.
 func TestResizeInTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -333,7 +332,7 @@ func TestResizeInTrouble(t *testing.T) {
 		wantErr(t, c.Semaphore("s", 1).Resize(t.Context(), 3), pawl.ErrUnavailable)
 		store.set(nil, verbResize)
 		other := newClient(t, eng, nil)
-		two := mustLock(t, t.Context(), other.Semaphore("s", 1)) // which finishes it
+		two := mustLock(t, t.Context(), other.Semaphore("s", 1)) // this holder finishes the resize
 		wantCapacity(t, eng, "s", 3)
 		mustUnlock(t, pawl.Leases{l, two})
 	})

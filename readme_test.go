@@ -49,7 +49,7 @@ func Example_readme() {
 	// held twice through one lease
 }
 
-// TestReadmeExample: what the README shows is what is compiled and run here.
+// TestReadmeExample: the example of the README is the code that is compiled and run here.
 func TestReadmeExample(t *testing.T) {
 	source, err := os.ReadFile("readme_test.go")
 	if err != nil {

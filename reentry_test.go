@@ -39,8 +39,8 @@ func atOnce(t *testing.T, ctx context.Context, l pawl.Locker, n int) int64 {
 	return most.Load()
 }
 
-// TestOwnersStayWithTheirNames: under the context of whatever is held, other names exclude
-// as ever, and permits are counted.
+// TestOwnersStayWithTheirNames: under the context of a held lock, other names exclude as ever, and
+// permits are counted.
 func TestOwnersStayWithTheirNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -85,8 +85,8 @@ func TestOwnersStayWithTheirNames(t *testing.T) {
 	})
 }
 
-// TestReentryByGoroutines: what is held through a context is re-entered by all who have
-// it, past those that wait, because they hold through the same lease.
+// TestReentryByGoroutines: all goroutines that have the context re-enter its lock before all
+// waiters, because they hold through the same lease.
 func TestReentryByGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -109,8 +109,8 @@ func TestReentryByGoroutines(t *testing.T) {
 	})
 }
 
-// TestReentryEndsWithTheLease: a context whose lease was released gives nothing, also when
-// the request to enter was under way at that time.
+// TestReentryEndsWithTheLease: a context whose lease was released grants nothing, also if the
+// request to enter was under way then.
 func TestReentryEndsWithTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -132,7 +132,7 @@ func TestReentryEndsWithTheLease(t *testing.T) {
 		}
 		wantFree(t, eng, "m")
 
-		// The store has taken it away, and the client does not know yet.
+		// The store has taken the lock away, and the client does not know yet.
 		lease = mustLock(t, t.Context(), m)
 		ctx = context.WithoutCancel(lease.Context())
 		store.set(hangs, verbRenew)
@@ -160,7 +160,7 @@ func TestTwoClientsOfOneName(t *testing.T) {
 				t.Errorf("%d hold that name of another store", n)
 			}
 			return other.Mutex("m").Do(ctx, func(ctx context.Context) error {
-				all, err := pawl.TryLockAll(ctx, a.Mutex("m"), other.Mutex("m")) // both
+				all, err := pawl.TryLockAll(ctx, a.Mutex("m"), other.Mutex("m")) // both sides
 				noErr(t, err)
 				mustUnlock(t, all)
 				return nil
@@ -169,8 +169,8 @@ func TestTwoClientsOfOneName(t *testing.T) {
 	})
 }
 
-// TestStrongerIsRefused: who reads and locks to write with that context would wait for
-// itself, and is told so at once, with the way out.
+// TestStrongerIsRefused: a reader that locks to write with that context would wait for itself. The
+// error says so at once, and names the way out.
 func TestStrongerIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := newFaultyStore(memengine.New())
@@ -190,7 +190,7 @@ func TestStrongerIsRefused(t *testing.T) {
 			}
 			return nil
 		}))
-		// Who writes and reads may write again, as long as the writing side is held.
+		// A writer that also reads may write again, as long as the writing side is held.
 		w := mustLock(t, t.Context(), rw)
 		r := mustLock(t, w.Context(), rw.RLocker())
 		mustUnlock(t, mustLock(t, r.Context(), rw))
@@ -233,7 +233,7 @@ func TestCandidatesAreTwo(t *testing.T) {
 	})
 }
 
-// TestUpdatesOfAnOwnerQueue: an owner does not spoil the queue of those who update.
+// TestUpdatesOfAnOwnerQueue: an owner does not spoil the queue of updates.
 func TestUpdatesOfAnOwnerQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -260,7 +260,7 @@ func TestUpdatesOfAnOwnerQueue(t *testing.T) {
 	})
 }
 
-// TestEmptyOwner: nothing is re-entered with it.
+// TestEmptyOwner: nothing re-enters with the empty owner.
 func TestEmptyOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -272,8 +272,8 @@ func TestEmptyOwner(t *testing.T) {
 	})
 }
 
-// TestWithin: a context within a lease ends with that, or with its parent, or when it is
-// freed, and carries what the parent has.
+// TestWithin: a context within a lease ends with the lease, with its parent, or when it is freed.
+// That context carries the values of the parent.
 func TestWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -299,7 +299,7 @@ func TestWithin(t *testing.T) {
 		breakLock(t, eng, "m")
 		<-lost.Done()
 		wantErr(t, context.Cause(lost), pawl.ErrLost)
-		late, cancel := lease.Within(t.Context()) // it ended before
+		late, cancel := lease.Within(t.Context()) // the lease ended before
 		defer cancel()
 		<-late.Done()
 	})

@@ -8,13 +8,12 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// RWMutex is a lock that many readers or one writer hold. Its own methods are
-// those of the writer. First come, first served: a writer waits for the
-// readers before it, and readers that come later wait for that writer, so neither
-// starves. An RWMutex is a description, as [Mutex] is.
+// RWMutex is a lock that many readers or one writer hold. Its own methods are those of the writer.
+// First come, first served: a writer waits for the readers before it, and later readers wait for
+// that writer. So neither side starves. An RWMutex is a description, as [Mutex] is.
 //
-// A writer may go on as a reader, see [RWMutex.Downgrade], and a reader that is
-// alone as a writer, see [RWMutex.TryUpgrade].
+// A writer may go on as a reader, see [RWMutex.Downgrade]. A reader that is alone may go on as a
+// writer, see [RWMutex.TryUpgrade].
 type RWMutex struct {
 	lock
 	readers Mutex
@@ -34,8 +33,8 @@ func (m *RWMutex) With(opts LockOptions) *RWMutex {
 	return &RWMutex{m.with(opts), Mutex{m.readers.with(opts)}}
 }
 
-// RLocker returns the reading side. Tokens of readers grow too, but several
-// hold at once, so they do not fence readers from one another.
+// RLocker returns the reading side. Tokens of readers grow too, but several readers hold at once.
+// So their tokens do not fence readers from one another.
 func (m *RWMutex) RLocker() Locker { return &m.readers }
 
 // RLock is Lock of the reading side.
@@ -44,18 +43,17 @@ func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) { return m.readers.
 // TryRLock is TryLock of the reading side.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.readers.TryLock(ctx) }
 
-// Downgrade makes a reader of the writer whose lease w is: readers that come, or
-// wait next in line, are let in, and nobody wrote in between. Downgrade returns the
-// lease of the reader, which has the token of the writer, and w is released. When
-// Downgrade fails, w is as it was, or lost.
+// Downgrade makes a reader of the writer that has the lease w. Nobody writes in between. Readers
+// that come later, or that are next in line, are let in. Downgrade returns the lease of the reader,
+// which has the token of the writer, and releases w. When Downgrade fails, w is unchanged, or lost.
 func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 	return m.turn(ctx, "downgrade", w, &m.readers.lock)
 }
 
-// TryUpgrade makes a writer of the reader whose lease r is, if it is the only
-// reader and nobody waits. Else it fails with [ErrNotAcquired] at once, and r is as
-// it was: two readers that wait to write would wait for each other for ever. TryUpgrade
-// returns the lease of the writer, which has a new token, and r is released.
+// TryUpgrade makes a writer of the reader that has the lease r, if it is the only reader and nobody
+// waits. Else TryUpgrade fails with [ErrNotAcquired] at once, and r is unchanged: two readers that
+// wait to write would wait for each other for ever. TryUpgrade returns the lease of the writer,
+// which has a new token, and releases r.
 func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 	return m.turn(ctx, "upgrade", r, &m.lock)
 }
@@ -75,7 +73,7 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	// The heartbeat repeats a release that the store did not confirm.
 	err = from.Unlock(ctx)
 	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
-		err = m.failed(fmt.Errorf("%s: %w: another may have held it in between", doing, ErrLost))
+		err = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
 	}
 	if errors.Is(err, ErrLost) {
 		return nil, errors.Join(err, lease.Unlock(ctx))

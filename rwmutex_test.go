@@ -71,8 +71,8 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// TestUpgrade: the one reader becomes the writer at once, with a larger token;
-// one of several is refused at once, for they would wait for each other.
+// TestUpgrade: a lone reader becomes the writer at once, with a larger token. One of several
+// readers is refused at once, because they would wait for each other.
 func TestUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -95,7 +95,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// TestRWMutexOptions: they hold for both sides.
+// TestRWMutexOptions: options hold for both sides.
 func TestRWMutexOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -111,8 +111,8 @@ func TestRWMutexOptions(t *testing.T) {
 	})
 }
 
-// TestTurn: Downgrade and TryUpgrade do with leases what owners do with
-// claims, and leave the lease as it was when they fail.
+// TestTurn: Downgrade and TryUpgrade do with leases as owners do with claims, and leave the lease
+// unchanged when they fail.
 func TestTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -138,7 +138,7 @@ func TestTurn(t *testing.T) {
 		}
 		_, err = rw.TryRLock(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired)
-		_, err = rw.TryUpgrade(t.Context(), r) // released
+		_, err = rw.TryUpgrade(t.Context(), r) // r was released
 		wantErr(t, err, pawl.ErrClosed)
 		for name, bad := range map[string]*pawl.Lease{
 			"the same side": again, "another name": mustLock(t, t.Context(), c.RWMutex("other").RLocker()),
@@ -154,8 +154,8 @@ func TestTurn(t *testing.T) {
 	})
 }
 
-// TestDowngradeOfTheLost: a writer that was evicted, and could not hear so for a reply that was
-// lost, is not downgraded with what another wrote in between.
+// TestDowngradeOfTheLost: a writer was evicted and did not hear so, because a reply was lost.
+// Downgrade fails, because another writer may have written in between.
 func TestDowngradeOfTheLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

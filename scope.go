@@ -16,19 +16,19 @@ var ownKinds = []string{"value", "update", "permits", "broken", "latch", "barrie
 // MaxKind is the longest kind of a [Scope] in bytes.
 const MaxKind = 64
 
-// Scope has the names of a service that is built on this package: its locks and values have
-// nothing to do with those that users, or other services, name alike. Package work is such a
-// service. A Scope is a description, as [Mutex] is.
+// Scope has the names of a service that is built on this package. The locks and values of a scope
+// are separate from all others, also where names are equal. Package work is such a service. A Scope
+// is a description, as [Mutex] is.
 type Scope struct {
 	client *Client
 	kind   string
 	err    error
 }
 
-// Scope returns the names of this kind: 1 to [MaxKind] bytes as in names, without a slash, and none
-// of the kinds of this package, as "value" and "election"; else the first use of a name is an
-// [ErrInvalid]. Locks and values of the kind are stored under names that begin with
-// "pawl:KIND/", so a service that changes its kind loses what is stored.
+// Scope returns the names of this kind. A kind has 1 to [MaxKind] bytes as in names, without a
+// slash. The kind must not be a kind of this package, such as "value" and "election". Otherwise the first
+// use of a name is an [ErrInvalid]. Locks and values of the kind are stored under names that begin
+// with "pawl:KIND/". So a service that changes its kind loses its stored values.
 func (c *Client) Scope(kind string) *Scope {
 	s := &Scope{client: c, kind: kind, err: checkText("kind", kind)}
 	if s.err == nil && (len(kind) > MaxKind || strings.Contains(kind, "/") || slices.Contains(ownKinds, kind)) {
@@ -38,8 +38,8 @@ func (c *Client) Scope(kind string) *Scope {
 }
 
 // Mutex returns the lock of this name in the scope. The lock takes no owner: it is never
-// re-entered. Here names may be longer than [MaxName]. The name of the lock, and of its leases,
-// is the one in the store.
+// re-entered. Here names may be longer than [MaxName]. The lock, and its leases, have the name
+// under which the store keeps it.
 func (s *Scope) Mutex(name string) *Mutex {
 	m := &Mutex{newLock(s.client, scopedName(s.kind, name), engine.KindLock, engine.LockCapacity, engine.LockCapacity)}
 	m.alone = true
@@ -65,8 +65,8 @@ func (s *Scope) check(name string) error {
 	return checkPlain("name", name)
 }
 
-// scopedName is the name in the store of a lock or value of a primitive. A name that
-// is too long is cut and told apart by its hash.
+// scopedName is the name in the store of a lock or value of a primitive. A name that is too long is
+// cut, and a hash tells it apart.
 func scopedName(kind, name string) string {
 	scoped := "pawl:" + kind + "/" + name
 	if len(scoped) <= MaxName {

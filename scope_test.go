@@ -49,7 +49,7 @@ func TestScope(t *testing.T) {
 	})
 }
 
-// TestRetry: it goes on for as long as it may, and says why it ended.
+// TestRetry: Retry goes on for as long as it may, and returns why it ended.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), &pawl.Options{TTL: 6 * time.Second})
@@ -122,7 +122,7 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// TestNext: it returns the next version, whenever that comes, and ends with its ctx.
+// TestNext: Next returns the next version, whenever that version comes, and ends with its ctx.
 func TestNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -143,7 +143,7 @@ func TestNext(t *testing.T) {
 		wantErr(t, err, context.DeadlineExceeded)
 		_, err = c.Value("a\nb").Next(t.Context(), 0)
 		wantErr(t, err, pawl.ErrInvalid)
-		// Nothing to write is no error, and writes nothing.
+		// With nothing to write, nothing is written, without an error.
 		same, err := v.Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, pawl.ErrUnchanged })
 		if noErr(t, err); same.Number != is.Number || string(same.Data) != "two" {
 			t.Errorf("unchanged: %+v", same)
@@ -151,7 +151,7 @@ func TestNext(t *testing.T) {
 	})
 }
 
-// TestWithAdds: each With adds to what was set before.
+// TestWithAdds: each With adds to the earlier options.
 func TestWithAdds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

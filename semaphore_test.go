@@ -15,7 +15,7 @@ func TestSemaphore(t *testing.T) {
 		one, two := mustLock(t, t.Context(), a.Semaphore("s", 3)), mustLock(t, t.Context(), b.Semaphore("s", 3))
 		large := lockSoon(t.Context(), a.Semaphore("s", 3).Weighted(2))
 		synctest.Wait()
-		_, err := b.Semaphore("s", 3).TryLock(t.Context()) // one is free, but not for who comes later
+		_, err := b.Semaphore("s", 3).TryLock(t.Context()) // one permit is free, but not yet for a later client
 		wantErr(t, err, pawl.ErrNotAcquired)
 		mustUnlock(t, one)
 		got := <-large
@@ -34,7 +34,7 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
-// TestSemaphoreOfAnOwner: its acquisitions share their permits and weigh as the
+// TestSemaphoreOfAnOwner: the acquisitions of an owner share their permits and weigh as the
 // heaviest of them.
 func TestSemaphoreOfAnOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

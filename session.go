@@ -15,15 +15,13 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// session is a client's liveness in the store, and alone knows how
-// long the client may believe in it.
+// session is a client's liveness in the store, and alone knows how long the client may trust it.
 //
-// The trust window: a holder believes until the start of its last successful
-// renewal request + TTL - margin. The store counts the TTL from when it handled
-// that request, which is later, so the belief ends first, whatever the network
-// does, as long as the two clocks run at rates that differ by less than the
-// margin. (river's leadership/doc.go and the Chubby paper, section 2.8, count
-// the same way; counting from the reply is what etcd's lessor does.)
+// The trust window: a holder trusts its locks until the start of its last successful renewal
+// request + TTL - margin. The store counts the TTL from when it handled that request, which is
+// later. So the holder's trust ends first, whatever the network does. This holds as long as the
+// rates of the two clocks differ by less than the margin. (river's leadership/doc.go and the Chubby
+// paper, section 2.8, count the same way. etcd's lessor counts from the reply.)
 type session struct {
 	client *Client
 	store  engine.Session
@@ -37,14 +35,14 @@ type session struct {
 	renewed mark                        // start of the last successful renewal
 	timer   *time.Timer                 // fires at the end of the trust window
 	leases  map[*engine.Claim]*Lease    // the held locks
-	orphans map[*engine.Claim]struct{}  // the claims that the heartbeat is to leave
-	strays  map[*engine.Claim]time.Time // until when a request that was given up may still enter it
-	known   map[string]struct{}         // ids of the claims that somebody here holds, waits for or leaves
+	orphans map[*engine.Claim]struct{}  // the heartbeat has yet to leave these claims
+	strays  map[*engine.Claim]time.Time // until then a request that the client gave up may still enter the claim
+	known   map[string]struct{}         // ids of the claims that a goroutine here holds, waits for or leaves
 	nudge   chan struct{}               // renew now
 	crowds  map[string]*crowd           // by name
 	crowded atomic.Bool                 // there are crowds
 
-	rounds   context.Context // see round
+	rounds   context.Context // see the method round
 	endRound context.CancelFunc
 	began    time.Time // of rounds
 }
@@ -78,9 +76,9 @@ func openSession(ctx context.Context, c *Client) (*session, error) {
 	return s, nil
 }
 
-// alive reports whether the session may be believed in, by the clock and not by
-// a timer, but without the sleep of the machine, which costs a system call: for
-// a call that asks the store next. See left.
+// alive reports whether the client may trust the session, by the clock and not by a timer. alive
+// does not count the sleep of the machine, because that costs a system call. alive is for a call that
+// asks the store next. See left.
 func (s *session) alive() bool {
 	s.mu.Lock()
 	renewed := s.renewed.at
@@ -101,9 +99,9 @@ func (s *session) age() time.Duration {
 
 func (s *session) validUntil() time.Time { return time.Now().Add(s.left()) }
 
-// round returns a context for calls to the store, so that a call that hangs while
-// the session lives ends as well: after two thirds of the request time-out to all of
-// it. Many calls share a context, because a timer for each would cost more than the rest.
+// round returns a context for calls to the store, so that a call that hangs while the session lives
+// ends as well. A call has at least two thirds of the request time-out, and at most all of it. Many
+// calls share a context, because a timer for each would cost more than the rest.
 func (s *session) round() context.Context {
 	most := s.client.opts.RequestTimeout
 	s.mu.Lock()
@@ -115,8 +113,8 @@ func (s *session) round() context.Context {
 	return s.rounds
 }
 
-// extend moves the end of the trust window, for a request sent at start, unless
-// a later request was answered before.
+// extend moves the end of the trust window after a successful request sent at start. extend does
+// nothing if a later request was answered before.
 func (s *session) extend(start mark) {
 	left := s.client.opts.TTL - s.client.margin - s.watch.since(start)
 	s.mu.Lock()
@@ -137,8 +135,7 @@ func (s *session) expire() {
 	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
 }
 
-// lose ends the session and tells every holder, and only then the observer, because that
-// takes time.
+// lose ends the session and all leases. After that it tells the observer, because that takes time.
 func (s *session) lose(cause error) {
 	s.end(cause)
 	s.mu.Lock()
@@ -158,8 +155,7 @@ func (s *session) lose(cause error) {
 	}
 }
 
-// keep renews the session until it ends, and closes it in the store, unless
-// Client.Close does that.
+// keep renews the session until it ends, and closes it in the store, unless Client.Close does that.
 func (s *session) keep() {
 	ttl := s.client.opts.TTL
 	pause := newBackoff(ttl)
@@ -189,14 +185,14 @@ func (s *session) keep() {
 			pause = newBackoff(ttl)
 		case errors.Is(err, engine.ErrGone):
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
-		default: // not the end before the trust window is: try again soon
+		default: // the session is lost only at the end of the trust window: retry soon
 			next = pause.next()
 		}
 	}
 }
 
-// renew asks the store once, for at most half of what remains, so that a
-// request that hangs leaves time for another.
+// renew asks the store once, in at most half of the remaining time. A request that hangs leaves
+// time for another.
 func (s *session) renew() error {
 	s.mu.Lock()
 	held := slices.Collect(maps.Keys(s.leases))
@@ -220,7 +216,7 @@ func (s *session) renew() error {
 	return nil
 }
 
-// gone is called by the engine when a claim is gone. A hint: the session asks the store.
+// gone is called by the engine when a claim is gone. That is a hint: the session asks the store.
 func (s *session) gone(string) { s.renewSoon() }
 
 func (s *session) renewSoon() {
@@ -256,13 +252,13 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 	}
 }
 
-// What follows is the reconciliation: what the store has of this session is made what the
-// client knows, with each renewal. It mends what requests that arrive late have done, for all
-// stores; see package engine.
+// The rest of this file is the reconciliation: each renewal makes the claims of this session in the
+// store equal to those the client knows. So it repairs the work of requests that arrive late, on
+// every store; see package engine.
 
-// found is called by the engine, during a renewal, with a claim of this session that is
-// in the store. An unknown claim came back with an old snapshot of the store,
-// or by a late request: nobody else would leave it, and the session keeps it alive.
+// found is called by the engine, during a renewal, with a claim of this session that is in the
+// store. An unknown claim came back with an old snapshot of the store, or by a late request. The
+// session keeps that claim alive, so the session must leave it.
 func (s *session) found(resource, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +269,7 @@ func (s *session) found(resource, id string) {
 	s.orphans[&engine.Claim{Resource: resource, ID: id}] = struct{}{}
 }
 
-// hold registers a lease. It fails when the session ended meanwhile.
+// hold registers a lease. hold fails if the session has ended meanwhile.
 func (s *session) hold(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,26 +280,25 @@ func (s *session) hold(l *Lease) bool {
 	return true
 }
 
-// drop takes a lease off the heartbeat, before it is released.
+// drop takes a lease off the heartbeat, before its release.
 func (s *session) drop(l *Lease) {
 	s.mu.Lock()
 	delete(s.leases, l.claim)
 	s.mu.Unlock()
 }
 
-// leaveTries is how often a claim is left at once; then the heartbeat does it.
+// leaveTries is how often a call leaves a claim; then the heartbeat does.
 const leaveTries = 5
 
-// leave gives a claim up. The call is bounded by bound, which the session's own life
-// bounds, and has the values of ctx. Each heartbeat repeats a Leave that the store did not
-// confirm, because else the session would keep that claim alive
-// for ever.
+// leave gives a claim up. The call is bounded by bound, which the session's own life bounds, and
+// has the values of ctx. Each heartbeat repeats a Leave that the store did not confirm. Otherwise
+// the session would keep that claim alive for ever.
 func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	err := s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID)
 	pause := newBackoff(s.client.opts.TTL)
 	for try := 1; try < leaveTries && errors.Is(err, engine.ErrUnavailable) && bound.Err() == nil; try++ {
-		// A connection that broke is often back at once, and a pool may have some of
-		// them. If an earlier request did arrive, the claim is gone now.
+		// A broken connection is often back at once, and a pool may have several of them. If an
+		// earlier request did arrive, the claim is gone now.
 		pause.sleep(bound, s.life)
 		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) {
 			err = nil
@@ -317,9 +312,9 @@ func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 	return err
 }
 
-// settle forgets a claim that was left, or that the store refused or took away. If a stray
-// request may still enter that claim, the next heartbeats leave it again: nobody else would, and
-// the session would keep it alive.
+// settle forgets a claim that the client left, or that the store refused or took away. A stray
+// request may still enter that claim. Then the next heartbeats leave it again, because the session
+// would keep the claim alive.
 func (s *session) settle(claim *engine.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -332,15 +327,15 @@ func (s *session) settle(claim *engine.Claim) {
 	delete(s.known, claim.ID)
 }
 
-// stray notes that a request to enter a claim was given up. A store that serves
-// it after more than a TTL is not reckoned with.
+// stray notes that the client gave up a request to enter a claim. A store that serves the request
+// after more than a TTL is not considered.
 func (s *session) stray(claim *engine.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.strays[claim] = time.Now().Add(s.client.opts.TTL)
 }
 
-// orphan leaves a claim to the heartbeat to leave.
+// orphan hands a claim to the heartbeat, which leaves it.
 func (s *session) orphan(claim *engine.Claim) {
 	s.mu.Lock()
 	s.orphans[claim] = struct{}{}
@@ -348,8 +343,8 @@ func (s *session) orphan(claim *engine.Claim) {
 	s.renewSoon()
 }
 
-// leaveOrphans repeats each Leave that the store did not confirm. However many
-// there are, this takes no longer than half the time to the next renewal.
+// leaveOrphans repeats each Leave that the store did not confirm. However many there are, this
+// takes at most half the time to the next renewal.
 func (s *session) leaveOrphans() {
 	s.mu.Lock()
 	orphans := slices.Collect(maps.Keys(s.orphans))
@@ -362,8 +357,8 @@ func (s *session) leaveOrphans() {
 // leavesAtOnce is how many claims are left side by side.
 const leavesAtOnce = 32
 
-// leaveEach leaves claims, until a request fails. The rest is told later, or ends
-// with the session.
+// leaveEach leaves claims, until a request fails. A later heartbeat leaves the rest, or the end of
+// the session frees them.
 func (s *session) leaveEach(ctx context.Context, claims []*engine.Claim) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -393,8 +388,8 @@ func (s *session) leaveEach(ctx context.Context, claims []*engine.Claim) {
 // closed reports whether Client.Close ended the session.
 func (s *session) closed() bool { return errors.Is(context.Cause(s.life), ErrClosed) }
 
-// closeStore leaves all claims and closes the session in the store, for
-// Client.Close. Sessions that were lost before are left to closeLost.
+// closeStore leaves all claims and closes the session in the store; Client.Close calls it.
+// closeLost closes the sessions that were lost before.
 func (s *session) closeStore(ctx context.Context) error {
 	s.mu.Lock()
 	claims := slices.Collect(maps.Keys(s.leases))
@@ -409,9 +404,9 @@ func (s *session) closeStore(ctx context.Context) error {
 	return unavailable(ctx, "close session", s.store.Close(ctx))
 }
 
-// closeLost closes the store's session after a loss, so that its remaining claims
-// there are free before its TTL; but not before the margin has passed, which
-// belongs to the holders: they were told just now and have to stop.
+// closeLost closes the store's session after a loss, so that its remaining claims are free before
+// its TTL. closeLost waits for the margin first. That time belongs to the holders: they have just learned
+// of the loss and have to stop.
 func (s *session) closeLost() {
 	timer := time.NewTimer(s.client.margin)
 	defer timer.Stop()
@@ -422,15 +417,15 @@ func (s *session) closeLost() {
 	ctx, cancel := context.WithTimeout(s.client.life, s.client.opts.TTL)
 	defer cancel()
 	if s.client.opts.LockDelay > 0 {
-		cancel() // only the local part is freed: the store must keep the rest
+		cancel() // frees only the local part: the store must keep the rest
 	}
 	s.store.Close(ctx) //nolint:errcheck // expires by itself
 }
 
-// newClaim makes a claim that nobody else has.
+// newClaim makes a claim with an id that no other claim has.
 func (s *session) newClaim(l *lock, owner string) *engine.Claim {
 	id := s.store.ID() + "." + strconv.FormatUint(s.seq.Add(1), 36)
-	owner = cmp.Or(owner, id) // others of it may enter all the same, see lock.party
+	owner = cmp.Or(owner, id) // other claims of the owner may enter all the same, see lock.party
 	s.mu.Lock()
 	s.known[id] = struct{}{}
 	s.mu.Unlock()

@@ -16,9 +16,8 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestTrustWindow: whatever the network does to a holder, its context ends
-// before the store gives the lock to another, and by the margin: code needs
-// time to stop.
+// TestTrustWindow: whatever the network does, a holder's context ends before the store gives the
+// lock to another client. The context ends one margin earlier, because code needs time to stop.
 func TestTrustWindow(t *testing.T) {
 	every := []string{verbOpen, verbEnter, verbAwait, verbLeave, verbRenew, verbClose}
 	for _, ttl := range []time.Duration{100 * time.Millisecond, time.Second, 15 * time.Second, 24 * time.Hour} {
@@ -78,8 +77,7 @@ func loseByFault(t *testing.T, ttl time.Duration, f fault, verbs []string) {
 	mustUnlock(t, got.lease)
 }
 
-// TestDeafRenewal: the context ends in time also when the engine does not
-// return when it should.
+// TestDeafRenewal: the context ends in time also when the engine does not return when it should.
 func TestDeafRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -97,9 +95,8 @@ func TestDeafRenewal(t *testing.T) {
 	})
 }
 
-// TestNeverTwoBelieve lets three clients contend for an hour of fake time while
-// all their verbs are disturbed at random: no two believe at once, tokens grow,
-// and when they are done nothing is left.
+// TestNeverTwoBelieve lets three clients contend for an hour of fake time while all their verbs are
+// disturbed at random. No two trust the lock at once, and tokens grow. In the end no claim is left.
 func TestNeverTwoBelieve(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -111,7 +108,7 @@ func TestNeverTwoBelieve(t *testing.T) {
 	}
 }
 
-// believers watches who believes to hold one lock.
+// believers counts the clients that trust one lock.
 type believers struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -140,8 +137,8 @@ func (w *believers) contend(random *rand.Rand) {
 	}
 }
 
-// use locks again and again, and keeps the lock for longer than its TTL at
-// times. It ignores the context of the lease, as bad code would.
+// use locks again and again, and keeps the lock for longer than its TTL at times. Like bad code, it
+// ignores the context of the lease.
 func (w *believers) use(ctx context.Context, c *pawl.Client, random *rand.Rand) {
 	for ctx.Err() == nil {
 		lease, err := c.Mutex("m").Lock(ctx)
@@ -195,8 +192,8 @@ func disturb(ctx context.Context, store *faultyStore, ttl time.Duration, random 
 	store.set(nil, verbs...)
 }
 
-// TestTransientTrouble: renewals that fail are repeated until the trust window
-// ends; until then nothing is lost.
+// TestTransientTrouble: the client retries failed renewals until the trust window ends. Until then
+// nothing is lost.
 func TestTransientTrouble(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "hang": hangs, "lose replies": losesReply} {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +215,7 @@ func TestTransientTrouble(t *testing.T) {
 	}
 }
 
-// TestEndedSession: that the store says so is no trouble but the end.
+// TestEndedSession: the store's answer that the session ended is final, and not trouble.
 func TestEndedSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -234,8 +231,8 @@ func TestEndedSession(t *testing.T) {
 	})
 }
 
-// TestBrokenClaim: the holder is told at once that an operator took the lock
-// away, and the rest of the session stays.
+// TestBrokenClaim: the holder learns at once that an operator took the lock away, and the rest of
+// the session stays.
 func TestBrokenClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -265,7 +262,7 @@ func breakLock(t *testing.T, eng engine.Engine, name string) {
 	}
 }
 
-// TestHeartbeat: one renewal each TTL/3 for all that is held, for days.
+// TestHeartbeat: for days the client sends one renewal each TTL/3, however many locks it holds.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -292,8 +289,8 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// TestHangingRenewal: one that hangs gets half of what remains, so that there
-// is time for another.
+// TestHangingRenewal: a renewal that hangs gets half of the remaining time, so that there is time
+// for another.
 func TestHangingRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -312,7 +309,8 @@ func TestHangingRenewal(t *testing.T) {
 	})
 }
 
-// TestBeliefCountsFromTheRequest: not from the reply. So do the heartbeats.
+// TestBeliefCountsFromTheRequest: the trust counts from the request, not from the reply. So do the
+// heartbeats.
 func TestBeliefCountsFromTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -322,7 +320,7 @@ func TestBeliefCountsFromTheRequest(t *testing.T) {
 			t.Errorf("valid until %v, want %v", lease.ValidUntil(), want)
 		}
 		store.set(repliesLate(3*time.Second), verbRenew)
-		pass(9 * time.Second) // renewed at 5 s, known at 8 s
+		pass(9 * time.Second) // sent at 5 s, answered at 8 s
 		if want := start.Add(19 * time.Second); !lease.ValidUntil().Equal(want) {
 			t.Errorf("valid until %v, want %v", lease.ValidUntil(), want)
 		}
@@ -335,8 +333,8 @@ func TestBeliefCountsFromTheRequest(t *testing.T) {
 	})
 }
 
-// TestLateReply: the reply to an earlier renewal does not shorten what a later
-// one has won.
+// TestLateReply: the late reply to an earlier renewal does not shorten the trust won by a later
+// renewal.
 func TestLateReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -346,7 +344,7 @@ func TestLateReply(t *testing.T) {
 		lease := mustLock(t, t.Context(), a.Mutex("m"))
 		mustLock(t, t.Context(), b.Mutex("taken"))
 		waiter := lockSoon(t.Context(), a.Mutex("taken"))
-		// Sent at 5 s, known at 9 s; one more, and then no more.
+		// This renewal is sent at 5 s and answered at 9 s. One more follows, and then none.
 		store.set(first(1, repliesLate(4*time.Second), first(1, nil, hangs)), verbRenew)
 		pass(6 * time.Second)
 		breakLock(t, eng, "taken") // the waiter finds out why, by a renewal
@@ -360,8 +358,8 @@ func TestLateReply(t *testing.T) {
 	})
 }
 
-// TestOrphans: claims that could not be left are left by the heartbeat, and
-// these do not hold up the renewal of what is held.
+// TestOrphans: the heartbeat leaves the claims that could not be left. They do not hold up the
+// renewal of the held locks.
 func TestOrphans(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {
 		t.Run(name, func(t *testing.T) {
@@ -398,7 +396,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestNewSession: after a loss the next lock opens a session of its own accord.
+// TestNewSession: after a loss the next lock opens a new session by itself.
 func TestNewSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -406,7 +404,7 @@ func TestNewSession(t *testing.T) {
 		lease := mustLock(t, t.Context(), a.Mutex("m"))
 		before := show(t, eng, "m").Claims[0].Session
 		eng.Expire(before)
-		again := mustLock(t, t.Context(), a.Mutex("m")) // before the heartbeat noticed
+		again := mustLock(t, t.Context(), a.Mutex("m")) // before the heartbeat has noticed
 		if after := show(t, eng, "m").Claims[0].Session; after == before {
 			t.Error("the session is the same")
 		}

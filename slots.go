@@ -14,26 +14,27 @@ import (
 // maxSlots is the largest number of slots: the tokens of so many fit into one value.
 const maxSlots = 4096
 
-// Slots are numbered permits: each holder has a number of its own in [0, n). Worker ids, shards and
-// partitions are such numbers. When all numbers are held, takers wait, first come, first served. A
-// crashed holder's number is free within its TTL and a second. No two
-// holders believe at once that they have the same number; a later holder of a number has a
-// larger token. Slots need a store with semaphores and versioned values; one value of up to 32 KiB
-// stays there. Slots are a description, as [Mutex] is.
+// Slots are numbered permits: each holder has a number of its own in [0, n). Use them for worker
+// ids, shards or partitions. When all numbers are held, takers wait, first come, first served. A
+// crashed holder's number is free within its TTL and a second. No two holders trust at once that
+// they have the same number; a later holder of a number has a larger token.
 //
-// Slots stand on a semaphore, so Show, List and Break know them as "pawl:slots/" and the name.
+// Slots need a store with semaphores and versioned values; one value of up to 32 KiB stays there.
+// Slots are a description, as [Mutex] is. Slots are built on a semaphore, so Show, List and Break
+// know them as "pawl:slots/" and the name.
+//
 // Take sends four requests, whatever n is, and the first two of them at once: three round trips. On
 // ZooKeeper the third request reads one node for each holder. Takers that disturb one another
 // queue, so that n takers at once send O(n) requests.
 type Slots struct {
 	value  *Value
 	permit lock
-	prefer int // -1: none
+	prefer int // -1: no preference
 }
 
-// Slots returns the slots of this name with the numbers 0 to n - 1, where n is 1 to 4,096. All
-// users of a name must declare the same n, else [ErrMismatch]. When nobody holds a slot or waits
-// for one, another n may be declared. See [Client.Mutex] for names.
+// Slots returns the slots of this name with the numbers 0 to n - 1, where n is 1 to 4,096. If users
+// declare different numbers, calls fail with [ErrMismatch]. When nobody holds a slot or waits for a
+// slot, users may declare another n. See [Client.Mutex] for names.
 func (c *Client) Slots(name string, n int) *Slots {
 	s := &Slots{newValue(c, "slots", name), newLock(c, scopedName("slots", name), engine.KindSemaphore, int64(n), 1), -1}
 	s.permit.alone = true
@@ -56,8 +57,8 @@ func (s *Slots) With(opts LockOptions) *Slots {
 	return &w
 }
 
-// Prefer returns the same slots, of which Take gives this number if that is free. Otherwise Take
-// gives the smallest free number.
+// Prefer returns the same slots, of which Take gives this number if that number is free. Otherwise
+// Take gives the smallest free number.
 func (s *Slots) Prefer(number int) *Slots {
 	p := *s
 	p.prefer = number
@@ -84,8 +85,8 @@ func (s *Slot) Number() int { return s.number }
 // fails, no slot is held. A taker that meets others queues with them, as [Value.Update] does.
 func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
 
-// TryTake takes a slot if one is free now, and fails with [ErrNotAcquired] if none is. ctx bounds
-// the time in which takers that come at once queue for their numbers.
+// TryTake takes a slot if a slot is free now. Otherwise TryTake fails with [ErrNotAcquired].
+// Several takers may come at once and queue for their numbers: ctx bounds that time.
 func (s *Slots) TryTake(ctx context.Context) (*Slot, error) { return s.take(ctx, false) }
 
 // errOvertaken says that the free numbers have had later holders than the permit at hand.
@@ -136,12 +137,12 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	return slot, nil
 }
 
-// number gives the permit a number, first by the version that was read already.
+// number gives the permit a number. The first try uses the version that was read already.
 func (s *Slots) number(ctx context.Context, slot *Slot, is Snapshot, err error, wait bool) error {
 	work, stop := slot.Within(ctx)
 	defer stop()
 	v := *s.value
-	v.again = wait // a token has one number, however often that is written
+	v.again = wait // a token has one number, however often the request is repeated
 	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
 	if err == nil {
 		_, err = v.updateAt(work, is, assign)
@@ -155,8 +156,9 @@ func (s *Slots) number(ctx context.Context, slot *Slot, is Snapshot, err error, 
 	return err
 }
 
-// assign is the step that gives the permit a number, see slotTokens. The numbers were read before
-// the claims: each permit with a number was granted before, so a token without a claim has ended.
+// assign is the step that gives the permit a number, see slotTokens. The client reads the numbers
+// before the claims. Each permit with a number was granted before that read, so a token without a
+// claim has ended.
 func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, error) {
 	last, err := parseSlots(is)
 	if err != nil {
@@ -185,12 +187,13 @@ func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, er
 	return last.data(), nil
 }
 
-// slotTokens has the token of the last holder of each number, also of a holder that has left: the
-// next holder needs a larger token. A number is free unless a permit with that token is held.
+// slotTokens has the token of the last holder of each number, also of a holder that has left. The
+// next holder of the number needs a larger token. A number is free unless a permit with that token
+// is held.
 type slotTokens []fence.Token
 
-// choose returns the preferred number, else the smallest, of the numbers that are free for a permit
-// with this token.
+// choose returns a number that is free for a permit with this token: the preferred number, else the
+// smallest.
 func (last slotTokens) choose(held map[fence.Token]bool, token fence.Token, n, prefer int) (int, error) {
 	overtaken := false
 	usable := func(number int) bool {

@@ -61,7 +61,7 @@ func TestSlots(t *testing.T) {
 			wantErr(t, slot.Err(), pawl.ErrClosed)
 		}
 		wantFree(t, eng, "pawl:slots/s")
-		mustUnlock(t, take(t, newClient(t, eng, nil).Slots("s", 2), 0)) // fewer, now that nobody holds any
+		mustUnlock(t, take(t, newClient(t, eng, nil).Slots("s", 2), 0)) // fewer slots, now that nobody holds a slot
 	})
 }
 
@@ -92,8 +92,8 @@ func TestSlotsRefuse(t *testing.T) {
 	})
 }
 
-// TestSlotOfTheDead: the number is back in time, when not all are taken as when they are, and the
-// dead holder knew of the loss before.
+// TestSlotOfTheDead: the number of a dead holder is free in time, whether all numbers are taken or
+// not. The dead holder knew of the loss before.
 func TestSlotOfTheDead(t *testing.T) {
 	for _, n := range []int{1, 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestSlotOfTheDead(t *testing.T) {
 	}
 }
 
-// during does another thing before the request of a call.
+// during runs a function before the request of a call.
 func during(other func()) fault {
 	return first(1, func(ctx context.Context, do func(context.Context) error) error {
 		other()
@@ -140,7 +140,7 @@ func during(other func()) fault {
 	}, nil)
 }
 
-// TestSlotConflict: another taker gets the number that this one has chosen.
+// TestSlotConflict: another taker gets the number that this taker has chosen.
 func TestSlotConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -154,8 +154,8 @@ func TestSlotConflict(t *testing.T) {
 	})
 }
 
-// TestSlotOvertaken: whose permit is older than the last holders of the free numbers takes a newer
-// permit, because tokens of a number grow.
+// TestSlotOvertaken: the permit of a taker may be older than the last holders of the free numbers.
+// Then the taker takes a newer permit, because tokens of a number grow.
 func TestSlotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -163,7 +163,7 @@ func TestSlotOvertaken(t *testing.T) {
 		other := newClient(t, eng, nil).Slots("s", 2)
 		var last fence.Token
 		store.set(first(1, func(ctx context.Context, do func(context.Context) error) error {
-			pass(time.Second) // this one has its permit by then
+			pass(time.Second) // this taker has its permit by then
 			for number := range 2 {
 				slot := take(t, other.Prefer(number), number)
 				mustUnlock(t, slot)
@@ -181,8 +181,8 @@ func TestSlotOvertaken(t *testing.T) {
 	})
 }
 
-// TestSlotInTrouble: a lost reply costs no number; a store that is away costs no permit; a session
-// that is lost meanwhile is replaced.
+// TestSlotInTrouble: a lost reply costs no number, and an outage of the store costs no permit. A
+// session that is lost meanwhile is replaced.
 func TestSlotInTrouble(t *testing.T) {
 	const key = "pawl:slots/s"
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func (b *slotBook) left(number int) {
 	b.held[number] = false
 }
 
-// rankSlots is how not to do it: a number is the rank among the permits that the store shows.
+// rankSlots is a wrong way: a number is the rank among the permits that the store shows.
 func rankSlots(ctx context.Context, c *pawl.Client, n int) (int, *pawl.Lease, error) {
 	lease, err := c.Semaphore("rank", n).Lock(ctx)
 	if err != nil {
@@ -263,8 +263,8 @@ func rankSlots(ctx context.Context, c *pawl.Client, n int) (int, *pawl.Lease, er
 	return 0, nil, errors.Join(err, errors.New("the permit is not shown"))
 }
 
-// TestSlotsChurn: many takers, each store request of which takes its time; the same check finds the
-// naive way wrong.
+// TestSlotsChurn: many takers, and each request to the store takes some time. The same check finds
+// the mistakes of the wrong way.
 func TestSlotsChurn(t *testing.T) {
 	const clients, n, rounds = 6, 4, 30
 	churn := func(t *testing.T, take func(*pawl.Client) (int, *pawl.Lease, error)) []string {
@@ -311,7 +311,7 @@ func TestSlotsChurn(t *testing.T) {
 	})
 }
 
-// countedStore counts the requests of all clients, each of which takes so long.
+// countedStore counts the requests of all clients; each request takes the same time.
 type countedStore struct {
 	*memengine.Engine
 	trip time.Duration
@@ -367,7 +367,7 @@ func (s *countedSession) Leave(ctx context.Context, resource, claim string) erro
 	return s.Session.Leave(ctx, resource, claim)
 }
 
-// TestSlotsTrips: three round trips when nobody disturbs, however many slots are taken.
+// TestSlotsTrips: Take needs three round trips without contention, however many slots are taken.
 func TestSlotsTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, taken, trip = 1024, 1000, 10 * time.Millisecond

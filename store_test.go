@@ -147,7 +147,7 @@ func lockSoon(ctx context.Context, l pawl.Locker) <-chan outcome {
 	return done
 }
 
-// endOf returns when a context ended, once it has.
+// endOf waits for the end of a context and returns the time.
 func endOf(ctx context.Context) <-chan time.Time {
 	at := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { at <- time.Now() })

@@ -9,8 +9,8 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// TestStrayRequest: a request that was given up may still arrive, after the
-// claim was left. It must not hold for as long as the session lives.
+// TestStrayRequest: a request that the client gave up may still arrive after the claim was left.
+// That claim must not hold for as long as the session lives.
 func TestStrayRequest(t *testing.T) {
 	for name, use := range map[string]func(*testing.T, pawl.Locker){
 		"asked again": func(t *testing.T, l pawl.Locker) { mustUnlock(t, mustLock(t, t.Context(), l)) },
@@ -45,11 +45,11 @@ func TestStrayRequest(t *testing.T) {
 	}
 }
 
-// TestStrayRequestRefused: so it is with a claim that was refused when it was asked
-// for again, or taken away: nobody leaves it.
+// TestStrayRequestRefused: the same holds for a claim that was refused on the second request, or
+// taken away: nobody else leaves it.
 func TestStrayRequestRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
-		stray int // which of the requests
+		stray int // number of the request
 		use   func(*testing.T, *pawl.Client, *memengine.Engine)
 	}{
 		"busy": {3, func(t *testing.T, c *pawl.Client, _ *memengine.Engine) {

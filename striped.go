@@ -10,9 +10,8 @@ import (
 // MaxStripes is the largest number of stripes of a [Striped] lock.
 const MaxStripes = 1 << 16
 
-// Striped is a fixed number of locks for any number of keys: keys of one stripe
-// exclude one another although they need not. Striped bounds the cost of many keys. It is a
-// description, as [Mutex] is.
+// Striped is a fixed number of locks for any number of keys. Keys of one stripe exclude one another
+// although they need not. Striped bounds the cost of many keys. Striped is a description, as [Mutex] is.
 type Striped struct {
 	client  *Client
 	name    string
@@ -20,11 +19,11 @@ type Striped struct {
 	err     error
 }
 
-// Striped returns the striped lock of this name with so many stripes, 1 to
-// [MaxStripes]. All users must agree on the number, and nothing can check it: with
-// another number a key belongs to another lock. The stripes are the locks
-// NAME/0, NAME/1 and so on, so the name must be a little shorter than [MaxName]. The stripe of a
-// key is its 64-bit FNV-1a hash modulo the number of stripes.
+// Striped returns the striped lock of this name with so many stripes, 1 to [MaxStripes]. All users
+// must agree on the number, and pawl cannot check that: with another number a key belongs to
+// another lock. The stripes are the locks NAME/0, NAME/1 and so on, so the name must be a little
+// shorter than [MaxName]. The stripe of a key is its 64-bit FNV-1a hash modulo the number of
+// stripes.
 func (c *Client) Striped(name string, stripes int) *Striped {
 	s := &Striped{client: c, name: name, stripes: stripes, err: checkText("name", name)}
 	if s.err == nil && (stripes < 1 || stripes > MaxStripes) {
@@ -39,8 +38,8 @@ func (c *Client) Striped(name string, stripes int) *Striped {
 	return s
 }
 
-// For returns the lock of a key. Any key will do. With a context that holds the lock of
-// one key, that of another key of the same stripe is re-entered: it is the same lock.
+// For returns the lock of a key. Any string is a key. Two keys of one stripe have the same lock: a
+// context that holds one of them re-enters the other.
 func (s *Striped) For(key string) *Mutex { return s.stripe(s.index(key)) }
 
 func (s *Striped) index(key string) int {
@@ -57,9 +56,9 @@ func (s *Striped) stripe(i int) *Mutex {
 	return m
 }
 
-// LockAll takes the locks of all keys or none, each stripe once, in an order that
-// is the same for all, so that callers that want some of the same keys do not
-// deadlock. It is [LockAll] otherwise.
+// LockAll takes the locks of all keys or none, each stripe once. The order of the stripes is the
+// same for all callers, so that callers with some of the same keys do not deadlock. LockAll is
+// [LockAll] otherwise.
 func (s *Striped) LockAll(ctx context.Context, keys ...string) (Leases, error) {
 	var wanted []int
 	for _, key := range keys {

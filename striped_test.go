@@ -40,8 +40,8 @@ func TestStriped(t *testing.T) {
 	})
 }
 
-// TestStripedLockAll: callers who want some of the same keys, in any order, do
-// not deadlock, and two keys of one stripe are one lock.
+// TestStripedLockAll: callers that want some of the same keys, in any order, do not deadlock. Two
+// keys of one stripe are one lock.
 func TestStripedLockAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -76,8 +76,8 @@ func TestStripedLockAll(t *testing.T) {
 	})
 }
 
-// TestStripedLongName: a name that is too long for some of the stripes is refused for
-// all keys, not for those that happen to belong there.
+// TestStripedLongName: a name that is too long for some of the stripes is refused for all keys. Not
+// only the keys of those stripes fail.
 func TestStripedLongName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)

@@ -10,29 +10,30 @@ import (
 
 const (
 	eagerTries  = 3  // of an update, before it queues
-	queuedTries = 64 // after that
+	queuedTries = 64 // after it has queued
 )
 
 // ErrUnchanged is what the function of [Value.Update] returns when there is nothing to write.
 var ErrUnchanged = errors.New("unchanged")
 
-// Idempotent returns the same value for changes that may be made twice, because the function
-// of an update sees whether its change was made: [Value.Update] then repeats, for one TTL, an
-// update whose outcome is unknown.
+// Idempotent returns the same value for changes that may be made twice. The function of such an
+// update must see whether its change was made before. [Value.Update] then retries, at most for one
+// TTL, an update whose outcome is unknown.
 func (v *Value) Idempotent() *Value {
 	is := *v
 	is.again = true
 	return &is
 }
 
-// Update reads the value, writes the result of fn, and begins
-// again when another writer was faster: fn may be called several times, and should do
-// nothing else. Nil deletes the value. After three conflicts an update queues
-// with all others in conflict, so that n updates at once take O(n) requests. Update
-// returns the version that it wrote, or, when fn returns [ErrUnchanged], the value that fn
-// was given, and no error. Update fails with any other error of fn as it is; with [ErrConflict]
-// when writers that do not use Update never let it through; and with [ErrUnavailable] when
-// the store did not answer: then nobody knows whether the value was written.
+// Update reads the value and writes the result of fn. If another writer was faster, Update begins
+// again. So fn may be called several times, and should do nothing else. A nil result deletes the
+// value. If fn returns [ErrUnchanged], Update returns the value that fn was given, and no error.
+// Otherwise Update returns the version that it wrote.
+//
+// After three conflicts an update queues with all other updates in conflict, so that n updates at
+// once take O(n) requests. Update returns any other error of fn unchanged. Update fails with
+// [ErrConflict] when writers that do not use Update never let it through. After [ErrUnavailable]
+// nobody knows whether the value was written.
 func (v *Value) Update(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
 	is, err := v.tryUpdate(ctx, fn, eagerTries)
 	if !errors.Is(err, ErrConflict) {
@@ -47,11 +48,11 @@ func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, erro
 	if err != nil {
 		return Snapshot{}, v.failed("update", err)
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // it only keeps order: versions guard the value
+	defer turn.Unlock(ctx) //nolint:errcheck // the lock only keeps order: versions guard the value
 	return v.tryUpdate(ctx, fn, queuedTries)
 }
 
-// turn waits for the lock of those that update the value and were in conflict.
+// turn waits for the lock that orders the updates of the value after a conflict.
 func (v *Value) turn(ctx context.Context) (*Lease, error) {
 	l := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
 	l.alone = true
@@ -85,7 +86,7 @@ func (v *Value) updateOnce(ctx context.Context, fn func(Snapshot) ([]byte, error
 	return v.updateAt(ctx, is, fn)
 }
 
-// updateAt writes the result of fn if the value is still as it was read.
+// updateAt writes the result of fn if the value still has the version of the read.
 func (v *Value) updateAt(ctx context.Context, is Snapshot, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
 	switch data, err := fn(is); {
 	case errors.Is(err, ErrUnchanged):

@@ -14,16 +14,15 @@ import (
 // MaxValue is the largest size of a [Value] in bytes.
 const MaxValue = engine.MaxValue
 
-// Snapshot is a [Value] as of one time.
+// Snapshot is a [Value] at one time.
 type Snapshot struct {
 	Data   []byte
 	Number uint64 // grows with every change, also across deletion; 0: there is no value
 }
 
-// Value is a small value with a version, which is written only if nobody else
-// wrote it meanwhile: the optimistic lock, for callers that would rather retry than
-// wait. A Value is a description, as [Mutex] is. Values and locks of one name have
-// nothing to do with each other.
+// Value is a small value with a version. A write succeeds only if nobody else wrote the value
+// meanwhile. That is optimistic locking: the caller retries instead of waiting. A Value is a
+// description, as [Mutex] is. Values and locks of one name have nothing to do with each other.
 type Value struct {
 	client *Client
 	name   string
@@ -46,8 +45,8 @@ func newValue(c *Client, kind, name string) *Value {
 // Name returns the name of the value.
 func (v *Value) Name() string { return v.name }
 
-// Err returns the error with which every use of the value fails: [ErrInvalid] for a name that
-// is not allowed, or [ErrUnsupported] on a store without values. Err asks the store nothing.
+// Err returns the error with which every use of the value fails. [ErrInvalid]: the name is not
+// allowed. [ErrUnsupported]: the store has no values. Err sends no request.
 func (v *Value) Err() error {
 	if v.err != nil {
 		return v.failed("describe", v.err)
@@ -65,11 +64,10 @@ func (v *Value) Get(ctx context.Context) (is Snapshot, err error) {
 	return is, err
 }
 
-// Put writes data if the value is still at this version, where 0 means that
-// there is no value, and returns the new version. Nil data deletes. [ErrConflict]
-// says that the value is at another version, and [ErrInvalid] that data has more than
-// [MaxValue] bytes: nothing was written. After [ErrUnavailable] nobody knows
-// whether data was written.
+// Put writes data if the value is still at this version, and returns the new version. Version 0
+// means that there is no value. Nil data deletes the value. [ErrConflict] says that the value is at
+// another version, and [ErrInvalid] that data has more than [MaxValue] bytes. In both cases Put
+// wrote nothing. After [ErrUnavailable] nobody knows whether data was written.
 func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Snapshot, err error) {
 	if len(data) > MaxValue {
 		return is, v.failed("put", invalid("data has %d bytes: at most %d are allowed", len(data), MaxValue))
@@ -82,9 +80,9 @@ func (v *Value) Put(ctx context.Context, data []byte, version uint64) (is Snapsh
 	return is, err
 }
 
-// Next waits until the value is at another version than this one, and returns the value as it
-// is then. Next goes on waiting while the store is away. Next fails with the error of ctx
-// when ctx ends first, and else only if there can be no more.
+// Next waits until the value is at another version than this version, and returns the new state.
+// Next goes on waiting while the store is away. Next fails with the error of ctx when ctx ends
+// first. Any other error says that no more changes can come.
 func (v *Value) Next(ctx context.Context, version uint64) (Snapshot, error) {
 	if v.err != nil {
 		return Snapshot{}, v.failed("watch", v.err)
@@ -92,14 +90,13 @@ func (v *Value) Next(ctx context.Context, version uint64) (Snapshot, error) {
 	return v.next(ctx, version, 0)
 }
 
-// Watch yields the value as it is, and then each change. Of changes that
-// follow one another quickly Watch may yield only the last. While the store is
-// away Watch waits. It ends when ctx does, and with an error only if there can be
-// no more.
+// Watch yields the value, and then each change. Of changes that follow one another quickly Watch
+// may yield only the last. While the store is away Watch waits. Watch ends when ctx does; it yields
+// an error only if no more changes can come.
 func (v *Value) Watch(ctx context.Context) iter.Seq2[Snapshot, error] { return v.watch(ctx, 0) }
 
-// watch does as Watch does, and repeats a value that has not changed for so long;
-// 0 is never.
+// watch does the work of Watch. watch also repeats a value that has not changed for the time again; 0
+// is never.
 func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Snapshot, error] {
 	return func(yield func(Snapshot, error) bool) {
 		is, err := v.read(ctx)
@@ -122,7 +119,7 @@ func (v *Value) read(ctx context.Context) (Snapshot, error) {
 	}
 }
 
-// next waits until the value is at another version, or for so long.
+// next waits until the value is at another version, or at most the time most; 0 is without end.
 func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (is Snapshot, err error) {
 	joined, cancel := join(ctx, v.client.life)
 	defer cancel()
@@ -145,7 +142,7 @@ func (v *Value) next(ctx context.Context, version uint64, most time.Duration) (i
 	}
 }
 
-// call asks the store once, and turns its error into one for users.
+// call asks the store once, and turns its error into an error for users.
 func (v *Value) call(ctx context.Context, doing string, ask func(context.Context) error) error {
 	err := v.err
 	if err == nil {

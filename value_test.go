@@ -76,7 +76,7 @@ func TestUpdateEnds(t *testing.T) {
 		v, mine := c.Value("v"), errors.New("mine")
 		_, err := v.Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, mine })
 		wantErr(t, err, mine)
-		// Nobody knows whether it was written: it must not be written twice.
+		// Nobody knows whether the value was written, so Update must not write it twice.
 		store.set(losesReply, verbPut)
 		appendX := func(is pawl.Snapshot) ([]byte, error) { return append(bytes.Clone(is.Data), 'x'), nil }
 		_, err = v.Update(t.Context(), appendX)
@@ -92,7 +92,7 @@ func TestUpdateEnds(t *testing.T) {
 		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		// One who writes all the time, and does not queue.
+		// This client writes all the time, and does not queue.
 		store.set(nil, verbGet)
 		other := newClient(t, eng, nil).Value("v")
 		_, err = v.Update(t.Context(), func(is pawl.Snapshot) ([]byte, error) {
@@ -105,8 +105,8 @@ func TestUpdateEnds(t *testing.T) {
 	})
 }
 
-// TestUpdateIsStopped: an update that its context or client ends in a pause says so, not only
-// what it paused for.
+// TestUpdateIsStopped: if its context or client ends an update in a pause, the error says so, and
+// also gives the reason of the pause.
 func TestUpdateIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -134,8 +134,7 @@ func TestUpdateIsStopped(t *testing.T) {
 	})
 }
 
-// TestWatch: a watch begins with what is, misses no last word, and bears
-// trouble.
+// TestWatch: a watch begins with the present value, misses no last change, and tolerates trouble.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -179,8 +178,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestLongNames: names that the store could not carry with a prefix are kept
-// apart all the same.
+// TestLongNames: names that the store could not carry with a prefix are kept apart all the same.
 func TestLongNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)
@@ -191,7 +189,7 @@ func TestLongNames(t *testing.T) {
 	})
 }
 
-// TestValueClosed: what waits ends with the client.
+// TestValueClosed: the end of the client ends every wait.
 func TestValueClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memengine.New(), nil)

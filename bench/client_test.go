@@ -6,7 +6,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// BenchmarkClient is what the root package itself costs.
+// BenchmarkClient measures the cost of the root package itself.
 func BenchmarkClient(b *testing.B) {
 	m := client(b, memengine.New()).Mutex("order/42")
 	b.ReportAllocs()

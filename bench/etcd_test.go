@@ -28,8 +28,8 @@ func pawlOnEtcd(b *testing.B, addr string) *pawl.Client {
 	return client(b, etcdengine.New(etcdClient(b, addr), nil))
 }
 
-// BenchmarkEtcdUncontended has one Txn that puts a key with a lease and reads
-// the range, and one Delete, as its floor.
+// BenchmarkEtcdUncontended has as its floor a Txn that puts a key with a lease and reads the range,
+// and a Delete.
 func BenchmarkEtcdUncontended(b *testing.B) {
 	addr := testservers.Etcd(b).Addr
 	c, raw := pawlOnEtcd(b, addr), etcdClient(b, addr)

@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// BenchmarkIdleWaiters: what those who only wait cost, in processor time of the server
-// and of the client for each waiter and heartbeat, beside the same clients without them.
+// BenchmarkIdleWaiters measures the cost of clients that only wait: processor time of the server and
+// the client, a waiter and heartbeat. The same clients without waiters stand beside it.
 func BenchmarkIdleWaiters(b *testing.B) {
 	servers := func(n int, start func(testing.TB, ...string) *testservers.Server) (all []*testservers.Server) {
 		for range n {
@@ -76,7 +76,7 @@ func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers [
 	if err != nil {
 		b.Fatal(err)
 	}
-	time.Sleep(ttl / 3) // what starting left to do is done
+	time.Sleep(ttl / 3) // the work of the start is done by then
 	server, client := idleCPU(beats*ttl/3, servers)
 	wait, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -90,7 +90,7 @@ func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers [
 		}
 		n = len(r.Holders) + len(r.Waiters)
 	}
-	time.Sleep(ttl / 3) // what entering left to do is done
+	time.Sleep(ttl / 3) // the work of the entering is done by then
 	serverWith, clientWith := idleCPU(beats*ttl/3, servers)
 	if err := held.Err(); err != nil {
 		b.Error(err)
@@ -116,7 +116,7 @@ func idleCPU(while time.Duration, servers []*testservers.Server) (server, client
 			server += s.CPU()
 		}
 		var used syscall.Rusage
-		syscall.Getrusage(syscall.RUSAGE_SELF, &used) //nolint:errcheck // of oneself it is known
+		syscall.Getrusage(syscall.RUSAGE_SELF, &used) //nolint:errcheck // the process itself always exists
 		return server, time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	}
 	s, c := measure()

@@ -14,8 +14,8 @@ func mariadbPool(b *testing.B) *sql.DB {
 	return testservers.MariaDBPool(b, testservers.MariaDB(b).Addr)
 }
 
-// getLock is the least that MariaDB can do: a lock without a queue to look at,
-// an expiry, an owner or a token.
+// getLock is the least that MariaDB can do: a lock without an expiry, an owner, a token or a
+// visible queue.
 func getLock(ctx context.Context, b *testing.B, conn *sql.Conn) {
 	for _, query := range []string{"SELECT GET_LOCK('floor', 10)", "SELECT RELEASE_LOCK('floor')"} {
 		var got int
@@ -25,9 +25,8 @@ func getLock(ctx context.Context, b *testing.B, conn *sql.Conn) {
 	}
 }
 
-// BenchmarkMariaDBUncontended is lease mode beside GET_LOCK, which has no expiry,
-// no queue to look at and no token, and writes nothing. There is no goal for it:
-// it shows what those cost.
+// BenchmarkMariaDBUncontended is lease mode beside GET_LOCK, which has no expiry, no visible queue
+// and no token, and writes nothing. The benchmark has no goal: it shows the cost of these.
 func BenchmarkMariaDBUncontended(b *testing.B) {
 	db := mariadbPool(b)
 	eng, err := mysqlengine.New(ctx, db, nil)
@@ -43,9 +42,9 @@ func BenchmarkMariaDBUncontended(b *testing.B) {
 	beside(b, "mariadb lock+unlock p50, lease mode", c.Mutex("order/42"), 10, func() { getLock(ctx, b, conn) })
 }
 
-// BenchmarkMariaDBLogged has a row that is inserted and deleted as its floor: two
-// commits that are flushed, as a lock and an unlock are. Goroutines in parallel share the
-// flushes of 32 connections, which both have.
+// BenchmarkMariaDBLogged has as its floor a row that is inserted and deleted: two flushed commits,
+// as a lock and an unlock are. Goroutines in parallel share the flushes of 32 connections, which
+// both have.
 func BenchmarkMariaDBLogged(b *testing.B) {
 	db := mariadbPool(b)
 	db.SetMaxOpenConns(32)

@@ -40,7 +40,7 @@ func lockUnlock(b *testing.B, m *pawl.Mutex) {
 	}
 }
 
-// samples collects durations of one thing.
+// samples collects durations of one kind.
 type samples []time.Duration
 
 func (s *samples) time(f func()) {
@@ -54,7 +54,7 @@ func (s samples) quantile(q float64) time.Duration {
 	return sorted[int(q*float64(len(sorted)-1))]
 }
 
-// beside times a lock and an unlock beside the least that the store needs for them.
+// beside times a lock and an unlock beside the least work that the store needs for them.
 func beside(b *testing.B, what string, m *pawl.Mutex, goal float64, least func()) {
 	b.Helper()
 	var ours, floor samples
@@ -65,8 +65,8 @@ func beside(b *testing.B, what string, m *pawl.Mutex, goal float64, least func()
 	compare(b, what, micros(ours.quantile(.5)), micros(floor.quantile(.5)), goal)
 }
 
-// parallel has 64 goroutines lock and unlock names of their own, some times each, beside the
-// least that the store needs for goroutine i.
+// parallel has 64 goroutines lock and unlock names of their own, some times each. Beside that,
+// goroutine i does the least work that the store needs.
 func parallel(b *testing.B, what string, times int, c *pawl.Client, goal float64, least func(i int)) {
 	b.Helper()
 	const workers = 64
@@ -106,7 +106,7 @@ func compare(b *testing.B, what string, ours, floor, goal float64) {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// lock returns when its client holds, and with what it gives back.
+// lock returns when its client holds, with a function that gives the lock back.
 type lock func() (unlock func() error, err error)
 
 func lockOf(m *pawl.Mutex) lock {
@@ -116,20 +116,20 @@ func lockOf(m *pawl.Mutex) lock {
 	}
 }
 
-// holds is how long who has a lock holds it. After some time all others wait, so
-// that a hand-over is all that the store does; with none, whoever unlocked asks
-// for the lock again meanwhile, and may have it back before anybody waits.
+// holds is how long a holder holds the lock. With a long hold all others wait, so that a hand-over
+// is all the work of the store. With no hold, a client that unlocked asks for the lock again
+// meanwhile. That client may have the lock back before any other waits.
 func holds(b *testing.B, measure func(b *testing.B, hold time.Duration)) {
 	for _, hold := range []time.Duration{2 * time.Millisecond, 0} {
 		b.Run("held for "+hold.String(), func(b *testing.B) { measure(b, hold) })
 	}
 }
 
-// handoffs lets each client have the lock some times, and measures how long it
-// is from before one unlocks to the return of the next one's lock. It returns
-// who had it, in order.
+// handoffs lets each client have the lock some times, and measures each hand-over. A hand-over
+// lasts from before an unlock to the return of the next client's lock. handoffs returns the
+// holders, in order.
 func (s *samples) handoffs(b *testing.B, clients []lock, each int, hold time.Duration) (order []int) {
-	var left time.Time // written by who holds, as order and the samples are
+	var left time.Time // the holder writes it, and also order and the samples
 	var wg sync.WaitGroup
 	for i, take := range clients {
 		wg.Go(func() {

@@ -38,8 +38,8 @@ func pawlOnPostgresWith(b *testing.B, pool *pgxpool.Pool, opts *pgengine.Options
 	return client(b, eng)
 }
 
-// advisory is the least that PostgreSQL can do: a lock without a queue to look
-// at, an expiry, an owner or a token.
+// advisory is the least that PostgreSQL can do: a lock without an expiry, an owner, a token or a
+// visible queue.
 func advisory(ctx context.Context, b *testing.B, pool *pgxpool.Pool) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -59,9 +59,9 @@ func BenchmarkPostgresUncontended(b *testing.B) {
 	beside(b, "postgres lock+unlock p50, unlogged", m, 2, func() { advisory(ctx, b, pool) })
 }
 
-// BenchmarkPostgresLogged has a row that is inserted and deleted as its floor: two
-// commits that are flushed, as a lock and an unlock are. Goroutines in parallel share the
-// flushes of 32 connections, which both have.
+// BenchmarkPostgresLogged has as its floor a row that is inserted and deleted: two flushed commits,
+// as a lock and an unlock are. Goroutines in parallel share the flushes of 32 connections, which
+// both have.
 func BenchmarkPostgresLogged(b *testing.B) {
 	config, err := pgxpool.ParseConfig(testservers.PostgresURL(testservers.Postgres(b).Addr))
 	if err != nil {
@@ -92,10 +92,9 @@ func BenchmarkPostgresLogged(b *testing.B) {
 	})
 }
 
-// notices measures bare NOTIFYs, each from before it is sent to its receipt by
-// the goroutine that waits for it, between clients in a ring that have a pool and
-// a connection on which they listen, as ours have: the server wakes every one
-// that listens to anything.
+// notices measures bare NOTIFYs, each from before it is sent until the waiting goroutine has it.
+// The clients form a ring. As pawl's clients, each has a pool and a connection on which it listens.
+// The server wakes every connection that listens to anything.
 func notices(b *testing.B, addr string, clients, rounds int, pause time.Duration) (got samples) {
 	pools, listeners := make([]*pgxpool.Pool, clients), make([]*pgx.Conn, clients)
 	for i := range clients {

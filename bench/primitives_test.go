@@ -36,7 +36,7 @@ func pair(b *testing.B, l pawl.Locker) {
 	}
 }
 
-// total is how many commands the server did, those inside scripts too.
+// total is how many commands the server executed, also inside scripts.
 func total(b *testing.B, c rueidis.Client) (n int) {
 	for _, calls := range commands(b, c) {
 		n += calls
@@ -44,8 +44,8 @@ func total(b *testing.B, c rueidis.Client) (n int) {
 	return n
 }
 
-// BenchmarkRedisManyReaders: the release of one of 1,000 readers has that of one
-// of 10 as its floor, in time and in commands of the server.
+// BenchmarkRedisManyReaders measures the release of one of 1,000 readers. Its floor is the release
+// of one of 10 readers, in time and in commands of the server.
 func BenchmarkRedisManyReaders(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	c, observer := pawlOnRedis(b, addr), redisClient(b, addr)
@@ -61,7 +61,7 @@ func BenchmarkRedisManyReaders(b *testing.B) {
 		return leases
 	}
 	few, many := hold("few", 10), hold("many", 1000)
-	// release lets one go, which is not counted with the one that comes for it.
+	// release lets a reader go. It is not counted; another reader comes in its place.
 	release := func(name string, leases pawl.Leases, i int, s *samples) {
 		s.time(func() {
 			if err := leases[i%len(leases)].Unlock(ctx); err != nil {
@@ -87,8 +87,8 @@ func BenchmarkRedisManyReaders(b *testing.B) {
 	compare(b, "redis release of 1 of 1,000 readers, p50", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.1)
 }
 
-// BenchmarkRedisLatch counts the commands of 1,000 parties that count down at
-// once over 8 clients, beside those of 100.
+// BenchmarkRedisLatch counts the commands of 1,000 parties that count down at once over 8 clients,
+// beside those of 100 parties.
 func BenchmarkRedisLatch(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	observer := redisClient(b, addr)

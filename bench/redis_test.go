@@ -41,8 +41,8 @@ func warm(b *testing.B, c *pawl.Client) {
 	}
 }
 
-// floorPair is the least that a lock with an expiry and an owner-checked
-// release takes: SET NX PX, and a script that compares and deletes.
+// floorPair is the least work for a lock with an expiry and a release that checks the owner. It is
+// SET NX PX, and a script that compares and deletes.
 type floorPair struct {
 	client rueidis.Client
 	script *rueidis.Lua
@@ -69,8 +69,7 @@ func BenchmarkRedisUncontended(b *testing.B) {
 	beside(b, "redis lock+unlock p50", m, 1.15, func() { f.pair(b, "floor:order/42", "0123456789abcdef") })
 }
 
-// BenchmarkRedisWait1: with a replica that has to know each step, beside the same
-// for the floor.
+// BenchmarkRedisWait1 has a replica that has to know each step, and the same for the floor.
 func BenchmarkRedisWait1(b *testing.B) {
 	master := testservers.Redis(b)
 	testservers.RedisReplica(b, master.Addr)
@@ -97,10 +96,9 @@ func BenchmarkRedisParallel(b *testing.B) {
 	parallel(b, "redis 64 goroutines, per lock+unlock", 100, c, 1/0.8, func(i int) { f.pair(b, "floor:"+strconv.Itoa(i), "0123456789abcdef") })
 }
 
-// message measures one published message, from before PUBLISH to receipt by the
-// goroutine that waits for it in Receive, between clients in a ring: who
-// receives publishes to the next. Subscriptions have connections of their own,
-// so that publishing keeps the client's fast path.
+// message measures one published message, from before PUBLISH until the goroutine that waits in
+// Receive has it. The clients form a ring: a client that receives a message publishes to the next.
+// Subscriptions have connections of their own, so that publishing keeps the client's fast path.
 func message(b *testing.B, addr string, clients, rounds int, pause time.Duration) samples {
 	nodes := make([]rueidis.Client, clients)
 	news := make(chan time.Duration, 1)

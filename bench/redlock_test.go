@@ -25,9 +25,9 @@ func pawlOnRedlock(b *testing.B, addrs []string, opts *redlockengine.Options) *p
 	return client(b, eng)
 }
 
-// BenchmarkRedlock: the floor is the same lock on one of the nodes, over a network
-// on which a round trip takes 4 ms. On one machine all nodes share its cores with
-// the client, and what is measured is how many there are.
+// BenchmarkRedlock has as its floor the same lock on one of the nodes, over a network with a round
+// trip of 4 ms. On one machine all nodes share its cores with the client. There only their number
+// would be measured.
 func BenchmarkRedlock(b *testing.B) {
 	for _, network := range []time.Duration{2 * time.Millisecond, 0} {
 		for _, v := range []struct {

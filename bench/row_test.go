@@ -9,9 +9,9 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// BenchmarkPostgresRow has pg_advisory_lock and pg_advisory_unlock on the same
-// pool as its floor: they write nothing and tell nobody who holds. The context
-// can end, as that of a service's request does.
+// BenchmarkPostgresRow has pg_advisory_lock and pg_advisory_unlock on the same pool as its floor.
+// These write nothing and do not show the holder. The context can end, as that of a service's
+// request does.
 func BenchmarkPostgresRow(b *testing.B) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

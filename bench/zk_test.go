@@ -42,8 +42,8 @@ func zkLock(b *testing.B, conn *zk.Conn) *zk.Lock {
 	return zk.NewLock(conn, "/theirs", zk.WorldACL(zk.PermAll))
 }
 
-// BenchmarkZooKeeperUncontended compares with the client's own Lock, which
-// creates, lists and deletes.
+// BenchmarkZooKeeperUncontended compares with the client's own Lock, which creates, lists and
+// deletes.
 func BenchmarkZooKeeperUncontended(b *testing.B) {
 	addr := testservers.ZooKeeper(b).Addr
 	m, theirs := pawlOnZooKeeper(b, addr).Mutex("order/42"), zkLock(b, zkConn(b, addr))
@@ -58,7 +58,7 @@ func BenchmarkZooKeeperUncontended(b *testing.B) {
 		})
 		ours.time(func() { lockUnlock(b, m) })
 	}
-	for range 1000 { // the server compiles what is hot
+	for range 1000 { // until then the server compiles its hot code
 		both(new(samples), new(samples))
 	}
 	var ours, floor samples
@@ -84,7 +84,7 @@ func zooKeeperHandoff(b *testing.B, hold time.Duration) {
 		floor.handoffs(b, theirs, each, hold)
 		ours.handoffs(b, locks, each, hold)
 	}
-	both(new(samples), new(samples)) // the server compiles what is hot
+	both(new(samples), new(samples)) // the server compiles its hot code
 	var ours, floor samples
 	for b.Loop() {
 		both(&ours, &floor)

@@ -8,10 +8,10 @@ type Values interface {
 	// Get reads a versioned value. Version 0: there is none.
 	Get(ctx context.Context, key string) (Value, error)
 
-	// Put writes data if the value is still at version, where 0 means that
-	// there is no value, and returns the new version. Nil data deletes. Put fails
-	// with ErrConflict when the version is another. Versions of one key only grow,
-	// also across deletion. A Put whose reply was lost has an unknown outcome.
+	// Put writes data if the value is still at version, and returns the new version. Version 0
+	// means that there is no value. Nil data deletes the value. Put fails with ErrConflict when the
+	// version is another. Versions of one key only grow, also across deletion. A Put whose reply
+	// was lost has an unknown outcome.
 	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 
 	// Watch returns the value as soon as its version differs from version.
@@ -19,22 +19,21 @@ type Values interface {
 }
 
 // Resizer is the part of an engine whose store can give a semaphore another size. An engine
-// implements Resizer exactly where its [Caps] lack neither [FeatureResize] nor
-// [FeatureSemaphore].
+// implements Resizer exactly where its [Caps] lack neither [FeatureResize] nor [FeatureSemaphore].
 type Resizer interface {
-	// Resize gives a semaphore that is in use another capacity, 1 or more, and
-	// hands added permits to waiters, in order. Nobody is evicted:
-	// the semaphore shrinks as holders leave. A waiting claim that weighs more than the
-	// new capacity is let in alone, at its turn. From then on Enter accepts only
-	// claims of the new capacity. Resize fails with ErrGone when there is no holder and no
-	// waiter, because then there is nothing to change; and with ErrMismatch when the
-	// resource is no semaphore.
+	// Resize gives a semaphore that is in use another capacity, 1 or more, and hands added permits
+	// to waiters, in order. Nobody is evicted: the semaphore shrinks as holders leave. A waiting
+	// claim that weighs more than the new capacity is let in alone, at its turn. From then on Enter
+	// accepts only claims of the new capacity.
+	//
+	// Resize fails with ErrGone when there is no holder and no waiter, because then there is
+	// nothing to change. Resize fails with ErrMismatch when the resource is no semaphore.
 	Resize(ctx context.Context, name string, capacity int64) error
 }
 
-// Like returns outer, an engine that wraps inner, with those of [Values] and [Resizer]
-// that inner has, and with no others. Their methods are those of outer where it has them,
-// else those of inner.
+// Like returns an engine that wraps inner, with the optional parts of inner and no others. A part
+// is [Values] or [Resizer]. Its methods are those of outer where outer has them, else those of
+// inner.
 func Like(inner, outer Engine) Engine {
 	v, hasValues := inner.(Values)
 	if own, ok := outer.(Values); ok {

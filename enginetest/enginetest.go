@@ -1,10 +1,10 @@
-// Package enginetest is the conformance suite: a table of the duties of every engine of
-// pawl, each row with its reason, run against a real store. The author of
-// an engine proves it with [Run]. Rows use the engine as the root package does,
-// and through the root package where the promise is the root's.
+// Package enginetest is the conformance suite of pawl's engines: a table of duties, each row with
+// its reason, run against a real store. The author of an engine proves it with [Run]. Rows use the
+// engine as the root package does. Where the promise is the root's, rows go through the root
+// package.
 //
-// Faults are made through hooks. A store that cannot have a fault says so in
-// its capabilities; a missing hook for a fault that it can have fails the row.
+// Hooks make faults. A store that cannot have a fault says so in its capabilities. If the hook of a
+// possible fault is missing, the row fails.
 package enginetest
 
 import (
@@ -20,33 +20,32 @@ import (
 
 // Harness is how the suite reaches a store.
 type Harness struct {
-	// Open returns an engine on the store under test with connections of its
-	// own, closed by t.Cleanup. Every call reaches the same store.
+	// Open returns an engine on the store under test. Its connections are its own, and t.Cleanup
+	// closes them. Every call reaches the same store.
 	Open func(t *testing.T) engine.Engine
 
-	// TTL of the sessions of rows that wait for one to end: the shortest that
-	// the store keeps in practice.
+	// TTL is that of the sessions in rows that wait for the end of a session: the shortest that the
+	// store keeps in practice.
 	TTL time.Duration
 
 	// KillSession ends a session in the store at once, as its TTL would.
 	KillSession func(t *testing.T, session string)
 
-	// Network returns an engine on the store under test whose connection can
-	// be troubled. Nil for a store inside the process or the machine.
+	// Network returns an engine on the store under test, and the means to trouble its connection.
+	// Nil for a store inside the process or the machine.
 	Network func(t *testing.T) (engine.Engine, Network)
 
-	// Fresh returns the opener of another store, which nobody has used yet. That store may
-	// be on the same server. Without the hook, the row about such a store is not run.
+	// Fresh returns the opener of another store, which nobody has used yet. That store may be on
+	// the same server. Without the hook, the row about such a store does not run.
 	Fresh func(t *testing.T) (open func(t *testing.T) engine.Engine)
 
-	// Forgetful returns the opener of another store, and a function that makes that
-	// store forget everything, as a crash would. Nil unless the capabilities
-	// say that the store forgets.
+	// Forgetful returns the opener of another store, and a function that makes that store forget
+	// everything, as a crash would. Nil unless the capabilities say that the store forgets.
 	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
 
-	// Snapshot returns the opener of another store, and what keeps a copy of all that the
-	// store has and returns what brings it back. Nil for a store that keeps nothing, or on
-	// more than one server.
+	// Snapshot returns the opener of another store, and a function that copies all data of the
+	// store. The copy is a function that brings the data back. Nil for a store that keeps nothing,
+	// or that keeps data on more than one server.
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 }
 
@@ -54,23 +53,23 @@ type Harness struct {
 type Network struct {
 	Freeze        func() // nothing arrives any more, and no connection ends
 	FreezeReplies func() // requests arrive, replies do not
-	Cut           func() // connections end, new ones are refused
-	Heal          func() // all is well again, on new connections
+	Cut           func() // connections end, and the server refuses new connections
+	Heal          func() // all works again, on new connections
 }
 
 // Case is a row of the table.
 type Case struct {
 	Name string
-	Why  string // the harm to users of locks that lack it
+	Why  string // the harm to users of a lock without the promise
 	Run  func(t *testing.T, h *Harness)
 
-	// Needs are features that a store may lack. Where it lacks one of them, the row is
-	// run as the refusal of that feature instead, under that name.
+	// Needs are features that a store may lack. If the store lacks a feature, the row checks
+	// instead that the feature is refused.
 	Needs []engine.Feature
 }
 
-// serviceCases are the rows of packages that are built on the root. Each adds them in a file of its
-// own, so that the rest does without the package.
+// serviceCases are the rows of packages that are built on the root. Each service adds its rows in a
+// file of its own, so that the other files do not import the service.
 var serviceCases []Case
 
 // Cases is the table.
@@ -94,7 +93,7 @@ func (h *Harness) cases() []Case {
 	return all
 }
 
-// need fails a row that cannot be run because the harness lacks a field, by its name.
+// need fails a row that cannot run because the harness lacks the named field.
 func need(t *testing.T, has bool, field, why string) {
 	t.Helper()
 	if !has {
@@ -109,13 +108,13 @@ func (h *Harness) kill(t *testing.T, session string) {
 	h.KillSession(t, session)
 }
 
-// Run runs every row, in parallel where the store allows it. A row that needs a feature
-// that the store lacks by its capabilities checks that the feature is refused.
+// Run runs every row, in parallel where the store allows that. A row that needs a feature that the
+// store lacks by its capabilities checks that the feature is refused.
 func Run(t *testing.T, h *Harness) {
 	need(t, h.Open != nil, "Open", "there is no engine to test")
 	need(t, h.TTL > 0, "TTL", "it must be more than 0, and at least Caps.MinTTL")
-	// The grace of a new store is as long as the TTL of the first client: not
-	// one of those rows whose TTL is never to be reached.
+	// The grace of a new store is as long as the TTL of the first client. So the first client must
+	// not be that of a row with a very long TTL.
 	first := h.party(t)
 	c := first.claim("first", mutex)
 	first.hold(c)
@@ -145,7 +144,7 @@ func Run(t *testing.T, h *Harness) {
 	}
 }
 
-// patience bounds what should take no time at all.
+// patience bounds a step that should take no time at all.
 const patience = 20 * time.Second
 
 // party is a session with a heartbeat of its own, and a way to make claims.
@@ -155,12 +154,12 @@ type party struct {
 	engine engine.Engine
 	ctx    context.Context
 	n      int
-	stop   func() // ends the heartbeat, as a crash would
+	stop   func() // stops the heartbeat, as a crash would
 }
 
 func (h *Harness) party(t *testing.T) *party { return h.partyOn(t, h.Open(t), h.TTL, nil) }
 
-// steadyParty is for rows that wait for no session, as [Harness.steady].
+// steadyParty makes a party for rows that wait for no end of a session, as [Harness.steady].
 func (h *Harness) steadyParty(t *testing.T) *party {
 	return h.partyOn(t, h.Open(t), max(h.TTL, steadyTTL), nil)
 }
@@ -182,7 +181,7 @@ func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, go
 		for {
 			select {
 			case <-ticker.C:
-				s.Renew(beat, nil) //nolint:errcheck // rows that care renew themselves
+				s.Renew(beat, nil) //nolint:errcheck // rows that need the result renew themselves
 			case <-beat.Done():
 				return
 			}
@@ -194,7 +193,7 @@ func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, go
 		cancel()
 		farewell, end := context.WithTimeout(context.Background(), patience)
 		defer end()
-		s.Close(farewell) //nolint:errcheck // some are dead by then
+		s.Close(farewell) //nolint:errcheck // some sessions are dead by then
 	})
 	return p
 }
@@ -283,7 +282,7 @@ func (p *party) await(ctx context.Context, c *engine.Claim) <-chan result {
 	return got
 }
 
-// meanings are the classes of engine errors, of which an error has one.
+// meanings are the classes of engine errors; an error has one of them.
 var meanings = []error{engine.ErrBusy, engine.ErrGrace, engine.ErrConflict, engine.ErrGone, engine.ErrMismatch, engine.ErrUnsupported, engine.ErrUnavailable}
 
 // means reports whether an error has this meaning, and no other.
@@ -335,7 +334,7 @@ func (p *party) leaveGone(c *engine.Claim) {
 	}
 }
 
-// get returns what a waiter got, which must come.
+// get returns the result of a waiter, which must come.
 func get(t *testing.T, what string, got <-chan result) result {
 	t.Helper()
 	select {
@@ -356,7 +355,7 @@ func getGrant(t *testing.T, what string, got <-chan result) result {
 	return r
 }
 
-// still fails if a waiter got something although it must wait.
+// still fails if a waiter got a result although it must wait.
 func still(t *testing.T, what string, got <-chan result) {
 	t.Helper()
 	select {

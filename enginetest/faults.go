@@ -27,8 +27,8 @@ func (h *Harness) client(t *testing.T, eng engine.Engine) *pawl.Client {
 	return clientFor(t, eng, h.TTL)
 }
 
-// steady is for rows that wait for no session: a machine that is busy for a TTL of the
-// harness fails none of its requests.
+// steady is for rows that wait for no end of a session. A machine may be busy for one TTL of the
+// harness, and none of its requests fail.
 func (h *Harness) steady(t *testing.T, eng engine.Engine) *pawl.Client {
 	t.Helper()
 	return clientFor(t, eng, max(h.TTL, steadyTTL))
@@ -82,8 +82,8 @@ func (h *Harness) queued(t *testing.T, name string, n int) {
 	p.until("queued", name, func(r engine.Resource) bool { return len(r.Claims) == n })
 }
 
-// troubled returns an engine with a network or, for a store without one, an
-// engine whose calls meet the same trouble.
+// troubled returns an engine with a network. For a store without a network, the calls of the engine
+// meet the same trouble.
 func (h *Harness) troubled(t *testing.T) (engine.Engine, Network) {
 	t.Helper()
 	if h.Network == nil {
@@ -149,7 +149,7 @@ func momentaryTrouble(t *testing.T, h *Harness) {
 		<-timer.C
 		net.Heal()
 		until := time.Now().Add(h.TTL - h.TTL/10)
-		for l.Err() == nil && l.ValidUntil().Before(until) { // a renewal comes through
+		for l.Err() == nil && l.ValidUntil().Before(until) { // until a renewal succeeds
 			timer.Reset(h.TTL / 50)
 			<-timer.C
 		}
@@ -162,8 +162,8 @@ func momentaryTrouble(t *testing.T, h *Harness) {
 	}
 }
 
-// lostWithConnection is what is left of it where the connection is the lock: the
-// holder is told long before its trust window ends, and all goes on.
+// lostWithConnection is the rest of the promise where the connection is the lock. The holder learns
+// of the loss long before its trust window ends, and other clients go on.
 func lostWithConnection(t *testing.T, h *Harness, net Network, l *pawl.Lease) {
 	start := time.Now()
 	net.Cut()
@@ -192,7 +192,7 @@ func waitSurvives(t *testing.T, h *Harness) {
 	got := lockLater(t, h.client(t, eng).Mutex("survives"))
 	h.queued(t, "survives", 2)
 	net.Cut()
-	if err := l.Unlock(t.Context()); err != nil { // the message goes nowhere
+	if err := l.Unlock(t.Context()); err != nil { // the message reaches nobody
 		t.Fatal(err)
 	}
 	net.Heal()
@@ -221,7 +221,7 @@ func lostReply(t *testing.T, h *Harness) {
 		t.Errorf("the wait ended with %v", err)
 	}
 	net.Heal()
-	// What the store did is undone by a withdrawal or the end of the session.
+	// A withdrawal, or the end of the session, undoes the work of the store.
 	l := lock(t, other.Mutex("reply"))
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Error(err)
@@ -250,7 +250,7 @@ func unheardUnlock(t *testing.T, h *Harness) {
 
 func awayIsNotBusy(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	c := clientFor(t, eng, max(h.TTL, 4*time.Second)) // for so long a Lock tries: a busy machine has to connect again meanwhile
+	c := clientFor(t, eng, max(h.TTL, 4*time.Second)) // a Lock retries for so long: a busy machine has to connect again meanwhile
 	net.Cut()
 	for range 2 {
 		if l, err := c.Mutex("away").TryLock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
@@ -268,7 +268,7 @@ func awayIsNotBusy(t *testing.T, h *Harness) {
 
 func forgets(t *testing.T, h *Harness) {
 	if !h.Open(t).Caps().Forgets {
-		return // said by its capabilities, which the row on capabilities checks
+		return // its capabilities say so, and the row on capabilities checks that
 	}
 	need(t, h.Forgetful != nil, "Forgetful", "this row has the store forget everything, which Caps say that it may")
 	open, forget := h.Forgetful(t)
@@ -279,11 +279,11 @@ func forgets(t *testing.T, h *Harness) {
 	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 	forget()
 	early, err := b.Mutex("forgets").TryLock(t.Context())
-	for errors.Is(err, pawl.ErrUnavailable) { // it may be about to start again
+	for errors.Is(err, pawl.ErrUnavailable) { // the store may be starting again
 		early, err = b.Mutex("forgets").TryLock(t.Context())
 	}
 	switch {
-	case err == nil: // it was away for as long as its grace
+	case err == nil: // the store was away for as long as its grace
 		if l.Context().Err() == nil {
 			t.Errorf("a try was granted, and the first still believes until %v", l.ValidUntil())
 		}
@@ -311,15 +311,15 @@ func forgets(t *testing.T, h *Harness) {
 	}
 }
 
-// snapshotCase is only of stores that a test can restore.
+// snapshotCase runs only on stores that a test can restore.
 var snapshotCase = Case{"a restored store keeps no lock that was released", "a backup is put back, and a name stays taken as long as its former holder lives", restored, nil}
 
 // snapshotTTL outlives two restarts of a server.
 const snapshotTTL = 12 * time.Second
 
-// restored puts back a copy of the store. A lock that was released after the copy becomes
-// free while its former holder goes on. The holder of a lock that was granted after the copy is
-// notified; before the next grant, where the store promises that.
+// restored puts back a copy of the store. A lock that was released after the copy becomes free
+// while its former holder goes on. The holder of a lock that was granted after the copy is
+// notified. If the store promises so, the notice comes before the next grant.
 func restored(t *testing.T, h *Harness) {
 	open, keep := h.Snapshot(t)
 	a, b, c := clientFor(t, open(t), snapshotTTL), clientFor(t, open(t), snapshotTTL), clientFor(t, open(t), snapshotTTL)
@@ -328,7 +328,7 @@ func restored(t *testing.T, h *Harness) {
 	if err := errors.Join(released.Err(), other.Err()); err != nil {
 		t.Fatalf("lost by a restart that took %v at most: %v", snapshotTTL, err)
 	}
-	if err := released.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) { // which is retried
+	if err := released.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) { // the heartbeat retries it
 		t.Fatal(err)
 	}
 	if err := lock(t, b.Mutex("released")).Unlock(t.Context()); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// boasting is a store that says more of itself than its harness can show.
+// boasting is a store that claims more than its harness can show.
 type boasting struct{ engine.Engine }
 
 func (b boasting) Caps() engine.Caps {
@@ -22,8 +22,8 @@ func (b boasting) Caps() engine.Caps {
 
 const harnessChild = "PAWL_TEST_HARNESS"
 
-// TestLackingHarness runs rows that fail in a process of its own: a row that needs a hook that
-// is missing fails and names the hook, and the others go on.
+// TestLackingHarness runs failing rows in a process of its own. A row whose hook is missing fails
+// and names the hook, and the other rows go on.
 func TestLackingHarness(t *testing.T) {
 	store := boasting{memengine.New()}
 	whole := Harness{Open: func(*testing.T) engine.Engine { return store }, TTL: 500 * time.Millisecond}

@@ -14,14 +14,13 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// idleCases are what those who only wait may cost those who hold.
+// idleCases bound the cost of waiters for holders.
 var idleCases = []Case{
 	{"calls end with their ctx on a store that hangs", "an answer within 50 ms was asked for, and the call hangs with the store", boundedCalls, nil},
 	{"a name is taken for its minimum hold", "a job that ran runs once more on the machine whose clock is late", keptTaken, needs(engine.FeatureMinHold, engine.FeatureDelay)},
 }
 
-// crowdCases run each by itself: what a crowd does to rows beside it, which have a TTL of a
-// second, is not their matter.
+// crowdCases run alone, because a crowd would disturb rows beside it, whose TTL is a second.
 var crowdCases = []Case{
 	{"a crowd of waiters costs no heartbeat", "the waiters of a name make the holder of another lose it, or each looks for itself, which costs the square of their number", func(t *testing.T, h *Harness) {
 		if os.Getenv("PAWL_TEST_SOAK") == "" {
@@ -33,16 +32,16 @@ var crowdCases = []Case{
 	}, nil},
 }
 
-// crowdTTL is enough for a machine on which a hand-over takes usualTurn. It is longer where
-// that takes longer, because the machine has other work.
+// crowdTTL is enough for a machine on which a hand-over takes usualTurn. crowdTTL is longer on a machine
+// that has other work.
 const crowdTTL, usualTurn = 4 * time.Second, 3 * time.Millisecond
 
-// crowd has so many waiters of one client, and some each of other clients, wait for one name
+// crowd has many waiters of one client, and some waiters each of other clients, wait for one name
 // for three TTLs. Beside them the first client holds an unrelated lock, and so does a client
-// without waiters. Then the name goes from hand to hand, which may take ten times as long
-// as among ten.
+// without waiters. Then the name goes from hand to hand. That may take ten times as long as among
+// ten waiters.
 func crowd(t *testing.T, h *Harness, own, clients, each int) {
-	if h.Open(t).Caps().Wake == engine.WakeServer { // a waiter holds a connection there, of which there are few
+	if h.Open(t).Caps().Wake == engine.WakeServer { // a waiter holds a connection there, and the server has few
 		own, clients, each = 5, min(clients, 3), 5
 	}
 	total := own + clients*each
@@ -58,7 +57,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 	granted := make(chan time.Time, total)
 	var waiters sync.WaitGroup
 	for i := range total {
-		if i%25 == 0 { // a store that is asked by all of them at once would rightly be slow
+		if i%25 == 0 { // if all asked at once, the store would rightly be slow
 			h.crowded(t, name, i+1)
 		}
 		c := crowd[0]
@@ -81,10 +80,10 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 	switch caps := h.Open(t).Caps(); {
 	case caps.Wake == engine.WakePoll: // one poll each 50 ms decides, more than the crowd does
 		slack = 100 * time.Millisecond
-	case caps.MaxClaims > 0: // each step reads and writes all claims of the name, so there is a bound on them
+	case caps.MaxClaims > 0: // each step reads and writes all claims of the name, so a name has few
 		slack = 50 * time.Millisecond
 	}
-	ordered := h.Open(t).Caps().RefuseFeature(engine.FeatureOrder) == nil // else who comes out first is a matter of luck
+	ordered := h.Open(t).Caps().RefuseFeature(engine.FeatureOrder) == nil // else luck decides which waiter comes first
 	if ordered && among > 10*few+slack {
 		t.Errorf("a hand-over takes %v among %d, and %v among 10", among, total, few)
 	}
@@ -97,10 +96,10 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 	}
 }
 
-// waitIn waits for a lock until ctx ends, and tells when it has it.
+// waitIn waits for a lock until ctx ends, and reports the grant.
 func waitIn(ctx context.Context, t *testing.T, m *pawl.Mutex, granted chan<- time.Time) {
 	l, err := m.Lock(ctx)
-	for errors.Is(err, pawl.ErrUnavailable) && ctx.Err() == nil { // a store that is busy
+	for errors.Is(err, pawl.ErrUnavailable) && ctx.Err() == nil { // the store is busy
 		l, err = m.Lock(ctx)
 	}
 	if err == nil {
@@ -112,8 +111,8 @@ func waitIn(ctx context.Context, t *testing.T, m *pawl.Mutex, granted chan<- tim
 	}
 }
 
-// crowded waits until so many have claims, and looks seldom, because that costs what the
-// crowd costs.
+// crowded waits until so many clients have claims. crowded looks seldom, because each look costs as much
+// as the crowd.
 func (h *Harness) crowded(t *testing.T, name string, n int) {
 	t.Helper()
 	eng := h.Open(t)
@@ -153,7 +152,7 @@ func turns(t *testing.T, h *Harness, c *pawl.Client, name string, n int) time.Du
 	return median
 }
 
-// medianTurn releases a lock and sees it go from hand to hand.
+// medianTurn releases a lock and watches its way from hand to hand.
 func medianTurn(t *testing.T, first *pawl.Lease, granted <-chan time.Time, n int) time.Duration {
 	t.Helper()
 	last := time.Now()
@@ -181,8 +180,8 @@ func (h *Harness) clients(t *testing.T, n int, ttl time.Duration) (all []*pawl.C
 	return all
 }
 
-// boundedCalls has a store that hangs: each call is back soon after its ctx ended, by a timer
-// that was set beside it, and Unlock is heard later.
+// boundedCalls has a store that hangs. Each call returns soon after its ctx ended, by a timer that
+// was set beside it. The store gets the Unlock later.
 func boundedCalls(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
 	c, other := h.client(t, eng), h.client(t, h.Open(t))
@@ -209,7 +208,7 @@ func boundedCalls(t *testing.T, h *Harness) {
 		if err == nil {
 			t.Errorf("%s: no error of a store that hangs", name)
 		}
-		if took > timer+(timer-wait) { // the machine was as busy with both
+		if took > timer+(timer-wait) { // the machine delayed both alike
 			t.Errorf("%s was back after %v, the timer after %v: %v", name, took, timer, err)
 		}
 	}
@@ -222,8 +221,8 @@ func boundedCalls(t *testing.T, h *Harness) {
 	}
 }
 
-// keptTaken has a job that is done at once, and one whose client dies: the name stays taken
-// for the minimum hold from the grant on, and goes to who waits then.
+// keptTaken has a job that is done at once, and a job whose client dies. The name stays taken for
+// the minimum hold from the grant on. Then a waiter gets the name.
 func keptTaken(t *testing.T, h *Harness) {
 	once := pawl.LockOptions{MinHold: 2 * h.TTL}
 	for what, end := range map[string]func(*testing.T, *pawl.Client, Network, *pawl.Lease){

@@ -10,9 +10,9 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// operateCases are the promises of what an operator does.
+// operateCases are the promises to operators.
 var operateCases = []Case{
-	{"an operator sees who holds, and breaks", "who is in the way is not known, or not why a lock was lost", operates, nil},
+	{"an operator sees who holds, and breaks", "nobody knows which holder is in the way, or why a lock was lost", operates, nil},
 }
 
 func operates(t *testing.T, h *Harness) {
@@ -66,7 +66,7 @@ func operates(t *testing.T, h *Harness) {
 		if err != nil || is.Broken == nil || is.Broken.String() != "broken by operator: a test" || is.Broken.Token != lease.Token() {
 			t.Errorf("shown as broken: %+v, %v", is.Broken, err)
 		}
-		// Its text waits for the note only a little.
+		// The text of the error waits for the note only a little.
 		watcher.until("the holder is told by whom", "operated", func(engine.Resource) bool {
 			return strings.Contains(lease.Err().Error(), "broken by operator: a test")
 		})

@@ -18,8 +18,8 @@ var ownerCases = []Case{
 	{"the largest token is shared in any order", "a guard that saw the larger token refuses a holder that enters again", sharesLargestBarging, needs(engine.FeatureSemaphore)},
 }
 
-// sharesLargest gives two readers of one owner different tokens, the smaller one first, and
-// lets a third reader of the owner in.
+// sharesLargest gives two readers of one owner different tokens, the smaller one first, and lets a
+// third reader of the owner in.
 func sharesLargest(t *testing.T, h *Harness) {
 	a := h.party(t)
 	owner := a.ID() + "/owner"
@@ -43,8 +43,8 @@ func sharesLargest(t *testing.T, h *Harness) {
 	}
 }
 
-// sharesLargestBarging does the same where the claim with the larger token is ahead of
-// the other in the line: the waiters of a barging resource may try in any order.
+// sharesLargestBarging does the same where the claim with the larger token is ahead of the other in
+// the line. The waiters of a barging resource may try in any order.
 func sharesLargestBarging(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	spec := semaphore(3)
@@ -143,7 +143,7 @@ func upgrade(t *testing.T, h *Harness) {
 	b.leave(other)
 	waiting := b.claim("up", mutex)
 	b.wait(waiting)
-	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), true, engine.ErrBusy) // it would pass who waits
+	a.tryFails(a.owned("up", mutex, mutex.Capacity, owner), true, engine.ErrBusy) // it would overtake the waiter
 	b.leave(waiting)
 	write := a.owned("up", mutex, mutex.Capacity, owner)
 	if g := a.hold(write); g.Token <= first.Token {
@@ -154,7 +154,7 @@ func upgrade(t *testing.T, h *Harness) {
 	b.hold(b.weigh("up", mutex, 1))
 }
 
-// names are what some store may take for one another.
+// names are names that a store might confuse.
 var names = []string{
 	"n", "N", "n/", "n/a", "/n", "n%2Fa", "n{a}", "{n}", "}n{", "%7Bn%7D", "n.", "..", "n a", "n ", "ñ", "名", "n*", "n?", "n[a]", `n\`, `n"'`, "n:c",
 	"n_", "\U0001F512", "\uE000", strings.Repeat("x", 511) + "1", strings.Repeat("x", 511) + "2", strings.Repeat("é", 256),

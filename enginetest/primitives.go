@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// primitiveCases are the promises of what the root builds on the seam.
+// primitiveCases are the promises of the primitives that the root builds on the seam.
 var primitiveCases = []Case{
 	{"an update is never lost", "optimistic locking that loses updates, or spins under contention", updates, needs(engine.FeatureValues)},
 	{"a party of a latch counts once", "a retry after a lost reply counts twice: the latch opens too early", latchCounts, needs(engine.FeatureValues)},
@@ -24,7 +24,7 @@ var primitiveCases = []Case{
 	{"a dead party breaks the barrier", "a barrier waits for the dead for ever", barrierBreaks, needs(engine.FeatureValues, engine.FeatureShared)},
 	{"one leads, and all see who", "two leaders; observers that miss the change; a dead leader that still shows", oneLeads, needs(engine.FeatureValues)},
 	{"a downgraded lease lets readers in", "Redisson: a downgrade wakes nobody", leaseTurns, needs(engine.FeatureShared, engine.FeatureOrder)},
-	{"a dead holder's lock is delayed", "what a dead holder had under way meets the next one's work", delayed, needs(engine.FeatureDelay)},
+	{"a dead holder's lock is delayed", "the last requests of a dead holder meet the work of the next holder", delayed, needs(engine.FeatureDelay)},
 }
 
 func updates(t *testing.T, h *Harness) {
@@ -66,7 +66,7 @@ func latchCounts(t *testing.T, h *Harness) {
 		t.Error("counted without a reply")
 	}
 	net.Heal()
-	for range 2 { // says it again
+	for range 2 { // counts down twice
 		if err := latch.CountDown(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func barrierBreaks(t *testing.T, h *Harness) {
 	if !errors.As(err, &is) {
 		t.Fatalf("who comes later: %v", err)
 	}
-	for range 2 { // the second is too late, and harms nobody
+	for range 2 { // the second comes too late, and does no harm
 		if err := lives.Reset(t.Context(), is.Generation); err != nil {
 			t.Error(err)
 		}
@@ -178,8 +178,7 @@ func barrierBreaks(t *testing.T, h *Harness) {
 	}
 }
 
-// twoArrived waits until two parties have arrived at a barrier, as the root
-// keeps it.
+// twoArrived waits until two parties have arrived at a barrier, in the form that the root stores.
 func twoArrived(t *testing.T, eng engine.Engine, key string) {
 	t.Helper()
 	var barrier struct{ Arrived []string }
@@ -292,7 +291,7 @@ func delayed(t *testing.T, h *Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { mortal.Close(context.Background()) }) //nolint:errcheck // it may be away
+	t.Cleanup(func() { mortal.Close(context.Background()) }) //nolint:errcheck // the client may be closed already
 	l := lock(t, mortal.Mutex("delayed"))
 	got := lockLater(t, h.client(t, h.Open(t)).Mutex("delayed"))
 	h.queued(t, "delayed", 2)

@@ -17,9 +17,9 @@ var queueCases = []Case{
 	{"two claims of one session are two", "etcd Mutex: two locks of one session are one lock", twoClaims, nil},
 	{"first come first served", "wake and race: a barger wins, waiters starve", firstCome, needs(engine.FeatureOrder)},
 	{"grant comes by itself", "waiters that poll: 50 ms to 20 s", grantComes, nil},
-	{"barging", "the unfair lock must still wake who waits", bargingOvertakes, nil},
+	{"barging", "an unfair lock that does not wake its waiters", bargingOvertakes, nil},
 	{"readers share and do not starve writers", "Redisson: read locks starve writers", readersShare, needs(engine.FeatureShared, engine.FeatureOrder)},
-	{"permits have weight", "a release wakes the wrong waiter, and those that fit sleep on", permitsWeigh, needs(engine.FeatureSemaphore)},
+	{"permits have weight", "a release wakes the wrong waiter, and waiters that fit sleep on", permitsWeigh, needs(engine.FeatureSemaphore)},
 	{"busy leaves nothing", "a failed try leaves a node that becomes owner later (zombie)", busyLeavesNothing, nil},
 	{"kinds do not mix", "a mutex and a semaphore on one key corrupt each other", kindsDoNotMix, needs(engine.FeatureSemaphore)},
 	{"entering twice counts once", "a slow reply makes the acquire run twice: count 2, later 41", enterTwice, nil},
@@ -114,7 +114,7 @@ func bargingOvertakes(t *testing.T, h *Harness) {
 	waiting := b.claim("barging", barging)
 	got := b.wait(waiting)
 	a.tryFails(a.claim("barging", barging), false, engine.ErrBusy)
-	for range 3 { // who comes while it is free may get it; who waits gets it in the end
+	for range 3 { // a newcomer may get the free lock; the waiter gets it in the end
 		a.leave(held)
 		next := a.claim("barging", barging)
 		if g, err := a.Enter(a.ctx, next, false); err == nil && g.Held() {
@@ -191,7 +191,7 @@ func kindsDoNotMix(t *testing.T, h *Harness) {
 	}
 	a.leave(c)
 	s := a.weigh("kinds", semaphore(3), 1)
-	a.hold(s) // free again: anything goes
+	a.hold(s) // free again: any claim may enter
 	b.tryFails(b.weigh("kinds", semaphore(4), 1), true, engine.ErrMismatch)
 	b.hold(b.weigh("kinds", semaphore(3), 2))
 }
@@ -289,7 +289,7 @@ func interrupted(t *testing.T, h *Harness) {
 			t.Fatal(g, err)
 		}
 		a.leave(held)
-		b.hold(waits) // its message was lost: asked again
+		b.hold(waits) // the message was lost, so the waiter asks again
 		b.leave(waits)
 		a.hold(a.claim(name, spec))
 	}
@@ -317,6 +317,6 @@ func tokensGrow(t *testing.T, h *Harness) {
 			t.Fatalf("the token changed from %v to %v", g, again)
 		}
 		last = g
-		p.leave(c) // the resource is empty then, and its token must be remembered all the same
+		p.leave(c) // the resource is empty then, and the store must still remember its token
 	}
 }

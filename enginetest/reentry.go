@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// reentryCases are the promises of the root about who enters again, on every store.
+// reentryCases are the promises of the root about re-entry, on every store.
 var reentryCases = []Case{
 	{"a claim's id is an owner", "a lease of a plain lock is not re-entered by its own context", idIsOwner, nil},
 	{"a lease is re-entered by its own context", "a function that locks what its caller holds waits for itself", ownContext, nil},
@@ -39,7 +39,7 @@ func idIsOwner(t *testing.T, h *Harness) {
 	if g, err := a.Enter(a.ctx, third, false); err != nil || g.Token != token {
 		t.Fatalf("re-entry that does not wait: %v, %v, want %v", g, err, token)
 	}
-	a.leave(plain) // the others still hold
+	a.leave(plain) // the other claims still hold
 	a.leave(third)
 	b.until("two are out", "id owner", func(r engine.Resource) bool { return len(r.Claims) == 2 })
 	still(t, "waiter while the owner holds", got)
@@ -93,7 +93,7 @@ func ownContext(t *testing.T, h *Harness) {
 	}
 }
 
-// inside is how many are somewhere at once.
+// inside counts how many goroutines are inside a section at once.
 type inside struct{ now, most atomic.Int64 }
 
 func (in *inside) enter() {
@@ -104,8 +104,8 @@ func (in *inside) enter() {
 
 func (in *inside) leave() { in.now.Add(-1) }
 
-// under locks from many goroutines with the context of a lock of another name, and
-// returns how many held at once. Each looks at the store while it holds.
+// under locks from many goroutines with the context of a lock of another name, and returns how many
+// held at once. Each goroutine looks at the store while it holds.
 func under(t *testing.T, c *pawl.Client, outer string, l pawl.Locker) int64 {
 	t.Helper()
 	var in inside

@@ -10,8 +10,8 @@ import (
 
 func needs(all ...engine.Feature) []engine.Feature { return all }
 
-// refusals is how a store that lacks a feature behaves: it says so at once and
-// with the reason, and nothing changes in the store.
+// refusals is the behaviour of a store that lacks a feature. The store says so at once, with the
+// reason, and nothing changes in the store.
 var refusals = map[engine.Feature]func(*testing.T, *Harness){
 	engine.FeatureOrder:     everyoneHasATurn,
 	engine.FeatureShared:    noReaders,
@@ -22,8 +22,7 @@ var refusals = map[engine.Feature]func(*testing.T, *Harness){
 	engine.FeatureMinHold:   noMinHold,
 }
 
-// everyoneHasATurn is what is left of the order of arrival: nobody is
-// forgotten.
+// everyoneHasATurn is the rest of the order of arrival: no waiter is forgotten.
 func everyoneHasATurn(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	name := "turns/" + t.Name()[len(t.Name())-12:]

@@ -29,7 +29,7 @@ func grows(t *testing.T, h *Harness) {
 	a.resize("grows", 3)
 	first := getGrant(t, "the small one", small)
 	still(t, "the large one", large)
-	a.tryFails(a.weigh("grows", two, 1), true, engine.ErrMismatch) // who does not know
+	a.tryFails(a.weigh("grows", two, 1), true, engine.ErrMismatch) // this client does not know the new size
 	last := a.wait(a.weigh("grows", semaphore(3), 1))
 	a.resize("grows", 6)
 	second, third := getGrant(t, "the large one", large), getGrant(t, "the last one", last)
@@ -71,7 +71,7 @@ func shrinks(t *testing.T, h *Harness) {
 	b.leave(heavy)
 	getGrant(t, "who came later", second)
 	b.leave(light)
-	a.hold(a.weigh("shrinks", three, 1)) // nobody was there: it is what the first one says
+	a.hold(a.weigh("shrinks", three, 1)) // nobody was there, so the first claim sets the size
 }
 
 func sizeOfNothing(t *testing.T, h *Harness) {
@@ -126,7 +126,7 @@ func numberOutlives(t *testing.T, h *Harness) {
 	forgetNumber(t, eng, name, "2")
 }
 
-// forgetNumber removes the number of an operator, as the root keeps it.
+// forgetNumber removes the stored number of an operator.
 func forgetNumber(t *testing.T, eng engine.Engine, name, want string) {
 	t.Helper()
 	key := "pawl:permits/" + name
@@ -142,8 +142,8 @@ func forgetNumber(t *testing.T, eng engine.Engine, name, want string) {
 	}
 }
 
-// sizesChange: some clients know an older number than others most of the time,
-// and the resource is often free.
+// sizesChange: some clients know an older number than others most of the time, and the resource is
+// often free.
 func sizesChange(t *testing.T, h *Harness) {
 	const name, most = "changes", 4
 	var working, resizing sync.WaitGroup
@@ -201,10 +201,10 @@ func sizesChange(t *testing.T, h *Harness) {
 	forgetNumber(t, eng, name, "3")
 }
 
-// noResize: the size of a semaphore is what its users declare.
+// noResize: the users of a semaphore declare its size.
 func noResize(t *testing.T, h *Harness) {
 	p := h.party(t)
-	name := "refused/" + rand.Text() // several rows have two permits of theirs
+	name := "refused/" + rand.Text() // several rows have two permits for themselves
 	if _, resizes := p.engine.(engine.Resizer); resizes {
 		t.Error("the engine implements engine.Resizer")
 	}

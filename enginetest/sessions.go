@@ -19,19 +19,19 @@ var sessionCases = []Case{
 	{"an ended session is not revived", "renew after expiry silently acquires again", notRevived, nil},
 	{"a waiter is told that its session ended", "etcd#19597: waits for ever on a dead lease", waiterTold, nil},
 	{"an evicted holder is told", "holder not told that it lost the lock: Redisson#4698, go-zk, redsync", evictedHolder, nil},
-	{"a hint is of a grant that is gone", "a holder is told of what it still has", hints, nil},
+	{"a hint is of a grant that is gone", "a holder hears of the loss of a lock that it still has", hints, nil},
 	{"an evicted waiter is told", "the operator's break leaves a waiter that hangs", evictedWaiter, nil},
 	{"a waiter that was evicted before it awaits is told", "a break between two calls of the waiter puts it back in line", evictedEarly, nil},
-	{"closing hands over at once", "a clean end costs the next one a TTL", closing, nil},
-	{"a farewell that was not said frees nothing", "what a dead client held is free before what it had under way has ended", noFarewell, needs(engine.FeatureDelay)},
+	{"closing hands over at once", "a clean end costs the next holder a TTL", closing, nil},
+	{"a farewell that was not said frees nothing", "the locks of a dead client are free before its last requests have ended", noFarewell, needs(engine.FeatureDelay)},
 	{"sessions live on heartbeats", "timers drift, renewals stop, leases run out under live holders", heartbeats, nil},
 }
 
-// lastBeat is a renewal after which there is none: when it was asked for, from
-// which the session has a TTL, and when it was answered.
+// lastBeat is the last renewal of a session: the times of its request and of its answer. From the
+// request on the session has a TTL.
 type lastBeat struct{ asked, answered time.Time }
 
-// crash ends the heartbeat with a renewal, so that it is known when.
+// crash ends the heartbeat with a renewal, so that its time is known.
 func (p *party) crash(held ...*engine.Claim) (last lastBeat) {
 	p.t.Helper()
 	p.stop()
@@ -43,8 +43,8 @@ func (p *party) crash(held ...*engine.Claim) (last lastBeat) {
 	return last
 }
 
-// inTime is when a dead session is noticed: not before its TTL has passed, but for
-// what clocks round, and no later than the promise of TTL + 1 s.
+// inTime is when a store notices a dead session: after its TTL, except for the rounding of clocks,
+// and within TTL + 1 s.
 func (h *Harness) inTime(t *testing.T, what string, last lastBeat, got time.Time) {
 	t.Helper()
 	late := got.Sub(last.answered)
@@ -83,8 +83,8 @@ func crashedQueue(t *testing.T, h *Harness) {
 	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
 }
 
-// deadWaiter: the step that frees a lock grants it to all readers that live, also to
-// those behind a writer whose session has ended.
+// deadWaiter: the step that frees a lock grants it to all living readers. Readers behind a writer
+// whose session has ended get it too.
 func deadWaiter(t *testing.T, h *Harness) {
 	a, dying := h.party(t), h.party(t)
 	const name = "dead waiter"
@@ -220,7 +220,7 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	}
 }
 
-// evictedEarly: a store that can tell a waiter only while that waiter awaits, waits for that.
+// evictedEarly: some stores can tell a waiter only while that waiter awaits. They wait for that.
 func evictedEarly(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	a.hold(a.claim("evict early", mutex))

@@ -66,7 +66,8 @@ func slotsHeld(t *testing.T, h *Harness) {
 	all.Wait()
 }
 
-// slotReturns: one slot is waited for, another number is looked for while others are free.
+// slotReturns: one caller waits for the only slot. Another looks for a dead holder's number while
+// other numbers are free.
 func slotReturns(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
 	mortal, heir := h.client(t, eng), h.client(t, h.Open(t))
@@ -118,7 +119,7 @@ func takeSlot(t *testing.T, slots *pawl.Slots) *pawl.Slot {
 	return s
 }
 
-// firstSlot takes slots until it has the first of them, and nil when it has an error.
+// firstSlot takes slots until it has the first slot. firstSlot returns nil on an error.
 func firstSlot(t *testing.T, slots *pawl.Slots) *pawl.Slot {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -59,14 +59,14 @@ func operatorSees(t *testing.T, h *Harness) {
 		if err != nil {
 			t.Error(err)
 		}
-		break // must not go on
+		break // the engine must end the list here
 	}
 	if r, err := b.engine.Show(b.ctx, "seen/none"); err != nil || len(r.Claims) != 0 {
 		t.Errorf("a name that nobody uses: %+v, %v", r, err)
 	}
 }
 
-// checkAges: a store that tells when a claim came does so of all.
+// checkAges: a store that tells the age of one claim tells that of all claims.
 func checkAges(t *testing.T, inOrder []engine.ClaimInfo, most time.Duration) {
 	t.Helper()
 	for i, c := range inOrder {
@@ -129,8 +129,8 @@ func capsTold(t *testing.T, h *Harness) {
 	}
 }
 
-// partsTold: an engine has the parts that its capabilities promise, and no others; also behind
-// what wraps it.
+// partsTold: an engine has the parts that its capabilities promise, and no others. This holds for a
+// wrapped engine too.
 func partsTold(t *testing.T, h *Harness) {
 	eng := h.Open(t)
 	slow, _ := hanging(eng)
@@ -179,7 +179,7 @@ func deadContext(t *testing.T, h *Harness) {
 			t.Errorf("%s: done", verb)
 		}
 	}
-	p.Leave(p.ctx, c.Resource, c.ID) //nolint:errcheck // it may have been stored
+	p.Leave(p.ctx, c.Resource, c.ID) //nolint:errcheck // the store may have it
 	p.hold(p.claim("dead context", mutex))
 	p.leave(held)
 	if p.engine.Caps().RefuseFeature(engine.FeatureValues) == nil && p.value("dead context").Version != 0 {

@@ -31,8 +31,8 @@ func (s *spy) session() string {
 	return s.id
 }
 
-// hanging returns eng with the troubles of a network, for a store that has
-// none: what happens to the calls of one client is the same.
+// hanging returns eng with the troubles of a network. hanging is for a store without a network: the
+// calls of one client meet the same trouble.
 func hanging(eng engine.Engine) (engine.Engine, Network) {
 	t := &trouble{Engine: eng, healed: make(chan struct{})}
 	close(t.healed)
@@ -73,8 +73,8 @@ func (t *trouble) set(k kind) {
 
 var errTrouble = errors.New("connection lost")
 
-// meet does a call under the trouble of the moment. A call under way when the
-// trouble begins meets it too.
+// meet does a call under the present trouble. A call under way when the trouble begins meets the
+// trouble too.
 func (t *trouble) meet(ctx context.Context, call func(context.Context) error) error {
 	t.mu.Lock()
 	k, healed := t.kind, t.healed

@@ -21,11 +21,11 @@ var valueCases = []Case{
 	{"counting with values", "optimistic locking that loses updates under contention", counting, needs(engine.FeatureValues)},
 }
 
-// freshCase is only of stores that a test can have unused.
+// freshCase runs only on stores of which a test can have an unused copy.
 var freshCase = Case{"a value may be the first thing in a store", "a program that only counts in values makes the store useless for all locks", valueFirst, needs(engine.FeatureValues)}
 
-// valueFirst puts a value through an engine without a session. The store has to have all
-// marks that sessions look for, or none.
+// valueFirst writes a value through an engine without a session. The store must then have all marks
+// that sessions look for, or none.
 func valueFirst(t *testing.T, h *Harness) {
 	open := h.Fresh(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -18,7 +18,7 @@ func init() { serviceCases = append(serviceCases, workCases...) }
 // workCases are the promises of a queue of work.
 var workCases = []Case{
 	{"an item of a queue of work goes to one worker", "two requests that pick any free task get the same one", oneWorker, needs(engine.FeatureValues)},
-	{"a dead worker's item comes back", "a task stays claimed by the dead; a late worker takes it off the next one's hands", itemReturns, needs(engine.FeatureValues)},
+	{"a dead worker's item comes back", "a task stays claimed by the dead; a late worker takes it from its new worker", itemReturns, needs(engine.FeatureValues)},
 	{"an item that cannot be done is a dead letter", "a task that fails is tried again at once and for ever, before all others", itemDies, needs(engine.FeatureValues, engine.FeatureMinHold, engine.FeatureDelay)},
 }
 
@@ -137,7 +137,7 @@ func itemDies(t *testing.T, h *Harness) {
 	first := next(p, "bad", 1)
 	began := time.Now()
 	ends(first.ReturnAfter(ctx, h.TTL))
-	ends(c.Close(ctx)) // the store keeps it all the same
+	ends(c.Close(ctx)) // the store keeps the item all the same
 	ends(next(other, "good", 1).Done(ctx))
 	second := next(other, "bad", 2)
 	if took := time.Since(began); took < h.TTL || second.Token() <= first.Token() {

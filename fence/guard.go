@@ -68,7 +68,7 @@ func hasControl(s string) bool {
 // Stale returns the error for a refused token. Stale is for authors of
 // guards.
 func Stale(resource string, token Token) error {
-	return fmt.Errorf("%w: %q has seen a newer one than %d", ErrStale, resource, token)
+	return fmt.Errorf("%w: %q has seen a newer token than %d", ErrStale, resource, token)
 }
 
 type tokenKey struct{}

@@ -146,7 +146,7 @@ func ExampleMemory_Do() {
 	// Output:
 	// <nil>
 	// <nil>
-	// true stale fencing token: "report.txt" has seen a newer one than 33
+	// true stale fencing token: "report.txt" has seen a newer token than 33
 	// of the second holder
 }
 

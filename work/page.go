@@ -56,7 +56,7 @@ func openNumbers(data []byte) *numbers {
 	r := &numbers{}
 	switch is := string(data); {
 	case len(is) <= mark || is[:mark] != format[:mark]:
-		r.err = fmt.Errorf("%w: the value in the store is no queue of format %d; the version of pawl that wrote one of format 1 has to finish it",
+		r.err = fmt.Errorf("%w: the value in the store is no queue of format %d; finish a queue of format 1 with the pawl that wrote it",
 			pawl.ErrMismatch, format[mark])
 	case is[mark] != format[mark]:
 		r.err = fmt.Errorf("%w: the queue has format %d and this build of pawl writes format %d", pawl.ErrUnsupported, is[mark], format[mark])

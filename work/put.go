@@ -81,7 +81,7 @@ func (q *Queue) addTo(ctx context.Context, id, token uint64, items [][]byte) (ad
 			case err != nil:
 				return nil, err
 			case is.put > token:
-				return nil, fmt.Errorf("%w: another one puts", pawl.ErrLost)
+				return nil, fmt.Errorf("%w: another client puts", pawl.ErrLost)
 			case gone && unknown: // all of it was done, perhaps also these items
 				return nil, pawl.Unavailable(ctx, errors.New("put: the page is gone, and whether it had the items is unknown"))
 			case gone || added || !is.room(items):
@@ -137,7 +137,7 @@ func (q *Queue) publish(ctx context.Context, token uint64, pages [][][]byte) err
 	}
 	return q.updateHead(ctx, "put", func(h *headValue) error {
 		if h.next != end || h.pending != first && h.pending != end {
-			return fmt.Errorf("%w: another one puts", pawl.ErrLost)
+			return fmt.Errorf("%w: another client puts", pawl.ErrLost)
 		}
 		for ; h.pending < h.next; h.pending++ { // nothing, if only the reply was lost
 			h.pages = append(h.pages, h.pending)

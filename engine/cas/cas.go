@@ -1,5 +1,6 @@
-// Package cas makes an engine of a plain key-value store. Whoever can load a key, swap and delete
-// it if it is at a version, watch it, and list keys, as [Store] says, gets every primitive of pawl:
+// Package cas makes an engine of a plain key-value store. A store has to do what [Store] lists: load,
+// watch and list keys, and swap or delete a key that is at a certain version. The engine then has
+// every primitive of pawl:
 //
 //	type Engine struct{ *cas.Engine }
 //
@@ -11,24 +12,24 @@
 //
 // A resource is one key, which has all its claims. A step loads the key, runs [queue.Apply], and
 // swaps the key. If another client was faster, the step waits a little and begins again. So the
-// grant and the hand-over are one write, and waiters, who watch the key, find their grant in it.
+// grant and the hand-over are one write. Waiters watch the key, and find their grant in it.
 //
-// A session is a key that each heartbeat rewrites. A session ends when somebody swaps its key for
-// a mark of death: after that no heartbeat succeeds, and no claim of the session counts. Whether
-// a session may be ended is decided
+// A session is a key that each heartbeat rewrites. A session ends when a client swaps its key for a
+// mark of death. After that no heartbeat succeeds, and no claim of the session counts. There are two
+// ways to decide that a session may be ended:
 //
-//   - by the store's clock, where [Item] has Written and Now: when the last write is a TTL ago;
-//   - by observation, where nobody tells the time ([engine.ExpiryObserved]): when the observer saw
-//     the same version for a whole TTL and a hundredth, by the observer's own monotonic clock. The
-//     swap names that version, so it fails if there was a heartbeat.
+//   - By the store's clock, where [Item] has Written and Now: when the last write is a TTL ago.
+//   - By observation, where the store does not tell the time ([engine.ExpiryObserved]): when the
+//     observer saw the same version for a whole TTL and a hundredth. The observer's own monotonic
+//     clock counts. The swap names that version, so it fails if there was a heartbeat.
 //
-// Waiters observe the sessions before them, and every client looks at all sessions at times. But
-// a client that has just come has observed nothing: a TryLock of a name whose holder died is
-// busy until a client has observed that holder for a TTL. A program that tries once and exits
-// observes nobody. So a minimum hold needs a store with a clock.
+// Waiters observe the sessions before them, and every client looks at all sessions at times. But a
+// new client has observed nothing yet. If the holder of a name died, a TryLock of that name is busy
+// until a client has observed that holder for a TTL. A program that tries once and exits observes
+// nobody. For the same reason a minimum hold needs a store with a clock.
 //
-// Tokens are made from the version of the write that grants. In a store that may forget, they
-// also start from the time of the store at which it began to grant.
+// Tokens are made from the version of the write that grants. In a store that may forget, tokens also
+// start from the time of the store at which it began to grant.
 package cas
 
 import (
@@ -47,21 +48,21 @@ import (
 )
 
 // MaxClaims is how many claims, granted and waiting, a name can have at most, unless
-// Options.MaxClaims says less. Each costs some 200 bytes in every write of the name.
+// Options.MaxClaims says less. Each claim costs some 200 bytes in every write of the name.
 const MaxClaims = 2000
 
 // Options describe a store.
 type Options struct {
-	// Caps are the promises of the store: Name, Forgets, Failover, Processes, MinTTL, and Expiry
-	// where the store has a clock. The others are those of this package, except that what is
-	// set in Lacks is added.
+	// Caps are the promises of the store: Name, Forgets, Failover, Processes and MinTTL. A store
+	// with a clock also sets Expiry. This package sets the other promises, and adds its own to
+	// Lacks.
 	Caps engine.Caps
 
-	// MaxClaims is how many claims a name can have: 1 to 2000, 0 is 2000.
+	// MaxClaims is how many claims a name can have: 1 to 2000; 0 is 2000.
 	MaxClaims int
 
-	// MaxData is the largest item of the store in bytes, 64 KiB or more: an Enter that
-	// would need a larger one is refused. 0: there is no bound.
+	// MaxData is the largest item of the store in bytes, 64 KiB or more. An Enter that would need a
+	// larger item is refused. 0: no bound.
 	MaxData int
 }
 
@@ -74,7 +75,7 @@ type Engine struct {
 	ctx     context.Context // ends when the engine is closed
 	stop    context.CancelFunc
 	working sync.WaitGroup
-	graves  chan string // sessions that have ended, whose claims are to be removed
+	graves  chan string // sessions that have ended, whose claims are still to be removed
 
 	mu       sync.Mutex
 	turns    map[string]*turn
@@ -92,8 +93,8 @@ var (
 	_ engine.Resizer = (*Engine)(nil)
 )
 
-// New returns an engine on a store. New asks the store nothing. It panics when the options are out of
-// range, because their author is a program.
+// New returns an engine on a store, and sends no request. New panics when the options are out of
+// range, because a program wrote them.
 func New(store Store, opts Options) *Engine {
 	if opts.MaxClaims < 0 || opts.MaxClaims > MaxClaims {
 		panic(fmt.Sprintf("cas: Options.MaxClaims is %d: allowed are 1 to %d, and 0 for %d", opts.MaxClaims, MaxClaims, MaxClaims))
@@ -159,8 +160,8 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-// Show implements [engine.Engine]. It looks at every session that has a claim, so that a caller who
-// asks again and again sees the dead go. The time that sessions have left is unknown.
+// Show implements [engine.Engine]. Show looks at every session that has a claim, so that a caller that
+// asks again and again sees the dead sessions go. The remaining time of sessions is unknown.
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	if err := ctx.Err(); err != nil {
 		return engine.Resource{}, err
@@ -237,7 +238,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 		written, err = e.store.Swap(ctx, valueKey+key, data, version)
 	case version != 0:
 		err = e.store.Delete(ctx, valueKey+key, version)
-	default: // nothing to delete, unless there is a value
+	default: // there is nothing to delete, unless there is a value
 		var v engine.Value
 		if v, err = e.Get(ctx, key); err == nil && v.Version != 0 {
 			err = engine.ErrConflict

@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/enginetest/model"
 )
 
-// opener returns what opens engines on one store.
+// opener returns a function that opens engines on one store.
 func opener(store cas.Store, clock bool) func(t *testing.T) engine.Engine {
 	caps := engine.Caps{Name: "map", Failover: engine.FailoverNone, Processes: engine.ReachProcess, MinTTL: 100 * time.Millisecond}
 	if clock {
@@ -30,7 +30,7 @@ func opener(store cas.Store, clock bool) func(t *testing.T) engine.Engine {
 func TestConformance(t *testing.T) {
 	for name, clock := range map[string]bool{"clock": true, "observed": false} {
 		t.Run(name, func(t *testing.T) {
-			store := cas.NewInMemory(clock).Far() // else a crowd is compared with nothing
+			store := cas.NewInMemory(clock).Far() // else the crowd would be compared with next to nothing
 			enginetest.Run(t, &enginetest.Harness{
 				Open:        opener(store, clock),
 				TTL:         time.Second,

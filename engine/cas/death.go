@@ -12,14 +12,14 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 )
 
-// seen is when an observer saw a heartbeat first.
+// seen is an observed heartbeat, and when the observer first saw it.
 type seen struct {
 	version uint64
 	since   time.Time
 }
 
-// look makes sure that sessions live. It reports whether one of them was found dead that was not
-// known to be.
+// look checks that sessions live. look reports whether it found a session dead that was not known to
+// be dead.
 func (e *Engine) look(ctx context.Context, ids []string) (died bool, err error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -48,8 +48,8 @@ func (e *Engine) look(ctx context.Context, ids []string) (died bool, err error) 
 	return died, err
 }
 
-// judge decides whether a session is dead by what was read of it, and ends it when it may be
-// ended. Else it returns the time after which the session may be ended unless it was renewed.
+// judge decides whether a session is dead by the item that was read, and ends a session that may be
+// ended. Else it returns the time after which the session may be ended without another heartbeat.
 func (e *Engine) judge(ctx context.Context, id string, item Item) (dead bool, left time.Duration, err error) {
 	if item.Version == 0 { // or the read is late: a write tells
 		return e.bury(ctx, id, 0)
@@ -68,7 +68,7 @@ func (e *Engine) judge(ctx context.Context, id string, item Item) (dead bool, le
 	return e.bury(ctx, id, item.Version)
 }
 
-// left is when a session may be ended: by the clock of the store, or by what was observed.
+// left is the time until a session may be ended, by the clock of the store or by observation.
 func (e *Engine) left(id string, h heartbeat, item Item) time.Duration {
 	if item.Now != 0 {
 		return h.ttl() - time.Duration(item.Now-item.Written)*time.Microsecond
@@ -82,10 +82,10 @@ func (e *Engine) left(id string, h heartbeat, item Item) time.Duration {
 	return h.ttl()
 }
 
-// bury ends a session, unless it was renewed since it was at version.
+// bury ends a session, unless a heartbeat came since version.
 func (e *Engine) bury(ctx context.Context, id string, version uint64) (dead bool, left time.Duration, err error) {
 	_, err = e.store.Swap(ctx, sessionKey+id, deadMark, version)
-	if errors.Is(err, engine.ErrConflict) { // it lives, or another client was faster: the next look tells
+	if errors.Is(err, engine.ErrConflict) { // the session lives, or another client was faster: the next look tells
 		return false, time.Millisecond, nil
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (e *Engine) bury(ctx context.Context, id string, version uint64) (dead bool
 	return true, 0, nil
 }
 
-// mourn has the claims of a dead session removed.
+// mourn queues a dead session for the removal of its claims.
 func (e *Engine) mourn(id string) {
 	e.mu.Lock()
 	known := e.dead[id]
@@ -112,10 +112,10 @@ func (e *Engine) mourn(id string) {
 }
 
 // sweepEvery is how often an engine looks at the sessions of all clients, if it is alone. The more
-// there are, the less often each does.
+// sessions there are, the less often each engine does so.
 const sweepEvery = 15 * time.Second
 
-// sweep removes what dead clients left behind, also in names that nobody uses again.
+// sweep removes everything that dead clients left behind, also in names that nobody uses again.
 func (e *Engine) sweep() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -162,7 +162,7 @@ func (e *Engine) lookAtAll(ctx context.Context) (n int) {
 	return n
 }
 
-// clear removes the claims of a dead session, then what is left of the session.
+// clear removes the claims of a dead session, then the rest of the session.
 func (e *Engine) clear(ctx context.Context, id string) error {
 	for key, err := range e.store.List(ctx, resourceKey) {
 		if err != nil {
@@ -192,8 +192,8 @@ func (r *record) has(session string) bool {
 	return false
 }
 
-// forget removes the mark of a dead session that has no claims. A claim that arrives later is of a session that
-// is not there, which is dead as well.
+// forget removes the mark of a dead session that has no claims. A claim that arrives later belongs
+// to a missing session, which counts as dead.
 func (e *Engine) forget(ctx context.Context, id string) error {
 	item, err := e.store.Load(ctx, sessionKey+id)
 	if err == nil && item.Version != 0 {
@@ -208,14 +208,14 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 	return nil
 }
 
-// guard watches the heartbeat of a session for all waiters of this engine behind it.
+// guard watches the heartbeat of a session for all waiters of this engine behind that session.
 type guard struct {
 	cancel context.CancelFunc
 	bells  map[chan struct{}]bool
 	due    time.Time // when the session may be ended
 }
 
-// watch has a bell rung when a session dies, and once it may be ended.
+// watch rings a bell when a session dies, and when a session may be ended.
 func (e *Engine) watch(id string, bell chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,10 +241,10 @@ func (e *Engine) unwatch(id string, bell chan struct{}) {
 	}
 }
 
-// retryEvery is how often a guard asks a store that fails.
+// retryEvery is how often a guard retries at a store that fails.
 const retryEvery = 100 * time.Millisecond
 
-// guard follows a session until it is dead or no longer watched.
+// guard follows a session until that session is dead or nobody watches it.
 func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 	items := make(chan Item)
 	var watching sync.WaitGroup
@@ -284,7 +284,7 @@ func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 		}
 		if dead {
 			e.ring(g)
-			<-ctx.Done() // those behind it step, and no longer watch it
+			<-ctx.Done() // the waiters behind the session step, and stop watching it
 			return
 		}
 		due.Reset(left)
@@ -297,7 +297,7 @@ func (e *Engine) ring(g *guard) {
 	for bell := range g.bells {
 		select {
 		case bell <- struct{}{}:
-		default: // it rings already
+		default: // the bell rings already
 		}
 	}
 }

@@ -61,8 +61,8 @@ func alive(t *testing.T, s engine.Session) {
 	}()
 }
 
-// Where nobody tells the time, a client that tries has to have seen the dead holder for a TTL. With a clock, the first try
-// of a client that has just come is enough.
+// Where the store does not tell the time, a client that tries must first have observed the dead
+// holder for a TTL. With a clock, the first try of a new client is enough.
 func TestTryBehindTheDead(t *testing.T) {
 	for _, clock := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,8 @@ func TestTryBehindTheDead(t *testing.T) {
 	}
 }
 
-// An observer that saw no heartbeat for a TTL ends the session; one that saw a heartbeat does not.
+// An observer that saw no heartbeat for a TTL ends the session. An observer that saw a heartbeat
+// does not.
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newInMemory(false)
@@ -106,7 +107,7 @@ func TestObserver(t *testing.T) {
 	})
 }
 
-// Clients that live remove what the dead left, also in names that nobody uses again.
+// Living clients remove everything that dead clients left, also in names that nobody uses again.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newInMemory(false)
@@ -131,7 +132,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A session is not dead because a read is late: a write tells.
+// A late read does not make a session dead: a write tells.
 func TestLateRead(t *testing.T) {
 	store := newInMemory(false)
 	e := newEngine(t, store, Options{})
@@ -144,7 +145,7 @@ func TestLateRead(t *testing.T) {
 	}
 }
 
-// Tokens grow across deletion, and although one write may grant more of them than versions pass.
+// Tokens grow across deletion, also when one write grants more tokens than versions pass.
 func TestTokensGrow(t *testing.T) {
 	store := newInMemory(false)
 	e := newEngine(t, store, Options{})
@@ -171,7 +172,7 @@ func TestTokensGrow(t *testing.T) {
 		}
 		last = c.Token
 	}
-	if err := s.Close(t.Context()); err != nil { // all leave in one write
+	if err := s.Close(t.Context()); err != nil { // all waiters leave in one write
 		t.Fatal(err)
 	}
 	for key := range store.List(t.Context(), resourceKey) {
@@ -183,7 +184,7 @@ func TestTokensGrow(t *testing.T) {
 	}
 }
 
-// A name that is full refuses, and goes on.
+// A name that is full refuses claims, and goes on.
 func TestBounds(t *testing.T) {
 	for bound, opts := range map[string]Options{"claims": {MaxClaims: 3}, "data": {MaxData: engine.MaxValue}} {
 		e := newEngine(t, newInMemory(false), opts)
@@ -211,7 +212,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A store that is not what its author says is a mistake of a program.
+// A store that differs from its options is a mistake of a program.
 func TestNewRefuses(t *testing.T) {
 	for what, opts := range map[string]Options{
 		"MaxClaims": {MaxClaims: MaxClaims + 1}, "MaxData": {MaxData: 1}, "Forgets": {Caps: engine.Caps{Forgets: true}},
@@ -247,7 +248,8 @@ func (f *forgetting) forget(life string) {
 	f.last, f.life = 0, life
 }
 
-// In a new life nothing is granted for as long as holders of before may believe, and all tokens are larger than before.
+// In a new life nothing is granted for as long as earlier holders may trust their locks. All tokens
+// are larger than before.
 func TestGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetting{newInMemory(true), "first"}
@@ -282,7 +284,7 @@ func TestGrace(t *testing.T) {
 		if took := time.Since(start); took < ttl-time.Second || took > ttl+time.Second {
 			t.Errorf("granted after %v", took)
 		}
-		other := openOn(t, newEngine(t, store, opts)) // which finds the mark that the grace is over
+		other := openOn(t, newEngine(t, store, opts)) // it finds the mark that the grace is over
 		mustHold(t, other, claimOf(other, "y", 1))
 	})
 }

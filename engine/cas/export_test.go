@@ -11,7 +11,7 @@ func NewInMemory(clock bool) *InMemory { return newInMemory(clock) }
 // Kill ends a session as its TTL would.
 func (m *inMemory) Kill(session string) { m.kill(session) }
 
-// Far has requests take a millisecond, as those over a network do.
+// Far makes requests take a millisecond, as over a network.
 func (m *inMemory) Far() *InMemory {
 	m.trip = time.Millisecond
 	return m

@@ -10,28 +10,28 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// mark is what the store knows of itself.
+// mark is the store's knowledge of itself.
 type mark struct {
 	Format string `json:"format"`
 	Life   string `json:"life,omitempty"` // of a store that may forget
-	Over   bool   `json:"over,omitempty"` // the restart grace of this life is
-	Base   int64  `json:"base,omitempty"` // what tokens start from
+	Over   bool   `json:"over,omitempty"` // the restart grace of this life is over
+	Base   int64  `json:"base,omitempty"` // the number from which tokens start
 }
 
-// life is what an engine knows of the store's life.
+// life is an engine's knowledge of the store's life.
 type life struct {
 	name  string
-	since time.Time // when it was seen first
+	since time.Time // when the engine first saw this life
 	over  bool
 	base  int64
 }
 
-// noBelief is how long an engine waits that has no session, so that nobody can end the grace.
+// noBelief stands for an engine without sessions: such an engine must not end the grace.
 const noBelief = time.Second
 
-// alive returns the life of the store, and its restart grace when it is in one. Nothing is
-// granted then until a client saw this life for as long as its own holders may believe. That
-// client marks the grace as over, for all of them.
+// alive returns the life of the store, and its restart grace if there is one. During the grace the
+// store grants nothing. A client ends it after it has seen this life for as long as its own holders
+// may trust their locks. That client marks the grace as over for all clients.
 func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	f, is := e.store.(Forgetful)
 	if !is {
@@ -54,8 +54,8 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	}
 }
 
-// aged takes one step towards the end of the grace of a life. It fails with [engine.ErrConflict] when another
-// client took one.
+// aged takes one step towards the end of the grace of a life. aged fails with [engine.ErrConflict]
+// when another client took a step.
 func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, error) {
 	e.mu.Lock()
 	if e.life.name != name {
@@ -98,18 +98,18 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 	return l, 0, nil
 }
 
-// startOf is what has to be added to versions, so that tokens begin at the time of the write.
+// startOf is the number to add to versions, so that tokens begin at the time of the write.
 func startOf(item Item) int64 { return max(0, item.Written-int64(item.Version)*tokensPerWrite) }
 
 func (m mark) encode() []byte {
 	data, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // of strings and numbers
+		panic(err) // strings and numbers can be encoded
 	}
 	return data
 }
 
-// loadMark returns the mark, that of this version of pawl when there is none.
+// loadMark returns the mark; without a mark it returns that of this version of pawl.
 func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
 	item, err = e.store.Load(ctx, storeKey)
 	if err != nil || item.Version == 0 {
@@ -134,9 +134,9 @@ func (e *Engine) checkFormat(ctx context.Context) error {
 	}
 }
 
-// Init marks a store that may forget as new, so that the first lock is granted without a
-// restart grace. The caller has to know that the store is new: a store that did forget has two holders
-// then. Init fails with [engine.ErrUsed] when the store has a mark already, and does nothing to a
+// Init marks a store that may forget as new, so that the first lock is granted without a restart
+// grace. The caller has to know that the store is new: a store that did forget then has two
+// holders. Init fails with [engine.ErrUsed] when the store has a mark already. Init does nothing to a
 // store that does not forget.
 func (e *Engine) Init(ctx context.Context) error {
 	f, is := e.store.(Forgetful)

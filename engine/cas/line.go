@@ -18,17 +18,17 @@ import (
 // them.
 type line struct {
 	name    string
-	bell    chan struct{} // of one place: there is something to look at
+	bell    chan struct{} // of one place: there is news to look at
 	cancel  context.CancelFunc
 	waiters map[string]*waiter // by claim, guarded by Engine.mu
-	grace   bool               // claims may have entered in a restart grace, for which nobody stepped since
+	grace   bool               // claims may have entered in a restart grace, and no step was taken since
 }
 
 // waiter is a call of Await.
 type waiter struct {
 	claim   string
-	version uint64        // of the resource as it entered
-	look    time.Duration // how often the store is asked without a message
+	version uint64        // of the resource after the claim entered
+	look    time.Duration // the time between two requests without a message
 	got     chan answer   // of one place
 }
 
@@ -85,8 +85,8 @@ func (l *line) ring() {
 	}
 }
 
-// follow tells the waiters of a line what becomes of their claims, and looks after the
-// sessions before them.
+// follow tells the waiters of a line the fate of their claims. follow also watches the sessions before
+// them.
 func (e *Engine) follow(ctx context.Context, l *line) {
 	items, failed := make(chan Item), make(chan error, 1)
 	e.working.Go(func() { failed <- e.feed(ctx, l, items) })
@@ -108,7 +108,7 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 		case err = <-failed:
 		case item := <-items:
 			if item.Version != 0 && item.Version < now.version {
-				continue // the store was asked since
+				continue // a request was sent since
 			}
 			if known = item.Version != 0; known {
 				now, err = decode(item)
@@ -134,7 +134,7 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 	}
 }
 
-// feed passes on what the store has, until the watch fails.
+// feed passes on the items of the store, until the watch fails.
 func (e *Engine) feed(ctx context.Context, l *line, items chan<- Item) error {
 	for item, err := range e.store.Watch(ctx, resourceKey+l.name) {
 		if err != nil {
@@ -155,7 +155,7 @@ func (e *Engine) waitersOf(l *line) map[string]*waiter {
 	return maps.Clone(l.waiters)
 }
 
-// newest is the version at which the last of the waiters entered.
+// newest is the version after which the last of the waiters entered.
 func newest(waiters map[string]*waiter) (version uint64) {
 	for _, w := range waiters {
 		version = max(version, w.version)
@@ -179,13 +179,13 @@ func (e *Engine) fail(l *line, err error) {
 func (w *waiter) answer(a answer) {
 	select {
 	case w.got <- a:
-	default: // it has one
+	default: // the waiter has an answer
 	}
 }
 
-// advance takes the steps that somebody has to take: it removes the dead, ends a restart grace, and tries for the
-// first waiter of a barging resource that is free. Then it answers those whose claims are granted
-// or gone.
+// advance takes the steps that some client has to take. advance removes the dead, ends a restart grace,
+// and tries for the first waiter of a free barging resource. Then advance answers the waiters whose
+// claims are granted or gone.
 func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[string]*waiter, authoritative bool) (record, error) {
 	is, grace, err := e.alive(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[s
 	}
 	l.grace = grace.On()
 	lost := answerAll(now, waiters)
-	if len(lost) > 0 && !authoritative { // what was seen may be older than a claim
+	if len(lost) > 0 && !authoritative { // the read item may be older than a claim
 		if now, _, err = e.load(ctx, l.name); err != nil {
 			return now, err
 		}
@@ -218,8 +218,8 @@ func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[s
 	return now, nil
 }
 
-// answerAll tells the waiters whose claims are granted, and returns those whose claims are not
-// there.
+// answerAll answers the waiters whose claims are granted, and returns the waiters whose claims are
+// not there.
 func answerAll(now record, waiters map[string]*waiter) (lost []*waiter) {
 	found := 0
 	for _, c := range now.Claims {
@@ -240,8 +240,8 @@ func answerAll(now record, waiters map[string]*waiter) (lost []*waiter) {
 	return lost
 }
 
-// due returns the step that would change something, if there is one. Of a resource in order that is the removal of the
-// dead, and the grants that a restart grace delayed.
+// due returns the step that would change the resource, if there is one. For a resource in order
+// that step removes the dead, or makes the grants that a restart grace delayed.
 func (e *Engine) due(l *line, now record, waiters map[string]*waiter, is life, grace engine.Grace) (queue.Request, bool) {
 	r := queue.Request{Op: queue.Poll}
 	if now.Spec.Barging {
@@ -263,8 +263,8 @@ func (e *Engine) hasDead(now record) bool {
 	return len(e.dead) > 0 && slices.ContainsFunc(now.Claims, func(c queue.Claim) bool { return e.dead[c.Session] })
 }
 
-// guardAll watches the sessions at both ends before each waiter, and the waiters' own. It
-// returns when the store is to be asked without a message.
+// guardAll watches the sessions at both ends of the line before each waiter, and the waiters' own
+// sessions. guardAll returns when to ask the store without a message.
 func (e *Engine) guardAll(l *line, now *record, waiters map[string]*waiter, guarded map[string]bool) time.Duration {
 	wanted := make(map[string]bool)
 	look := time.Hour

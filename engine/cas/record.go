@@ -15,30 +15,30 @@ import (
 // The keys.
 const (
 	storeKey    = "store" // the format, and the life of the store
-	resourceKey = "c/"    // and a name: its claims
-	sessionKey  = "s/"    // and an id: its heartbeat
-	valueKey    = "v/"    // and a key: a versioned value
+	resourceKey = "c/"    // plus a name: its claims
+	sessionKey  = "s/"    // plus an id: its heartbeat
+	valueKey    = "v/"    // plus a key: a versioned value
 )
 
-// tokensPerWrite is how far the tokens of one write and the next are apart. A
-// write that grants more is followed by larger tokens all the same, because the record
-// keeps the last token while there is one.
+// tokensPerWrite is how far the tokens of one write and the next are apart. A write may grant more
+// tokens than that. Later tokens are larger all the same, because the record keeps the last token
+// as long as there is one.
 const tokensPerWrite = 64
 
-// record is a resource as it is stored. The tokens of grants that the same write makes depend
-// on the version that the write gets, so the store has only their place among them.
+// record is a resource as it is stored. The tokens of grants in a write depend on the version that
+// the write gets. So the store has only the order of these tokens.
 type record struct {
 	queue.State
 	version uint64
 }
 
-// firstToken is the first that a write gives out.
+// firstToken is the first token of a write.
 func firstToken(last fence.Token, base int64, version uint64) fence.Token {
 	return max(last+1, fence.Token(base+int64(version)*tokensPerWrite))
 }
 
-// encode returns the state for the store. Claims with a token of minted or more were granted by
-// this write. Last is the last token before it.
+// encode returns the state for the store. This write granted the claims with a token of minted or
+// more. Last is the last token before it.
 func encode(s queue.State, last, minted fence.Token, base int64) []byte {
 	w := writer{b: []byte{1}, known: make(map[string]uint64)} // the layout
 	granted := uint64(0)
@@ -56,7 +56,7 @@ func encode(s queue.State, last, minted fence.Token, base int64) []byte {
 		w.numbers(flag(isNew), uint64(token), uint64(c.Weight), uint64(c.Since), uint64(c.Granted))
 		owner := c.Owner
 		if owner == c.ID {
-			owner = "" // it is long
+			owner = "" // the owner equals the id, and is long
 		}
 		for _, text := range []string{c.ID, owner, c.Session, c.Label} {
 			w.text(text)
@@ -78,7 +78,7 @@ func decode(item Item) (record, error) {
 	if item.Version == 0 {
 		return r, nil
 	}
-	d := reader{b: string(item.Data)} // all texts are parts of it
+	d := reader{b: string(item.Data)} // all texts are parts of this string
 	layout := byte(d.number())
 	last, base, granted := fence.Token(d.number()), int64(d.number()), d.number()
 	first := firstToken(last, base, item.Version)
@@ -108,7 +108,7 @@ func decode(item Item) (record, error) {
 	return r, nil
 }
 
-// find returns the claim, if it is there.
+// find returns the claim, if the record has it.
 func (r *record) find(id string) (queue.Claim, bool) {
 	if i := slices.IndexFunc(r.Claims, func(c queue.Claim) bool { return c.ID == id }); i >= 0 {
 		return r.Claims[i], true
@@ -116,7 +116,7 @@ func (r *record) find(id string) (queue.Claim, bool) {
 	return queue.Claim{}, false
 }
 
-// writer appends to b. A text that comes again, as a session does, is a number then.
+// writer appends to b. A text that comes again, as a session does, becomes a number.
 type writer struct {
 	b     []byte
 	known map[string]uint64
@@ -138,7 +138,7 @@ func (w *writer) text(text string) {
 	w.b = append(w.b, text...)
 }
 
-// reader reads from b, and is bad once there was not enough.
+// reader reads from b, and turns bad when b is too short.
 type reader struct {
 	b     string
 	known []string
@@ -175,7 +175,7 @@ func (d *reader) text() string {
 	return text
 }
 
-// heartbeat is a session as it is stored. Once it is dead it stays dead, until it is removed.
+// heartbeat is a session as it is stored. A dead session stays dead, until it is removed.
 type heartbeat struct {
 	TTL   int64  `json:"ttl,omitempty"` // in µs
 	Label string `json:"label,omitempty"`
@@ -188,7 +188,7 @@ var deadMark = heartbeat{Dead: true}.encode()
 func (h heartbeat) encode() []byte {
 	data, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // of numbers and a string
+		panic(err) // numbers and a string can be encoded
 	}
 	return data
 }
@@ -200,7 +200,8 @@ func decodeHeartbeat(item Item) (h heartbeat, err error) {
 	return h, nil
 }
 
-// ttl is how long a session lives after a heartbeat, with what clocks may differ in their rate.
+// ttl is how long a session lives after a heartbeat, plus the difference between the rates of
+// clocks.
 func (h heartbeat) ttl() time.Duration {
 	ttl := time.Duration(h.TTL) * time.Microsecond
 	return ttl + ttl/100

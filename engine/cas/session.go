@@ -30,10 +30,10 @@ type session struct {
 	doubts  map[string]time.Time // resources that a late request may still enter
 }
 
-// place is where a claim is.
+// place is the position of a claim.
 type place struct {
 	resource string
-	version  uint64 // of the resource, as the claim entered
+	version  uint64 // of the resource after the claim entered
 }
 
 // Open implements [engine.Engine].
@@ -171,7 +171,7 @@ func (s *session) beat(ctx context.Context) error {
 		version, h := s.version, s.heartbeat()
 		s.mu.Unlock()
 		written, err := s.engine.store.Swap(ctx, sessionKey+s.id, h.encode(), version)
-		if errors.Is(err, engine.ErrConflict) { // it is dead, or a heartbeat in doubt arrived
+		if errors.Is(err, engine.ErrConflict) { // the session is dead, or a heartbeat in doubt arrived
 			var item Item
 			if item, err = s.read(ctx); err != nil {
 				return err
@@ -193,9 +193,9 @@ func (s *session) at(version uint64) {
 	s.version = version
 }
 
-// strange adds the names where the store may have claims of the session that it does not know of: where a
-// request may have arrived late, within a TTL, and all names when the store has another life, which
-// may be that of an old snapshot.
+// strange adds the names where the store may have unknown claims of the session. These are the
+// names that a late request may have entered within a TTL. When the store has another life, which
+// may be that of an old snapshot, they are all names.
 func (s *session) strange(ctx context.Context, names map[string]bool) error {
 	l, _, err := s.engine.alive(ctx)
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *session) Close(ctx context.Context) error {
 	return nil
 }
 
-// end marks the session as dead, and removes what it has.
+// end marks the session as dead, and removes its claims.
 func (s *session) end(ctx context.Context) error {
 	select {
 	case s.beating <- struct{}{}:

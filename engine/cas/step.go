@@ -14,15 +14,15 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// outcome is that of a step, and the resource after it.
+// outcome is that of a step, and the resource after the step.
 type outcome struct {
 	queue.Outcome
 	after record
 	grace engine.Grace
 }
 
-// turn is whose step of a resource is under way in this process, so that the clients of one
-// process do not conflict with one another.
+// turn orders the steps of a resource in this process, so that the clients of one process do not
+// conflict with one another.
 type turn struct {
 	free chan struct{}
 	refs int
@@ -53,13 +53,13 @@ func (e *Engine) takeTurn(ctx context.Context, name string) (release func(), err
 	}
 }
 
-// again says that a step has to be taken once more at once: it learned that a session is dead.
+// again says that a step must be repeated at once: it learned that a session is dead.
 var errAgain = errors.New("a session has ended")
 
-// errRestarted says that the store may have forgotten what a step was based on.
+// errRestarted says that the store may have forgotten the state under a step.
 var errRestarted = errors.New("the store was restarted meanwhile")
 
-// step takes a step of a resource, again and again while other clients are faster. own is the
+// step takes a step of a resource, and repeats it while other clients are faster. own is the
 // session that enters.
 func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
 	release, err := e.takeTurn(ctx, name)
@@ -88,13 +88,13 @@ func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *se
 	}
 }
 
-// tidy removes a resource without claims, once its last token is smaller than the next
-// write's. Until then its record stays.
+// tidy removes a resource without claims, once its last token is smaller than the tokens of the
+// next write. Until then its record stays.
 func (e *Engine) tidy(ctx context.Context, name string) error {
 	for {
 		out, err := e.attempt(ctx, name, queue.Request{Op: queue.Poll}, nil)
 		if errors.Is(err, engine.ErrConflict) || err == nil && len(out.after.Claims) > 0 {
-			return nil // another client goes on with it
+			return nil // another client goes on with the resource
 		}
 		if err != nil || out.after.version == 0 {
 			return err
@@ -102,7 +102,7 @@ func (e *Engine) tidy(ctx context.Context, name string) error {
 	}
 }
 
-// attempt takes a step, if no other client is faster: else it fails with [engine.ErrConflict].
+// attempt takes a step. If another client is faster, attempt fails with [engine.ErrConflict].
 func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
 	l, grace, err := e.alive(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 	alive := make(chan error, 1)
 	if own == nil {
 		alive <- nil
-	} else { // beside the other load
+	} else { // at the same time as the other load
 		go func() { alive <- own.check(ctx) }()
 	}
 	was, item, err := e.load(ctx, name)
@@ -121,7 +121,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 	minted := firstToken(was.Last, l.base, was.version+1)
 	next, out := e.apply(was.State, r, queue.Clock{Now: item.Now, Mint: minted}, grace.On())
 	if r.Op == queue.Poll && r.Claim.ID == "" {
-		out.Err = nil // it was of no claim
+		out.Err = nil // the error belongs to no claim
 	}
 	if died, err := e.look(ctx, doubtful(was, next, r, out, own)); died || err != nil {
 		return outcome{}, errors.Join(err, againIf(died))
@@ -135,7 +135,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 			return outcome{}, err
 		}
 	}
-	if out.Err != nil { // with dead claims removed, or that of who asked again, not to wait
+	if out.Err != nil { // with dead claims removed, or the claim of a client that asked again and may not wait
 		return outcome{after: after}, out.Err
 	}
 	if is, _, err := e.alive(ctx); err != nil || is.name != l.name {
@@ -154,8 +154,8 @@ func againIf(is bool) error {
 	return nil
 }
 
-// apply is queue.Apply in which the dead are dead. During a restart grace everything is held
-// by a claim that is not stored: an owner that holds already may share, and no other owner is granted
+// apply is queue.Apply without the dead sessions. During a restart grace a claim that is not stored
+// holds everything. Then an owner that holds already may share, and no other owner is granted
 // anything.
 func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool) (queue.State, queue.Outcome) {
 	e.mu.Lock()
@@ -181,11 +181,12 @@ func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool
 	return next, out
 }
 
-// most is of how many sessions on each end of a line somebody makes sure that they live.
+// most is how many sessions on each end of a line are watched.
 const most = 8
 
-// doubtful returns the sessions that a step asks for: those that it hands the resource to, that of the
-// waiter at which the hand-over stops although there is room, and those that make a claim busy.
+// doubtful returns the sessions that a step has to check. The step hands the resource to them, or
+// they make a claim busy. Or it is the session of the waiter at which the hand-over stops although
+// there is room.
 func doubtful(was record, next queue.State, r queue.Request, out queue.Outcome, own *session) (ids []string) {
 	for _, c := range out.Granted {
 		ids = append(ids, c.Session)
@@ -203,8 +204,8 @@ func doubtful(was record, next queue.State, r queue.Request, out queue.Outcome, 
 	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return own != nil && id == own.id })
 }
 
-// ends returns the sessions of the first claims and of the last before one, or of all claims for a
-// claim that is not among them, each once.
+// ends returns the sessions of the first claims, and of the last claims before a claim. For a claim
+// that is not in the line, they are the last of all claims. Each session comes once.
 func ends(claims []queue.Claim, before string) (ids []string) {
 	if i := slices.IndexFunc(claims, func(c queue.Claim) bool { return c.ID == before }); i >= 0 {
 		claims = claims[:i]

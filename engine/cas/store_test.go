@@ -15,8 +15,8 @@ import (
 
 // inMemory is a Store inside the process.
 type inMemory struct {
-	clock bool          // it tells the time
-	trip  time.Duration // of a request; 0: the store is in the process indeed
+	clock bool          // the store tells the time
+	trip  time.Duration // of a request; 0: the store is really in the process
 
 	mu      sync.Mutex
 	last    uint64
@@ -140,5 +140,5 @@ func (m *inMemory) kill(session string) {
 	m.mu.Lock()
 	version := m.items[sessionKey+session].Version
 	m.mu.Unlock()
-	m.Delete(context.Background(), sessionKey+session, version) //nolint:errcheck // it may have ended
+	m.Delete(context.Background(), sessionKey+session, version) //nolint:errcheck // the session may have ended
 }

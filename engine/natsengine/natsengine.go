@@ -7,35 +7,38 @@
 //
 // # What is kept, and what may be lost
 //
-// A server confirms a write before it is on the disk: nats-server flushes every two minutes, unless it is 2.10
-// or later and has sync_interval: always. So what a server has confirmed survives the death of
-// its process, and a power failure may lose it. Therefore a server that was restarted grants nothing for as long
-// as the holders of before may believe (restart grace), and tokens also start from the server's
-// time at which it began to grant again. The same holds for a bucket that was just made, because
-// pawl cannot know that it never existed; [cas.Engine.Init], which `pawl store init` calls, says that the
-// store is new.
+// A server confirms a write before the write is on the disk: nats-server flushes every two minutes.
+// A server of 2.10 or later flushes at once with sync_interval: always. So a confirmed write survives
+// the death of the server's process, and a power failure may lose it.
 //
-// In a cluster a bucket has 3 replicas, or 5: a majority of them confirms every write, and a
-// change of the leader loses none. A restart of one server is no reason for a grace there. All servers of
-// the cluster have to be 2.11 or later. Before 2.9.21 two clients that write at the same version both
-// succeed (nats-server issue 4320), and before 2.11 a new leader may accept writes before it knows
-// all of the old leader's (pull request 6485). An older server is refused. A power failure of
-// the whole cluster within the flush interval may lose locks without anybody noticing: use
-// sync_interval: always on servers that share their power.
+// Therefore a restarted server grants nothing for as long as earlier holders may trust their locks
+// (restart grace). Tokens also start from the server's time at which it began to grant again. The
+// same holds for a new bucket, because pawl cannot know that the bucket never existed.
+// [cas.Engine.Init], which `pawl store init` calls, says that the store is new.
+//
+// In a cluster a bucket has 3 replicas, or 5. A majority of them confirms every write, and a change
+// of the leader loses none. There a restart of one server needs no grace. All servers of the cluster
+// have to be 2.11 or later; an older server is refused. Before 2.9.21 two clients that write at the
+// same version both succeed (nats-server issue 4320). Before 2.11 a new leader may accept writes
+// before it knows all writes of the old leader (pull request 6485).
+//
+// A power failure of the whole cluster within the flush interval may lose locks without anybody
+// noticing. Use sync_interval: always on servers that share their power.
 //
 // # Sessions
 //
-// The server neither expires single keys before 2.11 nor tells the time, so sessions end by what
-// clients observed ([engine.ExpiryObserved]): a TryLock behind a dead holder is busy, until some client
-// has observed that holder for a TTL. Programs that try once and exit observe nobody.
+// The server does not tell the time, and expires no single keys before 2.11. So sessions end by the
+// observation of clients ([engine.ExpiryObserved]). A TryLock behind a dead holder is busy, until a
+// client has observed that holder for a TTL. Programs that try once and exit observe nobody.
 //
 // # The bucket
 //
-// The engine makes the bucket where it is missing. A bucket that was made by other means has to have one
-// value a key, and neither deny_delete nor, with replicas, allow_direct: the first would keep
-// a marker for every name that was ever used, and the second reads what is old. Names are
-// written as they are where a key may have their characters, else as =XX. The payload that
-// the server allows, 1 MB as shipped, bounds a name to [cas.MaxClaims] claims of some 400 bytes.
+// The engine makes a missing bucket. A bucket made by other means needs one value a key, without
+// deny_delete, and with replicas also without allow_direct. With deny_delete a marker would stay for
+// every name that was ever used, and allow_direct reads old values.
+//
+// A name is written unchanged where a key may have its characters, else as =XX. The payload that the
+// server allows, 1 MB as shipped, bounds a name to [cas.MaxClaims] claims of some 400 bytes.
 package natsengine
 
 import (
@@ -54,13 +57,14 @@ import (
 	"github.com/pawl-go/pawl/engine/cas"
 )
 
-// Options are where the locks are kept. A nil *Options has every default.
+// Options say where the locks are kept. A nil *Options has every default.
 type Options struct {
 	// Bucket is the name of the key-value bucket: letters, digits, - and _. "": "pawl".
 	Bucket string
 
-	// Replicas is how many servers of a cluster keep a bucket that the engine makes: 1, 3 or 5. 0: 3 in a
-	// cluster, else 1. A cluster refuses 1, because a restart of the one server would go unnoticed.
+	// Replicas is how many servers of a cluster keep a bucket that the engine makes: 1, 3 or 5. 0:
+	// 3 in a cluster, else 1. A cluster refuses 1, because nobody would notice a restart of the one
+	// server.
 	Replicas int
 }
 
@@ -94,13 +98,13 @@ func casOptions(maxData int) cas.Options {
 
 var bucketNames = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
-// headroom is what a message has besides its data.
+// headroom is the part of a message beside its data.
 const headroom = 4 << 10
 
-// New returns an engine on a connection, which stays the caller's. The connection should reconnect for
-// ever. New makes the bucket where it is missing, unless ctx is of [engine.Existing]: then it fails with
-// [engine.ErrNoStore]. It fails with [engine.ErrUnsupported] where the bucket or the cluster is not as the
-// documentation of the package says.
+// New returns an engine on a connection, which stays the caller's. The connection should reconnect
+// for ever. New makes a missing bucket. With a ctx of [engine.Existing] it fails with
+// [engine.ErrNoStore] instead. New fails with [engine.ErrUnsupported] where the bucket or the
+// cluster differs from the documentation of the package.
 func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
 	o := Options{}
 	if opts != nil {
@@ -113,7 +117,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
 		return nil, fmt.Errorf("%w: Bucket %q: allowed are letters, digits, - and _", engine.ErrUnsupported, o.Bucket)
 	}
 	if o.Replicas < 0 || o.Replicas > 5 || o.Replicas == 2 || o.Replicas == 4 {
-		return nil, fmt.Errorf("%w: Replicas is %d: allowed are 1, 3 and 5, and 0 for what fits", engine.ErrUnsupported, o.Replicas)
+		return nil, fmt.Errorf("%w: Replicas is %d: 0, 1, 3 and 5 are allowed", engine.ErrUnsupported, o.Replicas)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -130,7 +134,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
 	return &Engine{cas.New(s, casOptions(most)), s}, nil
 }
 
-// config is that of a bucket of ours. Reads go to the leader, and a marker of a deletion can be
+// config is that of a bucket of pawl. Reads go to the leader, and the marker of a deletion can be
 // removed.
 func (s *store) config() jetstream.StreamConfig {
 	replicas := s.replicas
@@ -160,7 +164,7 @@ func (s *store) connection() string {
 	return fmt.Sprintf("%s %d", s.nc.ConnectedServerId(), s.nc.Stats().Reconnects)
 }
 
-// bind returns the bucket. It asks the server once a connection, and again after [store.unbind].
+// bind returns the bucket. bind asks the server once a connection, and again after [store.unbind].
 func (s *store) bind(ctx context.Context) (*bound, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -198,7 +202,7 @@ func (s *store) bind(ctx context.Context) (*bound, error) {
 	}
 	b = &bound{connection: connection, stream: stream, kv: kv, life: info.Created.Format(time.RFC3339Nano)}
 	if info.Config.Replicas == 1 {
-		b.life += " " + s.nc.ConnectedServerId() // another one after each start
+		b.life += " " + s.nc.ConnectedServerId() // another id after each start
 	}
 	if s.connection() != connection {
 		return nil, engine.Unavailable("nats", nats.ErrDisconnected)
@@ -212,8 +216,8 @@ func (s *store) bind(ctx context.Context) (*bound, error) {
 // reconnectWithin is how long a request waits for a connection that was lost.
 const reconnectWithin = time.Second
 
-// connected waits until there is a connection: the client would keep a request for later, when nobody wants
-// it any more.
+// connected waits for a connection. Without one the client would keep a request for later, when
+// nobody wants it any more.
 func (s *store) connected(ctx context.Context) error {
 	if s.nc.Status() == nats.CONNECTED {
 		return nil
@@ -234,7 +238,7 @@ func (s *store) connected(ctx context.Context) error {
 	}
 }
 
-// unbind has the bucket looked for again.
+// unbind makes the next request look for the bucket again.
 func (s *store) unbind(b *bound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +269,7 @@ func olderThan(version string, than [2]int) bool {
 	return slices.Compare(is[:], than[:]) < 0
 }
 
-// suits refuses a bucket that would not keep what this package promises.
+// suits refuses a bucket that would not keep the promises of this package.
 func (s *store) suits(c jetstream.StreamConfig) error {
 	why := ""
 	switch {

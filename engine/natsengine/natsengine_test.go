@@ -51,7 +51,7 @@ func TestAgainstQueue(t *testing.T) {
 	model.Run(t, e, &model.Options{Series: 10})
 }
 
-// Every key that pawl may use is one in NATS, and comes back.
+// Every key that pawl may use becomes a key of NATS, and comes back.
 func TestKeys(t *testing.T) {
 	all := make([]byte, 256)
 	for i := range all {
@@ -76,7 +76,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A server that is killed again and again has lost nothing that it confirmed, and goes on with larger versions.
+// A server that is killed again and again loses no confirmed write, and goes on with larger
+// versions.
 func TestKilledServerLosesNothing(t *testing.T) {
 	server := testservers.NATS(t)
 	e := newEngine(t, dial(t, server.Addr), "")
@@ -99,7 +100,7 @@ func TestKilledServerLosesNothing(t *testing.T) {
 	}
 }
 
-// A restart is another life of the store; a new connection alone is none.
+// A restart is another life of the store. A new connection alone is not.
 func TestLife(t *testing.T) {
 	server := testservers.NATS(t)
 	life := func(s *store) string {
@@ -131,7 +132,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// Nothing stays of a key that was deleted: neither its value nor a marker.
+// A deleted key leaves nothing: neither its value nor a marker.
 func TestDeletedKeysLeaveNothing(t *testing.T) {
 	e := newEngine(t, dial(t, testservers.SharedNATS(t).Addr), "deleted")
 	last := uint64(0)
@@ -157,7 +158,7 @@ func TestDeletedKeysLeaveNothing(t *testing.T) {
 	}
 }
 
-// A bucket that would not keep the promises is refused, and a reader makes none.
+// A bucket that would not keep the promises is refused, and a reader makes no bucket.
 func TestBuckets(t *testing.T) {
 	nc := dial(t, testservers.SharedNATS(t).Addr)
 	js, err := jetstream.New(nc)

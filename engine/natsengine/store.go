@@ -17,8 +17,8 @@ import (
 	"github.com/pawl-go/pawl/engine/cas"
 )
 
-// store is a [cas.Store] in a key-value bucket. Versions are the sequence numbers of the stream of the bucket, so they
-// grow across deletion.
+// store is a [cas.Store] in a key-value bucket. Versions are the sequence numbers of the bucket's
+// stream, so they grow across deletion.
 type store struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -36,8 +36,8 @@ var _ cas.Forgetful = (*store)(nil)
 
 func (s *store) subject(key string) string { return "$KV." + s.bucket + "." + key }
 
-// encode returns the key in NATS. The first part of a key becomes a part of the subject, by
-// which a list is narrowed.
+// encode returns the key in NATS. The first part of a key becomes a part of the subject, which
+// narrows a list.
 func encode(key string) string {
 	kind, name, named := strings.Cut(key, "/")
 	if !named {
@@ -55,7 +55,7 @@ func encode(key string) string {
 	return string(b)
 }
 
-// decode returns the key of one in NATS.
+// decode returns the key of a key in NATS.
 func decode(key string) (string, error) {
 	kind, name, named := strings.Cut(key, ".")
 	if !named {
@@ -83,7 +83,7 @@ func (s *store) failed(b *bound, err error) error {
 		return engine.ErrConflict
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrNoStreamResponse),
 		errors.Is(err, nats.ErrNoResponders):
-		s.unbind(b) // it may have gone
+		s.unbind(b) // the bucket may be gone
 	}
 	return engine.Unavailable("nats", err)
 }
@@ -138,7 +138,7 @@ func (s *store) Swap(ctx context.Context, key string, data []byte, version uint6
 // yet. Nothing was written. The client has no name for the code, which is new in nats-server 2.11.
 const errCodeInProcess jetstream.ErrorCode = 10164
 
-// write repeats a write while the cluster says that another one is under way.
+// write retries a write while the cluster says that another write is under way.
 func (s *store) write(ctx context.Context, b *bound, try func() (uint64, error)) (uint64, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
 		written, err := try()
@@ -157,8 +157,8 @@ func (s *store) write(ctx context.Context, b *bound, try func() (uint64, error))
 	}
 }
 
-// Delete implements [cas.Store]. A marker takes the place of the value, because a stream deletes under no condition;
-// then nobody needs the marker.
+// Delete implements [cas.Store]. A marker takes the place of the value, because a stream has no
+// conditional deletion. After that nobody needs the marker.
 func (s *store) Delete(ctx context.Context, key string, version uint64) error {
 	if version == 0 {
 		return engine.ErrConflict
@@ -179,15 +179,16 @@ func (s *store) Delete(ctx context.Context, key string, version uint64) error {
 	if err != nil {
 		return err
 	}
-	b.stream.DeleteMsg(ctx, deleted) //nolint:errcheck // it costs a few bytes where it stays
+	b.stream.DeleteMsg(ctx, deleted) //nolint:errcheck // a marker that stays costs a few bytes
 	return nil
 }
 
-// lookEvery is how often a watch looks whether its connection is another one. The consumer
-// below may have been lost with the first.
+// lookEvery is how often a watch looks whether its connection is another connection. The consumer
+// may have been lost with the first.
 const lookEvery = 200 * time.Millisecond
 
-// watch returns a watcher. The client heeds no context here: what comes too late is stopped.
+// watch returns a watcher. The client heeds no context here: a watcher that comes too late is
+// stopped.
 func (s *store) watch(ctx context.Context, b *bound, keys string, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
 	type result struct {
 		watcher jetstream.KeyWatcher
@@ -200,7 +201,7 @@ func (s *store) watch(ctx context.Context, b *bound, keys string, opts ...jetstr
 		case got <- result{watcher, err}:
 		case <-late:
 			if err == nil {
-				watcher.Stop() //nolint:errcheck // it ends with the connection
+				watcher.Stop() //nolint:errcheck // the watcher ends with the connection
 			}
 		}
 	})
@@ -216,12 +217,13 @@ func (s *store) watch(ctx context.Context, b *bound, keys string, opts ...jetstr
 	}
 }
 
-// stop ends a watcher. That is a request as well, for which nobody has to wait.
+// stop ends a watcher. That is a request as well, and nobody has to wait for it.
 func (s *store) stop(watcher jetstream.KeyWatcher) {
-	s.working.Go(func() { watcher.Stop() }) //nolint:errcheck // it ends with the connection
+	s.working.Go(func() { watcher.Stop() }) //nolint:errcheck // the watcher ends with the connection
 }
 
-// follow has every entry of some keys used, and nil after those that were there, until use returns false.
+// follow calls use for every entry of some keys, and with nil after the entries that existed, until
+// use returns false.
 func (s *store) follow(ctx context.Context, keys string, use func(jetstream.KeyValueEntry) bool, opts ...jetstream.WatchOpt) error {
 	b, err := s.bind(ctx)
 	if err != nil {
@@ -273,7 +275,7 @@ func (s *store) Watch(ctx context.Context, key string) iter.Seq2[cas.Item, error
 // List implements [cas.Store].
 func (s *store) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		var keys []string // all of them before the caller asks for more, because the server waits for nobody
+		var keys []string // all keys before the caller asks for more, because the server waits for nobody
 		var strange error
 		kind, _, _ := strings.Cut(prefix, "/")
 		err := s.follow(ctx, kind+".*", func(entry jetstream.KeyValueEntry) bool {

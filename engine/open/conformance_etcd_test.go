@@ -35,7 +35,7 @@ func etcdKiller(t *testing.T, addr string) func(*testing.T, string) {
 	}
 }
 
-// TestEtcd3: clients know all members, and the trouble is with all of them.
+// TestEtcd3: clients know all members, and the trouble concerns all members.
 func TestEtcd3(t *testing.T) {
 	addrs := addrsOf(testservers.EtcdCluster(t))
 	enginetest.Run(t, &enginetest.Harness{

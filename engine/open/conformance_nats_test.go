@@ -64,8 +64,9 @@ func TestNATS(t *testing.T) {
 
 func natsCluster(addrs []string) string { return natsURL(strings.Join(addrs, ",")) }
 
-// TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble is with all. Its crowd
-// takes minutes, because a majority confirms each write, so the crowd is a part of `make soak` only.
+// TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble
+// concerns all servers. Its crowd takes minutes, because a majority confirms each write. So the
+// crowd is a part of `make soak` only.
 func TestNATS3(t *testing.T) {
 	addrs := addrsOf(testservers.NATSCluster(t))
 	enginetest.Run(t, &enginetest.Harness{
@@ -94,7 +95,8 @@ func TestNATS3(t *testing.T) {
 	})
 }
 
-// TestNATSPermissions runs rows as a user who may do what docs/stores/nats.md says, and no more.
+// TestNATSPermissions runs rows as a user with the rights that docs/stores/nats.md lists, and no
+// more.
 func TestNATSPermissions(t *testing.T) {
 	text, err := os.ReadFile("../../docs/stores/nats.md")
 	if err != nil {

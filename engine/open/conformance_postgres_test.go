@@ -12,13 +12,13 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// postgresURL returns what makes a URL from an address.
+// postgresURL returns a function that makes a URL from an address.
 func postgresURL(params string) func(addr string) string {
 	return func(addr string) string { return "postgres://postgres@" + addr + "/postgres?" + params }
 }
 
-// postgresHarness reaches a schema of the server at addr, directly or through
-// the proxy or pooler at via.
+// postgresHarness reaches a schema of the server at addr, directly or through the proxy or pooler
+// at via.
 func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest.Harness {
 	t.Helper()
 	raw, err := pgxpool.New(t.Context(), testservers.PostgresURL(addr))
@@ -59,7 +59,7 @@ func TestPostgresUnlogged(t *testing.T) {
 	enginetest.Run(t, h)
 }
 
-// TestPostgresPooled: nothing depends on what a connection remembers.
+// TestPostgresPooled: pawl depends on nothing that a connection remembers.
 func TestPostgresPooled(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	pooler := testservers.PgBouncer(t, addr).Addr

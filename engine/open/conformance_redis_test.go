@@ -19,7 +19,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// oneRedis speaks to one server, whatever it is a part of.
+// oneRedis speaks to one server, alone or of a cluster.
 func oneRedis(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
 	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
@@ -52,9 +52,8 @@ func sentinelURL(master string, addrs ...string) string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/" + master
 }
 
-// patient keeps Sentinels from replacing a master that is only slow, for those
-// beside them that know it by another address would take the new one for a
-// replica.
+// patient keeps Sentinels from replacing a master that is only slow. Some Sentinels know that
+// master by another address. They would take the new master for a replica.
 func patient(t *testing.T, s *testservers.Sentinels) {
 	t.Helper()
 	for _, addr := range s.Addrs() {
@@ -65,10 +64,10 @@ func patient(t *testing.T, s *testservers.Sentinels) {
 	}
 }
 
-// TestRedisSentinel: a Sentinel tells clients the real address of its master.
-// For trouble on the network there is one more, which knows the master by that
-// of a proxy, as behind a translation of addresses; it is reached through
-// another proxy, and both have the trouble.
+// TestRedisSentinel: a Sentinel tells clients the real address of its master. For trouble on the
+// network there is one more Sentinel. That Sentinel knows the master by the address of a proxy, as behind a
+// translation of addresses. Clients reach that Sentinel through another proxy, and both proxies
+// have the trouble.
 func TestRedisSentinel(t *testing.T) {
 	s := testservers.RedisSentinels(t)
 	patient(t, s)
@@ -95,8 +94,8 @@ func TestRedisSentinel(t *testing.T) {
 	})
 }
 
-// aclRules reads what docs/stores/redis.md tells an operator to allow: what follows a
-// text up to an end.
+// aclRules reads the rules that docs/stores/redis.md tells an operator to allow: the text between a
+// beginning and an end.
 func aclRules(t *testing.T, after, end string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/stores/redis.md")
@@ -113,8 +112,8 @@ func aclRules(t *testing.T, after, end string) []string {
 
 func appRules(t *testing.T) []string { return aclRules(t, "ACL SETUSER app on >PASSWORD ", "\n") }
 
-// TestRedisACL runs everything as a user who may do what docs/stores/redis.md says,
-// and no more; then it looks that nothing was refused, and that all was of use.
+// TestRedisACL runs everything as a user with the rights that docs/stores/redis.md lists, and no
+// more. Then the test checks that the server refused nothing, and that every right was used.
 func TestRedisACL(t *testing.T) {
 	rules := appRules(t)
 	start := func(t *testing.T) *testservers.Server {
@@ -145,7 +144,7 @@ func TestRedisACL(t *testing.T) {
 	}
 }
 
-// manyHold has more hold than who only tries looks at.
+// manyHold has more holders than one try looks at.
 func manyHold(t *testing.T, c *pawl.Client) {
 	t.Helper()
 	const n = 300
@@ -159,7 +158,7 @@ func manyHold(t *testing.T, c *pawl.Client) {
 	}
 }
 
-// TestRedisSentinelACL: those who ask Sentinels need no more than is written,
+// TestRedisSentinelACL: clients of Sentinels need no more rights than the documentation lists,
 // neither of the servers nor of the Sentinels.
 func TestRedisSentinelACL(t *testing.T) {
 	master := testservers.RedisUser(t, "app", "s3cret", append(appRules(t), "+role")...)
@@ -181,8 +180,8 @@ func TestRedisSentinelACL(t *testing.T) {
 
 var commandStat = regexp.MustCompile(`cmdstat_(\S+):calls=(\d+),.*rejected_calls=(\d+)`)
 
-// commandsUsed returns the commands that the server did, those inside scripts
-// too, and fails the test for those that it refused to do.
+// commandsUsed returns the commands that the server executed, also inside scripts. commandsUsed fails the
+// test for commands that the server refused.
 func commandsUsed(t *testing.T, addr string) map[string]bool {
 	t.Helper()
 	raw := oneRedis(t, addr)
@@ -193,7 +192,7 @@ func commandsUsed(t *testing.T, addr string) map[string]bool {
 	used := make(map[string]bool)
 	for _, stat := range commandStat.FindAllStringSubmatch(stats, -1) {
 		used[stat[1]] = stat[2] != "0"
-		// How a client calls itself is not worth a permission.
+		// The name that a client gives itself needs no permission.
 		if stat[3] != "0" && stat[1] != "client|setinfo" {
 			t.Errorf("%s was refused %s times", stat[1], stat[3])
 		}

@@ -22,8 +22,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// clusterURL names some nodes. The grace is that of the rows, some of which have
-// sessions of minutes.
+// clusterURL names some nodes. The grace is that of the rows, some of which have sessions of
+// minutes.
 func clusterURL(nodes []*testservers.Server) string {
 	return "redis+cluster://" + nodes[1].Addr + "," + nodes[2].Addr + "?grace=1s"
 }
@@ -44,7 +44,7 @@ func TestRedisCluster(t *testing.T) {
 	})
 }
 
-// TestRedisClusterACL: who uses a cluster needs no more than is written.
+// TestRedisClusterACL: a user of a cluster needs no more rights than the documentation lists.
 func TestRedisClusterACL(t *testing.T) {
 	rules := slices.Concat(appRules(t), aclRules(t, "Clients of a cluster need also\n\n```\n", "\n"))
 	nodes := testservers.RedisCluster(t, slices.Concat(

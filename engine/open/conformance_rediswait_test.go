@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestRedisWait1: all of it with a replica that has to know each step.
+// TestRedisWait1: all rows with a replica that has to know each step.
 func TestRedisWait1(t *testing.T) {
 	master := testservers.Redis(t)
 	testservers.RedisReplica(t, master.Addr)

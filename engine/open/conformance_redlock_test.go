@@ -66,7 +66,7 @@ func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string)
 	}
 	enginetest.Run(t, &enginetest.Harness{
 		Open: func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) },
-		TTL:  4 * time.Second, // a claim is several requests to each node, which a busy machine has to carry out in a part of it
+		TTL:  4 * time.Second, // a claim takes several requests to each node, and a busy machine has to do them in a part of it
 		Network: func(t *testing.T) (engine.Engine, enginetest.Network) {
 			through, net := proxies(t, addrs...)
 			return connect(t, redlockURL(through)), net

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// killing is an engine whose sessions are in the client, so that only there they can be ended.
+// killing is an engine whose sessions are in the client, so that a test can end them only there.
 type killing struct {
 	engine.Engine
 	sessions *sync.Map // by id
@@ -30,8 +30,8 @@ func (k killing) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	return s, err
 }
 
-// killers makes the hook that ends a session of any of the engines opened: a farewell in a
-// context that has ended breaks its connections.
+// killers makes the hook that ends a session of any opened engine. A Close with a context that has
+// ended breaks its connections.
 func killers(open func(t *testing.T) engine.Engine) (opened func(*testing.T) engine.Engine, kill func(*testing.T, string)) {
 	var sessions sync.Map
 	return func(t *testing.T) engine.Engine { return killing{open(t), &sessions} }, func(t *testing.T, session string) {
@@ -41,7 +41,7 @@ func killers(open func(t *testing.T) engine.Engine) (opened func(*testing.T) eng
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
-		s.(engine.Session).Close(ended) //nolint:errcheck // it says that ctx has ended
+		s.(engine.Session).Close(ended) //nolint:errcheck // the error says that ctx has ended
 	}
 }
 
@@ -66,7 +66,7 @@ func postgresRow(t *testing.T, addr string, connections int) engine.Engine {
 	return eng
 }
 
-// postgresRowDB opens it with a database of package sql.
+// postgresRowDB opens the row mode with a database of package sql.
 func postgresRowDB(t *testing.T, addr string, connections int) engine.Engine {
 	t.Helper()
 	db, err := sql.Open("pgx", testservers.PostgresURL(addr))
@@ -106,7 +106,7 @@ func mariadbRow(t *testing.T, addr string, connections int) engine.Engine {
 func runRow(t *testing.T, addr string, url func(addr string) string, open func(*testing.T, string, int) engine.Engine, private func(*testing.T) *testservers.Server) {
 	opened, kill := killers(func(t *testing.T) engine.Engine { return open(t, addr, 30) })
 	enginetest.Run(t, &enginetest.Harness{
-		Open: opened, KillSession: kill, TTL: 4 * time.Second, // a machine that stalls for all of it loses its locks rightly
+		Open: opened, KillSession: kill, TTL: 4 * time.Second, // a machine that stalls for all of it rightly loses its locks
 		Network: proxied(addr, url),
 		Forgetful: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			server := private(t)

@@ -93,10 +93,10 @@ func proxies(t *testing.T, addrs ...string) (through []string, net enginetest.Ne
 	return through, network(t, all...)
 }
 
-// network is one that has its trouble with all these proxies.
+// network is a network whose trouble all these proxies make.
 func network(t *testing.T, proxies ...*proxy.Proxy) enginetest.Network {
 	freeze, freezeReplies, cut, heal := proxy.Together(proxies)
-	t.Cleanup(heal) // so that all that is open can say goodbye
+	t.Cleanup(heal) // so that all open connections can say goodbye
 	return enginetest.Network{Freeze: freeze, FreezeReplies: freezeReplies, Cut: cut, Heal: heal}
 }
 
@@ -174,8 +174,8 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// unused is the hook of a store of its own on a server that others use: NEW in its URL
-// is a name that nobody has used.
+// unused is the hook of a new store on a server that others use: NEW in its URL is a name that
+// nobody has used.
 func unused(url string) func(*testing.T) func(*testing.T) engine.Engine {
 	return func(*testing.T) func(*testing.T) engine.Engine {
 		url := strings.ReplaceAll(url, "NEW", "new_"+strings.ToLower(rand.Text()))

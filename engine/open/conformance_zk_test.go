@@ -23,12 +23,12 @@ func zkURL(addrs ...string) string {
 	return fmt.Sprintf("zk://%s?tick=%dms", strings.Join(addrs, ","), testservers.ZooKeeperTick())
 }
 
-// zkTTL is above the shortest that servers give, which is two ticks: a heartbeat takes
-// half a tick, and one may be lost.
+// zkTTL is above the shortest that servers give, which is two ticks. A heartbeat takes half a tick,
+// and one may be lost.
 const zkTTL, zkTTLAsShipped = 3 * time.Second, 12 * time.Second
 
-// zkPassword is how a server makes the password of a session from its id, so
-// that any server of the ensemble knows it.
+// zkPassword computes the password of a session from its id, as a server does, so that any server
+// of the ensemble knows it.
 func zkPassword(session int64) []byte {
 	seed := (session ^ 0xB3415C00 ^ 0x5DEECE66D) & (1<<48 - 1) // java.util.Random
 	password := make([]byte, 0, 16)
@@ -59,8 +59,8 @@ func zkPacket(fields ...any) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// killZooKeeper takes a session over and closes it, until the server says that
-// it is not there: its client takes it back as soon as it can.
+// killZooKeeper takes a session over and closes it, until the server says that the session is gone.
+// Its client takes the session back as soon as it can.
 func killZooKeeper(addr, session string) error {
 	hex, _, _ := strings.Cut(session, "-")
 	id, err := strconv.ParseUint(hex, 16, 64)
@@ -118,7 +118,7 @@ func zkHarness(addrs ...string) *enginetest.Harness {
 	}
 }
 
-// startZooKeeper has the form of what starts the other servers.
+// startZooKeeper has the same form as the functions that start other servers.
 func startZooKeeper(t testing.TB, _ ...string) *testservers.Server { return testservers.ZooKeeper(t) }
 
 func TestZooKeeper(t *testing.T) {
@@ -147,10 +147,10 @@ func leader(t *testing.T, nodes []*testservers.Server) *testservers.Server {
 	return nil
 }
 
-// counter is counted under a lock by several clients until it is stopped.
+// counter is a number that several clients count under a lock until a stop.
 type counter struct {
 	inside atomic.Int32
-	last   atomic.Uint64 // token
+	last   atomic.Uint64 // of the last count
 	count  atomic.Int64
 	stop   chan struct{}
 	done   sync.WaitGroup
@@ -188,7 +188,7 @@ func (n *counter) run(t *testing.T, m *pawl.Mutex) {
 	}
 }
 
-// more waits until it was counted 200 times more.
+// more waits until the clients have counted 200 times more.
 func (n *counter) more(t *testing.T, what string) {
 	t.Helper()
 	start, want := time.Now(), n.count.Load()+200
@@ -202,9 +202,9 @@ func (n *counter) more(t *testing.T, what string) {
 	t.Logf("%s: 200 more after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// TestZooKeeperLeaderFails: several count under a lock while the leader is
-// killed, and the next one paused. Never do two believe, tokens grow, and no
-// lock is lost, as the sessions live on with the others.
+// TestZooKeeperLeaderFails: several clients count under a lock while the leader is killed, and the
+// next leader is paused. Never do two clients trust the lock at once, and tokens grow. No lock is
+// lost, because the sessions live on with the other servers.
 func TestZooKeeperLeaderFails(t *testing.T) {
 	nodes := testservers.ZooKeeperEnsemble(t)
 	n := &counter{stop: make(chan struct{})}

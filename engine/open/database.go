@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// leaseConns is how many connections lease mode needs, however many locks
-	// a process holds or waits for; on PostgreSQL one more is listened on, and on
-	// MariaDB one more is for heartbeats. With more of them commits share flushes.
+	// leaseConns is how many connections lease mode needs, however many locks a process holds or
+	// waits for. PostgreSQL needs one more to listen, and MariaDB one more for heartbeats. With
+	// more connections, commits share flushes.
 	leaseConns = 4
-	// rowConns is how many row mode has unless the URL says it: so many locks
-	// can be held or waited for.
+	// rowConns is how many connections row mode has unless the URL sets a number. Each held lock,
+	// and each wait, takes one.
 	rowConns = 32
 )
 
-// mode reads whether a database keeps locks in row mode, and by how many
-// connections. Some parameters are for lease mode only.
+// mode reads whether a database keeps locks in row mode, and by how many connections. Some
+// parameters are for lease mode only.
 func mode(u *url.URL, lease ...string) (row bool, conns int, err error) {
 	switch mode := u.Query().Get("mode"); mode {
 	case "", "lease":
@@ -33,7 +33,7 @@ func mode(u *url.URL, lease ...string) (row bool, conns int, err error) {
 	}
 }
 
-// connections reads how many there may be.
+// connections reads how many connections there may be.
 func connections(u *url.URL, unsaid int) (int, error) {
 	if !u.Query().Has("connections") {
 		return unsaid, nil

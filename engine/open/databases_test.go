@@ -78,7 +78,7 @@ func TestOpen_wrong_database_URL(t *testing.T) {
 }
 
 func TestOpen_gives_up_on_databases(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestOpen_gives_up_on_databases(t *testing.T) {
 	}
 }
 
-// TestOpen_database_refuses: a wrong password is the store's word, in one line
-// and not repeated.
+// TestOpen_database_refuses: the error of a wrong password is the store's own, in one line, and
+// does not repeat the password.
 func TestOpen_database_refuses(t *testing.T) {
 	mariadb := testservers.SharedMariaDB(t).Addr
 	refuses(t, "mysql://nobody:"+secretText+"@"+mariadb+"/pawl", engine.ErrUnavailable, "Access denied")

@@ -40,11 +40,11 @@ func openEtcd(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		Password:             password,
 		TLS:                  secure,
 		DialTimeout:          connectTimeout,
-		DialKeepAliveTime:    2 * connectTimeout, // more often is refused by servers
+		DialKeepAliveTime:    2 * connectTimeout, // servers refuse a shorter time
 		DialKeepAliveTimeout: connectTimeout,
-		Logger:               zap.NewNop(), // all that matters comes as an error
-		// The library's own pauses grow to two minutes: as long as a store that is
-		// back would still be away for us.
+		Logger:               zap.NewNop(), // every important message comes as an error
+		// The library's own pauses grow to two minutes. For so long a store that is back would
+		// still look away.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: connectTimeout,
@@ -64,7 +64,7 @@ func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*c
 	defer probing.Wait()
 	defer cancel(nil)
 	probing.Go(func() { probe(ctx, config.Endpoints, config.TLS, cancel) })
-	life, end := context.WithCancel(context.Background()) // the client's own: ctx ends it only until it is connected
+	life, end := context.WithCancel(context.Background()) // the client's own: ctx bounds the connecting only
 	config.Context = life
 	stop := context.AfterFunc(ctx, end)
 	client, err := clientv3.New(config)
@@ -72,9 +72,8 @@ func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*c
 		end()
 		return nil, either(ctx, err)
 	}
-	// A read of a key that may not exist proves that the cluster has a leader
-	// and takes the password. If this user may not read the key, the prefix is
-	// wrong, and the engine will say so.
+	// A read of a key that may not exist proves that the cluster has a leader and takes the
+	// password. If this user may not read the key, the prefix is wrong. The engine will say so.
 	_, err = client.Get(ctx, prefix+"pawl/", clientv3.WithCountOnly())
 	if (err == nil || errors.Is(err, rpctypes.ErrPermissionDenied)) && stop() {
 		return client, nil
@@ -83,7 +82,7 @@ func connectEtcd(ctx context.Context, config clientv3.Config, prefix string) (*c
 	return nil, either(ctx, err)
 }
 
-// either returns the end of ctx, if it has ended, rather than its consequence.
+// either returns the end of ctx, if ctx has ended, rather than its consequence.
 func either(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

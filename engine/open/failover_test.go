@@ -14,13 +14,13 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// failoverTTL is well above the two seconds and some that a failover takes.
+// failoverTTL is well above the time of a failover, which is a little over two seconds.
 const failoverTTL = 6 * time.Second
 
-// held is what a test knows of a lock that was taken before a fault.
+// held is the test's knowledge of a lock that was taken before a fault.
 type held struct {
 	*pawl.Lease
-	ended chan time.Time // when its context did
+	ended chan time.Time // when its context ended
 }
 
 func client(t *testing.T, url string) *pawl.Client {
@@ -41,7 +41,7 @@ func hold(t *testing.T, c *pawl.Client, name string) held {
 	return h
 }
 
-// eventually polls for what takes a while.
+// eventually polls for a condition that takes a while.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -61,8 +61,7 @@ func queued(t *testing.T, url, name string, n int) {
 	})
 }
 
-// after checks that the next holder came after the first had ended, with a
-// larger token.
+// after checks that the next holder came after the first had ended, with a larger token.
 func after(t *testing.T, first held, ended time.Time, got <-chan locked) {
 	t.Helper()
 	next := <-got
@@ -81,8 +80,8 @@ func after(t *testing.T, first held, ended time.Time, got <-chan locked) {
 	}
 }
 
-// keeps waits until the first has lived on for its TTL after a fault, and then
-// ends it, which it returns the time of.
+// keeps waits until the first holder has lived on for a TTL after a fault. Then it ends that hold,
+// and returns the time of the end.
 func keeps(t *testing.T, first held, fault time.Time, ttl time.Duration) (ended time.Time) {
 	t.Helper()
 	eventually(t, "it was renewed, or is lost", func() bool {
@@ -144,7 +143,7 @@ func TestRedisFailoverOfGoRedis(t *testing.T) {
 	after(t, first, keeps(t, first, began, failoverTTL), next)
 }
 
-// replicated waits until the replica knows who holds.
+// replicated waits until the replica knows the holder.
 func replicated(t *testing.T, addr, name string) {
 	t.Helper()
 	raw := oneRedis(t, addr)
@@ -154,16 +153,15 @@ func replicated(t *testing.T, addr, name string) {
 	})
 }
 
-// TestRedisFailoverLosesWhatWasNotReplicated documents what replication that
-// nobody waits for is worth: the grant is lost. The engine notices that another
-// server speaks, and gives nothing out for one TTL; so the holder is told, and
-// no two believe at once.
+// TestRedisFailoverLosesWhatWasNotReplicated shows the worth of replication without a wait: the
+// grant is lost. The engine notices that another server answers, and grants nothing for one TTL. So
+// the holder learns of the loss, and no two holders trust the lock at once.
 func TestRedisFailoverLosesWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	s := testservers.RedisSentinels(t)
 	url := sentinelURL(testservers.SentinelMaster, s.Addrs()...)
 	a, b := client(t, url), client(t, url)
-	if err := hold(t, a, "known").Unlock(t.Context()); err != nil { // the grace of a new server is over
+	if err := hold(t, a, "known").Unlock(t.Context()); err != nil { // the grace of a new server has ended
 		t.Fatal(err)
 	}
 	s.CutReplica()
@@ -178,7 +176,7 @@ func TestRedisFailoverLosesWhatWasNotReplicated(t *testing.T) {
 	after(t, first, ended, next)
 }
 
-// TestEtcdLeaderFails: nothing is lost, whoever leads.
+// TestEtcdLeaderFails: nothing is lost, whichever member leads.
 func TestEtcdLeaderFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*testservers.Server){

@@ -20,14 +20,14 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// idleCost is what a process that only holds costs its store: connections, and requests in
-// the time from one heartbeat to the next, with one lock and for each further one.
+// idleCost is the cost of a process that only holds: connections, and requests from one heartbeat
+// to the next. idleCost is counted with one lock and for each further lock.
 type idleCost struct {
 	connections int
 	first, more float64
 }
 
-// TestIdleHolders counts in the server what the table of docs/choosing.md says.
+// TestIdleHolders counts in the server, and compares with the table of docs/choosing.md.
 func TestIdleHolders(t *testing.T) {
 	for _, store := range []struct {
 		name  string
@@ -50,7 +50,7 @@ func TestIdleHolders(t *testing.T) {
 		}, idleCost{3, 2, 0}},
 		{"Redis", func(t *testing.T) (string, string, func() float64) {
 			addr := testservers.Redis(t).Addr
-			raw, err := rueidis.NewClient(rueidis.ClientOption{ // which asks for nothing by itself
+			raw, err := rueidis.NewClient(rueidis.ClientOption{ // this client sends no request by itself
 				InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, Dialer: net.Dialer{KeepAlive: -1},
 			})
 			if err != nil {
@@ -95,7 +95,7 @@ func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost)
 	}
 	defer c.Close(context.Background()) //nolint:errcheck // the session ends by itself
 	each := func() float64 {
-		for range heartbeats / 2 { // what locking left to do is done, and known to the statistics
+		for range heartbeats / 2 { // work that the locking left is done by then, and counted
 			<-beats
 		}
 		start := requests()
@@ -149,7 +149,7 @@ func asked(t *testing.T, driver, dsn string) *sql.DB {
 	}
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() { db.Close() })
-	scalar(t, db, "SELECT 1") // its connection is there before the others are counted
+	scalar(t, db, "SELECT 1") // its connection exists before the others are counted
 	return db
 }
 
@@ -163,7 +163,7 @@ func scalar(t *testing.T, db *sql.DB, query string) (n float64) {
 
 var commandCalls = regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+)`)
 
-// commandsDone is how many commands Redis has done, those inside scripts too.
+// commandsDone is how many commands Redis has executed, also inside scripts.
 func commandsDone(t *testing.T, raw rueidis.Client) (n float64) {
 	t.Helper()
 	stats, err := raw.Do(t.Context(), raw.B().Info().Section("commandstats").Build()).ToString()
@@ -180,7 +180,8 @@ func commandsDone(t *testing.T, raw rueidis.Client) (n float64) {
 	return n
 }
 
-// handled is how many requests etcd has answered; those of a stream count when it ends.
+// handled is how many requests etcd has answered; etcd counts those of a stream when the stream
+// ends.
 func handled(t *testing.T, addr string) (n float64) {
 	t.Helper()
 	reply, err := http.Get("http://" + addr + "/metrics")

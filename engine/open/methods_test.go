@@ -19,8 +19,8 @@ import (
 	"github.com/pawl-go/pawl/engine/zkengine"
 )
 
-// TestMethods: an engine has the methods of the seam and a few of its own, and promotes none of
-// an internal type.
+// TestMethods: an engine has the methods of the seam and a few of its own, and promotes no method
+// of an internal type.
 func TestMethods(t *testing.T) {
 	var seam []string
 	for _, part := range []reflect.Type{reflect.TypeFor[engine.Engine](), reflect.TypeFor[engine.Values](), reflect.TypeFor[engine.Resizer]()} {

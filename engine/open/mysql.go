@@ -35,7 +35,7 @@ func openMySQL(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		eng, err = mysqlengine.New(ctx, db, &mysqlengine.Options{Prefix: prefix})
 	}
 	if err != nil {
-		db.Close() //nolint:errcheck // nothing was done with it
+		db.Close() //nolint:errcheck // the connection has done nothing
 		return nil, inOneLine(ctx, "mysql at "+u.Host, err)
 	}
 	return withParts(opened{Engine: eng, closeClient: db.Close}), nil
@@ -56,7 +56,7 @@ func mysqlConfig(u *url.URL) (*mysql.Config, error) {
 	}
 	c := mysql.NewConfig()
 	c.Net, c.Addr, c.Timeout = "tcp", addrs[0], connectTimeout
-	c.Logger = &mysql.NopLogger{} // all that matters comes as an error
+	c.Logger = &mysql.NopLogger{} // every important message comes as an error
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	c.DBName = strings.Trim(u.Path, "/")

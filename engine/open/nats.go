@@ -49,14 +49,14 @@ func openNATS(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	return withParts(opened{Engine: eng, closeClient: func() error { nc.Close(); return nil }}), nil
 }
 
-// natsOptions are those of a connection that comes back soon after each trouble, and that keeps no request back
-// to send it later.
+// natsOptions are those of a connection that comes back soon after each trouble. The connection
+// keeps no request back to send it later.
 func natsOptions(u *url.URL) ([]nats.Option, error) {
 	options := []nats.Option{
 		nats.Name("pawl"), nats.Timeout(connectTimeout / 2), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.ReconnectBufSize(-1),
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // all that matters comes as an error
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // every important message comes as an error
 	}
 	password, given := u.User.Password()
 	switch user := u.User.Username(); {

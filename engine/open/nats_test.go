@@ -7,7 +7,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestOpen_NATS_TLS: as for the other stores; its scheme has no form of its own for it.
+// TestOpen_NATS_TLS: TLS works as for the other stores; the scheme has no form of its own for TLS.
 func TestOpen_NATS_TLS(t *testing.T) {
 	t.Parallel()
 	ca, other := testservers.NewCA(t), testservers.NewCA(t)

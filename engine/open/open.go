@@ -1,6 +1,6 @@
-// Package open makes an engine from a URL, for programs whose store is a
-// setting. A program that has a client of its store
-// already calls the engine's own New instead, and then links no other engine.
+// Package open makes an engine from a URL. Programs whose store is a setting use open. A program
+// that already has a client of its store calls the engine's own New instead. That program then
+// links no other engine.
 //
 //	memory:           inside this process
 //	sqlite:PATH       a file, for the processes of one machine that may write it; or sqlite:///ABSOLUTE/PATH
@@ -17,44 +17,41 @@
 //	mysql://user[:password]@host[:port]/database
 //	nats://[user:password@]host[:port][,host[:port]...]   or nats://token@host...
 //
-// The special characters of a password or a path are percent-encoded, as in
-// every URL. An unknown or empty parameter is an error. docs/urls.md lists
-// the parameters of each URL:
+// Percent-encode the special characters of a password or a path, as in every URL. An unknown or
+// empty parameter is an error. docs/urls.md lists the parameters of each URL:
 //
-//   - prefix begins every key: redis://localhost?prefix=staging: keeps one
-//     server for several fleets apart.
+//   - prefix begins every key: redis://localhost?prefix=staging: keeps one server for several
+//     fleets apart.
 //   - tokens=off saves Redlock a round trip; its tokens then fence nothing.
-//   - wait is how many replicas of a Redis master have to know a grant, or another
-//     change there, before the client believes in it.
-//   - grace is how long a restarted Redis server gives nothing out, as 15s:
-//     at least the longest TTL of all its clients. Else each client uses its own.
-//   - password-env and password-file name an environment variable or a file that
-//     has the password, read when the store is opened, instead of the URL; the
-//     end of the file's line is not a part of the password.
-//   - tls-ca names a file of the certificates to trust, in PEM, instead of those
-//     of the system; tls-cert and tls-key name this client's certificate and key;
-//     tls-server-name is the name in the server's certificate, if not that of
-//     its host. All checks are made: no check can be turned off.
+//   - wait is how many replicas of a Redis master have to know a grant, or another change, before
+//     the client trusts it.
+//   - grace is how long a restarted Redis server grants nothing, as 15s: at least the longest TTL of
+//     all its clients. Without grace, each client uses its own TTL.
+//   - password-env and password-file name an environment variable or a file that has the password,
+//     instead of the URL. Open reads it when it opens the store, without the end of the file's line.
+//   - tls-ca names a file of the certificates to trust, in PEM, instead of those of the system.
+//   - tls-cert and tls-key name this client's certificate and key.
+//   - tls-server-name is the name in the server's certificate, if it differs from the host's. All
+//     checks are made: no check can be turned off.
 //   - tls=on speaks TLS, where the scheme itself does not say so.
-//   - mode is how a database keeps locks: lease, rows that live by a heartbeat,
-//     or row, locked rows that are free when the connection of their holder ends.
-//   - connections is how many connections a process has at most. In mode=row each lock
-//     that is held or waited for takes one: 32 by default. Else 3 or 4 are
-//     enough; with more, commits share the flushes of a database that is durable.
-//   - schema is where the tables are in PostgreSQL, and prefix begins their names
-//     in MySQL.
-//   - unlogged=on keeps locks in unlogged tables of PostgreSQL: no lock
-//     waits for the disk. A schema has one kind of table for good.
-//   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction
-//     another connection; listen is then the host and port of the server itself,
-//     for the one connection that wakes waiters. Without listen, waiters poll.
-//   - bucket is the key-value bucket of NATS JetStream, pawl by default, and replicas is how many servers
+//   - mode is how a database keeps locks. In mode=lease they are rows that live by a heartbeat. In
+//     mode=row they are locked rows, which are free when the connection of their holder ends.
+//   - connections is how many connections a process has at most. In mode=row each held lock, and each
+//     wait, takes one: 32 by default. Else 3 or 4 are enough; with more, commits share the flushes
+//     of a durable database.
+//   - schema is where the tables are in PostgreSQL, and prefix begins their names in MySQL.
+//   - unlogged=on keeps locks in unlogged tables of PostgreSQL: no lock waits for the disk. A schema
+//     has one kind of table for good.
+//   - pooled=on says that PostgreSQL is behind a pooler that gives each transaction another
+//     connection. listen is then the host and port of the server itself, and one connection there
+//     wakes waiters. Without listen, waiters poll.
+//   - bucket is the key-value bucket of NATS JetStream, pawl by default. replicas is how many servers
 //     keep the bucket if pawl makes it.
 //   - tick is the tickTime of ZooKeeper servers, if it is not 2s.
-//   - sentinel-user, sentinel-password-env and sentinel-password-file are for the
-//     Sentinels; the user of the URL is that of the servers they watch.
+//   - sentinel-user, sentinel-password-env and sentinel-password-file are for the Sentinels. The user
+//     of the URL is that of the servers that the Sentinels watch.
 //
-// [OpenDatabase] and [OpenRedis] take the same URLs, for services that are not locks.
+// [OpenDatabase] and [OpenRedis] take the same URLs. They serve services that are not locks.
 package open
 
 import (
@@ -70,20 +67,20 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// ErrURL says that this package does not know a URL. The message never
-// repeats a part that may be a secret.
+// ErrURL says that this package does not know a URL. The message never repeats a part that may be a
+// secret.
 var ErrURL = errors.New("bad store URL")
 
-// connectTimeout is how long a store may take to answer at first.
+// connectTimeout is how long a store may take for its first answer.
 const connectTimeout = 5 * time.Second
 
 // fileTimeout is longer, because processes that start together open a file one after another.
 const fileTimeout = 30 * time.Second
 
 type scheme struct {
-	form    string   // the form of such a URL, for error messages
-	params  []string // the parameters that it may have
-	network bool     // it may have a password
+	form    string   // the form of such a URL in error messages
+	params  []string // the parameters that the URL may have
+	network bool     // the URL may have a password
 	open    func(context.Context, *url.URL) (engine.Engine, error)
 }
 
@@ -125,10 +122,9 @@ var schemes = map[string]scheme{
 	"zk":             {"zk://" + zkForm, slices.Concat([]string{"tick"}, optionalTLS), true, openZooKeeper},
 }
 
-// Open connects to the store at rawURL. Close of the engine closes the
-// connection too. Open fails with [ErrURL] when the URL is wrong, and with
-// [engine.ErrUnavailable] when the store does not answer within 5 seconds, a
-// file within 30, or the store refuses the password. ctx bounds the opening only.
+// Open connects to the store at rawURL. Close of the engine closes the connection too. Open fails
+// with [ErrURL] when the URL is wrong. Open fails with [engine.ErrUnavailable] when the store refuses
+// the password, or does not answer within 5 seconds, a file within 30. ctx bounds the opening only.
 func Open(ctx context.Context, rawURL string) (engine.Engine, error) {
 	s, err := schemeOf(rawURL)
 	if err != nil {
@@ -172,8 +168,8 @@ func connect[T any](ctx context.Context, rawURL string, s scheme, open func(cont
 	return none, err
 }
 
-// parse splits a URL. Its errors quote no part that can be a piece of a
-// password that was not encoded: nothing, when such a piece went astray.
+// parse splits a URL. Its errors quote no part that can be a piece of a password that was not
+// encoded. If such a piece is at a wrong place, they quote nothing.
 func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
 	astray := s.network && strings.Contains(rest, "@") &&
@@ -197,7 +193,7 @@ func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 		if len(params[key]) > 1 {
 			return nil, wrong("parameter %q is given twice", key)
 		}
-		if params.Get(key) == "" { // as of a variable that is not set: the default may be what it was to avoid
+		if params.Get(key) == "" { // as of a variable that is not set: the user may have wanted to avoid the default
 			return nil, wrong("parameter %q is empty", key)
 		}
 	}
@@ -214,7 +210,7 @@ func (s scheme) allowed() []string {
 
 func unknown(name string, found bool) error {
 	known := strings.Join(slices.Sorted(maps.Keys(schemes)), ", ")
-	if !found || strings.ContainsAny(name, "/@") { // may be anything, also a secret
+	if !found || strings.ContainsAny(name, "/@") { // it may be anything, also a secret
 		return fmt.Errorf("%w: it has no scheme: known are %s", ErrURL, known)
 	}
 	return fmt.Errorf("%w: unknown scheme %q: known are %s", ErrURL, name, known)
@@ -231,11 +227,11 @@ func wrong(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrURL, fmt.Sprintf(format, args...))
 }
 
-// opened is an engine with the client that was made for it.
+// opened is an engine with the client that was made for the engine.
 type opened struct {
 	engine.Engine
 	closeClient func() error
-	init        func(context.Context) error // when the engine does not do it itself
+	init        func(context.Context) error // if the engine does not do this itself
 }
 
 // The optional parts of an engine, which opened does not pass on.
@@ -267,15 +263,17 @@ func (o opened) inside() opened { return o }
 
 func (o opened) Close() error { return errors.Join(o.Engine.Close(), o.closeClient()) }
 
-// initer is an engine of a store that has to be told that it is new.
+// initer is an engine of a store that can be marked as new.
 type initer interface{ Init(context.Context) error }
 
-// Init marks the store of eng as new, where that is needed: a Redis server, or
-// the servers of Redlock, grant nothing at first because they may have forgotten grants.
-// With Init the first lock is granted at once. The caller has to know that the store is new: a
-// store that did forget has two holders then. Init reports whether it marked the store.
-// Init fails with [engine.ErrUsed] when the store is known to have been used, and
-// with [engine.ErrUnsupported] on a Redis Cluster, which goes by the age of each node.
+// Init marks the store of eng as new, where that is needed. A Redis server, or the servers of
+// Redlock, grant nothing at first, because they may have forgotten grants. With Init the first lock
+// is granted at once. The caller has to know that the store is new: a store that did forget then
+// has two holders.
+//
+// Init reports whether it marked the store. Init fails with [engine.ErrUsed] when the store is
+// known to have been used. Init fails with [engine.ErrUnsupported] on a Redis Cluster, which goes by
+// the age of each node.
 func Init(ctx context.Context, eng engine.Engine) (told bool, err error) {
 	if is, ok := eng.(interface{ inside() opened }); ok {
 		o := is.inside()

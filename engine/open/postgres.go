@@ -61,8 +61,8 @@ func postgresOptions(u *url.URL, config *pgxpool.Config) (opts *pgengine.Options
 	return opts, err
 }
 
-// postgresConfig takes all from the URL and nothing from the environment, which
-// may be meant for another database.
+// postgresConfig takes all settings from the URL and none from the environment, which may be meant
+// for another database.
 func postgresConfig(u *url.URL) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig("sslmode=disable passfile=/dev/null")
 	if err != nil {
@@ -119,8 +119,8 @@ func onOff(u *url.URL, name string) (bool, error) {
 	return is == "on", nil
 }
 
-// inOneLine says in one line why a database could not be opened: some drivers
-// use a line for each attempt and address.
+// inOneLine gives the reason why a database could not be opened in one line: some drivers use a
+// line for each attempt and address.
 func inOneLine(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return engine.Unavailable("connect to "+what, context.Cause(ctx))

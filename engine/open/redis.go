@@ -21,8 +21,7 @@ import (
 	"github.com/pawl-go/pawl/internal/bounded"
 )
 
-// redisServers reads what a URL says of the servers. mode is the mode that the servers have to
-// be in.
+// redisServers reads the servers and options of a URL. mode is the mode that the servers must have.
 type redisServers func(*url.URL) (option rueidis.ClientOption, mode string, err error)
 
 // redisServer is for one server.
@@ -38,13 +37,13 @@ func redisServer(u *url.URL) (option rueidis.ClientOption, mode string, err erro
 	return option, "standalone", err
 }
 
-// redisCluster asks any of some nodes of a cluster which there are.
+// redisCluster asks any of some nodes of a cluster for all nodes.
 func redisCluster(u *url.URL) (option rueidis.ClientOption, mode string, err error) {
 	if option, err = redisOption(u, "6379"); err != nil {
 		return option, "", err
 	}
 	if strings.Trim(u.Path, "/") != "" {
-		return option, "", wrong("a cluster has no databases, and this names one")
+		return option, "", wrong("a cluster has no databases, and the URL names one")
 	}
 	return option, "cluster", nil
 }
@@ -80,13 +79,13 @@ func redisOption(u *url.URL, port string) (option rueidis.ClientOption, err erro
 	option = rueidis.ClientOption{
 		ClientName:   "pawl",
 		DisableCache: true,
-		// A connection that was silent for so long is asked whether it is there, which
-		// heartbeats spare; it then has to answer within the usual TTL.
+		// The client asks a silent connection whether it still works; heartbeats make that rare.
+		// The connection then has to answer within the usual TTL.
 		Dialer:           net.Dialer{Timeout: connectTimeout, KeepAlive: 6 * time.Second},
 		ConnWriteTimeout: connectTimeout,
-		// A lone request ends with its ctx, too, and not only with its deadline.
+		// A lone request, too, ends with its ctx, and not only with its deadline.
 		AlwaysPipelining: true,
-		// One connection for all requests, with small buffers and not a megabyte.
+		// One connection carries all requests, with small buffers and not a megabyte.
 		PipelineMultiplex:  -1,
 		ReadBufferEachConn: 32 << 10, WriteBufferEachConn: 32 << 10,
 	}
@@ -166,8 +165,8 @@ func connectRedis(ctx context.Context, option rueidis.ClientOption, mode string)
 	return client, nil
 }
 
-// dialed are the connections of a client, to be closed when nothing comes over them, because a
-// request to a server that is gone without a word waits for long.
+// dialed are the connections of a client. A silent connection is closed, because a request to a
+// server that vanished would wait for long.
 type dialed struct {
 	mu   sync.Mutex
 	open map[net.Conn]struct{}
@@ -205,11 +204,11 @@ func (c *dialed) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
-		go conn.Close() //nolint:errcheck // it is given up
+		go conn.Close() //nolint:errcheck // the client gives it up
 	}
 }
 
-// whyNoTLS finds a better error than the client has where TLS is the reason.
+// whyNoTLS finds a better error than the client's where TLS is the reason.
 func whyNoTLS(ctx context.Context, option rueidis.ClientOption, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", err, errNoTLS)
@@ -220,8 +219,8 @@ func whyNoTLS(ctx context.Context, option rueidis.ClientOption, err error) error
 	return err
 }
 
-// paced returns a function that keeps two connections to one address apart by a while,
-// because the client retries absent Sentinels without any pause.
+// paced returns a function that leaves a while between two connections to one address, because the
+// client retries absent Sentinels without a pause.
 func paced(while time.Duration) func(context.Context, string, string, syscall.RawConn) error {
 	var mu sync.Mutex
 	next := make(map[string]time.Time)

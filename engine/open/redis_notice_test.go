@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestDeletedByHand: a holder does not have to ask for it, with the client alone
-// and with one that asks a Sentinel for its server.
+// TestDeletedByHand: a holder learns of a deletion without a request. The client is alone, or asks
+// a Sentinel for its server.
 func TestDeletedByHand(t *testing.T) {
 	server := testservers.Redis(t)
 	sentinel := testservers.RedisObserver(t, server.Addr)

@@ -54,8 +54,8 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	return withParts(opened{Engine: eng, closeClient: all.Close, init: all.init}), nil
 }
 
-// redlockNode is a Redis server that may be down when the engine is opened, and
-// is connected to when it is first needed after that.
+// redlockNode is a Redis server that may be down when the engine is opened. The node is then
+// connected at its first use.
 type redlockNode struct {
 	open func(context.Context) (engine.Engine, error)
 	turn chan struct{} // of the call that connects
@@ -190,7 +190,7 @@ func (nodes redlockNodes) connect(ctx context.Context) error {
 	return nil
 }
 
-// init tells each node that it is new. Some may be told when it fails.
+// init marks each node as new. When init fails, it may have marked some nodes.
 func (nodes redlockNodes) init(ctx context.Context) error {
 	var errs []error
 	for _, n := range nodes {

@@ -48,10 +48,10 @@ func TestRedlockWithoutAMajority(t *testing.T) {
 	}
 }
 
-// restarted is three nodes of which a, who is cut off from the last one, holds
-// the first two; then the second restarts without its data, and b comes.
-// enforced says whether the grace of that node is left alone. It returns until
-// when a believes and when b was granted.
+// restarted is three nodes. Client a, which is cut off from the last node, holds the first two.
+// Then the second node restarts without its data, and client b comes. enforced says whether the
+// grace of that node is left alone. restarted returns until when a trusts its lock and when b was
+// granted.
 func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 	const ttl = 2 * time.Second
 	servers, addrs := redlockServers(t, 3)
@@ -66,7 +66,7 @@ func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 			var beat sync.WaitGroup
 			beat.Go(func() {
 				for ctx.Err() == nil {
-					s.Renew(ctx, nil) //nolint:errcheck // again soon
+					s.Renew(ctx, nil) //nolint:errcheck // it is repeated soon
 					time.Sleep(ttl / 10)
 				}
 			})
@@ -91,14 +91,14 @@ func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 		t.Cleanup(func() { s.Close(context.Background()) }) //nolint:errcheck // a node may be away
 		return s
 	}
-	first := session(other) // waits out the grace of new servers
+	first := session(other) // waits for the end of the grace of new servers
 	enter(first)
 	if err := first.Leave(t.Context(), "restart", first.ID()+".1"); err != nil {
 		t.Fatal(err)
 	}
 	link.Cut()
 	a := session(holder)
-	believes = time.Now().Add(ttl) // and less by what the root keeps as a margin
+	believes = time.Now().Add(ttl) // less by the margin of the root
 	one := enter(a)
 	servers[1].Kill()
 	servers[1].Restart()
@@ -113,8 +113,8 @@ func restarted(t *testing.T, enforced bool) (believes, granted time.Time) {
 	return believes, time.Now()
 }
 
-// ignoreGrace takes the grace of a server away whenever it has one, until the
-// returned function is called.
+// ignoreGrace ends the grace of a server whenever the server has one, until the returned function
+// is called.
 func ignoreGrace(t *testing.T, addr string) (stop func()) {
 	t.Helper()
 	raw := oneRedis(t, addr)
@@ -129,8 +129,8 @@ func ignoreGrace(t *testing.T, addr string) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// TestRedlockRestartedNode: a node that restarts empty has no vote for one TTL;
-// and if it had, two would hold.
+// TestRedlockRestartedNode: a node that restarts empty has no vote for one TTL. With a vote, two
+// clients would hold.
 func TestRedlockRestartedNode(t *testing.T) {
 	t.Run("enforced", func(t *testing.T) {
 		believes, granted := restarted(t, true)
@@ -148,8 +148,8 @@ func TestRedlockRestartedNode(t *testing.T) {
 	})
 }
 
-// TestRedlockOldSnapshot: a node that was restarted from a snapshot has a claim again
-// that was left. It is rid of it although the client that left it lives on.
+// TestRedlockOldSnapshot: a node restarted from a snapshot has a claim again that its client had
+// left. The node loses that claim although its client lives on.
 func TestRedlockOldSnapshot(t *testing.T) {
 	const ttl = 2 * time.Second
 	servers, addrs := redlockServers(t, 3)
@@ -183,8 +183,8 @@ func TestRedlockOldSnapshot(t *testing.T) {
 	mustUnlock(t, mustLock(t, c.Mutex("job")))
 }
 
-// TestRedlockRollingRestart: a lock outlives the restart of each node, one after
-// the other, all of them empty.
+// TestRedlockRollingRestart: a lock outlives the restart of each node, one after the other, all of
+// them empty.
 func TestRedlockRollingRestart(t *testing.T) {
 	const ttl = time.Second
 	servers, addrs := redlockServers(t, 3)
@@ -201,7 +201,7 @@ func TestRedlockRollingRestart(t *testing.T) {
 		}
 		return 1
 	}
-	for i := range 2 * len(servers) { // first all have to vote at all, after the grace of new servers
+	for i := range 2 * len(servers) { // first every node must vote, after the grace of new servers
 		if i -= len(servers); i >= 0 {
 			servers[i].Kill()
 			servers[i].Restart()

@@ -52,10 +52,10 @@ func tokensOf(t *testing.T, c *pawl.Client, name string) (last fence.Token) {
 	return last
 }
 
-// TestSQLiteRestored: an old copy is restored into a file that is in use, as ".restore" of
-// the sqlite3 shell does. Within a TTL and a second a holder that the copy does not know is
-// told, and what came back though it was left is free again. A waiter gets its lock, or is told
-// that its claim is gone. Tokens grow.
+// TestSQLiteRestored: an old copy is restored into a file in use, as by ".restore" of the sqlite3
+// shell. Within a TTL and a second, a holder that the copy does not know learns of the loss. In
+// that time a claim that had been left is free again. A waiter gets its lock, or learns that its
+// claim is gone. Tokens grow.
 func TestSQLiteRestored(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]time.Duration{"a new copy": 0, "a copy whose sessions have all ended": 2 * restoreTTL} {
@@ -102,7 +102,7 @@ func TestSQLiteRestored(t *testing.T) {
 			}
 			free := map[string]fence.Token{"left": left.Token()}
 			if old > 0 {
-				free["stays"] = stays.Token() // it is in the copy, under a session that ended long ago
+				free["stays"] = stays.Token() // the copy has it, under a session that ended long ago
 			}
 			for name, before := range free {
 				if g := <-lockSoon(t, c.Mutex(name)); g.err != nil || g.Token() <= before || g.at.Sub(restored) > within {
@@ -113,8 +113,8 @@ func TestSQLiteRestored(t *testing.T) {
 	}
 }
 
-// TestSQLiteReplaced: the file is replaced by an old copy while nobody has it open. What is
-// held in the copy is free within a TTL and a second, and tokens grow.
+// TestSQLiteReplaced: an old copy replaces the file while nobody has the file open. The locks held
+// in the copy are free within a TTL and a second, and tokens grow.
 func TestSQLiteReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pawl.db")
@@ -141,7 +141,7 @@ func TestSQLiteReplaced(t *testing.T) {
 	}
 	c = clientOf(t, connect(t, "sqlite:"+path), restoreTTL)
 	free := replaced.Add(restoreTTL)
-	if now := time.Now(); free.Before(now) { // a busy machine took so long to open it
+	if now := time.Now(); free.Before(now) { // a busy machine took so long to open the file
 		free = now
 	}
 	next := lockSoon(t, c.Mutex("held"))

@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// What was locked once is not remembered for ever.
+// The store does not remember every name for ever.
 func TestRowNamesAreBounded(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		server := d.private(t)
@@ -34,7 +34,7 @@ func TestRowNamesAreBounded(t *testing.T) {
 	})
 }
 
-// A pool without a free connection stops who comes, but not who holds.
+// A pool without a free connection stops newcomers, but no holders.
 func TestRowPoolExhausted(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
@@ -67,7 +67,7 @@ func TestRowPoolExhausted(t *testing.T) {
 	})
 }
 
-// Behind a pooler the connection of a lock would be another's.
+// Behind a pooler the connection of a lock would be that of another client.
 func TestRowBehindPooler(t *testing.T) {
 	pooler := testservers.PgBouncer(t, testservers.SharedPostgres(t).Addr)
 	eng, err := open.Open(t.Context(), postgresURL("mode=row")(pooler.Addr))
@@ -76,7 +76,7 @@ func TestRowBehindPooler(t *testing.T) {
 	}
 }
 
-// The rights that the documentation names are enough, once the tables are there.
+// The rights in the documentation are enough, once the tables exist.
 func TestRowLeastRights(t *testing.T) {
 	for name, d := range map[string]struct {
 		grants []string

@@ -19,16 +19,16 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// rowDatabase is a database with a row mode, for what holds of each.
+// rowDatabase is a database with a row mode, and its queries for these tests.
 type rowDatabase struct {
 	shared, private func(t *testing.T) *testservers.Server
 	open            func(t *testing.T, addr string, connections int) engine.Engine
 	admin           func(t *testing.T, addr string) *sql.DB
 	conn            string // the query of the connection of a claim, by name and whether it is granted
 	kill            string // ends a connection
-	names           string // counts the names that are kept
-	backends        string // counts the connections that do something for pawl
-	blocked         string // counts those that wait for a lock
+	names           string // counts the names that the store keeps
+	backends        string // counts the connections that work for pawl
+	blocked         string // counts the connections that wait for a lock
 }
 
 var rowDatabases = map[string]rowDatabase{
@@ -71,15 +71,15 @@ var rowDatabases = map[string]rowDatabase{
 	},
 }
 
-// onRows runs a test on each.
+// onRows runs a test on each of them.
 func onRows(t *testing.T, test func(t *testing.T, d rowDatabase)) {
 	for name, d := range rowDatabases {
 		t.Run(name, func(t *testing.T) { test(t, d) })
 	}
 }
 
-// waitBlocked waits until a claim waits in the server. InnoDB renews its table of
-// transactions only when nobody has read that table for 100 ms.
+// waitBlocked waits until a claim waits in the server. InnoDB renews its table of transactions only
+// when nobody has read that table for 100 ms.
 func (d rowDatabase) waitBlocked(t *testing.T, addr string) {
 	t.Helper()
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -146,7 +146,7 @@ func claims(t *testing.T, eng engine.Engine, name string, n int) {
 	}
 }
 
-// A holder whose connection ends is told long before its window does.
+// A holder whose connection ends learns so long before its trust window ends.
 func TestRowHolderKilled(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 30 * time.Second
@@ -178,7 +178,7 @@ func TestRowHolderKilled(t *testing.T) {
 	})
 }
 
-// An unlock that comes before anybody noticed says that the lock was lost, too.
+// If nobody has noticed the end of the connection yet, Unlock says that the lock was lost.
 func TestRowUnlockOfWhatWasKilled(t *testing.T) {
 	d := rowDatabases["Postgres"]
 	addr := d.shared(t).Addr
@@ -202,7 +202,7 @@ func TestRowUnlockOfWhatWasKilled(t *testing.T) {
 	}
 }
 
-// A waiter whose connection ends goes on waiting, on another one.
+// A waiter whose connection ends goes on waiting, on another connection.
 func TestRowWaiterKilled(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		addr := d.shared(t).Addr
@@ -230,8 +230,7 @@ func TestRowWaiterKilled(t *testing.T) {
 	})
 }
 
-// A server that starts again has forgotten all locks: nothing is given out
-// before their holders know.
+// A server that restarts has forgotten all locks. The server grants nothing before the holders know.
 func TestRowServerRestarted(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 3 * time.Second
@@ -285,7 +284,7 @@ func TestRowFrozen(t *testing.T) {
 	})
 }
 
-// A wait that was given up leaves nothing in the server.
+// A wait that the caller gave up leaves nothing in the server.
 func TestRowWaitGivenUp(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		server := d.private(t)
@@ -308,7 +307,7 @@ func TestRowWaitGivenUp(t *testing.T) {
 	})
 }
 
-// Nor does one whose session was closed meanwhile.
+// Nor does a waiter whose session was closed meanwhile.
 func TestRowClosedWhileWaiting(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		server := d.private(t)
@@ -330,7 +329,7 @@ func TestRowClosedWhileWaiting(t *testing.T) {
 	})
 }
 
-// A wait may be longer than the TTL of who waits, and of who holds.
+// A wait may be longer than the TTL of the waiter, and of the holder.
 func TestRowWaitsLong(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 2 * time.Second
@@ -355,8 +354,8 @@ func TestRowWaitsLong(t *testing.T) {
 	})
 }
 
-// A network that stands still for less than the TTL loses nothing: to give a
-// renewal up would close the connection, which is the lock.
+// A network that stands still for less than the TTL loses nothing. To give a renewal up would close
+// the connection, which is the lock.
 func TestRowNetworkStandsStill(t *testing.T) {
 	onRows(t, func(t *testing.T, d rowDatabase) {
 		const ttl = 4 * time.Second
@@ -364,7 +363,7 @@ func TestRowNetworkStandsStill(t *testing.T) {
 		l := mustLock(t, clientOf(t, d.open(t, link.Addr, 10), ttl).Mutex("still"))
 		t.Cleanup(link.Heal)
 		link.Delay(10 * time.Minute)
-		still := time.NewTimer(ttl * 6 / 10) // a renewal hangs, and its half of what is left is over
+		still := time.NewTimer(ttl * 6 / 10) // a renewal hangs, and half of its remaining time is over
 		<-still.C
 		link.Thaw()
 		still.Reset(ttl)

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// passwordParams are the parameters of every scheme with a password: others
-// see a URL, in a list of processes or a log.
+// passwordParams are the parameters of every scheme with a password, because others can see a URL
+// in a list of processes or a log.
 var passwordParams = []string{"password-env", "password-file"}
 
-// password puts a password that stands elsewhere into the URL, so that openers
-// find it where it always is.
+// password puts a password from elsewhere into the URL, so that every opener finds it there.
 func password(u *url.URL) error {
 	text, given, err := secret(u, "password")
 	if err != nil || !given {
@@ -25,8 +24,8 @@ func password(u *url.URL) error {
 	return nil
 }
 
-// secret reads the secret of the parameters NAME-env and NAME-file. No error
-// repeats their values: a user that mistook them for the secret itself has it there.
+// secret reads the secret of the parameters NAME-env and NAME-file. No error repeats their values,
+// because a user may have put the secret itself there.
 func secret(u *url.URL, name string) (text string, given bool, err error) {
 	params := u.Query()
 	env, file := params.Get(name+"-env"), params.Get(name+"-file")

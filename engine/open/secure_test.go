@@ -51,10 +51,10 @@ func enters(t *testing.T, rawURL string) {
 	}
 }
 
-// alert begins what a TLS server says of a certificate.
+// alert begins the words of a TLS server about a certificate.
 const alert = "remote error: tls: "
 
-// refuses checks that one line without a secret says why it cannot be opened.
+// refuses checks that one line without a secret gives the reason of the failure.
 func refuses(t *testing.T, rawURL string, class error, says string) {
 	t.Helper()
 	began := time.Now()
@@ -102,8 +102,8 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// TestOpen_password: every scheme that has one takes it from the URL, a file
-// and the environment.
+// TestOpen_password: every scheme that takes a password reads it from the URL, a file and the
+// environment.
 func TestOpen_password(t *testing.T) {
 	const ofSentinel = secretText + " of the Sentinel"
 	redis := testservers.RedisUser(t, "app", right, "~*", "&*", "+@all").Addr
@@ -130,7 +130,7 @@ func TestOpen_password(t *testing.T) {
 		{"mysql://app@" + mariadb + "/pawl", "", "Access denied", false},
 	} {
 		with := strings.NewReplacer("@", ":"+url.PathEscape(right)+"@").Replace
-		if strings.HasPrefix(store.url, "zk:") { // who may use its nodes is said by the nodes, which the first session makes
+		if strings.HasPrefix(store.url, "zk:") { // the nodes name their users, and the first session makes the nodes
 			enters(t, with(store.url))
 		}
 		opens(t, with(store.url)+"?"+strings.TrimPrefix(store.params, "&"))
@@ -187,13 +187,13 @@ func makeDatabaseUsers(t *testing.T, ca *testservers.CA, postgres, mariadb strin
 	}
 }
 
-// TestOpen_TLS: every scheme that has it takes the same parameters.
+// TestOpen_TLS: every scheme that speaks TLS takes the same parameters.
 func TestOpen_TLS(t *testing.T) {
 	t.Parallel()
 	ca, other := testservers.NewCA(t), testservers.NewCA(t)
 	mine, stranger := ca.Issue("client"), other.Issue("client")
 	shows := func(c testservers.Certificate) string { return "&tls-cert=" + c.CertFile + "&tls-key=" + c.KeyFile }
-	type urls struct{ open, closed, needed, strange string } // to whom nothing is shown, and to whom a certificate, and what it says of none and of a wrong one
+	type urls struct{ open, closed, needed, strange string } // for a client with and without a certificate, and the texts about no certificate and a wrong one
 	postgres, mariadb := testservers.PostgresTLS(t, ca).Addr, testservers.MariaDBTLS(t, ca).Addr
 	redlock := "redlock:" + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "," + testservers.RedisTLS(t, ca).Addr + "?tls=on&"
 	for _, store := range []urls{
@@ -232,8 +232,8 @@ func TestOpen_TLS(t *testing.T) {
 	refuses(t, "etcd://h?tls-ca="+ca.File, ErrURL, `unknown parameter "tls-ca"`)
 }
 
-// TestOpen_TLS_on_one_side: the wrong scheme is told, and a password that was
-// to be secret is not sent.
+// TestOpen_TLS_on_one_side: the error names the wrong scheme, and the client does not send the
+// password in the clear.
 func TestOpen_TLS_on_one_side(t *testing.T) {
 	t.Parallel()
 	ca := testservers.NewCA(t)

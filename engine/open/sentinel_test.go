@@ -18,7 +18,7 @@ func cpu(t *testing.T) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// TestSentinelsAway: the client tries them without a pause of its own.
+// TestSentinelsAway: the client retries them without a pause of its own.
 func TestSentinelsAway(t *testing.T) {
 	sentinel := testservers.RedisObserver(t, testservers.SharedRedis(t).Addr)
 	eng, err := Open(t.Context(), "redis+sentinel://"+sentinel.Addr+"/"+testservers.ObservedMaster)

@@ -21,7 +21,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Database is a SQL database of a URL. It is safe for concurrent use.
+// Database is a SQL database of a URL. Database is safe for concurrent use.
 type Database struct {
 	DB      *sql.DB
 	Dialect dialect.Dialect // of DB
@@ -33,7 +33,7 @@ type Database struct {
 // Close closes the database, and waits for the statements that are under way.
 func (d *Database) Close() error { return d.DB.Close() }
 
-// twin is what a scheme is for a service that keeps no locks: it has fewer parameters.
+// twin is the form of a scheme for a service that keeps no locks: it has fewer parameters.
 type twin[T any] struct {
 	params []string
 	open   func(context.Context, *url.URL) (T, error)
@@ -58,14 +58,16 @@ var redisTwins = map[string]twin[rueidis.Client]{
 	},
 }
 
-// OpenDatabase connects to a database for services that live in one: the URLs are those of
-// sqlite, postgres, postgresql and mysql, as [Open] takes them. Of the parameters it takes
-// connections, 4 by default, pooled of PostgreSQL, and those of passwords and TLS. It refuses those that are of
-// locks. It makes no tables. A file of SQLite is created if it is missing, its folder is not.
+// OpenDatabase connects to a database in which services keep their data. OpenDatabase takes the URLs
+// of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. It
+// creates the file of SQLite if that is missing, but not its folder.
 //
-// OpenDatabase fails with [ErrURL] when the URL is wrong or of another kind of store, before
-// anything is asked. It fails with [engine.ErrUnavailable] as Open does. ctx bounds the
-// opening only. The caller closes the database.
+// OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and
+// pooled of PostgreSQL. OpenDatabase refuses the parameters of locks.
+//
+// OpenDatabase fails with [ErrURL] when the URL is wrong or of another kind of store, before any
+// request. OpenDatabase fails with [engine.ErrUnavailable] as Open does. ctx bounds the opening only. The
+// caller closes the database.
 func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
 	d, err := PrepareDatabase(rawURL)
 	if err != nil {
@@ -79,18 +81,18 @@ func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
 	return d, nil
 }
 
-// PrepareDatabase is [OpenDatabase] for a database that may be away: nothing is asked before
-// the first use. It fails with [ErrURL] only.
+// PrepareDatabase is [OpenDatabase] for a database that may be away: it sends no request before the
+// first use. PrepareDatabase fails with [ErrURL] only.
 func PrepareDatabase(rawURL string) (*Database, error) {
 	return openTwin(context.Background(), rawURL, "SQL database", databaseTwins)
 }
 
-// OpenRedis connects to Redis for services that live there: the URLs are those of redis, rediss,
-// redis+cluster and redis+sentinel, as [Open] takes them. Of the parameters it takes those of
-// passwords and TLS. It refuses those that are of locks.
+// OpenRedis connects to a Redis in which services keep their data. OpenRedis takes the URLs of redis,
+// rediss, redis+cluster and redis+sentinel, as [Open] does. OpenRedis takes the parameters of
+// passwords and TLS. OpenRedis refuses the parameters of locks.
 //
-// The errors are those of [OpenDatabase]. ctx bounds the opening only. The caller closes
-// the client.
+// The errors are those of [OpenDatabase]. ctx bounds the opening only. The caller closes the
+// client.
 func OpenRedis(ctx context.Context, rawURL string) (rueidis.Client, error) {
 	return openTwin(ctx, rawURL, "Redis", redisTwins)
 }
@@ -154,7 +156,8 @@ func mysqlDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	return &Database{db, dialect.MySQL, "mysql at " + u.Host, connectTimeout}, nil
 }
 
-// sqliteDatabase leaves the journal of the file as it is, because the file may be of another program.
+// sqliteDatabase leaves the journal of the file as it is, because the file may belong to another
+// program.
 func sqliteDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	path, err := sqlitePath(u)
 	if err != nil {
@@ -180,7 +183,7 @@ func kept(db *sql.DB, conns int) *sql.DB {
 	return db
 }
 
-// reach asks the database for an answer. A file that is no database is found by reading it.
+// reach asks the database for an answer. Only a read finds a file that is no database.
 func (d *Database) reach(ctx context.Context) error {
 	err := d.DB.PingContext(ctx)
 	if err == nil && d.Dialect == dialect.SQLite {

@@ -75,7 +75,7 @@ func TestOpenRedis(t *testing.T) {
 	}
 }
 
-// TestOpen_services_password: the password of a service comes from where that of a store comes.
+// TestOpen_services_password: a service reads its password from the same places as a store.
 func TestOpen_services_password(t *testing.T) {
 	t.Setenv("PAWL_TEST_RIGHT", right)
 	t.Setenv("PAWL_TEST_WRONG", secretText)
@@ -129,7 +129,7 @@ func TestOpen_wrong_service_URL(t *testing.T) {
 	}
 }
 
-// TestPrepareDatabase: a database that is away is no error before it is used.
+// TestPrepareDatabase: a database that is away is no error before its first use.
 func TestPrepareDatabase(t *testing.T) {
 	for _, rawURL := range []string{"postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d"} {
 		db, err := PrepareDatabase(rawURL)
@@ -147,7 +147,7 @@ func TestPrepareDatabase(t *testing.T) {
 	isError(t, "zk", err, ErrURL, "zk is no SQL database")
 }
 
-// refusesService checks that one line without a secret says why it cannot be opened.
+// refusesService checks that one line without a secret gives the reason of the failure.
 func refusesService(t *testing.T, service, rawURL string, class error, says string) {
 	t.Helper()
 	var err error

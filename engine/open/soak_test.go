@@ -22,9 +22,8 @@ import (
 
 const cycles = 100_000
 
-// soak locks and unlocks random names, and checks that the client keeps no
-// goroutine and no memory of it. Before, it holds one until all is there that a client
-// makes for who holds longer.
+// soak locks and unlocks random names, and checks that the client keeps no goroutine and no memory
+// of them. soak first holds a lock until the client has made everything that long holds need.
 func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, there func() bool) {
 	t.Helper()
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: ttl})
@@ -50,7 +49,7 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, 
 	measure := func() (goroutines int, heap uint64) {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // the second frees what pools kept over the first
+		runtime.GC() // the second run frees the memory that pools kept over the first
 		runtime.ReadMemStats(&m)
 		return runtime.NumGoroutine(), m.HeapAlloc
 	}
@@ -60,7 +59,7 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, 
 	}); err != nil {
 		t.Fatal(err)
 	}
-	round(cycles / 20) // pools and connections are there then
+	round(cycles / 20) // pools and connections exist then
 	goroutines, heap := measure()
 	round(cycles)
 	after, grown := measure()
@@ -94,7 +93,7 @@ func TestNothingStaysInSQLite(t *testing.T) {
 func TestNothingStaysInRedis(t *testing.T) {
 	addr := testservers.Redis(t).Addr
 	raw := oneRedis(t, addr)
-	soak(t, redisURL(addr), cycles, 5*time.Second, 64, func() bool { // which is how long the grace of a new server is
+	soak(t, redisURL(addr), cycles, 5*time.Second, 64, func() bool { // the grace of a new server is that long
 		clients, err := raw.Do(t.Context(), raw.B().Info().Section("clients").Build()).ToString()
 		return err == nil && strings.Contains(clients, "tracking_clients:1\r")
 	})

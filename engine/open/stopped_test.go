@@ -44,8 +44,8 @@ func byURL(url func(addr string) string) func(*testing.T, string) engine.Engine 
 	return func(t *testing.T, addr string) engine.Engine { return connect(t, url(addr)) }
 }
 
-// ofStopped are calls of a client whose server is about to be stopped; other holds what one of
-// them waits for.
+// ofStopped are calls of a client whose server is about to be stopped. other holds the lock that
+// one call waits for.
 func ofStopped(t *testing.T, c, other *pawl.Client, eng engine.Engine, ttl time.Duration) map[string]func(context.Context) error {
 	calls := map[string]func(context.Context) error{
 		"lock":         func(ctx context.Context) error { _, err := c.Mutex("new").Lock(ctx); return err },
@@ -84,9 +84,9 @@ func ofStopped(t *testing.T, c, other *pawl.Client, eng engine.Engine, ttl time.
 	return calls
 }
 
-// TestStoppedServer: the process of the server is stopped (SIGSTOP), so that its kernel still
-// takes connections and data, and nothing answers. Each call fails, within its ctx and 100 ms by
-// a timer that was set beside it. When the server goes on, its names are free again.
+// TestStoppedServer: the process of the server is stopped (SIGSTOP), so that its kernel still takes
+// connections and data, and nothing answers. Each call fails within its ctx and 100 ms, by a timer
+// that was set beside it. When the server goes on, its names are free again.
 func TestStoppedServer(t *testing.T) {
 	for name, test := range stoppable {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestStoppedServer(t *testing.T) {
 					t.Errorf("%s: no error of a server that is stopped", name)
 				}
 			}
-			bounded(t, "close", c.Close) // without an error where the session has ended by now
+			bounded(t, "close", c.Close) // without an error if the session has ended by now
 			server.Resume()
 			again := clientOf(t, test.open(t, server.Addr), test.ttl)
 			for _, name := range []string{"held", "new"} {
@@ -115,7 +115,7 @@ func TestStoppedServer(t *testing.T) {
 	}
 }
 
-// bounded fails the test unless a call is back in time.
+// bounded fails the test unless a call returns in time.
 func bounded(t *testing.T, name string, call func(context.Context) error) error {
 	t.Helper()
 	const wait, more = 50 * time.Millisecond, 100 * time.Millisecond

@@ -34,7 +34,7 @@ func table() string {
 	return b.String()
 }
 
-// TestSchemesAreDocumented: the table in docs/urls.md is what the code takes.
+// TestSchemesAreDocumented: the table in docs/urls.md equals the table of the code.
 func TestSchemesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(storesFile)
 	if err != nil {
@@ -55,7 +55,7 @@ func TestSchemesAreDocumented(t *testing.T) {
 	}
 }
 
-// TestSchemesAreInTheDoc: and the package says so where it is read.
+// TestSchemesAreInTheDoc: the documentation of the package names every scheme and parameter.
 func TestSchemesAreInTheDoc(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "open.go", nil, parser.ParseComments|parser.PackageClauseOnly)
 	if err != nil {

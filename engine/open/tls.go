@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// tlsParams are the parameters of every scheme that speaks TLS. Schemes whose name does
-// not say so take the parameter tls as well: [optionalTLS].
+// tlsParams are the parameters of every scheme that speaks TLS. Schemes whose name does not say so
+// take the parameter tls as well: [optionalTLS].
 var (
 	tlsParams   = []string{"tls-ca", "tls-cert", "tls-key", "tls-server-name"}
 	optionalTLS = append([]string{"tls"}, tlsParams...)
@@ -62,13 +62,13 @@ func tlsConfig(u *url.URL) (*tls.Config, error) {
 	return config, nil
 }
 
-// http2 is the beginning of a client that speaks HTTP/2, as gRPC does. A server that
-// speaks it too never hangs up on that before a first word.
+// http2 is the first message of a client that speaks HTTP/2, as gRPC does. A server that speaks
+// HTTP/2 too never hangs up before that message.
 const http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// probe looks whether any of the servers takes a connection, and reports the reason if
-// none does: some clients themselves only try until their time is over. Success is not
-// reported. probe looks until ctx ends.
+// probe looks whether any of the servers takes a connection. If none does, it reports the reason:
+// some clients only retry until their time is over. probe does not report success, and looks until
+// ctx ends.
 func probe(ctx context.Context, addrs []string, config *tls.Config, tell func(error)) {
 	found := make(chan error, len(addrs))
 	for _, addr := range addrs {
@@ -87,15 +87,15 @@ func probe(ctx context.Context, addrs []string, config *tls.Config, tell func(er
 	}
 }
 
-// probeOne returns nil when the server says something, or nothing until ctx
-// ends. With TLS that it takes our certificate is seen after the handshake.
+// probeOne returns nil when the server answers, or says nothing until ctx ends. With TLS, only an
+// answer after the handshake shows that the server takes the client's certificate.
 func probeOne(ctx context.Context, addr string, config *tls.Config) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })() //nolint:errcheck // it is closed then
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })() //nolint:errcheck // the connection is closed then
 	var talk io.Reader = conn
 	if config == nil {
 		_, err = io.WriteString(conn, http2)
@@ -113,7 +113,7 @@ func probeOne(ctx context.Context, addr string, config *tls.Config) error {
 	if err != nil {
 		return err
 	}
-	const alert = 0x15 // begins the answer of TLS to a client that does not speak it
+	const alert = 0x15 // the first byte of an answer of TLS to a client that does not speak TLS
 	word := make([]byte, 1)
 	switch n, err := talk.Read(word); {
 	case ctx.Err() != nil || n > 0 && (config != nil || word[0] != alert):

@@ -7,8 +7,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestTLS: a lock is taken, waited for and handed over where all that is said
-// is encrypted, messages too.
+// TestTLS: a client takes a lock, waits for it and hands it over while everything is encrypted,
+// messages too.
 func TestTLS(t *testing.T) {
 	ca := testservers.NewCA(t)
 	mine := ca.Issue("client")

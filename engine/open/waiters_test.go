@@ -16,9 +16,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestManyWaiters: who waits needs no connection. 1,000 wait for one name in 8
-// clients, each of which has 5 connections at most; some get it, then all others
-// give up.
+// TestManyWaiters: a waiter needs no connection. 1,000 waiters wait for one name in 8 clients, each
+// of which has 5 connections at most. Some get the lock, then all others give up.
 func TestManyWaiters(t *testing.T) {
 	for _, store := range []struct{ name, driver, dsn, url, count string }{
 		func() (s struct{ name, driver, dsn, url, count string }) {
@@ -93,7 +92,7 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 	for open := true; open; {
 		select {
 		case <-tick.C:
-			if granted.Load() < enough { // then those that were given up midway end in their own time
+			if granted.Load() < enough { // claims that were given up midway end in their own time
 				sample()
 			}
 		case <-done:

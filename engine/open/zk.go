@@ -37,9 +37,9 @@ func openZooKeeper(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		}
 	}
 	eng := zkengine.New(addrs, &opts)
-	for _, err := range eng.List(ctx, "\x00") { // of no name: a server checks our login when it is asked for a list
+	for _, err := range eng.List(ctx, "\x00") { // of no name: the server checks the login when the client asks for a list
 		if err != nil {
-			go eng.Close() //nolint:errcheck // it has nothing; its client waits a second for an answer to its farewell
+			go eng.Close() //nolint:errcheck // the engine holds nothing; its client waits a second for an answer to its farewell
 			if errors.Is(err, engine.ErrUnsupported) {
 				return nil, err
 			}

@@ -1,8 +1,8 @@
-// Package model compares an engine with package queue, which is the semantics of pawl: it
-// takes random steps on the engine and on the pure queue, and after each of them both must
-// have the same claims in the same order with corresponding tokens and errors. It needs
-// nothing but the standard library. The author of an engine runs it beside enginetest, which
-// checks sessions, faults and values.
+// Package model compares an engine with package queue, which is the semantics of pawl. Run takes
+// random steps on the engine and on the pure queue. After each step both must have the same claims
+// in the same order, with corresponding tokens and errors. The package imports only the standard
+// library and pawl. The author of an engine runs it beside enginetest, which checks sessions,
+// faults and values.
 package model
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Options are how much is compared. A nil *Options has every default.
+// Options say how much is compared. A nil *Options has every default.
 type Options struct {
-	// Seed repeats a series that failed, which its name ends with. 0: new ones.
+	// Seed repeats a series that failed; the name of the series ends with its seed. 0: new seeds.
 	Seed uint64
 
-	// Series is how many series of 60 steps each kind of resource has, 1 or more. 0: 40. A
-	// Seed has one.
+	// Series is how many series of 60 steps each kind of resource has, 1 or more. 0: 40. With a
+	// Seed there is one series.
 	Series int
 }
 
@@ -43,18 +43,18 @@ type world struct {
 	sessions []engine.Session
 	dead     map[string]bool
 	model    queue.State
-	claims   []*engine.Claim // all that entered and did not leave
+	claims   []*engine.Claim // the claims that entered and did not leave
 	owner    map[string]engine.Session
-	waits    map[string]bool             // claims that were told to wait and were granted nothing since
-	tokens   map[fence.Token]fence.Token // of the model, by that of the store
+	waits    map[string]bool             // claims that have to wait and have got no grant since
+	tokens   map[fence.Token]fence.Token // the model's token of each token of the store
 	steps    []string
 	next     int
 }
 
-// Run compares random steps of one resource with package queue, for locks and semaphores, in
-// order and barging. Each series is a subtest with the seed in its name, and a series
-// that fails logs its steps. The engine must keep the order of arrival; a semaphore is left
-// out where the store lacks it.
+// Run compares random steps of one resource with package queue, in order and barging. The resource
+// is a lock or a semaphore. Each series is a subtest with the seed in its name, and a series that
+// fails logs its steps. The engine must keep the order of arrival. Semaphores are left out where
+// the store lacks them.
 func Run(t *testing.T, eng engine.Engine, opts *Options) {
 	t.Helper()
 	o := Options{}
@@ -100,7 +100,7 @@ func newWorld(t *testing.T, eng engine.Engine, spec engine.Spec, seed uint64) *w
 	}
 }
 
-// open opens a session, which the end of the test closes: then it may be gone already.
+// open opens a session, which the end of the test closes. The session may be gone by then.
 func (w *world) open() engine.Session {
 	s, err := w.eng.Open(w.t.Context(), engine.SessionOptions{TTL: sessionTTL, Label: w.t.Name()})
 	if err != nil {
@@ -109,7 +109,7 @@ func (w *world) open() engine.Session {
 	w.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		s.Close(ctx) //nolint:errcheck // as said
+		s.Close(ctx) //nolint:errcheck // the session may be gone
 	})
 	return s
 }
@@ -164,7 +164,7 @@ func (w *world) enter() {
 	switch w.rng.IntN(4) {
 	case 0, 1:
 		c.Owner = string("ABC"[w.rng.IntN(3)])
-	case 2: // that of a claim that is there, as who holds that enters again
+	case 2: // the owner of a present claim, as when a holder enters again
 		if len(w.claims) > 0 {
 			c.Owner = w.claims[w.rng.IntN(len(w.claims))].ID
 		}
@@ -222,8 +222,8 @@ func (w *world) kill() {
 	w.apply(queue.Request{Op: queue.Poll})
 }
 
-// wake does what the waiters do by themselves: those that hold find out, and
-// the first of a barging resource tries.
+// wake does the work of waiters: granted waiters find out, and the first waiter of a barging
+// resource tries.
 func (w *world) wake() {
 	for {
 		woken := ""
@@ -258,7 +258,7 @@ func (w *world) wake() {
 	}
 }
 
-// sameError checks that both came to nothing for the same reason, or to something.
+// sameError checks that both failed with the same class, or that neither failed.
 func (w *world) sameError(doing string, got, model error) {
 	w.t.Helper()
 	for _, class := range []error{nil, engine.ErrBusy, engine.ErrGone, engine.ErrMismatch} {
@@ -293,7 +293,7 @@ func (w *world) compare() {
 	if got.Spec != want.Spec || len(got.Claims) != len(want.Claims) {
 		w.t.Fatalf("got %+v\nmodel %+v", got, want)
 	}
-	// A store may have those that hold in another order, as that of their nodes.
+	// A store may list holders in another order, such as that of their nodes.
 	for _, claims := range [][]engine.ClaimInfo{got.Claims, want.Claims} {
 		waiting := slices.IndexFunc(claims, func(c engine.ClaimInfo) bool { return c.Token == 0 })
 		if waiting < 0 {

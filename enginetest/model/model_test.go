@@ -13,7 +13,7 @@ import (
 
 func TestMemory(t *testing.T) { Run(t, memengine.New(), nil) }
 
-// unfair serves claims that were not to wait as if they were.
+// unfair treats claims that may not wait as if they may.
 type unfair struct{ engine.Engine }
 
 type unfairSession struct{ engine.Session }
@@ -27,8 +27,8 @@ func (s unfairSession) Enter(ctx context.Context, c *engine.Claim, _ bool) (engi
 	return s.Session.Enter(ctx, c, true)
 }
 
-// TestDifference runs what must fail in a process of its own: every series of an engine that is not
-// the queue fails, and its seed fails again.
+// TestDifference runs failing tests in a process of its own. Every series of an engine that differs
+// from the queue fails, and its seed fails again.
 func TestDifference(t *testing.T) {
 	const child = "PAWL_TEST_MODEL"
 	if os.Getenv(child) != "" {

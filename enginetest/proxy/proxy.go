@@ -1,6 +1,6 @@
-// Package proxy has trouble on the network for tests: a TCP proxy between a client and a
-// real server, which can lose bytes, delay them, and close and refuse connections. It needs
-// nothing but the standard library.
+// Package proxy makes trouble on the network for tests. A [Proxy] is a TCP proxy between a client and
+// a real server. The proxy can lose and delay bytes, and close and refuse connections. The package imports
+// only the standard library.
 //
 // A Proxy of an engine's own server makes the Network hook of enginetest:
 //
@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy in front of a server. Its methods are safe for concurrent use, and end
-// the test when they fail. All its trouble concerns connections that exist and new ones.
+// Proxy is a TCP proxy in front of a server. Its methods are safe for concurrent use. A method that
+// fails ends the test. The trouble concerns present and new connections.
 type Proxy struct {
 	Addr string // "127.0.0.1:port", to which clients connect
 
@@ -29,7 +29,7 @@ type Proxy struct {
 	working  sync.WaitGroup // of the links
 
 	mu       sync.Mutex
-	listener net.Listener   // nil while it is cut
+	listener net.Listener   // nil after Cut
 	accepts  sync.WaitGroup // of the listener
 	turn     sync.Mutex     // of Cut and Heal
 	links    map[*link]bool
@@ -37,7 +37,7 @@ type Proxy struct {
 	changed  chan struct{} // closed and replaced when trouble changes
 }
 
-// trouble is what becomes of bytes.
+// trouble is the fate of bytes.
 type trouble struct {
 	lost  [2]bool // by direction
 	delay time.Duration
@@ -49,7 +49,7 @@ const (
 	replies
 )
 
-// link is a connection of a client, and the one to the server behind it.
+// link is a connection of a client, with the connection to the server behind it.
 type link struct {
 	ctx    context.Context // ends with the link
 	end    context.CancelFunc
@@ -61,14 +61,14 @@ func (l *link) close() {
 	l.client.Close() //nolint:errcheck // nothing is lost with it
 }
 
-// New starts a proxy in front of upstream, "host:port", for one test. The end of the test
-// closes all connections, and waits until the proxy has ended.
+// New starts a proxy in front of upstream, "host:port". The end of the test closes all connections,
+// and waits until the proxy has ended.
 func New(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, upstream: upstream, links: make(map[*link]bool), changed: make(chan struct{})}
 	var err error
 	for range 100 {
-		// Outgoing connections take no port below these, so Heal finds it free.
+		// The system gives outgoing connections no port below these, so Heal finds its port free.
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22768)))
 		if err = p.listen(addr); err == nil {
 			p.Addr = addr
@@ -80,19 +80,18 @@ func New(t testing.TB, upstream string) *Proxy {
 	return nil
 }
 
-// Freeze makes the network a black hole: bytes sent from now on are lost in both directions,
-// connections stay open until one side closes them, and new ones open but hang.
+// Freeze makes the network a black hole. Bytes sent from now on are lost in both directions.
+// Connections stay open until a side closes them, and new connections open but hang.
 func (p *Proxy) Freeze() { p.set(func(t *trouble) { t.lost = [2]bool{true, true} }) }
 
-// FreezeReplies loses only what the server says: requests are executed, and their outcome is
-// unknown.
+// FreezeReplies loses only the bytes of the server: the server executes requests, and their outcome
+// is unknown.
 func (p *Proxy) FreezeReplies() { p.set(func(t *trouble) { t.lost[replies] = true }) }
 
 // Delay holds all bytes back for d, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.set(func(t *trouble) { t.delay = d }) }
 
-// Thaw ends Freeze, FreezeReplies and Delay. Connections that were frozen close; bytes that
-// were delayed are delivered now.
+// Thaw ends Freeze, FreezeReplies and Delay. Frozen connections close; delayed bytes arrive now.
 func (p *Proxy) Thaw() {
 	p.set(func(t *trouble) {
 		if t.lost != [2]bool{} {
@@ -102,7 +101,7 @@ func (p *Proxy) Thaw() {
 	})
 }
 
-// Cut closes all connections and refuses new ones.
+// Cut closes all connections and refuses new connections.
 func (p *Proxy) Cut() {
 	p.turn.Lock()
 	defer p.turn.Unlock()
@@ -133,7 +132,7 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// Together returns what makes trouble with all of some proxies.
+// Together returns functions that trouble and heal all of some proxies.
 func Together(proxies []*Proxy) (freeze, freezeReplies, cut, heal func()) {
 	each := func(do func(*Proxy)) func() {
 		return func() {
@@ -175,7 +174,7 @@ func (p *Proxy) listen(addr string) error {
 	return nil
 }
 
-// newLink returns nil where the proxy was cut meanwhile.
+// newLink returns nil if Cut came meanwhile.
 func (p *Proxy) newLink(of net.Listener, client net.Conn) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +208,7 @@ func (p *Proxy) serve(l *link) {
 	}
 	closeServer := func() { server.Close() } //nolint:errcheck // nothing is lost with it
 	defer closeServer()
-	defer context.AfterFunc(l.ctx, closeServer)() // ends a read when the link is ended
+	defer context.AfterFunc(l.ctx, closeServer)() // ends a read when the link ends
 	var both sync.WaitGroup
 	both.Go(func() { p.carry(l, l.client, server, requests) })
 	both.Go(func() { p.carry(l, server, l.client, replies) })
@@ -224,7 +223,7 @@ type chunk struct {
 
 // carry delivers bytes in one direction, and ends the link when that side closes.
 func (p *Proxy) carry(l *link, from, to net.Conn, direction int) {
-	chunks := make(chan chunk, 1024) // more than is on its way during a delay
+	chunks := make(chan chunk, 1024) // room for all bytes that are on their way during a delay
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer close(chunks)
@@ -244,7 +243,7 @@ func (p *Proxy) carry(l *link, from, to net.Conn, direction int) {
 			continue
 		}
 		if _, err := to.Write(c.bytes); err != nil {
-			l.close() // and so the reading ends
+			l.close() // then the reading ends too
 		}
 	}
 	l.close()

@@ -15,7 +15,7 @@ const (
 	short = 200 * time.Millisecond
 )
 
-// echo is a real server: it repeats what it is told, and remembers how much that was.
+// echo is a real server: it repeats the bytes that it gets, and remembers how many came.
 type echo struct {
 	addr string
 	mu   sync.Mutex
@@ -30,7 +30,7 @@ func serve(t *testing.T) *echo {
 	}
 	u := &echo{addr: l.Addr().String()}
 	var working sync.WaitGroup
-	t.Cleanup(func() { l.Close(); working.Wait() }) //nolint:errcheck // it listens
+	t.Cleanup(func() { l.Close(); working.Wait() }) //nolint:errcheck // the listener listens
 	working.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -71,11 +71,11 @@ func dial(t *testing.T, p *Proxy) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // it may be closed
+	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the connection may be closed
 	return conn
 }
 
-// say sends one letter and returns what is wrong with its echo.
+// say sends one letter and returns the fault of its echo.
 func say(conn net.Conn, letter byte, within time.Duration) error {
 	if _, err := conn.Write([]byte{letter}); err != nil {
 		return err
@@ -110,7 +110,7 @@ func hangs(t *testing.T, conn net.Conn, letter byte) {
 
 func closed(t *testing.T, conn net.Conn) {
 	t.Helper()
-	conn.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read tells
+	conn.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read reports the fault
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatalf("%v, want the end of the connection", err)
 	}
@@ -154,7 +154,7 @@ func TestDelay(t *testing.T) {
 	p.Delay(time.Hour)
 	hangs(t, conn, 'b')
 	p.Thaw()
-	conn.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read tells
+	conn.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read reports the fault
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Errorf("what was delayed does not arrive: %v", err)
 	}
@@ -203,7 +203,7 @@ func TestEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	server.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read tells
+	server.SetReadDeadline(time.Now().Add(long)) //nolint:errcheck // the read reports the fault
 	if got, err := io.ReadAll(server); err != nil || string(got) != "last words" {
 		t.Errorf("%q, %v", got, err)
 	}

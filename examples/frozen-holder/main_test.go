@@ -42,9 +42,9 @@ var (
 	usual = []string{
 		`place | guard | it now has the text | A's late write`,
 		`SQL | no | "of A, late" | landed`,
-		`SQL | yes | "of B" | refused: update report: stale fencing token: "report" has seen a newer one than T`,
+		`SQL | yes | "of B" | refused: update report: stale fencing token: "report" has seen a newer token than T`,
 		`HTTP | no | "of A, late" | landed`,
-		`HTTP | yes | "of B" | refused: 412 Precondition Failed: stale fencing token: "/guarded" has seen a newer one than T`,
+		`HTTP | yes | "of B" | refused: 412 Precondition Failed: stale fencing token: "/guarded" has seen a newer token than T`,
 	}
 	story = regexp.MustCompile(`^A holds the lock with token (\d+), .* is frozen\.\nB got the lock after \d+\.\d s with token (\d+) and writes\.\n`)
 )
@@ -77,7 +77,7 @@ func TestFrozenHolderWithRedis(t *testing.T) {
 	}
 	check(t, out, rows, append(usual[:len(usual):len(usual)],
 		`Redis | no | "of A, late" | landed`,
-		`Redis | yes | "of B" | refused: stale fencing token: KEY has seen a newer one than T`,
+		`Redis | yes | "of B" | refused: stale fencing token: KEY has seen a newer token than T`,
 	))
 	if strings.Contains(out, "left out") {
 		t.Errorf("it says that it left something out:\n%s", out)

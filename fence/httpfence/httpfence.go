@@ -62,7 +62,7 @@ type Transport struct {
 	// carries tokens of several locks is not sent: a token of another lock would make the
 	// server refuse the rightful holder.
 	Lock func(*http.Request) string
-	// Token returns the token of a request, if it has one, in place of Lock.
+	// Token returns the token of a request, if the request has one. Token replaces Lock.
 	Token func(*http.Request) (fence.Token, bool)
 }
 

@@ -72,6 +72,6 @@ func ExampleGuard_Run() {
 	}
 	// Output:
 	// <nil>
-	// stale fencing token: "account:7" has seen a newer one than 33
+	// stale fencing token: "account:7" has seen a newer token than 33
 	// write "account:7" under guard: POOR it has 40
 }

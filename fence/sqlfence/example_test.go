@@ -59,7 +59,7 @@ func ExampleMarks() {
 	fmt.Println(add(34, 1))
 	// Output:
 	// <nil>
-	// stale fencing token: "account/7" has seen a newer one than 33
+	// stale fencing token: "account/7" has seen a newer token than 33
 	// <nil>
 }
 

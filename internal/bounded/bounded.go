@@ -3,9 +3,9 @@ package bounded
 
 import "context"
 
-// Call returns what do returns, or the cause of ctx as soon as ctx ends. Then do goes on
-// in a goroutine of its own, which ends with do. A later result goes to late, if that is
-// set and do succeeded.
+// Call returns the result of do, or the cause of ctx as soon as ctx ends. Then do goes on in a
+// goroutine of its own, which ends with do. If do succeeds after that, late gets its result, unless
+// late is nil.
 func Call[T any](ctx context.Context, do func() (T, error), late func(T)) (made T, err error) {
 	if ctx.Done() == nil {
 		return do()

@@ -10,14 +10,14 @@ import (
 	"github.com/pawl-go/pawl/internal/bounded"
 )
 
-// TestCall: a call ends with its context, and what is made later is not lost.
+// TestCall: a call ends with its context, and a later result is not lost.
 func TestCall(t *testing.T) {
 	failed, over := errors.New("failed"), errors.New("over")
 	for name, c := range map[string]struct {
 		took, bound time.Duration
 		fails       error
 		want        error
-		late        int // what late gets
+		late        int // the result that late gets
 	}{
 		"in time":             {time.Second, time.Minute, nil, nil, 0},
 		"failed in time":      {time.Second, time.Minute, failed, failed, 0},

@@ -1,4 +1,4 @@
-// Package faulty is for tests: a store of which one client sees verbs that hang, fail, or lose
+// Package faulty is for tests. One client's view of a store has verbs that hang, fail, or lose
 // their replies.
 package faulty
 
@@ -27,8 +27,8 @@ const (
 	Resize = "resize"
 )
 
-// Store is a store as one client sees it: its verbs can be made to hang,
-// fail, or lose their replies, while other clients of the store are well.
+// Store is a store as one client sees it. A test can make its verbs hang, fail, or lose their
+// replies, while other clients of the store have no trouble.
 type Store struct {
 	engine.Engine
 
@@ -37,7 +37,7 @@ type Store struct {
 	calls  map[string][]time.Time // when each verb was called
 }
 
-// Fault does a verb, or does not.
+// Fault does a verb, or withholds it.
 type Fault func(ctx context.Context, do func(context.Context) error) error
 
 // ErrTrouble is the reason of the errors of disturbed verbs.
@@ -77,7 +77,7 @@ func ArrivesLate(d time.Duration) Fault {
 // Strays: the request is given up at once, and served d later all the same.
 func Strays(d time.Duration) Fault {
 	return func(ctx context.Context, do func(context.Context) error) error {
-		time.AfterFunc(d, func() { do(context.WithoutCancel(ctx)) }) //nolint:errcheck // nobody is there
+		time.AfterFunc(d, func() { do(context.WithoutCancel(ctx)) }) //nolint:errcheck // nobody waits for the result
 		return engine.Unavailable("stray", ErrTrouble)
 	}
 }
@@ -95,8 +95,8 @@ func RepliesLate(d time.Duration) Fault {
 	}
 }
 
-// First disturbs the first n calls by one fault and the later ones by another;
-// a nil fault is none.
+// First disturbs the first n calls by one fault and the later calls by another; a nil fault
+// disturbs nothing.
 func First(n int, f, then Fault) Fault {
 	var mu sync.Mutex
 	return func(ctx context.Context, do func(context.Context) error) error {
@@ -113,7 +113,7 @@ func First(n int, f, then Fault) Fault {
 	}
 }
 
-// New returns a store that is well.
+// New returns a store without trouble.
 func New(eng engine.Engine) *Store {
 	return &Store{Engine: eng, faults: make(map[string]Fault), calls: make(map[string][]time.Time)}
 }
@@ -155,7 +155,7 @@ func (s *Store) do(ctx context.Context, verb string, do func(context.Context) er
 	return f(ctx, do)
 }
 
-// ask does a verb that has a reply, also when nobody waits for that any more.
+// ask does a verb that has a reply, also when nobody waits for the reply any more.
 func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Context) (T, error)) (is T, err error) {
 	reply := make(chan T, 1)
 	err = s.do(ctx, verb, func(ctx context.Context) error {

@@ -44,7 +44,7 @@ func marks(ctx context.Context, name string, all []id.Registers) error {
 		return fmt.Errorf("another client reads %+v, %w; written was %+v", is, err, first)
 	}
 	if _, err := theirs.Raise(ctx, 9, none); !errors.Is(err, pawl.ErrConflict) {
-		return fmt.Errorf("a raise of what was not raised, when it was: %w", err)
+		return fmt.Errorf("a raise from an old value, after another raise: %w", err)
 	}
 	second, err := theirs.Raise(ctx, math.MaxInt64, first)
 	if err != nil || second.Value != math.MaxInt64 || second.Version <= first.Version {

@@ -1,6 +1,5 @@
-// Package leasetest holds what the tests of lease mode on every database server
-// do: one client holds a lock, another waits for it, something happens, and then
-// it is handed over all the same.
+// Package leasetest holds the shared tests of lease mode on database servers. One client holds a
+// lock and another waits for it. Something happens, and then the lock is handed over all the same.
 package leasetest
 
 import (
@@ -15,11 +14,11 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// TTL is long beside all that is waited for: what took little of it did not wait
-// for its end.
+// TTL is long compared with every wait of these tests. So a short wait did not wait for the end of
+// a TTL.
 const TTL = 10 * time.Second
 
-// name is no ASCII, which a connection must not change.
+// name is not ASCII; a connection must not change it.
 const name = "名"
 
 // Opened returns an engine, unless it could not be opened. The end of the test
@@ -58,8 +57,8 @@ func NewPair(t testing.TB, holder, waiter engine.Engine) Pair {
 	return Pair{client(holder), client(waiter), holder}
 }
 
-// Lock lets one client lock and the other wait, and returns when it does. next
-// returns what that one gets.
+// Lock lets one client lock and the other wait, and returns when it waits. next returns the result
+// of the waiter.
 func (p Pair) Lock(t testing.TB) (held *pawl.Lease, next func() *pawl.Lease) {
 	t.Helper()
 	held, err := p.holder.Mutex(name).Lock(t.Context())
@@ -88,7 +87,7 @@ func (p Pair) Lock(t testing.TB) (held *pawl.Lease, next func() *pawl.Lease) {
 	}
 }
 
-// HandsOver unlocks, and the next one has it long before a TTL is over.
+// HandsOver unlocks, and the next client has the lock long before the end of a TTL.
 func HandsOver(t testing.TB, held *pawl.Lease, next func() *pawl.Lease) {
 	t.Helper()
 	if err := held.Err(); err != nil {
@@ -110,7 +109,7 @@ func HandsOver(t testing.TB, held *pawl.Lease, next func() *pawl.Lease) {
 	}
 }
 
-// Complete uses all that there is: locks, between two engines, values and names.
+// Complete uses everything: locks, between two engines, values and names.
 func Complete(t testing.TB, a, b engine.Engine) {
 	t.Helper()
 	held, next := NewPair(t, a, b).Lock(t)
@@ -127,8 +126,8 @@ func Complete(t testing.TB, a, b engine.Engine) {
 	}
 }
 
-// Documented finds each line of the rights, which a test is about to grant, in
-// the documentation of the package.
+// Documented finds each line of the rights, which a test is about to grant, in the documentation of
+// the package.
 func Documented(t testing.TB, file, rights string) {
 	t.Helper()
 	doc, err := os.ReadFile(file)

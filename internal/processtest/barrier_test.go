@@ -15,7 +15,7 @@ import (
 
 const parties = 16
 
-// crossBarrier is a party of a barrier, for so many rounds.
+// crossBarrier is a party of a barrier during so many rounds.
 func crossBarrier(ctx context.Context, c *pawl.Client, args ...string) error {
 	rounds, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -39,17 +39,17 @@ func crossBarrier(ctx context.Context, c *pawl.Client, args ...string) error {
 	return err
 }
 
-// TestBarrier: of 16 processes nobody leaves before all have come, each has its own
-// index, time after time; and when one of them dies all know.
+// TestBarrier: 16 processes meet again and again. No process leaves before all have come, and each
+// has its own index. When one of them dies, all others know.
 func TestBarrier(t *testing.T) {
 	rounds := scaled(100, 20, 5)
 	overStores(t, 5*time.Second, func(f *fleet) {
 		var all []*worker
-		name := rand.Text() // it is broken in the end
+		name := rand.Text() // the barrier is broken in the end
 		for range parties {
 			all = append(all, f.start("barrier", name, strconv.Itoa(rounds)))
 		}
-		came, left := make([]time.Time, rounds), make([]time.Time, rounds) // the last, the first
+		came, left := make([]time.Time, rounds), make([]time.Time, rounds) // the last arrival and the first departure of each round
 		indexes := make([]map[int]bool, rounds)
 		comes, leaves := make(map[*worker]int), make(map[*worker]int)
 		for waiting := 0; waiting < parties; {
@@ -86,16 +86,16 @@ func TestBarrier(t *testing.T) {
 	})
 }
 
-// TestBarrierBreaks: all learn that one of them died.
+// TestBarrierBreaks: all processes learn that one of them died.
 func TestBarrierBreaks(t *testing.T) {
 	overStores(t, 3*time.Second, func(f *fleet) {
 		var all []*worker
-		name := rand.Text() // it stays broken
+		name := rand.Text() // the barrier stays broken
 		for range parties - 1 {
 			all = append(all, f.start("barrier", name, "0"))
 		}
 		for range all {
-			if l := f.next(); l.what != "waits" { // it is about to
+			if l := f.next(); l.what != "waits" { // the process is about to wait
 				f.Fatalf("%+v", l)
 			}
 		}
@@ -111,7 +111,7 @@ func TestBarrierBreaks(t *testing.T) {
 	})
 }
 
-// arrived waits until so many wait at a barrier, as the store has it.
+// arrived waits until so many parties wait at a barrier, by the state in the store.
 func (f *fleet) arrived(barrier string, n int) {
 	f.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {

@@ -1,3 +1,3 @@
-// Package processtest holds only tests: the primitives between real processes, of
-// which some are killed, over real stores.
+// Package processtest holds only tests: the primitives between real processes, over real stores.
+// Some of the processes are killed.
 package processtest

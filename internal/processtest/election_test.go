@@ -16,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// lead campaigns again and again. While it leads it has a lock on a file, in which
-// it writes until when it believes: who leads next meets neither a lock nor a belief.
+// lead campaigns again and again. A leader has a lock on a file, and writes there until when it
+// trusts its lead. So the next leader must find neither that lock nor that trust.
 func lead(ctx context.Context, c *pawl.Client, args ...string) error {
 	e := c.Election(args[0])
 	for {
@@ -42,7 +42,8 @@ func believe(term *pawl.Lease, path string) error {
 	defer file.Close()
 	belief := make([]byte, 8)
 	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		// Another lives. That it has not noticed yet does not make it a leader.
+		// Another leader lives. It may not have noticed its loss yet, but that does not make this
+		// candidate a leader.
 		if _, err := file.ReadAt(belief, 0); err == nil {
 			if left := time.Until(time.Unix(0, int64(binary.BigEndian.Uint64(belief)))); left > 0 {
 				return fmt.Errorf("another one believes for %v", left)
@@ -63,8 +64,8 @@ func believe(term *pawl.Lease, path string) error {
 	return nil
 }
 
-// TestElection: among eight processes the leader is killed again and again. There
-// are never two who believe, and there is a new one within a TTL and a second.
+// TestElection: among eight processes the leader is killed again and again. Never do two processes
+// trust that they lead, and there is a new leader within a TTL and a second.
 func TestElection(t *testing.T) {
 	kills := scaled(20, 5, 3)
 	overStores(t, 2*time.Second, func(f *fleet) {

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// apart makes of the URL of a store that of a place in it that nobody has used.
+// apart turns the URL of a store into that of a place in the store that nobody has used.
 var apart = map[string]func(url string) string{
 	"sqlite":    func(url string) string { return url + strings.ToLower(rand.Text()) },
 	"redis":     func(url string) string { return url + "?grace=100ms&prefix=" + rand.Text() + ":" },
@@ -38,12 +38,12 @@ func build(t *testing.T, name, flags string) string {
 	return program
 }
 
-// goesOn are the stores that a build of another format takes over when nobody of the one before
-// lives there, after a restart grace.
+// goesOn are the stores that a build of another format takes over after a restart grace. No client
+// of the earlier format may live there.
 var goesOn = map[string]bool{"redis": true}
 
-// TestFormats: of two builds whose stores have other formats, the second one that comes to a store
-// is refused, with both formats named, and is granted nothing beside the first.
+// TestFormats: two builds have stores of different formats. The second build that comes to a store
+// is refused, and the error names both formats. That build is granted nothing beside the first.
 func TestFormats(t *testing.T) {
 	const other = "3"
 	if engine.Format() == other {
@@ -60,7 +60,7 @@ func TestFormats(t *testing.T) {
 			url := store(t)
 			for i := range builds {
 				refused := refusesTheSecond(t, apart[kind](url), builds[i], builds[1-i])
-				if !goesOn[kind] { // also when the first has gone
+				if !goesOn[kind] { // also when the first build has gone
 					refused("deploy")
 				}
 			}
@@ -68,7 +68,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// refusesTheSecond returns what fails unless the second build is refused a lock.
+// refusesTheSecond returns a function that fails unless the second build is refused a lock.
 func refusesTheSecond(t *testing.T, url, first, second string) (refused func(name string)) {
 	t.Helper()
 	t.Setenv("PAWL_STORE", url)
@@ -112,7 +112,7 @@ func refusesTheSecond(t *testing.T, url, first, second string) (refused func(nam
 	return refused
 }
 
-// echo runs a command under a lock, and says whether it ran.
+// echo runs a command under a lock, and reports whether it ran.
 func echo(t *testing.T, program, name string) (ran bool, text string, err error) {
 	t.Helper()
 	var errs bytes.Buffer

@@ -25,7 +25,7 @@ func countDown(ctx context.Context, c *pawl.Client, args ...string) error {
 		return err
 	}
 	l := c.Latch(args[0], latchParties)
-	for party := mine; party < latchParties-1; party += counters { // the last one is the test's
+	for party := mine; party < latchParties-1; party += counters { // the last party is that of the test
 		if err := l.CountDown(ctx, fmt.Sprint("party ", party)); err != nil {
 			return err
 		}
@@ -38,9 +38,9 @@ func countDown(ctx context.Context, c *pawl.Client, args ...string) error {
 	return nil
 }
 
-// TestLatch: processes that count down and wait are killed anywhere, and those who
-// come in their place count the same parties again. It opens when all have counted,
-// not before, and for all who wait.
+// TestLatch: processes that count down and wait are killed anywhere, and their successors count the
+// same parties again. The latch opens when all parties have counted, not before, and for all
+// waiters.
 func TestLatch(t *testing.T) {
 	kills := scaled(40, 10, 5)
 	overStores(t, 3*time.Second, func(f *fleet) {
@@ -71,8 +71,7 @@ func TestLatch(t *testing.T) {
 	})
 }
 
-// killCounters returns workers that have all counted and wait, after some others were
-// killed.
+// killCounters returns workers that have all counted and wait. Some earlier workers were killed.
 func (f *fleet) killCounters(kills int) []*worker {
 	f.Helper()
 	all := make([]*worker, counters)

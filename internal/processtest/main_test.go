@@ -21,8 +21,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// The test binary is also the other processes: a worker is started with the URL of
-// its store in beWorker, its TTL, and what it is to do as its arguments.
+// The test binary is also the other processes. A worker starts with the URL of its store in
+// beWorker. Its arguments are its TTL and its task.
 const beWorker = "PAWL_BE_WORKER"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testservers.Main(m))
 }
 
-// stores are those that processes can share. Each returns a URL.
+// stores are the stores that processes can share. Each function returns a URL.
 var stores = map[string]func(*testing.T) string{
 	"sqlite": func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "pawl.db") },
 	"redis":  func(t *testing.T) string { return "redis://" + testservers.SharedRedis(t).Addr },
@@ -53,8 +53,8 @@ var moreStores = map[string]func(*testing.T) string{
 	"zookeeper": func(t *testing.T) string { return "zk://" + testservers.SharedZooKeeper(t).Addr + "?tick=200ms" },
 }
 
-// soak asks for the full numbers; without, the tests are done in a minute or two, also
-// under the race detector.
+// soak asks for the full numbers. Without it the tests end in a minute or two, also under the race
+// detector.
 var soak = os.Getenv("PAWL_TEST_SOAK") != ""
 
 func scaled(full, usual, race int) int {
@@ -67,8 +67,7 @@ func scaled(full, usual, race int) int {
 	return usual
 }
 
-// overStores runs a test over each store, one after the other, for processes need
-// the machine.
+// overStores runs a test over each store, one after the other, because processes need the machine.
 func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 	t.Helper()
 	all := maps.Clone(stores)
@@ -95,7 +94,7 @@ func overStores(t *testing.T, ttl time.Duration, test func(f *fleet)) {
 	}
 }
 
-// roles are what a worker can be told to do.
+// roles are the tasks of workers.
 var roles = map[string]func(context.Context, *pawl.Client, ...string) error{
 	"barrier": crossBarrier, "latch": countDown, "election": lead,
 }
@@ -105,12 +104,12 @@ func serve(url string, args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer func() {
-		if ctx.Err() != nil { // wherever it was
+		if ctx.Err() != nil { // wherever the worker was
 			err = nil
 		}
 	}()
 	go func() {
-		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // it ends
+		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // an error ends the input, too
 		cancel()
 	}()
 	eng, err := open.Open(ctx, url)
@@ -130,7 +129,7 @@ func serve(url string, args []string) (err error) {
 	return roles[args[1]](ctx, c, args[2:]...)
 }
 
-// connect bears that a busy machine answers late when all start at once.
+// connect tolerates that a busy machine answers late when all workers start at once.
 func connect(ctx context.Context, eng engine.Engine, ttl time.Duration) (c *pawl.Client, err error) {
 	for range 10 {
 		if c, err = pawl.New(ctx, eng, &pawl.Options{TTL: ttl}); !errors.Is(err, pawl.ErrUnavailable) {
@@ -140,7 +139,7 @@ func connect(ctx context.Context, eng engine.Engine, ttl time.Duration) (c *pawl
 	return c, err
 }
 
-// say prints what happened and when. All processes of a machine have one clock.
+// say prints an event with its time. All processes of a machine have one clock.
 func say(what string, more ...any) {
 	fmt.Println(what, time.Now().UnixNano(), fmt.Sprint(more...))
 }
@@ -155,7 +154,7 @@ type fleet struct {
 	lines  chan line     // of all
 }
 
-// line is what a worker says.
+// line is a line of a worker's output.
 type line struct {
 	from *worker
 	what string
@@ -193,7 +192,7 @@ func (f *fleet) start(args ...string) *worker {
 		for scan := bufio.NewScanner(output); scan.Scan(); {
 			f.lines <- parse(w, scan.Text())
 		}
-		w.cmd.Wait() //nolint:errcheck // its output tells
+		w.cmd.Wait() //nolint:errcheck // its output tells how it ended
 	}()
 	f.Cleanup(func() { f.kill(w) })
 	return w
@@ -252,7 +251,7 @@ func (f *fleet) next() line {
 	return line{}
 }
 
-// number is what a line tells.
+// number is the number in a line.
 func (f *fleet) number(l line) int {
 	f.Helper()
 	n, err := strconv.Atoi(l.more)

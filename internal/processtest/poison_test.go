@@ -31,7 +31,7 @@ func dieOfPoison(ctx context.Context, c *pawl.Client, args ...string) error {
 			if err != nil {
 				return err
 			}
-			self.Kill() //nolint:errcheck // then it does not end, and the test says so
+			self.Kill() //nolint:errcheck // if that fails, the worker does not end, and the test says so
 			select {}
 		}
 		say("did", string(item.Data))
@@ -41,8 +41,9 @@ func dieOfPoison(ctx context.Context, c *pawl.Client, args ...string) error {
 	}
 }
 
-// TestQueuePoison: an item that kills its worker kills three. Then it is a dead letter, with the
-// number of attempts, though none of them could say a word; the other items are done meanwhile.
+// TestQueuePoison: an item that kills its worker kills three workers. Then the item is a dead
+// letter with its number of attempts, although no worker could report one. The other items are done
+// meanwhile.
 func TestQueuePoison(t *testing.T) {
 	overStores(t, time.Second, func(f *fleet) {
 		const items = 30
@@ -68,7 +69,7 @@ func TestQueuePoison(t *testing.T) {
 				f.start(poison, name)
 			case "did":
 				done[l.more] = true
-			case "lost": // on a busy machine, and done again
+			case "lost": // on a busy machine; the item is done again
 			default:
 				f.Fatalf("%+v", l)
 			}
@@ -91,7 +92,7 @@ func TestQueuePoison(t *testing.T) {
 		if is := strings.Join(attempts, " "); is != "1 2 3" {
 			f.Errorf("attempts %s", is)
 		}
-		for n, err := p.Len(f.Context()); n > 0 || err != nil; n, err = p.Len(f.Context()) { // what was lost is done again
+		for n, err := p.Len(f.Context()); n > 0 || err != nil; n, err = p.Len(f.Context()) { // a lost item is done again
 			if err != nil {
 				f.Fatal(err)
 			}

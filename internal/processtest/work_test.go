@@ -16,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl/work"
 )
 
-// ledger opens what the work is done to: each item has the largest token that it
-// has seen, and how often it was done.
+// ledger opens the resource that the work changes. It has the largest token of each item, and how
+// often the item was done.
 func ledger(path string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite3", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)")
 	if err == nil {
@@ -46,7 +46,7 @@ func drain(ctx context.Context, c *pawl.Client, args ...string) error {
 		if err := begin(db, item); err != nil {
 			return err
 		}
-		time.Sleep(rand.N(5 * time.Millisecond)) // it is work
+		time.Sleep(rand.N(5 * time.Millisecond)) // stands for work
 		if err := finish(db, item); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func drain(ctx context.Context, c *pawl.Client, args ...string) error {
 	}
 }
 
-// begin tells the ledger of the claim. No claim of an item has the token of another.
+// begin tells the ledger of the claim. No two claims of an item have the same token.
 func begin(db *sql.DB, item *work.Item) error {
 	name, token := string(item.Data), int64(item.Token())
 	n, err := change(db, `UPDATE work SET token = ?, claims = claims + 1 WHERE item = ? AND token < ?`, token, name, token)
@@ -68,7 +68,7 @@ func begin(db *sql.DB, item *work.Item) error {
 	return err
 }
 
-// finish does an item, unless one that was killed before it could say so has done it.
+// finish does an item, unless a worker that was killed before its report has done that item.
 func finish(db *sql.DB, item *work.Item) error {
 	name, token := string(item.Data), int64(item.Token())
 	n, err := change(db, `UPDATE work SET done = done + 1 WHERE item = ? AND token = ? AND done = 0`, name, token)
@@ -127,7 +127,7 @@ func TestQueue(t *testing.T) {
 			restart(i)
 		})
 		took := time.Since(began)
-		for n := 1; n > 0; { // what was done and not said so is claimed once more
+		for n := 1; n > 0; { // an item that was done without a report is claimed once more
 			if n, err = p.Len(f.Context()); err != nil {
 				f.Fatal(err)
 			}
@@ -147,7 +147,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// killUntilDone kills once a second, or more often where there is less to do.
+// killUntilDone kills a worker once a second, or more often where there is less to do.
 func (f *fleet) killUntilDone(db *sql.DB, kill func()) (kills int) {
 	f.Helper()
 	deadline := time.Now().Add(10 * time.Minute)

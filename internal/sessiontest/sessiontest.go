@@ -1,5 +1,5 @@
-// Package sessiontest holds the steps of a session that tests of engines take.
-// Each fails the test that takes it unless it ends as its name says.
+// Package sessiontest holds the steps of a session that tests of engines take. A step fails its
+// test unless the step ends as its name says.
 package sessiontest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// What resources are used as.
+// The uses of resources.
 var (
 	Fair    = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity}
 	Barging = engine.Spec{Kind: engine.KindLock, Capacity: engine.LockCapacity, Barging: true}
@@ -23,14 +23,14 @@ var (
 
 const patience = 10 * time.Second
 
-// Soon bounds what should happen at once.
+// Soon bounds a step that should happen at once.
 func Soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Until looks again and again until it is done.
+// Until looks again and again until done says so.
 func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -42,22 +42,22 @@ func Until(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// Open opens a session, which the end of the test closes: then it may be gone,
-// or its store away.
+// Open opens a session, which the end of the test closes. The session may be gone by then, or its
+// store away.
 func Open(t testing.TB, e engine.Engine, ttl time.Duration) engine.Session {
 	t.Helper()
 	s, err := e.Open(Soon(t), engine.SessionOptions{TTL: ttl, Label: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close(Soon(t)) }) //nolint:errcheck // as said
+	t.Cleanup(func() { s.Close(Soon(t)) }) //nolint:errcheck // the session may be gone
 	return s
 }
 
 var claims atomic.Int64
 
-// Claim returns a new claim to the resource of the test. An owner "" is one of
-// its own.
+// Claim returns a new claim to the resource of the test. An empty owner stands for an owner of its
+// own.
 func Claim(t testing.TB, spec engine.Spec, weight int64, owner string) *engine.Claim {
 	id := fmt.Sprintf("%s/%d", t.Name(), claims.Add(1))
 	if owner == "" {
@@ -97,7 +97,7 @@ func Wait(t testing.TB, s engine.Session, c *engine.Claim) {
 	}
 }
 
-// Refuse enters, or tries to if it is not to wait, and meets an error.
+// Refuse enters, or tries if the claim may not wait, and meets an error.
 func Refuse(t testing.TB, s engine.Session, c *engine.Claim, wait bool, want error) {
 	t.Helper()
 	if grant, err := s.Enter(Soon(t), c, wait); !errors.Is(err, want) {
@@ -105,7 +105,7 @@ func Refuse(t testing.TB, s engine.Session, c *engine.Claim, wait bool, want err
 	}
 }
 
-// Answer is what Await returned, and when.
+// Answer is the result of Await, with its time.
 type Answer struct {
 	engine.Grant
 	Err error
@@ -122,7 +122,7 @@ func Awaiting(t testing.TB, s engine.Session, c *engine.Claim) <-chan Answer {
 	return got
 }
 
-// Granted waits until what awaits holds.
+// Granted waits until the awaiting claim holds.
 func Granted(t testing.TB, got <-chan Answer) Answer {
 	t.Helper()
 	a := <-got

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// clockSource is a library that a server loads before libc. It moves the time of day of
-// that process by the seconds in a file. libfaketime does the same, but calls malloc from
-// its clock, and the jemalloc of redis-server reads the clock before it can be called.
+// clockSource is a library that a server loads before libc. It moves the time of day of that
+// process by the seconds in a file. libfaketime does the same, but its clock calls malloc. The
+// jemalloc of redis-server reads the clock before malloc works.
 const clockSource = `
 #include <fcntl.h>
 #include <stdlib.h>
@@ -55,14 +55,14 @@ time_t time(time_t *now) {
 }
 `
 
-// RedisClusterWithClocks starts a Redis Cluster as [RedisCluster] does, whose nodes have
-// clocks that [Server.SetClock] sets.
+// RedisClusterWithClocks starts a Redis Cluster as [RedisCluster] does. [Server.SetClock] sets the
+// clocks of its nodes.
 func RedisClusterWithClocks(t testing.TB) []*Server {
 	t.Helper()
 	return redisCluster(t, withClock(t, redisNode()), nil)
 }
 
-// withClock has a server read its time of day through clockSource.
+// withClock makes a server read its time of day through clockSource.
 func withClock(t testing.TB, k kind) kind {
 	t.Helper()
 	compiler, err := exec.Command("go", "env", "CC").Output()
@@ -85,8 +85,8 @@ func withClock(t testing.TB, k kind) kind {
 	return k
 }
 
-// SetClock sets the time of day of a server to the right one and this time, in whole
-// seconds. It goes on from there at once, without a restart.
+// SetClock sets a server's clock off the right time by this duration, in whole seconds. The clock
+// goes on from there at once, without a restart.
 func (s *Server) SetClock(ahead time.Duration) {
 	s.t.Helper()
 	file, err := os.OpenFile(filepath.Join(s.own().dir, "clock"), os.O_WRONLY, 0)

@@ -38,7 +38,7 @@ func query(db *sql.DB, query string) (n int, err error) {
 	return n, err
 }
 
-// testDatabase is what any server with tables goes through.
+// testDatabase tests any server with tables.
 func testDatabase(t *testing.T, s *Server, open func(t *testing.T, addr string) *sql.DB) {
 	db := database(t, s.Addr, open)
 	execute(t, db, "CREATE TABLE kept (n int)")
@@ -101,7 +101,7 @@ func TestSharedDatabases(t *testing.T) {
 	}
 }
 
-// Behind it a transaction can have any connection: that is what it is for.
+// Behind the pooler a transaction can have any connection: that is the purpose of a pooler.
 func TestPgBouncerPoolsByTransaction(t *testing.T) {
 	server := SharedPostgres(t)
 	pool := PgBouncer(t, server.Addr)

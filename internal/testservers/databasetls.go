@@ -12,9 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// PostgresTLS starts a PostgreSQL that lets nobody in without TLS, and into the
-// database template1 only who shows a certificate; it asks the user app, if
-// somebody makes it, for a password.
+// PostgresTLS starts a PostgreSQL that lets nobody in without TLS. The database template1 also
+// needs a certificate of the client. The user app, if a test makes it, needs a password.
 func PostgresTLS(t testing.TB, ca *CA) *Server {
 	t.Helper()
 	cert, k := ca.Issue("postgres"), postgresKind
@@ -26,7 +25,7 @@ func PostgresTLS(t testing.TB, ca *CA) *Server {
 		if err != nil {
 			return err
 		}
-		hers := filepath.Join(dir, "server.key") // it insists that the key is its user's
+		hers := filepath.Join(dir, "server.key") // PostgreSQL insists that its own user owns the key
 		err = os.WriteFile(hers, key, 0o600)
 		if err == nil && os.Getuid() == 0 {
 			err = os.Chown(hers, nobody, nobody)
@@ -42,8 +41,8 @@ func PostgresTLS(t testing.TB, ca *CA) *Server {
 	return start(t, k, nil)
 }
 
-// MariaDBTLS starts a MariaDB that lets nobody in without TLS: root without
-// more, and the user shown only with a certificate.
+// MariaDBTLS starts a MariaDB that lets nobody in without TLS: root with TLS alone, and the user
+// shown only with a certificate.
 func MariaDBTLS(t testing.TB, ca *CA) *Server {
 	t.Helper()
 	cert, k := ca.Issue("mariadb"), mariadbKind

@@ -23,7 +23,7 @@ var etcdKind = kind{
 	ready: etcdReady,
 }
 
-// etcdArgs are those of one member of a cluster.
+// etcdArgs are the arguments of one member of a cluster.
 func etcdArgs(dir, scheme, name string, ports []int, cluster string) []string {
 	client, peer := fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	return append([]string{
@@ -34,17 +34,16 @@ func etcdArgs(dir, scheme, name string, ports []int, cluster string) []string {
 	}, tuned(etcdSettings)...)
 }
 
-// Etcd starts a private etcd of one node for one test. It keeps its data over
-// Kill and Restart.
+// Etcd starts a private etcd of one node for one test. The etcd keeps its data over Kill and
+// Restart.
 func Etcd(t testing.TB, args ...string) *Server { t.Helper(); return start(t, etcdKind, args) }
 
-// SharedEtcd returns the etcd of this test process, or the one that
-// PAWL_TEST_ETCD names. Tests use names of their own in it.
+// SharedEtcd returns the etcd of this test process, or the etcd that PAWL_TEST_ETCD names. Tests
+// use names of their own in it.
 func SharedEtcd(t testing.TB) *Server { t.Helper(); return shared(t, etcdKind) }
 
-// EtcdTLS starts an etcd whose clients have to speak TLS. It asks for no
-// certificate of theirs unless args say "--client-cert-auth", "--trusted-ca-file",
-// ca.File.
+// EtcdTLS starts an etcd whose clients have to speak TLS. The etcd asks for no certificate of
+// clients unless args say "--client-cert-auth", "--trusted-ca-file", ca.File.
 func EtcdTLS(t testing.TB, ca *CA, args ...string) *Server {
 	t.Helper()
 	cert, k := ca.Issue("etcd"), etcdKind
@@ -57,8 +56,8 @@ func EtcdTLS(t testing.TB, ca *CA, args ...string) *Server {
 	return start(t, k, args)
 }
 
-// EtcdUser starts an etcd that asks for a password: user may read and write
-// what starts with prefix, and root, with the same password, everything.
+// EtcdUser starts an etcd that asks for a password. The user may read and write keys that start
+// with prefix. root, with the same password, may do everything.
 func EtcdUser(t testing.TB, user, password, prefix string, args ...string) *Server {
 	t.Helper()
 	s := Etcd(t, args...)
@@ -87,9 +86,8 @@ func EtcdUser(t testing.TB, user, password, prefix string, args ...string) *Serv
 	return s
 }
 
-// EtcdCluster starts a cluster of three members. Each can be killed, paused and
-// restarted by itself; a restart waits until the cluster serves, so it needs
-// one other that does.
+// EtcdCluster starts a cluster of three members. A test can kill, pause and restart each by itself.
+// A restart waits until the cluster serves, so it needs one other member that serves.
 func EtcdCluster(t testing.TB, args ...string) []*Server {
 	t.Helper()
 	path, err := etcdKind.lookPath()
@@ -114,7 +112,7 @@ func EtcdCluster(t testing.TB, args ...string) []*Server {
 	}
 }
 
-// launchEtcds starts all members at once, for none is ready without others.
+// launchEtcds starts all members at once, because none is ready without others.
 func launchEtcds(path string, args []string) (all []*process, err error) {
 	const members = 3
 	ports, err := freePorts(2 * members)
@@ -185,7 +183,7 @@ func etcdLeads(t testing.TB, addr string) (bool, error) {
 	return status.Leader == status.Header.MemberId, nil
 }
 
-// etcdReady asks for the health, which tells of a leader as well.
+// etcdReady asks for the health, which depends on a leader as well.
 func etcdReady(addr string) error { return etcdHealth("http://"+addr, nil) }
 
 func etcdHealth(base string, config *tls.Config) error {

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// ForExample stands in for the test that an Example function has not: for the
-// shared servers, as in SharedRedis(ForExample()). What would fail a test ends
-// the process.
+// ForExample stands in for the test that an Example function lacks. It gives examples the shared
+// servers, as in SharedRedis(ForExample()). A failure ends the process.
 func ForExample() testing.TB { return example{} }
 
 type example struct{ testing.TB }

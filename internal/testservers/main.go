@@ -18,8 +18,8 @@ var (
 	templates = make(map[string]string)
 )
 
-// missed remembers that a server could not run, so that [Main] fails the run
-// whatever the test makes of it.
+// missed remembers that a server could not run, so that [Main] fails the run even if the test goes
+// on.
 func missed(err error) error {
 	mu.Lock()
 	defer mu.Unlock()
@@ -42,7 +42,7 @@ func shared(t testing.TB, k kind) *Server {
 	return &Server{Addr: p.addr, Dir: p.dir, t: t, proc: p}
 }
 
-var launching sync.Mutex // held by who starts a shared server
+var launching sync.Mutex // held by the test that starts a shared server
 
 func launchShared(t testing.TB, k kind) *process {
 	t.Helper()
@@ -67,9 +67,8 @@ func launchShared(t testing.TB, k kind) *process {
 // ours is the goroutine that stays: it starts servers.
 var ours = goleak.IgnoreTopFunction("github.com/pawl-go/pawl/internal/testservers.spawnAll")
 
-// Main runs the tests of a package: call it from TestMain and exit with what
-// it returns. It stops the shared servers, and fails a run that left a
-// goroutine behind or whose servers could not run.
+// Main runs the tests of a package. Call Main from TestMain and exit with its result. Main stops
+// the shared servers. It fails a run that left a goroutine behind or whose servers could not run.
 func Main(m *testing.M) int {
 	code := m.Run()
 	mu.Lock()
@@ -87,7 +86,7 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "a server that a test needs did not run:", missing)
 		return 1
 	}
-	// The client of a Redis Cluster bears connections to nodes that left for 5 s.
+	// The client of a Redis Cluster keeps connections to nodes that left for 5 s.
 	err := goleak.Find(ours)
 	for giveUp := time.Now().Add(6 * time.Second); err != nil && time.Now().Before(giveUp); {
 		err = goleak.Find(ours)

@@ -14,8 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// mariadbKind: a server that starts deletes all temporary tables in its tmpdir, so that each has
-// one of its own.
+// mariadbKind: a server deletes all temporary tables in its tmpdir when it starts, so each server
+// has a tmpdir of its own.
 var mariadbKind = kind{
 	name: "mariadbd", binary: "PAWL_TEST_MARIADB_SERVER", given: "PAWL_TEST_MARIADB", ports: 1,
 	args: func(dir string, ports []int) []string {
@@ -30,7 +30,7 @@ var mariadbKind = kind{
 	fill:    fillMariaDB,
 }
 
-// asRoot lets a server be root's, which it would not be unasked.
+// asRoot lets a server run as root, which the server refuses without this option.
 func asRoot(args []string) []string {
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root")
@@ -54,13 +54,13 @@ func fillMariaDB(k kind, path, dir string, _ []int) error {
 	return os.WriteFile(filepath.Join(dir, "init.sql"), []byte("CREATE DATABASE IF NOT EXISTS pawl;\n"), 0o600)
 }
 
-// MariaDB starts a private MariaDB for one test, with options such as
-// "--max-connections=10". It keeps its data over Kill and Restart.
+// MariaDB starts a private MariaDB for one test, with options such as "--max-connections=10". The
+// server keeps its data over Kill and Restart.
 func MariaDB(t testing.TB, args ...string) *Server { t.Helper(); return start(t, mariadbKind, args) }
 
-// SharedMariaDB returns the MariaDB of this test process, or the one that
-// PAWL_TEST_MARIADB names, which has a database pawl and lets root in without a
-// password. Tests use names of their own in it.
+// SharedMariaDB returns the MariaDB of this test process, or the MariaDB that PAWL_TEST_MARIADB
+// names. That server has a database pawl and lets root in without a password. Tests use names of
+// their own in it.
 func SharedMariaDB(t testing.TB) *Server { t.Helper(); return shared(t, mariadbKind) }
 
 // MariaDBConfig is how to connect, as root, to the database pawl of the server
@@ -68,7 +68,7 @@ func SharedMariaDB(t testing.TB) *Server { t.Helper(); return shared(t, mariadbK
 func MariaDBConfig(addr string) *mysql.Config {
 	config := mysql.NewConfig()
 	config.User, config.Net, config.Addr, config.DBName = "root", "tcp", addr, "pawl"
-	config.Logger = &mysql.NopLogger{} // what matters comes as an error
+	config.Logger = &mysql.NopLogger{} // every important message comes as an error
 	return config
 }
 

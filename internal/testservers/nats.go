@@ -18,7 +18,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// natsKind has no settings of ours: a nats-server as shipped starts soon, and flushes little.
+// natsKind has no settings of these tests: a nats-server as shipped starts soon, and flushes
+// little.
 var natsKind = kind{
 	name: "nats-server", binary: "PAWL_TEST_NATS_SERVER", given: "PAWL_TEST_NATS", ports: 1,
 	folders: []string{"/usr/sbin"},
@@ -28,11 +29,11 @@ var natsKind = kind{
 	ready: natsReady,
 }
 
-// NATS starts a private nats-server with JetStream for one test. It keeps its data over Kill and
-// Restart.
+// NATS starts a private nats-server with JetStream for one test. The server keeps its data over
+// Kill and Restart.
 func NATS(t testing.TB, args ...string) *Server { t.Helper(); return start(t, natsKind, args) }
 
-// SharedNATS returns the nats-server of this test process, or the one that PAWL_TEST_NATS
+// SharedNATS returns the nats-server of this test process, or the nats-server that PAWL_TEST_NATS
 // names. Tests use names of their own in it.
 func SharedNATS(t testing.TB) *Server { t.Helper(); return shared(t, natsKind) }
 
@@ -53,8 +54,8 @@ func NATSUsers(t testing.TB, users string) *Server {
 	return natsConfigured(t, "authorization { users: [\n"+users+"\n] }\n", natsReady)
 }
 
-// NATSTLS starts a nats-server that speaks TLS only. It asks for no certificate of the client unless
-// verify says so.
+// NATSTLS starts a nats-server that speaks TLS only. The server asks for no certificate of the
+// client unless verify says so.
 func NATSTLS(t testing.TB, ca *CA, verify bool) *Server {
 	t.Helper()
 	cert := ca.Issue("nats")
@@ -62,8 +63,8 @@ func NATSTLS(t testing.TB, ca *CA, verify bool) *Server {
 		cert.CertFile, cert.KeyFile, ca.File, verify), natsReady)
 }
 
-// natsClusterKind is a nats-server for clusters. The engine needs 2.11 there, which the package managers of
-// older systems do not have: `make setup` builds one then.
+// natsClusterKind is a nats-server for clusters. There the engine needs 2.11, which older package
+// managers lack: `make setup` then builds a nats-server.
 func natsClusterKind() kind {
 	k := natsKind
 	k.binary = "PAWL_TEST_NATS_CLUSTER_SERVER"
@@ -76,14 +77,14 @@ func natsClusterKind() kind {
 	return k
 }
 
-// NATSCluster starts three nats-servers of 2.11 or later that are one cluster, for one test. Each can be killed,
-// paused and started again by itself. It keeps its data.
+// NATSCluster starts three nats-servers of 2.11 or later for one test; they are one cluster. A test
+// can kill, pause and restart each server by itself. The servers keep their data.
 func NATSCluster(t testing.TB) []*Server {
 	t.Helper()
 	return natsCluster(t, natsClusterKind())
 }
 
-// NATSOldCluster is as [NATSCluster], of the nats-server of [NATS].
+// NATSOldCluster is [NATSCluster] with the nats-server of [NATS].
 func NATSOldCluster(t testing.TB) []*Server {
 	t.Helper()
 	return natsCluster(t, natsKind)
@@ -212,14 +213,15 @@ func natsConfigured(t testing.TB, config string, ready func(string) error) *Serv
 	return start(t, k, nil)
 }
 
-// natsReady reads what a server says first. JetStream is ready then, because the server listens for clients last.
+// natsReady reads the server's greeting. JetStream is ready then, because the server listens for
+// clients last.
 func natsReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the read tells
+	conn.SetDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the read reports the fault
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err == nil && !strings.HasPrefix(line, "INFO ") {
 		err = fmt.Errorf("the server says %q", line)

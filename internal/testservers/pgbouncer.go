@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a private pgbouncer for one test, in front of the PostgreSQL
-// at upstream. It pools by the transaction: what a session set is not there in
-// the next one. It knows no prepared statements.
+// PgBouncer starts a private pgbouncer for one test, in front of the PostgreSQL at upstream. It
+// pools by the transaction: the settings of a session are lost in the next transaction. It knows no
+// prepared statements.
 func PgBouncer(t testing.TB, upstream string) *Server {
 	t.Helper()
 	return start(t, kind{

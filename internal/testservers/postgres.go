@@ -35,7 +35,7 @@ func fillPostgres(k kind, path, dir string, _ []int) error {
 }
 
 // Postgres starts a private PostgreSQL for one test, with settings such as "-c",
-// "max_connections=10". It keeps its data over Kill and Restart.
+// "max_connections=10". The server keeps its data over Kill and Restart.
 func Postgres(t testing.TB, args ...string) *Server { t.Helper(); return start(t, postgresKind, args) }
 
 // PostgresPrimary starts a private PostgreSQL as [Postgres] does, which can have replicas.
@@ -44,8 +44,8 @@ func PostgresPrimary(t testing.TB, args ...string) *Server {
 	return Postgres(t, append([]string{"-c", "wal_level=replica", "-c", "max_wal_senders=4"}, args...)...)
 }
 
-// PostgresReplica starts a streaming replica of a primary. It answers queries, and is
-// promoted by pg_promote().
+// PostgresReplica starts a streaming replica of a primary. The replica answers queries, and
+// pg_promote() promotes it.
 func PostgresReplica(t testing.TB, primary *Server) *Server {
 	t.Helper()
 	k := postgresKind
@@ -64,7 +64,7 @@ func PostgresReplica(t testing.TB, primary *Server) *Server {
 	return s
 }
 
-// postgresSays asks whether something is so.
+// postgresSays asks a question of yes or no.
 func postgresSays(addr, query string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -83,9 +83,9 @@ func postgresSays(addr, query string) error {
 	return nil
 }
 
-// SharedPostgres returns the PostgreSQL of this test process, or the one that
-// PAWL_TEST_POSTGRES names, which lets the user postgres in without a password.
-// Tests use names of their own in it.
+// SharedPostgres returns the PostgreSQL of this test process, or the PostgreSQL that
+// PAWL_TEST_POSTGRES names. That server lets the user postgres in without a password. Tests use
+// names of their own in it.
 func SharedPostgres(t testing.TB) *Server { t.Helper(); return shared(t, postgresKind) }
 
 // PostgresURL is how to connect, as the superuser postgres, to the database

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// sysProcAttr gives the child its own process group, so that a Ctrl-C for the
-// tests does not end it before them, and has the kernel kill it with us.
+// sysProcAttr gives the child its own process group, so that a Ctrl-C for the tests does not end
+// the child before them. The kernel kills the child when this process dies.
 func sysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -25,8 +25,8 @@ type spawning struct {
 	done chan error
 }
 
-// spawner starts processes on one thread that lives as long as this process:
-// the kernel sends the parent-death signal when the thread ends that forked.
+// spawner starts processes on one thread that lives as long as this process. The kernel sends the
+// parent-death signal when the thread that forked ends.
 var spawner = sync.OnceValue(func() chan<- spawning {
 	requests := make(chan spawning)
 	go spawnAll(requests)
@@ -61,14 +61,14 @@ func family(pid int) []int {
 	return all
 }
 
-// CPU is the processor time that the server and its children have taken, in steps of
-// 10 ms. Children that have ended count when the server has reaped them.
+// CPU is the processor time that the server and its children have taken, in steps of 10 ms.
+// Children that have ended count when the server has reaped them.
 func (s *Server) CPU() (total time.Duration) {
 	s.t.Helper()
 	for i, pid := range family(s.pid()) {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // a child may have ended
 		_, after, _ := strings.Cut(string(text), ") ")
-		fields := strings.Fields(after) // from the third on: utime, stime, cutime, cstime are the 14th to 17th
+		fields := strings.Fields(after) // from the third field on: utime, stime, cutime, cstime are the 14th to 17th
 		if len(fields) < 15 {
 			continue
 		}
@@ -84,7 +84,7 @@ func (s *Server) CPU() (total time.Duration) {
 	return total
 }
 
-// bury kills what a server left behind, and waits until it is gone: it has the
+// bury kills the processes that a server left behind, and waits until they are gone. They have the
 // server's memory and its connections.
 func bury(orphans []int) {
 	deadline := time.Now().Add(stopWithin)
@@ -96,14 +96,14 @@ func bury(orphans []int) {
 	}
 }
 
-// ended reports whether a process has ended, though nobody may have reaped it.
+// ended reports whether a process has ended, also if nobody has reaped it.
 func ended(pid int) bool {
 	state := state(fmt.Sprintf("/proc/%d/stat", pid))
 	return state == 0 || state == 'Z'
 }
 
-// awaitPaused waits until the kernel has stopped every thread: the signal is
-// only sent when kill returns.
+// awaitPaused waits until the kernel has stopped every thread: when kill returns, the signal has
+// only been sent.
 func (s *Server) awaitPaused(pid int) {
 	s.t.Helper()
 	deadline := time.Now().Add(stopWithin)

@@ -13,13 +13,13 @@ func sysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: t
 
 func spawn(cmd *exec.Cmd) error { return cmd.Start() }
 
-// family knows of no children: they have to notice by themselves.
+// family knows no children: they have to notice the end by themselves.
 func family(pid int) []int { return []int{pid} }
 
 func bury([]int) {}
 
-// CPU is not known.
+// CPU is unknown here.
 func (s *Server) CPU() time.Duration { return 0 }
 
-// awaitPaused takes the signal's word for it.
+// awaitPaused takes the pause for done when the signal was sent.
 func (s *Server) awaitPaused(int) {}

@@ -24,16 +24,16 @@ func redisArgs(dir string) []string {
 	return append([]string{"--bind", "127.0.0.1", "--dir", dir}, tuned(redisSettings)...)
 }
 
-// Redis starts a private redis-server for one test. It keeps nothing over a Kill
-// unless args say so, as "--appendonly", "yes", "--appendfsync", "always".
+// Redis starts a private redis-server for one test. The server keeps nothing over a Kill unless
+// args say so, as "--appendonly", "yes", "--appendfsync", "always".
 func Redis(t testing.TB, args ...string) *Server { t.Helper(); return start(t, redisKind, args) }
 
-// SharedRedis returns the redis-server of this test process, or the one that
+// SharedRedis returns the redis-server of this test process, or the redis-server that
 // PAWL_TEST_REDIS names. Tests use names of their own in it.
 func SharedRedis(t testing.TB) *Server { t.Helper(); return shared(t, redisKind) }
 
-// RedisTLS starts a redis-server that speaks TLS only. It asks for no
-// certificate of the client unless args say "--tls-auth-clients", "yes".
+// RedisTLS starts a redis-server that speaks TLS only. The server asks for no certificate of the
+// client unless args say "--tls-auth-clients", "yes".
 func RedisTLS(t testing.TB, ca *CA, args ...string) *Server {
 	t.Helper()
 	cert, k := ca.Issue("redis"), redisKind
@@ -52,14 +52,14 @@ func RedisTLS(t testing.TB, ca *CA, args ...string) *Server {
 	return start(t, k, args)
 }
 
-// RedisUser starts a redis-server for one user, with these rules of an access
-// list; nobody else may do anything there.
+// RedisUser starts a redis-server for one user, with these rules of an access list. No other user
+// may do anything there.
 func RedisUser(t testing.TB, user, password string, rules ...string) *Server {
 	t.Helper()
 	return Redis(t, append([]string{"--user", "default", "off", "--user", user, "on", ">" + password}, rules...)...)
 }
 
-// redis sends a command that must be well.
+// redis sends a command that must succeed.
 func (s *Server) redis(command string) {
 	s.t.Helper()
 	if _, err := redisAsk(s.Addr, command); err != nil {
@@ -69,8 +69,7 @@ func (s *Server) redis(command string) {
 
 func redisReady(addr string) error { return redisPong(redisAsk(addr, "PING")) }
 
-// redisPong takes the answer to a PING. A server that asks for a password
-// serves, too.
+// redisPong takes the answer to a PING. A server that asks for a password is ready, too.
 func redisPong(reply string, err error) error {
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "NOAUTH"):
@@ -92,8 +91,7 @@ func redisSays(addr, command string, pieces ...string) error {
 	return err
 }
 
-// redisAsk sends a command over a connection of its own, and returns the reply
-// as lines.
+// redisAsk sends a command over a connection of its own, and returns the lines of the reply.
 func redisAsk(addr, command string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

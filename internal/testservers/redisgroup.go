@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// RedisReplica starts a replica of the master at addr, and waits until it
-// follows and the master counts on it.
+// RedisReplica starts a replica of the master at addr, and waits until the replica follows and the
+// master counts on it.
 func RedisReplica(t testing.TB, master string, args ...string) *Server {
 	t.Helper()
 	host, port, err := net.SplitHostPort(master)
@@ -27,25 +27,25 @@ func RedisReplica(t testing.TB, master string, args ...string) *Server {
 	return s
 }
 
-// Sentinels is a master of Redis with a replica, and three Sentinels that make
-// the one the other if need be, within about two seconds.
+// Sentinels is a master of Redis with a replica, and three Sentinels. If the master fails, the
+// Sentinels make the replica the master within about two seconds.
 type Sentinels struct {
-	Master, Replica *Server // as they were at first
+	Master, Replica *Server // their roles at the start
 	Watchers        []*Server
 }
 
-// SentinelMaster is what the Sentinels call the master.
+// SentinelMaster is the Sentinels' name of the master.
 const SentinelMaster = "mymaster"
 
 // RedisSentinels starts them; args are for the Sentinels.
 func RedisSentinels(t testing.TB, args ...string) *Sentinels {
 	t.Helper()
-	// The replica is a user of its own, so that it can be shut out.
+	// The replica has a user of its own, so that a test can shut it out.
 	master := Redis(t, "--user", "replica", "on", ">replica", "+psync", "+replconf", "+ping")
 	s := &Sentinels{Master: master, Replica: RedisReplica(t, master.Addr, "--masteruser", "replica", "--masterauth", "replica")}
 	for range 3 {
 		w := redisSentinel(t, SentinelMaster, master.Addr, 2, 500*time.Millisecond, args)
-		// How often they tell each other of themselves: else they need seconds to meet.
+		// The Sentinels greet one another so often; without this setting they need seconds to meet.
 		w.redis("SENTINEL DEBUG publish-period 100 info-period 1000")
 		s.Watchers = append(s.Watchers, w)
 	}
@@ -68,26 +68,25 @@ func (s *Sentinels) Addrs() (addrs []string) {
 	return addrs
 }
 
-// CutReplica ends the replication: what the master does from now on its replica
-// never knows, nor does it after it was made the master.
+// CutReplica ends the replication. The replica never learns the later changes of the master, also
+// after it was made the master.
 func (s *Sentinels) CutReplica() {
 	s.Master.t.Helper()
-	s.Master.redis("ACL DELUSER replica") // which closes its connection
+	s.Master.redis("ACL DELUSER replica") // the command closes the replica's connection
 	until(s.Master.t, "the replica is cut off", func() error { return redisSays(s.Replica.Addr, "INFO replication", "master_link_status:down") })
 }
 
-// RedisObserver starts one Sentinel that calls the server at addr master and
-// never replaces it. Clients get addr from it, which may be a proxy; args are
-// for the Sentinel.
+// RedisObserver starts one Sentinel that calls the server at addr master and never replaces it.
+// Clients get addr from the Sentinel, which may be a proxy. args are for the Sentinel.
 func RedisObserver(t testing.TB, addr string, args ...string) *Server {
 	t.Helper()
 	return redisSentinel(t, ObservedMaster, addr, 1, time.Hour, args)
 }
 
-// ObservedMaster is what a [RedisObserver] calls its master.
+// ObservedMaster is the name of the master at a [RedisObserver].
 const ObservedMaster = "observed"
 
-// sentinelConfig is a file, for a Sentinel writes what it learns into it.
+// sentinelConfig is a file, because a Sentinel writes its knowledge into the file.
 const sentinelConfig = `port %d
 bind 127.0.0.1
 protected-mode no
@@ -117,8 +116,8 @@ func redisSentinel(t testing.TB, name, addr string, quorum int, down time.Durati
 	return start(t, k, args)
 }
 
-// RedisCluster starts a Redis Cluster of three masters and no replicas. Its
-// Restart needs the others to be there.
+// RedisCluster starts a Redis Cluster of three masters and no replicas. The Restart of a node needs
+// the other nodes.
 func RedisCluster(t testing.TB, args ...string) []*Server {
 	t.Helper()
 	return redisCluster(t, redisNode(), args)
@@ -158,8 +157,8 @@ func (s *Server) meet(other *Server) {
 	s.redis(fmt.Sprintf("CLUSTER MEET %s %s %d", host, port, other.proc.ports[1]))
 }
 
-// RedisClusterReplica adds a replica of a master to a cluster, which takes its place
-// about two seconds after it has died.
+// RedisClusterReplica adds a replica of a master to a cluster. The replica takes the master's place
+// about two seconds after the master has died.
 func RedisClusterReplica(t testing.TB, nodes []*Server, master *Server) *Server {
 	t.Helper()
 	s := start(t, redisNode(), nil)
@@ -194,8 +193,8 @@ func acknowledges(t testing.TB, master string, replica *Server) {
 	})
 }
 
-// RestartRedisCluster kills all nodes at once, and returns when those that were started
-// again are a cluster.
+// RestartRedisCluster kills all nodes at once, starts them again, and returns when they are a
+// cluster.
 func RestartRedisCluster(t testing.TB, nodes []*Server) {
 	t.Helper()
 	for _, node := range nodes {

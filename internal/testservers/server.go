@@ -1,5 +1,5 @@
-// Package testservers starts and stops private real servers for tests. A
-// server dies with the test process, however that ends.
+// Package testservers starts and stops private real servers for tests. A server dies with the test
+// process, however that process ends.
 package testservers
 
 import (
@@ -18,33 +18,32 @@ import (
 	"time"
 )
 
-// Server is a real server as one test sees it. Its methods end that test when
-// they fail.
+// Server is a real server as one test sees it. Its methods end that test when they fail.
 type Server struct {
 	Addr string // "127.0.0.1:port"
 	Dir  string // its private folder; "" for a server that was given by environment
 
 	t    testing.TB
-	proc *process // nil for a server that was given by environment
+	proc *process // nil for a server given by the environment
 }
 
-// kind is what there is to know of one sort of server.
+// kind is the description of one sort of server.
 type kind struct {
 	name   string // of the binary
 	binary string // environment: path of the binary, or of its folder
 	given  string // environment: address of a server that runs
-	ports  int    // how many it listens on; the first is the client's
+	ports  int    // how many the server listens on; the first is the client's
 	args   func(dir string, ports []int) []string
 	ready  func(addr string) error
 
-	// What only some need:
-	program string                    // the binary, where that has another name
+	// Only some kinds need these:
+	program string                    // the binary, if its name differs
 	folders []string                  // where the binary may be besides the PATH, as patterns
-	nobody  bool                      // it refuses to run as root
-	fill    filler                    // fills its new folder
-	env     func(dir string) []string // added to its environment
-	stop    syscall.Signal            // lets it shut down, if SIGTERM is not it
-	discard syscall.Signal            // ends one whose folder goes as well, if SIGKILL is not it
+	nobody  bool                      // the server refuses to run as root
+	fill    filler                    // fills the new folder of a server
+	env     func(dir string) []string // added to the server's environment
+	stop    syscall.Signal            // lets the server shut down, if SIGTERM does not
+	discard syscall.Signal            // ends a server whose folder goes as well, if SIGKILL does not
 }
 
 type filler func(k kind, path, dir string, ports []int) error
@@ -79,8 +78,8 @@ func start(t testing.TB, k kind, args []string) *Server {
 	return &Server{Addr: p.addr, Dir: p.dir, t: t, proc: p}
 }
 
-// launch starts a server in a new folder, on other ports if those chosen were
-// taken meanwhile.
+// launch starts a server in a new folder. If other processes took the chosen ports meanwhile,
+// launch uses other ports.
 func launch(k kind, args []string) (*process, error) {
 	path, err := k.lookPath()
 	if err != nil {
@@ -116,7 +115,7 @@ func (k kind) lookPath() (string, error) {
 	return path, nil
 }
 
-// elsewhere returns the program where it is in none of the folders of the PATH.
+// elsewhere returns the program in a folder outside the PATH.
 func (k kind) elsewhere() string {
 	if _, err := exec.LookPath(k.name); err == nil {
 		return ""
@@ -146,7 +145,7 @@ func launchOnce(k kind, path string, args []string) (*process, error) {
 	return p, nil
 }
 
-// prepare makes the folder of a server that is to be started.
+// prepare makes the folder of a server that is about to start.
 func prepare(k kind, path string, ports []int, args []string) (*process, error) {
 	dir, err := k.folder()
 	if err == nil && k.fill != nil {
@@ -162,8 +161,8 @@ func prepare(k kind, path string, ports []int, args []string) (*process, error) 
 	}, nil
 }
 
-// folder makes a folder that belongs to whom the server runs as. It is not in
-// the one that a test gets, for the folder above that lets nobody else in.
+// folder makes a folder that belongs to the user of the server. The folder is not below that of the
+// test, because the folder above lets nobody else in.
 func (k kind) folder() (string, error) {
 	dir, err := os.MkdirTemp("", "pawl-"+k.name+"-")
 	if err == nil && k.nobody && os.Getuid() == 0 {
@@ -172,7 +171,7 @@ func (k kind) folder() (string, error) {
 	return dir, err
 }
 
-// nobody is who servers run as that refuse to be root's.
+// nobody is the user of servers that refuse to run as root.
 const nobody = 65534
 
 // command makes a child that dies with this process.
@@ -185,7 +184,7 @@ func (k kind) command(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// until waits for what a server needs some time for after it is ready.
+// until waits for a condition that a server meets only some time after it is ready.
 func until(t testing.TB, what string, done func() error) {
 	t.Helper()
 	deadline := time.Now().Add(readyWithin)
@@ -197,7 +196,7 @@ func until(t testing.TB, what string, done func() error) {
 	}
 }
 
-// freePorts finds ports below those that outgoing connections take.
+// freePorts finds ports below the ports of outgoing connections.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range 1000 {
@@ -237,7 +236,7 @@ func (p *process) start() error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		cmd.Wait() //nolint:errcheck // how it ended shows in its log
+		cmd.Wait() //nolint:errcheck // its log shows how it ended
 	}()
 	p.cmd, p.done = cmd, done
 	return p.awaitReady()
@@ -268,7 +267,7 @@ func (p *process) awaitReady() error {
 
 func (p *process) logFile() string { return filepath.Join(p.dir, "server.log") }
 
-// log returns the end of what the server wrote.
+// log returns the end of the server's output.
 func (p *process) log() string {
 	text, err := os.ReadFile(p.logFile())
 	if err != nil {
@@ -286,7 +285,7 @@ func (p *process) signal(sig syscall.Signal) error {
 	return p.cmd.Process.Signal(sig)
 }
 
-// end sends the signal and waits for the end; it kills what does not heed it.
+// end sends the signal and waits for the end; it kills processes that ignore the signal.
 func (p *process) end(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,14 +293,14 @@ func (p *process) end(sig syscall.Signal) {
 		return
 	}
 	all := family(p.cmd.Process.Pid)
-	p.cmd.Process.Signal(sig) //nolint:errcheck // it may have ended by itself
-	for _, pid := range all { // it may be paused
+	p.cmd.Process.Signal(sig) //nolint:errcheck // the process may have ended by itself
+	for _, pid := range all { // processes may be paused
 		syscall.Kill(pid, syscall.SIGCONT) //nolint:errcheck // as above
 	}
 	select {
 	case <-p.done:
 	case <-time.After(stopWithin):
-		p.cmd.Process.Kill() //nolint:errcheck // it may have ended just now
+		p.cmd.Process.Kill() //nolint:errcheck // the process may have ended just now
 		<-p.done
 	}
 	p.cmd = nil
@@ -314,7 +313,7 @@ func (p *process) remove() {
 	os.RemoveAll(p.dir) //nolint:errcheck // a temporary folder
 }
 
-// own returns the process, and ends the test if it is not ours to touch.
+// own returns the process. It ends the test if the server is not private.
 func (s *Server) own() *process {
 	s.t.Helper()
 	if s.proc == nil {
@@ -323,11 +322,10 @@ func (s *Server) own() *process {
 	return s.proc
 }
 
-// Kill kills the server as a power failure of the process would, and waits
-// until it is dead.
+// Kill kills the server as a crash of the process would, and waits until the server is dead.
 func (s *Server) Kill() { s.t.Helper(); s.own().end(syscall.SIGKILL) }
 
-// Stop lets the server shut down, and waits until it has.
+// Stop lets the server shut down, and waits until it has done so.
 func (s *Server) Stop() { s.t.Helper(); p := s.own(); p.end(or(p.kind.stop, syscall.SIGTERM)) }
 
 func or(sig, usual syscall.Signal) syscall.Signal {
@@ -337,8 +335,8 @@ func or(sig, usual syscall.Signal) syscall.Signal {
 	return sig
 }
 
-// Restart starts the server again, on the same port and folder, after a Kill
-// if it still runs, and waits until it serves.
+// Restart starts the server again, on the same port and folder, and waits until it serves. A server
+// that still runs is killed first.
 func (s *Server) Restart() {
 	s.t.Helper()
 	p := s.own()
@@ -348,8 +346,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// Snapshot shuts the server down, copies its folder, and starts it again. Restore kills the
-// server, puts the copy back, and starts it: all that was written since is gone.
+// Snapshot shuts the server down, copies its folder, and starts the server again. Restore kills the
+// server, puts the copy back, and starts the server: all later writes are gone.
 func (s *Server) Snapshot() (restore func()) {
 	s.t.Helper()
 	p := s.own()
@@ -368,7 +366,7 @@ func (s *Server) Snapshot() (restore func()) {
 	}
 }
 
-// copy makes a folder of what is in another, with its owners.
+// copy makes a folder with the content of another, with its owners.
 func (s *Server) copy(from, to string) {
 	s.t.Helper()
 	if err := run(exec.Command("cp", "-aT", from, to)); err != nil {
@@ -376,15 +374,15 @@ func (s *Server) copy(from, to string) {
 	}
 }
 
-// Pause stops the server with its children, as a long pause of its machine
-// would: connections stay and nothing answers.
+// Pause stops the server with its children, as a long pause of its machine would. Connections stay
+// and nothing answers.
 func (s *Server) Pause() {
 	s.t.Helper()
-	s.Signal(syscall.SIGSTOP) // from here on it has no new children
+	s.Signal(syscall.SIGSTOP) // from here on the server has no new children
 	pid := s.pid()
 	s.awaitPaused(pid)
 	for _, child := range family(pid)[1:] {
-		syscall.Kill(child, syscall.SIGSTOP) //nolint:errcheck // it may have ended by itself
+		syscall.Kill(child, syscall.SIGSTOP) //nolint:errcheck // the child may have ended by itself
 		s.awaitPaused(child)
 	}
 }

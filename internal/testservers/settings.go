@@ -2,20 +2,19 @@ package testservers
 
 import "os"
 
-// AsShipped reports whether servers start with the settings of their makers: the
-// durable ones, with everything on. PAWL_TEST_AS_SHIPPED=1 says so. Else they have
-// those of this file, each with its reason; a test holds the servers to the lists.
-// What else they are told is where they are, who gets in, and, in Clusters and of
-// Sentinels, who belongs together.
+// AsShipped reports whether servers start with the settings of their makers: the durable ones, with
+// everything on. PAWL_TEST_AS_SHIPPED=1 says so. Else servers have the settings of this file, each
+// with its reason; a test holds the servers to the lists. All other arguments concern places,
+// rights, and the members of a Cluster or the Sentinels.
 func AsShipped() bool { return os.Getenv("PAWL_TEST_AS_SHIPPED") != "" }
 
-// setting is what a server is told that its maker would not have told it.
+// setting is a deviation from the settings of a server's maker.
 type setting struct {
-	set []string // as it is said to the server
+	set []string // in the form of the server
 	why string
 }
 
-// tuned returns what servers are told, which is nothing for those as shipped.
+// tuned returns the arguments for settings; a server as shipped gets none.
 func tuned(settings []setting) (args []string) {
 	if AsShipped() {
 		return nil
@@ -48,7 +47,7 @@ var postgresSettings = []setting{
 	{[]string{"-c", "max_wal_senders=0"}, "wal_level=minimal wants it"},
 }
 
-// postgresInitSettings are those of initdb.
+// postgresInitSettings are the settings of initdb.
 var postgresInitSettings = []setting{
 	{[]string{"--no-sync"}, "new data are made sooner"},
 	{[]string{"--wal-segsize=1"}, "new data are 1 MB of log, not 16, to copy for each server"},
@@ -61,7 +60,7 @@ var mariadbSettings = append([]setting{
 	{[]string{"--innodb-fast-shutdown=2"}, "it ends at once, as in a crash"},
 }, mariadbSizes...)
 
-// mariadbSizes are also those with which its data are made.
+// mariadbSizes are also the sizes with which the data are made.
 var mariadbSizes = []setting{
 	{[]string{"--innodb-buffer-pool-size=16M"}, "several servers at once fit into a small machine"},
 	{[]string{"--innodb-log-file-size=8M"}, "less to copy for each server"},
@@ -87,7 +86,7 @@ var zookeeperSettings = []setting{
 	{[]string{"-Dznode.container.checkIntervalMs=1000"}, "empty folders go after a second, not a minute"},
 }
 
-// zookeeperConfig are those of its file; the sample that is shipped has the others.
+// zookeeperConfig are the settings of its file; the sample that is shipped has the others.
 var zookeeperConfig = []setting{
 	{[]string{"tickTime=200"}, "sessions may have 400 ms, not 4 s"},
 	{[]string{"initLimit=25"}, "5 s to join an ensemble, whatever the tick"},

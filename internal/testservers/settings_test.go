@@ -14,15 +14,15 @@ import (
 
 var postgresChanges = append(slices.Clone(postgresSettings), setting{[]string{"wal_segment_size=1048576"}, "initdb"})
 
-// TestSettings: what the servers say of themselves differs from servers as shipped in
-// what the lists say, and nothing else.
+// TestSettings: the servers report the settings of the lists, and otherwise the settings of servers
+// as shipped.
 func TestSettings(t *testing.T) {
 	for _, kind := range []struct {
 		name     string
 		settings []setting
 		start    func(testing.TB, ...string) *Server
 		ask      func(*testing.T, *Server) map[string]string
-		follows  []string // from where it is, or from what was set
+		follows  []string // from its place, or from another setting
 	}{
 		{"Redis", redisSettings, Redis, redisConfig, []string{"dir", "port", "repl_ping_slave_period"}},
 		{"PostgreSQL", postgresChanges, Postgres, postgresConfig, []string{
@@ -59,7 +59,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// settingName is what the server calls what is set.
+// settingName is the server's name of a setting.
 func settingName(s setting) string {
 	name, _, _ := strings.Cut(s.set[0], "=")
 	if name == "-c" {
@@ -120,7 +120,7 @@ func rows(t *testing.T, driver, dsn, query string) map[string]string {
 	return config
 }
 
-// TestReasons: each setting has one.
+// TestReasons: each setting has a reason.
 func TestReasons(t *testing.T) {
 	for _, settings := range [][]setting{
 		redisSettings, redisClusterSettings, postgresSettings, postgresInitSettings, mariadbSettings, etcdSettings, zookeeperSettings, zookeeperConfig,
@@ -133,8 +133,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestCommandsAsShipped: of servers that do not tell their settings the commands have
-// none when they are as shipped, beside where they are.
+// TestCommandsAsShipped: some servers do not tell their settings. As shipped, their commands have
+// none except places.
 func TestCommandsAsShipped(t *testing.T) {
 	t.Setenv("PAWL_TEST_AS_SHIPPED", "1")
 	for _, s := range etcdSettings {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// template returns a folder that fill has filled once for this process, in a
-// subfolder "data". To make the data of a database takes longer than to copy it.
+// template returns a folder whose subfolder "data" fill has filled once for this process. To make
+// the data of a database takes longer than to copy them.
 func (k kind) template(fill func(data string) error) (string, error) {
 	mu.Lock()
 	defer mu.Unlock()

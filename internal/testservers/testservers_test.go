@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-// No server that answers takes long, and none that is frozen answers within short.
+// No server that answers takes longer than long, and no frozen server answers within short.
 const long, short = 10 * time.Second, 300 * time.Millisecond
 
-// ask sends one line over a new connection and returns the first of the reply.
+// ask sends one line over a new connection and returns the first line of the reply.
 func ask(addr, line string, within time.Duration) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, long)
 	if err != nil {
@@ -178,7 +178,7 @@ func TestNATS(t *testing.T) {
 	}
 }
 
-// A server must not outlive a test process that is killed.
+// A server must not outlive a killed test process.
 func TestServerDiesWithTheProcess(t *testing.T) {
 	if os.Getenv("PAWL_TEST_CHILD") != "" {
 		fmt.Println("addr", Redis(t).Addr)

@@ -26,11 +26,11 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Certificate is what a server or a client shows, in PEM.
+// Certificate is the certificate of a server or a client, in PEM.
 type Certificate struct{ CertFile, KeyFile string }
 
-// NewCA makes an authority. Its files are in a folder that servers of another
-// user may enter, which that of t.TempDir is not; keys are for us alone.
+// NewCA makes an authority. Its files are in a folder that servers of another user may enter, which
+// the folder of t.TempDir is not. Only this user may read the keys.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pawl-ca-")
@@ -48,8 +48,8 @@ func NewCA(t testing.TB) *CA {
 	return ca
 }
 
-// Issue makes a certificate for servers at 127.0.0.1 and localhost, that also
-// proves a client to be name.
+// Issue makes a certificate for servers at 127.0.0.1 and localhost, which also proves that a client
+// has this name.
 func (ca *CA) Issue(name string) Certificate {
 	ca.t.Helper()
 	key := newKey(ca.t)

@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// zookeeperJar names its class path in its manifest, but for what beside it is
-// needed to speak TLS.
+// zookeeperJar names its class path in its manifest, except for the jars that TLS needs.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
 func zookeeperClasses() string {
@@ -26,8 +25,7 @@ func zookeeperClasses() string {
 
 var zookeeperKind = zookeeperNode(1, "")
 
-// zookeeperNode is a node of an ensemble, or a server that stands alone if it
-// has no peers.
+// zookeeperNode is a node of an ensemble. Without peers it is a server that stands alone.
 func zookeeperNode(id int, peers string, more ...string) kind {
 	return kind{
 		name: "zookeeper", program: "java", binary: "PAWL_TEST_JAVA", given: "PAWL_TEST_ZOOKEEPER", ports: 2,
@@ -59,16 +57,16 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 	}
 }
 
-// ZooKeeper starts a private ZooKeeper that stands alone, for one test. It
-// keeps its data over Kill and Restart. It looks for empty containers every second.
+// ZooKeeper starts a private ZooKeeper for one test, which stands alone. The server keeps its data
+// over Kill and Restart. It looks for empty containers every second.
 func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind, nil) }
 
-// SharedZooKeeper returns the ZooKeeper of this test process, or the one that
+// SharedZooKeeper returns the ZooKeeper of this test process, or the ZooKeeper that
 // PAWL_TEST_ZOOKEEPER names. Tests use names of their own in it.
 func SharedZooKeeper(t testing.TB) *Server { t.Helper(); return shared(t, zookeeperKind) }
 
-// ZooKeeperTLS is as [ZooKeeper], and its second address is for clients that speak
-// TLS; of them it asks for a certificate.
+// ZooKeeperTLS is [ZooKeeper] with a second address. There clients speak TLS, and must show a
+// certificate.
 func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
 	t.Helper()
 	cert := ca.Issue("zookeeper")
@@ -89,7 +87,7 @@ func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
 		"ssl.keyStore.location="+store, "ssl.keyStore.type=PEM", "ssl.trustStore.location="+ca.File, "ssl.trustStore.type=PEM",
 	), nil)
 	secure = net.JoinHostPort("127.0.0.1", strconv.Itoa(server.proc.ports[1]))
-	until(t, "the port for TLS is open", func() error { // later than the other
+	until(t, "the port for TLS is open", func() error { // later than the other port
 		conn, err := net.Dial("tcp", secure)
 		if err == nil {
 			err = conn.Close()
@@ -99,8 +97,8 @@ func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
 	return server, secure
 }
 
-// ZooKeeperEnsemble starts three nodes for one test, as [ZooKeeper] does. Each
-// can be killed, paused and started again by itself.
+// ZooKeeperEnsemble starts three nodes for one test, as [ZooKeeper] does. A test can kill, pause
+// and restart each node by itself.
 func ZooKeeperEnsemble(t testing.TB) []*Server {
 	t.Helper()
 	const n = 3
@@ -114,7 +112,7 @@ func ZooKeeperEnsemble(t testing.TB) []*Server {
 	}
 	nodes, errs := make([]*Server, n), make([]error, n)
 	var wg sync.WaitGroup
-	for i := range n { // at once: none serves before there is a majority
+	for i := range n { // at once: no node serves before there is a majority
 		wg.Go(func() {
 			var p *process
 			if p, errs[i] = launch(zookeeperNode(i+1, peers), nil); errs[i] == nil {
@@ -149,7 +147,7 @@ func ZooKeeperSays(addr, word string) (string, error) {
 	return string(text), err
 }
 
-// zookeeperReady asks for the mode, which tells of a leader as well.
+// zookeeperReady asks for the mode, which depends on a leader as well.
 func zookeeperReady(addr string) error {
 	text, err := ZooKeeperSays(addr, "srvr")
 	if err == nil && !strings.Contains(text, "Mode: ") {

@@ -14,14 +14,14 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// access is the open part of the store.
+// access is the open store, with its client.
 type access struct {
 	eng    engine.Engine
 	client *pawl.Client
 	lease  *pawl.Lease
 }
 
-// leave ends the session in the store, as far as the store can be told soon.
+// leave ends the session in the store, if the store answers soon.
 func (a access) leave(within time.Duration) {
 	if a.eng == nil {
 		return
@@ -36,8 +36,8 @@ func (a access) leave(within time.Duration) {
 	})
 }
 
-// connect returns the access that it opened also when it fails later. A file may be busy and
-// does not hang, so there is time to queue for it.
+// connect returns the access that it opened also when it fails later. A busy file makes the command
+// queue, but does not hang, so there is time for that.
 func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	if a.eng, err = o.store.open(ctx); err != nil {
 		return access{}, err
@@ -48,7 +48,7 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	}
 	err = askWithin(ctx, within, func(ctx context.Context) (err error) {
 		a.client, err = pawl.New(ctx, a.eng, &pawl.Options{TTL: o.ttl, RequestTimeout: request, Label: o.label})
-		if errors.Is(err, pawl.ErrInvalid) { // it names the option that --ttl is
+		if errors.Is(err, pawl.ErrInvalid) { // the error names the option TTL, which --ttl sets
 			err = fmt.Errorf("--ttl: %w", err)
 		}
 		return err
@@ -58,19 +58,19 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 
 func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
-// acquisition is the way to the lock. It ends soon after its time, also when the
-// store hangs: the end of the process then drops the requests under way.
+// acquisition is the way to the lock. acquisition ends soon after its time, also when the store hangs: the
+// end of the process then drops the requests under way.
 type acquisition struct {
 	*job
-	farewell atomic.Int64 // how long a store that is well needs at most to be told that nobody waits, in ns
+	farewell atomic.Int64 // how long a healthy store needs at most to answer the farewell, in ns
 }
 
-// A store that hangs is not told for longer than leastFarewell that nobody waits any
-// more. One that was slow to open gets longer.
+// leastFarewell bounds the farewell to a store that hangs: there pawl withdraws its waiting claim.
+// A store that was slow to open gets more time.
 const leastFarewell = 80 * time.Millisecond
 
-// acquire gets the lock, or leaves the session that it has opened. A signal ends the waiting,
-// and no claim is left.
+// acquire gets the lock, or leaves the session that it has opened. A signal ends the waiting, and
+// leaves no claim.
 func (j *job) acquire(ctx context.Context) (access, error) {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
@@ -103,7 +103,7 @@ func (j *job) acquire(ctx context.Context) (access, error) {
 	case r := <-done:
 		return r.access, j.said(ctx, r.err)
 	case <-time.After(time.Duration(q.farewell.Load())):
-		return access{}, j.said(ctx, engine.Unavailable(fmt.Sprintf("wait for %q", j.name), errors.New("it does not answer")))
+		return access{}, j.said(ctx, engine.Unavailable(fmt.Sprintf("wait for %q", j.name), errors.New("the store does not answer")))
 	}
 }
 
@@ -122,7 +122,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 	a.lease, err = q.lock(ctx, a.client)
 	show.stop()
 	switch {
-	case err == nil && ctx.Err() != nil && q.said(ctx, nil) != nil: // the signal came as the lock did
+	case err == nil && ctx.Err() != nil && q.said(ctx, nil) != nil: // the signal and the lock came at once
 		err = errors.Join(ctx.Err(), a.lease.Unlock(ctx))
 	case err != nil:
 		err = q.why(ctx, a.client, err)
@@ -130,7 +130,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 	return a, err
 }
 
-// lock waits for the lock as long as it was asked to.
+// lock waits for the lock as long as the user wants.
 func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
 	if !q.try {
 		return q.ask(ctx, c)
@@ -162,8 +162,8 @@ func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, err
 	return l.Lock(ctx)
 }
 
-// why gives the reason from the store for a lock that was not acquired: its holders, or that
-// the store may have forgotten holders.
+// why gives the reason from the store for a lock that was not acquired. Other parties hold the
+// lock, or the store may have forgotten holders.
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
 	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, pawl.ErrGrace) || errors.Is(err, context.DeadlineExceeded)
 	switch {

@@ -19,17 +19,17 @@ func newBreak(s *store) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break NAME",
 		Short: "Take a lock away from its holders",
-		Long: `Take NAME away from all its holders, or from those with --token, or from the
-holder or waiter --claim, as "pawl show" prints them. The next waiter gets NAME at once.
+		Long: `Take NAME away from all its holders. --token and --claim choose some holders, or one
+waiter, as "pawl show" prints them. The next waiter gets NAME at once.
 
-The holders are told, but learn of it only within a third of their TTL: until
-then they may still work, beside the next holder. Only a resource that checks
-tokens is safe from that. A command under "pawl run" is then stopped.
+The holders learn of the break within a third of their TTL. Until then they may still
+work, beside the next holder. Only a resource that checks tokens is safe from that. A
+command under "pawl run" is then stopped.
 
 The operator's name stays in the store with --reason, and "pawl show" shows both.
 
-Without --yes, break only names the parties it would evict, and exits with 64.
-Nobody to evict is no error.`,
+Without --yes, break only names the parties that it would evict, and exits with 64.
+A NAME without such a party is no error.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			set := cmd.Flags().Changed
@@ -37,7 +37,7 @@ Nobody to evict is no error.`,
 			case set("token") && set("claim"):
 				return usageError("--token and --claim exclude each other")
 			case set("token") && token == 0:
-				return usageError("--token is 0: that of a holder is larger")
+				return usageError("--token is 0: 1 or more is allowed")
 			case set("claim") && opts.Claim == "":
 				return usageError("--claim is empty")
 			}
@@ -85,12 +85,12 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 	if err != nil || !slices.ContainsFunc(evicted, works) {
 		return err
 	}
-	_, err = fmt.Fprintln(w, "a holder learns of it within a third of its TTL and may work until then")
+	_, err = fmt.Fprintln(w, "a holder learns of the break within a third of its TTL and may work until then")
 	return err
 }
 
-// works reports whether a party may work until it learns that it was evicted. A waiter does
-// not, nor does the holder of a name that is only kept.
+// works reports whether a party may work until it learns of its eviction. A waiter does not work.
+// Nor does the holder of a name that is only kept.
 func works(p pawl.Party) bool { return p.Token != 0 && !p.Kept }
 
 // chosen are the parties that the options name.

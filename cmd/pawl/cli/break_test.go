@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// That a broken run stops its command is in loss_test.go.
+// loss_test.go shows that a broken run stops its command.
 func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
@@ -19,7 +19,7 @@ func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	eventually(t, "it waits", func() bool { return states(t, store, "x") == "granted granted waiting" })
 	stdout, _ := want(t, 0, store, "break", "x", "--yes")
 	const evicted = `evicted \S+ pid \d+: sh \(token \d+, held for (an unknown time|[\d.]+m?s)\)`
-	matches(t, stdout, evicted, evicted, "a holder learns of it .*")
+	matches(t, stdout, evicted, evicted, "a holder learns of the break .*")
 	if line := p.line(); line != "next" {
 		t.Errorf("line %q", line)
 	}

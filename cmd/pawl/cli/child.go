@@ -19,15 +19,15 @@ import (
 // child is the command while it runs.
 type child struct {
 	process *os.Process
-	group   int // that of the guard, which keeps the number from being used again
+	group   int // of the guard, which keeps the kernel from using the number again
 	events  chan childEvent
 }
 
-// childEvent is a stop or, last, the end of a child.
+// childEvent is a stop of the child or, last, its end.
 type childEvent struct{ status syscall.WaitStatus }
 
-// startChild starts the command. Its thread stays until the command has ended:
-// the kernel sends the parent-death signal when that thread ends.
+// startChild starts the command. Its thread stays until the command has ended, because the kernel
+// sends the parent-death signal when that thread ends.
 func startChild(cmd *exec.Cmd, group int) (*child, error) {
 	c := &child{group: group, events: make(chan childEvent)}
 	cmd.SysProcAttr = childAttr(group)
@@ -58,17 +58,17 @@ func (c *child) strayed() bool {
 	return err == nil && group != c.group
 }
 
-// signal sends to the group, and to the command also when it has left it. It reports
-// whether the command takes no signals from us: then it has become another user.
+// signal signals the group, and the command also when the command has left the group. signal reports
+// whether the command refuses signals of pawl: then the command has become another user.
 func (c *child) signal(sig syscall.Signal) (refused bool) {
 	syscall.Kill(-c.group, sig) //nolint:errcheck // a process that has gone needs no signal
 	if !c.strayed() {
-		sig = 0 // it has it, if it may have it
+		sig = 0 // the command has the signal from the group, if it may have signals
 	}
 	return errors.Is(c.process.Signal(sig), syscall.EPERM)
 }
 
-// signal sends to the command. When that is refused, the operator has to know.
+// signal signals the command. When that is refused, pawl tells the operator.
 func (j *job) signal(sig syscall.Signal) {
 	if !j.child.signal(sig) || j.refused {
 		return
@@ -82,8 +82,7 @@ func (j *job) signal(sig syscall.Signal) {
 		j.name, j.command[0], int(sig), sig))
 }
 
-// execute runs the command under the lock and returns its exit code as a shell
-// would.
+// execute runs the command under the lock and returns its exit code as a shell would.
 func (j *job) execute(path string) (code int, err error) {
 	if err := j.guard.ready(); err != nil {
 		return 0, fmt.Errorf("start the guard: %w", err)
@@ -100,7 +99,7 @@ func (j *job) execute(path string) (code int, err error) {
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
 		return 0, notRunnable(j.command[0], err)
 	}
-	j.guard.watch(j.child.process.Pid) // until then the guard knows of the group alone
+	j.guard.watch(j.child.process.Pid) // until then the guard knows only the group
 	signal.Notify(j.signals, syscall.SIGTSTP, syscall.SIGCONT)
 	j.tty = openTerminal()
 	end := j.supervise()
@@ -132,19 +131,19 @@ func (j *job) supervise() childEvent {
 	}
 }
 
-// lead is how long before the end of the lock the child must be dead: the
-// least that lets its death happen in time.
+// lead is how long before the end of the lock the child must be dead. Less might let the child live
+// on after the lock.
 func (j *job) lead() time.Duration { return min(100*time.Millisecond, j.ttl/20) }
 
-// extend tells the guard how long the lock is good, and returns it.
+// extend tells the guard the end of the lock, and returns it.
 func (j *job) extend() time.Time {
-	now := bootTime() // first: a pause between the two may only make it earlier
+	now := bootTime() // read first: a pause before the next line makes the end only earlier
 	until := j.lease.ValidUntil()
 	j.guard.until(now + time.Until(until) - j.lead()/4)
 	return until
 }
 
-// check looks at the lock and says when to look again.
+// check looks at the lock and returns when to look again.
 func (j *job) check() time.Duration {
 	if j.lost == nil {
 		until := j.extend()
@@ -166,8 +165,8 @@ func (j *job) check() time.Duration {
 	return left
 }
 
-// terminate tells the child to end: the lock is lost, or will be. The operator is
-// told after that.
+// terminate tells the child to end, because the lock is lost or will be. After that it tells the
+// operator.
 func (j *job) terminate(cause error, until time.Time) {
 	j.lost, j.refused = cause, false
 	j.killAt = time.Now().Add(j.grace)
@@ -179,8 +178,8 @@ func (j *job) terminate(cause error, until time.Time) {
 	j.signal(syscall.SIGCONT) // a stopped command must wake to end
 }
 
-// result makes an exit code of the end of the child. After a loss it waits for
-// the rest of the group, which was told to end too.
+// result makes an exit code of the end of the child. After a loss it waits for the rest of the
+// group, which got the signal too.
 func (j *job) result(end childEvent) (int, error) {
 	switch {
 	case j.lost != nil:
@@ -191,8 +190,8 @@ func (j *job) result(end childEvent) (int, error) {
 		syscall.Kill(-j.child.group, syscall.SIGKILL) //nolint:errcheck // there may be none
 		j.survivors()
 		return exitLost, nil
-	case end.status.Signal() == syscall.SIGKILL && j.guard.fired(): // we were stopped or late
-		j.lost = fmt.Errorf("%q: %w: it was not renewed in time; %s was killed", j.name, pawl.ErrLost, j.command[0])
+	case end.status.Signal() == syscall.SIGKILL && j.guard.fired(): // pawl was stopped, or late
+		j.lost = fmt.Errorf("%q: %w: no renewal in time; %s was killed", j.name, pawl.ErrLost, j.command[0])
 		complain(j.lost)
 		return exitLost, nil
 	case end.status.Signaled():
@@ -201,8 +200,8 @@ func (j *job) result(end childEvent) (int, error) {
 	return end.status.ExitStatus(), nil
 }
 
-// survivors reports processes left in the group that have become another user. Killed
-// processes need a moment to go.
+// survivors reports processes left in the group that have become another user. Killed processes
+// need a moment to go.
 func (j *job) survivors() {
 	err := syscall.Kill(-j.child.group, 0)
 	for end := time.Now().Add(j.lead()); err == nil && time.Now().Before(end); err = syscall.Kill(-j.child.group, 0) {

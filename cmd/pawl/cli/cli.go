@@ -17,8 +17,8 @@ import (
 	"github.com/pawl-go/pawl/id/snowflake"
 )
 
-// Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are
-// those of sysexits.h, the others are those of shells.
+// Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are those of sysexits.h,
+// the others are those of shells.
 const (
 	exitUsage         = 64
 	exitUnavailable   = 69
@@ -27,7 +27,7 @@ const (
 	exitNotAcquired   = 75
 	exitNotExecutable = 126
 	exitNotFound      = 127
-	exitSignal        = 128 // and the number of the signal
+	exitSignal        = 128 // plus the number of the signal
 )
 
 // Main runs the command of this process and returns its exit code.
@@ -41,7 +41,7 @@ func Main() int {
 		return 0
 	}
 	var exit *exitError
-	if !errors.As(err, &exit) { // it is cobra's own
+	if !errors.As(err, &exit) { // an error of cobra itself
 		exit = &exitError{exitUsage, fmt.Errorf("%w (try: pawl help)", err)}
 	}
 	if exit.err != nil {
@@ -50,7 +50,7 @@ func Main() int {
 	return exit.code
 }
 
-// exitError ends the command with a code. Without err there is nothing to say.
+// exitError ends the command with a code. Without err it prints nothing.
 type exitError struct {
 	code int
 	err  error
@@ -83,7 +83,7 @@ func coded(err error) error {
 		{id.ErrExhausted, exitUnavailable},
 		{snowflake.ErrLead, exitUnavailable},
 		{readable.ErrDay, exitUnavailable},
-		{pawl.ErrUnavailable, exitUnavailable}, // also when --wait ended during it: nobody knows whether it was free
+		{pawl.ErrUnavailable, exitUnavailable}, // also when --wait ended during it: nobody knows whether the lock was free
 		{pawl.ErrNotAcquired, exitNotAcquired},
 	} {
 		if errors.Is(err, class.err) {
@@ -104,7 +104,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
-		Long: `pawl runs programs under locks that machines share, shows, breaks and resizes locks,
+		Long: `pawl runs programs under locks that machines share. It shows, breaks and resizes locks,
 and makes IDs.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
@@ -121,8 +121,8 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
 Other users of the machine see arguments, but not variables: put a URL with a
 password into PAWL_STORE.
 
-Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error;
-"pawl help run" and "pawl help elect" list those of run, slot and elect.`,
+Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
+"pawl help run" and "pawl help elect" for the codes of run, slot and elect.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {

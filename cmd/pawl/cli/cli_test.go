@@ -29,14 +29,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(bePawl) != "" {
 		os.Exit(Main())
 	}
-	flag.Set("test.parallel", "8") // they wait most of the time
+	flag.Set("test.parallel", "8") // the tests wait most of the time
 	os.Exit(testservers.Main(m))
 }
 
-// patience is how long a test waits for what should happen soon.
+// patience is how long a test waits for an event that should come soon.
 const patience = 20 * time.Second
 
-// stores are those that processes can share. Each returns its URL.
+// stores are the stores that processes can share. Each function returns a URL.
 var stores = map[string]func(*testing.T) string{
 	"sqlite": sqliteStore,
 	"redis": func(t *testing.T) string {
@@ -92,8 +92,8 @@ type process struct {
 	done   chan struct{}
 }
 
-// start starts pawl. Its output goes through files, so that what it leaves
-// running keeps nobody waiting.
+// start starts pawl. Its output goes to files, so that processes that it leaves behind keep no
+// reader waiting.
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, lines: make(chan string, 1000), done: make(chan struct{})}
@@ -139,7 +139,7 @@ func (p *process) start(stderr *os.File) *process {
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		<-p.done
-		out.SetReadDeadline(time.Now()) // also when somebody has the other end
+		out.SetReadDeadline(time.Now()) // also when another process has the other end
 		for range p.lines {
 		}
 		out.Close()
@@ -224,7 +224,7 @@ func atoi(t *testing.T, text string) int {
 	return n
 }
 
-// complaint fails the test unless stderr is one line of pawl's that has text.
+// complaint fails the test unless stderr is one line of pawl that contains text.
 func complaint(t *testing.T, stderr, text string) {
 	t.Helper()
 	if strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "pawl: ") || !strings.Contains(stderr, text) {
@@ -253,7 +253,7 @@ func states(t *testing.T, store, name string) string {
 	return strings.Join(states, " ")
 }
 
-// eventually waits for what no event tells of.
+// eventually waits for a condition that no event reports.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -265,7 +265,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// runs reports whether a process runs. One that nobody has reaped does not.
+// runs reports whether a process runs. A process that ended, and that nobody has reaped, does not
+// run.
 func runs(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false

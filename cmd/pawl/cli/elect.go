@@ -16,25 +16,27 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-const electHelp = `Keep one CMD running among all candidates for the same NAME: each waits until it
-leads the election NAME, and runs CMD while it does. When CMD ends by itself, with
-any code, the next candidate leads, and this one campaigns again after a
-pause: 1s, and up to 30s while CMD ends within 10s each time.
+const electHelp = `Keep one CMD running among all candidates for the same NAME. Each candidate waits
+until it leads the election NAME, and runs CMD while it leads. When CMD ends by itself,
+with any code, the next candidate leads. The old leader campaigns again after a pause:
+1s, and up to 30s while CMD ends within 10s each time.
 
-CMD is run, stopped and told its environment as by "pawl run": it does not outlive
-the leadership, also when pawl is killed or stopped. Then another CMD runs
-elsewhere at most the TTL and a second later. INT, TERM, HUP and QUIT are passed on
-to CMD and end pawl, which hands over to the next candidate.
+CMD is run and stopped as by "pawl run", with the same environment. CMD does not outlive
+the leadership, also when pawl is killed or stopped. Then another CMD runs elsewhere at
+most the TTL and a second later. Pawl passes INT, TERM, HUP and QUIT on to CMD, hands over
+to the next candidate and ends.
 
 The leader announces host and process id, or --value, to observers of the
 election with the library. "pawl show pawl:election/NAME" shows the leader and
 the candidates. "pawl break pawl:election/NAME --yes" makes the next candidate lead.
 
-Exit codes, when it was ended by a signal or by --once, are those of "pawl run":
-the one of CMD, 74 when the leadership was lost, 128+n when signal n came before
-CMD ran. Wrong usage is 64; a store that is unavailable at the start 69; a CMD that
-cannot be executed then 126, or 127. Later pawl goes on trying, also when CMD or pawl
-itself is replaced.`
+Elect ends by a signal or by --once. Exit codes then, when not the code of CMD:
+   64  wrong usage
+   69  the store is unavailable at the start
+   74  the leadership was lost
+  126  CMD cannot be executed at the start; 127: CMD is not found
+  128+n  signal n came before CMD ran
+After the start pawl retries, also when CMD or pawl itself is replaced.`
 
 // electOptions are the user's options of elect.
 type electOptions struct {
@@ -46,7 +48,7 @@ type electOptions struct {
 const (
 	electPause     = time.Second
 	mostElectPause = 30 * time.Second
-	atOnce         = 10 * time.Second // a command that runs no longer than this fails at once
+	atOnce         = 10 * time.Second // a command that runs no longer than this counts as failed at once
 )
 
 func newElect(s *store) *cobra.Command {
@@ -69,14 +71,14 @@ func newElect(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // arguments after NAME are not ours
+	f.SetInterspersed(false) // arguments after NAME belong to CMD
 	o.commonFlags(cmd)
 	f.StringVar(&o.value, "value", "", "the leader's announcement (default: host, process id and command)")
 	f.BoolVar(&o.once, "once", false, "end when CMD has ended, with its exit code")
 	return cmd
 }
 
-// candidate is an elect.
+// candidate is a run of elect.
 type candidate struct {
 	*electOptions
 	signals  chan os.Signal
@@ -109,7 +111,7 @@ func (o *electOptions) elect(ctx context.Context) error {
 		}
 		rest := electPause
 		switch {
-		case errors.Is(err, errStore): // all candidates meet it together
+		case errors.Is(err, errStore): // all candidates meet the trouble together
 			rest = (electPause/4 + rand.N(electPause/2)).Round(10 * time.Millisecond)
 		case j.lost == nil: // the command ends by itself
 			if ran > atOnce {
@@ -124,7 +126,7 @@ func (o *electOptions) elect(ctx context.Context) error {
 	}
 }
 
-// connect connects to the store. A signal ends it, like every wait.
+// connect connects to the store. A signal ends the attempt, like every wait.
 func (c *candidate) connect(ctx context.Context) (access, error) {
 	j := c.job()
 	ctx, stop := j.interruptible(ctx)
@@ -133,14 +135,14 @@ func (c *candidate) connect(ctx context.Context) (access, error) {
 	return a, j.said(ctx, err)
 }
 
-// errAgain says that there is no reason to end, and errStore that the store is it.
+// errAgain says that there is no reason to end. errStore says that the store is the trouble.
 var (
 	errAgain = errors.New("campaigning again")
 	errStore = fmt.Errorf("%w", errAgain)
 )
 
-// term waits until it leads, runs the command, and hands over. ran is how long the
-// command did.
+// term waits until the candidate leads, runs the command, and hands over. ran is how long the
+// command ran.
 func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err error) {
 	if err := c.campaign(ctx, j); err != nil {
 		return 0, err
@@ -157,7 +159,7 @@ func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err er
 		return ran, nil
 	case j.ended || c.once:
 		return ran, &exitError{cmp.Or(code, exitInternal), err}
-	case err != nil: // it may have been replaced, and others may have it
+	case err != nil: // the program may have been replaced, and other candidates may have it
 		return ran, fmt.Errorf("%w; %w", err, errAgain)
 	case j.lost != nil:
 		return ran, fmt.Errorf("no longer the leader; %w", errAgain)
@@ -165,7 +167,7 @@ func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err er
 	return ran, fmt.Errorf("%s ended with exit code %d; %w", c.command[0], code, errAgain)
 }
 
-// serve runs the command. Where it is may have changed since it ran before.
+// serve runs the command. The path of the command may have changed since the last run.
 func (c *candidate) serve(j *job) (code int, err error) {
 	path, err := lookPath(c.command[0])
 	if err != nil {
@@ -178,7 +180,7 @@ func (c *candidate) serve(j *job) (code int, err error) {
 	return j.execute(path)
 }
 
-// campaign waits until it leads. A signal ends that, and trouble does not.
+// campaign waits until the candidate leads. A signal ends the campaign, and trouble does not.
 func (c *candidate) campaign(ctx context.Context, j *job) error {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
@@ -186,7 +188,7 @@ func (c *candidate) campaign(ctx context.Context, j *job) error {
 	var err error
 	j.lease, err = c.election.Campaign(ctx, []byte(c.value))
 	show.stop()
-	if err == nil && ctx.Err() != nil { // the signal came as the leadership did
+	if err == nil && ctx.Err() != nil { // the signal and the leadership came at once
 		err = errors.Join(ctx.Err(), c.election.Resign(ctx, j.lease))
 	}
 	if err = j.said(ctx, err); errors.As(err, new(*exitError)) {
@@ -200,8 +202,8 @@ func (c *candidate) campaign(ctx context.Context, j *job) error {
 	return err
 }
 
-// resign hands over to the next candidate. A store that cannot be told does so by
-// itself.
+// resign hands over to the next candidate. If the store does not answer, the end of the session
+// does so.
 func (c *candidate) resign(j *job) {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()

@@ -101,7 +101,7 @@ func TestElect_ended_hands_over(t *testing.T) {
 			if code := p.wait(); code != 9 || p.errors() != "" {
 				t.Errorf("exit code %d, standard error %q", code, p.errors())
 			}
-			// One that waits ends too, and leaves no claim.
+			// A candidate that waits ends too, and leaves no claim.
 			third := elect(t, store, name)
 			waits(t, store, name, "granted waiting")
 			third.signal(sig)
@@ -257,8 +257,8 @@ func TestElect_goes_on_when_programs_are_replaced(t *testing.T) {
 	}
 }
 
-// The pauses of candidates do not grow while the store is away: the next leader is there
-// a TTL, which a Redis that forgot needs, and a second after the store is.
+// The pauses of candidates do not grow while the store is away. The next leader leads within a TTL
+// and a second of the store's return. A Redis that forgot needs the TTL.
 func TestElect_leads_soon_after_an_outage(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)

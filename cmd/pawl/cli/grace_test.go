@@ -11,7 +11,7 @@ import (
 
 const mayHaveForgotten = "may have forgotten locks; it grants again in "
 
-// While a store may have forgotten who holds, nobody is told that others hold.
+// While a store may have forgotten its holders, pawl does not say that others hold the lock.
 func TestGrace_is_told(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + testservers.Redis(t).Addr

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guard is a second process that ends the command when pawl cannot: when
-// pawl is killed or stopped. It leads the process group in which the command
-// runs, so that killing that group can never hit another that got its number.
-// It ignores all signals that can be ignored, as the group gets them.
+// The guard is a second process that ends the command when pawl cannot: when pawl is killed or
+// stopped. The guard leads the process group in which the command runs. So no other group can get
+// that number, and be killed by mistake. The guard ignores all signals that can be ignored, because
+// the group gets them.
 
 // guardVerb makes a process the guard of its parent.
 const guardVerb = "__guard"
@@ -30,7 +30,7 @@ type guard struct {
 	cmd    *exec.Cmd
 	events <-chan childEvent
 	orders *os.File
-	tells  *os.File // a byte when it is ready, another when it kills
+	tells  *os.File // a byte when the guard is ready, another when it kills
 }
 
 func startGuard() (*guard, error) {
@@ -74,14 +74,14 @@ func (g *guard) fired() bool {
 
 func (g *guard) group() int { return g.cmd.Process.Pid }
 
-// until says when the lock ends, by bootTime.
+// until tells the guard when the lock ends, by bootTime.
 func (g *guard) until(end time.Duration) { g.order("until", int64(end)) }
 
-// watch says which process is the command, in case it leaves the group.
+// watch tells the guard which process is the command, in case the command leaves the group.
 func (g *guard) watch(pid int) { g.order("child", int64(pid)) }
 
-// standAside has the guard leave the group, so that the rest can be waited
-// for. It goes on to guard it.
+// standAside makes the guard leave the group, so that pawl can wait for the rest. The guard still
+// guards the group.
 func (g *guard) standAside() { g.order("aside", 0) }
 
 // order never blocks for long: a guard that is stopped reads nothing.
@@ -92,8 +92,8 @@ func (g *guard) order(verb string, n int64) {
 
 // end ends the guard and leaves its group alone.
 func (g *guard) end() {
-	g.cmd.Process.Kill() //nolint:errcheck // it may have ended
-	for range g.events { // until it has
+	g.cmd.Process.Kill() //nolint:errcheck // the guard may have ended
+	for range g.events { // until the guard has ended
 	}
 	g.orders.Close()
 	g.tells.Close()
@@ -103,11 +103,11 @@ func (g *guard) end() {
 func guardMain() int {
 	group := os.Getpid()
 	if syscall.Getpgrp() != group {
-		return exitUsage // started by hand
+		return exitUsage // a user started the guard by hand
 	}
 	signal.Ignore()
 	nameGuard()
-	os.Stdout.WriteString("r") //nolint:errcheck // then pawl has ended, which the orders tell
+	os.Stdout.WriteString("r") //nolint:errcheck // if pawl has ended, the closed orders tell
 	orders := make(chan string)
 	go func() {
 		defer close(orders)
@@ -135,7 +135,7 @@ func guardMain() int {
 	}
 }
 
-// guarding is the guard's knowledge.
+// guarding is the state of the guard.
 type guarding struct {
 	group int
 	child *os.Process
@@ -145,7 +145,7 @@ type guarding struct {
 func (g *guarding) obey(order string) {
 	var verb string
 	var n int64
-	fmt.Sscan(order, &verb, &n) //nolint:errcheck // from ourselves
+	fmt.Sscan(order, &verb, &n) //nolint:errcheck // the order comes from pawl itself
 	switch verb {
 	case "until":
 		g.until = time.Duration(n)
@@ -153,22 +153,22 @@ func (g *guarding) obey(order string) {
 		g.child, _ = os.FindProcess(int(n)) // holds on to the process, not to its number
 	case "aside":
 		if parent, err := syscall.Getpgid(os.Getppid()); err == nil {
-			syscall.Setpgid(0, parent) //nolint:errcheck // then pawl waits longer
+			syscall.Setpgid(0, parent) //nolint:errcheck // if this fails, pawl waits longer
 		}
 	}
 }
 
-// kill ends the group, with the guard itself as long as it is in it.
+// kill ends the group, and the guard itself as long as the guard is in the group.
 func (g *guarding) kill() {
 	os.Stdout.WriteString("k") //nolint:errcheck // pawl may have ended
 	if g.child != nil {
-		g.child.Kill() //nolint:errcheck // it may have ended
+		g.child.Kill() //nolint:errcheck // the child may have ended
 	}
 	syscall.Kill(-g.group, syscall.SIGKILL) //nolint:errcheck // likewise
 }
 
-// bootTime is a clock that all processes share, that nobody sets, and that
-// counts while the machine sleeps.
+// bootTime is a clock that all processes share, that nobody sets, and that counts while the machine
+// sleeps.
 func bootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(bootClock, &ts); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// soonAfter is how much longer than it should a run may take on a busy machine. It is far
-// less than the time-outs that a run without --wait has.
+// soonAfter is how late a run may end on a busy machine. soonAfter is far less than the time-outs that a
+// run without --wait has.
 const soonAfter = 4 * time.Second
 
 func TestRun_waits_no_longer_for_a_store_that_hangs(t *testing.T) {

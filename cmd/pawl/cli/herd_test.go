@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Many runs of one name that start at once on one file that is not there yet: all run,
-// and each needs no more than three times the CPU that it needs among ten. The program is
-// as users build it, because under the race detector so many processes would take minutes.
+// Many runs of one name start at once on one file that does not exist yet. All run, and each needs
+// at most three times the CPU that it needs among ten. The program is built as users build it,
+// because under the race detector so many processes would take minutes.
 func TestRun_herd_on_one_file(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "pawl")
 	if text, err := exec.Command("go", "build", "-o", program, "github.com/pawl-go/pawl/cmd/pawl").CombinedOutput(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A job that several machines start runs once in its period, whatever becomes of it.
+// A job that several machines start runs once in its period, whatever its result.
 func TestRun_once_in_a_period(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
@@ -37,7 +37,7 @@ func TestRun_once_in_a_period(t *testing.T) {
 		}
 		job(0, "true")
 		kept()
-		job(3, "exit 3") // one that fails counts
+		job(3, "exit 3") // a run that fails counts
 		kept()
 		p := start(t, command(t, store, "run", "--ttl", "3s", "--hold-for", "1h", name, "--", "sh", "-c", "echo up; exec sleep 1000"))
 		p.line()

@@ -21,12 +21,15 @@ const idHelp = `Make IDs that are unique over processes, machines, restarts and 
   redis         numbers from a counter in Redis, whose mark is in the store
   readable      IDs to read and type, as ORD-20261122-0000123-8
 
-"pawl help id KIND" tells what each kind promises and needs. Numbers that were made and
+"pawl help id KIND" tells the promises and needs of each kind. Numbers that were made and
 not printed are gaps, and are never made again. "pawl id serve" serves IDs to programs in
 other languages, and "pawl id explain" prints the parts of an ID.
 
-Exit codes: 0, also when the reader of the output has gone; 64 wrong usage, or a store
-that cannot carry the kind; 69 the store is unavailable, or there are no numbers left; 128 + n ended by signal n.`
+Exit codes:
+    0  success, also when the reader of the output has gone
+   64  wrong usage, or a store that cannot carry the kind
+   69  the store is unavailable, or there are no numbers left
+  128+n  ended by signal n`
 
 func newID(s *store) *cobra.Command {
 	cmd := &cobra.Command{
@@ -82,7 +85,7 @@ const (
 	idWithin = 20 * time.Second // for a batch: longer than a store that may have forgotten waits for its clients
 )
 
-// print prints IDs until there are enough, a signal comes, or nobody reads them any more.
+// print prints IDs until there are enough, a signal comes, or the reader has gone.
 func (o *idOptions) print(ctx context.Context, k idKind, name string, count int64, w io.Writer) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -116,7 +119,7 @@ func printIDs(ctx context.Context, from lines, count int64, w io.Writer) error {
 	return nil
 }
 
-// write writes text, but waits for a slow reader until ctx ends only.
+// write writes text. write waits for a slow reader only until ctx ends.
 func write(ctx context.Context, w io.Writer, text []byte) error {
 	done := make(chan error, 1)
 	go func() {

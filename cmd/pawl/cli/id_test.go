@@ -16,7 +16,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// made runs pawl id and returns the IDs that it prints. Nothing else may be said.
+// made runs pawl id and returns the IDs that it prints. made fails the test if pawl says anything
+// else.
 func made(t *testing.T, store string, args ...string) []string {
 	t.Helper()
 	cmd := command(t, store, append([]string{"id"}, args...)...)
@@ -78,7 +79,8 @@ func TestID_uuids(t *testing.T) {
 	}
 }
 
-// TestID_of_a_store: the IDs of several processes at the same time are unique, and those of one rise.
+// TestID_of_a_store: the IDs of several processes at the same time are unique, and the IDs of one
+// process rise.
 func TestID_of_a_store(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {
@@ -115,7 +117,7 @@ func TestID_of_a_store(t *testing.T) {
 	})
 }
 
-// TestID_segment_leaves_no_gap: a run reserves what it prints.
+// TestID_segment_leaves_no_gap: a run reserves exactly the numbers that it prints.
 func TestID_segment_leaves_no_gap(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
@@ -200,7 +202,8 @@ func sqliteStoreIn(t *testing.T, name string) string {
 	return "sqlite:" + filepath.Join(filepath.Dir(t.TempDir()), name+".db")
 }
 
-// TestID_forgetting: a store that forgets is refused by the name of the flag that accepts it.
+// TestID_forgetting: a store that forgets is refused. The error names the flag that accepts such a
+// store.
 func TestID_forgetting(t *testing.T) {
 	t.Parallel()
 	store := stores["redis"](t)
@@ -280,7 +283,7 @@ func TestID_refuses(t *testing.T) {
 	complaint(t, stderr, "unsupported")
 }
 
-// TestID_exhausted: there is no number of more digits.
+// TestID_exhausted: the counter has reached its number of digits.
 func TestID_exhausted(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
@@ -290,7 +293,7 @@ func TestID_exhausted(t *testing.T) {
 	complaint(t, stderr, "no numbers left")
 }
 
-// TestID_reader_gone: what nobody reads is no error.
+// TestID_reader_gone: a reader that has gone is no error.
 func TestID_reader_gone(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"uuid4", "snowflake x"} {

@@ -21,11 +21,12 @@ func newIDExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain ID",
 		Short: "Print the parts of an ID",
-		Long: `Print the parts of an ID, by its form: the version of a UUID, and its time if it has
-one; the time, worker and sequence number of a snowflake, which is any number; with --template
-the parts of a readable ID, whose check digits have to be right. A snowflake does not
-tell its layout: say --bits, --unit and --epoch as where it was made. A text
-of no such form is refused (64).`,
+		Long: `Print the parts of an ID, by its form. Of a UUID: the version, and the time if there is
+one. Of a number, which is taken for a snowflake: the time, worker and sequence number.
+With --template: the parts of a readable ID, whose check digits have to be right.
+
+A snowflake does not tell its layout: give the --bits, --unit and --epoch of its maker.
+A text of no such form is refused (64).`,
 		Example: `  pawl id explain 019aa7f2-9c4c-7e1c-8f5e-3d1a6f0c2b47
   pawl id explain --template 'ORD-{date:20060102}-{n:7}-{digit}' ORD-20261122-0000123-8`,
 		Args: takes(1, 1),

@@ -72,7 +72,7 @@ func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 	w.Write(text) //nolint:errcheck // the client has gone
 }
 
-// wanted reads how many IDs are asked for.
+// wanted reads how many IDs the request asks for.
 func wanted(r *http.Request) (int, error) {
 	if r.URL.RawQuery == "" {
 		return 1, nil
@@ -88,7 +88,7 @@ func wanted(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// wantsJSON reports whether JSON is the first form in Accept that there is.
+// wantsJSON reports whether JSON is the first form in Accept that the service has.
 func wantsJSON(accept []string) bool {
 	for form := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		form, _, _ = strings.Cut(form, ";")
@@ -157,7 +157,7 @@ func (s *idService) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
 }
 
-// say answers a line.
+// say answers with a line.
 func say(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

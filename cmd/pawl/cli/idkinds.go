@@ -19,25 +19,25 @@ type idKind struct {
 	name, short, long string
 
 	named      bool // the IDs of each name are a row of their own
-	stored     bool // --store may have a part of it
-	marked     bool // what --store has is the mark of what --db has
+	stored     bool // --store may keep a part of it
+	marked     bool // --store has the mark of the counter in --db
 	needsDB    bool
 	severalDBs bool
-	database   string   // what --db is
-	instead    string   // why it has no use for --store
+	database   string   // the databases that --db may name
+	instead    string   // why --store is of no use
 	flags      []string // beside -n
 
-	// open returns the lines of a name. parts has what several names share, and closes all.
+	// open returns the lines of a name. parts has the generators' shared parts, and closes all.
 	open func(ctx context.Context, parts *idParts, name string) (lines, error)
 }
 
 const forgettingHelp = `
 A store that may lose its last writes, as Redis may, is refused (64), because IDs would
-repeat. --allow-forgetting accepts it.`
+repeat. --allow-forgetting accepts such a store.`
 
 const tableHelp = `
-With --db the counter is in a table of PostgreSQL, MySQL, MariaDB or SQLite, which
-is made if it is missing, and not in the store. A database that does not flush
+With --db the counter is in a table of PostgreSQL, MySQL, MariaDB or SQLite, and not
+in the store. The table is made if it is missing. A database that does not flush
 its commits is refused (64).`
 
 var idKinds = []idKind{
@@ -47,15 +47,15 @@ var idKinds = []idKind{
 		open:    func(context.Context, *idParts, string) (lines, error) { return uuidLines(uuids.V4()), nil },
 	},
 	{
-		name: "uuid7", short: "Print UUIDs that begin with the time", long: "Print UUIDs of version 7: the time in ms and 62 random bits. Those of a run rise.",
+		name: "uuid7", short: "Print UUIDs that begin with the time", long: "Print UUIDs of version 7: the time in ms and 62 random bits. UUIDs of one run rise.",
 		instead: "UUIDs need no store",
 		open:    func(context.Context, *idParts, string) (lines, error) { return uuidLines(uuids.V7()), nil },
 	},
 	{
 		name: "snowflake", short: "Print IDs of a time, a worker and a sequence number",
 		long: `Print IDs of 63 bits: the time, the number of a worker, and a sequence number. The store gives this
-process a worker number of NAME, and keeps the time that was used with that number, so
-that no clock makes an ID twice. All users of NAME have the same --bits, --unit and --epoch.
+process a worker number of NAME, and keeps the time that was used with that number. So no
+clock makes an ID twice. All users of NAME have the same --bits, --unit and --epoch.
 "pawl id explain" tells the parts of an ID.` + "\n" + forgettingHelp,
 		named: true, stored: true, flags: append(layoutNames[:3:3], flagForgets), open: openSnowflake,
 	},
@@ -79,9 +79,8 @@ after the others, up to --step. Tables are made if they are missing.`,
 	{
 		name: "redis", short: "Print numbers from a counter in Redis",
 		long: `Print numbers from the counter at the key NAME of the Redis of --db. With --store, or the
-variable PAWL_STORE, the store has a mark of NAME: a Redis that was restarted, emptied,
-restored or replaced then never repeats a number. Use a NAME of a store for one
-Redis only. Without a store there is no mark, and pawl says so.` + "\n" + forgettingHelp,
+variable PAWL_STORE, the store has a mark of NAME. With the mark no number repeats after
+Redis was restarted, emptied, restored or replaced. Use a NAME of a store for one Redis only. Without a store there is no mark, and pawl says so.` + "\n" + forgettingHelp,
 		named: true, stored: true, marked: true, needsDB: true, database: "a Redis, as redis://127.0.0.1:6379",
 		flags: []string{flagDB, flagForgets}, open: openRedisID,
 	},
@@ -102,7 +101,7 @@ All users of NAME have the same --zone.` + "\n" + tableHelp + "\n" + forgettingH
 	},
 }
 
-// checkName checks a name as far as that needs no store. A key of Redis is checked by package redisid.
+// checkName checks a name without a store. Package redisid checks a key of Redis.
 func (k idKind) checkName(name string) error {
 	if !k.named || k.marked && name != "" {
 		return nil
@@ -139,7 +138,7 @@ func openSegment(ctx context.Context, p *idParts, name string) (lines, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !p.o.serving { // which would leave out what it had loaded ahead
+	if !p.o.serving { // else the end would waste the numbers loaded ahead
 		return numberLines(id.NewStrict(registers.Counter(name))), nil
 	}
 	g, err := segment.New(registers.Counter(name), nil)

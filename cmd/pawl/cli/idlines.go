@@ -11,7 +11,7 @@ import (
 )
 
 // lines makes n IDs and appends them to text, each with the end of its line. got is how many it
-// appended, which is less than n only with an error. It is safe for concurrent use.
+// appended: less than n only with an error. lines is safe for concurrent use.
 type lines func(ctx context.Context, text []byte, n int) (_ []byte, got int, err error)
 
 // linesOf returns the lines of a generator.

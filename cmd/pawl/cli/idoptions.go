@@ -15,7 +15,7 @@ import (
 // idOptions are the flags of the verbs that make IDs.
 type idOptions struct {
 	store    *store
-	serving  bool // IDs are made for a long time, and not once
+	serving  bool // the process makes IDs for a long time, and not once
 	dbs      []string
 	forgets  bool
 	step     int64
@@ -48,7 +48,7 @@ func (o *idOptions) addFlags(cmd *cobra.Command, names []string) {
 		case flagForgets:
 			f.BoolVar(&o.forgets, flagForgets, false, "accept a --store that may lose its last writes: IDs may repeat then")
 		case flagStep:
-			f.Int64Var(&o.step, flagStep, 0, "how many databases there may ever be: the difference between two numbers of one")
+			f.Int64Var(&o.step, flagStep, 0, "how many databases there may ever be: the difference between two numbers of one database")
 		case flagField:
 			f.StringArrayVar(&o.fields, flagField, nil, "KEY=VALUE of a field of the template")
 		case flagTemplate:
@@ -59,7 +59,7 @@ func (o *idOptions) addFlags(cmd *cobra.Command, names []string) {
 	}
 }
 
-// complete checks the flags as far as that needs no store.
+// complete checks the flags without a store.
 func (o *idOptions) complete(k idKind) error {
 	switch {
 	case !k.stored && o.store.given():
@@ -126,7 +126,7 @@ func (l *layoutFlags) add(cmd *cobra.Command) {
 	f.StringVar(&l.epoch, layoutNames[2], "2024-01-01T00:00:00Z", "time 0 of a snowflake")
 }
 
-// layout returns the layout, which is a right one.
+// layout returns the layout if it is right.
 func (l *layoutFlags) layout() (made snowflake.Layout, err error) {
 	parts := strings.Split(l.bits, "/")
 	for i, to := range []*int{&made.TimeBits, &made.WorkerBits, &made.SeqBits} {
@@ -137,7 +137,7 @@ func (l *layoutFlags) layout() (made snowflake.Layout, err error) {
 			return made, usageError("--bits is %q: three numbers that add up to 63 are allowed, as 41/10/12", l.bits)
 		}
 	}
-	if made.TimeBits == 0 { // which package snowflake takes for the default
+	if made.TimeBits == 0 { // package snowflake takes 0 for the default
 		return made, usageError("--bits is %q: the time has 1 bit or more", l.bits)
 	}
 	if made.Unit = l.unit; l.unit == 0 {

@@ -15,11 +15,11 @@ import (
 	"github.com/pawl-go/pawl/id/sqlmark"
 )
 
-// errNoMark is what the user of a Redis without a mark is told.
+// errNoMark tells the user of a Redis without a mark the consequence.
 var errNoMark = errors.New("redis counts without a mark: numbers repeat after Redis was restarted, emptied, restored or replaced; --store keeps a mark")
 
-// idParts are what the generators of one process share: each part is opened by the first that
-// needs it, and all are closed in the end. It is for one goroutine.
+// idParts are the parts that the generators of one process share. The first generator that needs a
+// part opens it, and all are closed in the end. idParts is for one goroutine.
 type idParts struct {
 	o         *idOptions
 	client    *pawl.Client
@@ -53,10 +53,10 @@ func (o *idOptions) with(ctx context.Context, k idKind, names []string, fn func(
 
 func (p *idParts) atEnd(do func(context.Context) error) { p.closers = append(p.closers, do) }
 
-// close closes all, the last first. A store that is silent then frees what was held after a TTL.
+// close closes all, the last first. A store that does not answer frees the held parts after a TTL.
 func (p *idParts) close(ctx context.Context) {
 	within := closeWithin
-	if p.o.serving { // which nobody waits for at a terminal
+	if p.o.serving { // no user waits for it at a terminal
 		within = answerWithin
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
@@ -88,7 +88,7 @@ func (p *idParts) values(ctx context.Context) (id.Registers, error) {
 	return p.marks, err
 }
 
-// durable refuses a store that may forget, unless the user accepts that.
+// durable refuses a store that may forget, unless the user accepts such a store.
 func (o *idOptions) durable(client *pawl.Client) (id.Registers, error) {
 	marks, why := id.Values(client, nil)
 	if why == nil {
@@ -96,7 +96,7 @@ func (o *idOptions) durable(client *pawl.Client) (id.Registers, error) {
 	}
 	marks, err := id.Values(client, &id.ValuesOptions{AllowForgetting: true})
 	switch {
-	case err != nil: // it has no values at all
+	case err != nil: // the store has no values at all
 		return nil, err
 	case !o.forgets:
 		return nil, fmt.Errorf("%w, which is --%s here", why, flagForgets)
@@ -105,7 +105,7 @@ func (o *idOptions) durable(client *pawl.Client) (id.Registers, error) {
 	return marks, nil
 }
 
-// openDatabases opens those of --db. None of them is asked for anything.
+// openDatabases opens the databases of --db, without a request to any.
 func (p *idParts) openDatabases() error {
 	if p.databases != nil {
 		return nil
@@ -138,7 +138,7 @@ func (p *idParts) registers(ctx context.Context) (id.Registers, error) {
 	if err == nil {
 		err = tables.Check(ctx)
 	}
-	if errors.Is(err, dialect.ErrMissing) { // a user that may not create tables needs none
+	if errors.Is(err, dialect.ErrMissing) { // the tables may exist already, so a user that may not create tables is no error
 		err = tables.Create(ctx)
 	}
 	if err != nil {

@@ -24,9 +24,9 @@ Each --name is a row of IDs of its own, and no other name is served.
   GET /readyz          200 when an ID of each name is there within a second; the check uses up an ID of each
   GET /metrics         counters for Prometheus
 
-An ID that is not there within 5 s is 503. The first line of the output is the address. The
-service has no passwords and no TLS: it listens on this machine only unless --listen says
-otherwise. INT and TERM end it: requests under way have 10 s more.`
+A request that gets no ID within 5 s is answered 503. The first line of the output is the
+address. The service has no passwords and no TLS. So the service listens on this machine only,
+unless --listen says otherwise. INT and TERM end the service: requests under way have 10 s more.`
 
 // newIDServe is the verb that serves IDs.
 func newIDServe(s *store) *cobra.Command {
@@ -54,7 +54,7 @@ func newIDServe(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "127.0.0.1:8765", "the address to listen on; port 0 is any that is free")
+	f.StringVar(&listen, "listen", "127.0.0.1:8765", "the address to listen on; port 0 is any free port")
 	f.StringVar(&kind, "kind", "", "the kind of the IDs: "+strings.Join(kindNames(), ", "))
 	f.StringArrayVar(&names, "name", nil, "a name whose IDs are served; several may be given")
 	o.addFlags(cmd, kindFlags())
@@ -141,7 +141,7 @@ func (o *idOptions) serve(ctx context.Context, k idKind, names []string, address
 	return bySignal(ctx, err)
 }
 
-// serveUntil serves until ctx ends, and then finishes what is under way.
+// serveUntil serves until ctx ends, and then finishes the requests under way.
 func serveUntil(ctx context.Context, listener net.Listener, s *idService) error {
 	server := &http.Server{
 		Handler:           s.handler(),
@@ -171,7 +171,7 @@ func serveUntil(ctx context.Context, listener net.Listener, s *idService) error 
 	return err
 }
 
-// idService is the service of IDs. It is safe for concurrent use.
+// idService is the service of IDs. idService is safe for concurrent use.
 type idService struct {
 	kind   string
 	names  []string // in their order

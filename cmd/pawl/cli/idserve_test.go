@@ -188,7 +188,8 @@ func TestID_serve_store_away(t *testing.T) {
 	}
 }
 
-// TestID_serve_ends: what was held is free, and a client that says nothing keeps nobody.
+// TestID_serve_ends: the end of the service frees what it held. A silent client does not delay the
+// end.
 func TestID_serve_ends(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// ends reports whether a signal is to end pawl.
+// ends reports whether a signal ends pawl.
 func ends(sig os.Signal) bool {
 	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
 }
@@ -22,8 +22,8 @@ func (i interrupted) Error() string {
 }
 func (i interrupted) code() int { return exitSignal + int(i.sig) }
 
-// interruptible returns a context that a signal ends. A second signal, while
-// the store does not answer, ends the process. stop gives the signals back.
+// interruptible returns a context that a signal ends. A second signal, while the store does not
+// answer, ends the process. stop gives the signals back.
 func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -52,8 +52,8 @@ func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Con
 	}
 }
 
-// untilSignal returns a context that INT, TERM, HUP or QUIT ends, for a verb that has no child. A reader
-// of our output that is gone is an error of the write then, and no signal.
+// untilSignal returns a context that INT, TERM, HUP or QUIT ends. untilSignal is for verbs that have no
+// child. If the reader of the output has gone, the write fails; no signal comes.
 func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {

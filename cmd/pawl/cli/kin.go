@@ -10,21 +10,19 @@ import (
 	"syscall"
 )
 
-// kin waits for all child processes: for those that pawl started, and for those that
-// it was given. As process 1 of a container it gets every orphan there, which would
-// stay a zombie.
+// kin waits for all child processes, also for children that pawl did not start. As process 1 of a
+// container pawl gets every orphan there, which would stay a zombie.
 type kin struct {
 	begin sync.Once
 	born  chan struct{}
 
-	mu  sync.Mutex // held from before a process starts until it is known
+	mu  sync.Mutex // held from before the start of a process until kin knows the process
 	own map[int]chan childEvent
 }
 
 var children = &kin{born: make(chan struct{}, 1), own: make(map[int]chan childEvent)}
 
-// start starts a process and returns its stops and, last, its end. Nobody else may
-// wait for it.
+// start starts a process and returns its stops and, last, its end. No other code may wait for it.
 func (k *kin) start(cmd *exec.Cmd) (<-chan childEvent, error) {
 	k.begin.Do(func() { go k.wait() })
 	k.mu.Lock()
@@ -51,7 +49,7 @@ func (k *kin) wait() {
 		case nil:
 			k.tell(pid, status)
 		case syscall.EINTR:
-		default: // there is none
+		default: // there is no such process
 			select {
 			case <-k.born:
 			case <-died:

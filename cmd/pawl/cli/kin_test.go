@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What pawl was given as a child by who started it, or as process 1, does not stay a
-// zombie.
+// A child that pawl did not start does not stay a zombie. Such a child comes from the program that
+// became pawl, or as an orphan of a container.
 func TestRun_buries_the_children_of_others(t *testing.T) {
 	t.Parallel()
 	run := command(t, sqliteStore(t), "run", "x", "--", "sh", "-c", "echo up; exec sleep 1000")

@@ -9,8 +9,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// label names this process to an operator: the host, the process id, and its work. The
-// work has no arguments of a command, in which there may be secrets.
+// label names this process to an operator: the host, the process id, and its work. The work leaves
+// out the arguments of a command, because they may have secrets.
 func label(does string) string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -20,7 +20,7 @@ func label(does string) string {
 	return strings.ToValidUTF8(text[:min(len(text), pawl.MaxName)], "")
 }
 
-// operator names the user of a verb for operators, for the note in the store.
+// operator names the user of a verb in the note that the store keeps for operators.
 func operator() string {
 	if u, err := user.Current(); err == nil {
 		return label("user " + u.Username)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestLabel: what --label says is what operators see of a holder and of one that waits,
-// with the host and the process.
+// TestLabel: operators see the text of --label of a holder and of a waiter, with the host and the
+// process.
 func TestLabel(t *testing.T) {
 	t.Parallel()
 	host, err := os.Hostname()

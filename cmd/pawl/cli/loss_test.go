@@ -14,8 +14,8 @@ import (
 
 const lossTTL = 3 * time.Second
 
-// family is a command with a child of its own, both of which ignore what can
-// be ignored. It prints its process ids and its token.
+// family is a command with a child of its own. Both ignore all signals that can be ignored. Family
+// prints its process ids and its token.
 const family = `trap "" TERM HUP INT
 	(trap "" TERM HUP INT; while :; do sleep 1000; done) &
 	echo $$; echo $!; echo $PAWL_TOKEN; wait`
@@ -44,7 +44,7 @@ func next(t *testing.T, store, name string) *process {
 	return p
 }
 
-// expectDead fails the test if one of the family runs.
+// expectDead fails the test if a process of the family runs.
 func (h holder) expectDead() {
 	h.t.Helper()
 	for _, pid := range h.pids {
@@ -54,8 +54,7 @@ func (h holder) expectDead() {
 	}
 }
 
-// expectNext waits until the next one has the lock, which none of the family
-// then runs beside.
+// expectNext waits until the next holder has the lock. No process of the family may run then.
 func (h holder) expectNext(p *process) {
 	h.t.Helper()
 	token := p.number()
@@ -93,12 +92,12 @@ func TestRun_frozen_does_not_keep_its_command(t *testing.T) {
 		if code := h.wait(); code != 74 {
 			t.Errorf("exit code %d", code)
 		}
-		complaint(t, h.errors(), strconv.Quote(name)) // and why
+		complaint(t, h.errors(), strconv.Quote(name)) // and the reason
 	})
 }
 
-// The whole group of a run that is frozen: guard and command stand still, and
-// none of them goes on for long.
+// The whole group of a run is frozen: guard and command stand still. Neither goes on for long after
+// that.
 func TestRun_frozen_with_all_its_group(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
@@ -123,8 +122,7 @@ func TestRun_frozen_with_all_its_group(t *testing.T) {
 	}
 }
 
-// A server that comes back empty gives nothing out until those it forgot have
-// ended.
+// A server that comes back empty grants nothing until the holders that it forgot have ended.
 func TestRun_over_a_Redis_that_forgot(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -141,7 +139,7 @@ func TestRun_over_a_Redis_that_forgot(t *testing.T) {
 func TestRun_ends_the_command_before_the_lock_is_over(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	// The command says that it was told to end, and does not.
+	// The command says that it got SIGTERM, and does not end.
 	p := start(t, command(t, "redis://"+server.Addr, "run", "--ttl", "2s", "--grace", "500ms", "x", "--", "sh", "-c",
 		`exec 2>/dev/null; trap 'echo told' TERM; echo $$; while :; do sleep 0.02; done`))
 	pid := p.number()
@@ -151,13 +149,13 @@ func TestRun_ends_the_command_before_the_lock_is_over(t *testing.T) {
 		t.Fatalf("line %q", line)
 	}
 	eventually(t, "the command is dead", func() bool { return !runs(pid) })
-	if took := time.Since(paused); took > 2*time.Second { // if the last renewal was just before the pause
+	if took := time.Since(paused); took > 2*time.Second { // the last renewal may have been just before the pause
 		t.Errorf("the command is dead after %v", took)
 	}
 	if code := p.wait(); code != 74 {
 		t.Errorf("exit code %d", code)
 	}
-	// The store does not answer to the release and the farewell.
+	// The store answers neither the release nor the farewell.
 	if took := time.Since(paused); took > 2*time.Second+2*closeWithin {
 		t.Errorf("ended after %v", took)
 	}
@@ -243,6 +241,6 @@ func TestRun_follows_a_command_that_leaves_its_group(t *testing.T) {
 	ended(p, pid)
 }
 
-// brokenBy names the operator. A store that is busy may take longer than the 100 ms for which the
-// holder waits for the name: then the lock is broken again, some times at most.
+// brokenBy names the operator. The holder waits 100 ms for the name, and a busy store may take
+// longer. Then the test breaks the lock again, a few times at most.
 const brokenBy, breaks = "lock lost: broken by ", 5

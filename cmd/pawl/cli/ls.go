@@ -27,22 +27,22 @@ func newLs(s *store) *cobra.Command {
 	var asJSON, watch bool
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
-		Short: "List the names that are held or waited for",
-		Long: `List the names that are held or waited for, those that begin with PREFIX.
+		Short: "List the names that have a holder or a waiter",
+		Long: `List the names that begin with PREFIX and have a holder or a waiter.
 
-HELD counts the holders of a lock, and the permits that are taken of a
-semaphore. FOR is how long the first holder has held, and LEFT how long its session
-lives in the store without a further heartbeat, both by the store's clock; "unknown"
-where the store does not tell. A holder that is "kept" has ended, and its
---hold-for has not. The announcement of an election's leader stands in quotes.
+HELD counts the holders of a lock, or the taken permits of a semaphore. FOR is the
+time for which the first holder has held. LEFT is how long its session lives in the
+store without a further heartbeat. The store's clock counts both, and "unknown" is a
+time that the store does not tell. A "kept" holder has ended, and its --hold-for has
+not. The announcement of an election's leader stands in quotes.
 
 --json prints one object a line, as "pawl show --json" does, in no order, each as
-the store tells it. --watch repeats the list each second until it is interrupted,
-which is no error, and goes on while the store does not answer.`,
+soon as the store answers. --watch repeats the list each second, also while the store
+does not answer. To interrupt --watch is no error.`,
 		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			l := &lister{prefix: append(args, "")[0], asJSON: asJSON, w: cmd.OutOrStdout()}
-			if watch { // a store that is not there yet cannot be watched
+			if watch { // a store that does not exist yet cannot be watched
 				return s.operating(engine.Existing(cmd.Context()), l.watch)
 			}
 			return s.reading(cmd.Context(), l.list)
@@ -53,7 +53,7 @@ which is no error, and goes on while the store does not answer.`,
 	return cmd
 }
 
-// lister is an ls.
+// lister is a run of ls.
 type lister struct {
 	prefix string
 	asJSON bool
@@ -87,8 +87,7 @@ func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
 	}
 }
 
-// list prints a table at once, so that a screen does not flicker, and objects as they
-// come.
+// list prints a table at once, so that a screen does not flicker. list prints objects as they come.
 func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	var all []seen
 	encoder := json.NewEncoder(l.w)
@@ -98,7 +97,7 @@ func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 			is.leader, err = leader(ctx, client, r)
 		}
 		switch {
-		case err != nil && !l.asJSON && len(all) > 0: // better than nothing
+		case err != nil && !l.asJSON && len(all) > 0: // a part of the list is better than nothing
 			return errors.Join(l.print(all), err)
 		case err != nil:
 			return err
@@ -119,7 +118,7 @@ func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	if err := l.print(nil); err != nil {
 		return err
 	}
-	if r, err := client.Show(ctx, cmp.Or(l.prefix, "any")); err == nil && r.Grace.On() { // nobody may be known for that reason
+	if r, err := client.Show(ctx, cmp.Or(l.prefix, "any")); err == nil && r.Grace.On() { // the grace may be why no holder is known
 		_, err := fmt.Fprintf(l.w, "%s\n", graceText(r))
 		return err
 	}
@@ -138,7 +137,7 @@ func (l *lister) print(all []seen) error {
 	if err := table(l.w, rows); err != nil {
 		return err
 	}
-	for _, r := range all { // each says it
+	for _, r := range all { // each of them says so
 		if r.Grace.On() {
 			_, err := fmt.Fprintf(l.w, "%s\n", graceText(r.Resource))
 			return err
@@ -191,7 +190,7 @@ func leader(ctx context.Context, client *pawl.Client, r pawl.Resource) (*string,
 	switch {
 	case errors.Is(err, pawl.ErrUnavailable):
 		return nil, err
-	case err != nil || l.Token == 0: // it does not say
+	case err != nil || l.Token == 0: // the store has no announcement
 		return nil, nil
 	}
 	value := string(l.Value)

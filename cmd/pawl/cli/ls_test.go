@@ -18,8 +18,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// matches fails the test unless the lines of text match the expressions, in
-// which a space is any number of them.
+// matches fails the test unless the lines of text match the expressions. A space in an expression
+// stands for any number of spaces.
 func matches(t *testing.T, text string, lines ...string) {
 	t.Helper()
 	expression := "^" + strings.ReplaceAll(strings.Join(lines, "\n"), " ", " +") + "\n$"
@@ -98,7 +98,7 @@ func TestLs_watches_until_interrupted(t *testing.T) {
 	}
 }
 
-// Many names on a store that is far away: what bounds ls is a request, not the whole.
+// Many names on a distant store: pawl bounds each request of ls, not the whole list.
 func TestLs_of_many_names(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)

@@ -20,21 +20,20 @@ func newResize(s *store) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resize NAME PERMITS",
 		Short: "Change the number of permits of a semaphore",
-		Long: `Give the semaphore NAME this number of permits, whatever its users say with -n,
-also while it is in use and for all later users.
+		Long: `Give the semaphore NAME this number of permits. The number overrides the -n of its
+users, also while the semaphore is in use and for all later users.
 
-Added permits go at once to waiters, in order. Nobody is evicted: with fewer
-permits than are held the semaphore shrinks as holders leave. A waiter for more
-permits than are left is let in when it is alone. A process that runs
-under NAME or uses it as a library learns of the number within a third of its
-TTL, or when it meets a process that knows the number.
+Waiters get added permits at once, in order. Nobody is evicted: the semaphore shrinks
+as holders leave. A waiter for more permits than are left is let in when it is
+alone. Other processes that use NAME learn the number within a third of their TTL, or
+when they meet a process that knows the number.
 
-The number stays in the store, and "pawl show" tells it, until the next resize.
---reset takes the number back: PERMITS is then the number that its users say with
--n, which counts from then on.
+The number stays in the store until the next resize, and "pawl show" shows it.
+--reset takes the number back: PERMITS must then be the -n of the users, which counts
+again.
 
-A NAME that nobody holds or waits for, and that has no number yet, may be a slip of
-the pen: it is refused without --unused.
+A NAME without holder, waiter and number may be a typing error: resize refuses that NAME
+without --unused.
 
 etcd, ZooKeeper, Redlock and row mode do not resize: 64.`,
 		Example: "  pawl resize reindex 4\n  pawl resize --reset reindex 2",
@@ -56,12 +55,12 @@ etcd, ZooKeeper, Redlock and row mode do not resize: 64.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&o.reset, "reset", false, "take back the stored number: users say PERMITS themselves")
+	cmd.Flags().BoolVar(&o.reset, "reset", false, "take back the stored number: the -n of the users, PERMITS, counts again")
 	cmd.Flags().BoolVar(&o.unused, "unused", false, "also when nobody uses NAME")
 	return cmd
 }
 
-// resizing is a resize.
+// resizing is a run of resize.
 type resizing struct {
 	name          string
 	permits       int
@@ -81,7 +80,7 @@ func (o *resizing) do(ctx context.Context, client *pawl.Client, w io.Writer) err
 	case r.Kind == "" && was == 0 && o.reset:
 		return usageError("resize %q: no number is stored, so none is taken back", o.name)
 	case r.Kind == "" && was == 0 && !o.unused:
-		return usageError("resize %q: nobody holds it or waits for it, and no number is stored: check the name, or say --unused", o.name)
+		return usageError("resize %q: the name has no holder, no waiter and no stored number: check the name, or say --unused", o.name)
 	case o.reset:
 		err = semaphore.Reset(ctx)
 	default:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// resizable are the stores that carry it.
+// resizable are the stores that can resize.
 func resizable(t *testing.T, test func(t *testing.T, store, name string)) {
 	t.Helper()
 	for _, kind := range []string{"sqlite", "redis"} {
@@ -96,7 +96,7 @@ func TestResize_is_taken_back(t *testing.T) {
 		second.signal(syscall.SIGTERM)
 		second.wait()
 		want(t, 75, store, "run", "--try", "-n", "1", name, "--", "true")
-		_, stderr := want(t, 64, store, "run", "--try", "-n", "2", name, "--", "true") // declared otherwise
+		_, stderr := want(t, 64, store, "run", "--try", "-n", "2", name, "--", "true") // another number than the stored number
 		complaint(t, stderr, "not as semaphore of 2")
 	})
 }

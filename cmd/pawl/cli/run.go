@@ -19,32 +19,32 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-const runHelp = `Wait for the lock NAME, run CMD under it, release it and pass on the exit code
-of CMD. The same NAME with --shared is the reading side of the lock, with -n a
-semaphore. First come, first served.
+const runHelp = `Wait for the lock NAME, run CMD under the lock, release the lock and pass on the exit
+code of CMD. The same NAME with --shared is the reading side of the lock, and with -n
+a semaphore. First come, first served.
 
-CMD is run as it is, without a shell, in a process group of its own, with the
-standard input, output and error of pawl and, in its environment,
+CMD runs without a shell, in a process group of its own, with the standard input,
+output and error of pawl. The environment of CMD also has
 
   PAWL_NAME   the name of the lock
   PAWL_TOKEN  the fencing token: each later holder has a larger token, so the
               resource that CMD works on can refuse a smaller one
   PAWL_OWNER  the owner, as "pawl show" prints it
 
-INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
-group of CMD; before CMD runs, the first four end the waiting.
+Pawl passes INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT on to the group of
+CMD. Before CMD runs, the first four end the waiting.
 
 Names that begin with pawl: belong to pawl itself and are refused.
 
-CMD does not outlive the lock. When the lock cannot be kept, the group gets
-SIGTERM, --grace before the lock is over, and SIGKILL just before; when somebody
-breaks the lock, SIGTERM at once and SIGKILL after --grace. This holds also when
-pawl is killed or stopped for long: a second small process watches pawl. Processes
-other than CMD that leave its group are out of reach. So is a CMD that becomes
-another user, as by sudo: pawl says so when it cannot stop CMD. Processes that CMD
-leaves behind when it ends by itself are left alone: wait for them in CMD.
-A command that is suspended from the terminal (Ctrl-Z) loses the lock, and its
-life, after the TTL.
+CMD does not outlive the lock. When the lock cannot be kept, the group gets SIGTERM,
+--grace before the end of the lock, and SIGKILL just before that end. When an operator
+breaks the lock, the group gets SIGTERM at once and SIGKILL after --grace. This holds
+also when pawl is killed or stopped for long: a second small process watches pawl.
+
+Pawl cannot stop processes that leave the group of CMD, unless it is CMD itself. Nor can
+pawl stop a CMD that becomes another user, as by sudo: pawl then says so. When CMD ends by
+itself, pawl leaves the processes that CMD started alone: wait for them in CMD. A command
+that is suspended from the terminal (Ctrl-Z) loses the lock, and its life, after the TTL.
 
 With --hold-for 10m NAME stays taken for 10 minutes from the start of CMD on, also
 when CMD ends before or pawl is killed. With --try, a job that several machines
@@ -68,9 +68,9 @@ type runOptions struct {
 	holdFor            time.Duration
 	try, shared, barge bool
 	permits            int
-	limited            bool // permits was given
+	limited            bool // the user gave permits
 	slots              bool // the permits have numbers
-	preferred          bool // and prefer is to be taken
+	preferred          bool // the user gave prefer
 	prefer             int
 	conflict           int // exit code
 	name, label        string
@@ -96,17 +96,17 @@ func newRun(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // arguments after NAME are not ours
+	f.SetInterspersed(false) // arguments after NAME belong to CMD
 	o.waitFlags(cmd)
-	f.BoolVar(&o.shared, "shared", false, "share the lock with others that do so")
+	f.BoolVar(&o.shared, "shared", false, "share the lock with all others that say --shared")
 	f.IntVarP(&o.permits, "permits", "n", 0, "let this many run at once; all users of NAME must say the same number, which \"pawl resize\" overrides")
 	o.commonFlags(cmd)
 	f.DurationVar(&o.holdFor, "hold-for", 0, "keep NAME taken for this time from the start of CMD on, also when CMD ends before, such as 10m")
-	f.BoolVar(&o.barge, "barge", false, "let a newcomer take the free lock before those that wait; all users of NAME must say so")
+	f.BoolVar(&o.barge, "barge", false, "let a newcomer take the free lock before the waiters; all users of NAME must say --barge")
 	return cmd
 }
 
-// complete checks the options as far as that needs no store.
+// complete checks the options without a store.
 func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	if err := o.split(cmd, args); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (o *runOptions) commonFlags(cmd *cobra.Command) {
 	f.StringVar(&o.label, "label", "", "the purpose, shown after host and process id (default: CMD)")
 }
 
-// held is the name in the store of what is held.
+// held is the name of the lock in the store.
 func (o *runOptions) held() string {
 	if o.slots {
 		return slotNames + o.name
@@ -201,8 +201,8 @@ func (o *runOptions) held() string {
 	return o.name
 }
 
-// run runs the command under the lock. The guard starts first, because it takes as long to
-// start as the store to answer.
+// run runs the command under the lock. The guard starts first, because its start takes as long as
+// the store's answer.
 func (o *runOptions) run(ctx context.Context) (err error) {
 	path, err := lookPath(o.command[0])
 	if err != nil {
@@ -231,7 +231,7 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 
 func lookPath(file string) (string, error) {
 	path, err := exec.LookPath(file)
-	if errors.Is(err, exec.ErrDot) { // the user's PATH is the user's business
+	if errors.Is(err, exec.ErrDot) { // pawl searches the user's PATH as it is
 		err = nil
 	}
 	return path, err
@@ -242,13 +242,13 @@ func notRunnable(command string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		code = exitNotFound
 	}
-	if inner := errors.Unwrap(err); inner != nil { // the outer one names our action
+	if inner := errors.Unwrap(err); inner != nil { // the outer error names pawl's own action
 		err = inner
 	}
 	return &exitError{code, fmt.Errorf("run %q: %w", command, err)}
 }
 
-// job is a run.
+// job is one run of a command.
 type job struct {
 	*runOptions
 	signals chan os.Signal
@@ -258,14 +258,14 @@ type job struct {
 	child   *child
 	tty     *terminal
 
-	ended   bool      // a signal that ends pawl was passed on to the child
-	lost    error     // why the child was told to end
-	refused bool      // the child took no signal, and that was said
-	killAt  time.Time // when we do, after it was told to end
+	ended   bool      // pawl passed a signal that ends pawl on to the child
+	lost    error     // why pawl told the child to end
+	refused bool      // the child took no signal, and pawl has said so
+	killAt  time.Time // when pawl kills the child that it told to end
 }
 
-// release gives the lock back. It returns an error only if the lock was lost
-// before; a store that cannot be told frees the lock by itself.
+// release gives the lock back. release returns an error only if the lock was lost before. If the store
+// does not answer, the end of the session frees the lock.
 func (j *job) release() error {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
@@ -274,7 +274,7 @@ func (j *job) release() error {
 	case err == nil || j.lost != nil:
 		return nil
 	case errors.Is(err, pawl.ErrLost):
-		return fmt.Errorf("%w; %s did not have it to its end", err, j.command[0])
+		return fmt.Errorf("%w; %s did not have the lock to its end", err, j.command[0])
 	}
 	complain(fmt.Errorf("release: %w: the lock stays taken for up to %v", err, j.ttl))
 	return nil

@@ -13,8 +13,8 @@ const guardVerb = "__guard"
 
 func guardMain() int { return exitUsage }
 
-// newRun says that there are no process groups and signals here, without which
-// run could not keep its promises.
+// newRun says that this system lacks process groups and signals. Without them run could not keep
+// its promises.
 func newRun(*store) *cobra.Command { return unixOnly("run", "Run a command under a lock") }
 
 // newSlot needs the same.

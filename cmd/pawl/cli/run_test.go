@@ -84,9 +84,9 @@ func TestRun_hands_over_what_it_got(t *testing.T) {
 	}
 }
 
-// TestRun_excludes takes the program as users build it, for under the race
-// detector so many processes would take minutes; and it is not parallel to the
-// tests that look at the clock, for it needs the whole machine.
+// TestRun_excludes takes the program as users build it, because under the race detector so many
+// processes would take minutes. The test needs the whole machine, so it does not run beside the tests
+// that look at the clock.
 func TestRun_excludes(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "pawl")
 	if text, err := exec.Command("go", "build", "-o", program, "github.com/pawl-go/pawl/cmd/pawl").CombinedOutput(); err != nil {
@@ -151,7 +151,7 @@ func TestRun_does_not_wait_longer_than_asked(t *testing.T) {
 	})
 }
 
-// TestRun_says_another_code: -E is the code of what was not acquired, and of nothing else.
+// TestRun_says_another_code: -E sets the code of a lock that is not acquired, and of nothing else.
 func TestRun_says_another_code(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
@@ -162,13 +162,13 @@ func TestRun_says_another_code(t *testing.T) {
 	}
 	_, stderr := want(t, 200, store, "run", "--wait", "1s", "--conflict-exit-code=200", "x", "--", "true")
 	complaint(t, stderr, "not acquired within 1s")
-	forgetful := "redis://" + testservers.Redis(t).Addr // it does not know pawl, so it may have forgotten it
+	forgetful := "redis://" + testservers.Redis(t).Addr // a Redis that does not know pawl may have forgotten the lock
 	_, stderr = want(t, 9, forgetful, "run", "--try", "-E", "9", "x", "--", "true")
 	complaint(t, stderr, "not acquired")
 
 	want(t, 0, store, "run", "--try", "-E", "9", "free", "--", "true")
 	want(t, 3, store, "run", "--try", "-E", "9", "free", "--", "sh", "-c", "exit 3")
-	want(t, 75, store, "run", "--try", "-E", "9", "free", "--", "sh", "-c", "exit 75") // of the command
+	want(t, 75, store, "run", "--try", "-E", "9", "free", "--", "sh", "-c", "exit 75") // the code of the command
 	want(t, 127, store, "run", "--try", "-E", "9", "free", "--", "no such program")
 	want(t, 64, store, "run", "--try", "-E", "9", "-n", "2", "x", "--", "true")
 	want(t, 69, "redis://127.0.0.1:1", "run", "--try", "-E", "9", "x", "--", "true")
@@ -197,7 +197,7 @@ func TestRun_shares(t *testing.T) {
 func TestRun_forwards_signals(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
-		if signal.Ignored(sig) { // as under nohup: pawl would inherit it and leave it so
+		if signal.Ignored(sig) { // as under nohup: pawl would inherit the setting and keep it
 			ignored := make(chan os.Signal, 1)
 			signal.Notify(ignored, sig)
 			t.Cleanup(func() { signal.Stop(ignored) })
@@ -284,7 +284,7 @@ func TestRun_without_a_store_uses_a_private_file(t *testing.T) {
 
 func TestRun_refuses_wrong_usage(t *testing.T) {
 	t.Parallel()
-	store := "redis://127.0.0.1:1" // not asked
+	store := "redis://127.0.0.1:1" // pawl sends no request
 	for _, test := range []struct{ args, says string }{
 		{"", "name is missing"},
 		{"x", "-- is missing"},
@@ -315,7 +315,7 @@ func TestRun_refuses_wrong_usage(t *testing.T) {
 	}
 	_, stderr := want(t, 64, store, "run", "", "--", "true")
 	complaint(t, stderr, "name is empty")
-	for _, ttl := range []string{"1ms", "25h"} { // the store knows its bounds
+	for _, ttl := range []string{"1ms", "25h"} { // each store knows its bounds
 		_, stderr = want(t, 64, sqliteStore(t), "run", "--ttl", ttl, "x", "--", "true")
 		complaint(t, stderr, "100ms to 24h0m0s are allowed")
 	}

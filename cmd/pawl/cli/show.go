@@ -21,10 +21,10 @@ func newShow(s *store) *cobra.Command {
 		Short: "Show the holders and waiters of a name",
 		Long: `Show every claim on NAME, holders first, then the queue in its order.
 
-AGE is since it was asked for, HELD since it was granted, and LEFT until the store
-ends the session unless its client is heard again, all by the store's clock;
-"unknown" where the store does not tell. A claim that is "kept" stays for its
---hold-for whatever becomes of its holder.
+AGE is the time since the request for the lock, and HELD the time since the grant. LEFT
+is the time until the store ends the session, unless the client renews it. The store's
+clock counts all of them, and "unknown" is a time that the store does not tell. A "kept"
+claim stays for its --hold-for whatever becomes of its holder.
 
 The last break of NAME is shown with its operator until the next break.`,
 		Args: takes(1, 1),
@@ -50,7 +50,7 @@ The last break of NAME is shown with its operator until the next break.`,
 	return cmd
 }
 
-// look reads all that is to be known of a name.
+// look reads everything about a name.
 func look(ctx context.Context, client *pawl.Client, name string) (r seen, err error) {
 	if r.Resource, err = client.Show(ctx, name); err != nil {
 		return r, err
@@ -61,7 +61,7 @@ func look(ctx context.Context, client *pawl.Client, name string) (r seen, err er
 	if r.Kind != "lock" {
 		r.resized, err = client.Semaphore(name, 1).Resized(ctx)
 	}
-	if errors.Is(err, pawl.ErrUnsupported) { // there are no semaphores
+	if errors.Is(err, pawl.ErrUnsupported) { // the store has no semaphores
 		err = nil
 	}
 	return r, err

@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// catchSignals catches the signals that are passed on to the command. Signals that pawl was
-// started to ignore stay ignored, as nohup wants it. TSTP and CONT are added
-// when the command runs: before, pawl stops as any program does.
+// catchSignals catches the signals that are passed on to the command. Signals that pawl was started
+// to ignore stay ignored, as nohup wants. TSTP and CONT follow when the command runs: before, pawl
+// stops as any program does.
 func catchSignals() chan os.Signal {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader of our standard error is gone: no reason to end
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader of standard error has gone: no reason to end
 	signals := make(chan os.Signal, 16)
 	for _, sig := range []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,

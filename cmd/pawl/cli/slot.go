@@ -14,8 +14,8 @@ const slotHelp = `Wait for one of the -n slots of NAME, run CMD with its number,
 pass on the exit code of CMD. A number has one holder at a time: a worker id, a
 shard, a partition. CMD finds in its environment, beside the variables of "pawl run",
 
-  PAWL_SLOT   the number, 0 to n - 1: the one that --prefer says if that is
-              free, else the smallest free number
+  PAWL_SLOT   the number, 0 to n - 1: that of --prefer if it is free,
+              else the smallest free number
   PAWL_TOKEN  the fencing token: each later holder of the number has a larger one
 
 All users of NAME must say the same -n. When all slots are taken: first come, first
@@ -46,7 +46,7 @@ func newSlot(s *store) *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // arguments after NAME are not ours
+	f.SetInterspersed(false) // arguments after NAME belong to CMD
 	f.IntVarP(&o.permits, "slots", "n", 0, "how many slots NAME has, 1 to 4096; all users of NAME must say the same number")
 	f.IntVar(&o.prefer, "prefer", 0, "the number to take if it is free (default: the smallest)")
 	o.waitFlags(cmd)
@@ -54,7 +54,7 @@ func newSlot(s *store) *cobra.Command {
 	return cmd
 }
 
-// completeSlot checks the options as far as that needs no store.
+// completeSlot checks the options without a store.
 func (o *runOptions) completeSlot(cmd *cobra.Command, args []string) error {
 	if err := o.split(cmd, args); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (o *runOptions) completeSlot(cmd *cobra.Command, args []string) error {
 	return o.completeCommon(cmd)
 }
 
-// takeSlot gets a slot, whose number the command is told.
+// takeSlot gets a slot, and tells the command its number.
 func (q *acquisition) takeSlot(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
 	slots := c.Slots(q.name, q.permits)
 	if q.preferred {

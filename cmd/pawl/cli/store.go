@@ -23,7 +23,7 @@ const (
 // store is the user's choice of a store.
 type store struct {
 	url   string
-	given func() bool // whether --store was said
+	given func() bool // whether the user gave --store
 }
 
 // chosen reports whether the user has named a store.
@@ -32,8 +32,8 @@ func (s *store) chosen() bool {
 	return set || s.given()
 }
 
-// open connects to the store. Without a name the store is a file of the user's. An empty
-// variable is refused, because locks in that file would be of this machine only.
+// open connects to the store. Without a name the store is a file of the user. An empty variable is
+// refused, because locks in that file would hold on this machine only.
 func (s *store) open(ctx context.Context) (engine.Engine, error) {
 	location := s.url
 	variable, set := os.LookupEnv("PAWL_STORE")
@@ -54,14 +54,14 @@ func (s *store) open(ctx context.Context) (engine.Engine, error) {
 	}
 	eng, err := open.Open(ctx, location)
 	if err == nil && eng.Caps().Processes == engine.ReachProcess {
-		err = errors.Join(usageError("the store %s is inside one process: no other one would see it", eng.Caps().Name), eng.Close())
+		err = errors.Join(usageError("the store %s is inside one process: no other process would see it", eng.Caps().Name), eng.Close())
 		return nil, err
 	}
 	return eng, err
 }
 
-// defaultPath is where the XDG base directory specification has state. The
-// engine creates it, for nobody else to read.
+// defaultPath is the folder of state in the XDG base directory specification. The engine creates
+// the folder, and only this user may read it.
 func defaultPath() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
@@ -74,8 +74,8 @@ func defaultPath() (string, error) {
 	return filepath.Join(state, "pawl", "pawl.db"), nil
 }
 
-// reading calls fn with a client, and creates no store. Where there is no store, nobody
-// holds anything: that is no error, and reading says so.
+// reading calls fn with a client, and creates no store. Without a store nobody holds anything: that
+// is no error, and reading says so.
 func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Client) error) error {
 	eng, err := s.open(engine.Existing(ctx))
 	if errors.Is(err, engine.ErrNoStore) {
@@ -97,7 +97,7 @@ func (s *store) operating(ctx context.Context, fn func(context.Context, *pawl.Cl
 	return operate(ctx, eng, fn)
 }
 
-// operate calls fn with a client that opens no session unless it has to.
+// operate calls fn with a client that opens a session only if it has to.
 func operate(ctx context.Context, eng engine.Engine, fn func(context.Context, *pawl.Client) error) error {
 	defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
 	ttl := max(defaultTTL, eng.Caps().MinTTL)
@@ -128,7 +128,7 @@ func askWithin(ctx context.Context, within time.Duration, fn func(context.Contex
 	return err
 }
 
-// soon runs do, but lets the process end in time when the store is silent.
+// soon runs do, but lets the process end in time when the store does not answer.
 func soon(within time.Duration, do func()) {
 	done := make(chan struct{})
 	go func() {

@@ -60,8 +60,8 @@ func TestStore_flag_wins(t *testing.T) {
 	want(t, 0, "nonsense", "ls", "--store", sqliteStore(t))
 }
 
-// A variable that is empty, as one that was not filled in is, names no store: a lock of this
-// machine instead would look like one of all. No verb makes the file of the user then.
+// An empty variable, as from an unset setting, names no store. A lock of this machine would look
+// like a lock of all machines. No verb makes the file of the user then.
 func TestStore_empty_variable(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -99,7 +99,7 @@ func TestStore_inside_one_process(t *testing.T) {
 			{sqliteStore(t), append([]string{verb[0], "--store=memory:"}, verb[1:]...)},
 		} {
 			_, stderr := want(t, 64, test.variable, test.args...)
-			complaint(t, stderr, "the store memory is inside one process: no other one would see it")
+			complaint(t, stderr, "the store memory is inside one process: no other process would see it")
 		}
 		if _, err := os.Stat(ran); !os.IsNotExist(err) {
 			t.Errorf("%q ran its command: %v", verb, err)
@@ -107,7 +107,7 @@ func TestStore_inside_one_process(t *testing.T) {
 	}
 }
 
-// verbs are those that use a store.
+// verbs are the verbs that use a store.
 var verbs = [][]string{
 	{"run", "x", "--", "true"}, {"elect", "x", "--", "true"}, {"ls"}, {"ls", "--watch"}, {"show", "x"},
 	{"break", "x"}, {"break", "--yes", "x"}, {"resize", "x", "3"}, {"store", "init"}, {"id", "segment", "x"},
@@ -130,7 +130,7 @@ func TestStore_down(t *testing.T) {
 
 func TestStore_hangs(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestStore_prefix_keeps_fleets_apart(t *testing.T) {
 	}
 }
 
-// Who only reads creates no store: neither a file nor tables.
+// A verb that only reads creates no store: neither a file nor tables.
 func TestStore_is_not_created_by_reading(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "folder", "pawl.db")
@@ -208,7 +208,7 @@ func TestStore_is_not_created_by_reading(t *testing.T) {
 		stores["mysql"](t) + "?prefix=nobody_",
 		stores["mysql"](t) + "?mode=row&prefix=nobody_",
 	} {
-		for range 2 { // the first created nothing
+		for range 2 { // the first call created nothing
 			for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"show", "x"}, {"break", "x"}} {
 				stdout, stderr := want(t, 0, store, args...)
 				complaint(t, stderr, "no store yet: nobody has used it")

@@ -26,20 +26,19 @@ func newStoreInit(s *store) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
 		Short: "Create the tables or the file of a store, or upgrade them",
-		Long: `Create the parts of the store, or bring them up to this version of pawl: the tables
-and routines of a database, the file of SQLite.
+		Long: `Create the parts of the store, or upgrade them to this version of pawl. The parts are
+the tables and routines of a database, or the file of SQLite.
 
-A user that may create tables does not need this command: the first use does the
-same. When the users of locks may not create tables, run it as the owner of the
-database, with their --store. The documentation of pgengine and mysqlengine has
-the rights that they need then. To run the command again does no harm.
+A user that may create tables does not need this command: the first use creates them.
+If the users of locks may not create tables, run the command as the owner of the
+database, with their --store. The documentation of pgengine and mysqlengine lists the
+rights that the users then need. To run the command again does no harm.
 
-A Redis server that knows nothing of pawl may have forgotten its grants,
-and grants nothing for the TTL of its first client. If you know that the server is
-new, this command says so, and the first lock is granted at once; on a server that
-did forget, two clients would hold it. The command is refused where pawl has been
-already (64), and in a Redis Cluster, where each node goes by its own age. Other
-stores need nothing.`,
+A Redis server that knows nothing of pawl may have forgotten its grants. So that server
+grants nothing for the TTL of its first client. If you know that the server is new, say so by
+this command: then the first lock is granted at once. On a server that did forget, two
+clients would hold that lock. The command is refused where pawl has been used (64), and in
+a Redis Cluster, where each node goes by its own age. Other stores need nothing.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			eng, err := s.open(cmd.Context())

@@ -14,10 +14,10 @@ import (
 
 type database struct {
 	driver, dsn, owner, user, ready string
-	before, after                   []string // what its administrator says
+	before, after                   []string // the statements of its administrator
 }
 
-// TestStoreInit: one may create the tables, another may only use them.
+// TestStoreInit: one user may create the tables, another may only use them.
 func TestStoreInit(t *testing.T) {
 	t.Parallel()
 	for _, s := range []database{

@@ -9,8 +9,8 @@ import (
 
 const bootClock = unix.CLOCK_BOOTTIME
 
-// childAttr puts the command into the group, and has the kernel kill it when
-// pawl dies, even if the guard does too.
+// childAttr puts the command into the group. childAttr also makes the kernel kill the command when pawl
+// dies, even if the guard dies too.
 func childAttr(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
 }
@@ -22,6 +22,5 @@ func self() (string, error) {
 	return link, err
 }
 
-// nameGuard gives the guard the name that its process would have if it was not started
-// by that link.
+// nameGuard gives the guard the name that its process would have without that link.
 func nameGuard() { os.WriteFile("/proc/self/comm", []byte("pawl"), 0) } //nolint:errcheck // for operators that list processes

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the controlling terminal, which the command's group gets when it
-// first asks for it: when it stops because it wants to read or to set it.
-// Before, signals of the keyboard come to pawl, which passes them on; so a
+// terminal is the controlling terminal. The command's group gets it when the command first stops to
+// read or to set it. Before that, signals of the keyboard come to pawl, which passes them on. So a
 // pipeline such as "pawl run x -- cmd | less" works as without pawl.
 type terminal struct {
 	file  *os.File // nil: there is none
@@ -29,9 +28,9 @@ func openTerminal() *terminal {
 	return &terminal{file: file}
 }
 
-// give makes the command's group the foreground group if pawl's is. The command has
-// it already when it stopped twice before it was given it, and we hear of the
-// second time only now.
+// give makes the command's group the foreground group if pawl's is. The command may have stopped
+// twice before it got the terminal. Then it has the terminal already, and pawl hears of the second
+// stop only now.
 func (t *terminal) give(c *child) bool {
 	if t.file == nil {
 		return false
@@ -49,17 +48,17 @@ func (t *terminal) give(c *child) bool {
 	return t.given
 }
 
-// takeBack makes pawl's group the foreground again. A signal of the keyboard
-// that ended the command would have come to all of pawl's group, as to the
-// script that pawl is run from.
+// takeBack makes pawl's group the foreground again. Without pawl, a signal of the keyboard that
+// ended the command would also have reached the script that runs pawl. So takeBack sends that
+// signal to pawl's group.
 func (t *terminal) takeBack(end syscall.WaitStatus) {
 	if !t.given {
 		return
 	}
-	signal.Ignore(syscall.SIGTTOU)                                               // would stop us: we are in the background
-	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp()) //nolint:errcheck // it may be gone
+	signal.Ignore(syscall.SIGTTOU)                                               // pawl is in the background, and this signal would stop it
+	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp()) //nolint:errcheck // the terminal may be gone
 	if sig := end.Signal(); sig == syscall.SIGINT || sig == syscall.SIGQUIT {
-		syscall.Kill(0, sig) //nolint:errcheck // we catch it
+		syscall.Kill(0, sig) //nolint:errcheck // pawl itself catches it
 	}
 }
 
@@ -72,28 +71,28 @@ func (j *job) stopped(sig syscall.Signal) {
 		}
 	case syscall.SIGTSTP:
 		j.suspend()
-	default: // SIGSTOP: somebody stopped the command alone; the lock is kept
+	default: // SIGSTOP stopped the command alone; pawl keeps the lock
 		return
 	}
 	j.signal(syscall.SIGCONT)
 }
 
-// suspend stops pawl as the command was stopped, so that the shell sees it,
-// until the shell continues it. suspend uses SIGTTIN, which stops no process that
-// no shell could continue; SIGTSTP we catch, and Go does not give it up again.
+// suspend stops pawl as the command was stopped, until the shell continues pawl. So the shell sees
+// the stop. suspend uses SIGTTIN, which stops only processes that a shell could continue. Pawl
+// catches SIGTSTP, and Go does not give that signal up again.
 func (j *job) suspend() {
 	whom := syscall.Getpid()
-	if j.tty.given { // then the terminal has told the command only
+	if j.tty.given { // then only the command has the signal of the terminal
 		whom = 0
 	}
 	j.tty.given = false // the shell takes it
 	resumed := make(chan os.Signal, 1)
 	signal.Notify(resumed, syscall.SIGCONT)
 	defer signal.Stop(resumed)
-	syscall.Kill(whom, syscall.SIGTTIN) //nolint:errcheck // to ourselves
+	syscall.Kill(whom, syscall.SIGTTIN) //nolint:errcheck // to pawl itself
 	select {
 	case <-resumed:
-	case <-time.After(time.Second): // we were not stopped
+	case <-time.After(time.Second): // nothing has stopped pawl
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// screen is a terminal and what was written on it.
+// screen is a terminal and the text written on it.
 type screen struct {
 	t      *testing.T
 	master *os.File
@@ -111,9 +111,9 @@ func TestRun_lets_the_command_read_the_terminal(t *testing.T) {
 	s.sees("got some text")
 }
 
-// In a shell with job control: Ctrl-Z stops the command and pawl, fg continues
-// both, Ctrl-C ends them. Where that is pressed the shell starts no command: dash
-// does not notice it then.
+// In a shell with job control: Ctrl-Z stops the command and pawl, fg continues both, and Ctrl-C
+// ends them. While the keys are pressed the shell starts no command: dash would not notice the keys
+// then.
 func TestRun_on_a_terminal_is_a_job(t *testing.T) {
 	t.Parallel()
 	run := command(t, sqliteStore(t), "run", "--ttl", "30s", "x", "--", "sh", "-c",

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// takes checks the number of arguments. Its error shows the right form, which the
-// library would not.
+// takes checks the number of arguments. Its error shows the right form; the library's error does
+// not.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if n := len(args); n < least || n > most {
@@ -17,14 +17,14 @@ func takes(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// wrongFlag tells where the flags of a verb are said.
+// wrongFlag names the help that has the flags of a verb.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	program, verbs, _ := strings.Cut(cmd.CommandPath(), " ")
 	return usageError("%w (try: %s)", err, strings.TrimSpace(program+" help "+verbs))
 }
 
-// strictHelp makes wrong usage of the library's own verbs an error: by itself the library shows
-// its help and succeeds.
+// strictHelp makes wrong usage of the library's own verbs an error: by itself the library shows its
+// help and succeeds.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

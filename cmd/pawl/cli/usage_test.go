@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestUsage_wrong: what is wrong is said in one line, with what would be right.
+// TestUsage_wrong: one line names the mistake, and the right form.
 func TestUsage_wrong(t *testing.T) {
 	t.Parallel()
 	for line, says := range map[string]string{

@@ -41,11 +41,11 @@ type claimView struct {
 	Label   string `json:"label"`
 	Mode    string `json:"mode,omitempty"`    // of a lock: exclusive or shared
 	Permits int    `json:"permits,omitempty"` // of a semaphore
-	Token   uint64 `json:"token"`             // 0 while it waits
-	Kept    bool   `json:"kept"`              // it stays for its --hold-for, whatever its holder does
-	AgeMS   *int64 `json:"age_ms"`            // since it was asked for
-	HeldMS  *int64 `json:"held_ms"`           // since it was granted
-	LeftMS  *int64 `json:"left_ms"`           // until its session ends unless its holder is heard
+	Token   uint64 `json:"token"`             // 0 while the claim waits
+	Kept    bool   `json:"kept"`              // the claim stays for its --hold-for, even if its holder leaves
+	AgeMS   *int64 `json:"age_ms"`            // since the request
+	HeldMS  *int64 `json:"held_ms"`           // since the grant
+	LeftMS  *int64 `json:"left_ms"`           // until the session ends unless the client renews it
 }
 
 // seen is a name with the parts that only some verbs ask for.
@@ -115,8 +115,8 @@ func wants(p pawl.Party) string {
 	return "exclusive"
 }
 
-// holders are the parties that hold, one for each owner: a claim that an owner keeps by
-// --hold-for counts only when that owner holds nothing else.
+// holders are the holding parties, one for each owner. A claim that --hold-for keeps counts only
+// when its owner holds nothing else.
 func holders(r pawl.Resource) (all []pawl.Party) {
 	at := make(map[string]int)
 	for _, p := range r.Holders {
@@ -164,7 +164,7 @@ func span(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// printable keeps other clients' texts in the store from steering the terminal.
+// printable keeps texts of other clients in the store from steering the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

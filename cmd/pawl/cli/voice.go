@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// voice writes beside the work. Its reader may be slow, stopped by Ctrl-S, or
-// gone: that must not keep a command from being stopped in time, nor a lock waiting.
+// voice writes beside the work. Its reader may be slow, stopped by Ctrl-S, or gone. That must
+// neither delay the end of a command nor hold up a lock.
 type voice struct {
 	to io.Writer
 
 	mu    sync.Mutex
 	queue []string
-	quiet chan struct{} // closed when all is written; nil when it is
+	quiet chan struct{} // closed when all is written; nil when nothing waits
 }
 
-// stderr is that of this process. Nothing else of pawl writes there.
+// stderr is that of this process. No other code of pawl writes there.
 var stderr = &voice{to: os.Stderr}
 
 // mostUnsaid is how many texts wait at most for a reader. Later ones are dropped.
@@ -54,7 +54,7 @@ func (v *voice) write() {
 	}
 }
 
-// idle reports whether all that was said is written.
+// idle reports whether all texts are written.
 func (v *voice) idle() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

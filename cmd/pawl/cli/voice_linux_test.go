@@ -24,8 +24,8 @@ func buffered(t *testing.T, pipe *os.File) int {
 	return n
 }
 
-// A command that fills the pipe which is also pawl's standard error, and that nobody
-// reads, is told to end as soon as the lock is broken.
+// The command fills the pipe that is also pawl's standard error, and nobody reads the pipe. The
+// command still gets SIGTERM as soon as the lock is broken.
 func TestRun_stops_its_command_though_nobody_reads_standard_error(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -46,7 +46,7 @@ func TestRun_stops_its_command_though_nobody_reads_standard_error(t *testing.T) 
 			if name == "gone" {
 				out.Close()
 			} else {
-				for n := -1; ; { // it is full when it has stopped growing
+				for n := -1; ; { // the pipe is full when its content has stopped growing
 					is := buffered(t, out)
 					if is == n && is > 0 {
 						break
@@ -67,8 +67,8 @@ func TestRun_stops_its_command_though_nobody_reads_standard_error(t *testing.T) 
 	}
 }
 
-// Ctrl-S holds the line that says what a run waits for; the run gets its lock, and its
-// command runs.
+// Ctrl-S holds the line with the reason of the wait. The run still gets its lock, and its command
+// runs.
 func TestRun_on_a_terminal_that_is_held_gets_its_lock(t *testing.T) {
 	t.Parallel()
 	store, ran := sqliteStore(t), filepath.Join(t.TempDir(), "ran")
@@ -84,8 +84,8 @@ func TestRun_on_a_terminal_that_is_held_gets_its_lock(t *testing.T) {
 	s.keys("\x11")
 }
 
-// beOther has the test binary be a command that becomes another user, and beWeak has it be a pawl
-// that may not signal other users.
+// beOther makes the test binary a command that becomes another user. beWeak makes the test binary a
+// pawl that may not signal other users.
 const beOther, beWeak = "PAWL_BE_OTHER", "PAWL_BE_WEAK"
 
 func init() {
@@ -97,7 +97,7 @@ func init() {
 		fmt.Println(os.Getpid())
 		<-time.After(time.Hour)
 	case os.Getenv(beWeak) != "":
-		runtime.LockOSThread() // the bounding set is of a thread, and of what it executes
+		runtime.LockOSThread() // the bounding set belongs to a thread, and to the program that it executes
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_KILL, 0, 0, 0)
 		os.Unsetenv(beWeak)
 		if err == nil {
@@ -108,8 +108,9 @@ func init() {
 	}
 }
 
-// A command that becomes another user cannot be stopped: pawl says so. Here pawl is the root that
-// may not signal other users: a set-user-ID file would do nothing where /tmp is mounted with nosuid.
+// A command that becomes another user cannot be stopped: pawl says so. Here root runs pawl without
+// the right to signal other users. A set-user-ID file would do nothing where /tmp is mounted with
+// nosuid.
 func TestRun_says_that_a_command_cannot_be_stopped(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

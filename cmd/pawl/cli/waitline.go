@@ -11,17 +11,16 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// waitLine tells a user who waits at a terminal why.
+// waitLine shows the reason to a user at a terminal while pawl waits.
 type waitLine struct {
 	client    *pawl.Client
-	name, own string // own is the label of our claim
+	name, own string // own is the label of this process's claim
 	width     int
 	cancel    context.CancelFunc
 	done      chan struct{}
 }
 
-// eraseWithin is how long a command that has its lock waits for the terminal to remove
-// the line.
+// eraseWithin is how long a command that has its lock waits for the terminal to remove the line.
 const eraseWithin = 50 * time.Millisecond
 
 // startWaitLine shows nothing unless standard error is a terminal.
@@ -49,7 +48,7 @@ func (w *waitLine) run(ctx context.Context) {
 	defer tick.Stop()
 	for shown := false; ; shown = true {
 		pause := tick.C
-		if !shown { // most waits are over before
+		if !shown { // most waits end before
 			pause = time.After(300 * time.Millisecond)
 		}
 		select {
