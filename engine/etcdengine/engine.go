@@ -67,6 +67,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 )
 
@@ -237,54 +238,49 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err != nil {
 		return engine.Resource{}, err
 	}
-	slices.SortFunc(l.claims, func(a, b *claim) int {
-		return cmp.Or(cmp.Compare(min(b.grant, 1), min(a.grant, 1)), cmp.Compare(a.rev, b.rev))
-	})
-	r, left := engine.Resource{Name: name, Spec: l.Spec}, e.left(ctx, l.claims)
-	for _, c := range l.claims {
+	slices.SortFunc(l.Claims, func(a, b *claim) int { return cmp.Compare(a.Node.rev, b.Node.rev) })
+	r := engine.Resource{Name: name, Spec: l.Spec}
+	for _, c := range l.Claims {
 		r.Claims = append(r.Claims, engine.ClaimInfo{
-			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant),
-			Age: engine.Unknown, Held: engine.Unknown, Left: left(c.Session),
+			ID: c.ID, Owner: c.Owner, Session: c.Node.Session, Label: c.Node.Label, Weight: c.Weight, Token: fence.Token(c.Grant()),
+			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
 		})
 	}
+	queue.Sort(r.Claims)
+	e.askLeft(ctx, r.Claims)
 	return r, nil
 }
 
 // mostAsked is of how many sessions one Show asks how long they have left.
 const mostAsked = 64
 
-// left asks how long the sessions of the first claims have left, each of which takes a
-// request. Of the others, and where it is not told, that is unknown.
-func (e *Engine) left(ctx context.Context, claims []*claim) func(session string) time.Duration {
-	var sessions []string
-	for _, c := range claims {
-		if len(sessions) < mostAsked && !slices.Contains(sessions, c.Session) {
-			sessions = append(sessions, c.Session)
+// askLeft asks how long the sessions of the first claims have left, each of which takes a
+// request. Of the others, and where it is not told, that stays unknown.
+func (e *Engine) askLeft(ctx context.Context, claims []engine.ClaimInfo) {
+	bySession := make(map[string][]*engine.ClaimInfo)
+	for i := range claims {
+		if c := &claims[i]; len(bySession) < mostAsked || bySession[c.Session] != nil {
+			bySession[c.Session] = append(bySession[c.Session], c)
 		}
 	}
-	left := make([]time.Duration, len(sessions))
 	var all sync.WaitGroup
-	for i, session := range sessions {
+	for session, itsClaims := range bySession {
 		all.Go(func() {
-			left[i] = engine.Unknown
 			hex, _, _ := strings.Cut(session, "-")
 			id, err := strconv.ParseInt(hex, 16, 64)
 			if err != nil {
 				return
 			}
 			reply, err := e.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
-			if err == nil && reply.TTL >= 0 {
-				left[i] = time.Duration(reply.TTL) * time.Second
+			if err != nil || reply.TTL < 0 {
+				return
+			}
+			for _, c := range itsClaims {
+				c.Left = time.Duration(reply.TTL) * time.Second
 			}
 		})
 	}
 	all.Wait()
-	return func(session string) time.Duration {
-		if i := slices.Index(sessions, session); i >= 0 {
-			return left[i]
-		}
-		return engine.Unknown
-	}
 }
 
 // Evict implements [engine.Engine].

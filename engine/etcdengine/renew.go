@@ -150,7 +150,7 @@ func (s *session) findStrange(ctx context.Context) error {
 		}
 		for _, r := range found.Responses {
 			for _, kv := range r.GetResponseRange().Kvs {
-				var c claim
+				var c stored
 				escaped, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all), "/")
 				name, bad := url.PathUnescape(escaped)
 				if json.Unmarshal(kv.Value, &c) == nil && bad == nil {

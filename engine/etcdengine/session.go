@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
 type session struct {
@@ -73,7 +73,7 @@ type place struct {
 	queue, grants string // the keys that the claim may have
 	tomb          string // the key that keeps it out
 	marks, mark   string // what the keys begin with that say who waits for permits; its own, if it has one
-	put           claim  // what it stores
+	put           stored // in the store
 	slot          int
 	again         bool // it was asked for before, and may have a key already
 
@@ -87,14 +87,14 @@ type place struct {
 
 func (s *session) place(c *engine.Claim, slot int) *place {
 	p := &place{base: s.engine.base(c.Resource), slot: slot}
-	p.put = claim{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight}
+	p.put = stored{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight}
 	if c.Owner == c.ID {
 		p.put.Owner = "" // it is long
 	}
 	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
 	key := fmt.Sprintf("%x.%d", s.lease, slot)
 	p.queue, p.grants, p.tomb, p.marks = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key, s.engine.prefix+"w/"
-	if marks(c.Spec, c.Weight) {
+	if lines.Tells(c.Spec, c.Weight) {
 		p.mark = p.marks + key
 	}
 	return p
@@ -282,7 +282,7 @@ func (s *session) follow(ctx context.Context, c *engine.Claim, p *place, ahead b
 // there. A move fails when others came, and always after the claim has left.
 func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
 	for range 1000 {
-		own := l.find(c.ID)
+		own := l.Find(c.ID)
 		if own == nil && p.rev != 0 { // as Await sees by that
 			s.note(p, p.key, 0, blocker{})
 			return engine.Grant{}, nil
@@ -292,7 +292,7 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 			return engine.Grant{}, fmt.Errorf("%s: %w", doing, err)
 		}
 		if own != nil {
-			s.note(p, own.key, own.rev, l.blocker(c, p, own))
+			s.note(p, own.Node.key, own.Node.rev, l.blocker(p, own))
 		}
 		if m == nil {
 			return s.settled(ctx, doing, p, own)
@@ -316,7 +316,7 @@ func (s *session) settled(ctx context.Context, doing string, p *place, own *clai
 	s.mu.Lock()
 	marked := p.marked
 	s.mu.Unlock()
-	if own.grant != 0 && marked {
+	if own.Holds && marked {
 		if _, err := s.engine.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
 			return engine.Grant{}, err
 		}
@@ -324,15 +324,15 @@ func (s *session) settled(ctx context.Context, doing string, p *place, own *clai
 		p.marked = false
 		s.mu.Unlock()
 	}
-	return engine.Grant{Token: fence.Token(own.grant)}, nil
+	return engine.Grant{Token: fence.Token(own.Grant())}, nil
 }
 
 // ops does a move, of a claim that is stored already or not.
 func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	text, _ := json.Marshal(m.put) // strings and integers can be marshalled
 	ops := []clientv3.Op{clientv3.OpPut(m.key, string(text), clientv3.WithLease(s.lease))}
-	if own != nil && own.key != m.key {
-		ops = append(ops, clientv3.OpDelete(own.key))
+	if own != nil && own.Node.key != m.key {
+		ops = append(ops, clientv3.OpDelete(own.Node.key))
 	}
 	if m.waits && p.mark != "" {
 		s.mu.Lock()
@@ -380,11 +380,11 @@ func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error 
 		if err != nil {
 			return err
 		}
-		is := l.find(claim)
+		is := l.Find(claim)
 		if is == nil {
 			return fmt.Errorf("%s: %w", doing, engine.ErrGone)
 		}
-		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.key, is.rev)}, e.removal(is.key, marks(l.Spec, is.Weight)), nil)
+		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.Node.key, is.Node.rev)}, e.removal(is.Node.key, lines.Tells(l.Spec, is.Weight)), nil)
 		if err != nil || reply.Succeeded {
 			return err
 		}
@@ -395,7 +395,7 @@ func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error 
 func (e *Engine) removal(key string, marked bool) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(key)}
 	if marked {
-		ops = append(ops, clientv3.OpDelete(e.prefix+"w/"+key[strings.LastIndexByte(key, '/')+1:]))
+		ops = append(ops, clientv3.OpDelete(e.prefix+"w/"+slotOf(key)))
 	}
 	return ops
 }

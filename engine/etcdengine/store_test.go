@@ -106,7 +106,7 @@ func TestListPages(t *testing.T) {
 	s := sessiontest.Open(t, e, time.Minute).(*session)
 	var ops []clientv3.Op
 	put := func(name string, i int) {
-		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}
+		c := stored{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}
 		key := s.place(&engine.Claim{Spec: five, Resource: name, ID: c.ID}, i).queue
 		ops = append(ops, s.ops(&place{}, &move{put: c, key: key}, nil)...)
 		if len(ops) == 100 {

@@ -274,7 +274,7 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 			return err
 		}
 		line, err := l.list(ctx, e.claims+"/"+folders[i], l.conn.Children)
-		if err == nil && len(line.claims) > 0 {
+		if err == nil && len(line.Claims) > 0 {
 			names[i] = name
 		}
 		return err
@@ -303,26 +303,24 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 	if err != nil {
 		return r, err
 	}
-	if err := each(len(line.claims), func(i int) error { return l.readNote(ctx, line.claims[i]) }); err != nil {
+	if err := each(len(line.Claims), func(i int) error { return l.readNote(ctx, line.Claims[i]) }); err != nil {
 		return r, err
 	}
-	claims := slices.DeleteFunc(line.claims, func(c *claim) bool { return c.stat == nil || c.spec != line.Spec }) // those went, or are about to
-	slices.SortStableFunc(claims, func(a, b *claim) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
+	claims := slices.DeleteFunc(line.Claims, func(c *claim) bool { return c.Node.stat == nil || c.Spec != line.Spec }) // those went, or are about to
+	slices.SortStableFunc(claims, func(a, b *claim) int { return cmp.Compare(a.Node.stat.Czxid, b.Node.stat.Czxid) })
 	for _, c := range claims {
 		r.Spec = line.Spec
 		since := func(ms int64) time.Duration { return time.Duration(max(now.Mtime-ms, 0)) * time.Millisecond }
+		n, stat := c.Node.note, c.Node.stat
 		info := engine.ClaimInfo{
-			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight,
-			Age: since(c.stat.Ctime), Held: engine.Unknown, Left: engine.Unknown,
-		}
-		if c.holds {
-			info.Token = fence.Token(c.grant())
+			ID: n.ID, Owner: cmp.Or(n.Owner, n.ID), Session: n.Session, Label: n.Label, Weight: c.Weight, Token: fence.Token(c.Grant()),
+			Age: since(stat.Ctime), Held: engine.Unknown, Left: engine.Unknown,
 		}
 		switch {
-		case c.holds && !c.inTurn: // its node was made when it was granted
+		case c.Holds && !c.InTurn: // its node was made when it was granted
 			info.Held = info.Age
-		case c.holds && c.stat.Version > 0: // it told who is behind it
-			info.Held = since(c.stat.Mtime)
+		case c.Holds && stat.Version > 0: // it told who is behind it
+			info.Held = since(stat.Mtime)
 		}
 		r.Claims = append(r.Claims, info)
 	}
@@ -343,13 +341,13 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) (err error) 
 // readNote reads what is written in the node of a claim, and when that was
 // created; nothing if the claim went meanwhile.
 func (l *link) readNote(ctx context.Context, c *claim) error {
-	data, stat, err := look(ctx, l, c.path, l.conn.Get)
+	data, stat, err := look(ctx, l, c.Node.path, l.conn.Get)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
 	if err == nil {
-		c.stat = stat
-		json.Unmarshal(data, &c.note) //nolint:errcheck // it is ours
+		c.Node.stat, c.Token = stat, cmp.Or(c.Token, stat.Czxid)
+		json.Unmarshal(data, &c.Node.note) //nolint:errcheck // it is ours
 	}
 	return err
 }

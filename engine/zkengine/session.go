@@ -402,11 +402,11 @@ func (l *link) seek(ctx context.Context, resource, claim, path string, all bool)
 		if err != nil {
 			return "", err
 		}
-		is := line.find(hash(claim))
+		is := line.Find(hash(claim))
 		if is == nil {
 			return "", engine.ErrGone
 		}
-		path = is.path
+		path = is.Node.path
 	}
 }
 
@@ -416,7 +416,7 @@ func (l *link) seek(ctx context.Context, resource, claim, path string, all bool)
 func (l *link) remove(ctx context.Context, node string, all bool) error {
 	folder, name := path.Split(node)
 	steps := []any{&zk.DeleteRequest{Path: node, Version: -1}}
-	if mark := parse(strings.TrimSuffix(folder, "/"), name).mark(); mark != "" {
+	if mark := mark(parse(strings.TrimSuffix(folder, "/"), name)); mark != "" {
 		steps = append(steps, &zk.DeleteRequest{Path: mark, Version: -1})
 	}
 	if all {
