@@ -57,16 +57,13 @@ func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int
 			return newLine(reply), nil
 		}
 	}
-	if p.blocker.rev == 0 || event > 0 {
-		reply, err := s.engine.commit(ctx, "await", nil, p.view(c), nil)
-		if err != nil {
-			return nil, err
-		}
-		return newLine(reply), nil
+	then, otherwise, same := p.view(c), []clientv3.Op(nil), []clientv3.Cmp(nil)
+	if p.blocker.rev != 0 && event == 0 {
+		then, otherwise = nil, then
+		same = []clientv3.Cmp{stands(p.key, p.rev), stands(p.blocker.key, p.blocker.rev)}
 	}
-	same := []clientv3.Cmp{stands(p.key, p.rev), stands(p.blocker.key, p.blocker.rev)}
-	reply, err := s.engine.commit(ctx, "await", same, nil, p.view(c))
-	if err != nil || reply.Succeeded {
+	reply, err := s.engine.commit(ctx, "await", same, then, otherwise)
+	if err != nil || then == nil && reply.Succeeded {
 		return nil, err
 	}
 	return newLine(reply), nil
@@ -122,22 +119,14 @@ func (s *session) revisions(ctx context.Context) (map[string]int64, error) {
 		}
 	}
 	s.mu.Unlock()
-	for keys := range slices.Chunk(slices.Collect(maps.Keys(revs)), 100) {
-		var ops []clientv3.Op
-		for _, key := range keys {
-			ops = append(ops, clientv3.OpGet(key, clientv3.WithKeysOnly()))
-		}
-		reply, err := s.engine.txn(ctx, "await", nil, ops, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range reply.Responses {
-			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-				revs[keys[i]] = kvs[0].CreateRevision
-			}
+	keys := slices.Collect(maps.Keys(revs))
+	all, err := s.engine.gets(ctx, "await", keys, clientv3.WithKeysOnly())
+	for i, is := range all {
+		if len(is.Kvs) > 0 {
+			revs[keys[i]] = is.Kvs[0].CreateRevision
 		}
 	}
-	return revs, nil
+	return revs, err
 }
 
 // wake wakes those who wait for something else than these revisions, and who is next.

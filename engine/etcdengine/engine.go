@@ -366,9 +366,13 @@ func (e *Engine) turn(ctx context.Context) error {
 	}
 }
 
-// remove deletes a key of a claim that has no mark, in a request that is smaller than a
-// transaction, and reports whether it was there.
-func (e *Engine) remove(ctx context.Context, key string) (there bool, err error) {
+// remove deletes a key of a claim, and its mark, and reports whether the key was there. Without
+// a mark that is a request which is smaller than a transaction.
+func (e *Engine) remove(ctx context.Context, key string, marked bool) (there bool, err error) {
+	if marked {
+		reply, err := e.commit(ctx, "leave", nil, e.removal(key, true), nil)
+		return err == nil && reply.Responses[0].GetResponseDeleteRange().Deleted > 0, err
+	}
 	if err := e.turn(ctx); err != nil {
 		return false, failed(ctx, "leave", err)
 	}
@@ -378,6 +382,24 @@ func (e *Engine) remove(ctx context.Context, key string) (there bool, err error)
 		return false, failed(ctx, "leave", err)
 	}
 	return reply.Deleted > 0, nil
+}
+
+// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error.
+func (e *Engine) gets(ctx context.Context, doing string, keys []string, how ...clientv3.OpOption) (all []*pb.RangeResponse, err error) {
+	for some := range slices.Chunk(keys, 100) {
+		var ops []clientv3.Op
+		for _, key := range some {
+			ops = append(ops, clientv3.OpGet(key, how...))
+		}
+		reply, err := e.txn(ctx, doing, nil, ops, nil)
+		if err != nil {
+			return all, err
+		}
+		for _, r := range reply.Responses {
+			all = append(all, r.GetResponseRange())
+		}
+	}
+	return all, nil
 }
 
 // txn is how heartbeats ask.

@@ -349,19 +349,10 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	switch {
 	case p.doubts > 0:
 		return s.leaveInDoubt(ctx, claim, p)
-	case p.key != "" && !p.marked:
-		if there, err := s.engine.remove(ctx, p.key); err != nil {
+	case p.key != "":
+		if there, err := s.engine.remove(ctx, p.key, p.marked); err != nil {
 			return err
 		} else if there {
-			s.drop(claim, 1)
-			return nil
-		}
-	case p.key != "":
-		reply, err := s.engine.commit(ctx, "leave", nil, s.engine.removal(p.key, p.marked), nil)
-		if err != nil {
-			return err
-		}
-		if reply.Responses[0].GetResponseDeleteRange().Deleted > 0 {
 			s.drop(claim, 1)
 			return nil
 		}

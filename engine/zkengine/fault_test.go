@@ -83,6 +83,25 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
+// TestHandsOverToOneOwner: two readers of one owner that wait behind a writer share a token.
+func TestHandsOverToOneOwner(t *testing.T) {
+	e := shared(t)
+	a, b := open(t, e, time.Minute), open(t, e, time.Minute)
+	writes := sessiontest.Whole(t, fair)
+	first := sessiontest.Claim(t, fair, 1, "owner")
+	second := sessiontest.Claim(t, fair, 1, "owner")
+	second.Resource = first.Resource
+	writes.Resource = first.Resource
+	sessiontest.Hold(t, a, writes)
+	sessiontest.Wait(t, b, first)
+	sessiontest.Wait(t, b, second)
+	one, two := awaiting(t, b, first), awaiting(t, b, second)
+	sessiontest.Leave(t, a, writes)
+	if x, y := sessiontest.Granted(t, one).Token, sessiontest.Granted(t, two).Token; x != y {
+		t.Errorf("tokens %v and %v", x, y)
+	}
+}
+
 // TestOneIsWoken: nobody watches what need not go first.
 func TestOneIsWoken(t *testing.T) {
 	server := testservers.ZooKeeper(t)

@@ -151,58 +151,50 @@ func (l *link) newLine(ctx context.Context, folder string, names []string, stat 
 	return &line{lines.New(claims), stat.Version, false, slices.Contains(names, "g")}, err
 }
 
-// reads are the lists of one folder that several who wait share: one that goes on, and
-// the one after it.
-type reads struct{ after *reading }
-
+// reading is one list of a folder, for several waiters.
 type reading struct {
-	done chan struct{}
-	line *line
-	err  error
+	begun bool
+	done  chan struct{}
+	line  *line
+	err   error
 }
 
 // read returns a list that was begun after the call. All who ask while another one goes
 // on share the next: however many look, as they do after a reconnection, two suffice.
 func (l *link) read(ctx context.Context, folder string) (*line, error) {
 	l.mu.Lock()
-	all, r := l.lists[folder], &reading{done: make(chan struct{})}
-	switch {
-	case all == nil:
-		all = &reads{after: r}
-		l.lists[folder] = all
-		go l.readAll(folder, all)
-	case all.after == nil:
-		all.after = r
-	default:
-		r = all.after
+	r := l.lists[folder]
+	if before := r; r == nil || r.begun {
+		r = &reading{done: make(chan struct{})}
+		l.lists[folder] = r
+		go l.readFor(r, before, folder)
 	}
 	l.mu.Unlock()
 	select {
 	case <-r.done:
+		return r.line, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return r.line, r.err
 }
 
-// readAll lists a folder for as long as somebody asks for it.
-func (l *link) readAll(folder string, all *reads) {
-	for {
-		l.mu.Lock()
-		r := all.after
-		all.after = nil
-		if r == nil {
-			delete(l.lists, folder)
-		}
-		l.mu.Unlock()
-		if r == nil {
-			return
-		}
-		if r.line, r.err = l.list(l.over, folder, l.conn.Children); l.over.Err() != nil {
-			r.err = l.ended
-		}
-		close(r.done)
+// readFor lists a folder when the list before is done.
+func (l *link) readFor(r, before *reading, folder string) {
+	if before != nil {
+		<-before.done
 	}
+	l.mu.Lock()
+	r.begun = true
+	l.mu.Unlock()
+	if r.line, r.err = l.list(l.over, folder, l.conn.Children); l.over.Err() != nil {
+		r.err = l.ended
+	}
+	l.mu.Lock()
+	if l.lists[folder] == r {
+		delete(l.lists, folder)
+	}
+	l.mu.Unlock()
+	close(r.done)
 }
 
 // lastSequence is from where sequences are not trusted: they end at 2³¹, where

@@ -44,17 +44,17 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
-	watched bool              // the client may have watches
-	rearmed chan struct{}     // closed when the client has set them again, nil when there is no need
-	lists   map[string]*reads // by folder
-	turns   chan struct{}     // one in it for each request under way
+	watched bool                // the client may have watches
+	rearmed chan struct{}       // closed when the client has set them again, nil when there is no need
+	lists   map[string]*reading // the last ones, by folder
+	turns   chan struct{}       // one in it for each request under way
 }
 
 // dial starts a session and waits until it is there.
 func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, told func(zk.Event)) (*link, error) {
 	l := &link{
 		engine: e, told: told, ended: ended, asked: timeout,
-		changed: make(chan struct{}), watches: make(map[string]*watch), lists: make(map[string]*reads), turns: make(chan struct{}, inFlight),
+		changed: make(chan struct{}), watches: make(map[string]*watch), lists: make(map[string]*reading), turns: make(chan struct{}, inFlight),
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.over, l.finish = context.WithCancel(l.life)

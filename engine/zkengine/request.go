@@ -107,15 +107,11 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 
 // look reads a node with a method of the client.
 func look[T any](ctx context.Context, l *link, path string, read func(string) (T, *zk.Stat, error)) (T, *zk.Stat, error) {
-	type reply struct {
-		value T
-		stat  *zk.Stat
-	}
-	r, err := ask(ctx, l, func() (reply, error) {
-		value, stat, err := read(path)
-		return reply{value, stat}, err
+	is, err := ask(ctx, l, func() (is seen[T], err error) {
+		is.value, is.stat, err = read(path)
+		return is, err
 	})
-	return r.value, r.stat, err
+	return is.value, is.stat, err
 }
 
 func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
@@ -192,10 +188,10 @@ type watch struct {
 	spent atomic.Bool // it has fired
 }
 
-// seen is what came with a watch.
+// seen is an answer about a node.
 type seen[T any] struct {
 	value T
-	stat  *zk.Stat // nil when the watch had been set before
+	stat  *zk.Stat // nil when it did not come, because a watch had been set before
 }
 
 // subscribe sets a watch with a method of the client, unless it is set already.
