@@ -12,15 +12,14 @@
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //	<prefix>format                             the format of all this
 //
-// First in, first out: grants are not stored. Enter puts its key if
-// nobody is there; else it appends the key and reads the claims ahead in the same
-// transaction. The claim holds iff their weight and its own fit in the capacity, and
-// its token is its create revision. A waiter watches the last claim ahead that has to go first,
-// and nothing else, so a release wakes one client (or all readers behind a
-// writer). Where no single claim has to go, as in a semaphore, the next waiter watches the
-// deletions of the resource. Each other waiter watches the key under w of the waiter before it,
-// which deletes that key when it holds. Re-entries and upgrades have keys under g; a
-// re-entry stores the token that it shares, also when its first claim leaves first.
+// First in, first out: grants are not stored. Enter puts its key if nobody is there; else it
+// appends the key and reads the claims ahead in the same transaction. The claim holds iff their
+// weight and its own fit in the capacity, and its token is its create revision. A waiter watches
+// the last claim ahead that has to go first, and nothing else. So a release wakes one client, or
+// all readers behind a writer. Where no single claim has to go, as in a semaphore, the next
+// waiter watches the deletions of the resource. Each other waiter watches the key under w of the
+// waiter before it, which deletes that key when it holds. Re-entries and upgrades have keys under
+// g; a re-entry stores the token that it shares, also when its first claim leaves first.
 //
 // Barging: keys under g hold, keys under q wait. A newcomer puts a key under g
 // if no key was added there since it looked. The first waiter watches deletions under
@@ -28,20 +27,19 @@
 //
 // Every release is a deletion, which a full store takes, too.
 //
-// The spec (kind, capacity, discipline) is a part of the key: that nobody uses
-// the name as something else is a comparison in the same transaction.
+// The spec (kind, capacity, discipline) is a part of the key. So the same transaction compares
+// that nobody uses the name as something else.
 //
 // A waiter has its token, the create revision, already: a later grant must
 // not have a smaller token, so an upgrade can pass no waiter.
 //
 // # Prerequisites
 //
-// The engine takes the user's client and needs read and write permission for
-// the prefix only. The client should have DialKeepAliveTime set, or a dead
-// connection is found only by time-outs of the kernel. The server should
-// compact by itself (--auto-compaction-retention): a read of a resource walks
-// over every key that the resource had since the last compaction, one for each
-// session and, of a session, for each claim that it had there at once.
+// The engine takes the user's client and needs read and write permission for the prefix only. The
+// client should have DialKeepAliveTime set, or a dead connection is found only by time-outs of
+// the kernel. The server should compact by itself (--auto-compaction-retention), because a read
+// of a resource walks over every key that the resource had since the last compaction. A session
+// makes as many keys there as it had claims at once.
 package etcdengine
 
 import (
@@ -108,9 +106,8 @@ func New(client *clientv3.Client, opts *Options) *Engine {
 // waits for one until the context ends, and then cannot tell why.
 type failFast struct{ pb.KVClient }
 
-// undated ends when its context does, and does not say when that will be: a
-// server that is told has a timer for each request, which costs more than the
-// rest of what we add to it.
+// undated ends when its context does, and does not say when that will be. A server that is told
+// has a timer for each request, which costs more than all else that we add to the request.
 type undated struct{ context.Context }
 
 func (undated) Deadline() (none time.Time, ok bool) { return none, false }
@@ -346,9 +343,9 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engin
 // Close implements [engine.Engine]. The client stays open.
 func (e *Engine) Close() error { return nil }
 
-// commit is the one way to the store, but for heartbeats: also reads are transactions,
-// for those the client never repeats by itself. So many are under way at once that
-// heartbeats do not have to wait for long.
+// commit is the one way to the store, but for heartbeats. Reads are transactions as well, because
+// the client never repeats a transaction by itself. Their number is bounded, so that heartbeats
+// do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if err := e.turn(ctx); err != nil {
 		return nil, failed(ctx, doing, err)
@@ -411,15 +408,15 @@ func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, t
 	return reply, nil
 }
 
-// watch subscribes to the key, and only then looks, and again after each event
-// and when it is woken, or each while if nobody does that, until look is done or the subscription has ended. It does
-// not subscribe from an older revision: etcd catches up on those every 100 ms
-// only. A member may hang that watches for us, while others serve: so it looks
-// by itself too, and does not wait for a subscription for ever. look is told
-// the revision of the event, or 0.
+// watch subscribes to the key, and only then looks. It looks again after each event and when it
+// is woken, or each while if nobody wakes it. It ends when look is done or the subscription has
+// ended. The subscription is not from an older revision, because etcd catches up on old revisions
+// every 100 ms only. A member may hang that watches for us, while others serve. So watch looks by
+// itself, too, and does not wait for a subscription for ever. look is told the revision of the
+// event, or 0.
 //
-// All watches share a stream, which keeps the token with which it began. One
-// that is too old lets no more of them in, so after an error there is another.
+// All watches share a stream, which keeps the token with which it began. A stream with an old
+// token lets no more watches in, so after an error there is another stream.
 func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
 	stream := e.stream.Load()
 	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))

@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// stored is what is stored of a claim, as JSON; its key tells the rest.
+// stored is the value of a claim's key, as JSON; the key tells the rest.
 type stored struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner,omitempty"` // empty: the ID
@@ -76,9 +76,9 @@ type move struct {
 	waits  bool   // it may have to wait there
 }
 
-// next returns the move of a claim about the line that it read, or nil if the claim stays.
-// A claim that may wait, and whose owner has no other claims, is appended also where it could
-// take the resource: its place in the queue decides, so nothing has to be compared.
+// next returns the move of a claim about the line that it read, or nil if the claim stays. A
+// claim that may wait, and whose owner has no other claims, is appended even where it could take
+// the resource. Its place in the queue decides, so nothing has to be compared.
 func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, error) {
 	step, with, err := l.Next(c, c.Owner, own, own == nil, wait)
 	if err != nil || step == lines.Stay {
@@ -124,8 +124,8 @@ type blocker struct {
 	rev int64 // create revision of the key; 0: it is a prefix
 }
 
-// blocker returns what can unblock the claim; nothing if it holds. A claim of a semaphore
-// that waits has a mark, which goes when it holds.
+// blocker returns the key or the prefix that can unblock the claim; nothing if the claim holds. A
+// claim of a semaphore that waits has a mark, which goes when it holds.
 func (l *line) blocker(p *place, own *claim) blocker {
 	b := l.Blocker(own)
 	switch {

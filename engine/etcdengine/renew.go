@@ -37,7 +37,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	for i, is := range all {
 		if c := held[i]; is.Count == 0 {
 			gone = append(gone, c)
-			if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps out what comes late
+			if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps late requests out
 				s.drop(c.ID, 0)
 			}
 		}
@@ -46,8 +46,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	return gone, nil
 }
 
-// tidy does what has time until the next renewal, which tries again where a member did not
-// answer: the lease lives all the same.
+// tidy does the work that has time until the next renewal, which tries again where a member did
+// not answer. The lease lives all the same.
 func (s *session) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL/10)
 	defer cancel()
@@ -114,8 +114,8 @@ func (s *session) oldTombs() []tomb {
 	return tombs
 }
 
-// findStrange tells the client of claims that the lease has in the store and that nobody
-// here knows, when the cluster may have been restored since the last renewal.
+// findStrange tells the client of claims that the lease has in the store and that nobody here
+// knows. It asks only when the cluster may have been restored since the last renewal.
 func (s *session) findStrange(ctx context.Context) error {
 	if s.opts.Found == nil || !s.strange.Load() {
 		return nil

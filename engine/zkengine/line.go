@@ -18,7 +18,7 @@ import (
 	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// note is what is written in the node of a claim, as JSON, for operators.
+// note is the data of the node of a claim, as JSON. Operators read it.
 type note struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner,omitempty"` // empty: the ID
@@ -54,8 +54,8 @@ var kinds = map[string]engine.Spec{
 	"s": {Kind: engine.KindSemaphore}, "S": {Kind: engine.KindSemaphore, Barging: true},
 }
 
-// number writes a number into the name of a node, or nothing when it is the usual one,
-// because a session's end lists the names of all its nodes.
+// number writes a number into the name of a node, or nothing when it is the usual one. Names are
+// short because a session's end lists those of all its nodes.
 func number(n, usual int64, base int) string {
 	if n == usual {
 		return ""
@@ -119,10 +119,10 @@ func mark(c *claim) string {
 	return path.Dir(c.Node.path) + "/g/" + c.ID
 }
 
-// line is a resource as it is stored. Nobody changes it, so several who wait share it.
+// line is a resource as it is stored. Nobody changes it, so several waiters share it.
 type line struct {
 	lines.Line[node]
-	version int32 // of the folder: who comes writes it
+	version int32 // of the folder, which each claim that comes writes
 	missing bool  // there is no folder
 	hasG    bool  // there may be marks
 }
@@ -151,7 +151,7 @@ func (l *link) newLine(ctx context.Context, folder string, names []string, stat 
 	return &line{lines.New(claims), stat.Version, false, slices.Contains(names, "g")}, err
 }
 
-// reading is one list of a folder, for several waiters.
+// reading is one list of a folder that several waiters share.
 type reading struct {
 	begun bool
 	done  chan struct{}
@@ -159,8 +159,8 @@ type reading struct {
 	err   error
 }
 
-// read returns a list that was begun after the call. All who ask while another one goes
-// on share the next: however many look, as they do after a reconnection, two suffice.
+// read returns a list that was begun after the call. All calls while another list goes on share
+// the next list. However many waiters look, as they do after a reconnection, two lists suffice.
 func (l *link) read(ctx context.Context, folder string) (*line, error) {
 	l.mu.Lock()
 	r := l.lists[folder]
@@ -197,12 +197,12 @@ func (l *link) readFor(r, before *reading, folder string) {
 	close(r.done)
 }
 
-// lastSequence is from where sequences are not trusted: they end at 2³¹, where
-// ZooKeeper goes on with negative ones or gives the last one out for ever.
+// lastSequence is from where sequences are not trusted. They end at 2³¹, where ZooKeeper goes on
+// with negative numbers or gives the last one out for ever.
 const lastSequence = math.MaxInt32 - 1<<20
 
-// sort orders claims by sequence as long as these grow, else by zxid, which has to be
-// asked for: those that went meanwhile are left out.
+// sort orders claims by sequence as long as these grow. Else it orders them by zxid, which has to
+// be asked for, without the claims that went meanwhile.
 func (l *link) sort(ctx context.Context, claims []*claim) ([]*claim, error) {
 	end := slices.ContainsFunc(claims, func(c *claim) bool { return c.Node.place < 0 || c.Node.place > lastSequence })
 	for i := 0; end && i < len(claims); i++ {
@@ -234,12 +234,12 @@ func (l *link) token(ctx context.Context, c *claim) (int64, error) {
 
 // blocker is what a waiting claim watches.
 type blocker struct {
-	path   string // of the claim that has to go first; empty: any of those that hold
+	path   string // of the claim that has to go first; empty: any of the holders
 	direct bool   // when that claim hands over, ours holds
 	tells  bool   // it may also hold first, and changes its node then
 }
 
-// blocker returns what can let a waiting claim in.
+// blocker returns the node that a waiting claim watches.
 func (l *line) blocker(own *claim) blocker {
 	b := l.Blocker(own)
 	if b.Claim == nil {

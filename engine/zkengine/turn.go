@@ -48,7 +48,7 @@ func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error)
 // pursue looks at the resource, and does what that allows, until the claim holds,
 // waits, is refused or is no longer there. The first look may have been taken.
 func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line, wait bool) (grant engine.Grant, err error) {
-	fresh := p.again // what is read cannot be older than the beginning
+	fresh := p.again // a read cannot be older than the beginning
 	for ; ; l = nil {
 		if l == nil {
 			if l, err = s.link.read(ctx, p.folder); err != nil {
@@ -101,15 +101,14 @@ func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	}
 	if own.InTurn && lines.Tells(own.Spec, own.Weight) && l.Behind(own) {
 		if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(p.path, p.data, -1) }); err != nil {
-			return none, err // who is next may not know that it is
+			return none, err // the next waiter may not know that it is the next
 		}
 	}
 	return s.grant(c, p, cmp.Or(own.Token, p.czxid), l.First(own)), nil
 }
 
-// move creates the node of a claim by which it holds. What the decision rests on and could
-// change meanwhile is compared: who shares needs the claim that it shares with, and all
-// others that nobody came since.
+// move creates the node of a claim by which it holds. A claim that shares compares that the other
+// claim is there, all others that nobody came since.
 func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own, with *claim, shares bool) (none engine.Grant, err error) {
 	var others []any
 	if with != nil {

@@ -1,7 +1,7 @@
-// Package lines decides about the claims of one resource in stores that keep claims in order and
-// store no grants, as etcd and ZooKeeper: which claims hold, what a claim may do next, and what
-// a waiter watches. All of it is pure. The engine reads the claims, and has its store compare,
-// in the step that changes something, what a decision rests on.
+// Package lines decides about the claims of a resource in stores that keep claims in order and
+// store no grants, as etcd and ZooKeeper. It tells which claims hold, the next step of a claim,
+// and the claim that a waiter watches. All of it is pure. The engine reads the claims, and has
+// its store compare, in the step that changes something, what a decision rests on.
 //
 // Claims are in the order of their tokens. A claim in turn holds if all claims before it do and
 // it fits. A claim out of turn holds whatever is before it: a re-entry, an upgrade, or any
@@ -117,9 +117,9 @@ const (
 	Share
 )
 
-// Next decides, as package queue does, what a claim does. Own is the claim in the line, nil if
-// it is not there; owner is what the store writes for c.Owner. A claim is new until its client
-// was told that it waits: a new claim may share past the waiters, or be refused with
+// Next decides, as package queue does, what a claim does. Own is the claim in the line, nil if it
+// is not there; owner is what the store writes for c.Owner. A claim is new until its client was
+// told that it waits. A new claim may share past the waiters, or be refused with
 // [engine.ErrMismatch] or [engine.ErrBusy]. A claim that is not in the line is new. With is the
 // claim of the same owner that must still be there when the step is taken, nil if there is none.
 func (l *Line[N]) Next(c *engine.Claim, owner string, own *Claim[N], isNew, wait bool) (step Step, with *Claim[N], err error) {
@@ -149,13 +149,14 @@ type Blocker[N any] struct {
 	Claim *Claim[N] // another claim, which has to go
 	// Tells says that the other claim waits, too, and that it is enough if it holds. See [Tells].
 	Tells bool
-	// Direct says that the claim holds by its own token as soon as the other claim releases, if
-	// that held all of the resource with no claim ahead of it or beside it.
+	// Direct says that the claim holds by its own token as soon as the other claim releases. The
+	// other claim must hold all of the resource, with no claim ahead of it or beside it.
 	Direct bool
 }
 
-// Blocker returns what can let a waiting claim in. It is one other claim, and only the next
-// waiter waits for any of those that hold, so that each release wakes the waiter that it grants.
+// Blocker returns the claim that a waiting claim watches. Only the next waiter for permits, or to
+// barge, waits for any of the holders. So each release wakes the waiters that it grants, and at
+// most one more.
 func (l *Line[N]) Blocker(own *Claim[N]) Blocker[N] {
 	between, shares := int64(0), false
 	for _, ahead := range slices.Backward(l.Claims[:own.at]) {
@@ -179,7 +180,7 @@ func (l *Line[N]) Blocker(own *Claim[N]) Blocker[N] {
 }
 
 // Tells reports whether a claim that waited has to tell the next waiter when it holds, because
-// that one may hold beside it: it waits for permits, and not for all of them.
+// both may hold. The claim is for permits, and not for all of them.
 func Tells(spec engine.Spec, weight int64) bool {
 	return spec.Kind == engine.KindSemaphore && !spec.Barging && weight < spec.Capacity
 }

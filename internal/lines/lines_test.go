@@ -38,8 +38,8 @@ type client struct {
 	blocker blocker
 }
 
-// world is a store with clients that look at a resource once, and again only when what they
-// watch has changed; and the same resource in package queue.
+// world is a store with clients that look at a resource once, and again only when the claim that
+// they watch has changed. Package queue has the same resource.
 type world struct {
 	enterFirst bool // a claim that may wait is appended before it looks, as on ZooKeeper; else after, as on etcd
 	naive      bool // a claim that waits watches the last claim that holds
@@ -200,7 +200,7 @@ func (w *world) apply(r queue.Request) (err error) {
 	return err
 }
 
-// op is a step: a claim that enters, or the number of one that leaves.
+// op is a step: a claim that enters, or the number of a claim that leaves.
 type op struct {
 	enter  bool
 	number int
@@ -319,8 +319,8 @@ func explore(enterFirst, naive bool, spec engine.Spec, ops []op, most int) (n in
 	return n, nil
 }
 
-// TestAllSeries: clients that decide by a line, and look only when what they watch has changed,
-// have what package queue gives them, in each series of a few steps.
+// TestAllSeries: clients that decide by a line, and look only when a watched claim has changed,
+// have the grants that package queue gives. This holds in each series of a few steps.
 func TestAllSeries(t *testing.T) {
 	most := 5
 	if testing.Short() {
