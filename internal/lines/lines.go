@@ -167,9 +167,8 @@ func (l *Line[N]) Blocker(own *Claim[N]) Blocker[N] {
 			}
 			continue
 		case ahead.Spec != own.Spec || ahead.Owner != own.Owner && ahead.Weight+own.Weight > own.Spec.Capacity:
-			handsOver := ahead.InTurn && ahead.Spec == own.Spec && ahead.Weight == own.Spec.Capacity
 			fits := between+own.Weight <= own.Spec.Capacity && !shares && !Tells(own.Spec, own.Weight)
-			return Blocker[N]{Claim: ahead, Direct: handsOver && fits}
+			return Blocker[N]{Claim: ahead, Direct: fits && ahead.Spec == own.Spec && ahead.Weight == own.Spec.Capacity}
 		case !ahead.Holds && Tells(ahead.Spec, ahead.Weight):
 			return Blocker[N]{Claim: ahead, Tells: true}
 		}
