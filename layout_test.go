@@ -89,9 +89,9 @@ var importRules = []importRule{
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/redisengine/goredis", []string{"engine/redisengine"}, []string{"github.com/redis/go-redis/"},
 		"it knows the seam and its own library, and nothing of locks"},
-	{"engine/etcdengine", engineParts, []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
+	{"engine/etcdengine", append(slices.Clone(engineParts), "internal/lines"), []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
 		"as above; grpc is how its client tells errors"},
-	{"engine/zkengine", engineParts, []string{"github.com/go-zookeeper/zk"},
+	{"engine/zkengine", append(slices.Clone(engineParts), "internal/lines"), []string{"github.com/go-zookeeper/zk"},
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
 		[]string{"github.com/ncruces/go-sqlite3", "golang.org/x/sys"},
@@ -131,6 +131,8 @@ var importRules = []importRule{
 		"it starts servers and knows nothing of pawl"},
 	{"enginetest/*", engineParts, nil,
 		"others test engines of theirs with it: it brings no store and no module"},
+	{"internal/lines", []string{"engine", "engine/queue"}, nil,
+		"who holds by the order of claims is the same in all stores, and pure"},
 	{"internal/sqlengine", engineParts, nil,
 		"the queue in a database is the same for all drivers"},
 	{"internal/rowengine", []string{"engine", "fence"}, nil,
@@ -347,7 +349,7 @@ func TestSizes(t *testing.T) {
 
 // TestEngineLines: what is moved from one engine to a package that several share has not gone.
 func TestEngineLines(t *testing.T) {
-	shared := []string{"internal/sqlengine", "internal/rowengine"}
+	shared := []string{"internal/sqlengine", "internal/rowengine", "internal/lines"}
 	all := 0
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		folder := path.Dir(filepath.ToSlash(name))
