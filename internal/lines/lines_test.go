@@ -392,7 +392,7 @@ func TestLongSeries(t *testing.T) {
 }
 
 // TestAnotherUse: a claim that uses the name as something else holds nothing before it is the
-// first, and all claims behind it wait until it goes.
+// first. All claims behind it wait until it goes.
 func TestAnotherUse(t *testing.T) {
 	lock, permits := specs(3)[0], specs(3)[2]
 	order := func(claims ...claim) lines.Line[node] {
