@@ -66,7 +66,6 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
-	"github.com/pawl-go/pawl/fence"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -238,10 +237,7 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	slices.SortFunc(l.Claims, func(a, b *claim) int { return cmp.Compare(a.Node.rev, b.Node.rev) })
 	r := engine.Resource{Name: name, Spec: l.Spec}
 	for _, c := range l.Claims {
-		r.Claims = append(r.Claims, engine.ClaimInfo{
-			ID: c.ID, Owner: c.Owner, Session: c.Node.Session, Label: c.Node.Label, Weight: c.Weight, Token: fence.Token(c.Grant()),
-			Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
-		})
+		r.Claims = append(r.Claims, c.Info(c.Node.Note))
 	}
 	queue.Sort(r.Claims)
 	e.askLeft(ctx, r.Claims)

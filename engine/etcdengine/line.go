@@ -15,12 +15,9 @@ import (
 
 // stored is the value of a claim's key, as JSON; the key tells the rest.
 type stored struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner,omitempty"` // empty: the ID
-	Session string `json:"session"`
-	Label   string `json:"label,omitempty"`
-	Weight  int64  `json:"weight"`
-	Token   int64  `json:"token,omitempty"` // 0: the create revision
+	lines.Note
+	Weight int64 `json:"weight"`
+	Token  int64 `json:"token,omitempty"` // 0: the create revision
 }
 
 // node is where a claim is stored.

@@ -87,10 +87,7 @@ type place struct {
 
 func (s *session) place(c *engine.Claim, slot int) *place {
 	p := &place{base: s.engine.base(c.Resource), slot: slot}
-	p.put = stored{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight}
-	if c.Owner == c.ID {
-		p.put.Owner = "" // it is long
-	}
+	p.put = stored{Note: lines.NoteOf(c, s.id), Weight: c.Weight}
 	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
 	key := fmt.Sprintf("%x.%d", s.lease, slot)
 	p.queue, p.grants, p.tomb, p.marks = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key, s.engine.prefix+"w/"

@@ -64,7 +64,6 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
-	"github.com/pawl-go/pawl/fence"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -308,11 +307,8 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 	for _, c := range claims {
 		r.Spec = line.Spec
 		since := func(ms int64) time.Duration { return time.Duration(max(now.Mtime-ms, 0)) * time.Millisecond }
-		n, stat := c.Node.note, c.Node.stat
-		info := engine.ClaimInfo{
-			ID: n.ID, Owner: cmp.Or(n.Owner, n.ID), Session: n.Session, Label: n.Label, Weight: c.Weight, Token: fence.Token(c.Grant()),
-			Age: since(stat.Ctime), Held: engine.Unknown, Left: engine.Unknown,
-		}
+		info, stat := c.Info(c.Node.note), c.Node.stat
+		info.Age = since(stat.Ctime)
 		switch {
 		case c.Holds && !c.InTurn: // its node was made when it was granted
 			info.Held = info.Age

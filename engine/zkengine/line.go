@@ -18,20 +18,12 @@ import (
 	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// note is the data of the node of a claim, as JSON. Operators read it.
-type note struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner,omitempty"` // empty: the ID
-	Session string `json:"session"`
-	Label   string `json:"label,omitempty"`
-}
-
 // node is what the name of a claim's node tells besides.
 type node struct {
 	path  string
-	place int64    // the sequence of the node whose token the claim has
-	stat  *zk.Stat // nil when it was not asked for
-	note  note     // as far as it was read
+	place int64      // the sequence of the node whose token the claim has
+	stat  *zk.Stat   // nil when it was not asked for
+	note  lines.Note // as far as it was read
 }
 
 type claim = lines.Claim[node]

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
 type session struct {
@@ -133,16 +134,12 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 		p.again = true
 		return p, nil
 	}
-	n := note{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label}
-	if c.Owner == c.ID {
-		n.Owner = "" // it is long
-	}
 	p := &place{name: nodeName(c), hash: hash(c.ID)}
 	p.folder, p.title = s.engine.folder(c.Resource)
 	if err := s.spend(p, length+len(p.folder)+len("/")+len(p.name)+len(".q..")+sequence); err != nil {
 		return nil, err
 	}
-	p.data, _ = json.Marshal(n) // strings can be marshalled
+	p.data, _ = json.Marshal(lines.NoteOf(c, s.id)) // strings can be marshalled
 	s.places[c.ID] = p
 	return p, nil
 }

@@ -10,11 +10,30 @@
 package lines
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/fence"
 )
+
+// Note is the data that a store keeps of a claim for operators, as JSON.
+type Note struct {
+	ID      string `json:"id"`
+	Owner   string `json:"owner,omitempty"` // empty: the ID, which is long
+	Session string `json:"session"`
+	Label   string `json:"label,omitempty"`
+}
+
+// NoteOf returns the note of a claim of this session.
+func NoteOf(c *engine.Claim, session string) Note {
+	n := Note{c.ID, c.Owner, session, c.Label}
+	if c.Owner == c.ID {
+		n.Owner = ""
+	}
+	return n
+}
 
 // Claim is a claim as the store has it. N is what else the engine knows of it.
 type Claim[N any] struct {
@@ -41,6 +60,14 @@ func (c *Claim[N]) Grant() int64 {
 		return 0
 	}
 	return c.Token
+}
+
+// Info returns the claim as an operator sees it, without times.
+func (c *Claim[N]) Info(n Note) engine.ClaimInfo {
+	return engine.ClaimInfo{
+		ID: n.ID, Owner: cmp.Or(n.Owner, n.ID), Session: n.Session, Label: n.Label, Weight: c.Weight, Token: fence.Token(c.Grant()),
+		Age: engine.Unknown, Held: engine.Unknown, Left: engine.Unknown,
+	}
 }
 
 // Line is a resource at one time. The zero Line has no claims. A Line does not change, so it
