@@ -44,9 +44,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	return engine.Grant{}, fmt.Errorf("await: %w", engine.ErrGone)
 }
 
-// look reads what a waiting claim has to know; nothing while it and what blocks it are as
-// they were. After an event any member may tell that knows of it, without a word with
-// the others: who was ahead and has gone does not come back.
+// look reads what a waiting claim has to know; nothing while it and what blocks it are as they
+// were. After an event any member may answer that knows of the event, without asking the others.
+// A claim that was ahead and has gone does not come back.
 func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int64) (*line, error) {
 	if event > 0 {
 		reply, err := s.engine.commit(ctx, "await", nil, p.view(c, clientv3.WithSerializable()), nil)
@@ -57,16 +57,13 @@ func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int
 			return newLine(reply), nil
 		}
 	}
-	if p.blocker.rev == 0 || event > 0 {
-		reply, err := s.engine.commit(ctx, "await", nil, p.view(c), nil)
-		if err != nil {
-			return nil, err
-		}
-		return newLine(reply), nil
+	then, otherwise, same := p.view(c), []clientv3.Op(nil), []clientv3.Cmp(nil)
+	if p.blocker.rev != 0 && event == 0 {
+		then, otherwise = nil, then
+		same = []clientv3.Cmp{stands(p.key, p.rev), stands(p.blocker.key, p.blocker.rev)}
 	}
-	same := []clientv3.Cmp{stands(p.key, p.rev), stands(p.blocker.key, p.blocker.rev)}
-	reply, err := s.engine.commit(ctx, "await", same, nil, p.view(c))
-	if err != nil || reply.Succeeded {
+	reply, err := s.engine.commit(ctx, "await", same, then, otherwise)
+	if err != nil || then == nil && reply.Succeeded {
 		return nil, err
 	}
 	return newLine(reply), nil
@@ -92,9 +89,9 @@ func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
 	}
 }
 
-// lookOut looks once a heartbeat, because a member may hang that watches for us, while
-// others serve: whether all that wait, and what they wait for, are as they were. Who finds
-// something else looks by itself.
+// lookOut asks once a heartbeat whether all waiting claims, and the keys that they wait for, are
+// as they were. A member may hang that watches for us. A claim that finds something else looks by
+// itself.
 func (s *session) lookOut(ctx context.Context) {
 	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
@@ -110,8 +107,8 @@ func (s *session) lookOut(ctx context.Context) {
 	}
 }
 
-// revisions returns the create revisions of the keys of all who wait and of what they wait
-// for, each read once.
+// revisions returns the create revisions of the keys of all waiters and of the keys that they
+// wait for, each read once.
 func (s *session) revisions(ctx context.Context) (map[string]int64, error) {
 	revs := make(map[string]int64)
 	s.mu.Lock()
@@ -122,25 +119,17 @@ func (s *session) revisions(ctx context.Context) (map[string]int64, error) {
 		}
 	}
 	s.mu.Unlock()
-	for keys := range slices.Chunk(slices.Collect(maps.Keys(revs)), 100) {
-		var ops []clientv3.Op
-		for _, key := range keys {
-			ops = append(ops, clientv3.OpGet(key, clientv3.WithKeysOnly()))
-		}
-		reply, err := s.engine.txn(ctx, "await", nil, ops, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range reply.Responses {
-			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-				revs[keys[i]] = kvs[0].CreateRevision
-			}
+	keys := slices.Collect(maps.Keys(revs))
+	all, err := s.engine.gets(ctx, "await", keys, clientv3.WithKeysOnly())
+	for i, is := range all {
+		if len(is.Kvs) > 0 {
+			revs[keys[i]] = is.Kvs[0].CreateRevision
 		}
 	}
-	return revs, nil
+	return revs, err
 }
 
-// wake wakes those who wait for something else than these revisions, and who is next.
+// wake wakes the waiters for something else than these revisions, and the next waiter.
 func (s *session) wake(revs map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

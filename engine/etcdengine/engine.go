@@ -12,15 +12,14 @@
 //	<prefix>v/<key>                            a value; its version is the mod revision
 //	<prefix>format                             the format of all this
 //
-// First in, first out: grants are not stored. Enter puts its key if
-// nobody is there; else it appends the key and reads the claims ahead in the same
-// transaction. The claim holds iff their weight and its own fit in the capacity, and
-// its token is its create revision. A waiter watches the last claim ahead that has to go first,
-// and nothing else, so a release wakes one client (or all readers behind a
-// writer). Where no single claim has to go, as in a semaphore, the next waiter watches the
-// deletions of the resource. Each other waiter watches the key under w of the waiter before it,
-// which deletes that key when it holds. Re-entries and upgrades have keys under g; a
-// re-entry stores the token that it shares, also when its first claim leaves first.
+// First in, first out: grants are not stored. Enter puts its key if nobody is there; else it
+// appends the key and reads the claims ahead in the same transaction. The claim holds iff their
+// weight and its own fit in the capacity, and its token is its create revision. A waiter watches
+// the last claim ahead that has to go first, and nothing else. So a release wakes one client, or
+// all readers behind a writer. Where no single claim has to go, as in a semaphore, the next
+// waiter watches the deletions of the resource. Each other waiter watches the key under w of the
+// waiter before it, which deletes that key when it holds. Re-entries and upgrades have keys under
+// g; a re-entry stores the token that it shares, also when its first claim leaves first.
 //
 // Barging: keys under g hold, keys under q wait. A newcomer puts a key under g
 // if no key was added there since it looked. The first waiter watches deletions under
@@ -28,20 +27,19 @@
 //
 // Every release is a deletion, which a full store takes, too.
 //
-// The spec (kind, capacity, discipline) is a part of the key: that nobody uses
-// the name as something else is a comparison in the same transaction.
+// The spec (kind, capacity, discipline) is a part of the key. So the same transaction compares
+// that nobody uses the name as something else.
 //
 // A waiter has its token, the create revision, already: a later grant must
 // not have a smaller token, so an upgrade can pass no waiter.
 //
 // # Prerequisites
 //
-// The engine takes the user's client and needs read and write permission for
-// the prefix only. The client should have DialKeepAliveTime set, or a dead
-// connection is found only by time-outs of the kernel. The server should
-// compact by itself (--auto-compaction-retention): a read of a resource walks
-// over every key that the resource had since the last compaction, one for each
-// session and, of a session, for each claim that it had there at once.
+// The engine takes the user's client and needs read and write permission for the prefix only. The
+// client should have DialKeepAliveTime set, or a dead connection is found only by time-outs of
+// the kernel. The server should compact by itself (--auto-compaction-retention), because a read
+// of a resource walks over every key that the resource had since the last compaction. A session
+// makes as many keys there as it had claims at once.
 package etcdengine
 
 import (
@@ -67,7 +65,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/engine/queue"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -107,9 +105,8 @@ func New(client *clientv3.Client, opts *Options) *Engine {
 // waits for one until the context ends, and then cannot tell why.
 type failFast struct{ pb.KVClient }
 
-// undated ends when its context does, and does not say when that will be: a
-// server that is told has a timer for each request, which costs more than the
-// rest of what we add to it.
+// undated ends when its context does, and does not say when that will be. A server that is told
+// has a timer for each request, which costs more than all else that we add to the request.
 type undated struct{ context.Context }
 
 func (undated) Deadline() (none time.Time, ok bool) { return none, false }
@@ -237,54 +234,46 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err != nil {
 		return engine.Resource{}, err
 	}
-	slices.SortFunc(l.claims, func(a, b *claim) int {
-		return cmp.Or(cmp.Compare(min(b.grant, 1), min(a.grant, 1)), cmp.Compare(a.rev, b.rev))
-	})
-	r, left := engine.Resource{Name: name, Spec: l.Spec}, e.left(ctx, l.claims)
-	for _, c := range l.claims {
-		r.Claims = append(r.Claims, engine.ClaimInfo{
-			ID: c.ID, Owner: c.Owner, Session: c.Session, Label: c.Label, Weight: c.Weight, Token: fence.Token(c.grant),
-			Age: engine.Unknown, Held: engine.Unknown, Left: left(c.Session),
-		})
+	slices.SortFunc(l.Claims, func(a, b *claim) int { return cmp.Compare(a.Node.rev, b.Node.rev) })
+	r := engine.Resource{Name: name, Spec: l.Spec}
+	for _, c := range l.Claims {
+		r.Claims = append(r.Claims, c.Info(c.Node.Note))
 	}
+	queue.Sort(r.Claims)
+	e.askLeft(ctx, r.Claims)
 	return r, nil
 }
 
 // mostAsked is of how many sessions one Show asks how long they have left.
 const mostAsked = 64
 
-// left asks how long the sessions of the first claims have left, each of which takes a
-// request. Of the others, and where it is not told, that is unknown.
-func (e *Engine) left(ctx context.Context, claims []*claim) func(session string) time.Duration {
-	var sessions []string
-	for _, c := range claims {
-		if len(sessions) < mostAsked && !slices.Contains(sessions, c.Session) {
-			sessions = append(sessions, c.Session)
+// askLeft asks how long the sessions of the first claims have left, each of which takes a
+// request. Of the others, and where it is not told, that stays unknown.
+func (e *Engine) askLeft(ctx context.Context, claims []engine.ClaimInfo) {
+	bySession := make(map[string][]*engine.ClaimInfo)
+	for i := range claims {
+		if c := &claims[i]; len(bySession) < mostAsked || bySession[c.Session] != nil {
+			bySession[c.Session] = append(bySession[c.Session], c)
 		}
 	}
-	left := make([]time.Duration, len(sessions))
 	var all sync.WaitGroup
-	for i, session := range sessions {
+	for session, itsClaims := range bySession {
 		all.Go(func() {
-			left[i] = engine.Unknown
 			hex, _, _ := strings.Cut(session, "-")
 			id, err := strconv.ParseInt(hex, 16, 64)
 			if err != nil {
 				return
 			}
 			reply, err := e.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
-			if err == nil && reply.TTL >= 0 {
-				left[i] = time.Duration(reply.TTL) * time.Second
+			if err != nil || reply.TTL < 0 {
+				return
+			}
+			for _, c := range itsClaims {
+				c.Left = time.Duration(reply.TTL) * time.Second
 			}
 		})
 	}
 	all.Wait()
-	return func(session string) time.Duration {
-		if i := slices.Index(sessions, session); i >= 0 {
-			return left[i]
-		}
-		return engine.Unknown
-	}
 }
 
 // Evict implements [engine.Engine].
@@ -350,9 +339,9 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engin
 // Close implements [engine.Engine]. The client stays open.
 func (e *Engine) Close() error { return nil }
 
-// commit is the one way to the store, but for heartbeats: also reads are transactions,
-// for those the client never repeats by itself. So many are under way at once that
-// heartbeats do not have to wait for long.
+// commit is the one way to the store, but for heartbeats. Reads are transactions as well, because
+// the client never repeats a transaction by itself. Their number is bounded, so that heartbeats
+// do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if err := e.turn(ctx); err != nil {
 		return nil, failed(ctx, doing, err)
@@ -370,9 +359,13 @@ func (e *Engine) turn(ctx context.Context) error {
 	}
 }
 
-// remove deletes a key of a claim that has no mark, in a request that is smaller than a
-// transaction, and reports whether it was there.
-func (e *Engine) remove(ctx context.Context, key string) (there bool, err error) {
+// remove deletes a key of a claim, and its mark, and reports whether the key was there. Without
+// a mark that is a request which is smaller than a transaction.
+func (e *Engine) remove(ctx context.Context, key string, marked bool) (there bool, err error) {
+	if marked {
+		reply, err := e.commit(ctx, "leave", nil, e.removal(key, true), nil)
+		return err == nil && reply.Responses[0].GetResponseDeleteRange().Deleted > 0, err
+	}
 	if err := e.turn(ctx); err != nil {
 		return false, failed(ctx, "leave", err)
 	}
@@ -384,6 +377,24 @@ func (e *Engine) remove(ctx context.Context, key string) (there bool, err error)
 	return reply.Deleted > 0, nil
 }
 
+// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error.
+func (e *Engine) gets(ctx context.Context, doing string, keys []string, how ...clientv3.OpOption) (all []*pb.RangeResponse, err error) {
+	for some := range slices.Chunk(keys, 100) {
+		var ops []clientv3.Op
+		for _, key := range some {
+			ops = append(ops, clientv3.OpGet(key, how...))
+		}
+		reply, err := e.txn(ctx, doing, nil, ops, nil)
+		if err != nil {
+			return all, err
+		}
+		for _, r := range reply.Responses {
+			all = append(all, r.GetResponseRange())
+		}
+	}
+	return all, nil
+}
+
 // txn is how heartbeats ask.
 func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	reply, err := e.kv.Txn(ctx).If(guards...).Then(then...).Else(otherwise...).Commit()
@@ -393,15 +404,15 @@ func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, t
 	return reply, nil
 }
 
-// watch subscribes to the key, and only then looks, and again after each event
-// and when it is woken, or each while if nobody does that, until look is done or the subscription has ended. It does
-// not subscribe from an older revision: etcd catches up on those every 100 ms
-// only. A member may hang that watches for us, while others serve: so it looks
-// by itself too, and does not wait for a subscription for ever. look is told
-// the revision of the event, or 0.
+// watch subscribes to the key, and only then looks. It looks again after each event and when it
+// is woken, or each while if nobody wakes it. It ends when look is done or the subscription has
+// ended. The subscription is not from an older revision, because etcd catches up on old revisions
+// every 100 ms only. A member may hang that watches for us, while others serve. So watch looks by
+// itself, too, and does not wait for a subscription for ever. look is told the revision of the
+// event, or 0.
 //
-// All watches share a stream, which keeps the token with which it began. One
-// that is too old lets no more of them in, so after an error there is another.
+// All watches share a stream, which keeps the token with which it began. A stream with an old
+// token lets no more watches in, so after an error there is another stream.
 func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
 	stream := e.stream.Load()
 	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))

@@ -107,9 +107,8 @@ func TestWaitersComeInOrder(t *testing.T) {
 	}
 }
 
-// A release wakes one of many, who reads once. Entering and leaving take one
-// round trip each, and entering to wait one more for a session that did not
-// have to wait before.
+// A release wakes one of many waiters, which reads once. Entering and leaving take one round trip
+// each, and entering to wait one more for a session that did not have to wait before.
 func TestRoundTrips(t *testing.T) {
 	client, trips := newClientOf(t, testservers.SharedEtcd(t).Addr)
 	spent := func(what string, want int64, do func()) {
@@ -272,7 +271,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	}
 }
 
-// Who waits has its token already: an upgrade must not get a larger one first.
+// A waiter has its token already: an upgrade must not get a larger token first.
 func TestNoUpgradePastWaiting(t *testing.T) {
 	s := sessiontest.Open(t, New(newClient(t), nil), 10*time.Second)
 	r, w := sessiontest.Claim(t, fair, 1, "a"), sessiontest.Whole(t, fair)

@@ -10,132 +10,100 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// claim is what is stored of a claim, as JSON; its key tells the rest.
-type claim struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner,omitempty"` // empty: the ID
-	Session string `json:"session"`
-	Label   string `json:"label,omitempty"`
-	Weight  int64  `json:"weight"`
-	Token   int64  `json:"token,omitempty"` // 0: the create revision
-
-	key    string
-	rev    int64 // create revision
-	queued bool
-
-	grant int64  // the token by which it holds, as found by [line.settle], and
-	from  *claim // whose that is, if it is not stored that it shares it
+// stored is the value of a claim's key, as JSON; the key tells the rest.
+type stored struct {
+	lines.Note
+	Weight int64 `json:"weight"`
+	Token  int64 `json:"token,omitempty"` // 0: the create revision
 }
+
+// node is where a claim is stored.
+type node struct {
+	stored
+	key string
+	rev int64 // create revision
+}
+
+type claim = lines.Claim[node]
 
 // line is a resource, or as much of it as concerns a claim, at one revision.
 // The zero line is a resource without claims, before all revisions.
 type line struct {
-	queue.Line[claim]
-	rev    int64
-	claims []*claim // in order of their tokens
+	lines.Line[node]
+	rev int64
 }
 
 // specFormat is how the spec is written in a key.
 const specFormat = "%d.%t.%s"
 
 func newLine(reply *clientv3.TxnResponse) *line {
-	l := &line{rev: reply.Header.Revision}
+	var claims []*claim
+	var spec engine.Spec
 	for _, r := range reply.Responses {
 		for _, kv := range r.GetResponseRange().GetKvs() {
-			c := &claim{key: string(kv.Key), rev: kv.CreateRevision}
-			if at := strings.Split(c.key, "/"); json.Unmarshal(kv.Value, c) == nil && len(at) > 3 {
-				spec := at[len(at)-3:]
-				if len(l.claims) == 0 { // all agree
-					fmt.Sscanf(spec[0], specFormat, &l.Spec.Capacity, &l.Spec.Barging, &l.Spec.Kind) //nolint:errcheck // it is ours
-				}
-				c.queued, c.Owner = spec[1] == "q", cmp.Or(c.Owner, c.ID)
-				l.claims = append(l.claims, c)
+			n := node{key: string(kv.Key), rev: kv.CreateRevision}
+			at := strings.Split(n.key, "/")
+			if json.Unmarshal(kv.Value, &n.stored) != nil || len(at) < 4 {
+				continue
 			}
+			at = at[len(at)-3:]
+			if len(claims) == 0 { // all agree
+				fmt.Sscanf(at[0], specFormat, &spec.Capacity, &spec.Barging, &spec.Kind) //nolint:errcheck // it is ours
+			}
+			claims = append(claims, &claim{
+				ID: n.ID, Owner: cmp.Or(n.Owner, n.ID), Spec: spec, Weight: n.Weight, Node: n,
+				InTurn: at[1] == "q" && n.Token == 0, Token: cmp.Or(n.Token, n.rev),
+			})
 		}
 	}
-	l.settle()
-	return l
-}
-
-// settle finds who holds.
-func (l *line) settle() {
-	slices.SortFunc(l.claims, func(a, b *claim) int {
-		return cmp.Or(cmp.Compare(cmp.Or(a.Token, a.rev), cmp.Or(b.Token, b.rev)), cmp.Compare(a.rev, b.rev))
+	slices.SortFunc(claims, func(a, b *claim) int {
+		return cmp.Or(cmp.Compare(a.Token, b.Token), cmp.Compare(a.Node.rev, b.Node.rev))
 	})
-	for _, c := range l.claims {
-		holds, shares := l.Add(c, c.Owner, c.Weight, c.queued && c.Token == 0)
-		switch c.grant = cmp.Or(c.Token, c.rev); {
-		case !holds:
-			c.grant = 0
-		case shares != nil:
-			c.from, c.grant = shares, shares.grant
-		}
-	}
+	return &line{lines.New(claims), reply.Header.Revision}
 }
 
-func (l *line) find(id string) *claim {
-	i := slices.IndexFunc(l.claims, func(c *claim) bool { return c.ID == id })
-	if i < 0 {
-		return nil
-	}
-	return l.claims[i]
-}
-
-// move is a step that a claim may take if the guards still hold.
+// move is a step that a claim takes if the guards still hold.
 type move struct {
 	guards []clientv3.Cmp
-	put    claim
+	put    stored
 	key    string // where
 	waits  bool   // it may have to wait there
 }
 
-// next decides, as package queue does, what a claim does about the line that
-// it read: nothing more (nil), or a move. What the decision rests on and could
-// change meanwhile is guarded: who shares needs the claim that it shares with,
-// and who is granted that nobody came since. (That somebody went can only help:
-// it lets nobody else in.) Who may wait, and has no other claims, needs no
-// guard: its place in the queue decides.
+// next returns the move of a claim about the line that it read, or nil if the claim stays. A
+// claim that may wait, and whose owner has no other claims, is appended even where it could take
+// the resource. Its place in the queue decides, so nothing has to be compared.
 func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, error) {
-	holds, held := l.Held(c.Owner)
-	m, counts := &move{put: p.put, key: p.queue}, p.dir
-	if len(l.claims) == 0 {
-		l.Spec = c.Spec
+	step, with, err := l.Next(c, c.Owner, own, own == nil, wait)
+	if err != nil || step == lines.Stay {
+		return nil, err
 	}
+	m, counts := &move{put: p.put, key: p.queue}, p.dir
 	if c.Barging {
-		m.key, counts = p.grants, p.dir+"g/"
+		counts = p.dir + "g/"
 	}
 	switch {
-	case own == nil && len(l.claims) > 0 && l.Spec != c.Spec:
-		return nil, queue.Mismatch(l.Spec, c.Spec)
-	case own != nil && own.from != nil:
-		holds = own.from
-		m.put, m.key, m.put.Token = *own, own.key, own.grant
-	case own != nil && (own.grant != 0 || !c.Barging):
-		return nil, nil
-	case holds != nil && held >= c.Weight:
-		m.key, m.put.Token = p.grants, holds.grant
-	case wait && alone(c):
+	case step == lines.Share:
+		m.key, m.put.Token = p.grants, with.Grant()
+		if own != nil && own.Shares != nil {
+			m.key = own.Node.key
+		}
+	case step == lines.Append, wait && alone(c):
 		m.waits = true
-	case l.Fits(c.Owner, c.Weight) && (c.Barging || !l.Waits):
+	default:
 		m.guards = append(m.guards, clientv3.Compare(clientv3.CreateRevision(counts).WithPrefix(), "<", l.rev+1))
-		if holds != nil {
+		if c.Barging || with != nil {
 			m.key = p.grants
 		}
-	case own != nil:
-		return nil, nil
-	case holds != nil || !wait:
-		return nil, engine.ErrBusy
-	default:
-		m.key, m.waits = p.queue, true
 	}
-	if holds != nil {
-		m.guards = append(m.guards, stands(holds.key, holds.rev))
+	if with != nil {
+		m.guards = append(m.guards, stands(with.Node.key, with.Node.rev))
 	}
 	if own != nil {
-		m.guards = append(m.guards, stands(own.key, own.rev))
+		m.guards = append(m.guards, stands(own.Node.key, own.Node.rev))
 	} else {
 		m.guards = append(m.guards, p.mayEnter()...)
 	}
@@ -153,35 +121,25 @@ type blocker struct {
 	rev int64 // create revision of the key; 0: it is a prefix
 }
 
-// blocker returns what can unblock the claim; nothing if it holds. It is a key of one
-// other claim, and only who is next waits for any that holds, so that each release wakes
-// whom it grants. A claim of a semaphore that waits has a mark, which goes when it holds.
-func (l *line) blocker(c *engine.Claim, p *place, own *claim) blocker {
-	if own.grant != 0 {
+// blocker returns the key or the prefix that can unblock the claim; nothing if the claim holds. A
+// claim of a semaphore that waits has a mark, which goes when it holds.
+func (l *line) blocker(p *place, own *claim) blocker {
+	b := l.Blocker(own)
+	switch {
+	case own.Holds:
 		return blocker{}
-	}
-	for _, ahead := range slices.Backward(l.claims[:slices.Index(l.claims, own)]) {
-		switch {
-		case c.Barging:
-			if ahead.queued {
-				return blocker{ahead.key, ahead.rev}
-			}
-		case ahead.Owner != c.Owner && ahead.Weight+c.Weight > c.Capacity: // it must go
-			return blocker{ahead.key, ahead.rev}
-		case ahead.grant == 0 && marks(c.Spec, ahead.Weight):
-			return blocker{p.marks + ahead.key[strings.LastIndexByte(ahead.key, '/')+1:], ahead.rev}
-		}
-	}
-	if c.Barging {
+	case b.Tells:
+		return blocker{p.marks + slotOf(b.Claim.Node.key), b.Claim.Node.rev}
+	case b.Claim != nil:
+		return blocker{b.Claim.Node.key, b.Claim.Node.rev}
+	case own.Spec.Barging:
 		return blocker{key: p.dir + "g/"}
 	}
 	return blocker{key: p.dir}
 }
 
-// marks reports whether a claim that waits has a mark: others may hold beside it.
-func marks(spec engine.Spec, weight int64) bool {
-	return spec.Kind == engine.KindSemaphore && !spec.Barging && weight < spec.Capacity
-}
+// slotOf is the last part of a key, the lease and the slot.
+func slotOf(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }
 
 // stands compares that a claim still has its key.
 func stands(key string, rev int64) clientv3.Cmp {

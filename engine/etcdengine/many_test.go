@@ -120,8 +120,8 @@ func TestHandOverUnderManyWaiters(t *testing.T) {
 	}
 }
 
-// TestPermitsArePassedOn: of a semaphore only who is next watches those that hold. Whoever
-// leaves, in any order, all who fit hold in the end, and no mark stays.
+// TestPermitsArePassedOn: of a semaphore only the next waiter watches the holders. In whatever
+// order claims leave, all that fit hold in the end, and no mark stays.
 func TestPermitsArePassedOn(t *testing.T) {
 	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr)
 	e := New(client, &Options{Prefix: "permits/"})
@@ -157,8 +157,8 @@ func TestPermitsArePassedOn(t *testing.T) {
 	}
 }
 
-// TestFullStoreTakesReleases: at the quota etcd takes deletions only. Whoever holds may
-// leave, also after a request that was asked twice, and the next ones hold.
+// TestFullStoreTakesReleases: at the quota etcd takes deletions only. Any holder may leave, also
+// after a request that was sent twice, and the next waiters hold.
 func TestFullStoreTakesReleases(t *testing.T) {
 	server := testservers.Etcd(t, "--quota-backend-bytes", "16777216")
 	client, _ := newClientOf(t, server.Addr)
@@ -275,8 +275,8 @@ func TestReleaseThatCameUndone(t *testing.T) {
 	}
 }
 
-// TestOtherFormat: a store of another format is refused, also one that was used before
-// there were marks of it.
+// TestOtherFormat: a store of another format is refused, also a store that was used before there
+// were marks of the format.
 func TestOtherFormat(t *testing.T) {
 	client := newClient(t)
 	for i, how := range []struct{ key, value, names string }{

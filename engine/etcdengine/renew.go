@@ -25,22 +25,20 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	if err := s.keepAlive(ctx); err != nil {
 		return nil, failed(ctx, "renew session", err)
 	}
+	var keys []string
+	for _, c := range held {
+		keys = append(keys, cmp.Or(s.find(c.ID, 0).key, s.engine.base("")))
+	}
+	all, err := s.engine.gets(ctx, "renew session", keys, clientv3.WithCountOnly())
+	if err != nil {
+		return nil, err
+	}
 	var gone []*engine.Claim
-	for some := range slices.Chunk(held, 100) {
-		var ops []clientv3.Op
-		for _, c := range some {
-			ops = append(ops, clientv3.OpGet(cmp.Or(s.find(c.ID, 0).key, s.engine.base("")), clientv3.WithCountOnly()))
-		}
-		reply, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range reply.Responses {
-			if c := some[i]; r.GetResponseRange().GetCount() == 0 {
-				gone = append(gone, c)
-				if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps out what comes late
-					s.drop(c.ID, 0)
-				}
+	for i, is := range all {
+		if c := held[i]; is.Count == 0 {
+			gone = append(gone, c)
+			if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps late requests out
+				s.drop(c.ID, 0)
 			}
 		}
 	}
@@ -48,8 +46,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	return gone, nil
 }
 
-// tidy does what has time until the next renewal, which tries again where a member did not
-// answer: the lease lives all the same.
+// tidy does the work that has time until the next renewal, which tries again where a member did
+// not answer. The lease lives all the same.
 func (s *session) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.TTL/10)
 	defer cancel()
@@ -116,8 +114,8 @@ func (s *session) oldTombs() []tomb {
 	return tombs
 }
 
-// findStrange tells the client of claims that the lease has in the store and that nobody
-// here knows, when the cluster may have been restored since the last renewal.
+// findStrange tells the client of claims that the lease has in the store and that nobody here
+// knows. It asks only when the cluster may have been restored since the last renewal.
 func (s *session) findStrange(ctx context.Context) error {
 	if s.opts.Found == nil || !s.strange.Load() {
 		return nil
@@ -134,31 +132,23 @@ func (s *session) findStrange(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	all := s.engine.prefix + "c/"
-	for keys := range slices.Chunk(reply.Keys, 100) {
-		var ops []clientv3.Op
-		for _, key := range keys {
-			if strings.HasPrefix(string(key), all) && !known[string(key)] {
-				ops = append(ops, clientv3.OpGet(string(key)))
-			}
+	var keys []string
+	for _, key := range reply.Keys {
+		if strings.HasPrefix(string(key), all) && !known[string(key)] {
+			keys = append(keys, string(key))
 		}
-		if len(ops) == 0 {
-			continue
-		}
-		found, err := s.engine.txn(ctx, "renew session", nil, ops, nil)
-		if err != nil {
-			return err
-		}
-		for _, r := range found.Responses {
-			for _, kv := range r.GetResponseRange().Kvs {
-				var c claim
-				escaped, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all), "/")
-				name, bad := url.PathUnescape(escaped)
-				if json.Unmarshal(kv.Value, &c) == nil && bad == nil {
-					s.opts.Found(name, c.ID)
-				}
+	}
+	found, err := s.engine.gets(ctx, "renew session", keys)
+	for _, is := range found {
+		for _, kv := range is.Kvs {
+			var c stored
+			escaped, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all), "/")
+			name, bad := url.PathUnescape(escaped)
+			if json.Unmarshal(kv.Value, &c) == nil && bad == nil {
+				s.opts.Found(name, c.ID)
 			}
 		}
 	}
-	s.strange.Store(false)
-	return nil
+	s.strange.Store(err != nil)
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
 type session struct {
@@ -32,10 +32,10 @@ type session struct {
 	places  map[string]*place        // by claim id, from Enter to Leave
 	last    map[string]*place        // the last claim of all of a resource, by dir
 	slots   int                      // how many were ever in use at once
-	free    []int                    // those that are not now
+	free    []int                    // the unused ones
 	tombs   []tomb                   // that are in the store
-	waiting map[*place]chan struct{} // who awaits, to be woken
-	rest    context.CancelFunc       // of who looks for them
+	waiting map[*place]chan struct{} // the calls of Await, to be woken
+	rest    context.CancelFunc       // ends lookOut
 
 	crowded atomic.Bool // the last claim that entered met others
 
@@ -55,11 +55,11 @@ func (s *session) meets(conn *peer.Peer) {
 	s.conns[member] = is
 }
 
-// tomb is the key that keeps a claim out which left while a request for it was in
-// doubt. A request is served within a TTL or never. The root would leave such a claim at its
-// next heartbeat only. Until then the claim would hold a name for nobody, because a member that hangs
-// for long sends on all that it was asked for, as soon as it is well, and in etcd a key
-// holds from the moment at which it is there.
+// tomb is the key that keeps a claim out which left while a request for it was in doubt. A
+// request is served within a TTL or never. The root would leave such a claim at its next
+// heartbeat only. Until then the claim would hold a name for nobody, because in etcd a key holds
+// as soon as it is there. A member that hangs for long sends on all late requests when it is
+// well.
 type tomb struct {
 	key   string
 	since time.Time
@@ -69,16 +69,16 @@ func (s *session) ID() string { return s.id }
 
 // place is where a claim of this session is kept.
 type place struct {
-	base, dir     string // of all claims of the resource; of those that agree on the spec
+	base, dir     string // of all claims of the resource; of the claims with this spec
 	queue, grants string // the keys that the claim may have
 	tomb          string // the key that keeps it out
-	marks, mark   string // what the keys begin with that say who waits for permits; its own, if it has one
-	put           claim  // what it stores
+	marks, mark   string // the prefix of all marks; its own mark, if it has one
+	put           stored // in the store
 	slot          int
 	again         bool // it was asked for before, and may have a key already
 
 	// Guarded by the session's mutex, as Leave may be called at any time.
-	key     string  // the one that it has, as far as was seen
+	key     string  // of the claim, as far as was seen
 	rev     int64   // its create revision
 	blocker blocker // while it waits
 	marked  bool    // it may have its mark
@@ -87,30 +87,25 @@ type place struct {
 
 func (s *session) place(c *engine.Claim, slot int) *place {
 	p := &place{base: s.engine.base(c.Resource), slot: slot}
-	p.put = claim{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label, Weight: c.Weight}
-	if c.Owner == c.ID {
-		p.put.Owner = "" // it is long
-	}
+	p.put = stored{Note: lines.NoteOf(c, s.id), Weight: c.Weight}
 	p.dir = p.base + fmt.Sprintf(specFormat, c.Capacity, c.Barging, c.Kind) + "/"
 	key := fmt.Sprintf("%x.%d", s.lease, slot)
 	p.queue, p.grants, p.tomb, p.marks = p.dir+"q/"+key, p.dir+"g/"+key, s.engine.prefix+"x/"+key, s.engine.prefix+"w/"
-	if marks(c.Spec, c.Weight) {
+	if lines.Tells(c.Spec, c.Weight) {
 		p.mark = p.marks + key
 	}
 	return p
 }
 
-// base is what the keys of a resource start with. Names are escaped byte by
-// byte, so that none has a slash, and what is a prefix of a name is one of its
-// keys.
+// base is what the keys of a resource start with. Names are escaped byte by byte, so that none
+// has a slash, and a prefix of a name is a prefix of its keys.
 func (e *Engine) base(resource string) string {
 	return e.prefix + "c/" + url.PathEscape(resource) + "/"
 }
 
-// take returns the place of a claim that enters. Its keys are named by lease
-// and slot, not by claim, and used again: etcd remembers every key that it had
-// until it is compacted, and a read of a range walks over all of them. The slot
-// of a claim in doubt is never used again.
+// take returns the place of a claim that enters. Its keys are named by lease and slot, not by
+// claim, and used again. etcd remembers every key until it is compacted, and a read of a range
+// walks over all of them. The slot of a claim in doubt is never used again.
 func (s *session) take(c *engine.Claim) *place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +141,8 @@ func (s *session) drop(claim string, known int) {
 	delete(s.places, claim)
 }
 
-// find returns a copy of the place of a claim, empty if it is not of this
-// session, and counts the doubts that there are from now on.
+// find returns a copy of the place of a claim, empty if the claim is not of this session. It adds
+// to the doubts of the claim.
 func (s *session) find(claim string, doubts int) place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,15 +155,15 @@ func (s *session) find(claim string, doubts int) place {
 	return was
 }
 
-// note writes down what was found.
+// note writes down where a claim was found, and its blocker.
 func (s *session) note(p *place, key string, rev int64, blocker blocker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.key, p.rev, p.blocker = key, rev, blocker
 }
 
-// mayEnter compares that nobody uses the resource as something else, that the
-// claim has not left, and, if it was asked for before, that it has no key.
+// mayEnter compares that nobody uses the resource as something else, and that the claim has not
+// left. If the claim was asked for before, it must have no key.
 func (p *place) mayEnter() []clientv3.Cmp {
 	after := clientv3.GetPrefixRangeEnd(p.dir)
 	guards := []clientv3.Cmp{absent(p.tomb), absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
@@ -178,11 +173,10 @@ func (p *place) mayEnter() []clientv3.Cmp {
 	return guards
 }
 
-// view reads what a claim has to know of those that use the resource as it
-// does. One that barges looks at grants, and at who waits before it. One that weighs
-// all, and has no owner who may be ahead, needs only to know whether anybody is. Two
-// claims of a long queue are enough for both, once its own place there is known or it is the
-// last.
+// view reads the claims of the resource on which a claim depends. A barging claim looks at
+// grants, and at the waiter before it. A claim that weighs all, and has no owner who may be
+// ahead, needs only to know whether anybody is. Two claims of a long queue are enough for both,
+// once its own place there is known or it is the last.
 func (p *place) view(c *engine.Claim, how ...clientv3.OpOption) []clientv3.Op {
 	inQueue := append(how, clientv3.WithPrefix())
 	grants := clientv3.OpGet(p.dir+"g/", inQueue...)
@@ -248,8 +242,7 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, p *place, wait boo
 	return s.pursue(ctx, "enter", c, p, newLine(reply), wait)
 }
 
-// ahead returns a claim of this session that has to go before one that comes to its
-// resource now.
+// ahead returns a claim of this session that has to go before a claim that enters now.
 func (s *session) ahead(p *place) blocker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +252,8 @@ func (s *session) ahead(p *place) blocker {
 	return blocker{}
 }
 
-// follow appends a claim behind another one that has to go first. So there is no
-// need to read the queue, which takes etcd the longer the more wait, while it does nothing else.
+// follow appends a claim behind another claim that has to go first. So there is no need to read
+// the queue, which takes etcd the longer the more wait, while it does nothing else.
 func (s *session) follow(ctx context.Context, c *engine.Claim, p *place, ahead blocker) (engine.Grant, error) {
 	m, err := (&line{}).next(c, p, nil, true)
 	if err != nil {
@@ -282,7 +275,7 @@ func (s *session) follow(ctx context.Context, c *engine.Claim, p *place, ahead b
 // there. A move fails when others came, and always after the claim has left.
 func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *place, l *line, wait bool) (engine.Grant, error) {
 	for range 1000 {
-		own := l.find(c.ID)
+		own := l.Find(c.ID)
 		if own == nil && p.rev != 0 { // as Await sees by that
 			s.note(p, p.key, 0, blocker{})
 			return engine.Grant{}, nil
@@ -292,7 +285,7 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 			return engine.Grant{}, fmt.Errorf("%s: %w", doing, err)
 		}
 		if own != nil {
-			s.note(p, own.key, own.rev, l.blocker(c, p, own))
+			s.note(p, own.Node.key, own.Node.rev, l.blocker(p, own))
 		}
 		if m == nil {
 			return s.settled(ctx, doing, p, own)
@@ -310,13 +303,13 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 	return engine.Grant{}, engine.Unavailable(doing, errors.New("others come all the time, or it has left"))
 }
 
-// settled is what a claim is whose place is known. One that holds by now takes its mark
-// away, which tells who is next. (A deletion also works when the store is full.)
+// settled is what a claim is whose place is known. A claim that holds by now takes its mark away,
+// which tells the next waiter. (A deletion also works when the store is full.)
 func (s *session) settled(ctx context.Context, doing string, p *place, own *claim) (engine.Grant, error) {
 	s.mu.Lock()
 	marked := p.marked
 	s.mu.Unlock()
-	if own.grant != 0 && marked {
+	if own.Holds && marked {
 		if _, err := s.engine.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
 			return engine.Grant{}, err
 		}
@@ -324,15 +317,15 @@ func (s *session) settled(ctx context.Context, doing string, p *place, own *clai
 		p.marked = false
 		s.mu.Unlock()
 	}
-	return engine.Grant{Token: fence.Token(own.grant)}, nil
+	return engine.Grant{Token: fence.Token(own.Grant())}, nil
 }
 
 // ops does a move, of a claim that is stored already or not.
 func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	text, _ := json.Marshal(m.put) // strings and integers can be marshalled
 	ops := []clientv3.Op{clientv3.OpPut(m.key, string(text), clientv3.WithLease(s.lease))}
-	if own != nil && own.key != m.key {
-		ops = append(ops, clientv3.OpDelete(own.key))
+	if own != nil && own.Node.key != m.key {
+		ops = append(ops, clientv3.OpDelete(own.Node.key))
 	}
 	if m.waits && p.mark != "" {
 		s.mu.Lock()
@@ -349,19 +342,10 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	switch {
 	case p.doubts > 0:
 		return s.leaveInDoubt(ctx, claim, p)
-	case p.key != "" && !p.marked:
-		if there, err := s.engine.remove(ctx, p.key); err != nil {
+	case p.key != "":
+		if there, err := s.engine.remove(ctx, p.key, p.marked); err != nil {
 			return err
 		} else if there {
-			s.drop(claim, 1)
-			return nil
-		}
-	case p.key != "":
-		reply, err := s.engine.commit(ctx, "leave", nil, s.engine.removal(p.key, p.marked), nil)
-		if err != nil {
-			return err
-		}
-		if reply.Responses[0].GetResponseDeleteRange().Deleted > 0 {
 			s.drop(claim, 1)
 			return nil
 		}
@@ -380,11 +364,11 @@ func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error 
 		if err != nil {
 			return err
 		}
-		is := l.find(claim)
+		is := l.Find(claim)
 		if is == nil {
 			return fmt.Errorf("%s: %w", doing, engine.ErrGone)
 		}
-		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.key, is.rev)}, e.removal(is.key, marks(l.Spec, is.Weight)), nil)
+		reply, err := e.commit(ctx, doing, []clientv3.Cmp{stands(is.Node.key, is.Node.rev)}, e.removal(is.Node.key, lines.Tells(l.Spec, is.Weight)), nil)
 		if err != nil || reply.Succeeded {
 			return err
 		}
@@ -395,14 +379,14 @@ func (e *Engine) seek(ctx context.Context, doing, resource, claim string) error 
 func (e *Engine) removal(key string, marked bool) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(key)}
 	if marked {
-		ops = append(ops, clientv3.OpDelete(e.prefix+"w/"+key[strings.LastIndexByte(key, '/')+1:]))
+		ops = append(ops, clientv3.OpDelete(e.prefix+"w/"+slotOf(key)))
 	}
 	return ops
 }
 
-// leaveInDoubt leaves wherever the claim may be, and keeps it out for a TTL, because a
-// request that was given up may still be on its way. A store that is full takes deletions
-// only, and nothing that comes late.
+// leaveInDoubt leaves wherever the claim may be. It keeps the claim out for a TTL, because a
+// request that was given up may still be on its way. A store that is full takes deletions only,
+// and nothing that comes late.
 func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error {
 	remove := append(s.engine.removal(p.queue, p.mark != ""), clientv3.OpDelete(p.grants))
 	bury := append(slices.Clip(remove), clientv3.OpPut(p.tomb, "", clientv3.WithLease(s.lease)))

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/lines"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
@@ -106,7 +107,7 @@ func TestListPages(t *testing.T) {
 	s := sessiontest.Open(t, e, time.Minute).(*session)
 	var ops []clientv3.Op
 	put := func(name string, i int) {
-		c := claim{ID: fmt.Sprint(i), Owner: fmt.Sprint(i), Session: s.id, Weight: 1}
+		c := stored{Note: lines.Note{ID: fmt.Sprint(i), Session: s.id}, Weight: 1}
 		key := s.place(&engine.Claim{Spec: five, Resource: name, ID: c.ID}, i).queue
 		ops = append(ops, s.ops(&place{}, &move{put: c, key: key}, nil)...)
 		if len(ops) == 100 {

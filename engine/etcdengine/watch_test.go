@@ -73,9 +73,9 @@ func signedTokens(t *testing.T) []string {
 	return []string{"--auth-token", "jwt,sign-method=ES256,priv-key=" + file("EC PRIVATE KEY", private) + ",pub-key=" + file("PUBLIC KEY", public)}
 }
 
-// All that wait watch in one stream, which keeps the token that it began with.
-// When that is too old, no more watches are let in there, for as long as others
-// keep it open: who comes then is not to ask all the time.
+// All that wait watch in one stream, which keeps the token that it began with. When that is too
+// old, the stream lets no more watches in, as long as others keep it open. A waiter that comes
+// then is not to ask all the time.
 func TestTokenOfTheStreamIsOld(t *testing.T) {
 	const password = "secret"
 	server := testservers.EtcdUser(t, "app", password, "pawl/", signedTokens(t)...)

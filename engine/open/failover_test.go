@@ -75,7 +75,8 @@ func after(t *testing.T, first held, ended time.Time, got <-chan locked) {
 	if next.Token() <= first.Token() {
 		t.Errorf("token %v after %v", next.Token(), first.Token())
 	}
-	if err := next.Unlock(t.Context()); err != nil {
+	// A request may meet a server that hangs; the heartbeat repeats it.
+	if err := next.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
 		t.Error(err)
 	}
 }

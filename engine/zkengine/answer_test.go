@@ -66,8 +66,8 @@ func tap(t *testing.T, addr string, each func(op int32, body string) fate) *Engi
 	return e
 }
 
-// TestGoneWhenFound: a claim whose reply was lost, and that is evicted between the
-// list in which it is found and the question for its age, has no token of nobody.
+// TestGoneWhenFound: a claim whose reply was lost is evicted between the list in which it is
+// found and the question for its age. It gets no token.
 func TestGoneWhenFound(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
 	link := proxy.New(t, addr)
@@ -116,8 +116,8 @@ func TestFarewellIsCut(t *testing.T) {
 	}
 }
 
-// TestRootIsRemoved: that is trouble of the store, for every verb of a session. There is
-// nothing to read then, and a value can be put.
+// TestRootIsRemoved: every verb of a session calls that trouble of the store. There is nothing to
+// read then, and a value can be put.
 func TestRootIsRemoved(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)
@@ -151,8 +151,8 @@ func TestRootIsRemoved(t *testing.T) {
 	}
 }
 
-// TestTryAfterEviction: who does not want to wait is granted or refused, also
-// when it waited before.
+// TestTryAfterEviction: a claim that is not to wait is granted or refused, also when it waited
+// before.
 func TestTryAfterEviction(t *testing.T) {
 	e := shared(t)
 	a, b := open(t, e, time.Minute), open(t, e, time.Minute)
@@ -224,7 +224,7 @@ func clientWatches(conn *zk.Conn) (n int) {
 	return n
 }
 
-// TestGivenUp: who gives up waiting leaves no watch behind that nobody needs.
+// TestGivenUp: a waiter that gives up leaves no watch behind that nobody needs.
 func TestGivenUp(t *testing.T) {
 	e := shared(t)
 	a, b := open(t, e, time.Minute), open(t, e, time.Minute)
@@ -285,8 +285,8 @@ func again(t *testing.T, what string, ask func() error) error {
 	return nil
 }
 
-// TestCutAnywhere: whichever request the connection ends with, before it was sent
-// or before its answer came, the same comes of it when it is asked again.
+// TestCutAnywhere: the connection ends with any of the requests, before it was sent or before its
+// answer came. The outcome is the same when the request is repeated.
 func TestCutAnywhere(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
 	near := open(t, newEngine(t, addr), time.Minute)

@@ -13,39 +13,36 @@
 // The data of <root>/v is the format of all this. The folder of a long name is named by
 // a hash, and has the name as its data.
 //
-// The folder of a name, and its g, are containers: ZooKeeper removes them when
-// they have become empty. The name of a claim's node has its weight, the spec,
-// hashes of its id and its owner, and how it holds, so that the list of a folder
-// tells the holders. The data of the node is for operators.
+// The folder of a name, and its g, are containers: ZooKeeper removes them when they have become
+// empty. The name of a claim's node has its weight, the spec, hashes of its id and its owner, and
+// how it holds. So the list of a folder tells the holders. The data of the node is for operators.
 //
-// First in, first out: grants are not stored. Enter creates its node
-// and writes the folder, in one step, which tells the zxid of the step, its
-// token, and whether it is alone there; else it lists the folder. The claim
-// holds iff those ahead and its own weight fit in the capacity. A waiter
-// watches its own node and the last claim ahead that has to go first, and
-// nothing else. Where no single claim has to go, as in a semaphore, the next waiter
-// watches the children of the folder, and each other waiter watches the one before it. A claim
-// that holds changes its node when a waiter behind it may not know: that waiter is then
-// the next one.
+// First in, first out: grants are not stored. Enter creates the node of the claim and writes the
+// folder, in one step. The reply has the zxid of the step, which is the token, and whether the
+// node is alone there. If it is not, Enter lists the folder. The claim holds iff those ahead and
+// its own weight fit in the capacity. A waiter watches its own node and the last claim ahead that
+// has to go first, and nothing else. Where no single claim has to go, as in a semaphore, the next
+// waiter watches the children of the folder. Each other waiter watches the one before it. A claim
+// that holds changes its node when a waiter behind it may not know: that waiter is then the next
+// one.
 //
-// Direct handoff: an exclusive holder, with nobody beside it, changes its node and
-// deletes it in one step, if there is no g. The event of a change then tells
-// the waiter behind it that it holds. The event of a deletion tells only that it has to
-// look, because a session may have ended, or a waiter left, anywhere in the queue.
+// Direct handoff: an exclusive holder, with nobody beside it, changes its node and deletes it in
+// one step, if there is no g. The event of a change then tells the waiter behind it that it
+// holds. After the event of a deletion the waiter has to look, because a session may have ended,
+// or a waiter left, anywhere in the queue.
 //
-// Some claims hold whatever is ahead of them, and their names say so. Re-entries have the
-// token that they share and the place in the queue of the claim that they share it
-// with. So do holders of a barging resource, whose queue holds nothing, and of which only
-// the first waiter tries. A re-entry
-// is created on condition that the other claim is there. Other claims that are to hold at
-// once are created on condition that the folder was not written since it was listed, which
-// means that nobody came.
+// Some claims hold whatever is ahead of them, and their names say so. Re-entries have the token
+// that they share and the place in the queue of the claim that they share it with. So do holders
+// of a barging resource, whose queue holds nothing, and of which only the first waiter tries. A
+// re-entry is created on condition that the other claim is there. Other claims that are to hold
+// at once are created on condition that nobody came: the folder was not written since it was
+// listed.
 //
 // # Prerequisites
 //
-// The engine makes its connections by itself, because a
-// [zk.Conn] is a session, which lives as long as its program and so tells
-// nothing of a client. Such a connection opens another session when the first has ended.
+// The engine makes its connections by itself, because a [zk.Conn] is a session. It lives as long
+// as its program, and so tells nothing of a client. Such a connection opens another session when
+// the first has ended.
 package zkengine
 
 import (
@@ -67,7 +64,6 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
-	"github.com/pawl-go/pawl/fence"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -136,13 +132,13 @@ func (e *Engine) Caps() engine.Caps {
 	}
 }
 
-// longName is from how many bytes on the node of a resource is named by a hash: the
-// end of a session lists all its paths.
+// longName is the length of a name from which on a hash names the node, because the end of a
+// session lists all its paths.
 const longName = 64
 
-// folder is the node of a resource, and what is written in it. Names are escaped byte by
-// byte, and begin with a letter, for "." and ".." are not allowed. The node of a long name
-// has the name in it.
+// folder returns the path of the node of a resource, and its data. Names are escaped byte by
+// byte, and begin with a letter, for "." and ".." are not allowed. The node of a long name has
+// the name in it.
 func (e *Engine) folder(name string) (path string, title []byte) {
 	if escaped := url.PathEscape(name); len(escaped) < longName {
 		return e.claims + "/n" + escaped, nil
@@ -274,7 +270,7 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 			return err
 		}
 		line, err := l.list(ctx, e.claims+"/"+folders[i], l.conn.Children)
-		if err == nil && len(line.claims) > 0 {
+		if err == nil && len(line.Claims) > 0 {
 			names[i] = name
 		}
 		return err
@@ -303,26 +299,21 @@ func (e *Engine) Show(ctx context.Context, name string) (r engine.Resource, err 
 	if err != nil {
 		return r, err
 	}
-	if err := each(len(line.claims), func(i int) error { return l.readNote(ctx, line.claims[i]) }); err != nil {
+	if err := each(len(line.Claims), func(i int) error { return l.readNote(ctx, line.Claims[i]) }); err != nil {
 		return r, err
 	}
-	claims := slices.DeleteFunc(line.claims, func(c *claim) bool { return c.stat == nil || c.spec != line.Spec }) // those went, or are about to
-	slices.SortStableFunc(claims, func(a, b *claim) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
+	claims := slices.DeleteFunc(line.Claims, func(c *claim) bool { return c.Node.stat == nil || c.Spec != line.Spec }) // those went, or are about to
+	slices.SortStableFunc(claims, func(a, b *claim) int { return cmp.Compare(a.Node.stat.Czxid, b.Node.stat.Czxid) })
 	for _, c := range claims {
 		r.Spec = line.Spec
 		since := func(ms int64) time.Duration { return time.Duration(max(now.Mtime-ms, 0)) * time.Millisecond }
-		info := engine.ClaimInfo{
-			ID: c.note.ID, Owner: cmp.Or(c.note.Owner, c.note.ID), Session: c.note.Session, Label: c.note.Label, Weight: c.weight,
-			Age: since(c.stat.Ctime), Held: engine.Unknown, Left: engine.Unknown,
-		}
-		if c.holds {
-			info.Token = fence.Token(c.grant())
-		}
+		info, stat := c.Info(c.Node.note), c.Node.stat
+		info.Age = since(stat.Ctime)
 		switch {
-		case c.holds && !c.inTurn: // its node was made when it was granted
+		case c.Holds && !c.InTurn: // its node was made when it was granted
 			info.Held = info.Age
-		case c.holds && c.stat.Version > 0: // it told who is behind it
-			info.Held = since(c.stat.Mtime)
+		case c.Holds && stat.Version > 0: // it told the next waiter
+			info.Held = since(stat.Mtime)
 		}
 		r.Claims = append(r.Claims, info)
 	}
@@ -340,16 +331,16 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) (err error) 
 	return err
 }
 
-// readNote reads what is written in the node of a claim, and when that was
-// created; nothing if the claim went meanwhile.
+// readNote reads the data of the node of a claim, and when that was created; nothing if the claim
+// went meanwhile.
 func (l *link) readNote(ctx context.Context, c *claim) error {
-	data, stat, err := look(ctx, l, c.path, l.conn.Get)
+	data, stat, err := look(ctx, l, c.Node.path, l.conn.Get)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
 	if err == nil {
-		c.stat = stat
-		json.Unmarshal(data, &c.note) //nolint:errcheck // it is ours
+		c.Node.stat, c.Token = stat, cmp.Or(c.Token, stat.Czxid)
+		json.Unmarshal(data, &c.Node.note) //nolint:errcheck // it is ours
 	}
 	return err
 }

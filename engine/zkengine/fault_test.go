@@ -35,7 +35,7 @@ func awaiting(t testing.TB, s *session, c *engine.Claim) <-chan sessiontest.Answ
 	return got
 }
 
-// counting counts what is sent, but for the pings of the client.
+// counting counts the requests, but not the pings of the client.
 type counting struct {
 	net.Conn
 	sent *atomic.Int64
@@ -49,8 +49,7 @@ func (c counting) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestRoundTrips: one to enter, one to leave, and who waits is handed the
-// resource by the event alone.
+// TestRoundTrips: one to enter, one to leave, and the event alone hands the resource to a waiter.
 func TestRoundTrips(t *testing.T) {
 	var sent atomic.Int64
 	addr := testservers.SharedZooKeeper(t).Addr
@@ -80,6 +79,25 @@ func TestRoundTrips(t *testing.T) {
 		got := awaiting(t, b, waits)
 		trips("handoff", 0, func() { sessiontest.Leave(t, a, held); sessiontest.Granted(t, got) })
 		trips("leave", 1, func() { sessiontest.Leave(t, b, waits) })
+	}
+}
+
+// TestHandsOverToOneOwner: two readers of one owner that wait behind a writer share a token.
+func TestHandsOverToOneOwner(t *testing.T) {
+	e := shared(t)
+	a, b := open(t, e, time.Minute), open(t, e, time.Minute)
+	writes := sessiontest.Whole(t, fair)
+	first := sessiontest.Claim(t, fair, 1, "owner")
+	second := sessiontest.Claim(t, fair, 1, "owner")
+	second.Resource = first.Resource
+	writes.Resource = first.Resource
+	sessiontest.Hold(t, a, writes)
+	sessiontest.Wait(t, b, first)
+	sessiontest.Wait(t, b, second)
+	one, two := awaiting(t, b, first), awaiting(t, b, second)
+	sessiontest.Leave(t, a, writes)
+	if x, y := sessiontest.Granted(t, one).Token, sessiontest.Granted(t, two).Token; x != y {
+		t.Errorf("tokens %v and %v", x, y)
 	}
 }
 
@@ -130,8 +148,8 @@ func TestOneIsWoken(t *testing.T) {
 	}
 }
 
-// TestEvictedIsNotHandedOver: who was taken out of the queue just before its
-// turn does not take the handing over for its own.
+// TestEvictedIsNotHandedOver: a claim that was evicted just before its turn does not take the
+// handing over for its own.
 func TestEvictedIsNotHandedOver(t *testing.T) {
 	e := shared(t)
 	a, b, c := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
@@ -152,9 +170,8 @@ func TestEvictedIsNotHandedOver(t *testing.T) {
 	}
 }
 
-// TestReentryIsNotPassed: a claim whose owner holds by another session's claim
-// is not overtaken when the first one hands over, nor when a waiter goes that
-// others wait for.
+// TestReentryIsNotPassed: a claim shares a grant by an owner of two sessions. Nobody overtakes it
+// when the first claim hands over, nor when a waiter goes that others wait for.
 func TestReentryIsNotPassed(t *testing.T) {
 	e := shared(t)
 	a, b, c, d := open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute), open(t, e, time.Minute)
@@ -190,8 +207,8 @@ func TestReentryIsNotPassed(t *testing.T) {
 	}
 }
 
-// TestSessionExpires: a session that is cut off ends in the store after its
-// TTL, its claims pass on, and it is told at once when it is back.
+// TestSessionExpires: a session that is cut off ends in the store after its TTL, and its claims
+// pass on. It is told at once when it is back.
 func TestSessionExpires(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
 	link := proxy.New(t, addr)

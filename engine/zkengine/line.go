@@ -15,45 +15,18 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// note is what is written in the node of a claim, as JSON, for operators.
-type note struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner,omitempty"` // empty: the ID
-	Session string `json:"session"`
-	Label   string `json:"label,omitempty"`
+// node is what the name of a claim's node tells besides.
+type node struct {
+	path  string
+	place int64      // the sequence of the node whose token the claim has
+	stat  *zk.Stat   // nil when it was not asked for
+	note  lines.Note // as far as it was read
 }
 
-// claim is a claim as the name of its node tells it.
-type claim struct {
-	id, owner string // hashes
-	weight    int64
-	spec      engine.Spec
-	inTurn    bool  // its place in the queue decides whether it holds
-	token     int64 // that it shares, 0 if its own counts
-	place     int64 // the sequence of the node whose token that is
-
-	path string
-	at   int      // in the line
-	stat *zk.Stat // nil when it was not asked for
-	note note     // as far as it was read
-
-	holds  bool
-	shares *claim // whose grant, if it holds in the queue by its owner
-}
-
-// grant is the token by which a claim holds; its stat must be known.
-func (c *claim) grant() int64 {
-	switch {
-	case c.shares != nil:
-		return c.shares.grant()
-	case c.token == 0 && c.stat != nil:
-		return c.stat.Czxid
-	}
-	return c.token
-}
+type claim = lines.Claim[node]
 
 // hash names an id or an owner, which may be long, in the names of nodes.
 func hash(text string) string {
@@ -73,8 +46,8 @@ var kinds = map[string]engine.Spec{
 	"s": {Kind: engine.KindSemaphore}, "S": {Kind: engine.KindSemaphore, Barging: true},
 }
 
-// number writes a number into the name of a node, or nothing when it is the usual one,
-// because a session's end lists the names of all its nodes.
+// number writes a number into the name of a node, or nothing when it is the usual one. Names are
+// short because a session's end lists those of all its nodes.
 func number(n, usual int64, base int) string {
 	if n == usual {
 		return ""
@@ -113,34 +86,35 @@ func parse(folder, name string) *claim {
 	if len(parts) != 7 || parts[0] == "" {
 		return nil
 	}
-	c := &claim{id: parts[3], owner: cmp.Or(parts[2], parts[3]), inTurn: parts[4] == inTurn, path: folder + "/" + name, spec: kinds[parts[0][:1]]}
+	c := &claim{ID: parts[3], Owner: cmp.Or(parts[2], parts[3]), InTurn: parts[4] == inTurn, Spec: kinds[parts[0][:1]]}
 	var errs [4]error
-	c.spec.Capacity, errs[0] = numbered(parts[0][1:], engine.LockCapacity, 36)
-	c.weight, errs[1] = numbered(parts[1], c.spec.Capacity, 36)
-	c.token, errs[2] = numbered(parts[5], 0, 10)
-	if c.place, errs[3] = strconv.ParseInt(parts[6], 10, 64); c.token != 0 {
-		c.place, errs[3] = strconv.ParseInt(parts[4], 10, 64)
+	c.Spec.Capacity, errs[0] = numbered(parts[0][1:], engine.LockCapacity, 36)
+	c.Weight, errs[1] = numbered(parts[1], c.Spec.Capacity, 36)
+	c.Token, errs[2] = numbered(parts[5], 0, 10)
+	place := parts[6]
+	if c.Token != 0 {
+		place = parts[4]
 	}
-	if errors.Join(errs[:]...) != nil || c.spec.Kind == "" {
+	c.Node.path = folder + "/" + name
+	c.Node.place, errs[3] = strconv.ParseInt(place, 10, 64)
+	if errors.Join(errs[:]...) != nil || c.Spec.Kind == "" {
 		return nil
 	}
 	return c
 }
 
 // mark is the node that keeps others from handing over what the claim shares.
-func (c *claim) mark() string {
-	if c.token == 0 || c.spec.Barging {
+func mark(c *claim) string {
+	if c.Token == 0 || c.Spec.Barging {
 		return ""
 	}
-	return path.Dir(c.path) + "/g/" + c.id
+	return path.Dir(c.Node.path) + "/g/" + c.ID
 }
 
-// line is a resource as it is stored.
+// line is a resource as it is stored. Nobody changes it, so several waiters share it.
 type line struct {
-	queue.Line[claim]
-	claims  []*claim // in the order of their tokens
-	ids     map[string]*claim
-	version int32 // of the folder: who comes writes it
+	lines.Line[node]
+	version int32 // of the folder, which each claim that comes writes
 	missing bool  // there is no folder
 	hasG    bool  // there may be marks
 }
@@ -159,165 +133,109 @@ func (l *link) list(ctx context.Context, folder string, children func(string) ([
 
 // newLine is what a list of a folder tells.
 func (l *link) newLine(ctx context.Context, folder string, names []string, stat *zk.Stat) (*line, error) {
-	found := &line{version: stat.Version, ids: make(map[string]*claim)}
+	var claims []*claim
 	for _, name := range names {
-		found.hasG = found.hasG || name == "g"
 		if c := parse(folder, name); c != nil {
-			found.claims = append(found.claims, c)
+			claims = append(claims, c)
 		}
 	}
-	err := l.sort(ctx, found)
-	found.settle()
-	return found, err
+	claims, err := l.sort(ctx, claims)
+	return &line{lines.New(claims), stat.Version, false, slices.Contains(names, "g")}, err
 }
 
-// reads are the lists of one folder that several who wait share: one that goes on, and
-// the one after it.
-type reads struct{ after *reading }
-
+// reading is one list of a folder that several waiters share.
 type reading struct {
-	done chan struct{}
-	line *line // nobody changes it
-	err  error
+	begun bool
+	done  chan struct{}
+	line  *line
+	err   error
 }
 
-// read returns a list that was begun after the call. All who ask while another one goes
-// on share the next: however many look, as they do after a reconnection, two suffice.
+// read returns a list that was begun after the call. All calls while another list goes on share
+// the next list. However many waiters look, as they do after a reconnection, two lists suffice.
 func (l *link) read(ctx context.Context, folder string) (*line, error) {
 	l.mu.Lock()
-	all, r := l.lists[folder], &reading{done: make(chan struct{})}
-	switch {
-	case all == nil:
-		all = &reads{after: r}
-		l.lists[folder] = all
-		go l.readAll(folder, all)
-	case all.after == nil:
-		all.after = r
-	default:
-		r = all.after
+	r := l.lists[folder]
+	if before := r; r == nil || r.begun {
+		r = &reading{done: make(chan struct{})}
+		l.lists[folder] = r
+		go l.readFor(r, before, folder)
 	}
 	l.mu.Unlock()
 	select {
 	case <-r.done:
+		return r.line, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	mine := *r.line
-	return &mine, nil
 }
 
-// readAll lists a folder for as long as somebody asks for it.
-func (l *link) readAll(folder string, all *reads) {
-	for {
-		l.mu.Lock()
-		r := all.after
-		all.after = nil
-		if r == nil {
-			delete(l.lists, folder)
-		}
-		l.mu.Unlock()
-		if r == nil {
-			return
-		}
-		if r.line, r.err = l.list(l.over, folder, l.conn.Children); l.over.Err() != nil {
-			r.err = l.ended
-		}
-		close(r.done)
+// readFor lists a folder when the list before is done.
+func (l *link) readFor(r, before *reading, folder string) {
+	if before != nil {
+		<-before.done
 	}
+	l.mu.Lock()
+	r.begun = true
+	l.mu.Unlock()
+	if r.line, r.err = l.list(l.over, folder, l.conn.Children); l.over.Err() != nil {
+		r.err = l.ended
+	}
+	l.mu.Lock()
+	if l.lists[folder] == r {
+		delete(l.lists, folder)
+	}
+	l.mu.Unlock()
+	close(r.done)
 }
 
-// lastSequence is from where sequences are not trusted: they end at 2³¹, where
-// ZooKeeper goes on with negative ones or gives the last one out for ever.
+// lastSequence is from where sequences are not trusted. They end at 2³¹, where ZooKeeper goes on
+// with negative numbers or gives the last one out for ever.
 const lastSequence = math.MaxInt32 - 1<<20
 
-// sort orders claims by sequence as long as these grow, else by zxid, which has to be
-// asked for: those that went meanwhile are left out.
-func (l *link) sort(ctx context.Context, in *line) error {
-	end := slices.ContainsFunc(in.claims, func(c *claim) bool { return c.place < 0 || c.place > lastSequence })
-	for i := 0; end && i < len(in.claims); i++ {
-		place, err := l.token(ctx, in.claims[i])
+// sort orders claims by sequence as long as these grow. Else it orders them by zxid, which has to
+// be asked for, without the claims that went meanwhile.
+func (l *link) sort(ctx context.Context, claims []*claim) ([]*claim, error) {
+	end := slices.ContainsFunc(claims, func(c *claim) bool { return c.Node.place < 0 || c.Node.place > lastSequence })
+	for i := 0; end && i < len(claims); i++ {
+		place, err := l.token(ctx, claims[i])
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return err
+			return nil, err
 		}
-		in.claims[i].place = place
+		claims[i].Node.place = place
 	}
-	in.claims = slices.DeleteFunc(in.claims, func(c *claim) bool { return end && c.place == 0 })
-	slices.SortStableFunc(in.claims, func(a, b *claim) int {
-		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.token, b.token))
+	claims = slices.DeleteFunc(claims, func(c *claim) bool { return end && c.Node.place == 0 })
+	slices.SortStableFunc(claims, func(a, b *claim) int {
+		return cmp.Or(cmp.Compare(a.Node.place, b.Node.place), cmp.Compare(a.Token, b.Token))
 	})
-	return nil
+	return claims, nil
 }
 
 // token finds out the token of a claim that holds by itself, which is when it was
 // created unless it shares another's.
 func (l *link) token(ctx context.Context, c *claim) (int64, error) {
-	if c.token != 0 {
-		return c.token, nil
+	if c.Token != 0 {
+		return c.Token, nil
 	}
-	stat, err := l.stat(ctx, c.path)
+	stat, err := l.stat(ctx, c.Node.path)
 	if err != nil {
 		return 0, err
 	}
 	return stat.Czxid, nil
 }
 
-// settle finds who holds. A claim that uses the resource as something else than
-// the first does is about to go, and holds nothing until it is the first.
-func (l *line) settle() {
-	mixed := false
-	for i, c := range l.claims {
-		if i == 0 {
-			l.Spec = c.spec
-		}
-		c.at, l.ids[c.id] = i, c
-		if mixed = mixed || c.spec != l.Spec; mixed && c.inTurn {
-			l.Waits = true
-			continue
-		}
-		c.holds, c.shares = l.Add(c, c.owner, c.weight, c.inTurn)
-	}
-}
-
-func (l *line) find(id string) *claim { return l.ids[id] }
-
-// tells reports whether a claim that waited changes its node when it holds, because who
-// comes next may hold beside it.
-func (c *claim) tells() bool {
-	return c.spec.Kind == engine.KindSemaphore && c.inTurn && c.weight < c.spec.Capacity
-}
-
-// behind reports whether somebody came after a claim.
-func (l *line) behind(own *claim) bool { return own.at < len(l.claims)-1 }
-
 // blocker is what a waiting claim watches.
 type blocker struct {
-	path   string // of the claim that has to go first; empty: any of those that hold
+	path   string // of the claim that has to go first; empty: any of the holders
 	direct bool   // when that claim hands over, ours holds
 	tells  bool   // it may also hold first, and changes its node then
 }
 
-// blocker returns what can unblock a claim of the queue. It is one other claim, and only
-// who is next waits for any that holds: so that each release wakes whom it grants.
+// blocker returns the node that a waiting claim watches.
 func (l *line) blocker(own *claim) blocker {
-	between := int64(0)
-	for _, ahead := range slices.Backward(l.claims[:own.at]) {
-		switch {
-		case own.spec.Barging:
-			if ahead.inTurn { // it waits
-				return blocker{path: ahead.path}
-			}
-			continue
-		case ahead.spec != own.spec || ahead.owner != own.owner && ahead.weight+own.weight > own.spec.Capacity:
-			handsOver := ahead.inTurn && ahead.spec == own.spec && ahead.weight == own.spec.Capacity
-			fits := between+own.weight <= own.spec.Capacity && !own.tells()
-			return blocker{path: ahead.path, direct: handsOver && fits}
-		case !ahead.holds && ahead.tells():
-			return blocker{path: ahead.path, tells: true}
-		}
-		between += ahead.weight
+	b := l.Blocker(own)
+	if b.Claim == nil {
+		return blocker{}
 	}
-	return blocker{}
+	return blocker{b.Claim.Node.path, b.Direct, b.Tells}
 }

@@ -23,7 +23,7 @@ type link struct {
 	conn   *zk.Conn
 	events <-chan zk.Event // ends when the client has stopped
 	told   func(zk.Event)  // called for each event; must not block
-	ended  error           // what is said when it is over
+	ended  error           // the error when it is over
 	asked  time.Duration   // the time-out that was asked for
 	unused bool            // there were no folders
 	nodes  atomic.Int64    // that the session may have
@@ -44,17 +44,17 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
-	watched bool              // the client may have watches
-	rearmed chan struct{}     // closed when the client has set them again, nil when there is no need
-	lists   map[string]*reads // by folder
-	turns   chan struct{}     // one in it for each request under way
+	watched bool                // the client may have watches
+	rearmed chan struct{}       // closed when the client has set them again, nil when there is no need
+	lists   map[string]*reading // the last ones, by folder
+	turns   chan struct{}       // one in it for each request under way
 }
 
 // dial starts a session and waits until it is there.
 func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, told func(zk.Event)) (*link, error) {
 	l := &link{
 		engine: e, told: told, ended: ended, asked: timeout,
-		changed: make(chan struct{}), watches: make(map[string]*watch), lists: make(map[string]*reads), turns: make(chan struct{}, inFlight),
+		changed: make(chan struct{}), watches: make(map[string]*watch), lists: make(map[string]*reading), turns: make(chan struct{}, inFlight),
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.over, l.finish = context.WithCancel(l.life)
@@ -125,7 +125,7 @@ func (l *link) event(ev zk.Event) {
 	l.told(ev)
 }
 
-// tell wakes those that wait for the connection. The link is locked.
+// tell wakes the requests that wait for the connection. The link is locked.
 func (l *link) tell() {
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -169,17 +169,16 @@ func (l *link) Len() int { return len(l.servers) }
 // Connected implements [zk.HostProvider].
 func (l *link) Connected() {}
 
-// Next implements [zk.HostProvider]. Only the end of a round makes the client
-// see that it was closed, and it sleeps for a second then: so there is none
-// before.
+// Next implements [zk.HostProvider]. Only the end of a round makes the client see that it was
+// closed, and the client sleeps for a second then. So no round ends before.
 func (l *link) Next() (server string, retryStart bool) {
 	l.next++
 	return l.servers[l.next%len(l.servers)], l.over.Err() != nil
 }
 
-// dial is how the client connects. A session that is over must not be followed
-// by another. A server that has just started may take a greeting and never answer
-// it: who had a connection soon tries again, and waits longer each time.
+// dial is how the client connects. A session that is over must not be followed by another. A
+// server that has just started may take a greeting and never answer it. A link that had a
+// connection soon tries again, and waits longer each time.
 func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 	if l.over.Err() != nil {
 		<-l.life.Done()
@@ -220,9 +219,9 @@ func (l *link) missed(err error) {
 	}
 }
 
-// wire is a connection that is given up in time. The client would wait for a
-// server that hangs for 6.7 session time-outs when it connects, and for two
-// thirds of one later, which leaves too little to find another.
+// wire is a connection that is given up in time. The client would wait for a server that hangs
+// for 6.7 session time-outs when it connects. Later it would wait for two thirds of one, which
+// leaves too little to find another server.
 type wire struct {
 	net.Conn
 	link  *link
@@ -316,8 +315,8 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {} // all that matters comes as an error
 
-// close ends the session, and waits for a second at most, or longer for one with many
-// nodes, until the server has answered, and until nothing of it runs any more. If ctx has
+// close ends the session, and waits until the server has answered and nothing of the link runs
+// any more. It waits for a second at most, or longer for a session with many nodes. If ctx has
 // ended nothing is said: the store ends the session in its own time.
 func (l *link) close(ctx context.Context) error {
 	l.finish()

@@ -197,8 +197,8 @@ func TestReconnectionIsNoStorm(t *testing.T) {
 	})
 }
 
-// TestPermitsArePassedOn: of a semaphore only who is next watches those that hold. Whoever
-// leaves, in any order, all who fit hold in the end.
+// TestPermitsArePassedOn: of a semaphore only the next waiter watches the holders. In whatever
+// order claims leave, all that fit hold in the end.
 func TestPermitsArePassedOn(t *testing.T) {
 	e := shared(t)
 	spec := engine.Spec{Kind: engine.KindSemaphore, Capacity: 3}
@@ -232,9 +232,8 @@ func TestPermitsArePassedOn(t *testing.T) {
 	}
 }
 
-// TestSessionOfManyPaths: a session is refused more claims while its end, which lists all
-// their paths in one step, is still well below what servers can read, however
-// long the names.
+// TestSessionOfManyPaths: the end of a session lists all paths in one step. However long the
+// names, a session is refused more claims while servers can still read that step.
 func TestSessionOfManyPaths(t *testing.T) {
 	const readable = 1<<20 - 1 // jute.maxbuffer
 	var addrs []string
@@ -319,8 +318,8 @@ func TestNamesOfAnyLength(t *testing.T) {
 	}
 }
 
-// TestRootOfOthers: the root may be somebody's node, with data, and one that we may not
-// write; it stays as it is, and sessions live.
+// TestRootOfOthers: the root may be somebody's node, with data, which we may not write. It stays
+// as it is, and sessions live.
 func TestRootOfOthers(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	conn := raw(t, server.Addr)
@@ -341,7 +340,8 @@ func TestRootOfOthers(t *testing.T) {
 	}
 }
 
-// TestReadingMakesNothing: who only looks at a store that nobody uses leaves it as it is.
+// TestReadingMakesNothing: a client that only looks at a store that nobody uses leaves it as it
+// is.
 func TestReadingMakesNothing(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)
@@ -362,8 +362,8 @@ func TestReadingMakesNothing(t *testing.T) {
 	}
 }
 
-// TestOtherFormat: a store of another format is refused, also one that was made before
-// there were marks of it; and a value that is deleted leaves the mark.
+// TestOtherFormat: a store of another format is refused, also a store from before there were
+// marks of the format. A value that is deleted leaves the mark.
 func TestOtherFormat(t *testing.T) {
 	server := testservers.ZooKeeper(t)
 	e := newEngine(t, server.Addr)

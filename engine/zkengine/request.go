@@ -21,8 +21,8 @@ var classes = []error{
 	context.Canceled, context.DeadlineExceeded,
 }
 
-// explain says what was being done when a verb failed. Any error without a class
-// means that the store could not be asked.
+// explain adds the verb that failed to its error. Any error without a class means that the store
+// could not be asked.
 func explain(doing string, err *error) {
 	switch is := *err; {
 	case is == nil:
@@ -107,15 +107,11 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 
 // look reads a node with a method of the client.
 func look[T any](ctx context.Context, l *link, path string, read func(string) (T, *zk.Stat, error)) (T, *zk.Stat, error) {
-	type reply struct {
-		value T
-		stat  *zk.Stat
-	}
-	r, err := ask(ctx, l, func() (reply, error) {
-		value, stat, err := read(path)
-		return reply{value, stat}, err
+	is, err := ask(ctx, l, func() (is seen[T], err error) {
+		is.value, is.stat, err = read(path)
+		return is, err
 	})
-	return r.value, r.stat, err
+	return is.value, is.stat, err
 }
 
 func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
@@ -126,9 +122,8 @@ func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
 	return stat, err
 }
 
-// sync lets the server that we are connected to catch up with the leader: what
-// others have written before, and what we wrote over a connection that broke,
-// is seen from now on.
+// sync lets the server that we are connected to catch up with the leader. From now on reads see
+// all earlier writes of others, and ours over a connection that broke.
 func (l *link) sync(ctx context.Context) error {
 	_, err := ask(ctx, l, func() (string, error) { return l.conn.Sync(l.engine.opts.Root) })
 	return err
@@ -138,14 +133,14 @@ func (l *link) multi(ctx context.Context, ops ...any) ([]zk.MultiResponse, error
 	return ask(ctx, l, func() ([]zk.MultiResponse, error) { return l.conn.Multi(ops...) })
 }
 
-// conflicts reports whether a step was refused for what others did meanwhile:
-// then nothing was done.
+// conflicts reports whether a step was refused because others changed something meanwhile: then
+// nothing was done.
 func conflicts(err error) bool {
 	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) || errors.Is(err, zk.ErrBadVersion)
 }
 
-// create makes a node that may be there already. What it is in is there, unless
-// somebody removed all of it.
+// create makes a node that may be there already. Its folder is there, unless somebody removed the
+// root.
 func (l *link) create(ctx context.Context, path string, data []byte, flags int32) error {
 	_, err := ask(ctx, l, func() (string, error) {
 		if flags == zk.FlagContainer {
@@ -181,9 +176,8 @@ func (l *link) makeFolders(ctx context.Context) error {
 	return l.checkFormat(ctx) // others may have made them
 }
 
-// watch is a watch of a node, or of its children. It fires once, for all who
-// wait for it, and when the connection is another. The client cannot take one
-// back, so it is kept until then.
+// watch is a watch of a node, or of its children. It fires once, which tells all of its waiters,
+// and when the connection is another. The client cannot take one back, so it is kept until then.
 type watch struct {
 	fired chan struct{}
 	event zk.Event    // that fired it
@@ -192,10 +186,10 @@ type watch struct {
 	spent atomic.Bool // it has fired
 }
 
-// seen is what came with a watch.
+// seen is an answer about a node.
 type seen[T any] struct {
 	value T
-	stat  *zk.Stat // nil when the watch had been set before
+	stat  *zk.Stat // nil when it did not come, because a watch had been set before
 }
 
 // subscribe sets a watch with a method of the client, unless it is set already.
@@ -230,7 +224,7 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 	return w, was, err
 }
 
-// fire tells who waits for a watch. The link is locked.
+// fire tells the waiters of a watch. The link is locked.
 func (l *link) fire(key string, ev zk.Event) {
 	if w := l.watches[key]; w != nil {
 		delete(l.watches, key)

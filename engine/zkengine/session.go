@@ -18,6 +18,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
 type session struct {
@@ -117,15 +118,15 @@ func (s *session) event(ev zk.Event) {
 	}
 }
 
-// mostBytes is how long the paths of a session's nodes may be together. Its end is one
-// step that lists them all, and larger than jute.maxbuffer, 1 MiB, no server can read it: an
+// mostBytes is how long the paths of a session's nodes may be together. Its end is one step that
+// lists them all. No server can read a step that is larger than jute.maxbuffer, 1 MiB, and an
 // ensemble that agreed on such a step never starts again.
 const mostBytes = 3 << 18
 
-// take returns the place of a claim that enters. One that was asked for before may have a
-// node whose path is not known here, because the server chooses its number. The root cannot
-// find that out: Enter looks for the node by the hash in its name, after a sync, because the
-// server that is asked now may be behind.
+// take returns the place of a claim that enters. A claim that was asked for before may have a
+// node whose path is not known here, because the server chooses its number. The root cannot find
+// that out. So Enter looks for the node by the hash in its name. It does so after a sync, because
+// the server that is asked now may be behind.
 func (s *session) take(c *engine.Claim) (*place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,21 +134,17 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 		p.again = true
 		return p, nil
 	}
-	n := note{ID: c.ID, Owner: c.Owner, Session: s.id, Label: c.Label}
-	if c.Owner == c.ID {
-		n.Owner = "" // it is long
-	}
 	p := &place{name: nodeName(c), hash: hash(c.ID)}
 	p.folder, p.title = s.engine.folder(c.Resource)
 	if err := s.spend(p, length+len(p.folder)+len("/")+len(p.name)+len(".q..")+sequence); err != nil {
 		return nil, err
 	}
-	p.data, _ = json.Marshal(n) // strings can be marshalled
+	p.data, _ = json.Marshal(lines.NoteOf(c, s.id)) // strings can be marshalled
 	s.places[c.ID] = p
 	return p, nil
 }
 
-// What is written of a path besides it, and the digits at the end of one.
+// The length that is written before a path, and the digits at the end of a path.
 const length, sequence = 4, 10
 
 // spend notes that a claim takes more bytes of what a session may have. The session is
@@ -255,9 +252,8 @@ func (s *session) grant(c *engine.Claim, p *place, token int64, all bool) engine
 	return engine.Grant{Token: fence.Token(token)}
 }
 
-// Enter takes one round trip if nobody is there. Who wants to wait comes in as
-// the last of the queue, which nobody can prevent, and then looks; others look
-// first.
+// Enter takes one round trip if nobody is there. A claim that is to wait comes in as the last of
+// the queue, which nobody can prevent, and then looks; other claims look first.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant engine.Grant, err error) {
 	defer explain("enter", &err)
 	p, err := s.take(c)
@@ -311,10 +307,10 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	return grant, engine.ErrGone
 }
 
-// await watches the claim's own node, and then what blocks it, so that a claim which
-// was evicted before it was handed the resource knows it. It waits for one event, unless
-// there is something to see already, and looks what it means. Who is next watches
-// the children of the folder, and what it looks at comes with that watch.
+// await watches the claim's own node, and then the blocker. So a claim that was evicted before it
+// was handed the resource learns of that. It waits for one event, unless there is something to
+// see already, and looks what it means. The next waiter watches the children of the folder, and
+// the list comes with that watch.
 func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked **watch) (grant engine.Grant, err error) {
 	own, _, err := subscribe(ctx, s.link, p.path, s.link.conn.GetW)
 	var ahead *watch
@@ -402,21 +398,21 @@ func (l *link) seek(ctx context.Context, resource, claim, path string, all bool)
 		if err != nil {
 			return "", err
 		}
-		is := line.find(hash(claim))
+		is := line.Find(hash(claim))
 		if is == nil {
 			return "", engine.ErrGone
 		}
-		path = is.path
+		path = is.Node.path
 	}
 }
 
-// remove deletes the node of a claim. Who held all hands over: the change of the
-// node tells who watches it that all was free then, if nobody had re-entered,
-// which needs a folder for marks.
+// remove deletes the node of a claim. A claim that held all hands over: the change of its node
+// tells the next waiter that all was free then. This needs that nobody had re-entered, so there
+// is no folder for marks.
 func (l *link) remove(ctx context.Context, node string, all bool) error {
 	folder, name := path.Split(node)
 	steps := []any{&zk.DeleteRequest{Path: node, Version: -1}}
-	if mark := parse(strings.TrimSuffix(folder, "/"), name).mark(); mark != "" {
+	if mark := mark(parse(strings.TrimSuffix(folder, "/"), name)); mark != "" {
 		steps = append(steps, &zk.DeleteRequest{Path: mark, Version: -1})
 	}
 	if all {
@@ -432,10 +428,10 @@ func (l *link) remove(ctx context.Context, node string, all bool) error {
 	return err
 }
 
-// Renew implements [engine.Session]. A follower tells the leader, who ends
-// sessions, of our signs of life with its next answer to the leader's ping,
-// every half tick; a follower that was cut off just now still confirms them. A
-// write that succeeds after that went to the leader behind such an answer.
+// Renew implements [engine.Session]. The leader ends sessions. A follower tells the leader of our
+// signs of life with its next answer to a ping, every half tick. A follower that was cut off just
+// now still confirms them. A write that succeeds after that went to the leader behind such an
+// answer.
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
 	defer explain("renew session", &err)
 	ctx = first(ctx)

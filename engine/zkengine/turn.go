@@ -10,7 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/lines"
 )
 
 // put creates the node of a claim and writes the folder of its resource, if that
@@ -48,19 +48,19 @@ func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error)
 // pursue looks at the resource, and does what that allows, until the claim holds,
 // waits, is refused or is no longer there. The first look may have been taken.
 func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line, wait bool) (grant engine.Grant, err error) {
-	fresh := p.again // what is read cannot be older than the beginning
+	fresh := p.again // a read cannot be older than the beginning
 	for ; ; l = nil {
 		if l == nil {
 			if l, err = s.link.read(ctx, p.folder); err != nil {
 				return grant, err
 			}
 		}
-		own := l.find(p.hash)
+		own := l.Find(p.hash)
 		if own == nil && p.path != "" {
 			s.waitFor(p, false, blocker{})
 			return grant, nil
 		}
-		m, err := l.next(c, own, !p.waits, wait)
+		step, with, err := l.Next(c, hash(c.Owner), own, !p.waits, wait)
 		switch {
 		case err != nil && own == nil && !fresh: // a follower may be behind
 			if err := s.link.sync(ctx); err != nil {
@@ -70,15 +70,15 @@ func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line
 			continue
 		case err != nil:
 			return grant, err
-		case m != nil:
-			grant, err = s.move(ctx, c, p, l, own, m)
-		case own != nil:
+		case step == lines.Stay:
 			grant, err = s.stay(ctx, c, p, l, own)
-		default:
+		case step == lines.Append:
 			if _, err := s.queueUp(ctx, p); err != nil {
 				return grant, err
 			}
 			continue
+		default:
+			grant, err = s.move(ctx, c, p, l, own, with, step == lines.Share)
 		}
 		if !conflicts(err) {
 			return grant, err
@@ -86,85 +86,52 @@ func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line
 	}
 }
 
-// move is a step by which a claim holds, if what it read still stands.
-type move struct {
-	how    string // inTurn or outOfTurn
-	with   *claim // that has to stand still
-	shares bool   // it shares the grant of that claim
-}
-
-// next decides, as package queue does, what a claim does about the line that it
-// read: a move; or none, to stay where it is, or to queue up. One that did not
-// wait before may re-enter past those that wait, or be refused.
-func (l *line) next(c *engine.Claim, own *claim, news, wait bool) (*move, error) {
-	if len(l.claims) == 0 {
-		l.Spec = c.Spec
-	}
-	owner := hash(c.Owner)
-	with, held := l.Held(owner)
-	switch {
-	case (own == nil || news) && l.Spec != c.Spec:
-		return nil, queue.Mismatch(l.Spec, c.Spec)
-	case own != nil && own.holds && own.shares != nil:
-		return &move{with: own.shares, shares: true}, nil
-	case own != nil && own.holds:
-		return nil, nil
-	case (news || c.Barging) && held >= c.Weight:
-		return &move{with: with, shares: true}, nil
-	case c.Barging && l.Fits(owner, c.Weight):
-		return &move{how: outOfTurn, with: with}, nil
-	case own == nil && !l.Waits && l.Fits(owner, c.Weight):
-		return &move{how: inTurn, with: with}, nil
-	case news && with != nil, !wait:
-		return nil, engine.ErrBusy
-	}
-	return nil, nil
-}
-
 // stay tells what the claim is where it is.
 func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim) (none engine.Grant, err error) {
-	if own.path != p.path {
-		stat, err := s.link.stat(ctx, own.path)
+	if own.Node.path != p.path {
+		stat, err := s.link.stat(ctx, own.Node.path)
 		if err != nil {
 			return none, err
 		}
-		s.at(p, own.path, stat.Czxid)
+		s.at(p, own.Node.path, stat.Czxid)
 	}
-	if !own.holds {
+	if !own.Holds {
 		s.waitFor(p, true, l.blocker(own))
 		return none, nil
 	}
-	if own.tells() && l.behind(own) {
+	if own.InTurn && lines.Tells(own.Spec, own.Weight) && l.Behind(own) {
 		if _, err := ask(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(p.path, p.data, -1) }); err != nil {
-			return none, err // who is next may not know that it is
+			return none, err // the next waiter may not know that it is the next
 		}
 	}
-	return s.grant(c, p, cmp.Or(own.token, p.czxid), own.at == 0), nil
+	return s.grant(c, p, cmp.Or(own.Token, p.czxid), l.First(own)), nil
 }
 
-// move takes a move. What the decision rests on and could change meanwhile is
-// compared: who shares needs the claim that it shares with, and all others that
-// nobody came since. (That somebody went can only help.)
-func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own *claim, m *move) (none engine.Grant, err error) {
+// move creates the node of a claim by which it holds. A claim that shares compares that the other
+// claim is there, all others that nobody came since.
+func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own, with *claim, shares bool) (none engine.Grant, err error) {
 	var others []any
-	if m.with != nil {
-		others = append(others, &zk.CheckVersionRequest{Path: m.with.path, Version: -1})
+	if with != nil {
+		others = append(others, &zk.CheckVersionRequest{Path: with.Node.path, Version: -1})
 	}
 	if own != nil {
-		others = append(others, &zk.DeleteRequest{Path: own.path, Version: -1})
+		others = append(others, &zk.DeleteRequest{Path: own.Node.path, Version: -1})
 	}
-	how, version, token := m.how, l.version, int64(0)
+	how, version, token := inTurn, l.version, int64(0)
+	if c.Barging {
+		how = outOfTurn
+	}
 	if l.missing {
 		err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 	}
-	if m.shares {
+	if shares {
 		if err := s.share(p); err != nil {
 			return none, err
 		}
-		how, version = strconv.FormatInt(m.with.place, 10), -1
-		token, err = s.link.token(ctx, m.with)
+		how, version = strconv.FormatInt(with.Node.place, 10), -1
+		token, err = s.link.token(ctx, with)
 	}
-	if m.shares && !c.Barging {
+	if shares && !c.Barging {
 		others = append(others, &zk.CreateRequest{Path: p.folder + "/g/" + p.hash, Acl: s.engine.acl, Flags: zk.FlagEphemeral})
 		if !l.hasG && err == nil {
 			err = s.link.create(ctx, p.folder+"/g", nil, zk.FlagContainer)
@@ -176,5 +143,5 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	if err != nil {
 		return none, err
 	}
-	return s.grant(c, p, cmp.Or(token, p.czxid), len(l.claims) == 0), nil
+	return s.grant(c, p, cmp.Or(token, p.czxid), len(l.Claims) == 0), nil
 }

@@ -37,9 +37,9 @@ func (l *link) get(ctx context.Context, path string) (v engine.Value, err error)
 	return engine.Value{Data: append([]byte{}, data...), Version: uint64(stat.Mzxid)}, nil
 }
 
-// Put implements [engine.Values]. ZooKeeper compares numbers that start at 0
-// again when a node was deleted and made again, so each deletion also writes the
-// folder of all values, which every Put compares.
+// Put implements [engine.Values]. ZooKeeper compares numbers that start at 0 again when a node
+// was deleted and made again. So each deletion also writes the folder of all values, which every
+// Put compares.
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
 	defer explain("put", &err)
 	l, err := e.link(ctx)
@@ -85,8 +85,8 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	}
 }
 
-// change returns the steps of a Put over what is there, if anything. The second
-// one tells the new version.
+// change returns the steps of a Put over the node, if that is there. The second one tells the new
+// version.
 func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 	switch {
 	case is == nil:
