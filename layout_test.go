@@ -81,11 +81,11 @@ var importRules = []importRule{
 		"the rules are pure: they know no store"},
 	{"engine/memengine", engineParts, nil,
 		"the reference brings no module into the tests of its users"},
-	{"engine/cas", engineParts, nil,
+	{"engine/cas", append(slices.Clone(engineParts), "internal/turn"), nil,
 		"others make engines of their stores with it: it knows no store, and brings no module"},
 	{"engine/natsengine", append(slices.Clone(engineParts), "engine/cas"), []string{"github.com/nats-io/nats.go"},
 		"it is an engine that anybody could have written, of public packages alone"},
-	{"engine/redisengine", append(slices.Clone(engineParts), "internal/bounded"), []string{"github.com/redis/rueidis"},
+	{"engine/redisengine", append(slices.Clone(engineParts), "internal/bounded", "internal/inbox", "internal/turn"), []string{"github.com/redis/rueidis"},
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/redisengine/goredis", []string{"engine/redisengine"}, []string{"github.com/redis/go-redis/"},
 		"it knows the seam and its own library, and nothing of locks"},
@@ -96,15 +96,15 @@ var importRules = []importRule{
 	{"engine/sqliteengine", append(slices.Clone(engineParts), "internal/sqlengine"),
 		[]string{"github.com/ncruces/go-sqlite3", "golang.org/x/sys"},
 		"as above; the kernel has its clock, its queue of processes and its named pipes"},
-	{"engine/mysqlengine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine"),
+	{"engine/mysqlengine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine", "internal/turn"),
 		[]string{"github.com/go-sql-driver/mysql"},
 		"an engine knows its own client only, never the root or another engine"},
-	{"engine/pgengine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine"),
+	{"engine/pgengine", append(slices.Clone(engineParts), "internal/sqlengine", "internal/rowengine", "internal/turn"),
 		[]string{"github.com/jackc/pgx/"},
 		"as above"},
 	{"engine/redlockengine", engineParts, nil,
 		"an engine of engines, which its user makes"},
-	{"engine/open", []string{"dialect", "engine", "engine/*engine", "fence", "internal/bounded"}, []string{"*"},
+	{"engine/open", []string{"dialect", "engine", "engine/*engine", "fence", "internal/bounded", "internal/turn"}, []string{"*"},
 		"it makes every engine, and the client of each, from a URL"},
 	{".", []string{"engine", "fence"}, nil,
 		"who uses pawl gets no module but pawl, and no store but the chosen one"},
@@ -119,6 +119,10 @@ var importRules = []importRule{
 	{"cmd/pawl/cli", []string{".", "dialect", "engine", "engine/open", "fence", "id", "id/*"},
 		[]string{"github.com/spf13/cobra", "golang.org/x/sys", "github.com/google/uuid", "github.com/redis/rueidis"},
 		"the command sees stores through the URL only, as its users do; UUIDs and the client of Redis are of the types of their libraries"},
+	{"internal/inbox", []string{"engine", "fence"}, nil,
+		"claims wait for messages of any store"},
+	{"internal/turn", nil, nil,
+		"a lock inside of a process knows nothing"},
 	{"internal/bounded", nil, nil,
 		"it bounds calls of any client, and knows none"},
 	{"internal/sessiontest", []string{"engine", "fence"}, nil,
@@ -131,9 +135,9 @@ var importRules = []importRule{
 		"it starts servers and knows nothing of pawl"},
 	{"enginetest/*", engineParts, nil,
 		"others test engines of theirs with it: it brings no store and no module"},
-	{"internal/sqlengine", engineParts, nil,
+	{"internal/sqlengine", append(slices.Clone(engineParts), "internal/inbox", "internal/turn"), nil,
 		"the queue in a database is the same for all drivers"},
-	{"internal/rowengine", []string{"engine", "fence"}, nil,
+	{"internal/rowengine", []string{"engine", "fence", "internal/turn"}, nil,
 		"locks of connections are the same for all drivers"},
 	{"internal/faulty", []string{"engine"}, nil,
 		"it disturbs any engine, and knows none"},
@@ -347,7 +351,7 @@ func TestSizes(t *testing.T) {
 
 // TestEngineLines: what is moved from one engine to a package that several share has not gone.
 func TestEngineLines(t *testing.T) {
-	shared := []string{"internal/sqlengine", "internal/rowengine"}
+	shared := []string{"internal/sqlengine", "internal/rowengine", "internal/inbox", "internal/turn"}
 	all := 0
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		folder := path.Dir(filepath.ToSlash(name))

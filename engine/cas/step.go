@@ -21,39 +21,7 @@ type outcome struct {
 	grace engine.Grace
 }
 
-// turn is whose step of a resource is under way in this process, so that the clients of one
-// process do not conflict with one another.
-type turn struct {
-	free chan struct{}
-	refs int
-}
-
-func (e *Engine) takeTurn(ctx context.Context, name string) (release func(), err error) {
-	e.mu.Lock()
-	t := e.turns[name]
-	if t == nil {
-		t = &turn{free: make(chan struct{}, 1)}
-		e.turns[name] = t
-	}
-	t.refs++
-	e.mu.Unlock()
-	leave := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if t.refs--; t.refs == 0 {
-			delete(e.turns, name)
-		}
-	}
-	select {
-	case t.free <- struct{}{}:
-		return func() { <-t.free; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
-// again says that a step has to be taken once more at once: it learned that a session is dead.
+// errAgain says that a step has to be taken once more at once: it learned that a session is dead.
 var errAgain = errors.New("a session has ended")
 
 // errRestarted says that the store may have forgotten what a step was based on.
@@ -62,7 +30,7 @@ var errRestarted = errors.New("the store was restarted meanwhile")
 // step takes a step of a resource, again and again while other clients are faster. own is the
 // session that enters.
 func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
-	release, err := e.takeTurn(ctx, name)
+	release, err := e.turns.Take(ctx, name)
 	if err != nil {
 		return outcome{}, err
 	}

@@ -84,11 +84,9 @@ func (s *session) part(name string, m *member) {
 		delete(s.members.byName, name)
 	}
 	s.members.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.waiting {
-		if w.claim.Resource == name {
-			w.tell(0)
+	for _, w := range s.inbox.All() {
+		if w.Claim.Resource == name {
+			w.Look()
 		}
 	}
 }

@@ -178,8 +178,12 @@ func (m *model) look(t *rapid.T) (waiting []string) {
 			continue
 		}
 		claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
-		if _, err := s.poll(m.ctx, claim, s.awaits(claim)); err != nil && !errors.Is(err, errForgotten) {
+		grant, _, err := s.poll(m.ctx, claim)
+		if err != nil && !errors.Is(err, errForgotten) {
 			t.Fatal(err)
+		}
+		if err != nil || grant.Held() {
+			s.inbox.Forget(c.ID)
 		}
 		waiting = append(waiting, c.ID)
 	}

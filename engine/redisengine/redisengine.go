@@ -60,6 +60,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Options change where things are kept. The zero value is the default.
@@ -108,7 +109,7 @@ type Engine struct {
 	cluster         bool
 	notices         notices
 	stuck           func()
-	requests        chan struct{} // under way; nil: no bound
+	requests        turn.Turn // under way; nil: no bound
 	hub             hub
 
 	life   atomic.Pointer[life]
@@ -139,7 +140,7 @@ func on(client Client, opts *Options) *Engine {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
 		if n := opts.Requests; n > 0 || opts.Wait > 0 {
-			e.requests = make(chan struct{}, cmp.Or(max(n, 0), 256))
+			e.requests = turn.New(cmp.Or(max(n, 0), 256))
 		}
 		e.notices.option, e.stuck = opts.Notices, opts.Stuck
 	}

@@ -238,10 +238,7 @@ func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark stri
 			return err
 		}
 		for _, c := range r.Claims {
-			s.mu.Lock()
-			_, waits := s.waiting[c.ID]
-			s.mu.Unlock()
-			if c.Session == s.id && !waits && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
+			if c.Session == s.id && !s.inbox.Waits(c.ID) && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
 				s.opts.Found(name, c.ID)
 			}
 		}

@@ -14,30 +14,13 @@ const maxAck = time.Second
 // know its effect; short says how many do, if too few in time. That connection
 // serves nobody else meanwhile, so an absent replica delays nobody else.
 func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
-	if err := e.turn(ctx); err != nil {
-		return Reply{Err: err}, nil
+	if e.requests != nil { // so few that renewals have a connection
+		if err := e.requests.Take(ctx); err != nil {
+			return Reply{Err: err}, nil
+		}
+		defer e.requests.Give()
 	}
-	defer e.done()
 	return e.ackedNow(ctx, cmd, wait)
-}
-
-// turn waits until so few requests are under way that renewals have a connection.
-func (e *Engine) turn(ctx context.Context) error {
-	if e.requests == nil {
-		return nil
-	}
-	select {
-	case e.requests <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (e *Engine) done() {
-	if e.requests != nil {
-		<-e.requests
-	}
 }
 
 // ackedNow is acked for the commands that keep a session alive.

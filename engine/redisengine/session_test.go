@@ -38,10 +38,8 @@ func TestGrantedWhenAskedAgain(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("not told")
 	}
-	after.mu.Lock()
-	defer after.mu.Unlock()
-	if len(after.waiting) > 0 {
-		t.Errorf("still waits for %v", after.waiting)
+	if n := after.inbox.Len(); n > 0 {
+		t.Errorf("%d claims still wait", n)
 	}
 }
 

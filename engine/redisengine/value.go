@@ -15,11 +15,7 @@ func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + 
 
 // Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
-	if err := e.turn(ctx); err != nil {
-		return engine.Value{}, failed(ctx, "get", err)
-	}
-	reply := e.do(ctx, read("GET", e.valueKey(key)))
-	e.done()
+	reply, _ := e.acked(ctx, read("GET", e.valueKey(key)), 0)
 	if reply.Value == nil && reply.Err == nil {
 		return engine.Value{}, nil
 	}

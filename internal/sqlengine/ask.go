@@ -2,12 +2,13 @@ package sqlengine
 
 import (
 	"context"
-	"maps"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/inbox"
 )
 
-// waits counts the claims that wait.
-func (e *Engine) waits(more int64) {
+// awaits counts the claims that are awaited.
+func (e *Engine) awaits(more int64) {
 	if e.count.Add(more) == more {
 		nudge(e.wake)
 	}
@@ -76,8 +77,8 @@ func (e *Engine) pause() {
 func (e *Engine) heartbeat() time.Duration {
 	beat := time.Hour
 	e.sessions.Range(func(_, known any) bool {
-		if s := known.(*session); s.waitsAtAll() {
-			beat = min(beat, s.look)
+		if s := known.(*session); s.inbox.Len() > 0 {
+			beat = min(beat, s.opts.Heartbeat)
 		}
 		return true
 	})
@@ -93,7 +94,7 @@ func (e *Engine) left(resource string) {
 		return
 	}
 	e.sessions.Range(func(_, known any) bool {
-		if known.(*session).waitsFor(resource) {
+		if known.(*session).inbox.WaitsFor(resource) {
 			nudge(e.next)
 			return false
 		}
@@ -104,14 +105,11 @@ func (e *Engine) left(resource string) {
 // askOnce asks for those that waited before. A waiter whose claim is gone looks, and
 // finds out.
 func (e *Engine) askOnce(ctx context.Context, all bool) error {
-	waiting := make(map[string]*waiter)
+	var waiting []*inbox.Waiter
 	var sessions []string
 	e.sessions.Range(func(id, known any) bool {
-		if s := known.(*session); s.waitsAtAll() {
-			sessions = append(sessions, id.(string))
-			if all {
-				maps.Copy(waiting, s.waiting())
-			}
+		if is := known.(*session).inbox.All(); len(is) > 0 {
+			sessions, waiting = append(sessions, id.(string)), append(waiting, is...)
 		}
 		return true
 	})
@@ -124,12 +122,17 @@ func (e *Engine) askOnce(ctx context.Context, all bool) error {
 	}
 	for claim, is := range answers {
 		if is.look || is.token != 0 {
-			e.sessions.Range(func(_, known any) bool { return !known.(*session).tell(claim, is.token) })
+			e.sessions.Range(func(_, known any) bool {
+				return !known.(*session).inbox.Receive(claim, is.token, false)
+			})
 		}
 	}
-	for claim, w := range waiting {
-		if _, known := answers[claim]; !known {
-			w.tell(0)
+	if !all {
+		return nil
+	}
+	for _, w := range waiting {
+		if _, known := answers[w.Claim.ID]; !known {
+			w.Look()
 		}
 	}
 	return nil

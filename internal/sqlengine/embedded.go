@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Embedded is the special part of a database inside the process.
@@ -59,7 +60,7 @@ type transactions struct {
 	// The way to the connection that writes is for one at a time. Renewals go
 	// there at once, all else one by one: so a renewal has few before it, however
 	// many requests are under way.
-	queue, way chan struct{}
+	queue, way turn.Turn
 }
 
 // New prepares a database inside the process, which has the tables pawl_meta
@@ -70,7 +71,7 @@ func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.D
 	e := newEngine(minTTL)
 	s := &transactions{
 		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: func(m Message) bool { return Receive(e, m) },
-		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
+		queue: turn.New(1), way: turn.New(1),
 	}
 	e.store = s
 	var ready bool

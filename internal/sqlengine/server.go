@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // askEvery is how often a process asks for all its waiters at once, while
@@ -73,20 +74,15 @@ type routines struct {
 	queries map[string]string
 	stmts   map[string]*sql.Stmt // by the name of the query; does not change
 
-	places  chan struct{} // of requests under way, but renewals
-	entries chan struct{} // of those among them that do not leave
+	places  turn.Turn // of requests under way, but renewals
+	entries turn.Turn // of those among them that do not leave
 	burying sync.Mutex
 	burials sync.WaitGroup
 
-	mu    sync.Mutex
-	turns map[string]*turn // of requests that enter or look, by resource
-}
-
-// turn is for two requests at a time, of which the server has one wait, or for one if
-// there are no connections for more names then.
-type turn struct {
-	busy  chan struct{}
-	users int
+	// For each resource two requests enter or look at a time, of which the server has one wait; or
+	// one, if there are no connections for more names then. So a request that hangs leaves
+	// connections, and a crowd is no crowd in the server.
+	names *turn.Names
 }
 
 // unlimited is how many connections are used of a pool that has no limit.
@@ -96,7 +92,7 @@ const unlimited = 32
 // [Rules] already. Who calls it closes the database after the Engine.
 func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), turns: make(map[string]*turn), queries: map[string]string{
+	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), queries: map[string]string{
 		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
@@ -111,7 +107,8 @@ func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	if server.Renew == nil {
 		places--
 	}
-	s.places, s.entries = make(chan struct{}, places), make(chan struct{}, max(places-1, 1))
+	s.places, s.entries = turn.New(places), turn.New(max(places-1, 1))
+	s.names = turn.NewNames(max(1, min(2, cap(s.entries)-1)))
 	e := newEngine(server.MinTTL)
 	e.store, s.engine = s, e
 	if server.Prepare {
@@ -139,55 +136,20 @@ func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
 
-// turn waits until few others of this process do the same with the resource. So
-// one that hangs leaves connections, and a crowd is no crowd in the server.
-func (s *routines) turn(ctx context.Context, resource string) (done func(), err error) {
-	s.mu.Lock()
-	t := s.turns[resource]
-	if t == nil {
-		t = &turn{busy: make(chan struct{}, max(1, min(2, cap(s.entries)-1)))}
-		s.turns[resource] = t
-	}
-	t.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(s.turns, resource)
-		}
-	}
-	select {
-	case t.busy <- struct{}{}:
-		return func() { <-t.busy; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
 // place waits until the request may be under way. However many hang, there is
 // room for one that leaves and for a renewal.
 func (s *routines) place(ctx context.Context, leaves bool) (done func(), err error) {
-	all := []chan struct{}{s.entries, s.places}
 	if leaves {
-		all = all[1:]
+		return s.places.Give, s.places.Take(ctx)
 	}
-	for i, places := range all {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			for range i {
-				<-s.entries
-			}
-			return nil, ctx.Err()
-		}
+	if err := s.entries.Take(ctx); err != nil {
+		return nil, err
 	}
-	return func() {
-		for _, places := range all {
-			<-places
-		}
-	}, nil
+	if err := s.places.Take(ctx); err != nil {
+		s.entries.Give()
+		return nil, err
+	}
+	return func() { s.places.Give(); s.entries.Give() }, nil
 }
 
 // query asks the server, again and again while it says that it did nothing,
@@ -284,7 +246,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	if r.Op == queue.Leave { // a Leave does not wait for an Enter, but a crowd of Leaves waits for itself
 		name = "leave\x00" + resource
 	}
-	done, err := s.turn(ctx, name)
+	done, err := s.names.Take(ctx, name)
 	switch {
 	case err != nil && r.Op == queue.Leave:
 		return engine.Grant{}, 0, engine.Unavailable(verb, err)

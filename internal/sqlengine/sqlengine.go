@@ -89,8 +89,8 @@ type Engine struct {
 	life   context.Context
 	stop   context.CancelFunc
 	asking sync.WaitGroup
-	count  atomic.Int64  // how many claims wait
-	wake   chan struct{} // somebody waits
+	count  atomic.Int64  // how many claims are awaited
+	wake   chan struct{} // there is one
 	next   chan struct{} // ask for news now
 	full   chan struct{} // ask for all now
 }
@@ -108,16 +108,7 @@ func Receive(e *Engine, m Message) bool {
 	if !ok {
 		return false
 	}
-	s := known.(*session)
-	s.mu.Lock()
-	w := s.waiters[m.Claim]
-	s.mu.Unlock()
-	if w != nil {
-		w.tell(m.Token)
-	}
-	if m.Gone && s.opts.Gone != nil {
-		s.opts.Gone(m.Claim)
-	}
+	known.(*session).inbox.Receive(m.Claim, m.Token, m.Gone)
 	return true
 }
 

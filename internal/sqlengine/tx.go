@@ -129,29 +129,20 @@ func (s *transactions) run(ctx context.Context, verb string, how manner, do func
 // turn waits until nobody else writes, first in this process, then on this machine.
 func (s *transactions) turn(ctx context.Context, how manner) (end func(), err error) {
 	if how != urgent {
-		if err := put(ctx, s.queue); err != nil {
+		if err := s.queue.Take(ctx); err != nil {
 			return nil, err
 		}
-		defer func() { <-s.queue }() // the next one may wait for the way
+		defer s.queue.Give() // the next one may wait for the way
 	}
-	if err := put(ctx, s.way); err != nil {
+	if err := s.way.Take(ctx); err != nil {
 		return nil, err
 	}
 	done, err := s.dialect.Turn(ctx)
 	if err != nil {
-		<-s.way
+		s.way.Give()
 		return nil, err
 	}
-	return func() { done(); <-s.way }, nil
-}
-
-func put(ctx context.Context, into chan struct{}) error {
-	select {
-	case into <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return func() { done(); s.way.Give() }, nil
 }
 
 // read reads the store as of one moment. It waits for no writer,
