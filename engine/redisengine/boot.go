@@ -69,6 +69,11 @@ func (l *life) at(v verb, keys []string) []string {
 // do runs a script that may give something out.
 func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply, short error) {
 	for range 4 {
+		if e.demoted.Load() && !e.cluster {
+			if err := e.load(ctx); err != nil {
+				return Reply{Err: err}, nil
+			}
+		}
 		now := e.life.Load()
 		if !e.cluster {
 			keys = now.at(v, keys)
@@ -92,6 +97,7 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 // in the life of that mark.
 func (e *Engine) load(ctx context.Context) error {
 	for {
+		e.demoted.Store(false)
 		now := e.life.Load()
 		cmds := []Command{e.checking(e.opened.belief(), "", 0, false)}
 		for _, s := range now.scripts {
@@ -134,6 +140,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 
 // checked learns the mark from the answer.
 func (e *Engine) checked(result Reply) error {
+	e.suspect(result)
 	answer, err := result.list()
 	if err != nil {
 		return err
@@ -151,6 +158,13 @@ func (e *Engine) checked(result Reply) error {
 		e.life.Store(e.newLife(mark))
 	}
 	return nil
+}
+
+// suspect notes that the server is a replica.
+func (e *Engine) suspect(r Reply) {
+	if r.readOnly() {
+		e.demoted.Store(true)
+	}
 }
 
 var policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)

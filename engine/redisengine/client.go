@@ -87,6 +87,10 @@ func read(name, key string, args ...string) Command {
 // says reports whether the server answered with an error of this kind.
 func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix(r.Err.Error(), word) }
 
+// readOnly reports whether the server refused a write because it is a replica. Before version 7 the
+// word stands within the error of a script.
+func (r Reply) readOnly() bool { return r.Err != nil && strings.Contains(r.Err.Error(), "READONLY ") }
+
 // number is for a reply that has to be a number.
 func (r Reply) number() (int64, error) { return answer[int64](r) }
 

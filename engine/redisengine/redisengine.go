@@ -112,9 +112,10 @@ type Engine struct {
 	requests        turn.Turn // under way; nil: no bound
 	hub             hub
 
-	life   atomic.Pointer[life]
-	opened sessions
-	asked  atomic.Bool // the nodes of a cluster, whether they evict keys
+	life    atomic.Pointer[life]
+	demoted atomic.Bool // the server was a replica: it may have lost grants, and know the scripts
+	opened  sessions
+	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
 
 	renew, show, put, resize *script
 }

@@ -25,6 +25,7 @@ func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) (result Rep
 
 // ackedNow is acked for the commands that keep a session alive.
 func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
+	defer func() { e.suspect(result) }()
 	if wait <= 0 {
 		return e.do(ctx, cmd), nil
 	}

@@ -153,6 +153,63 @@ func TestFailbackIsNoticed(t *testing.T) {
 	}
 }
 
+// TestSwapBackIsNoticed: a master becomes a replica of a replica that lags, and is promoted again. It
+// was never restarted, has its own mark and knows the scripts, and has lost the last grants.
+func TestSwapBackIsNoticed(t *testing.T) {
+	for _, met := range []string{"a client that comes later", "a client that met the replica"} {
+		t.Run(met, func(t *testing.T) {
+			a := testservers.Redis(t)
+			b := testservers.RedisReplica(t, a.Addr)
+			ea, eb := onServer(t, a, 0), onServer(t, b, 0)
+			isNew(t, ea)
+			holder, other := visit(t, ea, time.Minute, "job"), visit(t, onServer(t, a, 0), time.Minute, "job")
+			other.holds(all) // its scripts are known to a
+			other.leaves()
+			does(t, ea, "WAIT", "1", "5000")
+			does(t, eb, "REPLICAOF", "127.0.0.1", "1") // it lags from now on
+			holder.holds(all)
+			does(t, eb, "REPLICAOF", "NO", "ONE")
+			_, portB, _ := strings.Cut(b.Addr, ":")
+			does(t, ea, "REPLICAOF", "127.0.0.1", portB)
+			sessiontest.Until(t, "the old master has what the replica had", func() bool {
+				info, _ := does(t, ea, "INFO", "replication").Value.(string)
+				return strings.Contains(info, "master_link_status:up")
+			})
+			if met == "a client that met the replica" {
+				if _, err := other.Renew(sessiontest.Soon(t), nil); err == nil {
+					t.Fatal("a replica renews a session")
+				}
+			}
+			does(t, ea, "REPLICAOF", "NO", "ONE")
+			if met == "a client that comes later" {
+				other = visit(t, onServer(t, a, 0), time.Minute, "job")
+			}
+			refused(t, other.session, "job")
+			if gone, err := holder.Renew(sessiontest.Soon(t), []*engine.Claim{holder.claim(all)}); err != nil || len(gone) != 1 {
+				t.Errorf("the holder has lost %d claims, %v", len(gone), err)
+			}
+		})
+	}
+}
+
+// TestFirstReplicaIsNoSwap: a master takes another id for its first replica, and has lost nothing.
+func TestFirstReplicaIsNoSwap(t *testing.T) {
+	a := testservers.Redis(t)
+	ea := onServer(t, a, 0)
+	isNew(t, ea)
+	id := func() string {
+		info, _ := does(t, ea, "INFO", "replication").Value.(string)
+		_, id, _ := strings.Cut(info, "master_replid:")
+		return strings.Fields(id)[0]
+	}
+	alone := id()
+	testservers.RedisReplica(t, a.Addr)
+	if id() == alone {
+		t.Fatal("the master has the same id as before")
+	}
+	visit(t, onServer(t, a, 0), time.Minute, "job").holds(all) // no grace
+}
+
 // TestGraceIsTheLongest: the mark knows how long somebody may believe. Who comes first after a
 // restart may be an operator, or have a shorter TTL, and waits as long.
 func TestGraceIsTheLongest(t *testing.T) {
