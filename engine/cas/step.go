@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // outcome is that of a step, and the resource after it.
@@ -45,7 +46,7 @@ func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *se
 		case errors.Is(err, engine.ErrConflict):
 			lost++
 			most := min(time.Millisecond<<min(lost, 6), 50*time.Millisecond)
-			if err := pause(ctx, rand.N(most)); err != nil {
+			if err := turn.Pause(ctx, rand.N(most)); err != nil {
 				return outcome{}, err
 			}
 		case err == nil && out.after.version != 0 && len(out.after.Claims) == 0:

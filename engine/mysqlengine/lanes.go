@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/pawl-go/pawl/internal/sqlengine"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -64,7 +65,8 @@ func (l *lanes) shared(ctx context.Context, query string, args []any, row func(s
 		}
 		l.mu.Unlock()
 	}
-	return each(ctx, stmt, args, row)
+	rows, err := stmt.QueryContext(ctx, args...)
+	return sqlengine.Each(rows, err, row)
 }
 
 // alone asks on the connection that nothing else uses. If that has ended meanwhile it
@@ -108,7 +110,8 @@ func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(sc
 		}
 		l.onConn[query] = stmt
 	}
-	return each(ctx, stmt, args, row)
+	rows, err := stmt.QueryContext(ctx, args...)
+	return sqlengine.Each(rows, err, row)
 }
 
 // drop gives up the connection that renews.
@@ -117,17 +120,6 @@ func (l *lanes) drop() {
 		l.conn.Close() //nolint:errcheck // nothing was begun on it
 		l.conn = nil
 	}
-}
-
-func each(ctx context.Context, stmt *sql.Stmt, args []any, row func(scan func(...any) error) error) error {
-	rows, err := stmt.QueryContext(ctx, args...)
-	if err != nil {
-		return err
-	}
-	for err == nil && rows.Next() {
-		err = row(rows.Scan)
-	}
-	return errors.Join(err, rows.Err(), rows.Close())
 }
 
 // leave closes the connections that nobody uses: they lead to a server that takes no

@@ -65,8 +65,8 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 		return nil, err
 	}
 	ways := newLanes(db, l.CallRows("renew"))
-	e, err := sqlengine.NewServer(ctx, sqlengine.Server{
-		DB: db, Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
+	e, err := sqlengine.NewServer(sqlengine.Server{
+		Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
 		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
 	})
 	if err != nil {

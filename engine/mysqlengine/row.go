@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/rowengine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // RowOptions change where the names of row mode are kept. The zero value is the
@@ -203,16 +204,7 @@ func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(..
 	}
 	defer tx.Rollback() //nolint:errcheck // it has read
 	rows, err := tx.QueryContext(ctx, strings.ReplaceAll(query, "pawl_", s.prefix))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return sqlengine.Each(rows, err, row)
 }
 
 // List implements [rowengine.Store].

@@ -121,17 +121,11 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 	}
 	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
-		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
+		Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
 		Again: func(err error) bool { return hasCode(err, serializationFailure, deadlock) }, // the transaction was rolled back
 		Query: func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
 			rows, err := db.QueryContext(ctx, query, args...)
-			if err != nil {
-				return err
-			}
-			for err == nil && rows.Next() {
-				err = row(rows.Scan)
-			}
-			return errors.Join(err, rows.Err(), rows.Close())
+			return sqlengine.Each(rows, err, row)
 		},
 	}
 	if pool != nil {
@@ -148,7 +142,7 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 		e.listener.attach(&server)
 	}
 	var err error
-	if e.leases, err = sqlengine.NewServer(ctx, server); err != nil {
+	if e.leases, err = sqlengine.NewServer(server); err != nil {
 		return nil, err
 	}
 	if e.listener != nil {

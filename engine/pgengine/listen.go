@@ -152,20 +152,9 @@ func (l *listener) run(conn *pgx.Conn) {
 // pool, because a connection's message to itself arrives behind a pooler, too.
 func (l *listener) prove(ctx context.Context, nonce string) {
 	for pause := 10 * time.Millisecond; l.notify(ctx, l.channel, nonce) != nil; pause = min(2*pause, time.Second) {
-		if !rest(ctx, pause) {
+		if turn.Pause(ctx, pause) != nil {
 			return
 		}
-	}
-}
-
-func rest(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -178,7 +167,7 @@ func (l *listener) again() *pgx.Conn {
 		if err == nil {
 			return conn
 		}
-		if !rest(l.life, pause) {
+		if turn.Pause(l.life, pause) != nil {
 			return nil
 		}
 	}

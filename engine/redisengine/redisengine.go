@@ -231,9 +231,7 @@ func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, 
 		if !result.says("TRYAGAIN") || time.Now().After(giveUp) {
 			return result, short
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
+		if turn.Pause(ctx, 10*time.Millisecond) != nil {
 			return result, short
 		}
 	}

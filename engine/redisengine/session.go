@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/inbox"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 const us = "\x1f" // separates the fields that scripts take apart; no text of a claim has it
@@ -109,10 +110,7 @@ func (s *session) listen(in *Subscription) {
 				}
 				in.Close()
 			}
-			select {
-			case <-time.After(pause):
-			case <-s.life.Done():
-			}
+			turn.Pause(s.life, pause) //nolint:errcheck // the loop ends with it
 		}
 		for _, w := range s.inbox.All() {
 			w.Look()

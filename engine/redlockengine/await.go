@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Await implements [engine.Session]. Who is granted by some nodes but no majority
@@ -42,7 +43,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		}
 		if some {
 			cl = s.yield(ctx, cl, c)
-			if err := pause(ctx, rand.N(patience+1)); err != nil {
+			if err := turn.Pause(ctx, rand.N(patience+1)); err != nil {
 				return engine.Grant{}, err
 			}
 			patience = min(2*patience, s.opts.Heartbeat/2)

@@ -7,10 +7,10 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // mark is what a node knows of the tokens of a name: the last one that was
@@ -84,18 +84,10 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 		if err == nil || count(errs, engine.ErrConflict) == 0 {
 			return token, err
 		}
-		if err := pause(ctx, rand.N(s.timeout/16+1)); err != nil {
+		if err := turn.Pause(ctx, rand.N(s.timeout/16+1)); err != nil {
 			return 0, err
 		}
 		marks = nil
 	}
 	return 0, engine.Unavailable("write token", errors.New("others took tokens at the same time"))
-}
-
-// pause waits, unless ctx ends: then it returns why.
-func pause(ctx context.Context, d time.Duration) error {
-	over, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-over.Done()
-	return context.Cause(ctx)
 }

@@ -66,12 +66,8 @@ func (h *hold) settle(ctx context.Context, ask func(context.Context, *Request) (
 // await waits until the lock is granted, after an enter that did not get it.
 func (h *hold) await(ctx context.Context) (grant engine.Grant, err error) {
 	for entered := true; err == nil && !grant.Held(); {
-		timer := time.NewTimer(time.Until(h.after))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return engine.Grant{}, context.Cause(ctx)
+		if err := turn.Pause(ctx, time.Until(h.after)); err != nil {
+			return engine.Grant{}, err
 		}
 		if entered = entered && h.conn != nil; entered {
 			// The server answers within a TTL, if only to say nothing.

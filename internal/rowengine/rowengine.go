@@ -19,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Store is one database.
@@ -235,12 +236,8 @@ func (e *Engine) evict(ctx context.Context, resource, claim string, gently time.
 			return there, err
 		}
 		there = true // and again, for a waiter may have been granted meanwhile
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return there, ctx.Err()
+		if err := turn.Pause(ctx, pause); err != nil {
+			return there, err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/internal/inbox"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // awaits counts the claims that are awaited.
@@ -56,20 +57,10 @@ func (e *Engine) ask() {
 		if err := e.askOnce(ctx, everything); everything {
 			if all = time.Now(); err != nil {
 				nudge(e.full)
-				e.pause()
+				turn.Pause(e.life, pollEvery) //nolint:errcheck // the loop ends with it
 			}
 		}
 		cancel()
-	}
-}
-
-// pause waits a little after an error.
-func (e *Engine) pause() {
-	timer := time.NewTimer(pollEvery)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-e.life.Done():
 	}
 }
 

@@ -24,7 +24,6 @@ const askEvery = 50 * time.Millisecond
 
 // Server is how a database server is reached whose routines do the verbs.
 type Server struct {
-	DB      *sql.DB
 	Dialect Dialect
 	MinTTL  time.Duration
 
@@ -39,14 +38,10 @@ type Server struct {
 	// Channel is where they are told, which nobody else may know. Empty: nowhere.
 	Channel string
 
-	// Prepare has statements prepared once for each connection, where the
-	// driver does not do that itself.
-	Prepare bool
-
-	// Query, when set, asks in place of DB.
+	// Query asks the server.
 	Query Query
 
-	// Renew, when set, asks in place of that for a renewal, on a way of its own.
+	// Renew, when set, asks in place of Query for a renewal, on a way of its own.
 	Renew Query
 
 	// Args, when set, are put before those of each query: how it is asked.
@@ -72,7 +67,6 @@ type routines struct {
 	Server
 	engine  *Engine
 	queries map[string]string
-	stmts   map[string]*sql.Stmt // by the name of the query; does not change
 
 	places  turn.Turn // of requests under way, but renewals
 	entries turn.Turn // of those among them that do not leave
@@ -90,9 +84,9 @@ const unlimited = 32
 
 // NewServer returns the store in a server that has the tables and routines of
 // [Rules] already. Who calls it closes the database after the Engine.
-func NewServer(ctx context.Context, server Server) (*Engine, error) {
+func NewServer(server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), queries: map[string]string{
+	s := &routines{Server: server, queries: map[string]string{
 		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
@@ -111,25 +105,13 @@ func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	s.names = turn.NewNames(max(1, min(2, cap(s.entries)-1)))
 	e := newEngine(server.MinTTL)
 	e.store, s.engine = s, e
-	if server.Prepare {
-		for name, query := range s.queries {
-			stmt, err := server.DB.PrepareContext(ctx, query)
-			if err != nil {
-				return nil, engine.Unavailable("open", errors.Join(err, e.Close()))
-			}
-			s.stmts[name] = stmt
-		}
-	}
 	e.asking.Go(e.ask)
 	return e, nil
 }
 
-func (s *routines) close() (err error) {
+func (s *routines) close() error {
 	s.burials.Wait()
-	for _, stmt := range s.stmts {
-		err = errors.Join(err, stmt.Close())
-	}
-	return err
+	return nil
 }
 
 func (s *routines) listen(string) func() { return func() {} }
@@ -169,7 +151,7 @@ func (s *routines) query(ctx context.Context, verb, name string, row func(scan f
 	}
 }
 
-func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) (err error) {
+func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) error {
 	args = slices.Concat(s.Args, args)
 	if name == "renew" && s.Renew != nil {
 		return s.Renew(ctx, s.queries[name], args, row)
@@ -181,15 +163,11 @@ func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(sc
 		}
 		defer done()
 	}
-	if s.Query != nil {
-		return s.Query(ctx, s.queries[name], args, row)
-	}
-	var rows *sql.Rows
-	if stmt := s.stmts[name]; stmt != nil {
-		rows, err = stmt.QueryContext(ctx, args...)
-	} else {
-		rows, err = s.DB.QueryContext(ctx, s.queries[name], args...)
-	}
+	return s.Query(ctx, s.queries[name], args, row)
+}
+
+// Each hands over each row of the answer to a query, and closes it.
+func Each(rows *sql.Rows, err error, row func(scan func(...any) error) error) error {
 	if err != nil {
 		return err
 	}

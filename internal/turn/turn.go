@@ -1,7 +1,22 @@
-// Package turn has a lock inside a process for which a caller waits no longer than its context lasts.
+// Package turn has waits that end with a context: for a lock inside the process, and for a while.
 package turn
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+// Pause waits for d, or returns the cause of ctx.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // Turn is for as many callers at once as it has places. Create it with [New]. It is safe for
 // concurrent use.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestPlaces: callers have as many places as there are, and a waiter gets the next one.
@@ -83,6 +84,22 @@ func TestNames(t *testing.T) {
 		giveB()
 		if len(names.turns) > 0 {
 			t.Errorf("%d names are kept", len(names.turns))
+		}
+	})
+}
+
+// TestPause: a pause lasts as long as it is to, or as its context.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := Pause(t.Context(), time.Second); err != nil || time.Since(began) != time.Second {
+			t.Error(err, time.Since(began))
+		}
+		why := errors.New("why")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, why)
+		defer cancel()
+		if err := Pause(ctx, time.Hour); !errors.Is(err, why) || time.Since(began) != 2*time.Second {
+			t.Error(err, time.Since(began))
 		}
 	})
 }
