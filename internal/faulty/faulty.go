@@ -25,7 +25,10 @@ const (
 
 	Evict  = "evict"
 	Resize = "resize"
+	Show   = "show"
 )
+
+var verbs = []string{Open, Enter, Await, Leave, Renew, Close, Get, Put, Watch, Evict, Resize, Show}
 
 // Store is a store as one client sees it: its verbs can be made to hang,
 // fail, or lose their replies, while other clients of the store are well.
@@ -127,6 +130,12 @@ func (s *Store) Set(f Fault, verbs ...string) {
 	}
 }
 
+// Cut has no request of this client arrive from now on, as if its process had died.
+func (s *Store) Cut() { s.Set(Fails, verbs...) }
+
+// Heal heals all verbs.
+func (s *Store) Heal() { s.Set(nil, verbs...) }
+
 // of returns a verb for one name, if that has a fault of its own.
 func (s *Store) of(verb, name string) string {
 	s.mu.Lock()
@@ -186,6 +195,11 @@ func (s *Store) Evict(ctx context.Context, resource, claim string) error {
 // Resize does as engine.Resizer says, if it is not disturbed.
 func (s *Store) Resize(ctx context.Context, name string, capacity int64) error {
 	return s.do(ctx, Resize, func(ctx context.Context) error { return s.Engine.(engine.Resizer).Resize(ctx, name, capacity) })
+}
+
+// Show does as engine.Engine says, if it is not disturbed.
+func (s *Store) Show(ctx context.Context, name string) (engine.Resource, error) {
+	return ask(ctx, s, Show, func(ctx context.Context) (engine.Resource, error) { return s.Engine.Show(ctx, name) })
 }
 
 // Get does as engine.Values says, if it is not disturbed.
