@@ -39,7 +39,7 @@ func contention(t *testing.T, seed uint64) {
 		}
 		defer c.Close(t.Context()) //nolint:errcheck // checked elsewhere
 		for _, l := range links {
-			l.is, l.delay = late, ttl/500 // no more than a slow answer
+			l.is = late(ttl / 500) // no more than a slow answer
 		}
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		users.Go(func() {

@@ -85,7 +85,7 @@ func harass(ctx context.Context, r *rand.Rand, all nodes, links []*link, forget 
 		for range 1 + r.IntN(6) {
 			l := links[r.IntN(len(links))]
 			l.mu.Lock()
-			l.is, l.delay = trouble(r.IntN(int(late)+1)), ttl/2
+			l.is = []trouble{none, fails, hangs, loses, late(ttl / 2)}[r.IntN(5)]
 			l.mu.Unlock()
 		}
 		if forget && r.IntN(4) == 0 {

@@ -77,7 +77,7 @@ func TestClosedWhileJoining(t *testing.T) {
 		eng, links := newNodes(3).client(t, nil)
 		links[2].set(fails)
 		s := sessiontest.Open(t, eng, ttl)
-		links[2].is, links[2].delay = late, ttl/20
+		links[2].is = late(ttl / 20)
 		done := make(chan error)
 		go func() {
 			_, err := s.Renew(t.Context(), nil)

@@ -164,10 +164,14 @@ func (s *Store) do(ctx context.Context, verb string, do func(context.Context) er
 	return f(ctx, do)
 }
 
-// ask does a verb that has a reply, also when nobody waits for that any more.
-func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Context) (T, error)) (is T, err error) {
+// Ask does a request that has a reply under a fault, also when nobody waits for that reply any more;
+// a nil fault is none.
+func Ask[T any](ctx context.Context, f Fault, do func(context.Context) (T, error)) (is T, err error) {
+	if f == nil {
+		return do(ctx)
+	}
 	reply := make(chan T, 1)
-	err = s.do(ctx, verb, func(ctx context.Context) error {
+	err = f(ctx, func(ctx context.Context) error {
 		is, err := do(ctx)
 		reply <- is
 		return err
@@ -176,6 +180,10 @@ func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Cont
 		return is, err
 	}
 	return <-reply, nil
+}
+
+func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Context) (T, error)) (T, error) {
+	return Ask(ctx, func(ctx context.Context, do func(context.Context) error) error { return s.do(ctx, verb, do) }, do)
 }
 
 // Open does as engine.Engine says, if it is not disturbed.
