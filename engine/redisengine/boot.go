@@ -67,18 +67,18 @@ func (l *life) at(v verb, keys []string) []string {
 }
 
 // do runs a script that may give something out.
-func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply, short error) {
+func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply) {
 	for range 4 {
 		if e.demoted.Load() && !e.cluster {
 			if err := e.load(ctx); err != nil {
-				return Reply{Err: err}, nil
+				return Reply{Err: err}
 			}
 		}
 		now := e.life.Load()
 		if !e.cluster {
 			keys = now.at(v, keys)
 		}
-		result, short = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
+		result = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
 		if !result.says("NOSCRIPT") {
 			break
 		}
@@ -86,10 +86,10 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 			return e.acked(ctx, eval(now.scripts[v].text, keys, args...), wait)
 		}
 		if err := e.load(ctx); err != nil {
-			return Reply{Err: err}, nil
+			return Reply{Err: err}
 		}
 	}
-	return result, short
+	return result
 }
 
 // load teaches a server the scripts that give something out. The server may have been restarted,

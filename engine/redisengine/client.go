@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -67,6 +68,8 @@ type Command struct {
 type Reply struct {
 	Value any
 	Err   error
+
+	short error // it was done, and too few replicas know that
 }
 
 // command returns a command without keys, or with one key.
@@ -90,6 +93,9 @@ func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix
 // readOnly reports whether the server refused a write because it is a replica. Before version 7 the
 // word stands within the error of a script.
 func (r Reply) readOnly() bool { return r.Err != nil && strings.Contains(r.Err.Error(), "READONLY ") }
+
+// failed is why a step does not count: it was not done, or too few replicas know it.
+func (r Reply) failed() error { return cmp.Or(r.Err, r.short) }
 
 // number is for a reply that has to be a number.
 func (r Reply) number() (int64, error) { return answer[int64](r) }

@@ -108,7 +108,7 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 
 // enterIn enters a claim in a cluster. Whether the session still lives is asked
 // beside its first claim on a name.
-func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) reply {
+func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Reply {
 	for {
 		m, joined, asked := s.claims(c)
 		joins, home := "0", make(chan error, 1)
@@ -119,7 +119,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 			go func() { home <- s.atHome(ctx) }()
 		}
 		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
-		r := replied(s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait))
+		r := s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait)
 		err := <-home
 		code, notCode := r.number()
 		_, mismatch := r.Value.(string)
@@ -136,7 +136,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 		}
 		if err != nil {
 			s.giveBack(ctx, c)
-			r.Reply = Reply{Err: err}
+			r = Reply{Err: err}
 		}
 		return r
 	}
@@ -168,12 +168,12 @@ func (s *session) home(ctx context.Context, begins bool) (alive bool, err error)
 	if begins {
 		cmd = command("SET", s.key, "1", "PX", ms(s.opts.TTL))
 	}
-	result, short := s.engine.ackedNow(ctx, cmd, s.engine.wait)
+	result := s.engine.ackedNow(ctx, cmd, s.engine.wait)
 	n, err := result.number()
 	if begins {
 		n, err = 1, result.Err
 	}
-	return n == 1, cmp.Or(err, short)
+	return n == 1, cmp.Or(err, result.short)
 }
 
 func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {

@@ -338,7 +338,7 @@ func TestRenewalMeetsJoin(t *testing.T) {
 		t.Fatal("who is about to join is parted")
 	}
 	args := s.arguments([4]string{s.record(claim, m.id), "0", s.keep, form(claim)}, m.id, "1")
-	if r, _ := eng.run(t.Context(), enter, eng.keys(claim.Resource, m.id), args, 0); r.Err != nil { // the reply is on its way
+	if r := eng.run(t.Context(), enter, eng.keys(claim.Resource, m.id), args, 0); r.Err != nil { // the reply is on its way
 		t.Fatal(r.Err)
 	}
 	key := eng.keys(claim.Resource, m.id)[5]

@@ -210,29 +210,23 @@ var (
 	resizeLua string
 )
 
-// eval runs a script that gives nothing out. Short is as of acked.
-func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result Reply, short error) {
-	return e.evalOn(ctx, s, keys, args, e.wait)
-}
-
-func (e *Engine) evalOn(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
-	if result, short = e.evalAcked(ctx, s, keys, args, wait); result.says("NOSCRIPT") {
+// eval runs a script that gives nothing out.
+func (e *Engine) eval(ctx context.Context, s *script, wait int64, keys []string, args ...string) Reply {
+	result := e.evalAcked(ctx, s, keys, args, wait)
+	if result.says("NOSCRIPT") {
 		return e.acked(ctx, eval(s.text, keys, args...), wait)
 	}
-	return result, short
+	return result
 }
 
 // evalAcked sends a script until the keys of its name, of which only some may have
 // moved to another node of the cluster, are together. Until then it does nothing,
 // so it may.
-func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
+func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) Reply {
 	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
-		result, short = e.acked(ctx, s.run(keys, args...), wait)
-		if !result.says("TRYAGAIN") || time.Now().After(giveUp) {
-			return result, short
-		}
-		if turn.Pause(ctx, 10*time.Millisecond) != nil {
-			return result, short
+		result := e.acked(ctx, s.run(keys, args...), wait)
+		if !result.says("TRYAGAIN") || time.Now().After(giveUp) || turn.Pause(ctx, 10*time.Millisecond) != nil {
+			return result
 		}
 	}
 }
@@ -343,8 +337,7 @@ func scan(ctx context.Context, server Client, match string) iter.Seq2[string, er
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	result, _ := e.evalOn(ctx, e.show, e.keys(name, ""), nil, 0)
-	reply, err := result.list()
+	reply, err := e.eval(ctx, e.show, 0, e.keys(name, "")).list()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
@@ -418,9 +411,9 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	}
 	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
 	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")
-	result, short := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
+	result := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
 	left, err := result.number()
-	if err = cmp.Or(err, short); err == nil && left == 0 {
+	if err = cmp.Or(err, result.short); err == nil && left == 0 {
 		return fmt.Errorf("evict: %w", engine.ErrGone)
 	}
 	return failed(ctx, "evict", err)
@@ -428,14 +421,14 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
-	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10))
+	result := e.eval(ctx, e.resize, e.wait, e.keys(name, ""), strconv.FormatInt(capacity, 10))
 	switch is, mismatch := result.Value.(string); {
 	case mismatch:
 		return fmt.Errorf("resize: %w", queue.Mismatch(parseSpec(is), engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}))
 	case result.Value == int64(0):
 		return fmt.Errorf("resize: %w", engine.ErrGone)
 	}
-	return failed(ctx, "resize", cmp.Or(result.Err, short))
+	return failed(ctx, "resize", result.failed())
 }
 
 func appendSpec(b []byte, s engine.Spec) []byte {

@@ -105,8 +105,8 @@ func (s *session) begin(ctx context.Context) error {
 	if belief > 0 {
 		belief = max(belief, e.opened.belief())
 	}
-	result, short := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
-	return cmp.Or(e.checked(result), short)
+	result := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
+	return cmp.Or(e.checked(result), result.short)
 }
 
 // Renew implements [engine.Session].
@@ -174,7 +174,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	}
 	// Replicas have to know the first command, and a server that does not know the script
 	// may be another.
-	first, short := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
+	first := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
 	if first.says("NOSCRIPT") {
 		if err := e.check(ctx); err != nil {
 			return nil, err
@@ -184,8 +184,8 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		}
 		return nil, errAnotherLife
 	}
-	if short != nil && first.Err == nil {
-		return nil, short
+	if first.short != nil && first.Err == nil {
+		return nil, first.short
 	}
 	replies := []Reply{first}
 	if len(keys) > 1 && first.Err == nil {
@@ -262,7 +262,7 @@ func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*en
 			continue // its keys are about to move, so nobody can change anything there
 		}
 		if result.says("NOSCRIPT") {
-			result, _ = s.engine.run(ctx, poll, s.engine.keys(c.Resource, ""), look(c), 0)
+			result = s.engine.run(ctx, poll, s.engine.keys(c.Resource, ""), look(c), 0)
 		}
 		if result.says("WRONGTYPE") { // somebody put something else there
 			result = Reply{Value: int64(-1)}

@@ -31,7 +31,7 @@ func answered(result rueidis.RedisResult) Reply {
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}
-	return Reply{value, err}
+	return Reply{Value: value, Err: err}
 }
 
 func (c onRueidis) Do(ctx context.Context, cmd Command) Reply {

@@ -141,7 +141,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 }
 
 // entered reads the answer of the script that enters a claim.
-func (s *session) entered(ctx context.Context, c *engine.Claim, reply reply) (grant engine.Grant, pause time.Duration, err error) {
+func (s *session) entered(ctx context.Context, c *engine.Claim, reply Reply) (grant engine.Grant, pause time.Duration, err error) {
 	switch is := reply.Value.(type) {
 	case []any:
 		if len(is) == 3 {
@@ -171,17 +171,17 @@ func (s *session) entered(ctx context.Context, c *engine.Claim, reply reply) (gr
 
 // enterHere enters a claim on a single server. If that has another mark than was known, it is
 // asked once more.
-func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (r reply) {
+func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (r Reply) {
 	for range 3 {
 		r = s.step(ctx, enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
 		if r.Value != int64(-4) {
 			return r
 		}
 		if err := s.engine.check(ctx); err != nil {
-			return reply{Reply: Reply{Err: err}}
+			return Reply{Err: err}
 		}
 	}
-	return reply{Reply: Reply{Err: errors.New("the server forgets again and again")}}
+	return Reply{Err: errors.New("the server forgets again and again")}
 }
 
 // granted gives back at once a grant that too few replicas know. If that fails the caller
@@ -196,7 +196,7 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
-	result, _ := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
+	result := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
 	if result.Err == nil {
 		s.left(c.Resource, c.ID)
 	}
