@@ -164,7 +164,7 @@ var largerEngines = map[string]int{"redisengine": 2320, // a life of the databas
 
 // allEngineLines is what all engines have together, with the packages that several share, in Go,
 // SQL and Lua. They may have less only. What a newer engine is built of is not counted.
-const allEngineLines = 12340
+const allEngineLines = 12213
 
 var newerEngines = []string{"engine/natsengine"}
 

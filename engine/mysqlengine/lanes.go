@@ -69,8 +69,8 @@ func (l *lanes) shared(ctx context.Context, query string, args []any, row func(s
 	return sqlengine.Each(rows, err, row)
 }
 
-// alone asks on the connection that nothing else uses. If that has ended meanwhile it
-// asks once more on a new one: what is asked here may be done twice.
+// alone asks on the connection that nothing else uses. If that has ended meanwhile, alone asks once
+// more on a new one, because a renewal may be done twice.
 func (l *lanes) alone(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	if err := l.own.Take(ctx); err != nil {
 		return err

@@ -30,8 +30,8 @@ const (
 
 var verbs = []string{Open, Enter, Await, Leave, Renew, Close, Get, Put, Watch, Evict, Resize, Show}
 
-// Store is a store as one client sees it: its verbs can be made to hang,
-// fail, or lose their replies, while other clients of the store are well.
+// Store is a store as one client sees it. The verbs of that client can be made to hang, fail, or lose
+// their replies, while other clients of the store are well.
 type Store struct {
 	engine.Engine
 

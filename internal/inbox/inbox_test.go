@@ -170,8 +170,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestUnknownAsks: a claim of which nothing is known, as after a lost answer, asks at once; and so does
-// one after an error, while it still waits.
+// TestUnknownAsks: a claim of which nothing is known, as after a lost answer, asks at once. A claim
+// asks at once after an error as well, and still waits.
 func TestUnknownAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := New(Options{Heartbeat: beat}), newStore()
@@ -209,7 +209,7 @@ func TestLook(t *testing.T) {
 }
 
 // TestRemoved: a waiter learns that it was removed, also when that message comes after the answer of the
-// store; and the owner of a claim that does not wait is told.
+// store. The client is told of a removed claim that does not wait.
 func TestRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone []string

@@ -23,7 +23,7 @@ type hold struct {
 
 	// Guarded by session.mu.
 	grant     engine.Grant
-	claims    map[string]struct{}     // those that have not left
+	claims    map[string]struct{}     // that have not left
 	interrupt context.CancelCauseFunc // ends the Await under way
 }
 
@@ -114,9 +114,9 @@ func (h *hold) destroy() {
 	}
 }
 
-// ping finds out whether the hold still stands. It goes on when ctx has ended,
-// for to give up would destroy the connection, and so the lock: nothing is lost
-// by a network that stands still for less than the TTL.
+// ping finds out whether the hold still stands. ping goes on when ctx has ended, because to give up
+// would destroy the connection, and so the lock. A network that stands still for less than the TTL
+// loses nothing.
 func (h *hold) ping(ctx context.Context) (stands bool, err error) {
 	if err := h.turn.Take(ctx); err != nil {
 		return false, err

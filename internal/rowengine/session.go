@@ -20,7 +20,7 @@ type session struct {
 
 	life  context.Context // ends with the session
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // what runs beside the calls
+	tasks sync.WaitGroup // that run beside the calls
 
 	trouble atomic.Bool // the last request for a lock failed
 
@@ -29,7 +29,7 @@ type session struct {
 	holds   map[string]*hold // by claim
 }
 
-// errShared says to one that waits that its owner holds the lock now.
+// errShared says to a waiter that its owner holds the lock now.
 var errShared = errors.New("its owner has the lock")
 
 func (s *session) ID() string { return s.id }
@@ -80,7 +80,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	return s.enter(ctx, c, wait)
 }
 
-// find returns the hold of a claim, or the one that its owner has of the same
+// find returns the hold of a claim, or else the hold of its owner on the same
 // resource. s.mu is held.
 func (s *session) find(c *engine.Claim) *hold {
 	if h := s.holds[c.ID]; h != nil {
@@ -164,7 +164,7 @@ func (s *session) keep(h *hold, grant engine.Grant, claim string) bool {
 	if !grant.Held() {
 		return true
 	}
-	for _, other := range s.holds { // those that wait here for the same owner
+	for _, other := range s.holds { // waiters here of the same owner
 		if other != h && other.interrupt != nil && other.request.Owner == h.request.Owner && other.request.Resource == h.request.Resource {
 			other.interrupt(errShared)
 		}

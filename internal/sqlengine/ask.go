@@ -22,9 +22,8 @@ func nudge(what chan struct{}) {
 	}
 }
 
-// ask tells all waiters of this Engine: the news, again and again while no
-// messages arrive, and the state of all once a heartbeat, because a message may be
-// lost.
+// ask tells all waiters of this Engine: the news, again and again while no messages arrive. It asks
+// for the state of all claims once a heartbeat, because a message may be lost.
 func (e *Engine) ask() {
 	all := time.Now() // when that was last
 	for {
@@ -93,8 +92,8 @@ func (e *Engine) left(resource string) {
 	})
 }
 
-// askOnce asks for those that waited before. A waiter whose claim is gone looks, and
-// finds out.
+// askOnce asks for the claims that waited before. A waiter whose claim is gone looks, and finds
+// out.
 func (e *Engine) askOnce(ctx context.Context, all bool) error {
 	var waiting []*inbox.Waiter
 	var sessions []string

@@ -20,7 +20,7 @@ type Schema struct {
 	Missing func(err error) bool
 	// Denied reports whether err says that this user may not do that.
 	Denied func(err error) bool
-	// Create creates what is missing, and replaces what is old.
+	// Create creates missing parts, and replaces old ones.
 	Create func(context.Context) error
 	// Raced, when set, reports whether err says that another client has just created a part:
 	// then Create is repeated.

@@ -27,9 +27,8 @@ type Server struct {
 	Dialect Dialect
 	MinTTL  time.Duration
 
-	// Connections is how many the pool has at most, 2 or more. Requests under way
-	// stay below that, so that those who leave and those who renew get one. 0 is as
-	// many as are asked for: then it is 32.
+	// Connections is how many the pool has at most, 2 or more. Requests under way stay below that,
+	// so that a Leave and a Renew get a connection. 0 is as many as are asked for: then it is 32.
 	Connections int
 
 	// Client is the common id of this Engine's sessions, in the store.
@@ -73,17 +72,17 @@ type routines struct {
 	burying sync.Mutex
 	burials sync.WaitGroup
 
-	// For each resource two requests enter or look at a time, of which the server has one wait; or
-	// one, if there are no connections for more names then. So a request that hangs leaves
-	// connections, and a crowd is no crowd in the server.
+	// For each resource two requests enter or look at a time, of which the server has one wait.
+	// Only one does so if there are no connections for more names then. So a request that hangs
+	// leaves connections, and a crowd is no crowd in the server.
 	names *turn.Names
 }
 
 // unlimited is how many connections are used of a pool that has no limit.
 const unlimited = 32
 
-// NewServer returns the store in a server that has the tables and routines of
-// [Rules] already. Who calls it closes the database after the Engine.
+// NewServer returns the store in a server that has the tables and routines of [Rules] already. The
+// caller closes the database after the Engine.
 func NewServer(server Server) (*Engine, error) {
 	d := server.Dialect
 	s := &routines{Server: server, queries: map[string]string{
@@ -118,8 +117,8 @@ func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
 
-// place waits until the request may be under way. However many hang, there is
-// room for one that leaves and for a renewal.
+// place waits until the request may be under way. However many hang, there is room for a Leave and
+// for a renewal.
 func (s *routines) place(ctx context.Context, leaves bool) (done func(), err error) {
 	if leaves {
 		return s.places.Give, s.places.Take(ctx)
@@ -266,7 +265,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	return grant, time.Duration(pause) * time.Microsecond, nil
 }
 
-// graceOf is a restart grace in µs: what is left, and for how long it has been.
+// graceOf is a restart grace in µs: the rest, and for how long it has been.
 func graceOf(left, age int64) engine.Grace {
 	if left <= 0 {
 		return engine.Grace{}
@@ -313,8 +312,8 @@ func (s *routines) renew(ctx context.Context, session string) (held []claimed, e
 // buryFor is for how long a renewal has sessions buried at most.
 const buryFor = time.Second
 
-// bury ends sessions that have died, one after the other. What it cannot do the
-// next renewal of anybody has done.
+// bury ends sessions that have died, one after the other. The next renewal of any session buries
+// the rest.
 func (s *routines) bury(dead string) {
 	ctx, cancel := context.WithTimeout(s.engine.life, buryFor)
 	defer cancel()
@@ -327,8 +326,8 @@ func (s *routines) bury(dead string) {
 	}
 }
 
-// finishOnce ends a session, if its time has not done so, and hands on what it
-// had. It returns another one that has died.
+// finishOnce ends a session, if its time has not done so, and hands on what it had. It returns
+// another session that has died.
 func (s *routines) finishOnce(ctx context.Context, session string, force bool) (dead string, err error) {
 	for more := 1; more != 0; {
 		if err := s.call(ctx, "close session", "finish", args{session, number(force)}, &more, &dead); err != nil {
@@ -378,7 +377,7 @@ func (s *routines) show(ctx context.Context, name string) (engine.Resource, erro
 	return r, err
 }
 
-// news is about all sessions of this client, which are those that ask.
+// news is about all sessions of this client.
 func (s *routines) news(ctx context.Context, _ []string, all bool) (map[string]news, error) {
 	name := "news"
 	if all {

@@ -83,8 +83,8 @@ func (s *session) unsent(claim string) bool {
 	return known && !sent
 }
 
-// Leave asks nothing about a claim that the store does not know: a crowd that gives up
-// before it was its turn is no crowd in the store.
+// Leave asks nothing about a claim that the store does not know. So a crowd that gives up before
+// its turn is no crowd in the store.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	s.inbox.Forget(claim)
 	if s.unsent(claim) {
