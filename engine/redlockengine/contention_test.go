@@ -12,9 +12,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// TestContention: also where every node that lives is needed, those that wait
-// come to hold, one after the other. Requests take different times, so each
-// node has another order.
+// TestContention: also where every node that lives is needed, waiters come to hold, one after the
+// other. Requests take different times, so each node has another order.
 func TestContention(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -250,8 +250,7 @@ func TestSlowNode(t *testing.T) {
 	})
 }
 
-// TestOperator: what stands on a majority holds; what stands on fewer shows, and
-// can be taken away.
+// TestOperator: a claim on a majority holds; a claim on fewer shows, and can be taken away.
 func TestOperator(t *testing.T) {
 	all := newNodes(3)
 	eng, links := all.client(t, nil)
