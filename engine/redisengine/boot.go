@@ -29,10 +29,10 @@ const letters = "elpm"
 // life is the client's knowledge of the database since it last forgot: its
 // mark, and the scripts that give something out there.
 //
-// The text of these scripts has the mark in it, so a server knows them only if it was asked for
-// the mark of this database in its own life. A restarted or promoted server knows
-// none of them. A server that knows them from an earlier life does not have the
-// mark among its keys, at which they look.
+// The text of these scripts has the mark in it. So a server knows them only if it was asked for the
+// mark of this database in its own life. A restarted or promoted server knows none of them. A
+// server that knows them from an earlier life does not have the mark among its keys, at which they
+// look. A master that was a replica meanwhile may have both: see demoted and session.lua.
 type life struct {
 	mark    string
 	key     string // lives in Redis as long as the mark is this one
@@ -92,9 +92,9 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 	return result
 }
 
-// load teaches a server the scripts that give something out. The server may have been restarted,
-// so load first asks for its mark over the same connection: the server then knows the scripts
-// in the life of that mark.
+// load teaches a server the scripts that give something out. The server may have been restarted, so
+// load first asks for its mark over the same connection. The server then knows the scripts in the
+// life of that mark.
 func (e *Engine) load(ctx context.Context) error {
 	for {
 		e.demoted.Store(false)
@@ -192,10 +192,10 @@ func (e *Engine) check(ctx context.Context) error {
 	return e.checked(result)
 }
 
-// Init marks a server that the caller knows to be new, so that it grants at once. A
-// server without a mark may have forgotten grants, and grants nothing at first. Init fails
-// with [engine.ErrUsed] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
-// which has no mark: there each node goes by its own age.
+// Init marks a server that the caller knows to be new, so that it grants at once. A server without
+// a mark may have forgotten grants, and grants nothing at first. Init fails with [engine.ErrUsed]
+// when there is a mark. It fails with [engine.ErrUnsupported] in a cluster, which has no mark,
+// because each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)

@@ -15,13 +15,12 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// In a cluster a script sees one slot, so a session lives in the slot of each
-// name that it uses, and besides in a key of its own: its home, which says that it
-// lives at all. It is a member of a name from its first claim there, under an id
-// that it never has again, so that the claims of a lost membership stay dead.
-// Each Enter proves that a member lives, and so does Renew for those with claims:
-// after Renew, no claim that the session may have is of a member with less than a
-// whole TTL.
+// In a cluster a script sees one slot, so a session lives in the slot of each name that it uses. It
+// also has a key of its own: its home, which says that it lives at all. It is a member of a name
+// from its first claim there, under an id that it never has again. So the claims of a lost
+// membership stay dead. Each Enter proves that a member lives, and so does Renew for members with
+// claims. After Renew, no claim that the session may have is of a member with less than a whole
+// TTL.
 
 // member is a session in the slot of one name.
 type member struct {
@@ -264,7 +263,7 @@ func (s *session) farewell() []Command {
 	return cmds
 }
 
-// servers returns those that keep names.
+// servers returns the servers that keep names.
 func (e *Engine) servers(ctx context.Context) ([]Client, error) {
 	if !e.cluster {
 		return []Client{e.client}, nil

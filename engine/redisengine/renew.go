@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// sessions are those that an engine has opened.
+// sessions are the sessions that an engine has opened.
 type sessions struct {
 	mu  sync.Mutex
 	all map[*session]struct{}
@@ -213,8 +213,8 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	return gone, nil
 }
 
-// reconcile looks, if the mark is another than last time, for claims that came back with
-// old data on names that this session left lately, and reports them.
+// reconcile reports claims that came back with old data on names that this session left lately. It
+// looks only if the mark is another than last time.
 func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
 	s.known.mu.Lock()
 	same := s.known.mark == mark

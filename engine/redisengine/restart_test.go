@@ -40,7 +40,7 @@ func isNew(t testing.TB, e *Engine) {
 	}
 }
 
-// again does what may meet the connection of a server that is no more.
+// again does a call that may meet the connection of a server that is no more.
 func again(t testing.TB, do func() error) error {
 	t.Helper()
 	var err error
@@ -210,7 +210,7 @@ func TestFirstReplicaIsNoSwap(t *testing.T) {
 	visit(t, onServer(t, a, 0), time.Minute, "job").holds(all) // no grace
 }
 
-// TestGraceIsTheLongest: the mark knows how long somebody may believe. Who comes first after a
+// TestGraceIsTheLongest: the mark knows how long somebody may believe. The first client after a
 // restart may be an operator, or have a shorter TTL, and waits as long.
 func TestGraceIsTheLongest(t *testing.T) {
 	server := testservers.Redis(t)
@@ -229,8 +229,8 @@ func TestGraceIsTheLongest(t *testing.T) {
 	}
 }
 
-// TestGraceOfWhoComesBack: a server lost everything, also for how long somebody may believe.
-// Who was there before says so when it is connected again.
+// TestGraceOfWhoComesBack: a server lost everything, also for how long somebody may believe. A
+// client that was there before says so when it is connected again.
 func TestGraceOfWhoComesBack(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -268,8 +268,8 @@ func finding(t *testing.T, e *Engine, ttl time.Duration) (*session, *[]string) {
 	return s.(*session), found
 }
 
-// TestReleaseUndoneByRestart: what a live session left after the snapshot from which the server
-// comes back is found by its next renewal: what it held, and what waited; and no other.
+// TestReleaseUndoneByRestart: the server comes back from a snapshot with claims that a live session
+// left later. Its next renewal finds them, held ones and waiting ones, and no other.
 func TestReleaseUndoneByRestart(t *testing.T) {
 	for _, many := range []int{0, 2 * maxKnown} { // also where it cannot remember all names
 		server := testservers.Redis(t)
@@ -340,8 +340,8 @@ func TestReleaseUndoneByFailover(t *testing.T) {
 	}
 }
 
-// TestServerIsNew: who knows that a server is new has no grace to wait for; nobody can say so of
-// one that has a mark.
+// TestServerIsNew: a caller that knows that a server is new has no grace to wait for. Nobody can
+// say so of a server that has a mark.
 func TestServerIsNew(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -358,8 +358,8 @@ func TestServerIsNew(t *testing.T) {
 	}
 }
 
-// TestOtherFormatIsRefused: a store in use by another format refuses, with both named, and
-// is not changed; where nobody lives who has it, this build goes on after a grace.
+// TestOtherFormatIsRefused: a store in use by another format refuses, with both named, and is not
+// changed. Where no client of that format lives, this build goes on after a grace.
 func TestOtherFormatIsRefused(t *testing.T) {
 	for format, mark := range map[string]string{"1": strings.Repeat("ab", 20), "9": "9\x1fab\x1fcd\x1f15000\x1f1"} {
 		server := testservers.Redis(t)

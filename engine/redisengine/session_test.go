@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestGrantedWhenAskedAgain: who waited, and got its grant by entering again, is a
-// holder as any other: it is told when an operator takes the claim.
+// TestGrantedWhenAskedAgain: a waiter that got its grant by entering again is a holder as any
+// other. It is told when an operator takes the claim.
 func TestGrantedWhenAskedAgain(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
