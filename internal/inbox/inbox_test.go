@@ -182,6 +182,15 @@ func TestUnknownAsks(t *testing.T) {
 				t.Error(got, b.Waits("a"))
 			}
 		}
+		done := enters(t, b, s, "stored")
+		b.Receive("stored", 0, false)
+		if got := <-done; !errors.Is(got.err, away) {
+			t.Error(got)
+		}
+		if got := <-awaits(t, b, s, "stored"); !errors.Is(got.err, away) {
+			t.Error(got)
+		}
+		s.want(t, "stored", 0, 0)
 		s.answers(engine.Grant{}, 0, engine.ErrGone)
 		if got := <-awaits(t, b, s, "a"); !errors.Is(got.err, engine.ErrGone) || b.Waits("a") {
 			t.Error(got, b.Waits("a"))
@@ -263,5 +272,27 @@ func TestForgotten(t *testing.T) {
 			t.Error(err)
 		}
 		b.Receive("a", fence.Token(1), false)
+	})
+}
+
+// TestOneAsks: while one claim of a line asks, and the answer takes its time, the others rest.
+func TestOneAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := New(Options{Heartbeat: beat, Together: true}), newStore()
+		s.answer = func(context.Context) (engine.Grant, time.Duration, error) {
+			<-time.After(beat / 2)
+			return engine.Grant{}, 0, nil
+		}
+		for _, id := range []string{"a", "b", "c"} {
+			enters(t, b, s, id)
+		}
+		<-time.After(beat + beat/4)
+		if n := s.all(); n != 1 {
+			t.Errorf("%d claims ask", n)
+		}
+		for _, w := range b.All() {
+			b.Receive(w.Claim.ID, 1, false)
+		}
+		<-time.After(beat)
 	})
 }
