@@ -94,7 +94,7 @@ func beside(b *testing.B, all ...maker) {
 	}
 }
 
-// must takes what cannot fail here.
+// must ends the benchmark at an error.
 func must[T any](is T, err error) T {
 	if err != nil {
 		panic(err)

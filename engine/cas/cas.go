@@ -42,9 +42,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // MaxClaims is how many claims, granted and waiting, a name can have at most, unless
@@ -77,8 +77,11 @@ type Engine struct {
 	working sync.WaitGroup
 	graves  chan string // sessions that have ended, whose claims are still to be removed
 
+	// The clients of one process take the steps of a resource one after the other, so that these do
+	// not conflict.
+	turns *turn.Names
+
 	mu       sync.Mutex
-	turns    map[string]*turn
 	lines    map[string]*line
 	guards   map[string]*guard
 	seen     map[string]seen // heartbeats, by session
@@ -108,7 +111,7 @@ func New(store Store, opts Options) *Engine {
 	}
 	e := &Engine{
 		store: store, opts: opts, caps: Caps(opts), graves: make(chan string, 64),
-		turns: make(map[string]*turn), lines: make(map[string]*line), guards: make(map[string]*guard),
+		turns: turn.NewNames(1), lines: make(map[string]*line), guards: make(map[string]*guard),
 		seen: make(map[string]seen), dead: make(map[string]bool), sessions: make(map[string]*session),
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
@@ -273,16 +276,4 @@ func (e *Engine) Close() error {
 	e.stop()
 	e.working.Wait()
 	return nil
-}
-
-// pause waits, or returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // seen is an observed heartbeat, and when the observer first saw it.
@@ -261,7 +262,7 @@ func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 					return
 				}
 			}
-			pause(ctx, retryEvery) //nolint:errcheck // the loop ends with ctx
+			turn.Pause(ctx, retryEvery) //nolint:errcheck // the loop ends with ctx
 		}
 	})
 	due := time.NewTimer(time.Hour)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 const ttl = 10 * time.Second
@@ -55,7 +56,7 @@ func mustHold(t *testing.T, s engine.Session, c *engine.Claim) fence.Token {
 // alive renews a session until the test ends.
 func alive(t *testing.T, s engine.Session) {
 	go func() {
-		for pause(t.Context(), ttl/3) == nil {
+		for turn.Pause(t.Context(), ttl/3) == nil {
 			s.Renew(t.Context(), nil) //nolint:errcheck // some are ended
 		}
 	}()

@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // outcome is that of a step, and the resource after the step.
@@ -21,39 +22,7 @@ type outcome struct {
 	grace engine.Grace
 }
 
-// turn orders the steps of a resource in this process, so that the clients of one process do not
-// conflict with one another.
-type turn struct {
-	free chan struct{}
-	refs int
-}
-
-func (e *Engine) takeTurn(ctx context.Context, name string) (release func(), err error) {
-	e.mu.Lock()
-	t := e.turns[name]
-	if t == nil {
-		t = &turn{free: make(chan struct{}, 1)}
-		e.turns[name] = t
-	}
-	t.refs++
-	e.mu.Unlock()
-	leave := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if t.refs--; t.refs == 0 {
-			delete(e.turns, name)
-		}
-	}
-	select {
-	case t.free <- struct{}{}:
-		return func() { <-t.free; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
-// again says that a step must be repeated at once: it learned that a session is dead.
+// errAgain says that a step must be repeated at once: it learned that a session is dead.
 var errAgain = errors.New("a session has ended")
 
 // errRestarted says that the store may have forgotten the state under a step.
@@ -62,7 +31,7 @@ var errRestarted = errors.New("the store was restarted meanwhile")
 // step takes a step of a resource, and repeats it while other clients are faster. own is the
 // session that enters.
 func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *session) (outcome, error) {
-	release, err := e.takeTurn(ctx, name)
+	release, err := e.turns.Take(ctx, name)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -77,7 +46,7 @@ func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *se
 		case errors.Is(err, engine.ErrConflict):
 			lost++
 			most := min(time.Millisecond<<min(lost, 6), 50*time.Millisecond)
-			if err := pause(ctx, rand.N(most)); err != nil {
+			if err := turn.Pause(ctx, rand.N(most)); err != nil {
 				return outcome{}, err
 			}
 		case err == nil && out.after.version != 0 && len(out.after.Claims) == 0:

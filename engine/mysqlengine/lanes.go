@@ -8,6 +8,9 @@ import (
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/pawl-go/pawl/internal/sqlengine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // lanes are the ways to the server. Heartbeats have a connection of their own, which
@@ -19,14 +22,14 @@ type lanes struct {
 	mu    sync.Mutex
 	stmts map[string]*sql.Stmt // of the pool
 
-	own     chan struct{} // of one place: who has put something in may use what follows
+	own     turn.Turn // of the call that uses what follows
 	conn    *sql.Conn
 	onConn  map[string]*sql.Stmt
 	closing bool
 }
 
 func newLanes(db *sql.DB, renew string) *lanes {
-	return &lanes{db: db, renew: renew, stmts: make(map[string]*sql.Stmt), own: make(chan struct{}, 1)}
+	return &lanes{db: db, renew: renew, stmts: make(map[string]*sql.Stmt), own: turn.New(1)}
 }
 
 // query asks the server once.
@@ -62,18 +65,17 @@ func (l *lanes) shared(ctx context.Context, query string, args []any, row func(s
 		}
 		l.mu.Unlock()
 	}
-	return each(ctx, stmt, args, row)
+	rows, err := stmt.QueryContext(ctx, args...)
+	return sqlengine.Each(rows, err, row)
 }
 
-// alone asks on the connection that nothing else uses. If that has ended meanwhile it
-// asks once more on a new one: what is asked here may be done twice.
+// alone asks on the connection that nothing else uses. If that has ended meanwhile, alone asks once
+// more on a new one, because a renewal may be done twice.
 func (l *lanes) alone(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	select {
-	case l.own <- struct{}{}:
-		defer func() { <-l.own }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := l.own.Take(ctx); err != nil {
+		return err
 	}
+	defer l.own.Give()
 	fresh := l.conn == nil
 	rows := 0
 	err := l.onOwn(ctx, query, args, func(scan func(...any) error) error { rows++; return row(scan) })
@@ -108,7 +110,8 @@ func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(sc
 		}
 		l.onConn[query] = stmt
 	}
-	return each(ctx, stmt, args, row)
+	rows, err := stmt.QueryContext(ctx, args...)
+	return sqlengine.Each(rows, err, row)
 }
 
 // drop gives up the connection that renews.
@@ -119,28 +122,15 @@ func (l *lanes) drop() {
 	}
 }
 
-func each(ctx context.Context, stmt *sql.Stmt, args []any, row func(scan func(...any) error) error) error {
-	rows, err := stmt.QueryContext(ctx, args...)
-	if err != nil {
-		return err
-	}
-	for err == nil && rows.Next() {
-		err = row(rows.Scan)
-	}
-	return errors.Join(err, rows.Err(), rows.Close())
-}
-
 // leave closes the connections that nobody uses: they lead to a server that takes no
 // writes any more, and new ones may lead to another.
 func (l *lanes) leave(ctx context.Context) {
-	select {
-	case l.own <- struct{}{}:
+	if l.own.TryTake() { // else the renewal under way finds out by itself
 		if l.conn != nil {
 			l.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
 			l.drop()
 		}
-		<-l.own
-	default: // it finds out by itself
+		l.own.Give()
 	}
 	for range l.db.Stats().Idle {
 		conn, err := l.db.Conn(ctx)
@@ -153,10 +143,10 @@ func (l *lanes) leave(ctx context.Context) {
 }
 
 func (l *lanes) close() (err error) {
-	l.own <- struct{}{}
+	l.own.Take(context.Background()) //nolint:errcheck // that context does not end
 	l.closing = true
 	l.drop()
-	<-l.own
+	l.own.Give()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, stmt := range l.stmts {

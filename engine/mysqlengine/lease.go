@@ -50,7 +50,7 @@ func checkPrefix(prefix string) (string, error) {
 // the defaults. New creates the tables where they are missing, if the user may.
 //
 // The engine keeps one connection of the pool for heartbeats, and has at most as many requests
-// under way as there are other connections: a pool of one connection is refused.
+// under way as there are other connections. So a pool of one connection is refused.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	o := cmp.Or(opts, new(Options))
 	prefix, err := checkPrefix(o.Prefix)
@@ -65,8 +65,8 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 		return nil, err
 	}
 	ways := newLanes(db, l.CallRows("renew"))
-	e, err := sqlengine.NewServer(ctx, sqlengine.Server{
-		DB: db, Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
+	e, err := sqlengine.NewServer(sqlengine.Server{
+		Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
 		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
 	})
 	if err != nil {

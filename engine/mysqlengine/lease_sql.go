@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// slots is how many locks there are for all names, and again for all sessions: rows that are never added
-// or removed, so that no lock is ever one of a gap. Each remembers the last
-// token that was given out under it.
+// slots is how many locks there are for all names, and again for all sessions. They are rows that
+// are never added or removed, so that no lock is a lock of a gap. Each remembers the last token
+// that was given out under it.
 const slots = 1024
 
-// language is that of stored procedures, for package sqlengine. Those that
+// language is the language of stored procedures, as package sqlengine wants it. The procedures that
 // clients call run the others in a transaction.
 type language struct {
 	prefix string
@@ -19,8 +19,8 @@ type language struct {
 
 func (l language) P() string { return l.prefix }
 
-// Text is longer than any column: in a session that cuts what is too long, a
-// parameter is still too long for its column, and the procedure cuts nothing.
+// Text is longer than any column. In a session that cuts long texts a parameter is still too long
+// for its column, and the procedure cuts nothing.
 func (l language) Text() string                        { return "VARBINARY(2048)" }
 func (l language) Blob() string                        { return "MEDIUMBLOB" }
 func (l language) Key(n int) string                    { return fmt.Sprintf("VARBINARY(%d)", n) }
@@ -54,8 +54,8 @@ func (l language) Rows(name string, typed ...string) string {
 	return "CREATE PROCEDURE " + l.prefix + name + "(" + pick(typed, "p_", "%s %s") + ") MODIFIES SQL DATA"
 }
 
-// wrap is what clients call. It sees what was committed before it got its lock,
-// and leaves no transaction open when something fails.
+// wrap is what clients call. It sees all that others committed before it got its lock, and leaves
+// no transaction open when something fails.
 func (l language) wrap(name string) string {
 	typed := l.params[name]
 	var declare string
@@ -77,13 +77,13 @@ BEGIN
 END`, l.prefix, name, pick(typed, "p_", "%s %s"), declare, p, r, writable)
 }
 
-// writable fails on a server that was made read-only, as one that another has taken
-// over from: the procedures run with the rights of who may write all the same.
+// writable fails on a server that was made read-only because another has taken over. The procedures
+// would write all the same, because they run with the rights of their creator.
 const writable = `IF CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
     SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server is read-only: another may have taken over';
   END IF;`
 
-// Writable comes first in what is not wrapped.
+// Writable comes first in procedures that are not wrapped.
 func (l language) Writable() string { return writable }
 
 func (l language) Vars(typed ...string) string {
@@ -114,7 +114,7 @@ func (l language) Durable(bool) string           { return "" }
 func (l language) Alone(string) string           { return "" }
 func (l language) Listens(string, string) string { return "" }
 
-// weak says that a crash of the machine can take back what was answered.
+// weak says that a crash of the machine can take back an answer.
 const weak = "(@@GLOBAL.innodb_flush_log_at_trx_commit <> 1 OR (@@GLOBAL.log_bin = 1 AND @@GLOBAL.sync_binlog <> 1))"
 
 func (l language) Grace() string { return "COALESCE((SELECT g.grace FROM " + l.prefix + "boot g), 0)" }
@@ -134,8 +134,8 @@ func (l language) Booted(now string) string {
 	return fmt.Sprintf("IF NOT EXISTS (SELECT 1 FROM %[1]sboot) THEN CALL %[1]sbooted(); SET %[2]s := %[3]s; END IF;", l.prefix, now, l.Now())
 }
 
-// booted has a server that may have forgotten grant nothing for the longest belief
-// there was. One that is durable has forgotten nothing.
+// booted has a server that may have forgotten grant nothing for the longest belief there was. A
+// durable server has forgotten nothing.
 func (l language) booted() string {
 	return fmt.Sprintf(`CREATE PROCEDURE %[1]sbooted() MODIFIES SQL DATA
   INSERT IGNORE INTO %[1]sboot (one, since, grace)
@@ -146,8 +146,8 @@ func (l language) Lock(name, slot string) string {
 	return fmt.Sprintf("SELECT l.id INTO %s FROM %sslots l WHERE l.id = CRC32(%s) %% %d FOR UPDATE;", slot, l.prefix, name, slots)
 }
 
-// The locks of sessions are rows after those of names, and not the sessions
-// themselves: an Enter may wait long for its name, and a heartbeat must not wait for it.
+// The locks of sessions are rows after those of names, and not the sessions themselves. An Enter
+// may wait long for its name, and a heartbeat must not wait for that Enter.
 func (l language) sessionLock(id, how string) string {
 	return fmt.Sprintf("SELECT l.id INTO v_ends FROM %[1]sslots l WHERE l.id = %[3]d + CRC32(%[2]s) %% %[3]d %[4]s;", l.prefix, id, slots, how)
 }
@@ -160,7 +160,7 @@ func (l language) Mint(into, slot, now string) string {
 		l.prefix, into, slot, now)
 }
 
-func (l language) Tell(string, string, string, string) string { return "DO 0;" } // who waits asks
+func (l language) Tell(string, string, string, string) string { return "DO 0;" } // waiters ask
 func (l language) Arg(int) string                             { return "?" }
 
 func (l language) Call(name string, params int) string {

@@ -67,7 +67,7 @@ func TestConnectionsKilled(t *testing.T) {
 	}
 }
 
-// killAll ends every connection of a user; one that ended by itself is none.
+// killAll ends every connection of a user that has not ended by itself.
 func killAll(t *testing.T, admin *sql.DB, user string) {
 	t.Helper()
 	rows, err := admin.Query("SELECT id FROM information_schema.processlist WHERE user = ?", user)
@@ -290,9 +290,9 @@ func TestPoolOfOne(t *testing.T) {
 	}
 }
 
-// TestForgetfulServer: a server that does not flush each commit may have forgotten grants
-// when it starts again. It grants nothing as long as a holder may believe, and says so.
-// One that flushes goes on at once.
+// TestForgetfulServer: a server that does not flush each commit may have forgotten grants when it
+// starts again. It grants nothing as long as a holder may believe, and says so. A server that
+// flushes goes on at once.
 func TestForgetfulServer(t *testing.T) {
 	for flush, forgets := range map[string]bool{"2": true, "1": false} {
 		srv := testservers.MariaDB(t, "--innodb-flush-log-at-trx-commit="+flush)
@@ -351,8 +351,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestNamesAreBytes: whatever character set a connection has, a name is the same for all,
-// and one that differs by case, an accent or a space at its end is another.
+// TestNamesAreBytes: whatever character set a connection has, a name is the same for all. A name
+// that differs by case, an accent or a space at its end is another.
 func TestNamesAreBytes(t *testing.T) {
 	addr := testservers.SharedMariaDB(t).Addr
 	opts := &mysqlengine.Options{Prefix: "bytes_"}

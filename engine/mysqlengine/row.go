@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/rowengine"
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // RowOptions change where the names of row mode are kept. The zero value is the
@@ -101,8 +102,8 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 	return &rowConn{conn, s.prefix}, nil
 }
 
-// call runs a procedure of a claim. It asks the driver itself, for database/sql
-// starts a goroutine for each result.
+// call runs a procedure of a claim. It asks the driver itself, because database/sql starts a
+// goroutine for each result.
 func (c *rowConn) call(ctx context.Context, procedure string, r *rowengine.Request) (rowengine.Answer, error) {
 	var token, grace sql.NullInt64
 	ttl := (r.TTL + time.Second - 1) / time.Second
@@ -135,8 +136,8 @@ func (c *rowConn) Enter(ctx context.Context, r *rowengine.Request) (rowengine.An
 	return c.call(ctx, "enter", r)
 }
 
-// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
-// would not notice before that the client is dead.
+// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, because it would not
+// notice before that the client is dead.
 func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
 	got, err := c.call(ctx, "wait", r)
 	if err != nil && ctx.Err() == nil && hasNumber(err, interrupted) {
@@ -145,8 +146,8 @@ func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Ans
 	return got, err
 }
 
-// Ping implements [rowengine.Conn]. A lock of a server that was made read-only is one
-// that the server which took over does not know.
+// Ping implements [rowengine.Conn]. The server that took over does not know a lock of a server that
+// was made read-only.
 func (c *rowConn) Ping(ctx context.Context) error {
 	var open string
 	err := c.QueryRowContext(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR)").Scan(&open)
@@ -187,7 +188,7 @@ func (c *rowConn) Destroy() {
 	c.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
 }
 
-// More numbers of what can go wrong.
+// More numbers of errors.
 const (
 	interrupted = 1317
 	killed      = 1927
@@ -203,16 +204,7 @@ func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(..
 	}
 	defer tx.Rollback() //nolint:errcheck // it has read
 	rows, err := tx.QueryContext(ctx, strings.ReplaceAll(query, "pawl_", s.prefix))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return sqlengine.Each(rows, err, row)
 }
 
 // List implements [rowengine.Store].
@@ -244,7 +236,7 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 			c.Token, c.Held = fence.Token(id), time.Duration(since)*time.Microsecond
 		}
 		c.Age = time.Duration(age) * time.Microsecond
-		// For an instant one that is being granted is there twice.
+		// For an instant a claim that is being granted is there twice.
 		if !slices.ContainsFunc(r.Claims, func(is engine.ClaimInfo) bool { return is.ID == c.ID }) {
 			r.Claims = append(r.Claims, c)
 		}
@@ -253,8 +245,8 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 	return r, err
 }
 
-// Break implements [rowengine.Store]. One that waits stays connected; one that
-// holds has nothing to interrupt. To kill the query of an idle connection does nothing.
+// Break implements [rowengine.Store]. A waiter stays connected; a holder has nothing to interrupt.
+// To kill the query of an idle connection does nothing.
 func (s *rowStore) Break(ctx context.Context, resource, claim string, gently bool) (found bool, err error) {
 	query := `SELECT IF(c.held OR COALESCE(p.command, '') <> 'Query' AND NOT ` + strconv.FormatBool(gently) + `, 'CONNECTION', 'QUERY'), c.conn
 		FROM pawl_row_claims c LEFT JOIN information_schema.processlist p ON p.id = c.conn

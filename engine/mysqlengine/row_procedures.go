@@ -17,10 +17,9 @@ const (
 
 // rowProcedures are the procedures of row mode, by name.
 var rowProcedures = map[string]string{
-	// What a connection does when it is used for the first time. The first
-	// to notice that the server has started again says when it may give
-	// something out, for who held a lock before may believe in it for a
-	// TTL. Numbers go on from the time at least.
+	// A connection does this when it is used for the first time. The first client that notices a
+	// restart says when the server may give something out, because holders from before may believe
+	// for a TTL. Numbers go on from the time at least.
 	"prepare": `() BEGIN
 			INSERT IGNORE INTO pawl_row_boot (one, ready)
 				SELECT 1, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
@@ -84,8 +83,8 @@ var rowProcedures = map[string]string{
 			ROLLBACK;
 			SET SESSION wait_timeout = @pawl_idle, @pawl_idle = NULL;
 		END`,
-	// Who makes the same name at once may have locked it already: then it
-	// is there. A new name makes old ones go that nobody uses.
+	// Another client that makes the same name at once may have locked it already: then it is there.
+	// A new name makes old ones go that nobody uses.
 	"name": fmt.Sprintf(`(IN p_name VARBINARY(512)) BEGIN
 			DECLARE v_new, v_row BIGINT UNSIGNED DEFAULT NULL;
 			DECLARE v_left INT DEFAULT %[1]d;

@@ -17,9 +17,9 @@ const rowVersion = 3
 //	pawl_row_meta    version ttl format          the longest TTL ever used
 //	pawl_row_boot    ready                       when the server may give something out; empty when it has just started
 //
-// A claim is never committed: it is a row of the transaction that holds the
-// lock or waits for it, goes with that, and is seen by who reads uncommitted.
-// Numbers that were given out are not given out again, also when the row is gone.
+// A claim is never committed. It is a row of the transaction that holds the lock or waits for it,
+// and goes with that transaction. A client that reads uncommitted rows sees it. Numbers that were
+// given out are not given out again, also when the row is gone.
 func rowDefinitions(prefix string) []string {
 	const end = " ENGINE=InnoDB"
 	all := []string{
@@ -34,9 +34,9 @@ func rowDefinitions(prefix string) []string {
 	for name, body := range rowProcedures {
 		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)
 	}
-	// What was just made has forgotten nothing.
+	// New tables have forgotten nothing.
 	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) VALUES (1, UTC_TIMESTAMP(6))")
-	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version, format) VALUES (%d, '%s')", rowVersion, engine.Format())) // last, for each statement is kept
+	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version, format) VALUES (%d, '%s')", rowVersion, engine.Format())) // last, because each statement is kept
 	for i := range all {
 		all[i] = strings.ReplaceAll(strings.ReplaceAll(all[i], "pawl_row_", prefix+"row_"), "@pawl_", "@"+prefix)
 	}

@@ -93,7 +93,7 @@ func TestRowPlainDriver(t *testing.T) {
 	}
 }
 
-// TestRowNoStart: who does not know when the server started gives nothing out.
+// TestRowNoStart: a client that does not know when the server started gives nothing out.
 func TestRowNoStart(t *testing.T) {
 	db := database(t, testservers.SharedMariaDB(t).Addr, "root", nil)
 	e := newRow(t, db, "no_start_")

@@ -18,7 +18,7 @@ import (
 // leaseVersion is that of the tables and procedures of lease mode.
 const leaseVersion = 3
 
-// The server's numbers of what can go wrong.
+// The server's numbers of errors.
 const (
 	noDatabaseRight  = 1044
 	noTableRight     = 1142
@@ -57,8 +57,8 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 	}.Migrate(ctx)
 }
 
-// find refuses a connection whose statements are not committed by themselves: they
-// would be in transactions that nobody ends. And one that changes names.
+// find refuses a connection whose statements are not committed by themselves: they would be in
+// transactions that nobody ends. It also refuses a connection that changes names.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
@@ -119,7 +119,7 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if !locked.Bool {
-		return errors.New("another client is creating the tables, for more than 30 seconds")
+		return errors.New("another client is creating the tables since more than 30 seconds")
 	}
 	if is, err := t.find(ctx, conn); err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
@@ -155,7 +155,7 @@ func (l language) definitions() []string {
 	for _, name := range []string{"start", "step", "finish", "put"} {
 		all = append(all, "DROP PROCEDURE IF EXISTS "+l.prefix+"call_"+name, l.wrap(name))
 	}
-	// What was just made has forgotten nothing.
+	// New tables have forgotten nothing.
 	return append(all,
 		fmt.Sprintf("INSERT IGNORE INTO %[1]sboot (one, since, grace) SELECT 1, %[2]s, 0 FROM %[1]sslots l WHERE l.id = 0 AND NOT EXISTS (SELECT 1 FROM %[1]sbelief b)", l.prefix, l.Now()),
 		fmt.Sprintf("REPLACE INTO %smeta (version, format) VALUES (%d, '%s')", l.prefix, leaseVersion, engine.Format()))

@@ -19,6 +19,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/internal/bounded"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // redisServers reads the servers and options of a URL. mode is the mode that the servers must have.
@@ -229,13 +230,6 @@ func paced(while time.Duration) func(context.Context, string, string, syscall.Ra
 		pause := time.Until(next[addr])
 		next[addr] = time.Now().Add(max(pause, 0) + while)
 		mu.Unlock()
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		return turn.Pause(ctx, pause)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/redisengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
@@ -58,7 +59,7 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 // connected at its first use.
 type redlockNode struct {
 	open func(context.Context) (engine.Engine, error)
-	turn chan struct{} // of the call that connects
+	turn turn.Turn // of the call that connects
 	eng  atomic.Pointer[wholeEngine]
 }
 
@@ -73,7 +74,7 @@ func newRedlockNode(u *url.URL, addr string) *redlockNode {
 	one := url.URL{Scheme: "redis", User: u.User, Host: addr, RawQuery: u.RawQuery}
 	return &redlockNode{
 		open: func(ctx context.Context) (engine.Engine, error) { return redisEngine(redisServer)(ctx, &one) },
-		turn: make(chan struct{}, 1),
+		turn: turn.New(1),
 	}
 }
 
@@ -82,12 +83,10 @@ func (n *redlockNode) engine(ctx context.Context) (wholeEngine, error) {
 	if eng := n.eng.Load(); eng != nil {
 		return *eng, nil
 	}
-	select {
-	case n.turn <- struct{}{}:
-		defer func() { <-n.turn }()
-	case <-ctx.Done():
-		return nil, engine.Unavailable("connect", context.Cause(ctx))
+	if err := n.turn.Take(ctx); err != nil {
+		return nil, engine.Unavailable("connect", err)
 	}
+	defer n.turn.Give()
 	if eng := n.eng.Load(); eng != nil {
 		return *eng, nil
 	}

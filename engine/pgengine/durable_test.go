@@ -43,8 +43,8 @@ func TestTokensGrowAfterFailover(t *testing.T) {
 	}
 }
 
-// TestGrantsSurviveTheServer: what was granted in logged tables is there after a crash,
-// although the server does not wait for the disk by default.
+// TestGrantsSurviveTheServer: grants in logged tables are there after a crash, although the server
+// does not wait for the disk by default.
 func TestGrantsSurviveTheServer(t *testing.T) {
 	server := testservers.Postgres(t, "-c", "synchronous_commit=off", "-c", "wal_writer_delay=10000ms", "-c", "autovacuum=off")
 	p := pool(t, server.Addr, "postgres", "survives")

@@ -39,9 +39,9 @@ func cutOff(t *testing.T, primary, replica *pgxpool.Pool) {
 	sessiontest.Until(t, "the replica is cut off", func() bool { return count(t, replica, "SELECT count(*) FROM pg_stat_wal_receiver") == 0 })
 }
 
-// TestLaggingReplicaPromoted: a replica takes over that has not heard of the last tokens,
-// versions and grants. What it gives out is larger all the same, the holder that it does not know is
-// told, and the next one gets the lock.
+// TestLaggingReplicaPromoted: a replica takes over that has not heard of the last tokens, versions
+// and grants. Its tokens are larger all the same, the holder that it does not know is told, and the
+// next waiter gets the lock.
 func TestLaggingReplicaPromoted(t *testing.T) {
 	for name, opts := range map[string]*pgengine.Options{"logged": {}, "unlogged": {Unlogged: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -23,12 +23,11 @@ type Options struct {
 	// Schema is where the tables are. Default "pawl".
 	Schema string
 
-	// Unlogged keeps claims and sessions in unlogged tables: no lock waits for
-	// the disk. A crash of the server empties them, and so does a promotion
-	// of a replica; then nothing is given out for the longest TTL that was
-	// used, so the promise is the same. Values are kept in any case. A schema
-	// has one kind of table for good. Logged tables need fsync, and wait for the
-	// disk whatever synchronous_commit the user has.
+	// Unlogged keeps claims and sessions in unlogged tables: no lock waits for the disk. A crash of
+	// the server empties them, and so does a promotion of a replica. Then nothing is given out for
+	// the longest TTL that was used, so the promise is the same. Values are kept in any case. A
+	// schema has one kind of table for good. Logged tables need fsync, and wait for the disk
+	// whatever synchronous_commit the user has.
 	Unlogged bool
 
 	// Pooled says that the connections go through a pooler which gives each
@@ -38,9 +37,9 @@ type Options struct {
 	// because no message arrives.
 	Pooled bool
 
-	// Listener is how to reach the server itself, for the one connection on
-	// which an Engine is told of its grants and renews its sessions. The default is
-	// the server of the pool, if the pool is not Pooled.
+	// Listener is how to reach the server itself. An Engine has one such connection, on which it is
+	// told of its grants and renews its sessions. The default is the server of the pool, if the
+	// pool is not Pooled.
 	Listener *pgx.ConnConfig
 }
 
@@ -73,9 +72,8 @@ const minTTL = 100 * time.Millisecond
 // New returns the engine of a pool, which stays the caller's. Nil opts are the
 // defaults. New creates the tables where they are missing, if the user may.
 //
-// The pool has 2 connections or more. Requests under way stay below that, and
-// sessions are renewed on the connection of the listener: a request that hangs
-// keeps no heartbeat from the server.
+// The pool has 2 connections or more. Requests under way stay below that, and sessions are renewed
+// on the connection of the listener. So a request that hangs keeps no heartbeat from the server.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close() // the pool is asked without it from then on
@@ -121,17 +119,11 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 	}
 	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
-		DB: db, Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
+		Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
 		Again: func(err error) bool { return hasCode(err, serializationFailure, deadlock) }, // the transaction was rolled back
 		Query: func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
 			rows, err := db.QueryContext(ctx, query, args...)
-			if err != nil {
-				return err
-			}
-			for err == nil && rows.Next() {
-				err = row(rows.Scan)
-			}
-			return errors.Join(err, rows.Err(), rows.Close())
+			return sqlengine.Each(rows, err, row)
 		},
 	}
 	if pool != nil {
@@ -148,7 +140,7 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 		e.listener.attach(&server)
 	}
 	var err error
-	if e.leases, err = sqlengine.NewServer(ctx, server); err != nil {
+	if e.leases, err = sqlengine.NewServer(server); err != nil {
 		return nil, err
 	}
 	if e.listener != nil {

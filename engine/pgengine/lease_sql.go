@@ -19,9 +19,8 @@ var (
 	upgradeText string
 )
 
-// language is PL/pgSQL, for package sqlengine. Two locks of the server's keep
-// steps apart that must not go on together: those of one name, and the end of a
-// session and its Enters. They cost no write, as a lock of a row would.
+// language is PL/pgSQL, as package sqlengine wants it. Locks of the server keep steps of one name
+// apart, and the end of a session from its Enters. They cost no write, as a lock of a row would.
 type language struct {
 	schema   string
 	unlogged bool
@@ -67,9 +66,9 @@ func params(typed []string, results string) string {
 	return strings.Join(all, ", ")
 }
 
-// rights: a user that may call a procedure needs no rights on the tables. A plan without an
-// index would be kept when a small table has grown, and to compile a plan
-// takes a hundred times longer than to run it.
+// rights: a user that may call a procedure needs no rights on the tables. A plan without an index
+// would be kept when a small table has grown. To compile a plan takes a hundred times longer than
+// to run it.
 const rights = " SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 
 // Proc begins a function where clients call it, because that takes less time than a
@@ -173,7 +172,7 @@ func (l language) Alone(force string) string {
 	return fmt.Sprintf("IF %s = 0 AND NOT pg_try_advisory_xact_lock(%d) THEN RETURN; END IF;", force, l.seed("bury"))
 }
 
-// Boot notes for how long a holder may believe, for the next grace.
+// Boot notes for how long a holder may believe. The next grace lasts that long.
 func (l language) Boot(now, belief string) string {
 	note := ""
 	if l.unlogged {

@@ -68,9 +68,8 @@ const (
 	terminated = `SELECT count(pg_terminate_backend(pid)) ` + ours
 )
 
-// TestBackendsTerminated: all connections end, also those that are listened on,
-// while one holds and another waits. Nobody loses anything, and messages arrive
-// again.
+// TestBackendsTerminated: all connections end, also listening ones, while a holder holds and a
+// waiter waits. Nobody loses anything, and messages arrive again.
 func TestBackendsTerminated(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	admin := pool(t, addr, "postgres", "admin")
@@ -93,8 +92,8 @@ func TestBackendsTerminated(t *testing.T) {
 	}
 }
 
-// TestTerminatedInTheMidst: the message goes nowhere, for who should get it is
-// not connected when it is sent.
+// TestTerminatedInTheMidst: the message goes nowhere, because its receiver is not connected when it
+// is sent.
 func TestTerminatedInTheMidst(t *testing.T) {
 	server := testservers.SharedPostgres(t)
 	link := proxy.New(t, server.Addr)
@@ -115,9 +114,9 @@ func TestTerminatedInTheMidst(t *testing.T) {
 	}
 }
 
-// TestRestart: the server is restarted while one holds and another waits. What
-// is in logged tables stays even if it crashed, what is in unlogged ones if it
-// did not. The forgetting of the latter is a row of the conformance table.
+// TestRestart: the server is restarted while one holds and another waits. Logged tables keep their
+// rows even if the server crashed, unlogged ones if it did not. The forgetting of the latter is a
+// row of the conformance table.
 func TestRestart(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -225,8 +224,7 @@ func TestOldVersion(t *testing.T) {
 	}
 }
 
-// TestSQLDatabase: what is handed over by message between a pool and a database
-// of database/sql.
+// TestSQLDatabase: locks are handed over by message between a pool and a database of database/sql.
 func TestSQLDatabase(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	opts := &pgengine.Options{Schema: "a \"quoted\" 'schema'"}
@@ -241,8 +239,8 @@ func TestSQLDatabase(t *testing.T) {
 	leasetest.HandsOver(t, held, next)
 }
 
-// TestNothingStays: neither of who closes nor of who was killed with more names
-// than are handed on at a time.
+// TestNothingStays: neither of a client that closes, nor of a killed client with more names than
+// are handed on at a time.
 func TestNothingStays(t *testing.T) {
 	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "stays")
 	e := newEngine(t, p, &pgengine.Options{Schema: "stays"})

@@ -48,7 +48,8 @@ func fromDB(db *sql.DB) lender {
 	}
 }
 
-// pgxConn returns what is below a connection of database/sql, or gives that back.
+// pgxConn returns the connection of pgx below a connection of database/sql, or gives the latter
+// back.
 func pgxConn(conn *sql.Conn) (is *pgx.Conn, err error) {
 	err = conn.Raw(func(raw any) error {
 		c, ok := raw.(*stdlib.Conn)

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/sqlengine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // listener is the one connection on which an Engine is told of its claims, and
@@ -36,7 +37,7 @@ type listener struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
 
-	turn    chan struct{} // of one place: who has put something in may start it
+	turn    turn.Turn // of the call that starts it
 	started bool
 
 	mu      sync.Mutex
@@ -57,7 +58,7 @@ type request struct {
 const silence = 5 * time.Second
 
 func newListener(config *pgx.ConnConfig) *listener {
-	l := &listener{config: config, channel: "pawl_" + rand.Text(), turn: make(chan struct{}, 1)}
+	l := &listener{config: config, channel: "pawl_" + rand.Text(), turn: turn.New(1)}
 	config.OnNotification = nil // it may be that of a connection of the user's
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	l.life, l.end = context.WithCancel(context.Background())
@@ -83,12 +84,10 @@ func (l *listener) attach(server *sqlengine.Server) {
 // start listens from the first session on: a program that only looks needs no connection
 // for that.
 func (l *listener) start(ctx context.Context) error {
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := l.turn.Take(ctx); err != nil {
+		return err
 	}
+	defer l.turn.Give()
 	if l.started {
 		return nil
 	}
@@ -153,20 +152,9 @@ func (l *listener) run(conn *pgx.Conn) {
 // pool, because a connection's message to itself arrives behind a pooler, too.
 func (l *listener) prove(ctx context.Context, nonce string) {
 	for pause := 10 * time.Millisecond; l.notify(ctx, l.channel, nonce) != nil; pause = min(2*pause, time.Second) {
-		if !rest(ctx, pause) {
+		if turn.Pause(ctx, pause) != nil {
 			return
 		}
-	}
-}
-
-func rest(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -179,7 +167,7 @@ func (l *listener) again() *pgx.Conn {
 		if err == nil {
 			return conn
 		}
-		if !rest(l.life, pause) {
+		if turn.Pause(l.life, pause) != nil {
 			return nil
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestListenerAway: who opens a session waits for nobody who waits longer.
+// TestListenerAway: a client that opens a session waits for no other that has more time.
 func TestListenerAway(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, nobody answers
 	if err != nil {

@@ -16,12 +16,11 @@
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO app;
 //	GRANT SELECT ON ALL TABLES IN SCHEMA pawl TO app;
 //
-// Tokens and versions come from a sequence, which goes on from the time of day when
-// the server has started again or a replica was promoted, because a replica that lags
-// may not know the last grants.
+// Tokens and versions come from a sequence. After a restart or a promotion it goes on from the time
+// of day, because a lagging replica may not know the last grants.
 //
-// Messages go by a channel whose name only the client and the owner of the schema
-// know, so nobody else can tell a waiter that it holds.
+// Messages go by a channel whose name only the client and the owner of the schema know. So no other
+// user can tell a waiter that it holds.
 //
 // In row mode ([NewRow], [NewRowDB]) a lock is a row that an open transaction has locked,
 // with SELECT ... FOR UPDATE, on a connection of its own: it is free at the moment

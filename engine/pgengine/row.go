@@ -48,10 +48,10 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
 // the defaults. NewRow creates the tables where they are missing, if the user may.
 //
-// Once the tables are there a user needs USAGE of the schema, SELECT, INSERT,
-// UPDATE and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and
-// UPDATE on the sequence row_tokens. To see how old the claims of another user
-// are takes pg_read_all_stats, to break them pg_signal_backend.
+// Once the tables are there a user needs USAGE of the schema. It also needs SELECT, INSERT, UPDATE
+// and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and UPDATE on the sequence
+// row_tokens. To see how old the claims of another user are takes pg_read_all_stats, to break them
+// pg_signal_backend.
 //
 // Each lock that is held or waited for takes a connection of the pool for
 // itself, so MaxConns bounds how many there can be. A claim above that is refused,
@@ -89,7 +89,7 @@ func newRow(ctx context.Context, lend lender, connections int, opts *RowOptions)
 type rowStore struct {
 	lend lender
 	sql  rowStatements
-	key  string // begins the name of what is remembered with a connection
+	key  string // begins the name of the memory of a connection
 }
 
 // Check implements [rowengine.Store].
@@ -106,8 +106,8 @@ func digest(text string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// rowText is what the row of a connection says: what is the same for most claims
-// that are made there. The rest, which are numbers, is in the application name.
+// rowText is the row of a connection: the texts that are the same for most claims that are made
+// there. The rest, which are numbers, is in the application name.
 type rowText struct {
 	claim   string // of its id all but the number
 	owner   string // "": the claim itself
@@ -130,7 +130,7 @@ func describe(r *rowengine.Request) (text rowText, number string) {
 	return text, number
 }
 
-// rowMemory is what is known of a connection from one claim to the next.
+// rowMemory is kept with a connection from one claim to the next.
 type rowMemory struct {
 	ready   time.Time // before it nothing is given out
 	text    rowText   // what its row says
@@ -286,8 +286,7 @@ func (c *rowConn) lock(name string, r *rowengine.Request, number string) step {
 	return step{name, []string{r.Resource, c.memory.tag, " " + number, strconv.FormatInt(r.TTL.Milliseconds(), 10)}}
 }
 
-// answer reads the token from the application name that whoever got the lock has
-// now.
+// answer reads the token from the application name, which a connection that got the lock has now.
 func (c *rowConn) answer(got *pgconn.Result) (a rowengine.Answer, err error) {
 	a.Grace = time.Until(c.memory.ready)
 	if len(got.Rows) > 0 {
@@ -310,8 +309,8 @@ func (c *rowConn) add(ctx context.Context, name string) error {
 	return err
 }
 
-// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, for it
-// would not notice before that the client is dead.
+// Wait implements [rowengine.Conn]. The server ends the wait after a TTL, because it would not
+// notice before that the client is dead.
 func (c *rowConn) Wait(ctx context.Context, r *rowengine.Request) (rowengine.Answer, error) {
 	_, number := describe(r)
 	got, err := c.run(ctx, c.lock("wait", r, number))
@@ -347,7 +346,7 @@ func (c *rowConn) Free(ctx context.Context) error {
 		err = c.exec(ctx, "COMMIT")
 	}
 	if err == nil && c.trim > 0 {
-		// What one cannot clean up another will.
+		// Another client cleans up the rest.
 		c.Conn.Exec(ctx, c.store.sql.trim, c.trim, 2*rowengine.TrimEvery) //nolint:errcheck // the lock is free
 	}
 	if err != nil {

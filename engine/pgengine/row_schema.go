@@ -11,8 +11,7 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// rowStatements are what row mode says to the server, for the tables of one
-// schema:
+// rowStatements are the SQL of row mode on the tables of one schema:
 //
 //	row_names   id name                       what is locked; the oldest that nobody uses go when new ones come
 //	row_claims  pid tag claim owner …         what claims of a connection have in common: it counts while its
@@ -22,8 +21,8 @@ import (
 //	row_boot    started ready                 the server that was last seen, and when it may give something out
 //	row_tokens                                a sequence
 //
-// The tables but row_meta are unlogged: a lock writes nothing to the disk, and a crash, which
-// empties them, has ended all that they tell of.
+// The tables but row_meta are unlogged, so a lock writes nothing to the disk. A crash empties them,
+// and has ended all that they tell of.
 type rowStatements struct {
 	tables                        []string
 	prepared                      map[string]string // of a claim, by name
@@ -57,10 +56,9 @@ func rowLanguage(schema string) rowStatements {
 			"add":      in(`INSERT INTO pawl.row_names (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id`),
 		},
 		ttl: in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
-		// The first to notice that the server has started again says when it
-		// may give something out, for who held a lock before may believe in
-		// it for a TTL; and makes tokens go on from the time, for a crash may
-		// have lost the last ones.
+		// The first client that notices a restart says when the server may give something out,
+		// because holders from before may believe for a TTL. That client makes tokens go on from
+		// the time, because a crash may have lost the last ones.
 		boot: in(`INSERT INTO pawl.row_boot AS b (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() + ttl * interval '1 microsecond' FROM pawl.row_meta
 			ON CONFLICT (one) DO UPDATE SET started = excluded.started, ready = excluded.ready WHERE b.started <> excluded.started
 			RETURNING setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
@@ -73,7 +71,7 @@ func rowLanguage(schema string) rowStatements {
 		look: `SELECT c.claim || c.part[3], coalesce(nullif(c.owner, ''), c.claim || c.part[3]), c.session, c.label, c.barging,
 			coalesce(nullif(c.part[1], '')::bigint, 0), coalesce((extract(epoch FROM clock_timestamp() - c.xact_start) * 1000000)::bigint, -1)` + live +
 			`WHERE n.name = $1 ORDER BY 6 = 0, c.xact_start`,
-		// One that waits stays connected; one that holds has nothing to cancel.
+		// A waiter stays connected; a holder has nothing to cancel.
 		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) WHEN $3 AND c.part[1] = '' THEN false
 			ELSE pg_terminate_backend(c.pid) END` + live +
 			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
@@ -93,7 +91,7 @@ func rowTables(in func(string) string) []string {
 			label TEXT, barging BOOLEAN) WITH (fillfactor = 50)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, ready TIMESTAMPTZ NOT NULL)`),
 		in(`CREATE SEQUENCE IF NOT EXISTS pawl.row_tokens`),
-		// What was just made has forgotten nothing.
+		// New tables have forgotten nothing.
 		in(`INSERT INTO pawl.row_boot (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
 		in(`SELECT setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
 		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version, format) VALUES (%d, '%s') ON CONFLICT (one) DO UPDATE SET version = excluded.version, format = excluded.format`,
@@ -101,7 +99,7 @@ func rowTables(in func(string) string) []string {
 	}
 }
 
-// More names of what can go wrong.
+// More names of errors.
 const (
 	lockTimedOut  = "55P03"
 	queryCanceled = "57014"

@@ -99,8 +99,8 @@ func shown(t *testing.T, e engine.Engine, s engine.Session, c *engine.Claim, tok
 	}
 }
 
-// TestRowWritesOnce: what claims of a connection have in common is written once,
-// and each is shown with what is its own.
+// TestRowWritesOnce: the common texts of claims of a connection are written once, and each claim is
+// shown with its own.
 func TestRowWritesOnce(t *testing.T) {
 	addr := testservers.Postgres(t).Addr // rows of connections that ended stay until there is a new one
 	admin, e := pool(t, addr, "postgres", "admin"), newRow(t, one(t, addr), "once")

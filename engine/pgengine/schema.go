@@ -20,7 +20,7 @@ import (
 // version leaseLayout: only routines are newer, and are replaced while clients use them.
 const leaseVersion, leaseLayout = 3, 2
 
-// PostgreSQL's names of what can go wrong.
+// PostgreSQL's names of errors.
 const (
 	noTable  = "42P01"
 	noSchema = "3F000"
@@ -41,8 +41,8 @@ func hasCode(err error, codes ...string) bool {
 }
 
 // raced reports whether another client made the schema meanwhile. The statement that makes a schema
-// unless it exists fails beside another such statement; and also after it, where the connection has
-// seen before that there was none.
+// unless it exists fails beside another such statement. It also fails after it, where the
+// connection has seen before that there was none.
 func raced(err error) bool { return hasCode(err, uniqueViolation, duplicateSchema) }
 
 // leaseTables are those of lease mode, with its routines.
@@ -79,7 +79,7 @@ func (t leaseTables) find(ctx context.Context) (version int, err error) {
 	}
 	switch err = engine.CheckFormat(format); {
 	case err != nil || version > leaseVersion:
-	case isolation != "read committed": // a step must see what was committed before it got its lock
+	case isolation != "read committed": // a step must see all that others committed before it got its lock
 		err = fmt.Errorf("%w: transactions are %s by default: set default_transaction_isolation to read committed for this user",
 			engine.ErrUnsupported, isolation)
 	case encoding != "UTF8":
@@ -133,7 +133,7 @@ func (l language) definitions() []string {
 	tables, routines := sqlengine.Rules(l)
 	all = append(all, tables...)
 	all = append(all,
-		// Who is told where: nobody may read it, whatever is granted on all tables.
+		// The channels of sessions: nobody may read them, whatever is granted on all tables.
 		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(), p),
 		fmt.Sprintf(`ALTER TABLE %stold ENABLE ROW LEVEL SECURITY`, p),
 		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL, since BIGINT NOT NULL, started TIMESTAMPTZ NOT NULL)`, l.Table(), p),
@@ -142,8 +142,8 @@ func (l language) definitions() []string {
 	for _, r := range routines {
 		all = append(all, r.Text)
 	}
-	// Tokens are about the time in µs, so that no later copy of the tables
-	// begins below. What was just made has forgotten nothing.
+	// Tokens are about the time in µs, so that no later copy of the tables begins below. New tables
+	// have forgotten nothing.
 	return append(all,
 		fmt.Sprintf(`SELECT setval('%s', GREATEST((SELECT last_value FROM %stokens), %s))`, l.tokens(), p, l.Now()),
 		fmt.Sprintf(`INSERT INTO %[1]sboot (grace, since, started) SELECT 0, %[2]s, pg_postmaster_start_time() WHERE NOT EXISTS (SELECT FROM %[1]smeta) ON CONFLICT DO NOTHING`, p, l.Now()),

@@ -109,8 +109,8 @@ func TestPoolOfOneIsRefused(t *testing.T) {
 	}
 }
 
-// waitAll has n claims of a session wait for a name that another session holds, and
-// returns who holds, and the answers in the order in which they come.
+// waitAll has n claims of a session wait for a name that another session holds. It returns the
+// holder's claim, and the answers in the order in which they come.
 func waitAll(t *testing.T, holder, waiter engine.Session, name string, n int) (held *engine.Claim, got chan *engine.Claim) {
 	t.Helper()
 	held = claimOf(name, holder, 0)
@@ -147,8 +147,8 @@ func inTurn(t *testing.T, holder, waiter engine.Session, held *engine.Claim, got
 	return longest
 }
 
-// TestLostMessages: no message arrives, and each of those that wait is told all the
-// same within a heartbeat, not only the one that looks.
+// TestLostMessages: no message arrives, and each waiter is told all the same within a heartbeat,
+// not only the waiter that looks.
 func TestLostMessages(t *testing.T) {
 	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "lost")
 	opts := &pgengine.Options{Schema: "lost"}
@@ -172,7 +172,7 @@ func TestLostMessages(t *testing.T) {
 	}
 }
 
-// TestUnsaidPooler: who does not say that there is a pooler is told by nobody, and asks.
+// TestUnsaidPooler: a client that does not say that there is a pooler is told by nobody, and asks.
 func TestUnsaidPooler(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	p := small(t, testservers.PgBouncer(t, addr).Addr, 4, "&default_query_exec_mode=exec")
@@ -184,8 +184,8 @@ func TestUnsaidPooler(t *testing.T) {
 	}
 }
 
-// TestForgedMessages: a user of locks cannot find out where a waiter is told, and what
-// is sent to names that it can read tells nobody.
+// TestForgedMessages: a user of locks cannot find out where a waiter is told. Messages to names
+// that the user can read tell nobody.
 func TestForgedMessages(t *testing.T) {
 	addr := testservers.Postgres(t).Addr
 	admin := pool(t, addr, "postgres", "admin")
@@ -282,8 +282,8 @@ func TestBrokenWaiterIsAlone(t *testing.T) {
 	}
 }
 
-// TestFullQueue: another program keeps the queue of notifications full. Who leaves does,
-// and who waits is told by asking.
+// TestFullQueue: another program keeps the queue of notifications full. A client that leaves does
+// so, and a waiter is told by asking.
 func TestFullQueue(t *testing.T) {
 	if os.Getenv("PAWL_TEST_SOAK") == "" {
 		t.Log("it takes 8 GB of messages: only with PAWL_TEST_SOAK=1")

@@ -26,20 +26,13 @@ type step struct {
 	verb verb
 	keys []string // as the script wants them
 	args [4]string
-	done chan reply
+	done chan Reply
 }
-
-type reply struct {
-	Reply
-	short error // too few replicas know it
-}
-
-func replied(result Reply, short error) reply { return reply{result, short} }
 
 // step runs the script of one step, alone or with others.
-func (s *session) step(ctx context.Context, v verb, keys []string, args [4]string) reply {
+func (s *session) step(ctx context.Context, v verb, keys []string, args [4]string) Reply {
 	if s.engine.cluster { // where the steps of a session are of many slots
-		return replied(s.engine.run(ctx, v, keys, s.arguments(args, "", ""), s.engine.wait))
+		return s.engine.run(ctx, v, keys, s.arguments(args, "", ""), s.engine.wait)
 	}
 	b := &s.batch
 	b.mu.Lock()
@@ -47,9 +40,9 @@ func (s *session) step(ctx context.Context, v verb, keys []string, args [4]strin
 		b.flying++
 		b.mu.Unlock()
 		defer s.landed()
-		return replied(s.engine.run(ctx, v, keys, args[:], s.engine.wait))
+		return s.engine.run(ctx, v, keys, args[:], s.engine.wait)
 	}
-	st := &step{v, keys, args, make(chan reply, 1)}
+	st := &step{v, keys, args, make(chan Reply, 1)}
 	b.waiting = append(b.waiting, st)
 	b.mu.Unlock()
 	select {
@@ -59,7 +52,7 @@ func (s *session) step(ctx context.Context, v verb, keys []string, args [4]strin
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.waiting = slices.DeleteFunc(b.waiting, func(other *step) bool { return other == st })
-		return reply{Reply: Reply{Err: context.Cause(ctx)}}
+		return Reply{Err: context.Cause(ctx)}
 	}
 }
 
@@ -70,7 +63,7 @@ func (s *session) landed() {
 	defer b.mu.Unlock()
 	if s.life.Err() != nil {
 		for _, st := range b.waiting {
-			st.done <- reply{Reply: Reply{Err: context.Cause(s.life)}}
+			st.done <- Reply{Err: context.Cause(s.life)}
 		}
 		b.waiting = nil
 	}
@@ -89,7 +82,7 @@ func (s *session) fly(steps []*step) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL)
 	defer cancel()
 	if len(steps) == 1 {
-		steps[0].done <- replied(s.engine.run(ctx, steps[0].verb, steps[0].keys, steps[0].args[:], s.engine.wait))
+		steps[0].done <- s.engine.run(ctx, steps[0].verb, steps[0].keys, steps[0].args[:], s.engine.wait)
 		return
 	}
 	keys := append(make([]string, 0, 4+3*len(steps)), s.engine.sessions, s.engine.grace, s.engine.life.Load().key, s.key)
@@ -98,14 +91,14 @@ func (s *session) fly(steps []*step) {
 		keys = append(keys, st.keys[:3]...)
 		args = append(append(args, letters[st.verb:st.verb+1]), st.args[:]...)
 	}
-	result, short := s.engine.run(ctx, many, keys, args, s.engine.wait)
+	result := s.engine.run(ctx, many, keys, args, s.engine.wait)
 	replies, err := result.list()
 	for i, st := range steps {
-		each := Reply{Err: err}
+		each := Reply{Err: err, short: result.short}
 		if err == nil {
 			each.Value = replies[i]
 			each.Err, _ = replies[i].(error)
 		}
-		st.done <- reply{each, short}
+		st.done <- each
 	}
 }

@@ -29,10 +29,10 @@ const letters = "elpm"
 // life is the client's knowledge of the database since it last forgot: its
 // mark, and the scripts that give something out there.
 //
-// The text of these scripts has the mark in it, so a server knows them only if it was asked for
-// the mark of this database in its own life. A restarted or promoted server knows
-// none of them. A server that knows them from an earlier life does not have the
-// mark among its keys, at which they look.
+// The text of these scripts has the mark in it. So a server knows them only if it was asked for the
+// mark of this database in its own life. A restarted or promoted server knows none of them. A
+// server that knows them from an earlier life does not have the mark among its keys, at which they
+// look. A master that was a replica meanwhile may have both: see demoted and session.lua.
 type life struct {
 	mark    string
 	key     string // lives in Redis as long as the mark is this one
@@ -67,13 +67,18 @@ func (l *life) at(v verb, keys []string) []string {
 }
 
 // do runs a script that may give something out.
-func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply, short error) {
+func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply) {
 	for range 4 {
+		if e.demoted.Load() && !e.cluster {
+			if err := e.load(ctx); err != nil {
+				return Reply{Err: err}
+			}
+		}
 		now := e.life.Load()
 		if !e.cluster {
 			keys = now.at(v, keys)
 		}
-		result, short = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
+		result = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
 		if !result.says("NOSCRIPT") {
 			break
 		}
@@ -81,17 +86,18 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 			return e.acked(ctx, eval(now.scripts[v].text, keys, args...), wait)
 		}
 		if err := e.load(ctx); err != nil {
-			return Reply{Err: err}, nil
+			return Reply{Err: err}
 		}
 	}
-	return result, short
+	return result
 }
 
-// load teaches a server the scripts that give something out. The server may have been restarted,
-// so load first asks for its mark over the same connection: the server then knows the scripts
-// in the life of that mark.
+// load teaches a server the scripts that give something out. The server may have been restarted, so
+// load first asks for its mark over the same connection. The server then knows the scripts in the
+// life of that mark.
 func (e *Engine) load(ctx context.Context) error {
 	for {
+		e.demoted.Store(false)
 		now := e.life.Load()
 		cmds := []Command{e.checking(e.opened.belief(), "", 0, false)}
 		for _, s := range now.scripts {
@@ -134,6 +140,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 
 // checked learns the mark from the answer.
 func (e *Engine) checked(result Reply) error {
+	e.suspect(result)
 	answer, err := result.list()
 	if err != nil {
 		return err
@@ -153,6 +160,13 @@ func (e *Engine) checked(result Reply) error {
 	return nil
 }
 
+// suspect notes that the server is a replica.
+func (e *Engine) suspect(r Reply) {
+	if r.readOnly() {
+		e.demoted.Store(true)
+	}
+}
+
 var policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
 
 // evictionIn returns the policy of a server that has a bound on its memory, of which INFO tells.
@@ -165,7 +179,7 @@ func evictionIn(info string) string {
 
 // evicts is why a server is refused that deletes keys by itself.
 func evicts(policy string) error {
-	return fmt.Errorf("%w: the server may delete locks when it is full, for its maxmemory-policy is %s: set noeviction",
+	return fmt.Errorf("%w: the server may delete locks when it is full, because its maxmemory-policy is %s: set noeviction",
 		engine.ErrUnsupported, policy)
 }
 
@@ -178,10 +192,10 @@ func (e *Engine) check(ctx context.Context) error {
 	return e.checked(result)
 }
 
-// Init marks a server that the caller knows to be new, so that it grants at once. A
-// server without a mark may have forgotten grants, and grants nothing at first. Init fails
-// with [engine.ErrUsed] when there is a mark, and with [engine.ErrUnsupported] in a cluster,
-// which has no mark: there each node goes by its own age.
+// Init marks a server that the caller knows to be new, so that it grants at once. A server without
+// a mark may have forgotten grants, and grants nothing at first. Init fails with [engine.ErrUsed]
+// when there is a mark. It fails with [engine.ErrUnsupported] in a cluster, which has no mark,
+// because each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)

@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,19 +33,18 @@ type Client interface {
 	// goes where servers send them.
 	Pipeline(ctx context.Context, cmds []Command) []Reply
 
-	// Listen takes a connection of its own, so that other commands keep whatever
-	// fast path they have. Messages of the channels that are subscribed there are handed
-	// over one after the other, and so is each confirmation of the server that it has
-	// subscribed one.
+	// Listen takes a connection of its own, so that other commands keep whatever fast path they
+	// have. Messages of the channels that are subscribed there are handed over one after the other.
+	// So is each confirmation of the server that it has subscribed a channel.
 	Listen(ctx context.Context, receive func(channel, message string), confirmed func(channel string)) (*Listener, error)
 
 	// Nodes returns a client of each server of a cluster that has keys, by its address.
 	Nodes(ctx context.Context) (map[string]Client, error)
 }
 
-// Listener is a connection that hands over messages. It makes no other connection when it
-// ends, or confirms all channels again after it did: messages published meanwhile are lost,
-// which the engine has to know. One goroutine subscribes and unsubscribes channels.
+// Listener is a connection that hands over messages. It makes no other connection when it ends, or
+// confirms all channels again after it did. Messages published meanwhile are lost, which the engine
+// has to know. One goroutine subscribes and unsubscribes channels.
 type Listener struct {
 	Subscribe   func(ctx context.Context, channels []string) error // sends it
 	Unsubscribe func(ctx context.Context, channels []string) error
@@ -61,12 +61,14 @@ type Command struct {
 	Reads bool // it changes nothing, so that it may be repeated
 }
 
-// Reply is a server's answer: an int64, a string, a []any of replies, in which
-// an error may stand as well, or nil; and nil where there is an error. An error of the
-// server begins with its own word, as NOSCRIPT.
+// Reply is a server's answer: an int64, a string, a []any of replies, in which an error may stand
+// as well, or nil. It is nil where there is an error. An error of the server begins with its own
+// word, as NOSCRIPT.
 type Reply struct {
 	Value any
 	Err   error
+
+	short error // it was done, and too few replicas know that
 }
 
 // command returns a command without keys, or with one key.
@@ -86,6 +88,13 @@ func read(name, key string, args ...string) Command {
 
 // says reports whether the server answered with an error of this kind.
 func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix(r.Err.Error(), word) }
+
+// readOnly reports whether the server refused a write because it is a replica. Before version 7 the
+// word stands within the error of a script.
+func (r Reply) readOnly() bool { return r.Err != nil && strings.Contains(r.Err.Error(), "READONLY ") }
+
+// failed is why a step does not count: it was not done, or too few replicas know it.
+func (r Reply) failed() error { return cmp.Or(r.Err, r.short) }
 
 // number is for a reply that has to be a number.
 func (r Reply) number() (int64, error) { return answer[int64](r) }

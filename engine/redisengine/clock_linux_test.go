@@ -40,9 +40,9 @@ func (h *freshHolder) hold(t *testing.T, s *session, node int, id string) *engin
 	return claim
 }
 
-// TestNodeClockSetBack: a node of a cluster whose clock is set back to before it was started
-// keeps each of its names for one grace, once. What is held stays held, the waiter gets it
-// with a larger token, and names of other nodes notice nothing.
+// TestNodeClockSetBack: a node of a cluster whose clock is set back to before it was started keeps
+// each of its names for one grace, once. Held locks stay held, the waiter gets its lock with a
+// larger token, and names of other nodes notice nothing.
 func TestNodeClockSetBack(t *testing.T) {
 	c := clusterOf(t, testservers.RedisClusterWithClocks(t))
 	const grace, ttl = time.Second, time.Minute

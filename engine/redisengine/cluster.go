@@ -15,13 +15,12 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// In a cluster a script sees one slot, so a session lives in the slot of each
-// name that it uses, and besides in a key of its own: its home, which says that it
-// lives at all. It is a member of a name from its first claim there, under an id
-// that it never has again, so that the claims of a lost membership stay dead.
-// Each Enter proves that a member lives, and so does Renew for those with claims:
-// after Renew, no claim that the session may have is of a member with less than a
-// whole TTL.
+// In a cluster a script sees one slot, so a session lives in the slot of each name that it uses. It
+// also has a key of its own: its home, which says that it lives at all. It is a member of a name
+// from its first claim there, under an id that it never has again. So the claims of a lost
+// membership stay dead. Each Enter proves that a member lives, and so does Renew for members with
+// claims. After Renew, no claim that the session may have is of a member with less than a whole
+// TTL.
 
 // member is a session in the slot of one name.
 type member struct {
@@ -84,11 +83,9 @@ func (s *session) part(name string, m *member) {
 		delete(s.members.byName, name)
 	}
 	s.members.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.waiting {
-		if w.claim.Resource == name {
-			w.tell(0)
+	for _, w := range s.inbox.All() {
+		if w.Claim.Resource == name {
+			w.Look()
 		}
 	}
 }
@@ -110,7 +107,7 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 
 // enterIn enters a claim in a cluster. Whether the session still lives is asked
 // beside its first claim on a name.
-func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) reply {
+func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Reply {
 	for {
 		m, joined, asked := s.claims(c)
 		joins, home := "0", make(chan error, 1)
@@ -121,7 +118,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 			go func() { home <- s.atHome(ctx) }()
 		}
 		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
-		r := replied(s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait))
+		r := s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait)
 		err := <-home
 		code, notCode := r.number()
 		_, mismatch := r.Value.(string)
@@ -138,7 +135,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) rep
 		}
 		if err != nil {
 			s.giveBack(ctx, c)
-			r.Reply = Reply{Err: err}
+			r = Reply{Err: err}
 		}
 		return r
 	}
@@ -170,12 +167,12 @@ func (s *session) home(ctx context.Context, begins bool) (alive bool, err error)
 	if begins {
 		cmd = command("SET", s.key, "1", "PX", ms(s.opts.TTL))
 	}
-	result, short := s.engine.ackedNow(ctx, cmd, s.engine.wait)
+	result := s.engine.ackedNow(ctx, cmd, s.engine.wait)
 	n, err := result.number()
 	if begins {
 		n, err = 1, result.Err
 	}
-	return n == 1, cmp.Or(err, short)
+	return n == 1, cmp.Or(err, result.short)
 }
 
 func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
@@ -266,7 +263,7 @@ func (s *session) farewell() []Command {
 	return cmds
 }
 
-// servers returns those that keep names.
+// servers returns the servers that keep names.
 func (e *Engine) servers(ctx context.Context) ([]Client, error) {
 	if !e.cluster {
 		return []Client{e.client}, nil

@@ -146,8 +146,8 @@ func (c *clusterUnderTest) renews(when string, s *session, held []*engine.Claim,
 	}
 }
 
-// TestSlotMoves: a name whose slot goes to another node keeps its holder and who
-// waits, at each step of that.
+// TestSlotMoves: a name whose slot goes to another node keeps its holder and its waiters, at each
+// step of that.
 func TestSlotMoves(t *testing.T) {
 	c := newCluster(t)
 	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
@@ -206,9 +206,8 @@ func (c *clusterUnderTest) moveSlot(name string, look func(when string, want err
 	look("after", nil)
 }
 
-// TestNodeForgets: of a node that comes back without its data the names are not
-// given out for one TTL; what a session has elsewhere stays, and it uses the names
-// of that node again.
+// TestNodeForgets: a node that comes back without its data gives no name out for one TTL. The
+// claims of a session elsewhere stay, and it uses the names of that node again.
 func TestNodeForgets(t *testing.T) {
 	c := newCluster(t)
 	const ttl = 5 * time.Second
@@ -319,8 +318,8 @@ func TestMembersLive(t *testing.T) {
 	}
 }
 
-// TestRenewalMeetsJoin: a renewal that comes between a claim that joins a name and its
-// reply counts for that claim as well; and one that comes before ends nothing.
+// TestRenewalMeetsJoin: a renewal that comes between a claim that joins a name and its reply counts
+// for that claim as well. A renewal that comes before ends nothing.
 func TestRenewalMeetsJoin(t *testing.T) {
 	c := newCluster(t)
 	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
@@ -338,7 +337,7 @@ func TestRenewalMeetsJoin(t *testing.T) {
 		t.Fatal("who is about to join is parted")
 	}
 	args := s.arguments([4]string{s.record(claim, m.id), "0", s.keep, form(claim)}, m.id, "1")
-	if r, _ := eng.run(t.Context(), enter, eng.keys(claim.Resource, m.id), args, 0); r.Err != nil { // the reply is on its way
+	if r := eng.run(t.Context(), enter, eng.keys(claim.Resource, m.id), args, 0); r.Err != nil { // the reply is on its way
 		t.Fatal(r.Err)
 	}
 	key := eng.keys(claim.Resource, m.id)[5]
@@ -358,7 +357,7 @@ func TestRenewalMeetsJoin(t *testing.T) {
 // has taken the place of its master, and its holder goes on there.
 func TestClusterFailoverKeeps(t *testing.T) {
 	c := newCluster(t)
-	for range 2 { // so that who takes the place has one, too
+	for range 2 { // so that the next one there has one, too
 		c.nodes = append(c.nodes, testservers.RedisClusterReplica(t, c.nodes, c.nodes[0]))
 	}
 	awaitGrace(t, New(c.client, &Options{Grace: 100 * time.Millisecond}))

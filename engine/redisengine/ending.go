@@ -11,9 +11,9 @@ import (
 // ending makes calls end with their ctx where the library does not. Late
 // replies are dropped.
 //
-// That takes a goroutine for each call, which costs as much as a third of a round trip. So
-// ending may trust the library as long as the server answers: rueidis looks at no ctx while
-// it dials, which it does only after there was trouble.
+// That takes a goroutine for each call, which costs as much as a third of a round trip. So ending
+// may trust the library as long as the server answers. rueidis looks at no ctx while it dials,
+// which it does only after there was trouble.
 type ending struct {
 	Client
 	trouble *atomic.Bool // the last call had no answer; nil: the library is never trusted

@@ -63,8 +63,8 @@ func (v visitor) dies() {
 
 const all, some = engine.LockCapacity, 1
 
-// TestKeysLastAsLongAsTheirClaims: whoever does something on a name, its keys stay
-// until those who hold it and those who wait have renewed their sessions.
+// TestKeysLastAsLongAsTheirClaims: whichever client does something on a name, its keys stay until
+// its holders and its waiters have renewed their sessions.
 func TestKeysLastAsLongAsTheirClaims(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
@@ -112,9 +112,8 @@ func TestKeysOfCrashedGo(t *testing.T) {
 	}
 }
 
-// TestEarlierLifeOfName: what is left of the claims of those who crashed does not
-// count when the name is used again, for then it would count as what the new
-// holder has given up.
+// TestEarlierLifeOfName: claims of crashed clients do not count when the name is used again. Else
+// they would count beside the next holder's.
 func TestEarlierLifeOfName(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)

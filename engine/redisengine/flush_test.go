@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// TestClusterFlush is what the documentation admits: nobody notices that a cluster is flushed but
-// who is told of deleted keys, and the next holder's token is larger.
+// TestClusterFlush is what the documentation admits: only clients that are told of deleted keys
+// notice that a cluster is flushed. The next holder's token is larger.
 func TestClusterFlush(t *testing.T) {
 	c := newCluster(t)
 	option := rueidis.ClientOption{InitAddress: []string{c.nodes[0].Addr}}

@@ -183,8 +183,8 @@ func (l *line) leave(name string, c *channel, sub *Subscription) {
 	l.look()
 }
 
-// keep asks for channels, and for no more of those to which nobody listens any more, until
-// the line is lost or nobody listens to anything.
+// keep subscribes channels, and unsubscribes channels to which nobody listens any more. It ends
+// when the line is lost or nobody listens to anything.
 func (l *line) keep() {
 	defer l.end()
 	for {

@@ -16,21 +16,21 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// connectionsOf counts those of all clients of a server but the one that asks.
+// connectionsOf counts those of all clients of a server but the asking one.
 func connectionsOf(t *testing.T, e *Engine) int {
 	t.Helper()
 	list, _ := does(t, e, "CLIENT", "LIST").Value.(string)
 	return strings.Count(list, "\n") - 1
 }
 
-// TestOneConnectionListens: sessions and watchers of an engine share one connection, so that
-// more of them than a pool has connections take nothing from each other, nor from who renews.
+// TestOneConnectionListens: sessions and watchers of an engine share one connection. So more of
+// them than a pool has connections take nothing from each other, nor from a renewal.
 func TestOneConnectionListens(t *testing.T) {
 	const many = 1100 // a pool of rueidis has 1,024
 	server := testservers.Redis(t)
 	raw := onServer(t, server, 0)
 	isNew(t, raw)
-	before := connectionsOf(t, raw) // of who counts, who may have one more to itself
+	before := connectionsOf(t, raw) // of the counting client, which may have one more to itself
 	e := New(dialTo(t, rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, PipelineMultiplex: -1}), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup
@@ -59,8 +59,8 @@ func TestOneConnectionListens(t *testing.T) {
 	sessiontest.Granted(t, got)
 }
 
-// TestListenersSurvive: when the connection over which all are told breaks, each is told again, and
-// what nobody listens to is not subscribed any more.
+// TestListenersSurvive: when the connection over which all are told breaks, each is told again. A
+// channel to which nobody listens is not subscribed any more.
 func TestListenersSurvive(t *testing.T) {
 	server := testservers.Redis(t)
 	raw := onServer(t, server, 0)

@@ -22,7 +22,7 @@ func permits(t *testing.T, n int) (claims []*engine.Claim) {
 }
 
 // TestLostClaimsWedgeNothing: the hash of a semaphore is gone, by hand. Its holders find out, and
-// who comes then gets a permit.
+// the next client gets a permit.
 func TestLostClaimsWedgeNothing(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
@@ -53,7 +53,7 @@ func TestLostClaimsWedgeNothing(t *testing.T) {
 	}
 }
 
-// TestLostLineIsMadeAnew: the set of those that wait is gone: they are granted all the same.
+// TestLostLineIsMadeAnew: the set of the waiters is gone: they are granted all the same.
 func TestLostLineIsMadeAnew(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
@@ -118,8 +118,8 @@ func TestAlienNameIsOneClaim(t *testing.T) {
 	}
 }
 
-// TestForgottenIsNotEvicted: who waits where all keys are gone may enter again, which
-// the error says; who was taken out may not, and that is another error.
+// TestForgottenIsNotEvicted: a waiter may enter again where all keys are gone, which the error
+// says. An evicted waiter may not, and that is another error.
 func TestForgottenIsNotEvicted(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
@@ -142,8 +142,8 @@ func TestForgottenIsNotEvicted(t *testing.T) {
 	}
 }
 
-// TestFullServer: of a server that is full only new claims are refused, with its reason. Who holds
-// renews, and leaves; who waits is handed the lock; a session opens.
+// TestFullServer: of a server that is full only new claims are refused, with its reason. A holder
+// renews, and leaves; a waiter is handed the lock; a session opens.
 func TestFullServer(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -214,8 +214,8 @@ func TestFullServerRestarted(t *testing.T) {
 	a.leaves()
 }
 
-// TestTriesLookAtSome: a try that fails costs the server no more on a semaphore with many
-// holders, of which it counts the commands; and tries find, together, who is dead.
+// TestTriesLookAtSome: a try that fails takes the server no more commands on a semaphore with many
+// holders. Tries find the dead holders together.
 func TestTriesLookAtSome(t *testing.T) {
 	e := onServer(t, testservers.Redis(t), 0)
 	isNew(t, e)
@@ -271,8 +271,8 @@ func commands(t *testing.T, e *Engine) (n int) {
 	return n
 }
 
-// TestShowIsInOrder: those that hold are shown in the order in which they came, though they
-// are in a hash, with what the server knows of their times.
+// TestShowIsInOrder: holders are shown in the order in which they came, though they are in a hash,
+// with the times that the server knows.
 func TestShowIsInOrder(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
@@ -292,8 +292,8 @@ func TestShowIsInOrder(t *testing.T) {
 	}
 }
 
-// TestShowKnowsWhenAsked: who waited shows since when it was there, and since when it holds, and
-// these differ.
+// TestShowKnowsWhenAsked: a holder that waited shows since when it was there, and since when it
+// holds, and these differ.
 func TestShowKnowsWhenAsked(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)

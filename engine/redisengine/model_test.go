@@ -42,9 +42,9 @@ func dialTo(t testing.TB, option rueidis.ClientOption) rueidis.Client {
 	return c
 }
 
-// model drives the scripts and queue.Apply with the same commands. Scripts
-// reap dead holders lazily, so after each command every live claim that waits
-// looks, in the server as in the model; then both must agree.
+// model drives the scripts and queue.Apply with the same commands. Scripts reap dead holders
+// lazily. So after each command every live claim that waits looks, in the server as in the model;
+// then both must agree.
 type model struct {
 	ctx      context.Context
 	eng      *Engine
@@ -114,8 +114,8 @@ func (m *model) leave(t *rapid.T, s *session, id string) {
 	}
 }
 
-// resize changes the size that those who come mostly know. Who waits in the model
-// before is told in the server, and looks.
+// resize changes the size that newcomers mostly know. A waiter of the model is told in the server,
+// and looks.
 func (m *model) resize(t *rapid.T, known *engine.Spec) {
 	to := engine.Spec{Kind: engine.KindSemaphore, Capacity: rapid.Int64Range(1, 6).Draw(t, "capacity")}
 	err := m.eng.Resize(m.ctx, m.name, to.Capacity)
@@ -160,7 +160,7 @@ func (m *model) lasts(t *rapid.T) {
 	}
 }
 
-// settle lets everyone who waits look until nothing changes.
+// settle lets every waiter look until nothing changes.
 func (m *model) settle(t *rapid.T) {
 	for before := -1; before != m.held(); {
 		before = m.held()
@@ -178,8 +178,12 @@ func (m *model) look(t *rapid.T) (waiting []string) {
 			continue
 		}
 		claim := &engine.Claim{Spec: m.state.Spec, Resource: m.name, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Label: c.Label}
-		if _, err := s.poll(m.ctx, claim, s.awaits(claim)); err != nil && !errors.Is(err, errForgotten) {
+		grant, _, err := s.poll(m.ctx, claim)
+		if err != nil && !errors.Is(err, errForgotten) {
 			t.Fatal(err)
+		}
+		if err != nil || grant.Held() {
+			s.inbox.Forget(c.ID)
 		}
 		waiting = append(waiting, c.ID)
 	}
@@ -195,7 +199,7 @@ func (m *model) held() (n int) {
 	return n
 }
 
-// agree compares what is in the server with the model.
+// agree compares the server with the model.
 func (m *model) agree(t *rapid.T) {
 	m.lasts(t)
 	m.settle(t)
@@ -314,7 +318,7 @@ func checkModel(t *testing.T, eng *Engine) {
 	})
 }
 
-// TestResizeTells: who waits need not find out by itself that permits were added.
+// TestResizeTells: a waiter need not find out by itself that permits were added.
 func TestResizeTells(t *testing.T) {
 	eng := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, eng)

@@ -13,11 +13,10 @@ import (
 	"github.com/pawl-go/pawl/internal/bounded"
 )
 
-// notices is a client that the server tells when a key of ours that it has read
-// is changed or deleted, by any client and any command:
-// https://redis.io/docs/latest/develop/reference/client-side-caching/. It is a
-// client of its own, because a client with such a hook has no fast path. On a single server its
-// one connection is that of the hub as well; in a cluster it is made when it is needed.
+// notices is a client that the server tells when any command changes or deletes a key of ours that
+// the client has read. See https://redis.io/docs/latest/develop/reference/client-side-caching/. It
+// is a client of its own, because a client with such a hook has no fast path. On a single server
+// its one connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
 	option *rueidis.ClientOption // nil: the server tells nothing
 	tasks  sync.WaitGroup
@@ -145,8 +144,8 @@ func (s *session) alarm() {
 	}
 }
 
-// watch notes the held claims, to ask for notices of those still held a little later, because
-// a client with many short holds always has some.
+// watch notes the held claims, to ask for notices of those still held a little later. A client with
+// many short holds always has some that are not.
 func (s *session) watch(held []*engine.Claim) {
 	if s.alarms == nil {
 		return
@@ -205,9 +204,9 @@ func (s *session) attend() {
 	}
 }
 
-// inspect asks for notices of the watched claims, and looks for the claims whose heads
-// were changed: it reports only those that are gone. A head that changes again and
-// again, as that of a semaphore, is asked for no more than twice between two heartbeats.
+// inspect asks for notices of the watched claims, and looks for the claims whose heads were
+// changed. It reports only lost claims. A head that changes again and again, as that of a
+// semaphore, is asked for no more than twice between two heartbeats.
 func (s *session) inspect(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL/3)
 	defer cancel()
@@ -242,7 +241,7 @@ func (s *session) inspect(client rueidis.Client) {
 		}
 	}
 	s.mu.Unlock()
-	gone, _ := s.missing(ctx, suspects) // the next renewal asks for those that cannot be asked for now
+	gone, _ := s.missing(ctx, suspects) // the next renewal asks for the rest
 	for _, c := range gone {
 		s.opts.Gone(c.ID)
 	}

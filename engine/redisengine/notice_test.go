@@ -127,8 +127,8 @@ func (n *noticing) does(words ...string) {
 	}
 }
 
-// TestDeletedByHand: who holds is told at once, with a minute to go until the next
-// renewal, and that then finds the claim gone.
+// TestDeletedByHand: a holder is told at once, with a minute to go until the next renewal, and that
+// then finds the claim gone.
 func TestDeletedByHand(t *testing.T) {
 	for _, words := range [][]string{{"DEL", "KEY"}, {"RENAME", "KEY", "elsewhere"}, {"UNLINK", "KEY"}, {"FLUSHDB"}} {
 		t.Run(words[0], func(t *testing.T) {
@@ -160,8 +160,8 @@ func TestDeletedInCluster(t *testing.T) {
 	}
 }
 
-// TestToldOfWhatIsGone: a head that changes, though who holds does still, is watched
-// again and nothing is told; but one that changes all the time is not asked for all the time.
+// TestToldOfWhatIsGone: a head that changes, though its holder still holds, is watched again and
+// nothing is told. A head that changes all the time is not asked for all the time.
 func TestToldOfWhatIsGone(t *testing.T) {
 	n := notice(t, testservers.Redis(t))
 	n.holds(all)
@@ -181,8 +181,8 @@ func TestToldOfWhatIsGone(t *testing.T) {
 	n.told()
 }
 
-// TestNoticesOfNothing: who holds nothing is told of nothing, nor who holds only for an
-// instant, though the session was renewed just then.
+// TestNoticesOfNothing: a session without claims is told of nothing. A session that holds only for
+// an instant is told of nothing either, though it was renewed just then.
 func TestNoticesOfNothing(t *testing.T) {
 	n := notice(t, testservers.Redis(t))
 	if _, err := n.Renew(sessiontest.Soon(t), nil); err != nil {
@@ -207,8 +207,8 @@ func (n *noticing) attends() {
 	}
 }
 
-// hears waits until all was looked at that the server has told so far, for its answer
-// comes after that, over the one connection.
+// hears waits until all was looked at that the server has told so far: its answer comes after that,
+// over the one connection.
 func (n *noticing) hears() {
 	n.t.Helper()
 	client := n.engine.notices.ready()
@@ -218,7 +218,7 @@ func (n *noticing) hears() {
 	n.attends()
 }
 
-// TestLeftIsNotTold: who leaves knows.
+// TestLeftIsNotTold: a client that leaves knows.
 func TestLeftIsNotTold(t *testing.T) {
 	n := notice(t, testservers.Redis(t))
 	n.holds(all)

@@ -6,20 +6,18 @@
 //
 // # What is in Redis
 //
-// With the default prefix: "pawl:{NAME}" for a name in use, with ":c" and ":q"
-// while others wait; "pawl:sessions", one sorted set of sessions and their ends, and
-// "pawl:session:ID" of each; "pawl:boot" and "pawl:boot:MARK", which stay, and "pawl:grace"
-// after a restart; "pawl:v:{KEY}" for a versioned value.
-// Names go with their last claim. The keys of a crashed client on a name that
-// nobody uses again expire within an hour or four TTLs, whichever is more.
+// With the default prefix a name in use has "pawl:{NAME}", with ":c" and ":q" while others wait.
+// Sessions and their ends are in one sorted set, "pawl:sessions", and each session has
+// "pawl:session:ID". "pawl:boot" and "pawl:boot:MARK" stay; "pawl:grace" is there after a restart.
+// A versioned value has "pawl:v:{KEY}". Names go with their last claim. The keys of a crashed
+// client on a name that nobody uses again expire within an hour or four TTLs, whichever is more.
 //
 // # Cluster
 //
-// With a client of a cluster, all keys of a name are in the slot of that name, among
-// them the sessions that use it, in "pawl:{NAME}:s" and "pawl:{NAME}:s:ID:n", and
-// "pawl:{NAME}:g" while its node is too young; there is no boot mark. Sessions then
-// end by the clock of the node that has the slot, so the clocks of nodes must agree
-// to within a tenth of the TTL.
+// With a client of a cluster, all keys of a name are in the slot of that name. Among them are the
+// sessions that use it, in "pawl:{NAME}:s" and "pawl:{NAME}:s:ID:n", and "pawl:{NAME}:g" while its
+// node is too young. There is no boot mark. Sessions then end by the clock of the node that has the
+// slot. So the clocks of nodes must agree to within a tenth of the TTL.
 //
 // # Restarts
 //
@@ -32,12 +30,11 @@
 //
 // # Replicas
 //
-// A promoted replica may not know the last grants. With [Options.Wait]
-// no client gets a grant that fewer replicas know: the grant is given back, and the error
-// says how many replicas knew it. The same holds for renewals, so that a holder left with
-// a master that lost its replicas stops believing; for releases, which else could
-// come undone; and for versioned values. A failover then keeps a grant if it
-// promotes one of the replicas that know it.
+// A promoted replica may not know the last grants. With [Options.Wait] no client gets a grant that
+// fewer replicas know: the grant is given back, and the error says how many replicas knew it. The
+// same holds for renewals, so that a holder left with a master that lost its replicas stops
+// believing. It holds for releases, which else could come undone, and for versioned values. A
+// failover then keeps a grant if it promotes one of the replicas that know it.
 package redisengine
 
 import (
@@ -60,6 +57,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Options change where things are kept. The zero value is the default.
@@ -77,23 +75,21 @@ type Options struct {
 	// a client of the server may believe, as far as the server remembers.
 	Grace time.Duration
 
-	// Requests is how many requests are under way at once, besides renewals, so that these
-	// find a connection in the client's pool: less than that has. Default: no bound, but
-	// 256 with Wait, where each takes a connection.
+	// Requests is how many requests are under way at once, besides renewals. It is less than the
+	// client's pool has connections, so that renewals find one. Default: no bound, but 256 with
+	// Wait, where each takes a connection.
 	Requests int
 
-	// Notices says how to reach the same server over one more connection, on which it
-	// tells of keys that somebody else deletes or overwrites: by hand, all at once
-	// (FLUSHDB), or for want of memory. A holder at the renewal of the session, and still
-	// a thirtieth of the TTL later, learns of that at once, and not by the next
-	// renewal. On a single server the same connection serves sessions and watchers.
-	// Default nil: no notices. A server or a user that
-	// cannot track keys (RESP3, CLIENT TRACKING, MULTI) gives no notices either.
+	// Notices says how to reach the same server over one more connection. There it tells of keys
+	// that somebody else deletes or overwrites: by hand, all at once (FLUSHDB), or for want of
+	// memory. A client that holds at its renewal, and still a thirtieth of the TTL later, learns of
+	// that at once. On a single server the same connection serves sessions and watchers. Default
+	// nil: no notices. A server or a user that cannot track keys (RESP3, CLIENT TRACKING, MULTI)
+	// gives no notices either.
 	Notices *rueidis.ClientOption
 
-	// Stuck, when set, is called when a renewal had no answer in its time, so that the owner of
-	// the client closes its connections: the next renewal then goes over others. Stuck
-	// must not block.
+	// Stuck, when set, is called when a renewal had no answer in its time. The owner of the client
+	// then closes its connections, so that the next renewal goes over others. Stuck must not block.
 	Stuck func()
 }
 
@@ -108,12 +104,13 @@ type Engine struct {
 	cluster         bool
 	notices         notices
 	stuck           func()
-	requests        chan struct{} // under way; nil: no bound
+	requests        turn.Turn // under way; nil: no bound
 	hub             hub
 
-	life   atomic.Pointer[life]
-	opened sessions
-	asked  atomic.Bool // the nodes of a cluster, whether they evict keys
+	life    atomic.Pointer[life]
+	demoted atomic.Bool // the server was a replica: it may have lost grants, and know the scripts
+	opened  sessions
+	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
 
 	renew, show, put, resize *script
 }
@@ -139,7 +136,7 @@ func on(client Client, opts *Options) *Engine {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
 		if n := opts.Requests; n > 0 || opts.Wait > 0 {
-			e.requests = make(chan struct{}, cmp.Or(max(n, 0), 256))
+			e.requests = turn.New(cmp.Or(max(n, 0), 256))
 		}
 		e.notices.option, e.stuck = opts.Notices, opts.Stuck
 	}
@@ -208,31 +205,23 @@ var (
 	resizeLua string
 )
 
-// eval runs a script that gives nothing out. Short is as of acked.
-func (e *Engine) eval(ctx context.Context, s *script, keys []string, args ...string) (result Reply, short error) {
-	return e.evalOn(ctx, s, keys, args, e.wait)
-}
-
-func (e *Engine) evalOn(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
-	if result, short = e.evalAcked(ctx, s, keys, args, wait); result.says("NOSCRIPT") {
+// eval runs a script that gives nothing out.
+func (e *Engine) eval(ctx context.Context, s *script, wait int64, keys []string, args ...string) Reply {
+	result := e.evalAcked(ctx, s, keys, args, wait)
+	if result.says("NOSCRIPT") {
 		return e.acked(ctx, eval(s.text, keys, args...), wait)
 	}
-	return result, short
+	return result
 }
 
 // evalAcked sends a script until the keys of its name, of which only some may have
 // moved to another node of the cluster, are together. Until then it does nothing,
 // so it may.
-func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) (result Reply, short error) {
+func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) Reply {
 	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
-		result, short = e.acked(ctx, s.run(keys, args...), wait)
-		if !result.says("TRYAGAIN") || time.Now().After(giveUp) {
-			return result, short
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return result, short
+		result := e.acked(ctx, s.run(keys, args...), wait)
+		if !result.says("TRYAGAIN") || time.Now().After(giveUp) || turn.Pause(ctx, 10*time.Millisecond) != nil {
+			return result
 		}
 	}
 }
@@ -251,10 +240,9 @@ func eval(text string, keys []string, args ...string) Command {
 	return Command{Head: []string{"EVAL", text, strconv.Itoa(len(keys))}, Keys: keys, Args: args}
 }
 
-// keys returns the keys of a resource, as the scripts want them, and one more
-// for Enter: the session's own. In a cluster all of them are the name's, and session
-// is the id of the member; there is no mark, and what stands for it is there as long as
-// any session is.
+// keys returns the keys of a resource, as the scripts want them, and one more for Enter: the
+// session's own. In a cluster all of them are the name's, and session is the id of the member.
+// There is no mark there, and the set of sessions stands for it.
 func (e *Engine) keys(name, session string) []string {
 	if strings.ContainsAny(name, "%{}") {
 		name = escape.Replace(name)
@@ -343,8 +331,7 @@ func scan(ctx context.Context, server Client, match string) iter.Seq2[string, er
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	result, _ := e.evalOn(ctx, e.show, e.keys(name, ""), nil, 0)
-	reply, err := result.list()
+	reply, err := e.eval(ctx, e.show, 0, e.keys(name, "")).list()
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
@@ -400,8 +387,7 @@ func graceOf(reply []any) (g engine.Grace) {
 	return engine.Grace{Age: max(time.Duration(age)*time.Millisecond, engine.Unknown), Left: time.Duration(left) * time.Millisecond}
 }
 
-// noSession is what is said in place of the session that asks, when there is none. No
-// record has it in it.
+// noSession stands for the asking session, when there is none. No record has it in it.
 const noSession = us + "\x1e" + us
 
 // unknownTTL stands for the TTL of sessions where this engine has opened none.
@@ -418,9 +404,9 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	}
 	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
 	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")
-	result, short := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
+	result := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
 	left, err := result.number()
-	if err = cmp.Or(err, short); err == nil && left == 0 {
+	if err = cmp.Or(err, result.short); err == nil && left == 0 {
 		return fmt.Errorf("evict: %w", engine.ErrGone)
 	}
 	return failed(ctx, "evict", err)
@@ -428,14 +414,14 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
-	result, short := e.eval(ctx, e.resize, e.keys(name, ""), strconv.FormatInt(capacity, 10))
+	result := e.eval(ctx, e.resize, e.wait, e.keys(name, ""), strconv.FormatInt(capacity, 10))
 	switch is, mismatch := result.Value.(string); {
 	case mismatch:
 		return fmt.Errorf("resize: %w", queue.Mismatch(parseSpec(is), engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}))
 	case result.Value == int64(0):
 		return fmt.Errorf("resize: %w", engine.ErrGone)
 	}
-	return failed(ctx, "resize", cmp.Or(result.Err, short))
+	return failed(ctx, "resize", result.failed())
 }
 
 func appendSpec(b []byte, s engine.Spec) []byte {

@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// sessions are those that an engine has opened.
+// sessions are the sessions that an engine has opened.
 type sessions struct {
 	mu  sync.Mutex
 	all map[*session]struct{}
@@ -105,8 +105,8 @@ func (s *session) begin(ctx context.Context) error {
 	if belief > 0 {
 		belief = max(belief, e.opened.belief())
 	}
-	result, short := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
-	return cmp.Or(e.checked(result), short)
+	result := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
+	return cmp.Or(e.checked(result), result.short)
 }
 
 // Renew implements [engine.Session].
@@ -174,7 +174,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	}
 	// Replicas have to know the first command, and a server that does not know the script
 	// may be another.
-	first, short := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
+	first := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
 	if first.says("NOSCRIPT") {
 		if err := e.check(ctx); err != nil {
 			return nil, err
@@ -184,8 +184,8 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		}
 		return nil, errAnotherLife
 	}
-	if short != nil && first.Err == nil {
-		return nil, short
+	if first.short != nil && first.Err == nil {
+		return nil, first.short
 	}
 	replies := []Reply{first}
 	if len(keys) > 1 && first.Err == nil {
@@ -213,8 +213,8 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	return gone, nil
 }
 
-// reconcile looks, if the mark is another than last time, for claims that came back with
-// old data on names that this session left lately, and reports them.
+// reconcile reports claims that came back with old data on names that this session left lately. It
+// looks only if the mark is another than last time.
 func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
 	s.known.mu.Lock()
 	same := s.known.mark == mark
@@ -238,10 +238,7 @@ func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark stri
 			return err
 		}
 		for _, c := range r.Claims {
-			s.mu.Lock()
-			_, waits := s.waiting[c.ID]
-			s.mu.Unlock()
-			if c.Session == s.id && !waits && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
+			if c.Session == s.id && !s.inbox.Waits(c.ID) && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
 				s.opts.Found(name, c.ID)
 			}
 		}
@@ -265,7 +262,7 @@ func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*en
 			continue // its keys are about to move, so nobody can change anything there
 		}
 		if result.says("NOSCRIPT") {
-			result, _ = s.engine.run(ctx, poll, s.engine.keys(c.Resource, ""), look(c), 0)
+			result = s.engine.run(ctx, poll, s.engine.keys(c.Resource, ""), look(c), 0)
 		}
 		if result.says("WRONGTYPE") { // somebody put something else there
 			result = Reply{Value: int64(-1)}

@@ -11,39 +11,23 @@ import (
 const maxAck = time.Second
 
 // acked sends a command, then waits on the same connection until so many replicas
-// know its effect; short says how many do, if too few in time. That connection
-// serves nobody else meanwhile, so an absent replica delays nobody else.
-func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
-	if err := e.turn(ctx); err != nil {
-		return Reply{Err: err}, nil
+// know its effect. That connection serves nobody else meanwhile, so an absent replica
+// delays nobody else.
+func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) Reply {
+	if e.requests != nil { // so few that renewals have a connection
+		if err := e.requests.Take(ctx); err != nil {
+			return Reply{Err: err}
+		}
+		defer e.requests.Give()
 	}
-	defer e.done()
 	return e.ackedNow(ctx, cmd, wait)
 }
 
-// turn waits until so few requests are under way that renewals have a connection.
-func (e *Engine) turn(ctx context.Context) error {
-	if e.requests == nil {
-		return nil
-	}
-	select {
-	case e.requests <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (e *Engine) done() {
-	if e.requests != nil {
-		<-e.requests
-	}
-}
-
 // ackedNow is acked for the commands that keep a session alive.
-func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result Reply, short error) {
+func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result Reply) {
+	defer func() { e.suspect(result) }()
 	if wait <= 0 {
-		return e.do(ctx, cmd), nil
+		return e.do(ctx, cmd)
 	}
 	within := maxAck
 	if ttl := time.Duration(e.ttl.Load()) * time.Millisecond; ttl > 0 {
@@ -51,27 +35,25 @@ func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result 
 	}
 	cmds := []Command{cmd, command("WAIT", "", strconv.FormatInt(wait, 10), ms(within))}
 	replies := e.follow(ctx, e.client.Together(ctx, cmds), cmds)
+	result = replies[0]
 	n, err := replies[1].number()
 	switch {
 	case err != nil:
-		short = fmt.Errorf("wait for replicas: %w", err)
+		result.short = fmt.Errorf("wait for replicas: %w", err)
 	case n < wait:
-		short = fmt.Errorf("%d of %d replicas acknowledged it within %v", n, wait, within)
+		result.short = fmt.Errorf("%d of %d replicas acknowledged it within %v", n, wait, within)
 	}
-	return replies[0], short
+	return result
 }
 
 // ackedEach is acked for several commands, in one pipeline where that is possible.
-func (e *Engine) ackedEach(ctx context.Context, cmds []Command) []reply {
-	replies := make([]reply, len(cmds))
+func (e *Engine) ackedEach(ctx context.Context, cmds []Command) []Reply {
 	if e.wait <= 0 {
-		for i, result := range e.client.Pipeline(ctx, cmds) {
-			replies[i] = replied(result, nil)
-		}
-		return replies
+		return e.client.Pipeline(ctx, cmds)
 	}
+	replies := make([]Reply, len(cmds))
 	for i, cmd := range cmds {
-		replies[i] = replied(e.ackedNow(ctx, cmd, e.wait))
+		replies[i] = e.ackedNow(ctx, cmd, e.wait)
 	}
 	return replies
 }

@@ -86,9 +86,8 @@ func (p *pair) caughtUp() {
 	}
 }
 
-// TestFailoverLoses is what the capabilities admit: a grant that no replica knew
-// is gone with the master, and another gets the lock while its holder has heard
-// nothing.
+// TestFailoverLoses is what the capabilities admit: a grant that no replica knew is gone with the
+// master. Another client gets the lock while its holder has heard nothing.
 func TestFailoverLoses(t *testing.T) {
 	p := newPair(t)
 	s := p.open(0)
@@ -114,8 +113,8 @@ func TestFailoverLoses(t *testing.T) {
 	}
 }
 
-// TestFailoverKeeps: with wait=1 such a grant is none, and one that was given
-// stands after the failover.
+// TestFailoverKeeps: with wait=1 such a grant is none, and a grant that was given stands after the
+// failover.
 func TestFailoverKeeps(t *testing.T) {
 	p := newPair(t)
 	s, waiter := p.open(1), p.open(1)
@@ -193,8 +192,8 @@ func TestHandOverIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestLookingIsNoNotice: who only looks at a server that was restarted, without a
-// session whose TTL would be the grace, does not use its notice up.
+// TestLookingIsNoNotice: a client only looks at a restarted server, without a session whose TTL
+// would be the grace. It does not use the notice of the restart up.
 func TestLookingIsNoNotice(t *testing.T) {
 	server := testservers.Redis(t)
 	looker := New(dial(t, server.Addr), nil)

@@ -40,7 +40,7 @@ func isNew(t testing.TB, e *Engine) {
 	}
 }
 
-// again does what may meet the connection of a server that is no more.
+// again does a call that may meet the connection of a server that is no more.
 func again(t testing.TB, do func() error) error {
 	t.Helper()
 	var err error
@@ -153,7 +153,64 @@ func TestFailbackIsNoticed(t *testing.T) {
 	}
 }
 
-// TestGraceIsTheLongest: the mark knows how long somebody may believe. Who comes first after a
+// TestSwapBackIsNoticed: a master becomes a replica of a replica that lags, and is promoted again. It
+// was never restarted, has its own mark and knows the scripts, and has lost the last grants.
+func TestSwapBackIsNoticed(t *testing.T) {
+	for _, met := range []string{"a client that comes later", "a client that met the replica"} {
+		t.Run(met, func(t *testing.T) {
+			a := testservers.Redis(t)
+			b := testservers.RedisReplica(t, a.Addr)
+			ea, eb := onServer(t, a, 0), onServer(t, b, 0)
+			isNew(t, ea)
+			holder, other := visit(t, ea, time.Minute, "job"), visit(t, onServer(t, a, 0), time.Minute, "job")
+			other.holds(all) // its scripts are known to a
+			other.leaves()
+			does(t, ea, "WAIT", "1", "5000")
+			does(t, eb, "REPLICAOF", "127.0.0.1", "1") // it lags from now on
+			holder.holds(all)
+			does(t, eb, "REPLICAOF", "NO", "ONE")
+			_, portB, _ := strings.Cut(b.Addr, ":")
+			does(t, ea, "REPLICAOF", "127.0.0.1", portB)
+			sessiontest.Until(t, "the old master has what the replica had", func() bool {
+				info, _ := does(t, ea, "INFO", "replication").Value.(string)
+				return strings.Contains(info, "master_link_status:up")
+			})
+			if met == "a client that met the replica" {
+				if _, err := other.Renew(sessiontest.Soon(t), nil); err == nil {
+					t.Fatal("a replica renews a session")
+				}
+			}
+			does(t, ea, "REPLICAOF", "NO", "ONE")
+			if met == "a client that comes later" {
+				other = visit(t, onServer(t, a, 0), time.Minute, "job")
+			}
+			refused(t, other.session, "job")
+			if gone, err := holder.Renew(sessiontest.Soon(t), []*engine.Claim{holder.claim(all)}); err != nil || len(gone) != 1 {
+				t.Errorf("the holder has lost %d claims, %v", len(gone), err)
+			}
+		})
+	}
+}
+
+// TestFirstReplicaIsNoSwap: a master takes another id for its first replica, and has lost nothing.
+func TestFirstReplicaIsNoSwap(t *testing.T) {
+	a := testservers.Redis(t)
+	ea := onServer(t, a, 0)
+	isNew(t, ea)
+	id := func() string {
+		info, _ := does(t, ea, "INFO", "replication").Value.(string)
+		_, id, _ := strings.Cut(info, "master_replid:")
+		return strings.Fields(id)[0]
+	}
+	alone := id()
+	testservers.RedisReplica(t, a.Addr)
+	if id() == alone {
+		t.Fatal("the master has the same id as before")
+	}
+	visit(t, onServer(t, a, 0), time.Minute, "job").holds(all) // no grace
+}
+
+// TestGraceIsTheLongest: the mark knows how long somebody may believe. The first client after a
 // restart may be an operator, or have a shorter TTL, and waits as long.
 func TestGraceIsTheLongest(t *testing.T) {
 	server := testservers.Redis(t)
@@ -172,8 +229,8 @@ func TestGraceIsTheLongest(t *testing.T) {
 	}
 }
 
-// TestGraceOfWhoComesBack: a server lost everything, also for how long somebody may believe.
-// Who was there before says so when it is connected again.
+// TestGraceOfWhoComesBack: a server lost everything, also for how long somebody may believe. A
+// client that was there before says so when it is connected again.
 func TestGraceOfWhoComesBack(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -211,8 +268,8 @@ func finding(t *testing.T, e *Engine, ttl time.Duration) (*session, *[]string) {
 	return s.(*session), found
 }
 
-// TestReleaseUndoneByRestart: what a live session left after the snapshot from which the server
-// comes back is found by its next renewal: what it held, and what waited; and no other.
+// TestReleaseUndoneByRestart: the server comes back from a snapshot with claims that a live session
+// left later. Its next renewal finds them, held ones and waiting ones, and no other.
 func TestReleaseUndoneByRestart(t *testing.T) {
 	for _, many := range []int{0, 2 * maxKnown} { // also where it cannot remember all names
 		server := testservers.Redis(t)
@@ -283,8 +340,8 @@ func TestReleaseUndoneByFailover(t *testing.T) {
 	}
 }
 
-// TestServerIsNew: who knows that a server is new has no grace to wait for; nobody can say so of
-// one that has a mark.
+// TestServerIsNew: a caller that knows that a server is new has no grace to wait for. Nobody can
+// say so of a server that has a mark.
 func TestServerIsNew(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -301,8 +358,8 @@ func TestServerIsNew(t *testing.T) {
 	}
 }
 
-// TestOtherFormatIsRefused: a store in use by another format refuses, with both named, and
-// is not changed; where nobody lives who has it, this build goes on after a grace.
+// TestOtherFormatIsRefused: a store in use by another format refuses, with both named, and is not
+// changed. Where no client of that format lives, this build goes on after a grace.
 func TestOtherFormatIsRefused(t *testing.T) {
 	for format, mark := range map[string]string{"1": strings.Repeat("ab", 20), "9": "9\x1fab\x1fcd\x1f15000\x1f1"} {
 		server := testservers.Redis(t)

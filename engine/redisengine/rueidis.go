@@ -19,8 +19,8 @@ func (c onRueidis) Cluster() bool {
 func (c onRueidis) build(cmd Command) rueidis.Completed {
 	all := c.client.B().Arbitrary(cmd.Head...).Keys(cmd.Keys...).Args(cmd.Args...)
 	if cmd.Reads {
-		// Pinned: the client sends a read again when a connection broke, and may take
-		// its memory for another command while the broken one still looks at it.
+		// Pinned: the client sends a read again when a connection broke. It may take its memory for
+		// another command while the broken one still looks at it.
 		return all.ReadOnly().Pin()
 	}
 	return all.Build()
@@ -31,7 +31,7 @@ func answered(result rueidis.RedisResult) Reply {
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}
-	return Reply{value, err}
+	return Reply{Value: value, Err: err}
 }
 
 func (c onRueidis) Do(ctx context.Context, cmd Command) Reply {
@@ -82,8 +82,8 @@ func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 	return answers(results)
 }
 
-// Listen: the connection is closed in the end, not given back to the pool, because to
-// unsubscribe takes an answer of a server that may be frozen.
+// Listen: the connection is closed in the end, not given back to the pool. To unsubscribe takes an
+// answer of a server that may be frozen.
 func (c onRueidis) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {
 	conn, err := bounded.Call(ctx, func() (rueidis.DedicatedClient, error) {
 		conn, _ := c.client.Dedicate() // which does not look at a context while it dials

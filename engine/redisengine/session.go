@@ -6,16 +6,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/inbox"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 const us = "\x1f" // separates the fields that scripts take apart; no text of a claim has it
@@ -35,25 +35,19 @@ type session struct {
 	members members // of a cluster
 	known   known
 
+	inbox *inbox.Inbox
+
 	mu      sync.Mutex
-	waiting map[string]*waiter  // by claim id
 	watched map[string]*watched // by head
 	alarms  chan struct{}       // nil: nobody is told; see notice.go
 	settled *time.Timer         // after a renewal
 }
 
-// waiter is a claim that may be told something: its token, or 0 to look.
-type waiter struct {
-	claim   *engine.Claim
-	news    chan fence.Token
-	look    time.Time   // when it looks by itself
-	evicted atomic.Bool // a message said that the claim is gone
-}
-
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
-	s := &session{engine: e, id: rand.Text(), opts: opts, waiting: make(map[string]*waiter)}
+	s := &session{engine: e, id: rand.Text(), opts: opts}
+	s.inbox = inbox.New(inbox.Options{Heartbeat: opts.Heartbeat, Verify: e.wait > 0, Gone: opts.Gone})
 	s.members.byName = make(map[string]*member)
 	s.key = e.prefix + "session:" + s.id
 	s.keep = ms(keep(opts.TTL))
@@ -116,23 +110,11 @@ func (s *session) listen(in *Subscription) {
 				}
 				in.Close()
 			}
-			select {
-			case <-time.After(pause):
-			case <-s.life.Done():
-			}
+			turn.Pause(s.life, pause) //nolint:errcheck // the loop ends with it
 		}
-		s.mu.Lock()
-		for _, w := range s.waiting {
-			w.tell(0)
+		for _, w := range s.inbox.All() {
+			w.Look()
 		}
-		s.mu.Unlock()
-	}
-}
-
-func (w *waiter) tell(token fence.Token) {
-	select {
-	case w.news <- token:
-	default: // it has news already and will look
 	}
 }
 
@@ -141,78 +123,65 @@ func (s *session) receive(message string) {
 	kind, rest, _ := strings.Cut(message, us)
 	id, number, _ := strings.Cut(rest, us)
 	token, _ := fence.ParseToken(number)
-	s.mu.Lock()
-	w := s.waiting[id]
-	s.mu.Unlock()
-	switch {
-	case w != nil:
-		w.evicted.Store(kind == "x")
-		w.tell(token)
-	case kind == "x" && s.opts.Gone != nil:
-		s.opts.Gone(id)
-	}
+	s.inbox.Receive(id, token, kind == "x")
 }
 
 // Enter implements [engine.Session].
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	var w *waiter
-	wish := "0"
-	if wait {
-		wish = "1"
-		w = s.awaits(c)
-	}
-	var reply reply
-	if s.engine.cluster {
-		reply = s.enterIn(ctx, c, wish)
-	} else {
-		reply = s.enterHere(ctx, c, wish)
-	}
-	if errors.Is(reply.Err, engine.ErrGone) {
-		s.forget(c.ID)
-		return engine.Grant{}, fmt.Errorf("enter: %w", reply.Err)
-	}
+	return s.inbox.Enter(ctx, c, wait, func(ctx context.Context) (engine.Grant, time.Duration, error) {
+		wish := "0"
+		if wait {
+			wish = "1"
+		}
+		if s.engine.cluster {
+			return s.entered(ctx, c, s.enterIn(ctx, c, wish))
+		}
+		return s.entered(ctx, c, s.enterHere(ctx, c, wish))
+	})
+}
+
+// entered reads the answer of the script that enters a claim.
+func (s *session) entered(ctx context.Context, c *engine.Claim, reply Reply) (grant engine.Grant, pause time.Duration, err error) {
 	switch is := reply.Value.(type) {
 	case []any:
-		var grace engine.Grace
 		if len(is) == 3 {
-			grace = graceOf(is[1:])
+			grant.Grace = graceOf(is[1:])
 		}
 		if is[0] == int64(-3) {
-			s.forget(c.ID)
-			return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
+			return engine.Grant{}, 0, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grant.Grace})
 		}
-		w.look = s.look(is)
-		return engine.Grant{Grace: grace}, nil
+		return grant, pauseOf(is), nil
 	case string:
-		s.forget(c.ID)
-		return engine.Grant{}, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
+		return grant, 0, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
 	}
-	s.forget(c.ID)
 	switch code, err := reply.number(); {
+	case errors.Is(err, engine.ErrGone):
+		return grant, 0, fmt.Errorf("enter: %w", err)
 	case err != nil:
-		return engine.Grant{}, failed(ctx, "enter", err)
+		return grant, 0, failed(ctx, "enter", err)
 	case code == -1:
-		return engine.Grant{}, fmt.Errorf("enter: session: %w", engine.ErrGone)
+		return grant, 0, fmt.Errorf("enter: session: %w", engine.ErrGone)
 	case code < 0:
-		return engine.Grant{}, fmt.Errorf("enter: %w", engine.ErrBusy)
+		return grant, 0, fmt.Errorf("enter: %w", engine.ErrBusy)
 	default:
-		return s.granted(ctx, c, fence.Token(code), reply.short)
+		grant, err = s.granted(ctx, c, fence.Token(code), reply.short)
+		return grant, 0, err
 	}
 }
 
 // enterHere enters a claim on a single server. If that has another mark than was known, it is
 // asked once more.
-func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (r reply) {
+func (s *session) enterHere(ctx context.Context, c *engine.Claim, wish string) (r Reply) {
 	for range 3 {
 		r = s.step(ctx, enter, s.engine.keys(c.Resource, s.key), [4]string{s.record(c, s.id), wish, s.keep, form(c)})
 		if r.Value != int64(-4) {
 			return r
 		}
 		if err := s.engine.check(ctx); err != nil {
-			return reply{Reply: Reply{Err: err}}
+			return Reply{Err: err}
 		}
 	}
-	return reply{Reply: Reply{Err: errors.New("the server forgets again and again")}}
+	return Reply{Err: errors.New("the server forgets again and again")}
 }
 
 // granted gives back at once a grant that too few replicas know. If that fails the caller
@@ -227,7 +196,7 @@ func (s *session) granted(ctx context.Context, c *engine.Claim, token fence.Toke
 
 func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
-	result, _ := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
+	result := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
 	if result.Err == nil {
 		s.left(c.Resource, c.ID)
 	}
@@ -249,53 +218,16 @@ func (s *session) record(c *engine.Claim, as string) string {
 	return string(append(append(b, us...), c.Label...))
 }
 
-// awaits returns the waiter of a claim, which exists before the claim enters, because its grant
-// may overtake the reply.
-func (s *session) awaits(c *engine.Claim) *waiter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.waiting[c.ID]
-	if w == nil {
-		w = &waiter{claim: c, news: make(chan fence.Token, 1)}
-		s.waiting[c.ID] = w
-	}
-	return w
-}
-
-// forget ends the waiting of a claim and returns it, if it waited here.
-func (s *session) forget(id string) *waiter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.waiting[id]
-	delete(s.waiting, id)
-	return w
-}
-
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	w := s.awaits(c)
-	timer := time.NewTimer(time.Until(w.look))
-	defer timer.Stop()
-	for {
-		select {
-		case token := <-w.news:
-			if token != 0 && s.engine.wait <= 0 {
-				s.forget(c.ID)
-				return engine.Grant{Token: token}, nil
-			}
-		case <-timer.C:
-		case <-ctx.Done():
-			return engine.Grant{}, context.Cause(ctx)
-		}
-		grant, err := s.poll(ctx, c, w)
+	return s.inbox.Await(ctx, c, func(ctx context.Context) (engine.Grant, time.Duration, error) {
+		grant, pause, err := s.poll(ctx, c)
 		if errors.Is(err, errForgotten) {
-			err = s.whyGone(ctx, w)
+			err = s.whyGone(ctx, c.ID)
+			s.inbox.Forget(c.ID)
 		}
-		if err != nil || grant.Held() {
-			return grant, err
-		}
-		timer.Reset(time.Until(w.look))
-	}
+		return grant, pause, err
+	})
 }
 
 // errForgotten says that the store does not know a claim that waits.
@@ -304,19 +236,17 @@ var errForgotten = errors.New("the store does not know the claim any more")
 // whyGone tells an evicted claim from a claim that the store forgot, with all
 // keys of its name or its session there. A forgotten claim may enter again. The message of an
 // eviction may come a little later than the answer.
-func (s *session) whyGone(ctx context.Context, w *waiter) error {
+func (s *session) whyGone(ctx context.Context, claim string) error {
 	timer := time.NewTimer(min(s.opts.Heartbeat/10, 100*time.Millisecond))
 	defer timer.Stop()
-	for !w.evicted.Load() {
-		select {
-		case <-w.news:
-		case <-timer.C:
-			return engine.Unavailable("await", errForgotten)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	select {
+	case <-s.inbox.Removed(claim):
+		return fmt.Errorf("await: %w", engine.ErrGone)
+	case <-timer.C:
+		return engine.Unavailable("await", errForgotten)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return fmt.Errorf("await: %w", engine.ErrGone)
 }
 
 // poll reads the state of a claim. A deadline of its own lets the client
@@ -325,7 +255,7 @@ func (s *session) whyGone(ctx context.Context, w *waiter) error {
 // Replicas acknowledge the writes of one connection; but the leaving holder wrote a grant that
 // it handed over. So a claim that replicas have to know
 // writes something when it looks: that write is behind its grant, and on the same server.
-func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.Grant, error) {
+func (s *session) poll(ctx context.Context, c *engine.Claim) (engine.Grant, time.Duration, error) {
 	bound, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
 	write := "0"
@@ -333,43 +263,37 @@ func (s *session) poll(ctx context.Context, c *engine.Claim, w *waiter) (engine.
 		write = "1"
 	}
 	reply := s.step(bound, poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
-	if reply.Err != nil {
-		return engine.Grant{}, failed(ctx, "await", reply.Err)
-	}
 	if waits, ok := reply.Value.([]any); ok {
-		w.look = s.look(waits)
-		return engine.Grant{}, nil
+		return engine.Grant{}, pauseOf(waits), nil
 	}
-	s.forget(c.ID)
 	token, err := reply.number()
-	if err == nil && token < 0 {
-		s.left(c.Resource, c.ID)
-		if token == -1 && s.engine.cluster { // the session has ended here, and may live elsewhere
-			err = s.atHome(ctx)
-		} else if token == -1 {
-			err = engine.ErrGone
-		}
-		if errors.Is(err, engine.ErrGone) {
-			return engine.Grant{}, fmt.Errorf("await: session: %w", engine.ErrGone)
-		}
-		return engine.Grant{}, errForgotten
-	}
 	if err != nil {
-		return engine.Grant{}, failed(ctx, "await", err)
+		return engine.Grant{}, 0, failed(ctx, "await", err)
 	}
-	return s.granted(ctx, c, fence.Token(token), reply.short)
+	if token >= 0 {
+		grant, err := s.granted(ctx, c, fence.Token(token), reply.short)
+		return grant, 0, err
+	}
+	s.left(c.Resource, c.ID)
+	switch {
+	case token == -1 && s.engine.cluster: // the session has ended in this slot, and may live elsewhere
+		err = s.atHome(ctx)
+	case token == -1:
+		err = engine.ErrGone
+	}
+	if errors.Is(err, engine.ErrGone) {
+		return engine.Grant{}, 0, fmt.Errorf("await: session: %w", engine.ErrGone)
+	}
+	return engine.Grant{}, 0, errForgotten
 }
 
-// look is the time at which a waiter looks by itself: when the
-// session that it waits for can end, at most after one heartbeat.
-func (s *session) look(reply []any) time.Time {
-	pause := s.opts.Heartbeat
-	if len(reply) > 0 {
-		if ms, _ := reply[0].(int64); ms > 0 {
-			pause = min(pause, time.Duration(ms+1)*time.Millisecond)
-		}
+// pauseOf is how long a waiter may rest: until the session that it waits for can end, 0 if that
+// does not matter.
+func pauseOf(reply []any) time.Duration {
+	if ms, _ := reply[0].(int64); ms > 0 {
+		return time.Duration(ms+1) * time.Millisecond
 	}
-	return time.Now().Add(pause)
+	return 0
 }
 
 // Leave implements [engine.Session].
@@ -392,19 +316,16 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 // leaving are the arguments of the script for a claim that goes.
 func (s *session) leaving(resource, claim string) [4]string {
 	as, record := s.as(resource), ""
-	if w := s.forget(claim); w != nil {
-		record = s.record(w.claim, as)
+	if w := s.inbox.Forget(claim); w != nil {
+		record = s.record(w.Claim, as)
 	}
 	return [4]string{claim + us, us + as + us, s.keep, record}
 }
 
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
-	s.mu.Lock()
-	waiting := maps.Clone(s.waiting)
-	s.mu.Unlock()
-	for id, w := range waiting {
-		if err := s.Leave(ctx, w.claim.Resource, id); err != nil && !errors.Is(err, engine.ErrGone) {
+	for _, w := range s.inbox.All() {
+		if err := s.Leave(ctx, w.Claim.Resource, w.Claim.ID); err != nil && !errors.Is(err, engine.ErrGone) {
 			break // they go when it is their turn
 		}
 	}

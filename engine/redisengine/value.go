@@ -15,11 +15,7 @@ func (e *Engine) valueChannel(key string) string { return e.prefix + "value:" + 
 
 // Get implements [engine.Values].
 func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
-	if err := e.turn(ctx); err != nil {
-		return engine.Value{}, failed(ctx, "get", err)
-	}
-	reply := e.do(ctx, read("GET", e.valueKey(key)))
-	e.done()
+	reply := e.acked(ctx, read("GET", e.valueKey(key)), 0)
 	if reply.Value == nil && reply.Err == nil {
 		return engine.Value{}, nil
 	}
@@ -39,11 +35,11 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 		remove = "1"
 	}
 	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
-	result, short := e.eval(ctx, e.put, []string{e.valueKey(key)},
+	result := e.eval(ctx, e.put, e.wait, []string{e.valueKey(key)},
 		strconv.FormatUint(version, 10), string(data), remove, e.valueChannel(key))
 	switch is := result.Value.(type) {
 	case int64:
-		return uint64(is), failed(ctx, "put", short)
+		return uint64(is), failed(ctx, "put", result.short)
 	case []any:
 		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrConflict)
 	}

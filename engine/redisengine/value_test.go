@@ -30,7 +30,7 @@ func TestPutThatIsGivenUp(t *testing.T) {
 	}
 	server.Pause()
 	var all sync.WaitGroup
-	for range 300 { // more than the connection takes from who does not read
+	for range 300 { // more than the connection takes without a reader
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
-// Await implements [engine.Session]. Who is granted by some nodes but no majority
-// may be one of several that wait for one another: after a short time it leaves
-// everywhere, and after a random pause waits again.
+// Await implements [engine.Session]. A waiter that some nodes grant, but no majority, may be one of
+// several that wait for one another. After a short time it leaves everywhere, and after a random
+// pause waits again.
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -42,7 +43,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		}
 		if some {
 			cl = s.yield(ctx, cl, c)
-			if err := pause(ctx, rand.N(patience+1)); err != nil {
+			if err := turn.Pause(ctx, rand.N(patience+1)); err != nil {
 				return engine.Grant{}, err
 			}
 			patience = min(2*patience, s.opts.Heartbeat/2)
@@ -50,9 +51,9 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 	}
 }
 
-// complete enters a claim that waits where it is not, on the nodes that are up: one
-// that is down is not asked, because each claim that it may have got nevertheless is
-// remembered until it answers. It fails when fewer than a majority have it.
+// complete enters a claim that waits where it is not, on the nodes that are up. A node that is down
+// is not asked, because each claim that it may have got nevertheless is remembered until it
+// answers. It fails when fewer than a majority have it.
 func (s *session) complete(ctx context.Context, cl *claim) error {
 	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error {
 		s.mu.Lock()
@@ -67,9 +68,9 @@ func (s *session) complete(ctx context.Context, cl *claim) error {
 	return s.majority(ctx, "await", count(errs, nil), errs)
 }
 
-// watch awaits a claim on each node where it waits: until a majority grants it or
-// says that it is not there, at most until it is to be entered again; and no longer
-// than patience when some nodes grant it.
+// watch awaits a claim on each node where it waits, until a majority grants it or says that it is
+// not there. It ends when the claim is to be entered again, or after patience when some nodes grant
+// it.
 func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) (some, gone bool) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

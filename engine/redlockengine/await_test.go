@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// others are sessions of others, who use single nodes as stores of their own.
+// others are sessions of other clients, which use single nodes as stores of their own.
 func others(t *testing.T, all nodes) (sessions []engine.Session) {
 	t.Helper()
 	for _, s := range all {
@@ -35,7 +35,7 @@ func leave(t *testing.T, s engine.Session, id string) {
 	}
 }
 
-// TestLateNews: that a node granted a claim may be told when the claim was left
+// TestLateNews: the news that a node granted a claim may come late. By then the claim was left
 // there, so that others pass, and is on its way to wait again. It is no vote.
 func TestLateNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestEvictedVote(t *testing.T) {
 	})
 }
 
-// TestNodesLoseWaiter: that a majority of the nodes ended a session, one after the
-// other, is no eviction: who waits goes on.
+// TestNodesLoseWaiter: that a majority of the nodes ended a session, one after the other, is no
+// eviction. A waiter goes on.
 func TestNodesLoseWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(3)

@@ -19,7 +19,7 @@ type claim struct {
 
 	token fence.Token // 0: it does not hold
 	left  bool        // it goes, wherever it is or may be
-	from  time.Time   // but not before: who held it had to be told and to stop
+	from  time.Time   // but not before, because the holder had to be told and to stop
 }
 
 // place is how a claim stands on one node.
@@ -41,9 +41,8 @@ func (p *place) clear() {
 	}
 }
 
-// take returns our record of a claim, made when it is new. One that was left may
-// still be on nodes, and news of it on the way from there: it gets another id.
-// s.mu is held.
+// take returns our record of a claim, made when it is new. A claim that was left may still be on
+// nodes, and news of it on the way from there. So it gets another id. s.mu is held.
 func (s *session) take(c *engine.Claim) *claim {
 	old := s.byID[c.ID]
 	if old != nil && !old.left {
@@ -61,9 +60,9 @@ func (s *session) take(c *engine.Claim) *claim {
 	return cl
 }
 
-// as is the owner that the nodes know a claim by: the same for all claims of one owner,
-// also if that is the id of one of them. It is not known beyond this session, for the
-// token of another session's grant is not known here. s.mu is held.
+// as is the owner that the nodes know a claim by. It is the same for all claims of one owner, also
+// if that is the id of one of them. It is not known beyond this session, because the token of
+// another session's grant is not known here. s.mu is held.
 func (s *session) as(c *engine.Claim, id string) string {
 	for o := range s.byName[c.Resource] {
 		if !o.left && o.owner == c.Owner {
@@ -101,9 +100,9 @@ func (s *session) settle(cl *claim) {
 	}
 }
 
-// found is told by a node that it has a claim of ours, which may have come back with an
-// old snapshot. What we do not know is to be left there, or it would stand in the way of
-// all others for as long as we live.
+// found is told by a node that it has a claim of ours, which may have come back with an old
+// snapshot. An unknown claim is to be left there, or it would stand in the way of all others for as
+// long as we live.
 func (s *session) found(i int, resource, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +175,8 @@ func (s *session) leaveAll(ctx context.Context, cl *claim) []error {
 	return s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error { return s.leave(ctx, i, is, cl) })
 }
 
-// votes are the grants that count, by node: of those that took part in a renewal
-// that started then or later. s.mu is held.
+// votes are the grants that count, by node: of nodes that took part in a renewal that started then
+// or later. s.mu is held.
 func (s *session) votes(cl *claim, since time.Time) (votes []fence.Token, n int) {
 	votes = make([]fence.Token, len(s.nodes))
 	for i, at := range cl.at {
@@ -200,9 +199,9 @@ func (s *session) waits(cl *claim) (n int) {
 	return n
 }
 
-// shared returns the token of the grant that a claim is a part of: its own, if
-// it is asked for again, or the largest that its owner shares with it. It is the same
-// grant if a majority says so. s.mu is held.
+// shared returns the token of the grant that a claim is a part of. That is its own, if it is asked
+// for again, or the largest that its owner shares with it. It is the same grant if a majority says
+// so. s.mu is held.
 func (s *session) shared(cl *claim) (token fence.Token) {
 	if cl.token != 0 {
 		return cl.token

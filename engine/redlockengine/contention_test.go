@@ -12,9 +12,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// TestContention: also where every node that lives is needed, those that wait
-// come to hold, one after the other. Requests take different times, so each
-// node has another order.
+// TestContention: also where every node that lives is needed, waiters come to hold, one after the
+// other. Requests take different times, so each node has another order.
 func TestContention(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -39,7 +38,7 @@ func contention(t *testing.T, seed uint64) {
 		}
 		defer c.Close(t.Context()) //nolint:errcheck // checked elsewhere
 		for _, l := range links {
-			l.is, l.delay = late, ttl/500 // no more than a slow answer
+			l.is = late(ttl / 500) // no more than a slow answer
 		}
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		users.Go(func() {

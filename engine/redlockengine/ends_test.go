@@ -74,9 +74,8 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// TestGraceOfAMajority: as long as nodes in their restart grace are so many that the
-// others are no majority, that is why nobody is granted; it lasts until the first of
-// them grant again.
+// TestGraceOfAMajority: while so many nodes are in their restart grace that the others are no
+// majority, that grace is the reason. It lasts until the first of them grant again.
 func TestGraceOfAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng, links := newNodes(3).client(t, nil)
@@ -104,8 +103,8 @@ func TestGraceOfAMajority(t *testing.T) {
 	})
 }
 
-// TestShowSaysWhatAMajoritySays: since so many nodes grant a claim, and until so many
-// keep it; the one that was away does not count with its later time.
+// TestShowSaysWhatAMajoritySays: since so many nodes grant a claim, and until so many keep it. The
+// node that was away does not count with its later time.
 func TestShowSaysWhatAMajoritySays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng, links := newNodes(3).client(t, nil)

@@ -62,8 +62,8 @@ func (e *Engine) grace(errs []error, graces []engine.Grace) engine.Grace {
 	return told[e.quorum-1]
 }
 
-// refused says why a claim was not granted; nil: it waits. What a caller is told
-// that it is not stored is left everywhere.
+// refused says why a claim was not granted; nil: it waits. A claim of which the caller is told that
+// it is not stored is left everywhere.
 func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []error, grace engine.Grace) error {
 	mismatch, busy := first(errs, engine.ErrMismatch), cmp.Or(first(errs, engine.ErrBusy), first(errs, engine.ErrGrace))
 	err := s.majority(ctx, "enter", count(errs, nil)+count(errs, engine.ErrBusy)+count(errs, engine.ErrGrace), errs)

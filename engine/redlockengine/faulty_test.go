@@ -13,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/redlockengine"
+	"github.com/pawl-go/pawl/internal/faulty"
 )
 
 // server is a node that can lose all it has. Afterwards it is away for one TTL,
@@ -41,22 +42,28 @@ func (s *server) away() bool {
 	return time.Now().Before(s.back)
 }
 
-type trouble int
+// trouble is what disturbs requests, and the wait for a grant.
+type trouble struct{ call, await faulty.Fault }
 
-const (
-	none  trouble = iota
-	fails         // the request is not sent
-	hangs         // the request is never answered
-	loses         // the request is done, the reply is lost
-	late          // the request is done later, also when nobody waits for it any more
+var (
+	none  = trouble{}
+	fails = trouble{faulty.Fails, faulty.Fails}
+	hangs = trouble{faulty.Hangs, faulty.Hangs}
+	loses = trouble{call: faulty.LosesReply}
 )
+
+// late has a request arrive after up to most, also when nobody waits for it any more.
+func late(most time.Duration) trouble {
+	return trouble{call: func(ctx context.Context, do func(context.Context) error) error {
+		return faulty.ArrivesLate(rand.N(most+1))(ctx, do)
+	}}
+}
 
 // link is one client's way to one node.
 type link struct {
 	server *server
 	mu     sync.Mutex
 	is     trouble
-	delay  time.Duration // of what is late
 	open   int           // sessions
 	news   time.Duration // how long the news of a grant take; 0: as long as the request
 	inbox  map[string]chan engine.Grant
@@ -95,10 +102,10 @@ func (l *link) set(is trouble) {
 	l.is = is
 }
 
-func (l *link) trouble() (trouble, time.Duration) {
+func (l *link) trouble() trouble {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.is, rand.N(l.delay + 1)
+	return l.is
 }
 
 func (l *link) refuse(err error) {
@@ -122,10 +129,6 @@ func (l *link) refusal() error {
 var errLink = errors.New("connection lost")
 
 func call[T any](ctx context.Context, l *link, do func(context.Context) (T, error)) (result T, err error) {
-	type outcome struct {
-		T   T
-		err error
-	}
 	if ctx.Err() != nil {
 		return result, ctx.Err()
 	}
@@ -141,29 +144,7 @@ func call[T any](ctx context.Context, l *link, do func(context.Context) (T, erro
 		}
 		return asked(ctx)
 	}
-	switch is, delay := l.trouble(); is {
-	case fails:
-		return result, engine.Unavailable("call", errLink)
-	case hangs:
-		<-ctx.Done()
-		return result, ctx.Err()
-	case loses:
-		do(ctx) //nolint:errcheck // nobody hears of it
-		return result, engine.Unavailable("call", errLink)
-	case late:
-		done := make(chan outcome, 1)
-		time.AfterFunc(delay, func() {
-			result, err := do(context.WithoutCancel(ctx))
-			done <- outcome{result, err}
-		})
-		select {
-		case o := <-done:
-			return o.T, o.err
-		case <-ctx.Done():
-			return result, ctx.Err()
-		}
-	}
-	return do(ctx)
+	return faulty.Ask(ctx, l.trouble().call, do)
 }
 
 func (l *link) Caps() engine.Caps { return l.server.now().Caps() }
@@ -258,11 +239,10 @@ func (s *linked) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.
 }
 
 func (s *linked) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	switch is, _ := s.link.trouble(); {
-	case is == hangs:
-		<-ctx.Done()
-		return engine.Grant{}, ctx.Err()
-	case is == fails, s.link.server.away():
+	switch await := s.link.trouble().await; {
+	case await != nil:
+		return engine.Grant{}, await(ctx, nil)
+	case s.link.server.away():
 		return engine.Grant{}, engine.Unavailable("await", errLink)
 	case s.eng != s.link.server.now():
 		return engine.Grant{}, engine.ErrGone

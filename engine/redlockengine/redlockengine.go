@@ -1,12 +1,12 @@
-// Package redlockengine is Redlock: one lock on several stores that know nothing
-// of one another, usually five plain Redis servers. A claim that a majority
-// of them grants holds, so a minority may be down, cut off or without its data, and
-// there is no leader whose change could lose a grant.
+// Package redlockengine is Redlock: one lock on several stores that know nothing of one another,
+// usually five plain Redis servers. A claim that a majority of them grants holds. So a minority may
+// be down, cut off or without its data, and there is no leader whose change could lose a grant.
 //
-// The algorithm is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/:
-// every node is asked at once and for a short time; a majority must grant
-// within TTL - elapsed - drift; else, and to release, every node is told to
-// leave, whatever it answered; a claim without a majority tries again after a random pause.
+// The algorithm is that of
+// https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/: every node is asked at
+// once and for a short time. A majority must grant within TTL - elapsed - drift. Else, and to
+// release, every node is told to leave, whatever it answered. A claim without a majority tries
+// again after a random pause.
 //
 // # Objections, and answers
 //
@@ -15,31 +15,29 @@
 //     engine of each node does so by itself (restart grace), so operators need not
 //     remember.
 //   - Kleppmann ("How to do distributed locking", 2016): a holder that was paused
-//     writes after its lease ended, and Redlock has no number by which a resource
+//     writes after its lease ended. Redlock has no number by which a resource
 //     could refuse it. Here a second round gives each grant a token, see Tokens.
 //   - Also there: Redlock is safe only while clocks run at about the same rate and no clock
 //     jumps. That stays. The sessions on the nodes live for the TTL and 1 % and 2 ms
 //     more, which is the drift that is allowed for. A node whose time of day is set
-//     forward ends its sessions early and gives one vote too many; when that can
+//     forward ends its sessions early and gives one vote too many. When that can
 //     happen to a majority at once, use a store with consensus, or the tokens.
 //
 // # Votes
 //
-// A holder believes until the start of its session's last renewal + TTL. So a
-// node's vote counts only if the node took part in that renewal: a node that missed
-// it would end the session too early. A node that was away is joined again by a
-// later renewal, which also enters the held claims there, so that a lock survives
-// when one node after the other is restarted.
+// A holder believes until the start of its session's last renewal + TTL. So a node's vote counts
+// only if the node took part in that renewal: a node that missed it would end the session too
+// early. A later renewal joins a node that was away, and enters the held claims there. So a lock
+// survives when one node after the other is restarted.
 //
 // # Tokens
 //
-// A token is one more than the largest that the majority knows; the token is written
-// back to each node by compare-and-set, and the claim is granted only if a
-// majority accepts. Any two majorities share a node, so tokens grow without any
-// clock. After a loss of data on a node that was needed for that, they grow by
-// the nodes' clocks, because no token is smaller than the tokens of the nodes
-// themselves. The memory of tokens is at most 65,536 small values on each node,
-// whatever the number of names: names of one hash share a value.
+// A token is one more than the largest that the majority knows. The token is written back to each
+// node by compare-and-set, and the claim is granted only if a majority accepts. Any two majorities
+// share a node, so tokens grow without any clock. After a loss of data on a node that was needed
+// for that, tokens grow by the nodes' clocks. No token is smaller than the tokens of the nodes
+// themselves. The memory of tokens is at most 65,536 small values on each node, whatever the number
+// of names: names of one hash share a value.
 //
 // # Refusals
 //
@@ -67,10 +65,9 @@ import (
 
 // Options change how nodes are asked. The zero value is the default.
 type Options struct {
-	// NodeTimeout is how long a node may take to answer when a majority has.
-	// Default: an eighth of the TTL, at most 250 ms. As long as fewer have, which
-	// is so on a busy machine, each may take a sixth of the TTL; and a third of it
-	// to look at more than 250 held locks in a renewal.
+	// NodeTimeout is how long a node may take to answer when a majority has. Default: an eighth of
+	// the TTL, at most 250 ms. As long as fewer have, which is so on a busy machine, each may take
+	// a sixth of the TTL. To look at more than 250 held locks in a renewal it may take a third.
 	NodeTimeout time.Duration
 
 	// NoTokens leaves the second round out. Tokens are then the largest of the
@@ -101,9 +98,9 @@ func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 	}
 	switch {
 	case n < 3:
-		return nil, fmt.Errorf("redlock: %d nodes: at least 3 are needed, for of fewer none may be down", n)
+		return nil, fmt.Errorf("redlock: %d nodes: at least 3 are needed, because of fewer none may be down", n)
 	case n%2 == 0:
-		return nil, fmt.Errorf("redlock: %d nodes: an even number bears no more failures than %d, and is more often split", n, n-1)
+		return nil, fmt.Errorf("redlock: %d nodes: an even number tolerates no more failures than %d, and is more often split", n, n-1)
 	case opts.NodeTimeout < 0:
 		return nil, fmt.Errorf("redlock: Options.NodeTimeout is %v: 0 (the default) or more is allowed", opts.NodeTimeout)
 	}
@@ -122,7 +119,7 @@ func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 	return e, nil
 }
 
-// weakest is what is left of the promises of the nodes.
+// weakest returns the promises that all nodes keep.
 func (e *Engine) weakest() engine.Caps {
 	node := e.nodes[0].Caps()
 	caps := engine.Caps{
@@ -170,8 +167,8 @@ type bound struct {
 	most  time.Duration // as long as fewer have
 }
 
-// each does a step on every node at once, and returns what came of it, by node,
-// when all have answered or the time is over.
+// each does a step on every node at once. It returns the outcomes, by node, when all have answered
+// or the time is over.
 func (e *Engine) each(ctx context.Context, may bound, step func(context.Context, int) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, max(may.usual, may.most))
 	defer cancel()
@@ -224,8 +221,8 @@ func first(errs []error, class error) error {
 	return nil
 }
 
-// majority returns the error of a step that n nodes did if these are too few. What
-// ctx ended is not the store's fault.
+// majority returns the error of a step that n nodes did if these are too few. The end of ctx is not
+// the store's fault.
 func (e *Engine) majority(ctx context.Context, doing string, n int, errs []error) error {
 	switch {
 	case n >= e.quorum:
@@ -245,7 +242,7 @@ func (e *Engine) majority(ctx context.Context, doing string, n int, errs []error
 // operatorTimeout is how long a node may take to answer an operator.
 const operatorTimeout = time.Second
 
-// reach does a step that a majority must answer, for an operator.
+// reach does a step of an operator, which a majority must answer.
 func (e *Engine) reach(ctx context.Context, doing string, step func(context.Context, int) error) ([]error, error) {
 	errs := e.each(ctx, bound{operatorTimeout, operatorTimeout}, step)
 	return errs, e.majority(ctx, doing, count(errs, nil), errs)

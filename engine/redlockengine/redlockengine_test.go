@@ -77,7 +77,7 @@ func TestClosedWhileJoining(t *testing.T) {
 		eng, links := newNodes(3).client(t, nil)
 		links[2].set(fails)
 		s := sessiontest.Open(t, eng, ttl)
-		links[2].is, links[2].delay = late, ttl/20
+		links[2].is = late(ttl / 20)
 		done := make(chan error)
 		go func() {
 			_, err := s.Renew(t.Context(), nil)
@@ -250,8 +250,7 @@ func TestSlowNode(t *testing.T) {
 	})
 }
 
-// TestOperator: what stands on a majority holds; what stands on fewer shows, and
-// can be taken away.
+// TestOperator: a claim on a majority holds; a claim on fewer shows, and can be taken away.
 func TestOperator(t *testing.T) {
 	all := newNodes(3)
 	eng, links := all.client(t, nil)

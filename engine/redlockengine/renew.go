@@ -97,11 +97,10 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 	return nil
 }
 
-// renewed decides what came of a renewal. From now on trust in every claim that
-// holds would rest on it, so it succeeds only if each of them stands on a
-// majority of the nodes that took part, or is reported gone. Gone is what cannot
-// stand on a majority, or what did not for two heartbeats: a node that did not
-// answer just now costs nobody a lock.
+// renewed decides what came of a renewal. From now on trust in every claim that holds would rest on
+// it. So it succeeds only if each of them stands on a majority of the nodes that took part, or is
+// reported gone. A claim is gone if it cannot stand on a majority, or did not for two heartbeats.
+// So a node that did not answer just now costs nobody a lock.
 func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.Time, errs []error) (gone []*engine.Claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,9 +138,8 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 	return gone, nil
 }
 
-// repair brings the nodes that took part in a renewal up to date: what holds is
-// entered where it is not, as on a node that was joined again, and what is to be
-// left is left.
+// repair brings the nodes that took part in a renewal up to date. A claim that holds is entered
+// where it is not, as on a node that was joined again. A claim that is to be left is left.
 func (s *session) repair(ctx context.Context, errs []error) {
 	on := s.joined(true)
 	for i, err := range errs {

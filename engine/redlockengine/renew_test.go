@@ -25,8 +25,8 @@ func clientOf(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
 	return c
 }
 
-// TestManyHeld: a client that holds so much that a node cannot look at all of it within
-// the time of a step keeps it; also when a node is away, and when it is back.
+// TestManyHeld: a client keeps more locks than a node can look at within the time of a step. It
+// does so also when a node is away, and when it is back.
 func TestManyHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, n = 15 * time.Second, 1000
@@ -60,8 +60,8 @@ func TestManyHeld(t *testing.T) {
 	})
 }
 
-// TestVoteThatIsNotKnownYet: a holder that waits on a node, and is granted there while
-// another node loses its data, stands on a majority and keeps the lock.
+// TestVoteThatIsNotKnownYet: a holder waits on a node, and is granted there while another node
+// loses its data. It stands on a majority and keeps the lock.
 func TestVoteThatIsNotKnownYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(3)
@@ -82,8 +82,8 @@ func TestVoteThatIsNotKnownYet(t *testing.T) {
 	})
 }
 
-// TestBusyMachine: where most nodes take longer than they usually may, as on a machine
-// with other work, clients come to hold and keep what they hold.
+// TestBusyMachine: most nodes take longer than they usually may, as on a machine with other work.
+// Clients come to hold all the same, and keep their locks.
 func TestBusyMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 15 * time.Second
@@ -114,9 +114,9 @@ func collect(t *testing.T, eng engine.Engine) (names []string) {
 	return names
 }
 
-// TestClaimsFromASnapshot: a node that was restarted from an old snapshot has claims
-// again that were left: one that was held and one that waited. It is rid of them with
-// the next heartbeat, so that others have its vote.
+// TestClaimsFromASnapshot: a node that was restarted from an old snapshot has claims again that
+// were left, a held one and a waiting one. It is rid of them with the next heartbeat, so that
+// others have its vote.
 func TestClaimsFromASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(3)
@@ -225,8 +225,8 @@ func TestBeliefOfNodes(t *testing.T) {
 	}
 }
 
-// TestNodeOfAnotherFormat: a node that refuses this build is not merely down. Nothing
-// is granted beside it, and the error says why; what is held stays.
+// TestNodeOfAnotherFormat: a node that refuses this build is not merely down. Nothing is granted
+// beside it, and the error says why; held locks stay.
 func TestNodeOfAnotherFormat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := engine.CheckFormat("0")
@@ -255,8 +255,8 @@ func TestNodeOfAnotherFormat(t *testing.T) {
 	})
 }
 
-// TestOwnerThatIsAClaim: who owns a claim that was entered without an owner is that
-// claim's id; it re-enters as long as a claim of it is there.
+// TestOwnerThatIsAClaim: the owner of a claim that was entered without an owner is that claim's id.
+// It re-enters as long as a claim of it is there.
 func TestOwnerThatIsAClaim(t *testing.T) {
 	for _, opts := range []*redlockengine.Options{nil, {NoTokens: true}} {
 		all := newNodes(3)

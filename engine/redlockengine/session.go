@@ -22,7 +22,7 @@ type session struct {
 	life context.Context // ends when it is closed, or a majority has ended it
 	end  context.CancelFunc
 
-	tasks sync.WaitGroup // what nobody waits for but Close
+	tasks sync.WaitGroup // that nobody waits for but Close
 
 	mu     sync.Mutex
 	base   time.Time // start of the last renewal that a majority answered: votes count from it on
@@ -63,8 +63,8 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	return nil, err
 }
 
-// alien returns why a node can have no part, if one cannot, as one with another format
-// of pawl: it is not merely down, and goes to somebody who can mend it.
+// alien returns why a node can have no part, if one cannot, as with another format of pawl. The
+// error goes to the caller, because the node is not merely down.
 func (s *session) alien() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +173,7 @@ func (s *session) ask(ctx context.Context, on []engine.Session, step func(contex
 	})
 }
 
-// majority is that of the engine, for a step that means nothing once the session
-// has ended.
+// majority is that of the engine. A step means nothing once the session has ended.
 func (s *session) majority(ctx context.Context, doing string, n int, errs []error) error {
 	if s.life.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, errEnded)

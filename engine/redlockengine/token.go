@@ -7,14 +7,13 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
-// mark is what a node knows of the tokens of a name: the last one that was
-// written there.
+// mark is the memory of a node of the tokens of a name: the last token that was written there.
 type mark struct {
 	told    bool
 	last    fence.Token
@@ -55,15 +54,13 @@ func (s *session) recall(ctx context.Context, name string) ([]mark, error) {
 	return marks, s.majority(ctx, "read token", count(errs, nil), errs)
 }
 
-// mintTries bounds how often a token is tried for that others take, who hold
-// names of the same hash.
+// mintTries bounds how often a token is tried for that holders of names with the same hash take.
 const mintTries = 10
 
-// mint gives a claim its token: more than any that the nodes know where it
-// stands. A node that takes it does so only if nobody wrote there since it was
-// read, so of two claims that read the same at most one finds a majority. What
-// a node minted itself is the least, for one that lost its memory. Marks that were
-// read already, or nil, are tried first.
+// mint gives a claim its token: more than any that the nodes know where it stands. A node takes it
+// only if nobody wrote there since it was read. So of two claims that read the same at most one
+// finds a majority. The node's own token is the least, because a node may have lost its memory.
+// Marks that were read already, or nil, are tried first.
 func (s *session) mint(ctx context.Context, name string, votes []fence.Token, marks []mark) (token fence.Token, err error) {
 	token = slices.Max(votes)
 	for range mintTries {
@@ -84,18 +81,10 @@ func (s *session) mint(ctx context.Context, name string, votes []fence.Token, ma
 		if err == nil || count(errs, engine.ErrConflict) == 0 {
 			return token, err
 		}
-		if err := pause(ctx, rand.N(s.timeout/16+1)); err != nil {
+		if err := turn.Pause(ctx, rand.N(s.timeout/16+1)); err != nil {
 			return 0, err
 		}
 		marks = nil
 	}
 	return 0, engine.Unavailable("write token", errors.New("others took tokens at the same time"))
-}
-
-// pause waits, unless ctx ends: then it returns why.
-func pause(ctx context.Context, d time.Duration) error {
-	over, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-over.Done()
-	return context.Cause(ctx)
 }

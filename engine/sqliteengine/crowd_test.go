@@ -112,8 +112,8 @@ func TestRenewalsPassOtherRequests(t *testing.T) {
 	tasks.Wait()
 }
 
-// TestTurnsThatAreGivenUp: who gives up waiting leaves nothing behind but one
-// goroutine, and the turn goes to those that still want it.
+// TestTurnsThatAreGivenUp: a caller that gives up waiting leaves nothing behind but one goroutine.
+// The turn goes to callers that still want it.
 func TestTurnsThatAreGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "turn")
 	a, b, c := newTurn(path, 0o600), newTurn(path, 0o600), newTurn(path, 0o600)
@@ -151,8 +151,8 @@ func TestTurnsThatAreGivenUp(t *testing.T) {
 	end()
 }
 
-// TestDeafWaitersAreAllTold: where nothing wakes a session, a grant to any of those that
-// wait in it is found by the one that looks.
+// TestDeafWaitersAreAllTold: where nothing wakes a session, one of its waiters looks, and finds the
+// grant of any of them.
 func TestDeafWaitersAreAllTold(t *testing.T) {
 	const waiters = 20
 	path := file(t)

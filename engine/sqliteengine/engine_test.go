@@ -365,7 +365,7 @@ func TestEverythingIsPrivate(t *testing.T) {
 	e := newEngine(t, path)
 	s := open(t, e, 30*time.Second)
 	sessiontest.Hold(t, s, mutex("job", "a"))
-	newEngine(t, path) // the second finds what is there
+	newEngine(t, path) // the second finds it there
 	want := map[string]os.FileMode{
 		filepath.Dir(path): 0o700, path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600,
 		path + "-wake": 0o700, filepath.Join(path+"-wake", s.ID()): 0o600,

@@ -47,7 +47,7 @@ func prepare(path string, fileSystem func(string) (uint32, error)) (string, erro
 	return path, engine.Unavailable("open", err)
 }
 
-// create makes an empty file for its owner only, or leaves what is there.
+// create makes an empty file for its owner only, or leaves an existing one.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

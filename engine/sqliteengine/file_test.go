@@ -136,7 +136,7 @@ func TestTablesOfAnotherVersion(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	e := newEngine(t, file(t))
 	s := open(t, e, time.Hour)
-	update(t, e, `PRAGMA max_page_count = 1`) // SQLite keeps it to what is in use
+	update(t, e, `PRAGMA max_page_count = 1`) // SQLite keeps it to the size in use
 	full := mutex(strings.Repeat("x", 500), "a")
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {

@@ -32,9 +32,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// agent is a process with one session that does what is written to its
-// standard input, a line each, and says what came of it. It ends with its input,
-// so with its parent at the latest.
+// agent is a process with one session that reads commands from its standard input, a line each, and
+// answers each. It ends with its input, so with its parent at the latest.
 func agent(path string) error {
 	ttl, err := time.ParseDuration(os.Getenv("PAWL_AGENT_TTL"))
 	if err != nil {

@@ -23,8 +23,8 @@ func now() int64 {
 	return ts.Nano()/1000 - clockShift()
 }
 
-// clockShift is how much later it is in the time namespace of this process, as a
-// container may have one, than on the machine, in µs. It never changes.
+// clockShift is how much later it is in the time namespace of this process than on the machine, in
+// µs. A container may have such a namespace. It never changes.
 var clockShift = sync.OnceValue(func() int64 {
 	offsets, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// disk is a file system that remembers what is safe from a loss of power: each file as
-// it was when it was last synchronized.
+// disk is a file system that remembers each file as it was last synchronized, which is safe from a
+// loss of power.
 type disk struct {
 	vfs.VFS
 	mu    sync.Mutex

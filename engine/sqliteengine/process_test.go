@@ -85,7 +85,7 @@ func TestExclusionWhenProcessesAreKilled(t *testing.T) {
 		t.Error(err)
 	}
 	sessiontest.Leave(t, s, mine)
-	// Who was killed before it claimed anything leaves a session and its inbox.
+	// A process that was killed before it claimed anything leaves a session and its inbox.
 	for own := 2; rows(t, e) > own && time.Since(begun) < ttl+time.Second; {
 		if _, err := s.Renew(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func TestExclusionWhenProcessesAreKilled(t *testing.T) {
 	}
 }
 
-// With a TTL of 30 s a waiter looks by itself every 10 s: whoever is there
-// within 2 s was woken.
+// With a TTL of 30 s a waiter looks by itself every 10 s: a waiter that is there within 2 s was
+// woken.
 const woken = 2 * time.Second
 
 func TestProcessesAreServedInOrderAndWoken(t *testing.T) {
@@ -305,7 +305,7 @@ func TestFirstOpenByManyAtOnce(t *testing.T) {
 	}
 }
 
-// Who is stopped while it writes stops the others, but not beyond their ctx.
+// A process that is stopped while it writes stops the others, but not beyond their ctx.
 func TestWaitForTheWriteLockEndsWithContext(t *testing.T) {
 	path := file(t)
 	e, other := newEngine(t, path), newEngine(t, path)

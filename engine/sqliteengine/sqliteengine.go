@@ -1,13 +1,12 @@
-// Package sqliteengine is the store in one SQLite file, for all processes of
-// one machine: it needs no server. The verbs are those of package sqlengine. A
-// waiter in another process is woken through a named pipe of its session; where
-// the system has no named pipes, as on Windows, the waiter polls.
+// Package sqliteengine is the store in one SQLite file. It serves all processes of one machine, and
+// needs no server. The verbs are those of package sqlengine. A waiter in another process is woken
+// through a named pipe of its session. Where the system has no named pipes, as on Windows, the
+// waiter polls.
 //
-// SQLite lets one process write at a time. Processes queue for that in the kernel,
-// by a file beside the database; where the system has no flock, as Windows, they retry
-// every millisecond or two. A process that is stopped in the midst of a transaction,
-// which takes some ten microseconds, stops all other writers until it goes on or
-// ends. A reader waits for nobody.
+// SQLite lets one process write at a time. Processes queue for that in the kernel, by a file beside
+// the database. Where the system has no flock, as Windows, they retry every millisecond or two. A
+// transaction takes some ten microseconds. A process that is stopped in the midst of it stops all
+// other writers until it goes on or ends. A reader waits for nobody.
 //
 // The file is private to the user that created it, and its companions have the mode
 // of the file.
@@ -16,12 +15,11 @@
 // behind FUSE): neither SQLite's log nor the wake-up works there. Deleting
 // or replacing the file while it is in use makes two stores of one.
 //
-// A power loss may take back the last grants, but ends all processes that knew of
-// them too. Tokens still grow, unless the clock was set back
-// meanwhile. A value that was put survives: Put waits for the disk, and so do the locks
-// of the same file meanwhile. An old copy takes back values as well, if an operator
-// restores that copy by ".restore" of the sqlite3 shell, or as a file while no process
-// has the store open. Until its next renewal a holder that such a copy does not know
+// A power loss may take back the last grants, but ends all processes that knew of them too. Tokens
+// still grow, unless the clock was set back meanwhile. A value that was put survives: Put waits for
+// the disk, and so do the locks of the same file meanwhile. An operator may restore an old copy, by
+// ".restore" of the sqlite3 shell, or as a file while no process has the store open. That copy
+// takes back values as well. Until its next renewal a holder that such a copy does not know
 // believes beside the next holder.
 package sqliteengine
 
@@ -47,7 +45,7 @@ import (
 
 // Options are the options of [New]. There are none yet.
 type Options struct {
-	vfs string // the file system, by its name in SQLite, of a test that looks at what is written
+	vfs string // the file system, by its name in SQLite, of a test that looks at each write
 }
 
 const minTTL = 100 * time.Millisecond
@@ -120,7 +118,7 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// dialect is that of SQLite, for the database at this path.
+// dialect is that of SQLite, with the database at this path.
 type dialect struct {
 	path    string
 	turn    *turn
@@ -148,8 +146,8 @@ func (d dialect) Flush(ctx context.Context, conn *sql.Conn, on bool) error {
 	return err
 }
 
-// Again holds even of the first transaction: some of many processes that open a
-// new file at once are told that it is locked, whatever the busy timeout.
+// Again holds even of the first transaction. Some of many processes that open a new file at once
+// are told that it is locked, whatever the busy timeout.
 func (d dialect) Again(err error) bool { return errors.Is(err, sqlite3.BUSY) }
 
 const schema = `
@@ -205,8 +203,8 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	return boot != "" && boot == before, engine.CheckFormat(format)
 }
 
-// Migrate creates what is missing in the file and forgets what was before the
-// machine started: none of these processes lives.
+// Migrate creates the missing parts of the file. It forgets sessions from before the machine
+// started, because none of those processes lives.
 func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 	if err := d.share(); err != nil {
 		return err
@@ -218,7 +216,7 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, schema); err != nil {
 		return err
 	}
-	// What a power loss took back of the counter, the time of day makes good.
+	// The time of day makes good for a counter that a power loss took back.
 	if _, err := tx.ExecContext(ctx, `INSERT INTO pawl_meta VALUES (1, ?, ?, ?) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)`,
 		engine.Format(), time.Now().UnixMicro(), boot); err != nil {
 		return err
@@ -243,7 +241,7 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 
 // tidy removes the inboxes that processes left when they were killed.
 func (d dialect) tidy(ctx context.Context, tx *sql.Tx) error {
-	inboxes, _ := os.ReadDir(d.inbox("")) // before the sessions, for those have theirs later; there may be none yet
+	inboxes, _ := os.ReadDir(d.inbox("")) // before the sessions, because those have theirs later; there may be none yet
 	known := make(map[string]bool)
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turn is the place of this process in the kernel's queue of those that want to
-// write. SQLite itself has none: each process would try again and again, and with a
-// hundred of them most tries are in vain. A process that has the turn beside another,
-// as when somebody deleted its file, waits for SQLite's own lock.
+// turn is the place of this process in the kernel's queue of processes that want to write. SQLite
+// itself has none: each process would try again and again, and with a hundred of them most tries
+// are in vain. A process that has the turn beside another, as when somebody deleted its file, waits
+// for SQLite's own lock.
 //
 // The kernel ends the turn of a process that ends.
 type turn struct {

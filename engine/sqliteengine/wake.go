@@ -11,9 +11,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// inbox is the named pipe of a session, in a folder beside the file. Only its
-// own process reads it, so a message wakes nobody else, and one that nobody
-// reads is not stored.
+// inbox is the named pipe of a session, in a folder beside the file. Only its own process reads it,
+// so a message wakes nobody else. A message that nobody reads is not stored.
 func (d dialect) inbox(session string) string { return filepath.Join(d.path+"-wake", session) }
 
 const format = "%d %t %s\n" // token, gone, claim: less than the system writes in one piece

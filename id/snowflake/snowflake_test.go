@@ -13,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
+	"github.com/pawl-go/pawl/internal/faulty"
 	"github.com/pawl-go/pawl/internal/idtest"
 )
 
@@ -160,7 +161,7 @@ func TestOutage(t *testing.T) {
 			var seen idtest.Checker[int64]
 			r := newRow(t, &seen)
 			pass(after)
-			p.link.cut.Store(true)
+			p.store.Cut()
 			away := time.Now()
 			for {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -179,7 +180,7 @@ func TestOutage(t *testing.T) {
 			if !p.told(pawl.ErrUnavailable) {
 				t.Error("nobody was told")
 			}
-			p.link.cut.Store(false)
+			p.store.Heal()
 			is := parts(t, layout, r.next(p))
 			if late := time.Since(is.Time); is.Worker != 0 || late > 10*time.Millisecond {
 				t.Errorf("%+v, %v late", is, late)
@@ -203,7 +204,7 @@ func TestLostReply(t *testing.T) {
 			var seen idtest.Checker[int64]
 			r := newRow(t, &seen)
 			r.next(p)
-			p.link.loseReply.Store(true)
+			p.store.Set(faulty.First(1, faulty.LosesReply, nil), faulty.Put)
 			for range 300 {
 				r.next(p)
 				pass(10 * time.Millisecond)
@@ -228,12 +229,12 @@ func TestLostNumber(t *testing.T) {
 		var seen idtest.Checker[int64]
 		r := newRow(t, &seen)
 		r.next(p)
-		p.link.cut.Store(true)
+		p.store.Cut()
 		pass(20 * time.Second)
 		heir := begin(t, eng, -time.Hour)
 		other := newRow(t, &seen)
 		other.next(heir)
-		p.link.cut.Store(false)
+		p.store.Heal()
 		r.next(p)
 		if p.Worker() != 1 || heir.Worker() != 0 || !p.told(pawl.ErrLost) {
 			t.Errorf("worker %d beside %d", p.Worker(), heir.Worker())

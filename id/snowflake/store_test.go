@@ -15,109 +15,19 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/snowflake"
+	"github.com/pawl-go/pawl/internal/faulty"
 	"github.com/pawl-go/pawl/internal/idtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// link is a store as one process sees it.
-type link struct {
-	engine.Engine
-	cut       atomic.Bool // no request arrives
-	loseReply atomic.Bool // of the next write
-}
-
-var errCut = engine.Unavailable("ask", errors.New("the link is cut"))
-
-func (l *link) down() error {
-	if l.cut.Load() {
-		return errCut
-	}
-	return nil
-}
-
-func (l *link) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	if err := l.down(); err != nil {
-		return nil, err
-	}
-	s, err := l.Engine.Open(ctx, opts)
-	return &linkSession{s, l}, err
-}
-
-func (l *link) Show(ctx context.Context, name string) (engine.Resource, error) {
-	if err := l.down(); err != nil {
-		return engine.Resource{}, err
-	}
-	return l.Engine.Show(ctx, name)
-}
-
-func (l *link) Get(ctx context.Context, key string) (engine.Value, error) {
-	if err := l.down(); err != nil {
-		return engine.Value{}, err
-	}
-	return l.Engine.(engine.Values).Get(ctx, key)
-}
-
-func (l *link) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	if err := l.down(); err != nil {
-		return 0, err
-	}
-	is, err := l.Engine.(engine.Values).Put(ctx, key, data, version)
-	if l.loseReply.CompareAndSwap(true, false) {
-		return 0, errCut
-	}
-	return is, err
-}
-
-func (l *link) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	if err := l.down(); err != nil {
-		return engine.Value{}, err
-	}
-	return l.Engine.(engine.Values).Watch(ctx, key, version)
-}
-
-type linkSession struct {
-	engine.Session
-	link *link
-}
-
-func (s *linkSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	if err := s.link.down(); err != nil {
-		return engine.Grant{}, err
-	}
-	return s.Session.Enter(ctx, c, wait)
-}
-
-func (s *linkSession) Leave(ctx context.Context, resource, claim string) error {
-	if err := s.link.down(); err != nil {
-		return err
-	}
-	return s.Session.Leave(ctx, resource, claim)
-}
-
-func (s *linkSession) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
-	if err := s.link.down(); err != nil {
-		return nil, err
-	}
-	return s.Session.Renew(ctx, held)
-}
-
-func (s *linkSession) Close(ctx context.Context) error {
-	if s.link.cut.Load() {
-		ended, end := context.WithCancel(ctx)
-		end()
-		return s.Session.Close(ended) // a process that died says no farewell
-	}
-	return s.Session.Close(ctx)
-}
 
 // process is a process with a generator of its own, and with a clock of its own.
 type process struct {
 	*snowflake.Generator
 	t      *testing.T
 	client *pawl.Client
-	link   *link
-	skew   atomic.Int64 // of its clock
+	store  *faulty.Store // as this process sees it
+	skew   atomic.Int64  // of its clock
 
 	mu     sync.Mutex
 	events []snowflake.Event
@@ -128,9 +38,9 @@ var layout = snowflake.Layout{Epoch: time.Date(1999, 12, 1, 0, 0, 0, 0, time.UTC
 
 func newProcess(t *testing.T, eng engine.Engine) *process {
 	t.Helper()
-	p := &process{t: t, link: &link{Engine: eng}}
+	p := &process{t: t, store: faulty.New(eng)}
 	var err error
-	if p.client, err = pawl.New(t.Context(), p.link, nil); err != nil {
+	if p.client, err = pawl.New(t.Context(), p.store, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.client.Close(context.Background()) }) //nolint:errcheck // some are cut off
@@ -174,7 +84,7 @@ func begin(t *testing.T, eng engine.Engine, skew time.Duration) *process {
 
 // dies ends a process as a crash does: nobody hears of it.
 func (p *process) dies() {
-	p.link.cut.Store(true)
+	p.store.Cut()
 	p.Close(context.Background())        //nolint:errcheck // it is cut off
 	p.client.Close(context.Background()) //nolint:errcheck // as above
 }

@@ -25,7 +25,10 @@ const (
 
 	Evict  = "evict"
 	Resize = "resize"
+	Show   = "show"
 )
+
+var verbs = []string{Open, Enter, Await, Leave, Renew, Close, Get, Put, Watch, Evict, Resize, Show}
 
 // Store is a store as one client sees it. A test can make its verbs hang, fail, or lose their
 // replies, while other clients of the store have no trouble.
@@ -127,6 +130,12 @@ func (s *Store) Set(f Fault, verbs ...string) {
 	}
 }
 
+// Cut has no request of this client arrive from now on, as if its process had died.
+func (s *Store) Cut() { s.Set(Fails, verbs...) }
+
+// Heal heals all verbs.
+func (s *Store) Heal() { s.Set(nil, verbs...) }
+
 // of returns a verb for one name, if that has a fault of its own.
 func (s *Store) of(verb, name string) string {
 	s.mu.Lock()
@@ -155,10 +164,14 @@ func (s *Store) do(ctx context.Context, verb string, do func(context.Context) er
 	return f(ctx, do)
 }
 
-// ask does a verb that has a reply, also when nobody waits for the reply any more.
-func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Context) (T, error)) (is T, err error) {
+// Ask does a request that has a reply under a fault, also when nobody waits for that reply any more;
+// a nil fault is none.
+func Ask[T any](ctx context.Context, f Fault, do func(context.Context) (T, error)) (is T, err error) {
+	if f == nil {
+		return do(ctx)
+	}
 	reply := make(chan T, 1)
-	err = s.do(ctx, verb, func(ctx context.Context) error {
+	err = f(ctx, func(ctx context.Context) error {
 		is, err := do(ctx)
 		reply <- is
 		return err
@@ -167,6 +180,10 @@ func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Cont
 		return is, err
 	}
 	return <-reply, nil
+}
+
+func ask[T any](ctx context.Context, s *Store, verb string, do func(context.Context) (T, error)) (T, error) {
+	return Ask(ctx, func(ctx context.Context, do func(context.Context) error) error { return s.do(ctx, verb, do) }, do)
 }
 
 // Open does as engine.Engine says, if it is not disturbed.
@@ -186,6 +203,11 @@ func (s *Store) Evict(ctx context.Context, resource, claim string) error {
 // Resize does as engine.Resizer says, if it is not disturbed.
 func (s *Store) Resize(ctx context.Context, name string, capacity int64) error {
 	return s.do(ctx, Resize, func(ctx context.Context) error { return s.Engine.(engine.Resizer).Resize(ctx, name, capacity) })
+}
+
+// Show does as engine.Engine says, if it is not disturbed.
+func (s *Store) Show(ctx context.Context, name string) (engine.Resource, error) {
+	return ask(ctx, s, Show, func(ctx context.Context) (engine.Resource, error) { return s.Engine.Show(ctx, name) })
 }
 
 // Get does as engine.Values says, if it is not disturbed.

@@ -1,3 +1,3 @@
-// Package idprocesstest holds only a test: all kinds of IDs, made by processes that are killed, by clocks that
-// are set and over stores that fail.
+// Package idprocesstest holds only a test of all kinds of IDs. Processes that are killed make them, by clocks
+// that are set and over stores that fail.
 package idprocesstest

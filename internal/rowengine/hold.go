@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // hold is a connection that holds or awaits a lock, with the claims that share
@@ -15,28 +16,16 @@ type hold struct {
 	session *session
 	request Request
 
-	turn  chan struct{} // of one place: who has put something in may use what follows
-	conn  Conn          // nil: none
-	after time.Time     // before it nothing is given out
-	doubt bool          // a connection was lost: the server may still have its lock, or its wait
+	turn  turn.Turn // of the call that uses what follows
+	conn  Conn      // nil: none
+	after time.Time // before it nothing is given out
+	doubt bool      // a connection was lost: the server may still have its lock, or its wait
 
 	// Guarded by session.mu.
 	grant     engine.Grant
-	claims    map[string]struct{}     // those that have not left
+	claims    map[string]struct{}     // that have not left
 	interrupt context.CancelCauseFunc // ends the Await under way
 }
-
-// take waits until nobody else uses the connection.
-func (h *hold) take(ctx context.Context) error {
-	select {
-	case h.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (h *hold) give() { <-h.turn }
 
 // enter asks for the lock on a new connection, or on the one it has. It keeps a
 // connection that is of use.
@@ -77,12 +66,8 @@ func (h *hold) settle(ctx context.Context, ask func(context.Context, *Request) (
 // await waits until the lock is granted, after an enter that did not get it.
 func (h *hold) await(ctx context.Context) (grant engine.Grant, err error) {
 	for entered := true; err == nil && !grant.Held(); {
-		timer := time.NewTimer(time.Until(h.after))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return engine.Grant{}, context.Cause(ctx)
+		if err := turn.Pause(ctx, time.Until(h.after)); err != nil {
+			return engine.Grant{}, err
 		}
 		if entered = entered && h.conn != nil; entered {
 			// The server answers within a TTL, if only to say nothing.
@@ -129,16 +114,16 @@ func (h *hold) destroy() {
 	}
 }
 
-// ping finds out whether the hold still stands. It goes on when ctx has ended,
-// for to give up would destroy the connection, and so the lock: nothing is lost
-// by a network that stands still for less than the TTL.
+// ping finds out whether the hold still stands. ping goes on when ctx has ended, because to give up
+// would destroy the connection, and so the lock. A network that stands still for less than the TTL
+// loses nothing.
 func (h *hold) ping(ctx context.Context) (stands bool, err error) {
-	if err := h.take(ctx); err != nil {
+	if err := h.turn.Take(ctx); err != nil {
 		return false, err
 	}
 	done := make(chan bool, 1)
 	if !h.session.start(func() {
-		defer h.give()
+		defer h.turn.Give()
 		bound, cancel := context.WithTimeout(h.session.life, h.request.TTL)
 		defer cancel()
 		if h.conn != nil && h.conn.Ping(bound) != nil {
@@ -146,7 +131,7 @@ func (h *hold) ping(ctx context.Context) (stands bool, err error) {
 		}
 		done <- h.conn != nil
 	}) {
-		h.give()
+		h.turn.Give()
 		return false, engine.ErrGone
 	}
 	select {
@@ -159,11 +144,9 @@ func (h *hold) ping(ctx context.Context) (stands bool, err error) {
 
 // dead looks whether the connection has ended, unless it is in use.
 func (h *hold) dead() bool {
-	select {
-	case h.turn <- struct{}{}:
-		defer h.give()
-		return h.conn == nil || !h.conn.Alive()
-	default:
+	if !h.turn.TryTake() {
 		return false
 	}
+	defer h.turn.Give()
+	return h.conn == nil || !h.conn.Alive()
 }

@@ -1,6 +1,6 @@
 // Package rowengine is the store in row locks of an SQL database. A holder has
 // a transaction open that locked the row of the name, on a
-// connection of its own; a waiter has a transaction that is blocked by it. The lock
+// connection of its own. That transaction blocks the transaction of a waiter. The lock
 // is free at the moment when the transaction ends, however it ends.
 //
 // Sessions, and the claims that share a connection, are known only here, in the
@@ -19,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Store is one database.
@@ -51,8 +52,8 @@ type Conn interface {
 	// already, and lets operators see the claim.
 	Enter(ctx context.Context, c *Request) (Answer, error)
 
-	// Wait is Enter for one that had to wait: it blocks in the server. Without
-	// a token in the Answer it is to Enter again.
+	// Wait is Enter for a claim that had to wait, and blocks in the server. A claim without
+	// a token in the Answer is to Enter again.
 	Wait(ctx context.Context, c *Request) (Answer, error)
 
 	// Ping makes the server count the time anew after which it ends a
@@ -96,7 +97,7 @@ var (
 type Engine struct {
 	store    Store
 	caps     engine.Caps
-	sessions sync.Map // those that are open: id → *session
+	sessions sync.Map // open ones, by id
 
 	connections int          // of the pool; 0: no limit
 	taken       atomic.Int64 // by claims
@@ -108,8 +109,8 @@ func New(store Store, caps engine.Caps, connections int) *Engine {
 	return &Engine{store: store, caps: caps, connections: connections}
 }
 
-// take takes one of the connections, unless claims have them all: to wait for one
-// would be to wait in no order, behind those that wait for something else.
+// take takes one of the connections, unless claims have them all. A claim that waited for a
+// connection would wait in no order, behind claims to other names.
 func (e *Engine) take() error {
 	if n := e.taken.Add(1); e.connections > 0 && n > int64(e.connections) {
 		e.taken.Add(-1)
@@ -207,7 +208,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	e.sessions.Range(func(_, s any) bool { // those that nobody closed
+	e.sessions.Range(func(_, s any) bool { // that nobody closed
 		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
 		return true
 	})
@@ -234,13 +235,9 @@ func (e *Engine) evict(ctx context.Context, resource, claim string, gently time.
 		if err != nil || !found {
 			return there, err
 		}
-		there = true // and again, for a waiter may have been granted meanwhile
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return there, ctx.Err()
+		there = true // and again, because a waiter may have been granted meanwhile
+		if err := turn.Pause(ctx, pause); err != nil {
+			return there, err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // session is what a client holds and waits for.
@@ -19,7 +20,7 @@ type session struct {
 
 	life  context.Context // ends with the session
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // what runs beside the calls
+	tasks sync.WaitGroup // that run beside the calls
 
 	trouble atomic.Bool // the last request for a lock failed
 
@@ -28,7 +29,7 @@ type session struct {
 	holds   map[string]*hold // by claim
 }
 
-// errShared says to one that waits that its owner holds the lock now.
+// errShared says to a waiter that its owner holds the lock now.
 var errShared = errors.New("its owner has the lock")
 
 func (s *session) ID() string { return s.id }
@@ -79,7 +80,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	return s.enter(ctx, c, wait)
 }
 
-// find returns the hold of a claim, or the one that its owner has of the same
+// find returns the hold of a claim, or else the hold of its owner on the same
 // resource. s.mu is held.
 func (s *session) find(c *engine.Claim) *hold {
 	if h := s.holds[c.ID]; h != nil {
@@ -126,7 +127,7 @@ func (s *session) forget(h *hold) {
 // enter asks for a lock that the owner does not have here.
 func (s *session) enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	h := &hold{
-		session: s, turn: make(chan struct{}, 1), claims: map[string]struct{}{c.ID: {}},
+		session: s, turn: turn.New(1), claims: map[string]struct{}{c.ID: {}},
 		request: Request{Claim: c, Session: s.id, TTL: s.opts.TTL, Wait: wait},
 	}
 	grant, err := h.enter(ctx)
@@ -163,7 +164,7 @@ func (s *session) keep(h *hold, grant engine.Grant, claim string) bool {
 	if !grant.Held() {
 		return true
 	}
-	for _, other := range s.holds { // those that wait here for the same owner
+	for _, other := range s.holds { // waiters here of the same owner
 		if other != h && other.interrupt != nil && other.request.Owner == h.request.Owner && other.request.Resource == h.request.Resource {
 			other.interrupt(errShared)
 		}
@@ -194,11 +195,11 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if !errors.Is(err, errShared) {
 			return grant, err
 		}
-		if err := h.take(ctx); err != nil {
+		if err := h.turn.Take(ctx); err != nil {
 			return engine.Grant{}, fmt.Errorf("await: %w", err)
 		}
 		h.destroy()
-		h.give()
+		h.turn.Give()
 		s.forget(h)
 		if grant, err := s.Enter(ctx, c, true); err != nil || grant.Held() {
 			return grant, err
@@ -207,10 +208,10 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 }
 
 func (s *session) await(ctx context.Context, h *hold, c *engine.Claim) (engine.Grant, error) {
-	if err := h.take(ctx); err != nil {
+	if err := h.turn.Take(ctx); err != nil {
 		return engine.Grant{}, err
 	}
-	defer h.give()
+	defer h.turn.Give()
 	grant, err := h.await(ctx)
 	s.mu.Lock()
 	h.interrupt = nil
@@ -250,10 +251,10 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 		h.interrupt(engine.ErrGone)
 	}
 	s.mu.Unlock()
-	if err := h.take(ctx); err != nil {
+	if err := h.turn.Take(ctx); err != nil {
 		return unavailable(ctx, "leave", err)
 	}
-	defer h.give()
+	defer h.turn.Give()
 	return s.leave(ctx, h, claim)
 }
 
@@ -394,8 +395,8 @@ func (s *session) finish(end func(*hold) error) error {
 	ended := make(chan error, len(all))
 	for h := range all {
 		go func() {
-			h.turn <- struct{}{} // who waited was told to stop
-			defer h.give()
+			h.turn.Take(context.Background()) //nolint:errcheck // the call that uses it was told to stop
+			defer h.turn.Give()
 			ended <- end(h)
 		}()
 	}

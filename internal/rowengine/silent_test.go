@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Silent does not wait for a goroutine that reads the connection. pgx has such a goroutine after a slow write, so
+// Silent does not wait for a goroutine that reads the connection. pgx has such a goroutine after a slow write. So
 // on a busy machine a release in row mode waited until the server ended the connection.
 func TestSilentBesideAReader(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -2,12 +2,14 @@ package sqlengine
 
 import (
 	"context"
-	"maps"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/inbox"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
-// waits counts the claims that wait.
-func (e *Engine) waits(more int64) {
+// awaits counts the claims that are awaited.
+func (e *Engine) awaits(more int64) {
 	if e.count.Add(more) == more {
 		nudge(e.wake)
 	}
@@ -20,9 +22,8 @@ func nudge(what chan struct{}) {
 	}
 }
 
-// ask tells all waiters of this Engine: the news, again and again while no
-// messages arrive, and the state of all once a heartbeat, because a message may be
-// lost.
+// ask tells all waiters of this Engine: the news, again and again while no messages arrive. It asks
+// for the state of all claims once a heartbeat, because a message may be lost.
 func (e *Engine) ask() {
 	all := time.Now() // when that was last
 	for {
@@ -55,20 +56,10 @@ func (e *Engine) ask() {
 		if err := e.askOnce(ctx, everything); everything {
 			if all = time.Now(); err != nil {
 				nudge(e.full)
-				e.pause()
+				turn.Pause(e.life, pollEvery) //nolint:errcheck // the loop ends with it
 			}
 		}
 		cancel()
-	}
-}
-
-// pause waits a little after an error.
-func (e *Engine) pause() {
-	timer := time.NewTimer(pollEvery)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-e.life.Done():
 	}
 }
 
@@ -76,8 +67,8 @@ func (e *Engine) pause() {
 func (e *Engine) heartbeat() time.Duration {
 	beat := time.Hour
 	e.sessions.Range(func(_, known any) bool {
-		if s := known.(*session); s.waitsAtAll() {
-			beat = min(beat, s.look)
+		if s := known.(*session); s.inbox.Len() > 0 {
+			beat = min(beat, s.opts.Heartbeat)
 		}
 		return true
 	})
@@ -93,7 +84,7 @@ func (e *Engine) left(resource string) {
 		return
 	}
 	e.sessions.Range(func(_, known any) bool {
-		if known.(*session).waitsFor(resource) {
+		if known.(*session).inbox.WaitsFor(resource) {
 			nudge(e.next)
 			return false
 		}
@@ -101,17 +92,14 @@ func (e *Engine) left(resource string) {
 	})
 }
 
-// askOnce asks for those that waited before. A waiter whose claim is gone looks, and
-// finds out.
+// askOnce asks for the claims that waited before. A waiter whose claim is gone looks, and finds
+// out.
 func (e *Engine) askOnce(ctx context.Context, all bool) error {
-	waiting := make(map[string]*waiter)
+	var waiting []*inbox.Waiter
 	var sessions []string
 	e.sessions.Range(func(id, known any) bool {
-		if s := known.(*session); s.waitsAtAll() {
-			sessions = append(sessions, id.(string))
-			if all {
-				maps.Copy(waiting, s.waiting())
-			}
+		if is := known.(*session).inbox.All(); len(is) > 0 {
+			sessions, waiting = append(sessions, id.(string)), append(waiting, is...)
 		}
 		return true
 	})
@@ -124,12 +112,17 @@ func (e *Engine) askOnce(ctx context.Context, all bool) error {
 	}
 	for claim, is := range answers {
 		if is.look || is.token != 0 {
-			e.sessions.Range(func(_, known any) bool { return !known.(*session).tell(claim, is.token) })
+			e.sessions.Range(func(_, known any) bool {
+				return !known.(*session).inbox.Receive(claim, is.token, false)
+			})
 		}
 	}
-	for claim, w := range waiting {
-		if _, known := answers[claim]; !known {
-			w.tell(0)
+	if !all {
+		return nil
+	}
+	for _, w := range waiting {
+		if _, known := answers[w.Claim.ID]; !known {
+			w.Look()
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Embedded is the special part of a database inside the process.
@@ -18,12 +19,12 @@ type Embedded interface {
 	// It only reads.
 	Ready(ctx context.Context, db *sql.DB) (bool, error)
 
-	// Migrate creates what is missing. It is called at most once, before all else.
+	// Migrate creates the missing parts. It is called at most once, before all else.
 	Migrate(ctx context.Context, tx *sql.Tx) error
 
-	// Turn waits until this process may write, in the order of those that ask, and
-	// returns what ends that. It is called by one goroutine at a time. It spares
-	// processes the fight for the database, which excludes them in any case.
+	// Turn waits until this process may write, in the order of the processes that ask. The caller
+	// ends that by end. It is called by one goroutine at a time. It spares processes the fight for
+	// the database, which excludes them in any case.
 	Turn(ctx context.Context) (end func(), err error)
 
 	// Now is the time, in µs on the store's clock.
@@ -49,7 +50,7 @@ type Embedded interface {
 
 // transactions is the store whose verbs are transactions.
 type transactions struct {
-	db      *sql.DB // of one connection, for writes
+	db      *sql.DB // of one connection; it writes
 	reads   *sql.DB
 	dialect Embedded
 	stmts   map[string]*sql.Stmt // of db, by its text; does not change
@@ -59,18 +60,17 @@ type transactions struct {
 	// The way to the connection that writes is for one at a time. Renewals go
 	// there at once, all else one by one: so a renewal has few before it, however
 	// many requests are under way.
-	queue, way chan struct{}
+	queue, way turn.Turn
 }
 
-// New prepares a database inside the process, which has the tables pawl_meta
-// (last: the token or version given out last), pawl_sessions, pawl_claims and
-// pawl_values. One handle is for what writes, the other for what only reads. Who
-// calls it closes both after the Engine.
+// New prepares a database inside the process, which has the tables pawl_meta (last: the token or
+// version given out last), pawl_sessions, pawl_claims and pawl_values. One handle is for what
+// writes, the other for what only reads. The caller closes both after the Engine.
 func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.Duration) (*Engine, error) {
 	e := newEngine(minTTL)
 	s := &transactions{
 		db: db, reads: reads, dialect: dialect, stmts: make(map[string]*sql.Stmt), receive: func(m Message) bool { return Receive(e, m) },
-		queue: make(chan struct{}, 1), way: make(chan struct{}, 1),
+		queue: turn.New(1), way: turn.New(1),
 	}
 	e.store = s
 	var ready bool

@@ -19,7 +19,7 @@ func Step(ctx context.Context, s engine.Session, resource string, r queue.Reques
 	return grant.Token, pause, err
 }
 
-// SetWindow changes how many of those that wait a step loads.
+// SetWindow changes how many of the waiting claims a step loads.
 func SetWindow(t *testing.T, n int) {
 	before := window
 	window = n

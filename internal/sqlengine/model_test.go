@@ -88,10 +88,9 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 	m.agree(t)
 }
 
-// blocked is for how long a claim that waits may wait at least and at most: until the
-// first session ends that is in its way, that of one that holds or of the first that
-// waits; and the latter is not while somebody holds all. The queue reckons with all
-// that are before it.
+// blocked is for how long a claim may wait at least and at most: until the first session ends that
+// is in its way. That is the session of a holder, or of the first waiter. The first waiter is not
+// in the way while a holder has all. The queue reckons with all that are before it.
 func (m *model) blocked(claim string, next int64) (least, most time.Duration) {
 	if next == 0 {
 		return 0, 0
@@ -115,7 +114,7 @@ func (m *model) blocked(claim string, next int64) (least, most time.Duration) {
 	return until(min(held, first)), until(min(held, first))
 }
 
-// agree compares what is in the server with the model.
+// agree compares the server with the model.
 func (m *model) agree(t *rapid.T) {
 	is, err := m.Show(m.ctx, m.name)
 	if err != nil {
@@ -215,7 +214,7 @@ func (m *model) run(t *rapid.T) {
 		"resize": func(t *rapid.T) {
 			to := engine.Spec{Kind: engine.KindSemaphore, Capacity: rapid.Int64Range(1, 6).Draw(t, "capacity")}
 			m.step(t, m.any(t), queue.Request{Op: queue.Resize, Spec: to})
-			if spec.Kind == to.Kind && rapid.IntRange(0, 3).Draw(t, "known") > 0 { // to those who come
+			if spec.Kind == to.Kind && rapid.IntRange(0, 3).Draw(t, "known") > 0 { // to newcomers
 				spec.Capacity = to.Capacity
 			}
 		},
@@ -287,8 +286,8 @@ func sqlite(t *testing.T) server {
 	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true}
 }
 
-// TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as one
-// that loads it all.
+// TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as if it had
+// loaded all.
 func TestTransactionsDoAsTheQueue(t *testing.T) {
 	for _, window := range []int{1, 2, 8} {
 		sqlengine.SetWindow(t, window)
@@ -312,7 +311,7 @@ func TestDeadWaiters(t *testing.T) {
 			s := start(t)
 			live := sessiontest.Open(t, s, time.Hour) // nobody renews meanwhile
 			for _, line := range []struct {
-				waiters string // readers, writers, and those that are dead
+				waiters string // readers, writers, and dead ones
 				want    []string
 			}{
 				{"r +w r", []string{"1", "3"}},

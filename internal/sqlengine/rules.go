@@ -13,9 +13,9 @@ var rulesText string
 
 var rules = template.Must(template.New("rules").Funcs(template.FuncMap{"format": engine.Format}).Parse(rulesText))
 
-// Dialect is the language of a server, as rules.sql asks for it. Each method
-// returns a piece of SQL. What it is given are names of parameters, variables
-// and columns, or expressions; typed names come in pairs of type and name.
+// Dialect is the language of a server, as rules.sql asks for it. Each method returns a piece of
+// SQL. The arguments are names of parameters, variables and columns, or expressions. Typed names
+// come in pairs of type and name.
 type Dialect interface {
 	// P is what every name begins with.
 	P() string
@@ -28,18 +28,18 @@ type Dialect interface {
 
 	// Table begins a table that may be forgotten in a crash.
 	Table() string
-	// Logged begins one that may not.
+	// Logged begins a table that may not.
 	Logged() string
 	// TableEnd ends both.
 	TableEnd() string
 	// Inside is an index that is defined inside its table.
 	Inside(name, on string) string
-	// After is one that is defined after it.
+	// After is an index that is defined after its table.
 	After(name, table, on string) string
 
 	// Proc begins a procedure. Its results begin with r_.
 	Proc(name string, typed ...string) string
-	// Rows begins one that returns rows: its first parameter, then the columns.
+	// Rows begins a procedure that returns rows: its first parameter, then the columns.
 	Rows(name string, typed ...string) string
 	// Vars declares variables and begins the body.
 	Vars(typed ...string) string
@@ -76,7 +76,7 @@ type Dialect interface {
 	Mint(into, slot, now string) string
 	// Since is when the grace began, or the server started.
 	Since() string
-	// Boot is Booted for one who opens a session in which holders believe for so long.
+	// Boot is Booted for a client that opens a session in which holders believe for so long.
 	Boot(now, belief string) string
 	// Booted finds out whether the server has forgotten, and sets the variable to
 	// the time after that.
@@ -95,7 +95,7 @@ type Dialect interface {
 	Arg(n int) string
 	// Call calls a procedure and returns its results as a row.
 	Call(name string, params int) string
-	// CallRows calls one that returns rows.
+	// CallRows calls a procedure that returns rows.
 	CallRows(name string) string
 }
 

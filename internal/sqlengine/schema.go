@@ -20,7 +20,7 @@ type Schema struct {
 	Missing func(err error) bool
 	// Denied reports whether err says that this user may not do that.
 	Denied func(err error) bool
-	// Create creates what is missing, and replaces what is old.
+	// Create creates missing parts, and replaces old ones.
 	Create func(context.Context) error
 	// Raced, when set, reports whether err says that another client has just created a part:
 	// then Create is repeated.
@@ -50,7 +50,7 @@ func (s Schema) Migrate(ctx context.Context) error {
 	case err == nil && version != s.Version:
 		err = fmt.Errorf("%w: %s are of version %d, this program knows version %d", engine.ErrUnsupported, s.Name, version, s.Version)
 	case s.Denied(err):
-		err = fmt.Errorf("%s are missing or old and this user may not create them, or they are not for this user: "+
+		err = fmt.Errorf("%s are missing or old and this user may not create them, or may not use them: "+
 			"let a user that may do so run pawl store init: %w", s.Name, err)
 	}
 	if errors.Is(err, engine.ErrUnsupported) {

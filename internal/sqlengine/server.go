@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // askEvery is how often a process asks for all its waiters at once, while
@@ -23,13 +24,11 @@ const askEvery = 50 * time.Millisecond
 
 // Server is how a database server is reached whose routines do the verbs.
 type Server struct {
-	DB      *sql.DB
 	Dialect Dialect
 	MinTTL  time.Duration
 
-	// Connections is how many the pool has at most, 2 or more. Requests under way
-	// stay below that, so that those who leave and those who renew get one. 0 is as
-	// many as are asked for: then it is 32.
+	// Connections is how many the pool has at most, 2 or more. Requests under way stay below that,
+	// so that a Leave and a Renew get a connection. 0 is as many as are asked for: then it is 32.
 	Connections int
 
 	// Client is the common id of this Engine's sessions, in the store.
@@ -38,14 +37,10 @@ type Server struct {
 	// Channel is where they are told, which nobody else may know. Empty: nowhere.
 	Channel string
 
-	// Prepare has statements prepared once for each connection, where the
-	// driver does not do that itself.
-	Prepare bool
-
-	// Query, when set, asks in place of DB.
+	// Query asks the server.
 	Query Query
 
-	// Renew, when set, asks in place of that for a renewal, on a way of its own.
+	// Renew, when set, asks in place of Query for a renewal, on a way of its own.
 	Renew Query
 
 	// Args, when set, are put before those of each query: how it is asked.
@@ -71,32 +66,26 @@ type routines struct {
 	Server
 	engine  *Engine
 	queries map[string]string
-	stmts   map[string]*sql.Stmt // by the name of the query; does not change
 
-	places  chan struct{} // of requests under way, but renewals
-	entries chan struct{} // of those among them that do not leave
+	places  turn.Turn // of requests under way, but renewals
+	entries turn.Turn // of those among them that do not leave
 	burying sync.Mutex
 	burials sync.WaitGroup
 
-	mu    sync.Mutex
-	turns map[string]*turn // of requests that enter or look, by resource
-}
-
-// turn is for two requests at a time, of which the server has one wait, or for one if
-// there are no connections for more names then.
-type turn struct {
-	busy  chan struct{}
-	users int
+	// For each resource two requests enter or look at a time, of which the server has one wait.
+	// Only one does so if there are no connections for more names then. So a request that hangs
+	// leaves connections, and a crowd is no crowd in the server.
+	names *turn.Names
 }
 
 // unlimited is how many connections are used of a pool that has no limit.
 const unlimited = 32
 
-// NewServer returns the store in a server that has the tables and routines of
-// [Rules] already. Who calls it closes the database after the Engine.
-func NewServer(ctx context.Context, server Server) (*Engine, error) {
+// NewServer returns the store in a server that has the tables and routines of [Rules] already. The
+// caller closes the database after the Engine.
+func NewServer(server Server) (*Engine, error) {
 	d := server.Dialect
-	s := &routines{Server: server, stmts: make(map[string]*sql.Stmt), turns: make(map[string]*turn), queries: map[string]string{
+	s := &routines{Server: server, queries: map[string]string{
 		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
@@ -111,83 +100,37 @@ func NewServer(ctx context.Context, server Server) (*Engine, error) {
 	if server.Renew == nil {
 		places--
 	}
-	s.places, s.entries = make(chan struct{}, places), make(chan struct{}, max(places-1, 1))
+	s.places, s.entries = turn.New(places), turn.New(max(places-1, 1))
+	s.names = turn.NewNames(max(1, min(2, cap(s.entries)-1)))
 	e := newEngine(server.MinTTL)
 	e.store, s.engine = s, e
-	if server.Prepare {
-		for name, query := range s.queries {
-			stmt, err := server.DB.PrepareContext(ctx, query)
-			if err != nil {
-				return nil, engine.Unavailable("open", errors.Join(err, e.Close()))
-			}
-			s.stmts[name] = stmt
-		}
-	}
 	e.asking.Go(e.ask)
 	return e, nil
 }
 
-func (s *routines) close() (err error) {
+func (s *routines) close() error {
 	s.burials.Wait()
-	for _, stmt := range s.stmts {
-		err = errors.Join(err, stmt.Close())
-	}
-	return err
+	return nil
 }
 
 func (s *routines) listen(string) func() { return func() {} }
 
 func (s *routines) told() (bool, time.Duration) { return s.Told != nil && s.Told(), askEvery }
 
-// turn waits until few others of this process do the same with the resource. So
-// one that hangs leaves connections, and a crowd is no crowd in the server.
-func (s *routines) turn(ctx context.Context, resource string) (done func(), err error) {
-	s.mu.Lock()
-	t := s.turns[resource]
-	if t == nil {
-		t = &turn{busy: make(chan struct{}, max(1, min(2, cap(s.entries)-1)))}
-		s.turns[resource] = t
-	}
-	t.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(s.turns, resource)
-		}
-	}
-	select {
-	case t.busy <- struct{}{}:
-		return func() { <-t.busy; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
-// place waits until the request may be under way. However many hang, there is
-// room for one that leaves and for a renewal.
+// place waits until the request may be under way. However many hang, there is room for a Leave and
+// for a renewal.
 func (s *routines) place(ctx context.Context, leaves bool) (done func(), err error) {
-	all := []chan struct{}{s.entries, s.places}
 	if leaves {
-		all = all[1:]
+		return s.places.Give, s.places.Take(ctx)
 	}
-	for i, places := range all {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			for range i {
-				<-s.entries
-			}
-			return nil, ctx.Err()
-		}
+	if err := s.entries.Take(ctx); err != nil {
+		return nil, err
 	}
-	return func() {
-		for _, places := range all {
-			<-places
-		}
-	}, nil
+	if err := s.places.Take(ctx); err != nil {
+		s.entries.Give()
+		return nil, err
+	}
+	return func() { s.places.Give(); s.entries.Give() }, nil
 }
 
 // query asks the server, again and again while it says that it did nothing,
@@ -207,7 +150,7 @@ func (s *routines) query(ctx context.Context, verb, name string, row func(scan f
 	}
 }
 
-func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) (err error) {
+func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) error {
 	args = slices.Concat(s.Args, args)
 	if name == "renew" && s.Renew != nil {
 		return s.Renew(ctx, s.queries[name], args, row)
@@ -219,15 +162,11 @@ func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(sc
 		}
 		defer done()
 	}
-	if s.Query != nil {
-		return s.Query(ctx, s.queries[name], args, row)
-	}
-	var rows *sql.Rows
-	if stmt := s.stmts[name]; stmt != nil {
-		rows, err = stmt.QueryContext(ctx, args...)
-	} else {
-		rows, err = s.DB.QueryContext(ctx, s.queries[name], args...)
-	}
+	return s.Query(ctx, s.queries[name], args, row)
+}
+
+// Each hands over each row of the answer to a query, and closes it.
+func Each(rows *sql.Rows, err error, row func(scan func(...any) error) error) error {
 	if err != nil {
 		return err
 	}
@@ -284,7 +223,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	if r.Op == queue.Leave { // a Leave does not wait for an Enter, but a crowd of Leaves waits for itself
 		name = "leave\x00" + resource
 	}
-	done, err := s.turn(ctx, name)
+	done, err := s.names.Take(ctx, name)
 	switch {
 	case err != nil && r.Op == queue.Leave:
 		return engine.Grant{}, 0, engine.Unavailable(verb, err)
@@ -326,7 +265,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	return grant, time.Duration(pause) * time.Microsecond, nil
 }
 
-// graceOf is a restart grace in µs: what is left, and for how long it has been.
+// graceOf is a restart grace in µs: the rest, and for how long it has been.
 func graceOf(left, age int64) engine.Grace {
 	if left <= 0 {
 		return engine.Grace{}
@@ -373,8 +312,8 @@ func (s *routines) renew(ctx context.Context, session string) (held []claimed, e
 // buryFor is for how long a renewal has sessions buried at most.
 const buryFor = time.Second
 
-// bury ends sessions that have died, one after the other. What it cannot do the
-// next renewal of anybody has done.
+// bury ends sessions that have died, one after the other. The next renewal of any session buries
+// the rest.
 func (s *routines) bury(dead string) {
 	ctx, cancel := context.WithTimeout(s.engine.life, buryFor)
 	defer cancel()
@@ -387,8 +326,8 @@ func (s *routines) bury(dead string) {
 	}
 }
 
-// finishOnce ends a session, if its time has not done so, and hands on what it
-// had. It returns another one that has died.
+// finishOnce ends a session, if its time has not done so, and hands on what it had. It returns
+// another session that has died.
 func (s *routines) finishOnce(ctx context.Context, session string, force bool) (dead string, err error) {
 	for more := 1; more != 0; {
 		if err := s.call(ctx, "close session", "finish", args{session, number(force)}, &more, &dead); err != nil {
@@ -438,7 +377,7 @@ func (s *routines) show(ctx context.Context, name string) (engine.Resource, erro
 	return r, err
 }
 
-// news is about all sessions of this client, which are those that ask.
+// news is about all sessions of this client.
 func (s *routines) news(ctx context.Context, _ []string, all bool) (map[string]news, error) {
 	name := "news"
 	if all {

@@ -7,7 +7,7 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// Who begins to await when it is time to look already looks at once.
+// A waiter that begins to await when it is time to look already looks at once.
 func TestAwaitLate(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
 		t.Run(name, func(t *testing.T) {

@@ -1,11 +1,10 @@
 // Package sqlengine is the store in tables of an SQL database.
 //
-// The parts that all databases share are here: sessions, waiters, messages to them, and
-// reads. A verb is done in one of two ways. In a database inside the
-// process ([New]) a verb is one transaction that loads the claims of the resource,
-// lets package queue decide and writes the difference. In a server ([NewServer])
-// that would take a round trip for each statement: there a verb is one call of a
-// procedure, which repeats the rules of package queue; see rules.sql.
+// The parts that all databases share are here: sessions, waiters, messages to them, and reads. A
+// verb is done in one of two ways. In a database inside the process ([New]) a verb is one
+// transaction. It loads the claims of the resource, lets package queue decide, and writes the
+// difference. In a server ([NewServer]) that would take a round trip for each statement. There a
+// verb is one call of a procedure, which repeats the rules of package queue; see rules.sql.
 //
 // The tables, in a form that each database has of its own:
 //
@@ -13,13 +12,12 @@
 //	claims   resource place session id owner label weight token since granted kind capacity barging waits
 //	values   name version data
 //
-// Waiters are told, and nobody relies on that: once a heartbeat, and all the
-// time while messages do not arrive, one query asks for all waiters of this
-// Engine. One waiter of a session and resource looks for the others, with a
-// step, when a claim that blocks them can have died.
+// Waiters are told, and do not rely on that. Once a heartbeat one query asks for all waiters of
+// this Engine, and more often while messages do not arrive. One waiter of a session and resource
+// looks for the others, with a step, when a claim that blocks them can have died.
 //
-// A claim carries the spec of its resource, on which all claims of one agree:
-// so a resource needs no row of its own, to be written twice for each hold.
+// A claim carries the spec of its resource, on which all claims of a resource agree. So a resource
+// needs no row of its own, which each hold would write twice.
 package sqlengine
 
 import (
@@ -55,8 +53,8 @@ type store interface {
 	// listen makes a session be told, until stop is called. It returns nil
 	// where nothing arrives: then waiters poll.
 	listen(session string) (stop func())
-	// news is what became of the claims of these sessions that have waited: those
-	// of which there is something new, or all of them and those that wait.
+	// news tells of claims of these sessions that have waited and of which there is something new.
+	// With all it tells of every claim that has waited or waits.
 	news(ctx context.Context, sessions []string, all bool) (map[string]news, error)
 	// told reports whether messages arrive at the moment, and else how often to
 	// ask for news.
@@ -89,8 +87,8 @@ type Engine struct {
 	life   context.Context
 	stop   context.CancelFunc
 	asking sync.WaitGroup
-	count  atomic.Int64  // how many claims wait
-	wake   chan struct{} // somebody waits
+	count  atomic.Int64  // how many claims are awaited
+	wake   chan struct{} // there is one
 	next   chan struct{} // ask for news now
 	full   chan struct{} // ask for all now
 }
@@ -108,16 +106,7 @@ func Receive(e *Engine, m Message) bool {
 	if !ok {
 		return false
 	}
-	s := known.(*session)
-	s.mu.Lock()
-	w := s.waiters[m.Claim]
-	s.mu.Unlock()
-	if w != nil {
-		w.tell(m.Token)
-	}
-	if m.Gone && s.opts.Gone != nil {
-		s.opts.Gone(m.Claim)
-	}
+	known.(*session).inbox.Receive(m.Claim, m.Token, m.Gone)
 	return true
 }
 
@@ -169,7 +158,7 @@ func otherVersion(is, want uint64) error {
 	return fmt.Errorf("version is %d, not %d: %w", is, want, engine.ErrConflict)
 }
 
-// Watch implements [engine.Values]. It polls: who watches is not in the store.
+// Watch implements [engine.Values]. Watch polls, because the store does not know its watchers.
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -190,7 +179,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 func (e *Engine) Close() error {
 	e.stop()
 	e.asking.Wait()
-	e.sessions.Range(func(_, s any) bool { // those that nobody closed
+	e.sessions.Range(func(_, s any) bool { // that nobody closed
 		s.(*session).stop()
 		return true
 	})

@@ -49,7 +49,7 @@ func TestNoStatementScansATable(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(query, "LIMIT ?2") && (detail == "SCAN c" || strings.HasPrefix(detail, "SCAN (subquery") || detail == "USE TEMP B-TREE FOR ORDER BY") {
-				continue // of what it has loaded: those that hold, and a few that wait
+				continue // of the loaded claims: the holders, and a few waiters
 			}
 			if strings.HasSuffix(detail, "(resource=?)") && !strings.HasPrefix(query, "UPDATE pawl_claims SET capacity") {
 				t.Errorf("%s\nreads the whole line: %s", query, detail)

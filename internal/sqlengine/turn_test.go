@@ -11,8 +11,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
-// TestUnsentIsNotLeft: of those that ask for a name whose steps hang two are sent. The
-// others were never in the store, and to leave asks nothing.
+// TestUnsentIsNotLeft: of the requests for a name whose steps hang two are sent. The others were
+// never in the store, and to leave asks nothing.
 func TestUnsentIsNotLeft(t *testing.T) {
 	e := postgres(t)
 	s := sessiontest.Open(t, e, time.Minute)

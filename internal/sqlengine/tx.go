@@ -57,8 +57,8 @@ var statements = []string{
 	insertClaim, grantClaim, resizeAll, deleteClaim, deleteAll, readValue, insertValue, deleteValue,
 }
 
-// tx is one verb in the database, and what is to be done after it. Its methods
-// do nothing after the first error, which it keeps.
+// tx is one verb in the database, with the messages to send after it. Its methods do nothing after
+// the first error, which it keeps.
 type tx struct {
 	*sql.Tx
 	ctx     context.Context
@@ -129,29 +129,20 @@ func (s *transactions) run(ctx context.Context, verb string, how manner, do func
 // turn waits until nobody else writes, first in this process, then on this machine.
 func (s *transactions) turn(ctx context.Context, how manner) (end func(), err error) {
 	if how != urgent {
-		if err := put(ctx, s.queue); err != nil {
+		if err := s.queue.Take(ctx); err != nil {
 			return nil, err
 		}
-		defer func() { <-s.queue }() // the next one may wait for the way
+		defer s.queue.Give() // the next one may wait for the way
 	}
-	if err := put(ctx, s.way); err != nil {
+	if err := s.way.Take(ctx); err != nil {
 		return nil, err
 	}
 	done, err := s.dialect.Turn(ctx)
 	if err != nil {
-		<-s.way
+		s.way.Give()
 		return nil, err
 	}
-	return func() { done(); <-s.way }, nil
-}
-
-func put(ctx context.Context, into chan struct{}) error {
-	select {
-	case into <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return func() { done(); s.way.Give() }, nil
 }
 
 // read reads the store as of one moment. It waits for no writer,
@@ -295,13 +286,13 @@ func (t *tx) strings(query string, args ...any) (all []string) {
 type resource struct {
 	queue.State
 	places []int64          // of the claims
-	last   int64            // of the places, also of those that were not loaded
+	last   int64            // of the places, also of claims that were not loaded
 	ends   map[string]int64 // of the sessions in it
-	more   bool             // there may be others, behind those that wait here
+	more   bool             // there may be others, behind the waiters here
 }
 
-// window is how many of those that wait a step loads, of the first ones. That says
-// what becomes of all, unless they are all granted. Tests change it.
+// window is how many waiters a step loads, of the first ones. That says what becomes of all, unless
+// they are all granted. Tests change it.
 var window = 8
 
 const everything = -1
@@ -329,8 +320,8 @@ func (r *resource) add(scan func(...any)) {
 	r.Claims, r.places, r.ends[c.Session] = append(r.Claims, c), append(r.places, place), ends
 }
 
-// loadFor loads what a request needs to know, beside the first that wait: its own claim,
-// which may be far behind, and where a new one would be.
+// loadFor loads all that a request needs, beside the first waiters: its own claim, which may be far
+// behind, and the last place.
 func (t *tx) loadFor(name string, request queue.Request) *resource {
 	r := t.load(name, window)
 	id := request.Claim.ID
@@ -351,8 +342,8 @@ func (t *tx) loadFor(name string, request queue.Request) *resource {
 	return r
 }
 
-// covers reports whether what was not loaded stays as it is: one of the first that
-// wait still does.
+// covers reports whether claims that were not loaded stay as they are: one of the first waiters
+// still waits.
 func (r *resource) covers(after queue.State, request queue.Request) bool {
 	return !r.more || slices.ContainsFunc(after.Claims, func(c queue.Claim) bool { return c.Token == 0 && c.ID != request.Claim.ID })
 }
@@ -393,11 +384,11 @@ func (t *tx) decide(before *resource, request queue.Request) (queue.State, queue
 }
 
 // mint is the least token or version to give out next. Where an old copy of the database was
-// restored, the time of day keeps it above those that the copy does not know.
+// restored, the time of day keeps it above the tokens that the copy does not know.
 func (t *tx) mint() int64 { return max(t.last+1, time.Now().UnixMicro()) }
 
-// tellAgain tells the session of all that it was granted: the first message of a
-// grant may have been lost, and of those that wait only one looks.
+// tellAgain tells the session of all its grants. The first message of a grant may have been lost,
+// and of the waiters only one looks.
 func (t *tx) tellAgain(name string) {
 	t.each(readGrants, args{name, t.session}, func(scan func(...any)) {
 		m := Message{Session: t.session}

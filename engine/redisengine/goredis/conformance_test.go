@@ -34,8 +34,8 @@ func on(t *testing.T, client redis.UniversalClient, opts *redisengine.Options) e
 	return eng
 }
 
-// dials is how often a client dials a server that is away before it pauses for a
-// second, which is all of the TTL of some rows.
+// dials is how often a client dials a server that is away before it pauses for a second. Some rows
+// have no longer TTL.
 const dials = 200
 
 func single(t *testing.T, addr string, opts *redisengine.Options) engine.Engine {

@@ -2,10 +2,10 @@
 // github.com/redis/go-redis/v9. Locks are the same as through rueidis, and clients of
 // both share them.
 //
-// Each request under way takes a connection of the client's pool, while rueidis
-// sends all requests over one. A client with MaxRetries -1, and DialerRetries 1 where it
-// has that option, reports sooner that a server is away. After as many failures as its pool has
-// connections, the client does not dial for up to a second, so a TTL should be some seconds.
+// Each request under way takes a connection of the client's pool, while rueidis sends all requests
+// over one. A client with MaxRetries -1, and DialerRetries 1 where it has that option, reports
+// sooner that a server is away. After as many failures as its pool has connections, the client does
+// not dial for up to a second. So a TTL should be some seconds.
 package goredis
 
 import (
@@ -21,11 +21,13 @@ import (
 	"github.com/pawl-go/pawl/engine/redisengine"
 )
 
-// New returns the engine of a client, which stays the caller's: of one server, of the
-// master that Sentinels name, or of a Redis Cluster. All sessions and watchers
-// take one connection besides those of its pool. Clients that may not see the holder of a lock
-// are refused: a [redis.Ring], and a client of a cluster that reads from replicas or is told its
-// slots; and so is a pool of one connection. Nil opts are the defaults.
+// New returns the engine of a client, which stays the caller's: of one server, of the master that
+// Sentinels name, or of a Redis Cluster. All sessions and watchers take one connection besides
+// those of its pool. Nil opts are the defaults.
+//
+// Some clients may not see the holder of a lock, and are refused: a [redis.Ring], and a client of a
+// cluster that reads from replicas. So is a client that is told its slots, and a pool of one
+// connection.
 func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engine, error) {
 	var pool int
 	switch of := of.(type) {
@@ -34,10 +36,10 @@ func New(of redis.UniversalClient, opts *redisengine.Options) (*redisengine.Engi
 	case *redis.ClusterClient:
 		o := of.Options()
 		if pool = o.PoolSize; o.ReadOnly || o.ClusterSlots != nil {
-			return nil, errors.New("goredis: a client that reads from replicas, or is told its slots, may not see who holds a lock")
+			return nil, errors.New("goredis: a client that reads from replicas, or is told its slots, may not see the holder of a lock")
 		}
 	default:
-		return nil, fmt.Errorf("goredis: %T is refused: it takes a *redis.Client or a *redis.ClusterClient (the servers of a Ring do not know of one another, so two could get one lock there)", of)
+		return nil, fmt.Errorf("goredis: %T is refused: use a *redis.Client or a *redis.ClusterClient. The servers of a Ring do not know of one another, so two clients could get one lock there", of)
 	}
 	if pool < 2 {
 		return nil, errors.New("goredis: a PoolSize of 1 is refused: a renewal would wait for other requests, and locks be lost")

@@ -47,8 +47,8 @@ func throughRueidis(t *testing.T, addr string) engine.Engine {
 	return redisengine.New(client, soon)
 }
 
-// TestBothLibraries: who holds through one library is waited for through the other, and
-// its message is understood there, long before anybody looks.
+// TestBothLibraries: a holder through one library is waited for through the other. Its message is
+// understood there, long before a waiter looks.
 func TestBothLibraries(t *testing.T) {
 	addr, nodes := testservers.Redis(t).Addr, testservers.RedisCluster(t)
 	for kind, engines := range map[string][]engine.Engine{
@@ -123,8 +123,8 @@ func nothingIsDoneTwice(t *testing.T, eng engine.Engine, trouble enginetest.Netw
 	})
 }
 
-// TestSlotMoves: who holds a name, and who waits for it, goes where its slot goes, at each
-// step of that; and so does a value, which is one key.
+// TestSlotMoves: the holder of a name, and its waiters, go where its slot goes, at each step of
+// that. So does a value, which is one key.
 func TestSlotMoves(t *testing.T) {
 	nodes := testservers.RedisCluster(t)
 	ask := func(node int, words ...any) any {

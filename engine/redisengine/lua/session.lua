@@ -9,7 +9,8 @@
 --
 -- The boot mark is: the format, the id that the server gave itself when it started, a
 -- mark of this life of this database, the longest time for which a client may have
--- believed in a grant, and when that life began in ms. When the server is another, or
+-- believed in a grant, and when that life began in ms. The key of the life has the id that
+-- the server took when it was last promoted. When the server is another, was promoted since, or
 -- a key is missing, the store may have forgotten grants: it gets another mark,
 -- and nothing is given out for as long as somebody may believe.
 local t = redis.call('TIME')
@@ -21,6 +22,8 @@ local function uptime(info) return tonumber(string.match(info, 'uptime_in_second
 local info = redis.pcall('INFO', 'server')
 if type(info) ~= 'string' then return redis.error_reply('NOPERM the user may not ask INFO, by which a restart of the server is noticed') end
 local is = string.match(info, 'run_id:(%w+)') or ''
+local replication = redis.call('INFO', 'replication')
+local reign = string.match(replication, 'master_replid:(%w+)') or ''
 local was = redis.call('GET', KEYS[2])
 local format, run, mark, longest, began
 if was then
@@ -40,7 +43,18 @@ local function write()
   longest = math.max(longest, believes)
   redis.call('SET', KEYS[2], table.concat({ARGV[1], is, mark, string.format('%.0f', longest), string.format('%.0f', began)}, '\31'))
 end
-if mark and run == is and redis.call('EXISTS', KEYS[2] .. ':' .. mark) == 1 then
+-- same reports whether the server was not promoted since it wrote the key of the life. It
+-- takes another id, too, for its first replica, and after an hour without one: then it has no id
+-- from before.
+local function same(at)
+  local written = redis.call('GET', at)
+  if written == reign then return true end
+  local kept = written == '1' -- by an older build, which did not note the id
+    or written and not string.find(replication, 'master_replid2:0*[1-9a-f]')
+  if kept then redis.call('SET', at, reign) end
+  return kept
+end
+if mark and run == is and same(KEYS[2] .. ':' .. mark) then
   -- Who believed before all this began is to have ended before anything is given out.
   if ARGV[4] ~= '' and ARGV[4] ~= mark then begin(began + believes - now, began) end
   if believes > longest then write() end
@@ -48,7 +62,7 @@ elseif mark or believes > 0 or ARGV[8] == '1' then -- an operator knows not how 
   local since = was and run ~= is and now - uptime(info) or now
   if mark then redis.call('DEL', KEYS[2] .. ':' .. mark) end
   mark, began = ARGV[2], now
-  redis.call('SET', KEYS[2] .. ':' .. mark, '1')
+  redis.call('SET', KEYS[2] .. ':' .. mark, reign)
   write()
   if ARGV[8] == '0' then begin(longest, since) end
 end

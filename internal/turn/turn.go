@@ -1,0 +1,49 @@
+// Package turn has waits that end with a context: for a lock inside the process, and for a while.
+package turn
+
+import (
+	"context"
+	"time"
+)
+
+// Pause waits for d, or returns the cause of ctx.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Turn is for as many callers at once as it has places. Create it with [New]. It is safe for
+// concurrent use.
+type Turn chan struct{}
+
+// New returns a Turn of so many places. A Turn of one place is a mutex.
+func New(places int) Turn { return make(Turn, places) }
+
+// Take waits for a place, or returns the cause of ctx. The caller gives the place back with Give.
+func (t Turn) Take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// TryTake takes a place that is free, or reports false.
+func (t Turn) TryTake() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Give gives a place back.
+func (t Turn) Give() { <-t }
