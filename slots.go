@@ -25,7 +25,8 @@ const maxSlots = 4096
 //
 // Take sends four requests, whatever n is, and the first two of them at once: three round trips. On
 // ZooKeeper the third request reads one node for each holder. Takers that disturb one another
-// queue, so that n takers at once send O(n) requests.
+// queue, so that n takers at once send O(n) requests. One request of each taker reads all claims of the
+// name, so some hundred takers at once keep a store busy for seconds. Start larger fleets in turn.
 type Slots struct {
 	value  *Value
 	permit lock
@@ -143,7 +144,8 @@ func (s *Slots) number(ctx context.Context, slot *Slot, is Snapshot, err error, 
 	defer stop()
 	v := *s.value
 	v.again = wait // a token has one number, however often the request is repeated
-	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
+	var ended endedTokens
+	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot, &ended) }
 	if err == nil {
 		_, err = v.updateAt(work, is, assign)
 	}
@@ -156,10 +158,10 @@ func (s *Slots) number(ctx context.Context, slot *Slot, is Snapshot, err error, 
 	return err
 }
 
-// assign is the step that gives the permit a number, see slotTokens. The client reads the numbers
-// before the claims. Each permit with a number was granted before that read, so a token without a
-// claim has ended.
-func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, error) {
+// assign is the step that gives the permit a number, see slotTokens. The taker reads the claims again only
+// when the tokens that are known to have ended leave no number free. Each read costs the store as much
+// as there are claims.
+func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot, ended *endedTokens) ([]byte, error) {
 	last, err := parseSlots(is)
 	if err != nil {
 		return nil, s.value.failed("take", err)
@@ -168,17 +170,19 @@ func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, er
 		slot.number = at
 		return nil, ErrUnchanged
 	}
-	r, err := s.value.client.claims(ctx, s.permit.name)
-	if err != nil {
-		return nil, s.value.failed("take", err)
+	n, known := int(s.permit.spec.Capacity), *ended != nil
+	if known {
+		slot.number, err = last.choose(*ended, slot.token, n, s.prefer)
 	}
-	held := make(map[fence.Token]bool, len(r.Claims))
-	for _, c := range r.Claims {
-		held[c.Token] = c.Token != 0
-	}
-	n := int(s.permit.spec.Capacity)
-	if slot.number, err = last.choose(held, slot.token, n, s.prefer); err != nil {
-		return nil, s.value.failed("take", err)
+	if !known || err != nil {
+		r, err := s.value.client.claims(ctx, s.permit.name)
+		if err != nil {
+			return nil, s.value.failed("take", err)
+		}
+		*ended = last.ended(r.Claims)
+		if slot.number, err = last.choose(*ended, slot.token, n, s.prefer); err != nil {
+			return nil, s.value.failed("take", err)
+		}
 	}
 	for len(last) <= slot.number {
 		last = append(last, 0)
@@ -187,20 +191,37 @@ func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, er
 	return last.data(), nil
 }
 
+// endedTokens are tokens whose permits have ended. A token never returns, so the set only grows.
+type endedTokens map[fence.Token]bool
+
+// ended returns the tokens that no claim has. The client reads the numbers before the claims. Each permit
+// with a number was granted before that read, so a token without a claim has ended.
+func (last slotTokens) ended(claims []engine.ClaimInfo) endedTokens {
+	ended := make(endedTokens, len(last)+1)
+	for _, token := range last {
+		ended[token] = true
+	}
+	for _, c := range claims {
+		delete(ended, c.Token)
+	}
+	ended[0] = true // of a number that nobody has had
+	return ended
+}
+
 // slotTokens has the token of the last holder of each number, also of a holder that has left. The
-// next holder of the number needs a larger token. A number is free unless a permit with that token
-// is held.
+// next holder of the number needs a larger token. A number is free when the permit with that token
+// has ended.
 type slotTokens []fence.Token
 
 // choose returns a number that is free for a permit with this token: the preferred number, else the
 // smallest.
-func (last slotTokens) choose(held map[fence.Token]bool, token fence.Token, n, prefer int) (int, error) {
+func (last slotTokens) choose(ended endedTokens, token fence.Token, n, prefer int) (int, error) {
 	overtaken := false
 	usable := func(number int) bool {
 		if number >= len(last) {
 			return true
 		}
-		free := !held[last[number]]
+		free := ended[last[number]]
 		overtaken = overtaken || free && last[number] > token
 		return free && last[number] < token
 	}

@@ -62,7 +62,8 @@ const startTries = 3
 func (g *Generator) start(ctx context.Context, slot *pawl.Slot, old *term) (t *term, lead time.Duration, err error) {
 	t = &term{
 		layout: g.layout, slot: slot, worker: slot.Number(), burst: g.layout.ticks(g.opts.Burst),
-		mark: g.registers.Mark(fmt.Sprintf("%s/%d", g.name, slot.Number())),
+		// the number is before the name, which may end like a number
+		mark: g.registers.Mark(fmt.Sprintf("snowflake/%d/%s", slot.Number(), g.name)),
 	}
 	for range startTries {
 		if t.from, err = t.mark.Load(ctx); err != nil {

@@ -150,15 +150,15 @@ var _ id.Generator[int64] = (*Generator)(nil)
 
 // New returns a generator of the IDs of this name: 1 to 160 bytes of UTF-8 without control characters. New takes a
 // worker number and reserves the first of its time. While all numbers are taken New waits; ctx bounds that.
-// The slots are those of client with the name "snowflake/" and this one, the marks those of registers with names that begin
-// so. Nil opts are the defaults. The caller closes the generator before the client.
+// The slots are those of client with the name "snowflake/" and this one. The marks are those of registers with the names
+// "snowflake/layout/" and this one, and "snowflake/", the number of a worker, "/" and this one. Nil opts are the defaults. The caller closes the generator before the client.
 //
 // New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when
 // the name has another layout, and with [ErrLead] when each free number has such a mark.
 // [id.ErrExhausted] says that the bits of the time are used up. All other errors are those of
 // [pawl.Slots.Take] and of the marks.
 func New(ctx context.Context, client *pawl.Client, registers id.Registers, name string, opts *Options) (*Generator, error) {
-	g := &Generator{name: "snowflake/" + name, opts: opts.withDefaults(), registers: registers, changed: make(chan struct{})}
+	g := &Generator{name: name, opts: opts.withDefaults(), registers: registers, changed: make(chan struct{})}
 	g.layout = &g.opts.Layout
 	if err := g.opts.validate(); err != nil {
 		return nil, g.failed(err)
@@ -166,8 +166,8 @@ func New(ctx context.Context, client *pawl.Client, registers id.Registers, name 
 	if err := id.CheckName(name); err != nil || len(name) > maxName {
 		return nil, g.failed(errors.Join(invalid("name has %d bytes: 1 to %d without control characters are allowed", len(name), maxName), err))
 	}
-	g.slots = client.Slots(g.name, 1<<g.layout.WorkerBits)
-	if err := g.layout.agree(ctx, registers.Mark(g.name)); err != nil {
+	g.slots = client.Slots("snowflake/"+name, 1<<g.layout.WorkerBits)
+	if err := g.layout.agree(ctx, registers.Mark("snowflake/layout/"+name)); err != nil {
 		return nil, g.failed(err)
 	}
 	t, err := g.begin(ctx, nil)
@@ -180,7 +180,7 @@ func New(ctx context.Context, client *pawl.Client, registers id.Registers, name 
 	return g, nil
 }
 
-func (g *Generator) failed(err error) error { return fmt.Errorf("%q: %w", g.name, err) }
+func (g *Generator) failed(err error) error { return fmt.Errorf("%q: %w", "snowflake/"+g.name, err) }
 
 // Worker returns the number of the worker as which the generator makes IDs now.
 func (g *Generator) Worker() int { return g.term.Load().worker }

@@ -413,7 +413,7 @@ func TestRefusals(t *testing.T) {
 			_, err := snowflake.New(t.Context(), p.client, registers, name, &snowflake.Options{Layout: layout})
 			wantErr(t, err, pawl.ErrInvalid)
 		}
-		for _, key := range []string{"pawl:value/id/mark/snowflake/ids", "pawl:slots/snowflake/ids"} {
+		for _, key := range []string{"pawl:value/id/mark/snowflake/layout/ids", "pawl:slots/snowflake/ids"} {
 			if v, err := eng.Get(t.Context(), key); err != nil || v.Version != 0 {
 				t.Errorf("%s was written: %+v, %v", key, v, err)
 			}
@@ -438,6 +438,30 @@ func TestRefusals(t *testing.T) {
 	if is := parts(t, snowflake.Layout{}, math.MaxInt64); is.Worker != 1023 || is.Sequence != 4095 || is.Time.Year() != 2093 {
 		t.Errorf("%+v", is)
 	}
+}
+
+// TestNamesApart: a name that looks like another name with the number of a worker has marks of its own.
+func TestNamesApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newStore())
+		registers, err := id.Values(p.client, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"ids/0", "ids", "ids/1", "0/ids", "layout/ids", "ids"} {
+			opts := &snowflake.Options{Layout: layout, Observe: func(e snowflake.Event) {
+				if e.Err != nil || e.Lead > 0 {
+					t.Errorf("%s: %+v", name, e)
+				}
+			}}
+			g, err := snowflake.New(t.Context(), p.client, registers, name, opts)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			defer g.Close(context.Background()) //nolint:errcheck // the test ends
+		}
+	})
 }
 
 // TestManyAtOnce: goroutines of several generators.

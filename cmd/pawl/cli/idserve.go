@@ -47,6 +47,9 @@ func newIDServe(s *store) *cobra.Command {
 			if err == nil {
 				err = o.complete(k)
 			}
+			if err == nil {
+				err = checkListen(listen)
+			}
 			if err != nil {
 				return err
 			}
@@ -96,6 +99,19 @@ func servedKind(kind string, names []string) (k idKind, err error) {
 		}
 	}
 	return k, nil
+}
+
+// checkListen refuses what is no address, whatever the machine. An address that is taken or
+// not of this machine may be right later.
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return usageError("--listen is %q: HOST:PORT is allowed, with a port from 0 to 65535", address)
+	}
+	return nil
 }
 
 // onlyFlagsOf refuses the flags of other kinds.

@@ -232,6 +232,8 @@ func TestID_serve_refuses(t *testing.T) {
 		"--kind redis --name x --db sqlite:x":               "sqlite is no Redis",
 		"--kind segment --name x y":                         "the form is: pawl id serve",
 		"--kind segment --name x --listen 127.0.0.1:0 -n 3": "unknown shorthand flag: 'n'",
+		"--kind uuid4 --name x --listen 127.0.0.1":          "HOST:PORT",
+		"--kind uuid4 --name x --listen 127.0.0.1:99999":    "HOST:PORT",
 	} {
 		stdout, stderr := want(t, 64, "nonsense", append([]string{"id", "serve"}, append([]string{"--listen", "127.0.0.1:0"}, strings.Fields(line)...)...)...)
 		complaint(t, stderr, says)
