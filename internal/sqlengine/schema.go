@@ -50,8 +50,8 @@ func (s Schema) Migrate(ctx context.Context) error {
 	case err == nil && version != s.Version:
 		err = fmt.Errorf("%w: %s are of version %d, this program knows version %d", engine.ErrUnsupported, s.Name, version, s.Version)
 	case s.Denied(err):
-		err = fmt.Errorf("%s are missing or old, or this user may not create them: "+
-			"let a user that may do so run pawl store init: %w", s.Name, err)
+		err = fmt.Errorf("%s are missing or old, and this user may not create them. "+
+			"Let a user that may do so run pawl store init: %w", s.Name, err)
 	}
 	if errors.Is(err, engine.ErrUnsupported) {
 		return fmt.Errorf("open: %w", err)

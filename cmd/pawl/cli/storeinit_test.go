@@ -53,7 +53,7 @@ func TestStoreInit(t *testing.T) {
 		_, stderr := want(t, 69, s.user, "store", "init")
 		complaint(t, stderr, "may not create them")
 		_, stderr = want(t, 69, s.user, "run", "x", "--", "true")
-		complaint(t, stderr, "let a user that may do so run pawl store init")
+		complaint(t, stderr, "Let a user that may do so run pawl store init")
 		for range 2 {
 			stdout, _ := want(t, 0, s.owner, "store", "init")
 			matches(t, stdout, s.ready)
