@@ -101,7 +101,7 @@ func servedKind(kind string, names []string) (k idKind, err error) {
 	return k, nil
 }
 
-// checkListen refuses what is no address, whatever the machine. An address that is taken or
+// checkListen refuses a text that is an address on no machine. An address that is taken or
 // not of this machine may be right later.
 func checkListen(address string) error {
 	_, port, err := net.SplitHostPort(address)
