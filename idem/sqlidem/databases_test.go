@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -144,8 +143,4 @@ func (f *fixture) count(key string) (n int) {
 		f.Fatal(err)
 	}
 	return n
-}
-
-func TestMain(m *testing.M) {
-	os.Exit(testservers.Main(m))
 }
