@@ -26,7 +26,7 @@ const (
 // the caller's commit has succeeded. After a commit whose outcome is unknown, repeat the transaction
 // with the same key: exactly one of both takes effect.
 //
-// An error of fn removes the claim, so that the next call runs fn again. What fn has written is undone
+// An error of fn removes the claim, so that the next call runs fn again. The writes of fn are undone
 // as well, even if the caller commits; see [TxOptions].NoSavepoint for the exception. A panic of fn does
 // the same and goes on. A refusal that a repeat should see again, such as a declined payment, belongs
 // in the result and is no error. Effects outside of the database are not undone and happen again.

@@ -18,7 +18,7 @@ import (
 // MaxPart is the largest length of the scope and of the ID of a [Key] in bytes.
 const MaxPart = 255
 
-// maxName is the largest length of the name under which stores keep a key: the column of a primary
+// maxName is the largest length of the name under which stores keep a key. The column of a primary
 // key has room for it in every database, and so has the name of a value of pawl.
 const maxName = 200
 
@@ -67,10 +67,10 @@ const cutMark = "~"
 
 var escape = strings.NewReplacer(`\`, `\\`, `|`, `\|`)
 
-// String returns the scope and the ID, for errors and logs.
+// String returns the scope and the ID, as errors and logs show them.
 func (k Key) String() string { return k.Scope + "|" + k.ID }
 
-// KeyOf makes a key of the business content of a request, for callers that send no key: two
+// KeyOf makes a key of the business content of a request. It is useful where callers send no key: two
 // requests with equal content have the same key. The scope is the operation. Content is encoded as
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON.

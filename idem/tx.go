@@ -70,17 +70,17 @@ type jsonCodec struct{}
 func (jsonCodec) Encode(result any) ([]byte, error)    { return json.Marshal(result) }
 func (jsonCodec) Decode(data []byte, result any) error { return json.Unmarshal(data, result) }
 
-// ErrUnfinished says that the key has a claim whose function never returned, and that no other
-// transaction holds: that transaction was committed nevertheless, or the claim is of the caller's
-// own transaction. Nothing was done, because nobody knows how far the function came.
+// ErrUnfinished says that the key has a claim whose function has not returned, although no other
+// transaction works on it. The function has committed the transaction itself, or the call is inside of
+// the function. Nothing was done, because nobody knows how far the function came.
 var ErrUnfinished = errors.New("the key was claimed, and its function has not returned")
 
 // ErrTooLarge says that a result is longer than [TxOptions].MaxResult allows. It was not kept, and
 // the function counts as failed.
 var ErrTooLarge = errors.New("the result is too large to be kept")
 
-// Tx is a transaction of the caller in which keys are claimed: the In method of a store in a
-// package below this one makes it. As its transaction, it is for one goroutine at a time.
+// Tx is a transaction of the caller in which keys are claimed. The In method of a store makes it: see
+// packages sqlidem and pgxidem. As its transaction, a Tx is for one goroutine at a time.
 type Tx struct {
 	keys TxKeys
 	opts TxOptions

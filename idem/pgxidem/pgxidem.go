@@ -1,4 +1,5 @@
-// Package pgxidem keeps the keys of package idem in a table of PostgreSQL, for transactions of pgx.
+// Package pgxidem keeps the keys of package idem in a table of PostgreSQL. The
+// transactions are those of pgx.
 //
 // It is package sqlidem with one difference: pgx sends the savepoint together with the claim. So a first
 // call costs 2 round trips beside those of the function, [idem.Run] costs 1, and a repeat costs 1. The promises
@@ -60,7 +61,7 @@ func New(opts *Options) (*Store, error) {
 	return &Store{table, opts.Tx}, nil
 }
 
-// Schema returns the statements that make the table if it is missing, for migrations of your own.
+// Schema returns the statements that make the table if it is missing. Put them into your migrations.
 func (s *Store) Schema() []string {
 	all, _ := s.table.Schema() //nolint:errcheck // New has asked
 	return all
@@ -92,7 +93,7 @@ func (s *Store) Sweep(ctx context.Context, pool *pgxpool.Pool, limit int) (int, 
 	return n, failed(err)
 }
 
-// In returns the caller's transaction, for [idem.Do] and [idem.Run]. It sends nothing.
+// In returns the caller's transaction as [idem.Do] and [idem.Run] need it. In sends nothing.
 func (s *Store) In(tx pgx.Tx) idem.Tx { return idem.NewTx(&keys{s.table, tx}, s.opts) }
 
 func failed(err error) error {

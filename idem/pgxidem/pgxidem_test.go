@@ -130,7 +130,7 @@ func TestARepeatGetsTheKeptResult(t *testing.T) {
 	})
 }
 
-// What fn wrote is undone with its claim, and the rest of the transaction stays.
+// The writes of fn are undone with its claim, and the rest of the transaction stays.
 func TestAnErrorRemovesTheClaimEvenIfTheCallerCommits(t *testing.T) {
 	each(t, func(f *fixture) {
 		declined := errors.New("no money")

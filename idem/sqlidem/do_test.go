@@ -89,7 +89,7 @@ func TestACompletedKeyKeepsItsFingerprint(t *testing.T) {
 	})
 }
 
-// What fn wrote is undone with its claim, and the rest of the transaction stays.
+// The writes of fn are undone with its claim, and the rest of the transaction stays.
 func TestAnErrorRemovesTheClaimEvenIfTheCallerCommits(t *testing.T) {
 	declined := errors.New("no money")
 	fails := map[string]func(ctx context.Context, tx *sql.Tx) error{

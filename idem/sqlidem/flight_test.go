@@ -280,7 +280,7 @@ func TestALostConnectionKeepsBothOrNeither(t *testing.T) {
 	})
 }
 
-// The sweeper deletes what has expired, in batches, and leaves keys on which a transaction works.
+// The sweeper deletes expired keys in batches, and leaves keys on which a transaction works.
 func TestSweep(t *testing.T) {
 	each(t, func(f *fixture) {
 		for i := range 6 {

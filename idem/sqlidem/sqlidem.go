@@ -1,5 +1,5 @@
-// Package sqlidem keeps the keys of package idem in a table of a SQL database, for transactions of
-// database/sql: PostgreSQL, MySQL and MariaDB, SQLite.
+// Package sqlidem keeps the keys of package idem in a table of a SQL database: PostgreSQL, MySQL and
+// MariaDB, SQLite. The transactions are those of database/sql.
 //
 // # Use
 //
@@ -41,7 +41,7 @@
 //
 // NoWait is a lock of the database on PostgreSQL, and a wait of no time on MariaDB. MySQL knows
 // neither, so there NoWait waits for innodb_lock_wait_timeout of the session. A database that loses commits,
-// in a failover or by a setting, loses the key together with the writes. A restored backup does not.
+// in a failover or by a setting, loses the key together with the writes.
 package sqlidem
 
 import (
@@ -82,7 +82,7 @@ func New(d dialect.Dialect, opts *Options) (*Store, error) {
 	return &Store{table, opts.Tx}, nil
 }
 
-// Schema returns the statements that make the table if it is missing, for migrations of your own.
+// Schema returns the statements that make the table if it is missing. Put them into your migrations.
 func (s *Store) Schema() []string {
 	all, _ := s.table.Schema() //nolint:errcheck // New has asked
 	return all
@@ -106,7 +106,7 @@ func (s *Store) Sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return n, failed(err)
 }
 
-// In returns the caller's transaction, for [idem.Do] and [idem.Run]. It sends nothing.
+// In returns the caller's transaction as [idem.Do] and [idem.Run] need it. In sends nothing.
 func (s *Store) In(tx *sql.Tx) idem.Tx { return idem.NewTx(&keys{s.table, tx}, s.opts) }
 
 func failed(err error) error {

@@ -19,7 +19,7 @@ const (
 	formatRow = "format"
 )
 
-// Schema returns the statements that make the table, for migrations.
+// Schema returns the statements that make the table. Migrations run them.
 func (t Table) Schema() ([]string, error) {
 	create, err := t.table.Schema(t.Dialect)
 	if err != nil {
@@ -60,7 +60,7 @@ func (t Table) Migrate(ctx context.Context, db *sql.DB) error {
 }
 
 // Check returns an error that matches [dialect.ErrMissing] if the table or the row with its format is
-// missing, and one that matches [pawl.ErrMismatch] if the table has another format or shape.
+// missing. The error matches [pawl.ErrMismatch] if the table has another format or shape.
 func (t Table) Check(ctx context.Context, db *sql.DB) error {
 	shape := t.table.Check(ctx, db, t.Dialect)
 	if shape != nil && !errors.Is(shape, dialect.ErrShape) {

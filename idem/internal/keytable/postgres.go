@@ -43,8 +43,8 @@ func (a *Answer) Columns() []any {
 	return []any{&a.claims, &a.turn, &a.state, &a.fingerprint, &a.result}
 }
 
-// Row returns the row of the answer. It returns again if another transaction was committed while the
-// statement waited: the statement does not see the row of that transaction, and the next one does.
+// Row returns the row of the answer. Row returns again if another transaction was committed while the
+// statement waited. The statement does not see the row of that transaction, and the next statement does.
 func (a *Answer) Row() (r idem.TxRow, again bool, err error) {
 	switch {
 	case a.claims == 1:

@@ -5,13 +5,13 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// MySQL and SQLite claim a key in steps: an insert that decides, then a locking read of the row that
-// was there, then a takeover if that row has expired.
+// MySQL and SQLite claim a key in steps. An insert decides. A locking read then gets the row that was
+// there. A takeover follows if that row has expired.
 
 // Insert returns the statement that claims a key that has no row. An affected row is a claim.
 //
-// MySQL waits for the transaction that has inserted the row, and then locks the row as a
-// reader does, so that repeats do not wait for each other. ON DUPLICATE KEY UPDATE would lock the row
+// MySQL waits for the transaction that has inserted the row. Then it locks the row as a
+// reader does, so repeats do not wait for each other. ON DUPLICATE KEY UPDATE would lock the row
 // as a writer does. IGNORE hides no mistake, because the next step then finds no row.
 func (t Table) Insert(c idem.TxClaim) *dialect.Statement {
 	s := t.new()
