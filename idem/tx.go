@@ -18,7 +18,8 @@ type TxOptions struct {
 	// Default 24 hours.
 	Expiry time.Duration
 	// NoWait makes Do fail with [ErrInFlight] while another transaction works on the key. By
-	// default Do waits until that transaction ends, or until the database gives up the wait.
+	// default Do waits until that transaction ends, or until the database gives up the wait. SQLite
+	// waits for its busy_timeout in both cases, because a transaction locks the whole file.
 	NoWait bool
 	// NoSavepoint saves the savepoint before the function, which is a round trip with
 	// database/sql on a server. The caller then has to roll back after every error, because

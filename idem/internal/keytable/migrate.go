@@ -123,13 +123,26 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return int(rows), tx.Commit()
 }
 
-// expired returns the names of expired keys that no other transaction has locked.
-func (t Table) expired(ctx context.Context, tx *sql.Tx, limit int) (names []string, err error) {
-	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", t.now(), " LIMIT ").Value(limit)
+// start is the time at which the statement or the transaction began: PostgreSQL uses no index for a time
+// that goes on.
+var start = map[dialect.Dialect]string{
+	dialect.PostgreSQL: "floor(extract(epoch FROM now()))::bigint",
+	dialect.MySQL:      clock[dialect.MySQL],
+	dialect.SQLite:     clock[dialect.SQLite],
+}
+
+// find returns the statement that finds expired keys that no other transaction has locked.
+func (t Table) find(limit int) *dialect.Statement {
+	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", start[t.Dialect], " LIMIT ").Value(limit)
 	if t.Dialect != dialect.SQLite { // which has one writer
 		s.Add(" FOR UPDATE SKIP LOCKED")
 	}
-	query, args, err := s.Build()
+	return s
+}
+
+// expired returns the names of expired keys.
+func (t Table) expired(ctx context.Context, tx *sql.Tx, limit int) (names []string, err error) {
+	query, args, err := t.find(limit).Build()
 	if err != nil {
 		return nil, err
 	}
