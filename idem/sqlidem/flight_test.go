@@ -156,6 +156,29 @@ func TestALockTimeoutIsACallInFlight(t *testing.T) {
 	})
 }
 
+// A repeat locks nothing that another repeat needs. On PostgreSQL it writes nothing, either.
+func TestRepeatsDoNotWaitForEachOther(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.pays("a", 1, false)
+		for range 3 {
+			tx := f.begin() // which stays open
+			if _, replayed, err := f.pay(tx, "a", "x", 2, idem.TxOptions{NoWait: true}); !replayed || err != nil {
+				f.Error(replayed, err)
+			}
+			if f.dialect == dialect.PostgreSQL {
+				var locks, writes int
+				query := "SELECT count(*) FILTER (WHERE locktype = 'advisory'), count(*) FILTER (WHERE locktype = 'transactionid') FROM pg_locks WHERE pid = pg_backend_pid()"
+				if err := tx.QueryRowContext(f.Context(), query).Scan(&locks, &writes); locks != 0 || writes != 0 || err != nil {
+					f.Error(locks, writes, err)
+				}
+			}
+			if f.dialect == dialect.SQLite {
+				return // whose writer is that transaction
+			}
+		}
+	})
+}
+
 // A claim in flight was taken over when its time was up, so that both ran
 // (aws-powertools/powertools-lambda-python#8386).
 func TestACallInFlightDoesNotExpire(t *testing.T) {
