@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,20 +104,19 @@ func (l *load) try(ctx context.Context, id string) (n int64, replayed bool, err 
 		return 0, false, err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	n, replayed, err = idem.Do(ctx, l.store.In(tx), key(id), print(id), func(ctx context.Context) (int64, error) {
+	n, replayed, err = l.do(ctx, tx, id, 50)
+	return n, replayed, errors.Join(err, tx.Commit()) // also after an error
+}
+
+// do has the effect of a key. One function in so many fails, and its effect must go.
+func (l *load) do(ctx context.Context, tx *sql.Tx, id string, failing int64) (n int64, replayed bool, err error) {
+	return idem.Do(ctx, l.store.In(tx), key(id), print(id), func(ctx context.Context) (int64, error) {
 		n := rand.Int64()
-		if err := l.insert(ctx, tx, l.Effects, id, n); err != nil {
-			return 0, err
+		if err := l.insert(ctx, tx, l.Effects, id, n); err != nil || n%failing != 0 {
+			return n, err
 		}
-		if n%50 == 0 {
-			return 0, errors.New("it fails, and its effect must go")
-		}
-		return n, nil
+		return 0, errors.New("it fails")
 	})
-	if err != nil && n%2 == 0 || err == nil {
-		err = errors.Join(err, tx.Commit()) // also after an error
-	}
-	return n, replayed, err
 }
 
 // naive looks for the key, and then has the effect and notes the key in one transaction.
@@ -226,31 +227,50 @@ func (f *fixture) keysWithEffect() (n int) {
 	return n
 }
 
-// checkLoad makes one call for each key, and then compares results with effects.
+// finish makes one call for each of the first keys, many of them in one transaction, and returns the results.
+func (l *load) finish(ctx context.Context, keys int) (results []int64, replays int, err error) {
+	tx, err := l.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range keys {
+		n, replayed, err := l.do(ctx, tx, fmt.Sprint("k", i), math.MaxInt64)
+		if results = append(results, n); replayed {
+			replays++
+		}
+		if err == nil && i%1000 == 999 {
+			if err = tx.Commit(); err == nil {
+				tx, err = l.db.BeginTx(ctx, nil)
+			}
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	return results, replays, tx.Rollback()
+}
+
+// checkLoad makes one call for each key that the processes have reached, and for some more. Then
+// it compares results with effects.
 func (f *fixture) checkLoad(l load, direct string) {
-	underLoad := len(f.effectsOf(l.Effects))
+	underLoad, reached := 0, 0
+	for id := range f.effectsOf(l.Effects) {
+		i, err := strconv.Atoi(strings.TrimPrefix(id, "k"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		underLoad, reached = underLoad+1, max(reached, i)
+	}
+	keys := min(l.Keys, reached+500)
 	l.Source = direct
 	if err := l.open(); err != nil {
 		f.Fatal(err)
 	}
 	defer l.db.Close()
-	results := make([]int64, l.Keys)
-	var next, replays atomic.Int64
-	var group sync.WaitGroup
-	for range 16 {
-		group.Go(func() {
-			for i := next.Add(1) - 1; i < int64(l.Keys); i = next.Add(1) - 1 {
-				n, replayed, err := l.call(f.Context(), fmt.Sprint("k", i))
-				if results[i] = n; err != nil {
-					f.Errorf("k%d: %v", i, err)
-				}
-				if replayed {
-					replays.Add(1)
-				}
-			}
-		})
+	results, replays, err := l.finish(f.Context(), keys)
+	if err != nil {
+		f.Fatal(err)
 	}
-	group.Wait()
 	effects := f.effectsOf(l.Effects)
 	for i, n := range results {
 		if all := effects[fmt.Sprint("k", i)]; len(all) != 1 || all[0] != n {
@@ -259,8 +279,8 @@ func (f *fixture) checkLoad(l load, direct string) {
 	}
 	naive := f.effectsOf(l.NaiveWrote)
 	f.Logf("%d keys, %d of them under load, %d replays after it; the naive form has %d doubles of %d keys",
-		l.Keys, underLoad, replays.Load(), doubles(naive), len(naive))
-	if n := doubles(effects); n != 0 || len(effects) != l.Keys || underLoad == 0 {
+		keys, underLoad, replays, doubles(naive), len(naive))
+	if n := doubles(effects); n != 0 || len(effects) != keys || underLoad == 0 {
 		f.Errorf("%d doubles of %d keys", n, len(effects))
 	}
 	if doubles(naive) == 0 {

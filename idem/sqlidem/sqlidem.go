@@ -23,7 +23,8 @@
 //   - One insert decides which transaction has the key. It is right at every isolation level.
 //   - While a transaction works on a key, another one waits, or is told so with NoWait. The wait ends with
 //     [idem.ErrInFlight] when the database gives it up: after lock_timeout on PostgreSQL,
-//     innodb_lock_wait_timeout on MySQL, busy_timeout on SQLite.
+//     innodb_lock_wait_timeout on MySQL, busy_timeout on SQLite. On PostgreSQL the transaction has then failed.
+//     NoWait leaves it usable.
 //   - On PostgreSQL from REPEATABLE READ on, a repeat fails with a serialization failure (40001) if the
 //     first transaction was committed after this one had begun. Repeat the transaction.
 //   - On MySQL and MariaDB a rollback while several transactions wait for the key may be a deadlock for
