@@ -48,7 +48,7 @@ type load struct {
 	Dialect                                dialect.Dialect
 	Driver, Source                         string
 	Table, Effects, NaiveTable, NaiveWrote string
-	Keys                                   int
+	Keys, From                             int // From is the first key of a process
 	db                                     *sql.DB
 	store                                  *sqlidem.Store
 }
@@ -72,7 +72,7 @@ func (l *load) work(ctx context.Context) error {
 	for range workers {
 		go func() {
 			for {
-				i := int(next.Add(1)-1) % l.Keys
+				i := (l.From + int(next.Add(1)-1)) % l.Keys
 				id := fmt.Sprint("k", i)
 				if _, _, err := l.call(ctx, id); err != nil {
 					wrong <- err
@@ -203,8 +203,8 @@ func TestKilledProcesses(t *testing.T) {
 				p := proxy.New(t, testservers.SharedMariaDB(t).Addr)
 				l.Source, lose, thaw = mariadb(p.Addr, true), p.FreezeReplies, p.Thaw
 			}
-			kill, stop := processes(t, l)
-			for kills := 0; kills < 4 || soak && f.keysWithEffect() < keys; kills++ {
+			kill, stop := f.processes(l)
+			for kills := 0; kills < 4 || (kills < 9 || soak) && f.keysWithEffect() < keys; kills++ {
 				<-time.After(800 * time.Millisecond) // in which they work
 				lose()
 				<-time.After(200 * time.Millisecond) // in which replies are lost
@@ -222,7 +222,7 @@ func TestKilledProcesses(t *testing.T) {
 func (f *fixture) keysWithEffect() (n int) {
 	f.Helper()
 	if err := f.db.QueryRowContext(f.Context(), "SELECT count(DISTINCT name) FROM "+f.effects).Scan(&n); err != nil {
-		f.Fatal(err)
+		f.Error(err)
 	}
 	return n
 }
@@ -247,7 +247,7 @@ func (l *load) finish(ctx context.Context, keys int) (results []int64, replays i
 			return nil, 0, err
 		}
 	}
-	return results, replays, tx.Rollback()
+	return results, replays, tx.Commit()
 }
 
 // checkLoad makes one call for each key that the processes have reached, and for some more. Then
@@ -288,20 +288,23 @@ func (f *fixture) checkLoad(l load, direct string) {
 	}
 }
 
-// processes keeps 4 of them at work until stop is called, and kill kills one of them, which is started again.
-func processes(t *testing.T, l load) (kill, stop func()) {
-	t.Helper()
-	text, err := json.Marshal(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+// processes keeps 4 of them at work until stop is called, and kill kills one of them. It is started again, at
+// a key that the others have passed not long ago.
+func (f *fixture) processes(l load) (kill, stop func()) {
+	f.Helper()
 	var mu sync.Mutex
 	running := make([]*exec.Cmd, 4)
 	ended := false
 	var group sync.WaitGroup
 	for i := range running {
 		group.Go(func() {
-			for {
+			for l := l; ; {
+				l.From = max(0, f.keysWithEffect()-200)
+				text, err := json.Marshal(l)
+				if err != nil {
+					f.Error(err)
+					return
+				}
 				cmd := exec.Command(os.Args[0])
 				cmd.Env = append(os.Environ(), beProcess+"="+string(text))
 				out, err := cmd.StdoutPipe()
@@ -312,7 +315,7 @@ func processes(t *testing.T, l load) (kill, stop func()) {
 				if running[i] = cmd; err != nil || ended {
 					mu.Unlock()
 					if err != nil {
-						t.Error(err)
+						f.Error(err)
 					}
 					return
 				}
@@ -323,7 +326,7 @@ func processes(t *testing.T, l load) (kill, stop func()) {
 				}
 				cmd.Wait() //nolint:errcheck // it was killed
 				if said.Len() > 0 {
-					t.Errorf("a process ended by itself: %s", said.String())
+					f.Errorf("a process ended by itself: %s", said.String())
 					return
 				}
 			}
