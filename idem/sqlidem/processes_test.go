@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -288,6 +289,18 @@ func (f *fixture) checkLoad(l load, direct string) {
 	}
 }
 
+// process returns a process with this load, and its output.
+func (l load) process() (*exec.Cmd, io.Reader, error) {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), beProcess+"="+string(text))
+	out, err := cmd.StdoutPipe()
+	return cmd, out, err
+}
+
 // processes keeps 4 of them at work until stop is called, and kill kills one of them. It is started again, at
 // a key that the others have passed not long ago.
 func (f *fixture) processes(l load) (kill, stop func()) {
@@ -300,14 +313,7 @@ func (f *fixture) processes(l load) (kill, stop func()) {
 		group.Go(func() {
 			for l := l; ; {
 				l.From = max(0, f.keysWithEffect()-200)
-				text, err := json.Marshal(l)
-				if err != nil {
-					f.Error(err)
-					return
-				}
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), beProcess+"="+string(text))
-				out, err := cmd.StdoutPipe()
+				cmd, out, err := l.process()
 				mu.Lock()
 				if err == nil && !ended {
 					err = cmd.Start()
