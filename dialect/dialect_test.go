@@ -138,6 +138,60 @@ func TestTableOfAnotherShape(t *testing.T) {
 	})
 }
 
+// An index is made with its table, or later.
+func TestTableWithAnIndex(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := things(t)
+		table.Columns[2].Index, table.Columns[3].Index = true, d == dialect.PostgreSQL // of a quoted name; MySQL wants a length for bytes
+		for range 2 {
+			if err := table.Create(t.Context(), db, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		query := map[dialect.Dialect]string{
+			dialect.PostgreSQL: "SELECT count(*) FROM pg_indexes WHERE tablename = '%s' AND (indexdef LIKE '%%(n)' OR indexdef LIKE '%%(\"order\")')",
+			dialect.MySQL:      "SELECT 2 * count(*) FROM information_schema.statistics WHERE table_name = '%s' AND column_name = 'n'",
+			dialect.SQLite:     "SELECT 2 * count(*) FROM sqlite_master WHERE type = 'index' AND tbl_name = '%s' AND name LIKE '%%_n'",
+		}[d]
+		var n int
+		if err := db.QueryRowContext(t.Context(), fmt.Sprintf(query, table.Name)).Scan(&n); err != nil || n != 2 {
+			t.Error(n, err)
+		}
+		exec(t, db, "DROP TABLE "+table.Name)
+	})
+}
+
+// A lock that is not given back in time is told from a deadlock.
+func TestLockTimeout(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := things(t)
+		if err := table.Create(t.Context(), db, d); err != nil {
+			t.Fatal(err)
+		}
+		defer exec(t, db, "DROP TABLE "+table.Name)
+		insert := "INSERT INTO " + table.Name + " (space, name, n) VALUES ('s', 'a', 0)"
+		holder, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback() //nolint:errcheck // it wrote nothing to keep
+		exec(t, holder, insert)
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		exec(t, conn, map[dialect.Dialect]string{dialect.PostgreSQL: "SET lock_timeout = '50ms'",
+			dialect.MySQL: "SET innodb_lock_wait_timeout = 1", dialect.SQLite: "PRAGMA busy_timeout = 50"}[d])
+		if _, err := conn.ExecContext(t.Context(), insert); !dialect.LockTimeout(err) || dialect.Lost(err) {
+			t.Error(err)
+		}
+		if _, err := conn.ExecContext(t.Context(), "nonsense"); dialect.LockTimeout(err) {
+			t.Error(err)
+		}
+	})
+}
+
 // A row that is there stays as it is, and other mistakes are told.
 func TestInsertIfAbsent(t *testing.T) {
 	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {

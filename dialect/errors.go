@@ -22,6 +22,13 @@ func Again(err error) bool {
 		slices.Contains([]int64{5, 6}, file&0xff) // busy, locked
 }
 
+// LockTimeout reports whether the error says that another transaction did not give a lock back in
+// time. The statement wrote nothing. On PostgreSQL the transaction goes on only from a savepoint.
+func LockTimeout(err error) bool {
+	state, number, file := codes(err)
+	return state == "55P03" || slices.Contains([]int64{1205, 3572}, number) || file&0xff == 5
+}
+
 // ReadOnly reports whether the error says that the server, the transaction or the file takes
 // no writes, as a replica does. Nothing was written.
 func ReadOnly(err error) bool {

@@ -23,10 +23,11 @@ const (
 
 // Column is a column of a table.
 type Column struct {
-	Name string
-	Type Type
-	Key  bool // it is of the primary key, whose columns come first in the table
-	Null bool // it may be NULL
+	Name  string
+	Type  Type
+	Key   bool // it is of the primary key, whose columns come first in the table
+	Null  bool // it may be NULL
+	Index bool // it has an index of its own, which Check does not ask for
 }
 
 // Table is a table that a program makes for itself. A Table is a description and safe for
@@ -65,7 +66,8 @@ func (d Dialect) typeName(t Type) (create, catalog string) {
 	return "bigint", "bigint"
 }
 
-// Schema returns the statement that creates the table if it is missing. Put it into migrations.
+// Schema returns the statement that creates the table if it is missing. Put it into migrations. With
+// indexes there are more statements in it on PostgreSQL and SQLite, each after a semicolon and a new line.
 func (t Table) Schema(d Dialect) (string, error) {
 	s := New(d).Add("CREATE TABLE IF NOT EXISTS ").Table(t.Name).Add(" (")
 	for _, c := range t.Columns {
@@ -75,6 +77,9 @@ func (t Table) Schema(d Dialect) (string, error) {
 			s.Add(" NOT NULL")
 		}
 		s.Add(", ")
+		if c.Index && d == MySQL { // which creates no index "if not exists"
+			s.Add("KEY (").Name(c.Name).Add("), ")
+		}
 	}
 	between := "PRIMARY KEY ("
 	for _, c := range t.Columns {
@@ -83,8 +88,34 @@ func (t Table) Schema(d Dialect) (string, error) {
 			between = ", "
 		}
 	}
-	query, _, err := s.Add("))", map[Dialect]string{MySQL: " ENGINE=InnoDB", SQLite: " STRICT, WITHOUT ROWID"}[d]).Build()
+	s.Add("))", map[Dialect]string{MySQL: " ENGINE=InnoDB", SQLite: " STRICT, WITHOUT ROWID"}[d])
+	for _, c := range t.Columns {
+		if c.Index && d != MySQL {
+			t.index(s.Add(";\n"), c)
+		}
+	}
+	query, _, err := s.Build()
 	return query, err
+}
+
+// index appends the statement that creates the index of a column if it is missing. An index is in
+// the schema of its table. SQLite says so at the name of the index, and PostgreSQL must not.
+func (t Table) index(s *Statement, c Column) {
+	schema, name, found := strings.Cut(t.Name, ".")
+	if !found {
+		schema, name = "", t.Name
+	}
+	s.Add("CREATE INDEX IF NOT EXISTS ")
+	if found && s.dialect == SQLite {
+		s.Name(schema).Add(".")
+	}
+	s.Name(name + "_" + c.Name).Add(" ON ")
+	if s.dialect == SQLite {
+		s.Name(name)
+	} else {
+		s.Table(t.Name)
+	}
+	s.Add(" (").Name(c.Name).Add(")")
 }
 
 // Create creates the table if it is missing, and then checks it. Several programs may do
