@@ -1,0 +1,90 @@
+package idem_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idem"
+)
+
+func TestKeysHaveNamesOfTheirOwn(t *testing.T) {
+	part := rapid.StringOfN(rapid.RuneFrom([]rune{'a', '|', '\\', '~', 'é'}), 1, 110, idem.MaxPart)
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := idem.Key{Scope: part.Draw(t, "scope"), ID: part.Draw(t, "id")}, idem.Key{Scope: part.Draw(t, "scope"), ID: part.Draw(t, "id")}
+		if rapid.Bool().Draw(t, "shift") { // the same text, cut at another place
+			whole := a.Scope + "|" + a.ID
+			at := rapid.SampledFrom(bars(whole)).Draw(t, "bar")
+			b = idem.Key{Scope: whole[:at], ID: whole[at+1:]}
+		}
+		if (a == b) != (a.Name() == b.Name()) {
+			t.Errorf("%q and %q have the names %q and %q", a, b, a.Name(), b.Name())
+		}
+		if name := a.Name(); len(name) > 200 || !utf8.ValidString(name) {
+			t.Errorf("%q has the name %q of %d bytes", a, name, len(name))
+		}
+	})
+}
+
+func bars(text string) (at []int) {
+	for i := range text {
+		if text[i] == '|' && i > 0 && i < len(text)-1 {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+func TestKeyIsChecked(t *testing.T) {
+	long := strings.Repeat("x", idem.MaxPart)
+	for _, key := range []idem.Key{{"", "a"}, {"a", ""}, {"a", long + "x"}, {long + "x", "a"}, {"a", "\xff"}, {"a\n", "b"}} {
+		if err := key.Validate(); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+	if err := (idem.Key{Scope: long, ID: long}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeyOf(t *testing.T) {
+	type order struct {
+		User  string
+		Items map[string]int
+	}
+	key, err := idem.KeyOf("order", order{"u7", map[string]int{"a": 1, "b": 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := idem.KeyOf("order", order{"u7", map[string]int{"b": 2, "a": 1}}); same != key || err != nil {
+		t.Errorf("equal content has the keys %q and %q, %v", key, same, err)
+	}
+	for _, other := range []order{{"u8", map[string]int{"a": 1, "b": 2}}, {"u7", map[string]int{"a": 1, "b": 3}}} {
+		if k, err := idem.KeyOf("order", other); k == key || err != nil {
+			t.Errorf("%+v has the same key %q, %v", other, k, err)
+		}
+	}
+	for operation, content := range map[string]any{"order": math.Inf(1), "": 1} {
+		if _, err := idem.KeyOf(operation, content); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%q, %v: %v", operation, content, err)
+		}
+	}
+}
+
+func TestFingerprints(t *testing.T) {
+	one, two := idem.FingerprintOf([]byte("ab"), []byte("c")), idem.FingerprintOf([]byte("a"), []byte("bc"))
+	if !one.Differs(two) || one.Differs(one) || one.Differs(idem.Fingerprint{}) || (idem.Fingerprint{}).Differs(one) {
+		t.Error("fingerprints are compared wrongly")
+	}
+}
+
+func TestTokens(t *testing.T) {
+	if a, b := idem.NewToken(), idem.NewToken(); a == b || len(a) != 26 {
+		t.Errorf("%q and %q", a, b)
+	}
+}
