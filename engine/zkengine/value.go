@@ -100,8 +100,7 @@ func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 	return []any{&zk.CheckVersionRequest{Path: e.values, Version: folder.Version}, &zk.SetDataRequest{Path: path, Data: data, Version: is.Version}}
 }
 
-// ListValues implements [engine.Values]. One reply of ZooKeeper has all names, and its client refuses
-// more than a megabyte, some 10,000 names.
+// ListValues implements [engine.Values]. ZooKeeper has all names in one reply.
 func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		names, err := e.valueNames(ctx)
