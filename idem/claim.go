@@ -15,7 +15,7 @@ import (
 
 const (
 	// MaxResult is the largest result of a claim in bytes.
-	MaxResult = 60 << 10
+	MaxResult = 1 << 20
 
 	// MaxPoints is how many bytes the recovery points of a claim have at most, names and data together.
 	MaxPoints = 32 << 10
@@ -56,7 +56,7 @@ func (c *Claim) start(ctx context.Context) error {
 		return c.me.claim(is, Claimed)
 	})
 	if err != nil {
-		return c.repeats(last, err)
+		return c.repeats(ctx, last, err)
 	}
 	c.seen = seen
 	is, err := decode(seen)
@@ -67,12 +67,15 @@ func (c *Claim) start(ctx context.Context) error {
 }
 
 // repeats makes c a repeat if that is what err says, and returns any other error of a claim.
-func (c *Claim) repeats(is *record, err error) error {
+func (c *Claim) repeats(ctx context.Context, is *record, err error) error {
 	if !errors.Is(err, errRepeat) {
 		return err
 	}
-	c.repeat, c.kept, c.attempts = true, is.result, is.Attempts
-	return nil
+	c.repeat, c.attempts = true, is.Attempts
+	return c.leases.client.Retry(ctx, c.leases.client.TTL(), func() (err error) {
+		c.kept, err = c.leases.fetch(ctx, is)
+		return err
+	})
 }
 
 // Kept returns the kept result if the key was done before. Then this claim holds nothing, and there
@@ -130,20 +133,13 @@ func (c *Claim) Point(name string) (data []byte, reached bool) {
 // does nothing. Names have 1 to 255 bytes of UTF-8; all points together at most [MaxPoints] bytes.
 // Errors are those of Complete.
 func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
-	return c.change(ctx, "reach", func(is *record) (*record, error) {
-		size := len(name) + len(data)
-		if is != nil {
-			for _, p := range is.Points {
-				size += len(p.Name) + len(p.Data)
-			}
+	return c.change(ctx, "reach", func(context.Context) (rule, error) {
+		if name == "" || len(name) > MaxPart || !utf8.ValidString(name) {
+			return nil, fmt.Errorf("%w: name of the point is %.300q: 1 to %d bytes of UTF-8 are allowed", pawl.ErrInvalid, name, MaxPart)
 		}
-		switch {
-		case name == "" || len(name) > MaxPart || !utf8.ValidString(name):
-			return is, fmt.Errorf("%w: name of the point is %.300q: 1 to %d bytes of UTF-8 are allowed", pawl.ErrInvalid, name, MaxPart)
-		case size > MaxPoints:
-			return is, fmt.Errorf("%w: the points have %d bytes with this one: at most %d are allowed", pawl.ErrInvalid, size, MaxPoints)
-		}
-		return is.reach(c.me.attempt, point{name, data}, time.Now().Add(c.me.keep))
+		return func(is *record) (*record, error) {
+			return is.reach(c.me.attempt, point{name, data}, time.Now().Add(c.me.keep))
+		}, nil
 	})
 }
 
@@ -161,12 +157,17 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 	if len(result) > MaxResult {
 		return c.failed("complete", fmt.Errorf("%w: result has %d bytes: at most %d are allowed", pawl.ErrInvalid, len(result), MaxResult))
 	}
-	err := c.change(ctx, "complete", func(is *record) (*record, error) {
+	err := c.change(ctx, "complete", func(ctx context.Context) (rule, error) {
 		if c.result != nil && !bytes.Equal(c.result, result) {
-			return is, fmt.Errorf("%w: another result was given before, which may be kept", pawl.ErrInvalid)
+			return nil, fmt.Errorf("%w: another result was given before, which may be kept", pawl.ErrInvalid)
 		}
 		c.result = append([]byte{}, result...)
-		return is.complete(c.me.attempt, c.result, time.Now().Add(c.me.keep))
+		with := outcome{size: len(result)}
+		var err error
+		with.parts, with.inline, err = c.leases.store(ctx, c.key, c.me.attempt, c.result)
+		return func(is *record) (*record, error) {
+			return is.complete(c.me.attempt, with, time.Now().Add(c.me.keep))
+		}, err
 	})
 	if err == nil {
 		c.end(ctx, pawl.ErrClosed)
@@ -179,11 +180,13 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 // the record stays for the next caller. The same holds after a Complete whose outcome is unknown.
 // Abort of a claim that has ended does nothing, so it may be deferred.
 func (c *Claim) Abort(ctx context.Context) error {
-	err := c.change(ctx, "abort", func(is *record) (*record, error) {
-		if c.result != nil {
-			return is, nil
-		}
-		return is.abort(c.me.attempt)
+	err := c.change(ctx, "abort", func(context.Context) (rule, error) {
+		return func(is *record) (*record, error) {
+			if c.result != nil {
+				return is, nil
+			}
+			return is.abort(c.me.attempt)
+		}, nil
 	})
 	if errors.Is(err, pawl.ErrClosed) {
 		return nil
@@ -192,14 +195,19 @@ func (c *Claim) Abort(ctx context.Context) error {
 	return err
 }
 
-// change writes the record of a claim that goes on. The request is sent also after ctx has ended.
-func (c *Claim) change(ctx context.Context, doing string, change rule) error {
+// change writes the record of a claim that goes on, by the rule that prepare returns. Requests are
+// sent also after ctx has ended.
+func (c *Claim) change(ctx context.Context, doing string, prepare func(context.Context) (rule, error)) error {
 	bound, stop := pawl.Linger(ctx)
 	defer stop()
 	c.mu.Lock()
 	err := c.ended
 	if c.repeat {
 		err = pawl.ErrClosed
+	}
+	var change rule
+	if err == nil {
+		change, err = prepare(bound)
 	}
 	if err == nil {
 		var seen pawl.Snapshot

@@ -32,7 +32,7 @@ type Entry struct {
 func (r *record) entry() Entry {
 	e := Entry{
 		Key: r.key(), State: r.State, Fingerprint: r.print(), Attempts: r.Attempts, Token: r.Token,
-		Began: time.UnixMilli(r.Began), Expires: time.UnixMilli(r.Expires), Size: len(r.result),
+		Began: time.UnixMilli(r.Began), Expires: time.UnixMilli(r.Expires), Size: r.Size,
 	}
 	for _, p := range r.Points {
 		e.Points = append(e.Points, p.Name)
@@ -47,7 +47,10 @@ func (l *Leases) Show(ctx context.Context, key Key) (e Entry, found bool, err er
 		var is *record
 		if is, _, err = l.load(ctx, l.value(key)); err == nil && is != nil && !is.expired(time.Now()) {
 			e, err = l.entry(ctx, is)
-			e.Result, found = is.result, err == nil
+			found = err == nil
+		}
+		if found {
+			e.Result, err = l.fetch(ctx, is)
 		}
 	}
 	if err != nil {
@@ -153,13 +156,19 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 	defer lease.Unlock(ctx) //nolint:errcheck // versions guard the record
 	v := l.value(key)
 	_, seen, err := l.load(ctx, v)
-	if err == nil {
-		_, err = write(ctx, v, seen, func(is *record) (*record, error) {
-			if is == nil || !wanted(is) {
-				return is, nil
-			}
-			return nil, nil
-		})
+	if err != nil {
+		return err
+	}
+	var gone *record
+	_, err = write(ctx, v, seen, func(is *record) (*record, error) {
+		if is == nil || !wanted(is) {
+			return is, nil
+		}
+		gone = is
+		return nil, nil
+	})
+	if err == nil && gone != nil {
+		err = l.discard(ctx, gone)
 	}
 	return err
 }
@@ -178,6 +187,9 @@ func (l *Leases) Sweep(ctx context.Context) (swept int, err error) {
 		if err != nil && !errors.Is(err, ErrInFlight) {
 			return swept, fmt.Errorf("sweep keys: %w", err)
 		}
+	}
+	if err := l.sweepParts(ctx); err != nil {
+		return swept, fmt.Errorf("sweep parts of results: %w", err)
 	}
 	return swept, nil
 }

@@ -162,7 +162,7 @@ func (l *Leases) read(ctx context.Context, c *Claim) error {
 		return err
 	}
 	_, err = me.claim(is, Claimed)
-	return c.repeats(is, err)
+	return c.repeats(ctx, is, err)
 }
 
 // lock waits for the lock of the key.

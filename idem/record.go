@@ -40,6 +40,8 @@ type record struct {
 	Began       int64       `json:"began"`            // the first claim, in ms since 1970
 	Expires     int64       `json:"expires"`          // in ms since 1970
 	Points      []point     `json:"points,omitempty"` // reached, in order; none when done
+	Size        int         `json:"size,omitempty"`   // of the result
+	Parts       int         `json:"parts,omitempty"`  // in which the result is; 0: it is in the record
 	result      []byte
 }
 
@@ -152,14 +154,21 @@ func (r *record) own(attempt string) error {
 	return nil
 }
 
+// outcome is a result as a record has it.
+type outcome struct {
+	size, parts int
+	inline      []byte
+}
+
 // complete returns the record with the result, or itself when this attempt has completed it. All
 // else stays, the fingerprint too; only points go, because nobody recovers any more.
-func (r *record) complete(attempt string, result []byte, expires time.Time) (*record, error) {
+func (r *record) complete(attempt string, with outcome, expires time.Time) (*record, error) {
 	if err := r.own(attempt); err != nil || r.State == Done {
 		return r, err
 	}
 	done := *r
-	done.State, done.Points, done.result, done.Expires = Done, nil, result, expires.UnixMilli()
+	done.State, done.Points, done.Expires = Done, nil, expires.UnixMilli()
+	done.Size, done.Parts, done.result = with.size, with.parts, with.inline
 	return &done, nil
 }
 
@@ -170,6 +179,13 @@ func (r *record) reach(attempt string, p point, expires time.Time) (*record, err
 	}
 	if _, reached := r.point(p.Name); reached {
 		return r, nil
+	}
+	size := len(p.Name) + len(p.Data)
+	for _, p := range r.Points {
+		size += len(p.Name) + len(p.Data)
+	}
+	if size > MaxPoints {
+		return r, fmt.Errorf("%w: the points have %d bytes with %q: at most %d are allowed", pawl.ErrInvalid, size, p.Name, MaxPoints)
 	}
 	next := *r
 	next.Points, next.Expires = append(slices.Clip(r.Points), p), expires.UnixMilli()
