@@ -138,7 +138,7 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 			return nil, fmt.Errorf("%w: name of the point is %.300q: 1 to %d bytes of UTF-8 are allowed", pawl.ErrInvalid, name, MaxPart)
 		}
 		return func(is *record) (*record, error) {
-			return is.reach(c.me.attempt, point{name, data}, time.Now().Add(c.me.keep))
+			return is.reach(c.me.attempt, point{name, data}, time.Now().Add(c.me.expiry))
 		}, nil
 	})
 }
@@ -166,7 +166,7 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 		var err error
 		with.parts, with.inline, err = c.leases.store(ctx, c.key, c.me.attempt, c.result)
 		return func(is *record) (*record, error) {
-			return is.complete(c.me.attempt, with, time.Now().Add(c.me.keep))
+			return is.complete(c.me.attempt, with, time.Now().Add(c.me.expiry))
 		}, err
 	})
 	if err == nil {

@@ -66,7 +66,7 @@ func TestRepeat(t *testing.T) {
 		if _, err := l.Begin(t.Context(), pay, other, nil); !errors.Is(err, idem.ErrReused) {
 			t.Errorf("another request with the key: %v", err)
 		}
-		<-time.After(idem.DefaultKeep)
+		<-time.After(idem.DefaultExpiry)
 		if c := begin(t, l); c.Attempts() != 1 {
 			t.Error("the key is not forgotten")
 		}

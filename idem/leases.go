@@ -17,18 +17,18 @@ const scope = "idem"
 
 // Bounds of how long a key is kept.
 const (
-	DefaultKeep = 24 * time.Hour
-	MinKeep     = time.Second
-	MaxKeep     = 400 * 24 * time.Hour
+	DefaultExpiry = 24 * time.Hour
+	MinExpiry     = time.Second
+	MaxExpiry     = 400 * 24 * time.Hour
 )
 
 // LeaseOptions are the settings of [Leases]. The zero value of each field means its default.
 type LeaseOptions struct {
-	// Keep is how long a key is kept from its last write on: [MinKeep] to [MaxKeep]. Default
-	// [DefaultKeep]. A client that repeats a request later than that runs it again. The time is
+	// Expiry is how long a key is kept from its last write on: [MinExpiry] to [MaxExpiry]. Default
+	// [DefaultExpiry]. A client that repeats a request later than that runs it again. The time is
 	// that of the machines' clocks, because stores tell no time: a clock that is ahead forgets a
 	// key sooner by as much.
-	Keep time.Duration
+	Expiry time.Duration
 }
 
 // Leases hands out claims of keys for effects outside of a database, see [Leases.Begin]. It is a
@@ -37,7 +37,7 @@ type LeaseOptions struct {
 type Leases struct {
 	client *pawl.Client
 	scope  *pawl.Scope
-	keep   time.Duration
+	expiry time.Duration
 	err    error // the mistake in the description, returned at the first use
 }
 
@@ -47,17 +47,17 @@ type Leases struct {
 func NewLeases(client *pawl.Client, opts *LeaseOptions) *Leases {
 	l := &Leases{client: client, scope: client.Scope(scope)}
 	if opts != nil {
-		l.keep = opts.Keep
+		l.expiry = opts.Expiry
 	}
-	l.keep, l.err = checkKeep("LeaseOptions.Keep", cmp.Or(l.keep, DefaultKeep))
+	l.expiry, l.err = checkExpiry("LeaseOptions.Expiry", cmp.Or(l.expiry, DefaultExpiry))
 	return l
 }
 
-func checkKeep(field string, keep time.Duration) (time.Duration, error) {
-	if keep < MinKeep || keep > MaxKeep {
-		return keep, fmt.Errorf("%w: %s is %v: %v to %v are allowed", pawl.ErrInvalid, field, keep, MinKeep, MaxKeep)
+func checkExpiry(field string, expiry time.Duration) (time.Duration, error) {
+	if expiry < MinExpiry || expiry > MaxExpiry {
+		return expiry, fmt.Errorf("%w: %s is %v: %v to %v are allowed", pawl.ErrInvalid, field, expiry, MinExpiry, MaxExpiry)
 	}
-	return keep, nil
+	return expiry, nil
 }
 
 // BeginOptions change how a key is claimed. The zero value is the default.
@@ -65,8 +65,8 @@ type BeginOptions struct {
 	// NoWait fails with [ErrInFlight] if another caller works on the key now.
 	NoWait bool
 
-	// Keep is as [LeaseOptions].Keep, for this key.
-	Keep time.Duration
+	// Expiry is as [LeaseOptions].Expiry, for this key.
+	Expiry time.Duration
 
 	// Label tells an operator who works on the key; up to 512 bytes without control characters.
 	// Default: the label of the client.
@@ -114,7 +114,7 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 	if opts == nil {
 		opts = new(BeginOptions)
 	}
-	me, err := l.claimant(key, print, opts.Keep)
+	me, err := l.claimant(key, print, opts.Expiry)
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +137,11 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 }
 
 // claimant checks the arguments of Begin and Once.
-func (l *Leases) claimant(key Key, print Fingerprint, keep time.Duration) (claimant, error) {
-	me := claimant{key: key, print: print, attempt: rand.Text(), keep: l.keep}
+func (l *Leases) claimant(key Key, print Fingerprint, expiry time.Duration) (claimant, error) {
+	me := claimant{key: key, print: print, attempt: rand.Text(), expiry: l.expiry}
 	err := cmp.Or(l.err, key.Validate(), l.value(key).Err())
-	if err == nil && keep != 0 {
-		me.keep, err = checkKeep("BeginOptions.Keep", keep)
+	if err == nil && expiry != 0 {
+		me.expiry, err = checkExpiry("BeginOptions.Expiry", expiry)
 	}
 	return me, err
 }

@@ -102,7 +102,7 @@ type claimant struct {
 	token   fence.Token // 0: it holds no lock yet, or needs none
 	attempt string
 	now     time.Time
-	keep    time.Duration
+	expiry  time.Duration
 }
 
 // errRepeat says that the record has the outcome of the key already.
@@ -117,7 +117,7 @@ var errRepeat = errors.New("repeat")
 func (c claimant) claim(is *record, state State) (*record, error) {
 	fresh := &record{
 		Format: recordFormat, Scope: c.key.Scope, ID: c.key.ID, State: state, Token: c.token,
-		Attempt: c.attempt, Attempts: 1, Began: c.now.UnixMilli(), Expires: c.now.Add(c.keep).UnixMilli(),
+		Attempt: c.attempt, Attempts: 1, Began: c.now.UnixMilli(), Expires: c.now.Add(c.expiry).UnixMilli(),
 	}
 	if c.print != (Fingerprint{}) {
 		fresh.Fingerprint = c.print[:]

@@ -99,7 +99,7 @@ func (x *explorer) decide(w worker, i int) (next *record, over string) {
 	var err error
 	switch w.Call {
 	case "begin":
-		me := claimant{key: Key{"s", "k"}, token: w.Token, attempt: attemptOf(i), now: epoch, keep: time.Hour}
+		me := claimant{key: Key{"s", "k"}, token: w.Token, attempt: attemptOf(i), now: epoch, expiry: time.Hour}
 		next, err = x.rules.claim(me, is)
 	case "reach":
 		next, err = x.rules.reach(is, attemptOf(i), point{Name: "p" + attemptOf(i)})
