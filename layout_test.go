@@ -61,6 +61,8 @@ var importRules = []importRule{
 	{"work", service, nil,
 		"a service is built on what every user has, never on an engine or on another service"},
 	{"idem", service, nil, "as above"},
+	{"idem/sqlupdate", []string{".", "dialect", "fence", "fence/sqlfence"}, nil,
+		"as above; the guard of the lock's token is the first statement of the transaction"},
 	{"idem/*", []string{".", "dialect", "fence", "idem"}, nil,
 		"as above; a driver of SQL is the user's"},
 	{"dtx", service, nil, "as above"},
