@@ -180,6 +180,12 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 // the record stays for the next caller. The same holds after a Complete whose outcome is unknown.
 // Abort of a claim that has ended does nothing, so it may be deferred.
 func (c *Claim) Abort(ctx context.Context) error {
+	c.mu.Lock()
+	over := c.repeat || c.ended != nil
+	c.mu.Unlock()
+	if over {
+		return nil
+	}
 	err := c.change(ctx, "abort", func(context.Context) (rule, error) {
 		return func(is *record) (*record, error) {
 			if c.result != nil {
@@ -188,9 +194,6 @@ func (c *Claim) Abort(ctx context.Context) error {
 			return is.abort(c.me.attempt)
 		}, nil
 	})
-	if errors.Is(err, pawl.ErrClosed) {
-		return nil
-	}
 	c.end(ctx, pawl.ErrClosed)
 	return err
 }

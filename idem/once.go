@@ -19,17 +19,14 @@ import (
 //
 // Once fails with [ErrReused] if the key was used with another fingerprint, and with
 // [pawl.ErrUnavailable] if the store did not answer for a TTL: then the key may be used, and the effect
-// must not follow. A call after that returns false if so. A key of Begin and a key of Once are one key.
-// An operator gives a used key back by [Leases.Forget].
+// must not follow. A call after that returns false if so. A key of Begin and a key of Once are one key:
+// Once fails with [ErrInFlight] on a key that Begin has claimed. An operator gives a used key back by [Leases.Forget].
 func Once(ctx context.Context, l *Leases, key Key, print Fingerprint) (first bool, err error) {
 	me, err := l.claimant(key, print, 0)
 	if err == nil {
 		me.now = time.Now()
 		_, err = write(ctx, l.value(key), pawl.Snapshot{}, func(is *record) (*record, error) {
-			switch {
-			case is.expired(me.now):
-				is = nil
-			case is != nil && is.State == Claimed:
+			if is != nil && is.State == Claimed {
 				return nil, ErrInFlight
 			}
 			return me.claim(is, Used)

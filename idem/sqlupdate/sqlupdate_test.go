@@ -84,7 +84,9 @@ func each(t *testing.T, test func(f *fixture)) {
 	}
 }
 
-func postgres(t *testing.T) string { return testservers.PostgresURL(testservers.SharedPostgres(t).Addr) }
+func postgres(t *testing.T) string {
+	return testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+}
 func mariadb(t *testing.T) string {
 	return testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN()
 }

@@ -63,15 +63,21 @@ func newStorm(t *testing.T, s store) *storm {
 	return run
 }
 
+// fleet is the processes of a storm.
+type fleet struct {
+	*storm
+	kind    string
+	mu      sync.Mutex
+	running [processes]*exec.Cmd
+}
+
 // run has processes work. Each second one of them is killed, and started again. Each of them has
 // trouble with the network of its own. It returns how many were killed.
 func (s *storm) run(kind string) (kills int) {
-	var running [processes]*exec.Cmd
-	var mu sync.Mutex
+	f := &fleet{storm: s, kind: kind}
 	var group sync.WaitGroup
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
-	began := time.Now()
 	for i := range processes {
 		url := s.url(s.dir)
 		if s.at != "" {
@@ -79,54 +85,61 @@ func (s *storm) run(kind string) (kills int) {
 			group.Go(func() { trouble(ctx, link, s.ttl) })
 			url = s.url(link.Addr)
 		}
-		group.Go(func() {
-			for ctx.Err() == nil {
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), beWorker+"="+strings.Join([]string{url, s.dir, fmt.Sprint(s.keys), s.ttl.String(), kind}, "\n"))
-				var said strings.Builder
-				cmd.Stderr = &said
-				mu.Lock()
-				err := cmd.Start()
-				running[i] = cmd
-				mu.Unlock()
-				if err != nil {
-					s.Error(err)
-					return
-				}
-				if err := cmd.Wait(); err == nil {
-					return // it has been through all keys
-				}
-				if said.Len() > 0 {
-					s.Errorf("a process: %s", said.String())
-					return
-				}
-			}
-		})
+		group.Go(func() { f.keep(ctx, i, url) })
 	}
-	kill := func(i int) {
-		mu.Lock()
-		defer mu.Unlock()
-		if running[i] != nil {
-			running[i].Process.Kill() //nolint:errcheck // it may be dead
-		}
-	}
-	for second := time.NewTicker(time.Second); ctx.Err() == nil; {
-		select {
-		case <-second.C:
-			kill(rand.IntN(processes))
-			kills++
-			enough := kind == "naive" || s.loaded()
-			if took := time.Since(began); took > s.lasts && (enough || took > 10*s.lasts) {
-				cancel()
-			}
-		case <-ctx.Done():
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for began := time.Now(); ctx.Err() == nil; {
+		<-second.C
+		f.kill(rand.IntN(processes))
+		kills++
+		enough := kind == "naive" || s.loaded()
+		if took := time.Since(began); took > s.lasts && (enough || took > 10*s.lasts) {
+			cancel()
 		}
 	}
 	for i := range processes {
-		kill(i)
+		f.kill(i)
 	}
 	group.Wait()
 	return kills
+}
+
+// keep has a process at work, and starts it again when it was killed.
+func (f *fleet) keep(ctx context.Context, i int, url string) {
+	for ctx.Err() == nil {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), beWorker+"="+strings.Join([]string{url, f.dir, fmt.Sprint(f.keys), f.ttl.String(), f.kind}, "\n"))
+		var said strings.Builder
+		cmd.Stderr = &said
+		f.mu.Lock()
+		err := ctx.Err() // the last kill sees every process that was started
+		if err == nil {
+			if err = cmd.Start(); err != nil {
+				f.Error(err)
+			}
+			f.running[i] = cmd
+		}
+		f.mu.Unlock()
+		if err != nil {
+			return
+		}
+		if err := cmd.Wait(); err == nil {
+			return // it has been through all keys
+		}
+		if said.Len() > 0 {
+			f.Errorf("a process: %s", said.String())
+			return
+		}
+	}
+}
+
+func (f *fleet) kill(i int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cmd := f.running[i]; cmd != nil && cmd.Process != nil {
+		cmd.Process.Kill() //nolint:errcheck // it may be dead
+	}
 }
 
 // loaded reports whether there were calls enough that a fault would show.

@@ -122,7 +122,7 @@ func (w *worker) work(key string) error {
 		case !expected(err):
 			return fmt.Errorf("key %s: %w", key, err)
 		}
-		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+		time.Sleep(rand.N(20 * time.Millisecond))
 	}
 }
 
@@ -186,7 +186,7 @@ func (w *worker) effect(key string, c *idem.Claim) (string, error) {
 		return "", err
 	}
 	w.note("effect %s", key)
-	time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+	<-time.After(rand.N(10 * time.Millisecond)) // what an effect takes
 	believe()
 	return result, nil
 }
@@ -208,7 +208,7 @@ func (w *worker) callNaively(ctx context.Context, key string) (done bool, err er
 		return err == nil, err
 	}
 	w.note("effect %s", key)
-	time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+	<-time.After(rand.N(10 * time.Millisecond)) // what an effect takes
 	_, err = v.Put(ctx, []byte("done"), 0)
 	return err == nil || errors.Is(err, pawl.ErrConflict), err
 }
