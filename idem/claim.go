@@ -24,9 +24,9 @@ const (
 // Claim is a key that the caller works on, or the kept result of a key that is done. The client
 // renews a claim until the claim ends by Complete or Abort. All methods are safe for concurrent use.
 //
-// Two workers may believe for a moment that they hold a key, as with every lease. What they write
-// in the store does not depend on that: every write stands on the version of the record that the
-// worker wrote last, so the worker that was overtaken writes nothing.
+// Two workers may believe for a moment that they hold a key, as with every lease. Their writes in
+// the store do not depend on that. Every write stands on the version of the record that the worker
+// wrote last, so the worker that was overtaken writes nothing.
 type Claim struct {
 	leases *Leases
 	key    Key
@@ -96,7 +96,7 @@ func (c *Claim) Token() fence.Token {
 }
 
 // Attempts returns how often the key was claimed, with this claim. More than 1 says that an earlier
-// worker has not come to an end, so its effect may have happened, or its Abort did not reach the store.
+// worker has not come to an end: its effect may have happened.
 func (c *Claim) Attempts() int { return c.attempts }
 
 // Context returns a context that ends when the claim is lost or ended, with the cause that
@@ -127,8 +127,8 @@ func (c *Claim) Point(name string) (data []byte, reached bool) {
 	return nil, false
 }
 
-// Reach records that the work has reached a point, with what the worker needs to go on from there,
-// such as the number that another service gave. A later worker sees it by Point, and does not
+// Reach records that the work has reached a point. The data lets a later worker go on from there,
+// such as the number that another service gave. That worker sees it by Point, and does not
 // repeat the steps before. A point is recorded once: Reach of a point with data that was recorded
 // does nothing. Names have 1 to 255 bytes of UTF-8; all points together at most [MaxPoints] bytes.
 // Errors are those of Complete.
@@ -148,7 +148,7 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 // lost. It fails with
 //
 //   - [ErrTakenOver] if another worker has claimed the key. This worker's result is not kept.
-//   - [pawl.ErrInvalid] if result is too large. The claim goes on, for a smaller result.
+//   - [pawl.ErrInvalid] if result is too large. The claim goes on, and takes a smaller result.
 //   - [pawl.ErrUnavailable] if the store did not answer for a TTL, or until ctx ended. Nobody
 //     knows whether the result is kept. The caller may call Complete again with the same result.
 //
@@ -176,8 +176,8 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 }
 
 // Abort gives the key back without a result, so that the next caller begins at once. The key is
-// forgotten, unless a point was reached or the claim was taken over from a worker that died: then
-// the record stays for the next caller. The same holds after a Complete whose outcome is unknown.
+// forgotten. But if a point was reached, or the claim was taken over from a worker that died, the
+// record stays for the next caller. The same holds after a Complete whose outcome is unknown.
 // Abort of a claim that has ended does nothing, so it may be deferred.
 func (c *Claim) Abort(ctx context.Context) error {
 	c.mu.Lock()

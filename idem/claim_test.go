@@ -316,7 +316,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestBounds: what is out of range is refused by name, before the store is asked.
+// TestBounds: a value out of range is refused by name, before the store is asked.
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := party(t, memengine.New())

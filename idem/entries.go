@@ -40,7 +40,7 @@ func (r *record) entry() Entry {
 	return e
 }
 
-// Show reads a key; found is false when the store has no record of the key, or one that has expired.
+// Show reads a key; found is false when the store has no record of the key, or an expired one.
 func (l *Leases) Show(ctx context.Context, key Key) (e Entry, found bool, err error) {
 	_, err = l.claimant(key, Fingerprint{}, 0)
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// TestList: an operator sees the keys of a scope, how far each is, and who works on it.
+// TestList: an operator sees the keys of a scope, how far each is, and its worker.
 func TestList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -57,8 +57,8 @@ func TestList(t *testing.T) {
 	})
 }
 
-// TestSweep: it removes what has expired, and the parts of results that nobody names, and nothing
-// that a worker may need.
+// TestSweep: it removes expired keys, and the parts of results that no record names, and nothing
+// else.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -168,7 +168,7 @@ func TestKeysOfOthers(t *testing.T) {
 	})
 }
 
-// TestOnce: of many calls one is the first. One that dies leaves the key used, until it expires or an operator
+// TestOnce: of many calls one is the first. A caller that dies leaves the key used, until it expires or an operator
 // gives it back.
 func TestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

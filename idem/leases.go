@@ -65,7 +65,7 @@ type BeginOptions struct {
 	// NoWait fails with [ErrInFlight] if another caller works on the key now.
 	NoWait bool
 
-	// Expiry is as [LeaseOptions].Expiry, for this key.
+	// Expiry is that of this key instead of [LeaseOptions].Expiry.
 	Expiry time.Duration
 
 	// Label tells an operator who works on the key; up to 512 bytes without control characters.
@@ -80,7 +80,7 @@ type InFlightError struct {
 	err  error
 }
 
-// Error says what is in flight, and why this caller did not wait.
+// Error says how long the key is in flight, and why this caller did not wait.
 func (e *InFlightError) Error() string {
 	if e.Held < 0 {
 		return fmt.Sprintf("%v: %v", ErrInFlight, e.err)
@@ -91,7 +91,7 @@ func (e *InFlightError) Error() string {
 // Unwrap returns ErrInFlight and the error of the lock.
 func (e *InFlightError) Unwrap() []error { return []error{ErrInFlight, e.err} }
 
-// Begin claims the key for the caller, who then causes the effect and calls [Claim.Complete]. If
+// Begin claims the key for the caller. The caller then causes the effect and calls [Claim.Complete]. If
 // the key is completed already, Begin returns a claim that holds nothing but the kept result: see
 // [Claim.Kept]. print is the fingerprint of the request.
 //
@@ -100,7 +100,7 @@ func (e *InFlightError) Unwrap() []error { return []error{ErrInFlight, e.err} }
 // a waiting caller one TTL later, with a larger token. See [Claim.Attempts].
 //
 // Begin fails with [ErrReused] if the key was used with another fingerprint. It fails with
-// [pawl.ErrUnavailable] if the store does not answer for a TTL: no effect may follow then, because
+// [pawl.ErrUnavailable] if the store does not answer for a TTL. No effect may follow then, because
 // nobody knows whether the key was done. ctx bounds the call, not the claim. Nil opts are the defaults.
 func (l *Leases) Begin(ctx context.Context, key Key, print Fingerprint, opts *BeginOptions) (*Claim, error) {
 	c, err := l.begin(ctx, key, print, opts)
@@ -194,9 +194,9 @@ const keyPrefix = "key/"
 // rule says what a record becomes, as the functions of record.go do.
 type rule func(*record) (*record, error)
 
-// write changes the record by a rule, at the version that was read. If that fails, because the
-// record was written meanwhile or the reply was lost, the record is read again and the rule decides
-// anew, for up to a TTL. So a rule sees whether its change was made.
+// write changes the record by a rule, at the version that was read. If the
+// record was written meanwhile, or the reply was lost, write reads the record again and the rule
+// decides anew. That lasts up to a TTL. So a rule sees whether its change was made.
 func write(ctx context.Context, v *pawl.Value, seen pawl.Snapshot, change rule) (pawl.Snapshot, error) {
 	decide := func(is pawl.Snapshot) ([]byte, error) {
 		old, err := decode(is)
@@ -230,7 +230,7 @@ func write(ctx context.Context, v *pawl.Value, seen pawl.Snapshot, change rule) 
 
 // Do claims the key, runs fn, and keeps its result. A repeat gets the kept result, and kept is true.
 // The context of fn ends when ctx does or the claim is lost. An error or panic of fn aborts the
-// claim, so that a repeat runs fn again: an outcome that is final, such as a declined payment, is a
+// claim, so that a repeat runs fn again. A final outcome, such as a declined payment, is a
 // result. If Complete fails, Do returns the result with the error: the effect has happened, and the
 // store may not know of it.
 func (l *Leases) Do(ctx context.Context, key Key, print Fingerprint, opts *BeginOptions, fn func(context.Context, *Claim) ([]byte, error)) (result []byte, kept bool, err error) {

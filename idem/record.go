@@ -192,8 +192,8 @@ func (r *record) reach(attempt string, p point, expires time.Time) (*record, err
 	return &next, nil
 }
 
-// abort returns what is left of the record when this attempt gives up: nil, or the record itself
-// when the next caller has to know of it. That is so when it has points, whose effects must not be
+// abort returns the rest of the record when this attempt gives up. That is nil, or the record itself
+// if the next caller has to know of it. The next caller has to when it has points, whose effects must not be
 // repeated; and when an earlier worker died, whose effect may have happened.
 func (r *record) abort(attempt string) (*record, error) {
 	switch {

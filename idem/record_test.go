@@ -32,7 +32,7 @@ var (
 	}
 )
 
-// world is a state of the exploration: one record, and workers whose locks prove nothing, because
+// world is a state of the exploration: one record, and its workers. Their locks prove nothing, because
 // every worker may believe at any time that it holds.
 type world struct {
 	Version int
@@ -44,7 +44,7 @@ type world struct {
 
 // worker goes through the calls begin, reach and complete, or begin and abort.
 type worker struct {
-	Call    string // the one that it is in, or the last
+	Call    string // the present one, or the last
 	Over    string // how the last call ended; "": it goes on
 	Token   fence.Token
 	Seen    int
@@ -127,7 +127,7 @@ type explorer struct {
 	records []*record
 	numbers map[string]int
 	seen    map[world]bool
-	found   []string // what is wrong
+	found   []string // mistakes
 }
 
 func (x *explorer) explore(w *world) {
@@ -223,7 +223,7 @@ func after(w worker) []string {
 	return nil
 }
 
-// check holds a write against what was there.
+// check holds a write against the record before.
 func (x *explorer) check(before, after *world) {
 	old, is := x.records[before.Record], x.records[after.Record]
 	switch {
@@ -309,7 +309,7 @@ func TestNaiveRules(t *testing.T) {
 		"removed|written over": func(r *rules) { // Powertools: _delete_record has no owner
 			r.abort = func(r *record, a string) (*record, error) { return nil, nil }
 		},
-		"the token went back": func(r *rules) { // whoever comes takes the key
+		"the token went back": func(r *rules) { // each caller takes the key
 			r.claim = func(c claimant, is *record) (*record, error) {
 				if is != nil && is.State == Claimed && is.Attempt != c.attempt {
 					is = late(is)
@@ -338,7 +338,7 @@ func TestNaiveRules(t *testing.T) {
 	}
 }
 
-// TestRecordsAreStored: what is read is what was written, for the longest record there can be.
+// TestRecordsAreStored: a record is read as it was written, even the longest.
 func TestRecordsAreStored(t *testing.T) {
 	text := strings.Repeat(`"\`, MaxPart/2) + "x"
 	r := &record{Format: recordFormat, Scope: text, ID: text, State: Done, Fingerprint: make([]byte, 32), Token: fence.MaxToken, Attempt: strings.Repeat("A", 26),

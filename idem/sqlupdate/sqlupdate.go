@@ -1,5 +1,5 @@
 // Package sqlupdate is lock - check - update in one call: a lock of pawl, then one transaction that
-// looks whether the update has happened, and makes it.
+// checks and updates.
 //
 //	updater := sqlupdate.New(db, sqlfence.Marks{Dialect: dialect.PostgreSQL}, nil)
 //	done, err := updater.Do(ctx, client.Mutex("order/42"),
@@ -13,7 +13,7 @@
 //		})
 //
 // The lock is for order, and for load: callers wait for each other outside of the database, without a
-// connection or a transaction. The lock is not what makes the update happen once. Its fencing token
+// connection or a transaction. The update does not happen once because of the lock. The fencing token
 // is the first statement of the transaction, see [sqlfence.Marks]. So the update is right also when the
 // lock was lost in between:
 //
@@ -28,8 +28,7 @@
 //	stock := client.Striped("stock", 100)
 //	updater.Do(ctx, stock.For(sku), check, update)
 //
-// A check and an update in one, such as a guarded UPDATE or a claim of package sqlidem in the same
-// transaction, need no lock to be right. With this package, its callers also wait in order.
+// A guarded UPDATE, or a claim of package sqlidem in the same transaction, needs no lock to be right. With this package, its callers also wait in order.
 package sqlupdate
 
 import (
@@ -46,7 +45,7 @@ import (
 	"github.com/pawl-go/pawl/fence/sqlfence"
 )
 
-// Check reports whether the update has happened already: by the state of its row, or by a row of a
+// Check reports whether the update has happened already. It looks at the state of the row, or into a
 // table of keys that were done. Check runs in the transaction of the update, after the lock and the
 // mark are held, and may run several times.
 type Check func(ctx context.Context, tx *sql.Tx) (done bool, err error)

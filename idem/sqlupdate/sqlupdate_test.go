@@ -102,7 +102,7 @@ func (f *fixture) exec(query string) {
 	}
 }
 
-// client returns a client whose locks can be taken away without its notice, for so long.
+// client returns a client whose locks can be taken away without its notice.
 func (f *fixture) client() *pawl.Client {
 	f.Helper()
 	c, err := pawl.New(f.Context(), f.locks, &pawl.Options{TTL: time.Hour})
@@ -113,7 +113,7 @@ func (f *fixture) client() *pawl.Client {
 	return c
 }
 
-// lose ends the lease of the holder of a lock, who does not notice.
+// lose ends the lease of a lock, and its holder does not notice.
 func (f *fixture) lose(by *pawl.Client, lock *pawl.Mutex) {
 	f.Helper()
 	is, err := by.Show(f.Context(), lock.Name())
