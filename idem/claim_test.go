@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -342,3 +343,34 @@ func TestBounds(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestRequests: the requests that a claim and a repeat cost.
+func TestRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		store := faulty.New(eng)
+		l := idem.NewLeases(party(t, engine.Like(eng, store)), nil)
+		want := func(doing string, want ...int) {
+			t.Helper()
+			var got []int
+			for _, verb := range []string{faulty.Get, faulty.Put, faulty.Enter, faulty.Leave} {
+				got = append(got, len(store.Called(verb)))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %v reads, writes, locks and releases, want %v", doing, got, want)
+			}
+		}
+		c := begin(t, l)
+		want("begin", 1, 1, 1, 0)
+		noErr(t, c.Complete(t.Context(), []byte("paid")))
+		want("complete", 1, 2, 1, 1)
+		wantKept(t, l, "paid")
+		want("repeat", 2, 2, 1, 1)
+		if _, err := idem.Once(t.Context(), l, other7, print); err != nil {
+			t.Error(err)
+		}
+		want("once", 2, 3, 1, 1)
+	})
+}
+
+var other7 = idem.Key{Scope: "mail", ID: "7"}

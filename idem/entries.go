@@ -139,7 +139,7 @@ func (l *Leases) records(ctx context.Context, scope string) iter.Seq2[stored, er
 func (l *Leases) Forget(ctx context.Context, key Key) error {
 	_, err := l.claimant(key, Fingerprint{}, 0)
 	if err == nil {
-		err = l.forget(ctx, key, func(*record) bool { return true })
+		_, err = l.forget(ctx, key, func(*record) bool { return true })
 	}
 	if err != nil {
 		return fmt.Errorf("forget %q: %w", key, err)
@@ -147,19 +147,18 @@ func (l *Leases) Forget(ctx context.Context, key Key) error {
 	return nil
 }
 
-// forget removes the record of a key if it is as wanted, under the lock of the key.
-func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool) error {
+// forget removes the record of a key if it is as wanted, under the lock of the key, and returns it.
+func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool) (gone *record, err error) {
 	lease, err := l.lock(ctx, key, &BeginOptions{NoWait: true})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer lease.Unlock(ctx) //nolint:errcheck // versions guard the record
 	v := l.value(key)
 	_, seen, err := l.load(ctx, v)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var gone *record
 	_, err = write(ctx, v, seen, func(is *record) (*record, error) {
 		if is == nil || !wanted(is) {
 			return is, nil
@@ -170,7 +169,7 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 	if err == nil && gone != nil {
 		err = l.discard(ctx, gone)
 	}
-	return err
+	return gone, err
 }
 
 // Sweep removes the keys that have expired, and returns how many. It leaves alone what a caller works
@@ -179,8 +178,8 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 func (l *Leases) Sweep(ctx context.Context) (swept int, err error) {
 	for is, err := range l.records(ctx, "") {
 		if err == nil && is.expired(time.Now()) {
-			err = l.forget(ctx, is.key(), func(r *record) bool { return r.expired(time.Now()) })
-			if err == nil {
+			var gone *record
+			if gone, err = l.forget(ctx, is.key(), func(r *record) bool { return r.expired(time.Now()) }); gone != nil {
 				swept++
 			}
 		}

@@ -207,8 +207,11 @@ func (w *worker) callNaively(ctx context.Context, key string) (done bool, err er
 	if err != nil || is.Number != 0 {
 		return err == nil, err
 	}
+	begun := time.Now().UnixNano() // stands for its token
+	w.note("believes %s %d %d", key, begun, begun)
 	w.note("effect %s", key)
 	<-time.After(rand.N(10 * time.Millisecond)) // what an effect takes
+	w.note("believes %s %d %d", key, time.Now().UnixNano(), begun)
 	_, err = v.Put(ctx, []byte("done"), 0)
 	return err == nil || errors.Is(err, pawl.ErrConflict), err
 }
