@@ -160,7 +160,7 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 		return nil, err
 	}
 	_, err = write(ctx, v, seen, func(is *record) (*record, error) {
-		if is == nil || !wanted(is) {
+		if gone = nil; is == nil || !wanted(is) {
 			return is, nil
 		}
 		gone = is

@@ -250,7 +250,7 @@ func TestStorm(t *testing.T) {
 				}
 			}
 			for key, is := range run.read() {
-				e, found, err := w.leases.Show(t.Context(), keyOf(key))
+				e, found, err := w.leases.Show(t.Context(), keyOf(run.dir, key))
 				if err != nil || !found {
 					t.Fatalf("key %s: %v, %v", key, found, err)
 				}

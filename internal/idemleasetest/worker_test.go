@@ -140,7 +140,7 @@ func (w *worker) call(ctx context.Context, key string) (done bool, err error) {
 	if w.naive {
 		return w.callNaively(ctx, key)
 	}
-	c, err := w.leases.Begin(ctx, keyOf(key), idem.FingerprintOf([]byte(key)), nil)
+	c, err := w.leases.Begin(ctx, keyOf(w.dir, key), idem.FingerprintOf([]byte(key)), nil)
 	if err != nil {
 		return false, err
 	}
@@ -168,7 +168,8 @@ func (w *worker) call(ctx context.Context, key string) (done bool, err error) {
 	return true, nil
 }
 
-func keyOf(key string) idem.Key { return idem.Key{Scope: "storm", ID: key} }
+// keyOf returns the key of a number in the run of this folder, because runs may share a server.
+func keyOf(dir, key string) idem.Key { return idem.Key{Scope: dir, ID: key} }
 
 // effect has two effects: the first records the key and is applied by the first that comes, and the
 // second is just appended.
@@ -202,7 +203,7 @@ func (w *worker) record(key, me string) (string, error) {
 
 // callNaively looks whether the key is there, and writes it after the effect.
 func (w *worker) callNaively(ctx context.Context, key string) (done bool, err error) {
-	v := w.client.Value("naive/" + key)
+	v := w.client.Value("naive" + w.dir + "/" + key)
 	is, err := v.Get(ctx)
 	if err != nil || is.Number != 0 {
 		return err == nil, err
