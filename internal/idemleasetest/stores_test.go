@@ -16,6 +16,7 @@ import (
 func TestStores(t *testing.T) {
 	for name, s := range stores {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			run := newStorm(t, s)
 			client := run.client()
 			leases := idem.NewLeases(client, &idem.LeaseOptions{Expiry: time.Hour})

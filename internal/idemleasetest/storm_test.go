@@ -53,7 +53,7 @@ type storm struct {
 }
 
 func newStorm(t *testing.T, s store) *storm {
-	run := &storm{T: t, store: s, dir: t.TempDir(), keys: 1024, lasts: 4 * time.Second}
+	run := &storm{T: t, store: s, dir: t.TempDir(), keys: 1024, lasts: 3 * time.Second}
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
 		run.keys, run.lasts = 100_000, 10*time.Minute
 	}
