@@ -193,8 +193,8 @@ func (r *record) reach(attempt string, p point, expires time.Time) (*record, err
 }
 
 // abort returns the rest of the record when this attempt gives up. That is nil, or the record itself
-// if the next caller has to know of it. The next caller has to when it has points, whose effects must not be
-// repeated; and when an earlier worker died, whose effect may have happened.
+// if the next caller has to know of it. Points tell of effects that must not be repeated, and an
+// earlier attempt of a worker that died, whose effect may have happened.
 func (r *record) abort(attempt string) (*record, error) {
 	switch {
 	case r == nil: // it was aborted, and the reply was lost

@@ -1,4 +1,4 @@
-// Package idemleasetest shows what package idem promises of claims with a lease: many processes work
-// on the same keys, are killed, and do not hear what the store answers. It has tests only, because
+// Package idemleasetest tests the claims with a lease of package idem. Many processes work on the same
+// keys, are killed, and lose answers of the store. The package has tests only, because
 // its processes are the test binary.
 package idemleasetest

@@ -23,7 +23,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// store is one that processes share. Its URL is of an address, or of a file in a folder.
+// store is a store that processes share. Its URL is of an address, or of a file in a folder.
 type store struct {
 	addr func(*testing.T) string
 	url  func(at string) string
@@ -225,8 +225,8 @@ func (is *seen) overlaps() bool {
 	return !slices.IsSortedFunc(is.beliefs, func(a, b belief) int { return cmp.Compare(a.token, b.token) })
 }
 
-// TestStorm: on every store at most one holder of a key is believed in at a time, an effect that
-// records its key is applied once, and everybody has the same result of it. An effect that does not
+// TestStorm: on every store at most one holder of a key believes in its claim at a time. An effect that
+// records its key is applied once, and all callers have its result. An effect that does not
 // record its key is applied no more often than the key was claimed.
 func TestStorm(t *testing.T) {
 	for name, s := range stores {

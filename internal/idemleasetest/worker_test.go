@@ -19,8 +19,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// beWorker makes the test binary a worker: the URL of its store, the folder of the effects, the
-// number of keys, the TTL, and whether it is naive, each on a line.
+// beWorker makes the test binary a worker. Its lines are the URL of the store, the folder of the effects,
+// the number of keys, the TTL, and the kind of the worker.
 const beWorker = "PAWL_IDEM_WORKER"
 
 func TestMain(m *testing.M) {
