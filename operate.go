@@ -197,7 +197,7 @@ type listed struct {
 
 // list asks ahead. For each name, in order, list sends the channel on which the answer will come.
 func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan listed, asking *sync.WaitGroup) error {
-	return c.names(ctx, prefix, func(name string) error {
+	return c.names(ctx, c.engine.List, prefix, func(name string) error {
 		answer := make(chan listed, 1)
 		select {
 		case answers <- answer:
@@ -212,9 +212,12 @@ func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan li
 	})
 }
 
+// lister lists names in the store: those of resources, or of values.
+type lister func(ctx context.Context, prefix string) iter.Seq2[string, error]
+
 // names calls each with every name in the store. The store has the time of one request for each
 // next name, not counting the time that each takes.
-func (c *Client) names(ctx context.Context, prefix string, each func(string) error) error {
+func (c *Client) names(ctx context.Context, list lister, prefix string, each func(string) error) error {
 	if c.life.Err() != nil {
 		return ErrClosed
 	}
@@ -224,7 +227,7 @@ func (c *Client) names(ctx context.Context, prefix string, each func(string) err
 	defer stop()
 	silence := time.AfterFunc(c.opts.RequestTimeout, stop)
 	defer silence.Stop()
-	for name, err := range c.engine.List(bound, prefix) {
+	for name, err := range list(bound, prefix) {
 		silence.Stop()
 		switch {
 		case err != nil && c.life.Err() != nil:

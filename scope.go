@@ -1,8 +1,11 @@
 package pawl
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -57,6 +60,33 @@ func (s *Scope) Value(name string) *Value {
 	}
 	return v
 }
+
+// Values yields the names of the values in the scope that begin with prefix, in no order, each
+// once. A name that comes or goes meanwhile may be missing. A name of which the store has only a
+// cut form, because it was too long, is yielded so. Values ends after the first error.
+func (s *Scope) Values(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	head := "pawl:" + s.kind + "/"
+	return func(yield func(string, error) bool) {
+		err := s.err
+		if err == nil {
+			err = s.client.caps.RefuseFeature(engine.FeatureValues)
+		}
+		if err == nil {
+			err = s.client.names(ctx, s.client.values.ListValues, head+prefix, func(name string) error {
+				if !yield(strings.TrimPrefix(name, head), nil) {
+					return errEnough
+				}
+				return nil
+			})
+		}
+		if err != nil && !errors.Is(err, errEnough) {
+			yield("", fmt.Errorf("list values %q: %w", head+prefix, err))
+		}
+	}
+}
+
+// errEnough ends a list that its caller has left.
+var errEnough = errors.New("enough")
 
 func (s *Scope) check(name string) error {
 	if s.err != nil {

@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,42 @@ func TestScope(t *testing.T) {
 			wantErr(t, s.Value(name).Err(), pawl.ErrInvalid)
 		}
 		noErr(t, s.Value("a").Err())
+	})
+}
+
+// TestScopeValues: the values of a service are listed, and no others.
+func TestScopeValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		s := c.Scope("work-x")
+		for _, v := range []*pawl.Value{s.Value("a/1"), s.Value("a/2"), s.Value("b"), c.Value("a/3"), c.Scope("work").Value("a/4")} {
+			_, err := v.Put(t.Context(), []byte("x"), 0)
+			noErr(t, err)
+		}
+		mustLock(t, t.Context(), s.Mutex("a/5"))
+		list := func(s *pawl.Scope, prefix string) (names []string, err error) {
+			for name, err := range s.Values(t.Context(), prefix) {
+				if err != nil {
+					return names, err
+				}
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			return names, nil
+		}
+		for prefix, want := range map[string][]string{"": {"a/1", "a/2", "b"}, "a/": {"a/1", "a/2"}, "x": nil} {
+			if got, err := list(s, prefix); err != nil || !slices.Equal(got, want) {
+				t.Errorf("with prefix %q: %q, %v", prefix, got, err)
+			}
+		}
+		for range s.Values(t.Context(), "") {
+			break
+		}
+		_, err := list(c.Scope("value"), "")
+		wantErr(t, err, pawl.ErrInvalid)
+		noErr(t, c.Close(t.Context()))
+		_, err = list(s, "")
+		wantErr(t, err, pawl.ErrClosed)
 	})
 }
 

@@ -64,7 +64,7 @@ func TestTablesHaveNoHoles(t *testing.T) {
 
 // verbs are what each page of a store says about each way to use that store.
 var verbs = []string{"Open", "Enter", "Await", "Leave", "Evict", "Renew", "Close", "List",
-	"Show", "Resize", "Get", "Put", "Watch", "Wake-up", "Unasked look", "End of a dead session", "Token", "Barging",
+	"Show", "Resize", "Get", "Put", "Watch", "ListValues", "Wake-up", "Unasked look", "End of a dead session", "Token", "Barging",
 	"Repeated request", "Restart of the store"}
 
 var verbItem = regexp.MustCompile(`(?m)^- \*\*([^*]+)\*\*: (\S.*)$`)

@@ -1,6 +1,9 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
 // Values is the part of an engine whose store keeps versioned values. An engine
 // implements Values exactly where its [Caps] do not lack [FeatureValues].
@@ -16,6 +19,10 @@ type Values interface {
 
 	// Watch returns the value as soon as its version differs from version.
 	Watch(ctx context.Context, key string, version uint64) (Value, error)
+
+	// ListValues yields the keys that have a value and start with prefix, in no order, each
+	// once. A key that comes or goes meanwhile may be missing.
+	ListValues(ctx context.Context, prefix string) iter.Seq2[string, error]
 }
 
 // Resizer is the part of an engine whose store can give a semaphore another size. An engine

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 
 	"github.com/pawl-go/pawl/engine"
@@ -139,6 +140,10 @@ func (t *trouble) Watch(ctx context.Context, key string, version uint64) (v engi
 		return err
 	})
 	return v, err
+}
+
+func (t *trouble) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return t.Engine.(engine.Values).ListValues(ctx, prefix)
 }
 
 type troubled struct {

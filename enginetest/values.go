@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine"
 )
 
@@ -17,6 +19,7 @@ var valueCases = []Case{
 	{"a value is any bytes", "binary data and sizes that a store folds or cuts", anyBytes, needs(engine.FeatureValues)},
 	{"values are kept apart", "keys that a store folds or cuts; a lock and a value of one name are one key", keysApart, needs(engine.FeatureValues)},
 	{"versions only grow", "a deleted and remade value is taken for the old one", versionsGrow, needs(engine.FeatureValues)},
+	{"values are listed", "patterns in a prefix; deleted keys; locks among the values", valuesListed, needs(engine.FeatureValues)},
 	{"a watch sees the change", "the watch starts after the change, and waits for ever", watchSees, needs(engine.FeatureValues)},
 	{"counting with values", "optimistic locking that loses updates under contention", counting, needs(engine.FeatureValues)},
 }
@@ -139,6 +142,58 @@ func versionsGrow(t *testing.T, h *Harness) {
 			t.Fatalf("version %d of a deleted value", gone)
 		}
 	}
+}
+
+func valuesListed(t *testing.T, h *Harness) {
+	p := h.party(t)
+	c := p.claim("listed/lock", mutex)
+	p.hold(c)
+	versions := make(map[string]uint64)
+	for _, name := range append(slices.Clone(names), "", "*", "a", "b", "B", "[ab]", "%", "_") {
+		key := "listed/" + name
+		if len(key) > pawl.MaxName {
+			continue
+		}
+		versions[key] = p.put(key, []byte{}, 0)
+	}
+	version := p.put("listed/gone", []byte("1"), 0)
+	p.put("listed/gone", nil, version)
+	p.put("listed", []byte("1"), 0)
+	for _, prefix := range []string{"listed/", "listed/*", "listed/[", "listed/%", "listed/_", "listed/b", "listed/x", "listed//", "listed/" + names[0]} {
+		var want []string
+		for key := range versions {
+			if strings.HasPrefix(key, prefix) {
+				want = append(want, key)
+			}
+		}
+		var got []string
+		for key, err := range valuesOf(t, p.engine).ListValues(p.ctx, prefix) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, key)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("with prefix %q\n%q are listed,\n%q are there", prefix, got, want)
+		}
+	}
+	for range valuesOf(t, p.engine).ListValues(p.ctx, "listed/") {
+		break // a caller may have enough
+	}
+	dead, cancel := context.WithCancel(p.ctx)
+	cancel()
+	for key, err := range valuesOf(t, p.engine).ListValues(dead, "listed/") {
+		if err == nil {
+			t.Errorf("%q is listed with a context that has ended", key)
+		}
+	}
+	p.leave(c)
+	for key, version := range versions {
+		p.put(key, nil, version)
+	}
+	p.put("listed", nil, p.value("listed").Version)
 }
 
 func watchSees(t *testing.T, h *Harness) {

@@ -146,17 +146,26 @@ func (e *Engine) Caps() engine.Caps { return e.caps }
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, resourceKey, prefix)
+}
+
+// ListValues implements [engine.Values].
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, valueKey, prefix)
+}
+
+func (e *Engine) list(ctx context.Context, kind, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if err := ctx.Err(); err != nil {
 			yield("", err)
 			return
 		}
-		for key, err := range e.store.List(ctx, resourceKey+prefix) {
+		for key, err := range e.store.List(ctx, kind+prefix) {
 			if err != nil {
 				yield("", fmt.Errorf("list: %w", err))
 				return
 			}
-			if !yield(strings.TrimPrefix(key, resourceKey), nil) {
+			if !yield(strings.TrimPrefix(key, kind), nil) {
 				return
 			}
 		}

@@ -203,8 +203,31 @@ const listPage = 1000
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		all, last := e.prefix+"c/", ""
-		from := all + url.PathEscape(prefix)
+		last := ""
+		for key, err := range e.list(ctx, e.prefix+"c/", url.PathEscape(prefix)) {
+			escaped, _, _ := strings.Cut(key, "/") // those of one name follow each other
+			name, strange := url.PathUnescape(escaped)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if strange == nil && escaped != last && !yield(name, nil) {
+				return
+			}
+			last = escaped
+		}
+	}
+}
+
+// ListValues implements [engine.Values].
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, e.prefix+"v/", prefix)
+}
+
+// list yields the keys in a folder that start with prefix, in order.
+func (e *Engine) list(ctx context.Context, folder, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		from := folder + prefix
 		end := clientv3.GetPrefixRangeEnd(from)
 		for n := listPage; n == listPage; {
 			page := clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(listPage))
@@ -215,14 +238,11 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 			}
 			kvs := reply.Responses[0].GetResponseRange().Kvs
 			n = len(kvs)
-			for _, kv := range kvs { // those of one name follow each other
+			for _, kv := range kvs {
 				from = string(kv.Key) + "\x00"
-				escaped, _, _ := strings.Cut(from[len(all):], "/")
-				name, err := url.PathUnescape(escaped)
-				if err == nil && escaped != last && !yield(name, nil) {
+				if !yield(string(kv.Key[len(folder):]), nil) {
 					return
 				}
-				last = escaped
 			}
 		}
 	}

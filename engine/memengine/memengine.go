@@ -84,14 +84,18 @@ func (e *Engine) Expire(session string) {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, prefix, func() []string { e.settle(); return slices.Collect(maps.Keys(e.resources)) })
+}
+
+// list yields the names that start with prefix. They are collected under e.mu.
+func (e *Engine) list(ctx context.Context, prefix string, collect func() []string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if err := ctx.Err(); err != nil {
 			yield("", err)
 			return
 		}
 		e.mu.Lock()
-		e.settle()
-		names := slices.Collect(maps.Keys(e.resources))
+		names := collect()
 		e.mu.Unlock()
 		for _, name := range names {
 			if strings.HasPrefix(name, prefix) && !yield(name, nil) {
@@ -198,6 +202,11 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 			return engine.Value{}, ctx.Err()
 		}
 	}
+}
+
+// ListValues implements [engine.Values].
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, prefix, func() []string { return slices.Collect(maps.Keys(e.values)) })
 }
 
 // Close implements [engine.Engine]. The store stays as it is.

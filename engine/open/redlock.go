@@ -117,6 +117,14 @@ func (n *redlockNode) List(ctx context.Context, prefix string) iter.Seq2[string,
 	return eng.List(ctx, prefix)
 }
 
+func (n *redlockNode) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	eng, err := n.engine(ctx)
+	if err != nil {
+		return func(yield func(string, error) bool) { yield("", err) }
+	}
+	return eng.ListValues(ctx, prefix)
+}
+
 func (n *redlockNode) Show(ctx context.Context, name string) (engine.Resource, error) {
 	eng, err := n.engine(ctx)
 	if err != nil {

@@ -278,7 +278,16 @@ func failed(ctx context.Context, verb string, err error) error {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	head := e.prefix + "{"
+	return e.list(ctx, e.prefix+"{", prefix)
+}
+
+// ListValues implements [engine.Values].
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return e.list(ctx, e.prefix+"v:{", prefix)
+}
+
+// list yields the names of the keys that begin with head.
+func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string, error] {
 	match := glob.Replace(head+escape.Replace(prefix)) + "*}"
 	return func(yield func(string, error) bool) {
 		seen := make(map[string]bool) // SCAN may say a key twice

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -95,6 +98,35 @@ func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 		return []any{&zk.SetDataRequest{Path: e.values, Data: []byte(engine.Format()), Version: folder.Version}, &zk.DeleteRequest{Path: path, Version: is.Version}}
 	}
 	return []any{&zk.CheckVersionRequest{Path: e.values, Version: folder.Version}, &zk.SetDataRequest{Path: path, Data: data, Version: is.Version}}
+}
+
+// ListValues implements [engine.Values]. ZooKeeper has all names in one reply.
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := e.valueNames(ctx)
+		if err != nil {
+			yield("", err)
+		}
+		for _, name := range names {
+			key, err := url.PathUnescape(strings.TrimPrefix(name, "n"))
+			if err == nil && strings.HasPrefix(key, prefix) && !yield(key, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (e *Engine) valueNames(ctx context.Context) (names []string, err error) {
+	defer explain("list", &err)
+	l, err := e.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, _, err = look(ctx, l, e.values, l.conn.Children)
+	if errors.Is(err, zk.ErrNoNode) { // nobody has written anything
+		return nil, nil
+	}
+	return names, err
 }
 
 // lookAgain is when a watch of a value looks unasked.

@@ -5,6 +5,7 @@ package faulty
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"time"
 
@@ -227,6 +228,11 @@ func (s *Store) Watch(ctx context.Context, key string, version uint64) (engine.V
 	return ask(ctx, s, Watch, func(ctx context.Context) (engine.Value, error) {
 		return s.Engine.(engine.Values).Watch(ctx, key, version)
 	})
+}
+
+// ListValues does as engine.Values says, undisturbed.
+func (s *Store) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return s.Engine.(engine.Values).ListValues(ctx, prefix)
 }
 
 type session struct {

@@ -187,6 +187,11 @@ func (s *transactions) list(ctx context.Context, prefix string) (names []string,
 	return names, err
 }
 
+func (s *transactions) listValues(ctx context.Context, prefix string) (names []string, err error) {
+	err = s.read(ctx, "list", func(t *tx) { names = t.strings(listValues, prefix, prefix+"\xff") })
+	return names, err
+}
+
 func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
 	err = s.read(ctx, "show", func(t *tx) { r = t.load(name, everything).show(name, t.now) })
 	return r, err

@@ -340,6 +340,8 @@ found and the one that was written: 0 for none. */}}
 {{define "list"}}SELECT DISTINCT c.resource FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
   WHERE c.resource >= {{.Arg 1}} AND c.resource <= {{.Arg 2}} AND s.ends > {{.Now}}{{end}}
 
+{{define "values"}}SELECT v.name FROM {{.P}}values v WHERE v.name >= {{.Arg 1}} AND v.name <= {{.Arg 2}}{{end}}
+
 {{/* show has one row without a claim where there is none, for the grace. */}}
 {{define "show"}}SELECT o.grace, o.since, COALESCE(c.session, ''), COALESCE(c.id, ''), COALESCE(c.owner, ''), COALESCE(c.label, ''), COALESCE(c.weight, 0),
     COALESCE(c.token, 0), COALESCE(GREATEST(o.now - c.since, 0), 0), COALESCE(GREATEST(o.now - c.granted, 0), 0), COALESCE(c.ends - o.now, 0),

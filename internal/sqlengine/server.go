@@ -89,7 +89,7 @@ func NewServer(server Server) (*Engine, error) {
 		"start": d.Call("start", 6), "step": d.Call("step", 11), "finish": d.Call("finish", 2), "put": d.Call("put", 4),
 		"renew": d.CallRows("renew"),
 	}}
-	for _, name := range []string{"list", "show", "get", "news", "waiting"} {
+	for _, name := range []string{"list", "values", "show", "get", "news", "waiting"} {
 		s.queries[name] = render(d, name)
 	}
 	places := cmp.Or(server.Connections, unlimited)
@@ -342,8 +342,16 @@ func (s *routines) end(ctx context.Context, session string) error {
 	return err
 }
 
-func (s *routines) list(ctx context.Context, prefix string) (names []string, err error) {
-	err = s.query(ctx, "list", "list", func(scan func(...any) error) error {
+func (s *routines) list(ctx context.Context, prefix string) ([]string, error) {
+	return s.namesOf(ctx, "list", prefix)
+}
+
+func (s *routines) listValues(ctx context.Context, prefix string) ([]string, error) {
+	return s.namesOf(ctx, "values", prefix)
+}
+
+func (s *routines) namesOf(ctx context.Context, query, prefix string) (names []string, err error) {
+	err = s.query(ctx, "list", query, func(scan func(...any) error) error {
 		names = append(names, "")
 		return scan(&names[len(names)-1])
 	}, prefix, prefix+lastName)

@@ -45,6 +45,7 @@ type store interface {
 	renew(ctx context.Context, session string) (held []claimed, err error)
 	end(ctx context.Context, session string) error
 	list(ctx context.Context, prefix string) ([]string, error)
+	listValues(ctx context.Context, prefix string) ([]string, error)
 	show(ctx context.Context, name string) (engine.Resource, error)
 	get(ctx context.Context, key string) (engine.Value, error)
 	put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
@@ -112,8 +113,17 @@ func Receive(e *Engine, m Message) bool {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return names(ctx, prefix, e.store.list)
+}
+
+// ListValues implements [engine.Values].
+func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return names(ctx, prefix, e.store.listValues)
+}
+
+func names(ctx context.Context, prefix string, list func(context.Context, string) ([]string, error)) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		names, err := e.store.list(ctx, prefix) // all of them first: yield may want the connection
+		names, err := list(ctx, prefix) // all of them first: yield may want the connection
 		if err != nil {
 			yield("", err)
 			return

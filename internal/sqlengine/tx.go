@@ -47,6 +47,7 @@ const (
 	deleteClaim = `DELETE FROM pawl_claims WHERE resource = ? AND waits = ? AND place = ?`
 	deleteAll   = `DELETE FROM pawl_claims WHERE session = ?`
 
+	listValues  = `SELECT name FROM pawl_values WHERE name >= ? AND name < ?`
 	readValue   = `SELECT data, version FROM pawl_values WHERE name = ?`
 	insertValue = `INSERT INTO pawl_values (name, version, data) VALUES (?, ?, ?)`
 	deleteValue = `DELETE FROM pawl_values WHERE name = ?`

@@ -1,0 +1,122 @@
+package idem_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/idem"
+)
+
+// TestList: an operator sees the keys of a scope, how far each is, and its worker.
+func TestList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		l, b := idem.NewLeases(party(t, eng), nil), idem.NewLeases(party(t, eng), nil)
+		long := idem.Key{Scope: "pay/user-7", ID: strings.Repeat("é", 120)}
+		for _, key := range []idem.Key{pay, long, {Scope: "pay/user-77", ID: "a"}, {Scope: "pay", ID: "user-7|a"}} {
+			c, err := l.Begin(t.Context(), key, print, &idem.BeginOptions{Label: "the till"})
+			noErr(t, err)
+			noErr(t, c.Reach(t.Context(), "reserved", nil))
+			if key == long {
+				noErr(t, c.Complete(t.Context(), make([]byte, 200_000)))
+			}
+		}
+		if _, err := idem.Once(t.Context(), l, idem.Key{Scope: "mail", ID: "1"}, print); err != nil {
+			t.Fatal(err)
+		}
+		list := func(scope string) (found []string) {
+			for e, err := range b.List(t.Context(), scope) {
+				noErr(t, err)
+				if e.State == idem.Claimed && (e.Holder == nil || e.Holder.Label != "the till" || e.Holder.Token != e.Token || !slices.Equal(e.Points, []string{"reserved"})) {
+					t.Errorf("%+v", e)
+				}
+				found = append(found, fmt.Sprintf("%.20s %s %d", e.Key, e.State, e.Size))
+			}
+			slices.Sort(found)
+			return found
+		}
+		if got, want := list("pay/user-7"), []string{"pay/user-7|a claimed 0", "pay/user-7|ééééééééé done 200000"}; !slices.Equal(got, want) {
+			t.Errorf("listed %q", got)
+		}
+		if got := list(""); len(got) != 5 || !slices.Contains(got, "mail|1 used 0") {
+			t.Errorf("listed %q", got)
+		}
+		for range b.List(t.Context(), "") {
+			break
+		}
+		<-time.After(idem.DefaultExpiry)
+		if got := list(""); len(got) > 0 {
+			t.Errorf("%q are listed, and have expired", got)
+		}
+	})
+}
+
+// TestSweep: it removes expired keys, and the parts of results that no record names, and nothing
+// else.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		client := party(t, eng)
+		l, b := idem.NewLeases(party(t, eng), nil), idem.NewLeases(client, nil)
+		large := make([]byte, 200_000) // in 4 parts
+		sweep := func(want, left int) {
+			t.Helper()
+			if n, err := b.Sweep(t.Context()); n != want || err != nil {
+				t.Errorf("%d keys are swept, %v: want %d", n, err, want)
+			}
+			wantValues(t, client, left)
+		}
+		noErr(t, begin(t, l).Complete(t.Context(), large))
+		live, err := l.Begin(t.Context(), idem.Key{Scope: "a", ID: "live"}, print, nil)
+		noErr(t, err)
+		_, err = l.Begin(t.Context(), idem.Key{Scope: "a", ID: "later"}, print, &idem.BeginOptions{Expiry: 72 * time.Hour})
+		noErr(t, err)
+		wantValues(t, client, 1+4+1+1)
+		sweep(0, 7)
+		// The parts of a worker that died before its record named them.
+		for i := range 4 {
+			_, err := client.Scope("idem").Value(fmt.Sprintf("part/%s/AAAA/%d", pay.Name(), i)).Put(t.Context(), large[:10], 0)
+			noErr(t, err)
+		}
+		sweep(0, 7)
+		<-time.After(idem.DefaultExpiry)
+		sweep(1, 2) // the record of the live one has expired, and stays
+		noErr(t, live.Complete(t.Context(), large))
+		sweep(0, 6)
+		<-time.After(idem.DefaultExpiry)
+		sweep(1, 1)
+		crash(t, eng, b, idem.Key{Scope: "a", ID: "later"})
+		noErr(t, begin(t, b).Complete(t.Context(), large))
+		<-time.After(idem.DefaultExpiry)
+		noErr(t, begin(t, b).Complete(t.Context(), nil)) // over a key that had parts
+		sweep(1, 1)
+		wantKept(t, b, "")
+	})
+}
+
+// TestLostPart: a result that is no longer whole is an error, and never a reason to run again.
+func TestLostPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		client := party(t, eng)
+		l := idem.NewLeases(client, nil)
+		noErr(t, begin(t, l).Complete(t.Context(), make([]byte, 200_000)))
+		for name, err := range client.Scope("idem").Values(t.Context(), "part/") {
+			noErr(t, err)
+			v := client.Scope("idem").Value(name)
+			is, err := v.Get(t.Context())
+			noErr(t, err)
+			_, err = v.Put(t.Context(), nil, is.Number)
+			noErr(t, err)
+			break
+		}
+		_, err := l.Begin(t.Context(), pay, print, nil)
+		wantErr(t, err, pawl.ErrMismatch)
+	})
+}
