@@ -19,14 +19,14 @@
 // # Which calls are repeats
 //
 // The row has only its present state. A call for state X is a repeat when the row must have
-// been in X: it is there now, or no way from the first state to the present state leads around
-// X. Where some ways lead through X and some do not, nobody can tell, and the call is illegal.
-// This is the relation "dominates" of flow graphs (Prosser, 1959).
+// been in X. Either the row is there now, or no way from the first state to the present state
+// leads around X. Where some ways lead through X and some do not, nobody can tell, and the call
+// is illegal. This is the relation "dominates" of flow graphs (Prosser, 1959).
 //
 // A state that lies on a cycle can be entered again, as in "active, paused, active". There a
 // late repeat looks like a new request. So [Table.Apply] refuses these states, and
-// [Table.ApplyAt] moves the row at the version that the caller has read. A table may also have
-// a version only, and no machine worth its name: see UpdateIfVersion in package sqlfence.
+// [Table.ApplyAt] moves the row at the version that the caller has read. A row with a version
+// and no states needs no machine: see UpdateIfVersion in package sqlfence.
 //
 // [Ranked] declares states that only rise, such as 0, 99, 100. Ranks may be left out, and a
 // late message of a lower rank is [Passed].

@@ -102,9 +102,9 @@ func New[S State](states []S, transitions ...Transition[S]) (*Machine[S], error)
 	return m, nil
 }
 
-// Ranked declares states that only rise, in this order: each may follow any state before it, and
-// a request for a state that was left out is [Passed]. The errors are those of [New]. Integers
-// have to rise as well.
+// Ranked declares states that only rise, in this order. Each may follow any state before it, and
+// a late request for a lower state is [Passed]. The errors are those of [New]. Integers have to
+// rise as well.
 func Ranked[S State](ranks ...S) (*Machine[S], error) {
 	var all []Transition[S]
 	for i, to := range ranks {

@@ -52,8 +52,8 @@ func lives(m *Machine[int]) map[life]bool {
 	return all
 }
 
-// TestDecide compares the decision with all histories that a row can have, for all machines of
-// up to 4 states: a repeat is told iff every history has it, and nothing moves twice unless the
+// TestDecide compares the decision with all histories that a row can have, in all machines of
+// up to 4 states. A repeat is told iff every history has it. Nothing moves twice unless the
 // state is cyclic.
 func TestDecide(t *testing.T) {
 	machines := 0
@@ -154,8 +154,8 @@ func schedules(m *Machine[int], r row, been []int, all [2]caller, done func(c ca
 	}
 }
 
-// TestRaces: in each order of the statements of two callers that call twice, over all machines
-// of three states, no state is entered twice, and no repeat is told that did not happen.
+// TestRaces takes two callers that call twice, in each order of their statements, over all
+// machines of three states. No state is entered twice, and no repeat is told that did not happen.
 func TestRaces(t *testing.T) {
 	ends, repeats := 0, 0
 	graphs(3, func(m *Machine[int]) {
