@@ -61,6 +61,8 @@ var importRules = []importRule{
 	{"work", service, nil,
 		"a service is built on what every user has, never on an engine or on another service"},
 	{"idem", service, nil, "as above"},
+	{"idem/redisstock", []string{".", "idem/stock"}, []string{"github.com/redis/rueidis"},
+		"as above, the errors of stock in a database, and the client of its own store"},
 	{"idem/*", []string{".", "dialect", "fence", "idem"}, nil,
 		"as above; a driver of SQL is the user's"},
 	{"dtx", service, nil, "as above"},

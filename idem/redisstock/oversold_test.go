@@ -115,15 +115,14 @@ func confirmed(t *testing.T, addrs []string, name string) (n int64) {
 	return n
 }
 
-// TestNeverOversold: 3 processes with 4 goroutines each reserve and confirm a million units in a
+// testNeverOversold: 3 processes with 4 goroutines each reserve and confirm a million units in a
 // cluster, and are killed at any time. Confirmed units and rest are as many as were put, and the
 // rest can be reserved to the last unit.
-func TestNeverOversold(t *testing.T) {
+func testNeverOversold(t *testing.T, all []string) {
 	most, kills := "1000", 6
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
 		most, kills = "20", 500
 	}
-	all := addrs(t)
 	s := newStock(t, dial(t, all...), soldOptions)
 	put(t, s, "first", units)
 	workers := killtest.Start(t, 3, "PAWL_REDISSTOCK_WORKER="+strings.Join(all, ","), "PAWL_REDISSTOCK_NAME="+t.Name(), "PAWL_REDISSTOCK_MOST="+most)
@@ -147,9 +146,8 @@ func TestNeverOversold(t *testing.T) {
 	wants(t, s.Reserve(t.Context(), "one more", 1), stock.ErrSoldOut)
 }
 
-// TestNaiveIsFoundOverselling: clients that read, decide and then write sell more than there is.
-func TestNaiveIsFoundOverselling(t *testing.T) {
-	all := addrs(t)
+// testNaiveIsFoundOverselling: clients that read, decide and then write sell more than there is.
+func testNaiveIsFoundOverselling(t *testing.T, all []string) {
 	client := dial(t, all...)
 	for try := 1; ; try++ { // that two read at the same time is likely, not certain
 		key := fmt.Sprint(t.Name(), try)

@@ -18,21 +18,22 @@
 //   - A Reserve that comes after Cancel, or after the reservation has expired, is refused. So a
 //     late repeat takes nothing.
 //   - No units are forgotten. Each id has one part. If that part has too little, units of
-//     other parts move there, under a lock. A caller is told "sold out" only after one sweep that
-//     found too little, and one look after it that found nothing new.
+//     other parts move there, under a lock. A caller is told "sold out" only after a sweep that
+//     found too little, when nothing has come to any part since.
 //
 // # How units move
 //
-// A script cannot touch two slots. So the part that gives units keeps a record of the loan, and the part
-// that gets the units keeps a mark: open, then done. Units arrive only while the mark is
-// open. Whoever finds the loan of a client that died asks for the mark, under the lock. If the mark is done, the loan
-// ends. Else the mark is removed, so that the units cannot arrive any more, and they go back.
-// A client that dies between the last two steps leaves a mark of some bytes.
+// A script cannot touch two slots. So the part that gives units keeps a record of the loan, and
+// the part that gets the units keeps a mark: open, then done. Units arrive only while the mark is
+// open. A client that finds the loan of a dead client, under the lock, asks for the mark. If the
+// mark is done, the loan ends. Else the mark is removed, so that the units cannot arrive any
+// more, and they go back. A client that dies between the last two steps leaves a mark of some
+// bytes. The lock of a dead client ends after 3 s, and until then others wait with their sweeps.
 //
 // # What is not promised
 //
-// Redis may forget acknowledged writes: in a restart without persistence, with an old snapshot, and in
-// a failover to a replica that lags behind. Then units may be sold twice or be lost. Where that
+// Redis may forget acknowledged writes: in a restart without persistence, with an old snapshot,
+// and in a failover to a replica that lags behind. Then units may be sold twice or be lost. Where that
 // matters, take the units in a database, see package stock. A server with maxmemory needs the
 // policy noeviction. Outcomes of ids are kept for Options.Keep: a later repeat is a new call.
 package redisstock
@@ -148,7 +149,7 @@ func (s *Stock) Put(ctx context.Context, id string, n int64) error {
 	return s.failed("put", id, err)
 }
 
-// Reserve reserves n units, 1 to MaxUnits, for an id: 1 to 200 bytes. A repeat returns nil as long
+// Reserve reserves n units, 1 to MaxUnits, under an id of 1 to 200 bytes. A repeat returns nil as long
 // as the reservation lasts or is confirmed. The common case is one script. The errors:
 //
 //   - stock.ErrSoldOut: too few units are free; errors.As finds a stock.SoldOutError. Reserved
@@ -178,8 +179,8 @@ func (s *Stock) Confirm(ctx context.Context, id string) error {
 }
 
 // Cancel gives the units of a reservation back. A repeat returns nil, and so does an id that
-// has expired or is not known; a Reserve of the id that comes late is then refused. A reservation that
-// was confirmed is [ErrConfirmed].
+// has expired or is not known. A Reserve of the id that comes late is then refused. A
+// reservation that was confirmed is [ErrConfirmed].
 func (s *Stock) Cancel(ctx context.Context, id string) error {
 	return s.failed("cancel", id, s.end(ctx, id, "X"))
 }

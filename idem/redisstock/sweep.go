@@ -49,8 +49,9 @@ var (
 )
 
 const (
-	// locked is how long the lock of a sweep lasts. A client ends its sweep in half of the time.
-	locked = 10 * time.Second
+	// locked is how long the lock of a sweep lasts, and others wait for a client that died in a
+	// sweep. A client ends its sweep in half of the time; what it has moved stays moved.
+	locked = 3 * time.Second
 	// opened is for how long units may arrive after their loan began.
 	opened = time.Minute
 )
@@ -288,8 +289,8 @@ func (s *Stock) each(f func(i int) (part, error)) ([]part, error) {
 	return all, nil
 }
 
-// lock waits until this client is the only one that moves units, and bounds its ctx by the end of
-// the lock. What rests on the lock is that a sweep misses no units, and never how many there are.
+// lock waits until no other client moves units, and bounds its ctx by the end of the lock. The
+// lock keeps a sweep from missing units. How many units there are never rests on it.
 func (s *Stock) lock(ctx context.Context) (during context.Context, unlock func(), err error) {
 	key, holder := s.prefix+"{"+s.name+"}:sweep", rand.Text()
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
