@@ -320,7 +320,7 @@ func (s *Stock) lock(ctx context.Context) (during context.Context, unlock func()
 type Totals struct{ Free, Reserved int64 }
 
 // Total returns how many units are free and reserved. Each part is read at its own time. Total
-// also ends what a client that died left under way.
+// waits for a sweep that is under way, and ends the loans of dead clients.
 func (s *Stock) Total(ctx context.Context) (is Totals, err error) {
 	all, err := s.locked(ctx, "total", nil)
 	for _, p := range all {

@@ -45,6 +45,9 @@
 //
 // # How many parts
 //
+// A request for more than an eighth of what a part has left sweeps, and locks all parts. So a
+// small stock wants few parts: fewer than its units divided by eight usual requests.
+//
 // Parts bring nothing where the database is not the row's bottleneck: SQLite has one writer at a
 // time, so one part is right there. A server with a slow disk gains most, because commits of
 // one row queue up and those of several rows share a flush. bench/README.md has the ratios.
