@@ -17,29 +17,22 @@ import (
 
 const (
 	buyers     = 32
-	eachBuys   = 30
+	eachBuys   = 10
+	rounds     = 12 // of ours and the floor in turn
 	unitsTaken = 1
 )
 
 // BenchmarkStock: orders that take a unit and write a row, beside the bare statement over as many
 // rows. The rate to that of one row is reported, too.
 func BenchmarkStock(b *testing.B) {
-	for name, open := range map[string]func() (dialect.Dialect, *sql.DB){
-		"postgres": func() (dialect.Dialect, *sql.DB) {
-			return dialect.PostgreSQL, openDB(b, "pgx", testservers.PostgresURL(testservers.SharedPostgres(b).Addr))
-		},
-		"mariadb": func() (dialect.Dialect, *sql.DB) {
-			return dialect.MySQL, openDB(b, "mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(b).Addr).FormatDSN())
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			d, db := open()
-			var single time.Duration
-			for _, parts := range []int{1, 16, 64} {
-				b.Run(fmt.Sprint(parts, " parts"), func(b *testing.B) { benchStock(b, name, d, db, parts, &single) })
-			}
-		})
+	on := func(name string, d dialect.Dialect, db *sql.DB) {
+		var single time.Duration
+		for _, parts := range []int{1, 16, 64} {
+			b.Run(fmt.Sprint(name, " ", parts, " parts"), func(b *testing.B) { benchStock(b, name, d, db, parts, &single) })
+		}
 	}
+	on("postgres", dialect.PostgreSQL, openDB(b, "pgx", testservers.PostgresURL(testservers.SharedPostgres(b).Addr)))
+	on("mariadb", dialect.MySQL, openDB(b, "mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(b).Addr).FormatDSN()))
 }
 
 func openDB(b *testing.B, driver, source string) *sql.DB {
@@ -81,21 +74,19 @@ func benchStock(b *testing.B, name string, d dialect.Dialect, db *sql.DB, parts 
 			return take(tx)
 		})
 	}
+	bare := func() error {
+		return order(func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, statement, unitsTaken, "sku", rand.IntN(parts), unitsTaken)
+			return err
+		})
+	}
+	take := func() error { return order(func(tx *sql.Tx) error { return stocks.Take(ctx, tx, "sku", unitsTaken) }) }
 	var ours, floor samples
 	for b.Loop() {
-		floor.time(func() {
-			buy(b, func() error {
-				return order(func(tx *sql.Tx) error {
-					_, err := tx.ExecContext(ctx, statement, unitsTaken, "sku", rand.IntN(parts), unitsTaken)
-					return err
-				})
-			})
-		})
-		ours.time(func() {
-			buy(b, func() error {
-				return order(func(tx *sql.Tx) error { return stocks.Take(ctx, tx, "sku", unitsTaken) })
-			})
-		})
+		for range rounds {
+			floor.time(func() { buy(b, bare) })
+			ours.time(func() { buy(b, take) })
+		}
 	}
 	each := func(s samples) time.Duration { return s.quantile(.5) / (buyers * eachBuys) }
 	compare(b, fmt.Sprintf("%s, a unit of %d parts, per order", name, parts), micros(each(ours)), micros(each(floor)), 1/0.9)

@@ -119,7 +119,7 @@ func confirmed(t *testing.T, addrs []string, name string) (n int64) {
 // cluster, and are killed at any time. Confirmed units and rest are as many as were put, and the
 // rest can be reserved to the last unit.
 func testNeverOversold(t *testing.T, all []string) {
-	most, kills := "1000", 6
+	most, kills := "1000", 4
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
 		most, kills = "20", 500
 	}

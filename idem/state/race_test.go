@@ -148,7 +148,7 @@ func TestEachTransitionOnce(t *testing.T) {
 	each(t, databases(t)[:3], func(t *testing.T, d database, db *sql.DB) {
 		doubles := raced(t, d, db, func(name string) {
 			workers := killtest.Start(t, 3, "PAWL_STATE_WORKER="+strconv.Itoa(int(d.dialect)), "PAWL_STATE_SOURCE="+d.source, "PAWL_STATE_TABLE="+name)
-			if kills := workers.KillUntilDone(5, 40*time.Millisecond); kills == 0 {
+			if kills := workers.KillUntilDone(3, 40*time.Millisecond); kills == 0 {
 				t.Error("no process was killed")
 			} else {
 				t.Log(kills, "processes were killed")

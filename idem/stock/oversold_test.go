@@ -185,7 +185,7 @@ func (s *stocks) newOrders(t *testing.T) {
 // given back, and the processes are killed at any time. Orders and rest are as many as
 // were put, and the rest can be taken to the last unit.
 func TestNeverOversold(t *testing.T) {
-	most, kills := "1000", 5
+	most, kills := "2000", 3
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
 		most, kills = "20", 500
 	}
@@ -252,7 +252,7 @@ func TestNoCircleWhilePlenty(t *testing.T) {
 		for range 8 {
 			group.Go(func() {
 				b := &buyer{stocks: s, left: make(map[string]int64)}
-				for range 60 {
+				for range 40 {
 					err := s.transact(t.Context(), func(tx *sql.Tx) error {
 						return b.order(t.Context(), tx, map[string]int64{names[0]: 1 + rand.Int64N(100), names[1]: 1 + rand.Int64N(100)})
 					})
