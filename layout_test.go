@@ -69,6 +69,8 @@ var importRules = []importRule{
 		"as above, and the client of its own store"},
 	{"idem/sqlupdate", []string{".", "dialect", "fence", "fence/sqlfence"}, nil,
 		"as above; the guard of the lock's token is the first statement of the transaction"},
+	{"idem/redisstock", []string{".", "idem/stock"}, []string{"github.com/redis/rueidis"},
+		"as above, the errors of stock in a database, and the client of its own store"},
 	{"idem/*", []string{".", "dialect", "fence", "idem"}, nil,
 		"as above; a driver of SQL is the user's"},
 	{"dtx", service, nil, "as above"},
@@ -166,7 +168,7 @@ const engineLines = 420
 var largerEngines = map[string]int{"redisengine": 2200, // a life of the database, one connection that listens, and what a snapshot brings back
 	"etcdengine": 1075,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
 	"pgengine":   1135, "mysqlengine": 781, // two engines each: lease mode and row mode; and a connection that is told and renews
-	"natsengine":    455,  // its client heeds no context, and old clusters are refused
+	"natsengine":    460,  // its client heeds no context, and old clusters are refused
 	"sqliteengine":  491,  // processes queue for the file in the kernel, because SQLite has no queue
 	"redlockengine": 1129, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1560} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own

@@ -148,14 +148,14 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 // lost. It fails with
 //
 //   - [ErrTakenOver] if another worker has claimed the key. This worker's result is not kept.
-//   - [pawl.ErrInvalid] if result is too large. The claim goes on, and takes a smaller result.
+//   - [ErrTooLarge] if result is too large. The claim goes on, and takes a smaller result.
 //   - [pawl.ErrUnavailable] if the store did not answer for a TTL, or until ctx ended. Nobody
 //     knows whether the result is kept. The caller may call Complete again with the same result.
 //
 // Give Complete a context that does not end with the claim.
 func (c *Claim) Complete(ctx context.Context, result []byte) error {
 	if len(result) > MaxResult {
-		return c.failed("complete", fmt.Errorf("%w: result has %d bytes: at most %d are allowed", pawl.ErrInvalid, len(result), MaxResult))
+		return c.failed("complete", fmt.Errorf("%w: the result has %d bytes, and %d are allowed", ErrTooLarge, len(result), MaxResult))
 	}
 	err := c.change(ctx, "complete", func(ctx context.Context) (rule, error) {
 		if c.result != nil && !bytes.Equal(c.result, result) {

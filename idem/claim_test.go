@@ -263,7 +263,7 @@ func TestLargeResults(t *testing.T) {
 		for _, size := range []int{0, 1, 60 << 10, 60<<10 + 1, 300_000, idem.MaxResult} {
 			result := strings.Repeat("\n", size)
 			c := begin(t, l)
-			wantErr(t, c.Complete(t.Context(), make([]byte, idem.MaxResult+1)), pawl.ErrInvalid)
+			wantErr(t, c.Complete(t.Context(), make([]byte, idem.MaxResult+1)), idem.ErrTooLarge)
 			noErr(t, c.Complete(t.Context(), []byte(result)))
 			wantKept(t, l, result)
 			if e, found, err := l.Show(t.Context(), pay); err != nil || !found || string(e.Result) != result || e.Size != size {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -70,15 +69,6 @@ type jsonCodec struct{}
 
 func (jsonCodec) Encode(result any) ([]byte, error)    { return json.Marshal(result) }
 func (jsonCodec) Decode(data []byte, result any) error { return json.Unmarshal(data, result) }
-
-// ErrUnfinished says that the key has a claim whose function has not returned, although no other
-// transaction works on it. The function has committed the transaction itself, or the call is inside of
-// the function. Nothing was done, because nobody knows how far the function came.
-var ErrUnfinished = errors.New("the key was claimed, and its function has not returned")
-
-// ErrTooLarge says that a result is longer than [TxOptions].MaxResult allows. It was not kept, and
-// the function counts as failed.
-var ErrTooLarge = errors.New("the result is too large to be kept")
 
 // Tx is a transaction of the caller in which keys are claimed. The In method of a store makes it: see
 // packages sqlidem and pgxidem. As its transaction, a Tx is for one goroutine at a time.

@@ -272,26 +272,37 @@ func (s *store) Watch(ctx context.Context, key string) iter.Seq2[cas.Item, error
 	}
 }
 
-// List implements [cas.Store].
+// info returns what the server says of the stream, with the subjects of these keys. It takes a handle of its own,
+// because a handle is not safe for concurrent use.
+func (s *store) info(ctx context.Context, keys string) (*jetstream.StreamInfo, error) {
+	stream, err := s.js.Stream(ctx, "KV_"+s.bucket)
+	if err != nil {
+		return nil, err
+	}
+	return stream.Info(ctx, jetstream.WithSubjectFilter(s.subject(keys)))
+}
+
+// List implements [cas.Store]. The server lists the subjects of the stream: a consumer would wait for ever for the
+// end of its messages when a marker goes meanwhile.
 func (s *store) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		var keys []string // all keys before the caller asks for more, because the server waits for nobody
-		var strange error
-		kind, _, _ := strings.Cut(prefix, "/")
-		err := s.follow(ctx, kind+".*", func(entry jetstream.KeyValueEntry) bool {
-			if entry == nil {
-				return false
-			}
-			var key string
-			key, strange = decode(entry.Key())
-			keys = append(keys, key)
-			return strange == nil
-		}, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
-		if err := errors.Join(err, strange); err != nil {
+		b, err := s.bind(ctx)
+		if err != nil {
 			yield("", err)
 			return
 		}
-		for _, key := range keys {
+		kind, _, _ := strings.Cut(prefix, "/")
+		info, err := s.info(ctx, kind+".*")
+		if err != nil {
+			yield("", s.failed(b, err))
+			return
+		}
+		for subject := range info.State.Subjects {
+			key, err := decode(strings.TrimPrefix(subject, s.subject("")))
+			if err != nil {
+				yield("", err)
+				return
+			}
 			if strings.HasPrefix(key, prefix) && !yield(key, nil) {
 				return
 			}

@@ -1,0 +1,26 @@
+-- What every script of a part begins with. KEYS: 1 the part, a hash with its free units n, its
+-- reserved units r, how often units came in, and the number of parts; 2 the reservations by the
+-- time at which they expire; 3 their amounts. ARGV: 1 the number of parts.
+local parts = redis.call('HGET', KEYS[1], 'parts')
+if parts and parts ~= ARGV[1] then
+  return redis.error_reply('PAWLPARTS the stock has ' .. string.sub(parts, 1, 40) .. ' parts, not ' .. ARGV[1])
+end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function text(n) return string.format('%.0f', n) end
+local function comes(n)
+  redis.call('HSET', KEYS[1], 'parts', ARGV[1])
+  redis.call('HINCRBY', KEYS[1], 'n', n)
+  redis.call('HINCRBY', KEYS[1], 'in', 1)
+end
+local function ends(id)
+  local n = redis.call('HGET', KEYS[3], id)
+  redis.call('HDEL', KEYS[3], id)
+  redis.call('ZREM', KEYS[2], id)
+  redis.call('HINCRBY', KEYS[1], 'r', '-' .. n)
+  return n
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, 100)) do
+  comes(ends(id))
+end
+local free = tonumber(redis.call('HGET', KEYS[1], 'n') or '0')
