@@ -3,6 +3,7 @@ package httpidem
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -72,24 +73,39 @@ func (m *middleware) wrap(next http.Handler) http.Handler {
 	})
 }
 
+// exchange is a request that needs a key, and its response.
+type exchange struct {
+	*middleware
+	r        *http.Request
+	text     bytes.Buffer // of which the fingerprint is made: method, target and body
+	head     int          // where the body begins in text
+	limited  io.LimitedReader
+	body     body // as the handler reads it
+	recorder recorder
+}
+
+// body is a body that was read before.
+type body struct{ bytes.Reader }
+
+// Close implements io.Closer.
+func (*body) Close() error { return nil }
+
 // serve handles a request that needs a key.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	key, refused := m.key(r)
+	x := &exchange{middleware: m, r: r}
+	if refused == nil {
+		refused = x.read()
+	}
 	if refused != nil {
 		m.refuse(w, *refused)
 		return
 	}
-	body, refused := m.read(w, r)
-	if refused != nil {
-		m.refuse(w, *refused)
-		return
-	}
-	print := idem.FingerprintOf([]byte(r.Method), []byte(r.URL.RequestURI()), body.Bytes())
-	c, err := m.begin(r.Context(), key, print)
+	c, err := m.begin(r.Context(), key, sha256.Sum256(x.text.Bytes()))
 	if err != nil {
 		if m.opts.LetThrough && errors.Is(err, pawl.ErrUnavailable) && r.Context().Err() == nil {
 			m.opts.Report(r, fmt.Errorf("let a request through: %w", err))
-			next.ServeHTTP(w, m.request(r, r.Context(), body))
+			next.ServeHTTP(w, x.request(r.Context()))
 			return
 		}
 		m.refuse(w, m.refusal(r, err))
@@ -104,7 +120,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.replay(w, response)
 		return
 	}
-	m.run(w, r, body, c, next)
+	x.run(w, c, next)
 }
 
 // key returns the key of a request, or the problem with it.
@@ -132,30 +148,33 @@ func (m *middleware) key(r *http.Request) (key idem.Key, refused *problem) {
 	return key, nil
 }
 
-// read returns the body of a request, or the problem with it.
-func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body *bytes.Buffer, refused *problem) {
-	body = new(bytes.Buffer)
-	large := largeBody.because(fmt.Sprintf("At most %d bytes are allowed. Nothing was done.", m.opts.MaxBody))
-	if r.ContentLength > m.opts.MaxBody {
-		return nil, &large
+// read reads the request, and returns the problem with it.
+func (x *exchange) read() (refused *problem) {
+	most, url := x.opts.MaxBody, x.r.URL
+	if x.r.ContentLength <= most {
+		x.text.Grow(int(min(max(x.r.ContentLength, 0), 64<<10)) + len(url.Path) + len(url.RawQuery) + bytes.MinRead)
+		for _, part := range []string{x.r.Method, " ", url.EscapedPath(), "?", url.RawQuery, "\n"} {
+			x.text.WriteString(part)
+		}
+		x.head = x.text.Len()
+		x.limited = io.LimitedReader{R: x.r.Body, N: most + 1}
+		if _, err := x.text.ReadFrom(&x.limited); err != nil {
+			x.opts.Report(x.r, fmt.Errorf("read the body: %w", err))
+			return &badBody
+		}
 	}
-	body.Grow(int(min(max(r.ContentLength, 0), 64<<10)) + bytes.MinRead)
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, m.opts.MaxBody))
-	var most *http.MaxBytesError
-	if errors.As(err, &most) {
-		return nil, &large
+	if x.limited.N == 0 { // nothing was read, or more than allowed
+		p := largeBody.because(fmt.Sprintf("At most %d bytes are allowed. Nothing was done.", most))
+		return &p
 	}
-	if err != nil {
-		m.opts.Report(r, fmt.Errorf("read the body: %w", err))
-		return nil, &badBody
-	}
-	return body, nil
+	return nil
 }
 
 // request returns the request as the handler sees it.
-func (m *middleware) request(r *http.Request, ctx context.Context, body *bytes.Buffer) *http.Request {
-	again := r.WithContext(ctx)
-	again.Body = io.NopCloser(bytes.NewReader(body.Bytes()))
+func (x *exchange) request(ctx context.Context) *http.Request {
+	x.body.Reset(x.text.Bytes()[x.head:])
+	again := x.r.WithContext(ctx)
+	again.Body = &x.body
 	return again
 }
 
@@ -176,41 +195,41 @@ func (m *middleware) refusal(r *http.Request, err error) problem {
 
 // run has the handler make the response, and keeps it. The handler runs within the claim, not within
 // the connection of the client, because a repeat of the client needs the response.
-func (m *middleware) run(w http.ResponseWriter, r *http.Request, body *bytes.Buffer, c claim, next http.Handler) {
-	store := context.WithoutCancel(r.Context()) // the client bounds each call by a TTL
+func (x *exchange) run(w http.ResponseWriter, c claim, next http.Handler) {
+	store := context.WithoutCancel(x.r.Context()) // each call ends by itself, after a TTL
 	returned := false
 	defer func() {
-		if returned {
-			return
-		}
-		if err := c.Abort(store); err != nil { // and the panic goes on
-			m.opts.Report(r, err)
+		if !returned { // and a panic goes on
+			x.abort(store, c)
 		}
 	}()
-	work := c.Context()
-	if held, is := c.(*idem.Claim); is {
-		work = context.WithValue(work, claimKey{}, held)
+	rec := &x.recorder
+	rec.under, rec.opts = w, &x.opts
+	next.ServeHTTP(rec, x.request(context.WithValue(c.Context(), claimKey{}, c)))
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
 	}
-	rec := &recorder{under: w, opts: &m.opts}
-	next.ServeHTTP(rec, m.request(r, work, body))
 	returned = true
-	response := rec.response()
-	if !m.opts.Keep(response.status) {
-		if err := c.Abort(store); err != nil {
-			m.opts.Report(r, err)
-		}
+	if !x.opts.Keep(rec.status) {
+		x.abort(store, c) // before the client repeats the request
 		rec.finish()
 		return
 	}
-	err := c.Complete(store, response.encode())
+	err := c.Complete(store, rec.response())
 	if err != nil {
-		m.opts.Report(r, err)
+		x.opts.Report(x.r, err)
 	}
 	if errors.Is(err, idem.ErrTakenOver) {
-		rec.instead(m, takenOver)
+		rec.instead(x.middleware, takenOver)
 		return
 	}
 	rec.finish() // also if the store did not answer, because a client that knows does not repeat
+}
+
+func (x *exchange) abort(store context.Context, c claim) {
+	if err := c.Abort(store); err != nil {
+		x.opts.Report(x.r, err)
+	}
 }
 
 type claimKey struct{}

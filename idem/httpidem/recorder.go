@@ -1,8 +1,8 @@
 package httpidem
 
 import (
-	"bytes"
 	"net/http"
+	"strconv"
 )
 
 // recorder is the http.ResponseWriter of a handler. It holds the response back until the handler returns, so that a client
@@ -10,10 +10,14 @@ import (
 type recorder struct {
 	under  http.ResponseWriter
 	opts   *Options
-	status int // 0: the handler has not said it
-	header http.Header
-	body   bytes.Buffer
-	lacks  string // why the response went to the client already
+	status int     // 0: the handler has not said it
+	header []field // when it has said it: later changes are none of the response
+	text   []byte  // the response as it is kept, body last; nil before the first byte of the body
+	head   int     // where the body begins in text
+	lacks  string  // why the response went to the client already
+
+	fields [12]field // for header: most responses have no more
+	length [1]string // for Content-Length
 }
 
 // Header implements http.ResponseWriter.
@@ -30,9 +34,11 @@ func (r *recorder) WriteHeader(status int) {
 	case status < 200 || status > 999:
 		panic("httpidem: a handler has replied with an invalid status")
 	}
-	r.status = status
+	r.status, r.header = status, r.fields[:0]
 	h := r.under.Header()
-	r.header = h.Clone() // later changes are none of the response
+	for name, values := range h {
+		r.header = append(r.header, field{name, values})
+	}
 	if h["Trailer"] != nil {
 		r.pass(streamed)
 	}
@@ -46,14 +52,27 @@ func (r *recorder) Write(data []byte) (int, error) {
 	switch {
 	case !bodyAllowed(r.status):
 		return 0, http.ErrBodyNotAllowed
-	case r.lacks == "" && len(data) > r.opts.MaxResponse-r.body.Len():
+	case r.lacks == "" && len(data) > r.opts.MaxResponse-len(r.body()):
 		r.pass(tooLarge)
 	}
 	if r.lacks != "" {
 		return r.under.Write(data)
 	}
-	return r.body.Write(data)
+	r.begin(len(data))
+	r.text = append(r.text, data...)
+	return len(data), nil
 }
+
+// begin writes the head of the kept response, before a body of at least size bytes.
+func (r *recorder) begin(size int) {
+	if r.text != nil {
+		return
+	}
+	r.text = appendHead(make([]byte, 0, 512+size), r.status, "", r.header, r.opts.Headers)
+	r.head = len(r.text)
+}
+
+func (r *recorder) body() []byte { return r.text[r.head:] }
 
 // Flush implements http.Flusher.
 func (r *recorder) Flush() { r.FlushError() } //nolint:errcheck // http.Flusher has no error
@@ -67,7 +86,7 @@ func (r *recorder) FlushError() error {
 	return http.NewResponseController(r.under).Flush()
 }
 
-// pass sends what was held back, and from then on everything at once. A client that has gone ends
+// pass sends the response so far, and from then on everything at once. A client that has gone ends
 // nothing: the handler sees the errors of its own writes only.
 func (r *recorder) pass(why string) {
 	if r.lacks != "" {
@@ -76,35 +95,51 @@ func (r *recorder) pass(why string) {
 	r.lacks = why
 	r.restore()
 	r.under.WriteHeader(r.status)
-	r.under.Write(r.body.Bytes()) //nolint:errcheck // as above
-	r.body = bytes.Buffer{}
+	if body := r.body(); len(body) > 0 {
+		r.under.Write(body) //nolint:errcheck // as above
+	}
+	r.text, r.head = nil, 0
 }
 
 // restore sets the headers back to what they were when the handler has said the status.
 func (r *recorder) restore() {
 	h := r.under.Header()
 	clear(h)
-	for name, values := range r.header {
-		h[name] = values
+	for _, f := range r.header {
+		h[f.name] = f.values
 	}
 }
 
-// response returns the response to keep, after the handler returned.
-func (r *recorder) response() *response {
-	if r.status == 0 {
-		r.WriteHeader(http.StatusOK)
-	}
-	if r.lacks != "" {
-		return &response{status: r.status, lacks: r.lacks}
-	}
-	return &response{status: r.status, headers: collect(r.header, r.opts.Headers), body: r.body.Bytes()}
-}
-
-// finish sends what was held back.
-func (r *recorder) finish() {
+// response returns the response as it is kept, after the handler returned.
+func (r *recorder) response() []byte {
 	if r.lacks == "" {
-		r.restore()
-		send(r.under, r.status, r.body.Bytes())
+		if r.begin(0); len(r.text) <= maxKept {
+			return r.text
+		}
+		r.pass(tooLarge)
+	}
+	return appendHead(nil, r.status, r.lacks, nil, nil)
+}
+
+// finish sends the response, if it was held back.
+func (r *recorder) finish() {
+	if r.lacks != "" {
+		return
+	}
+	r.restore()
+	body := r.body()
+	if h := r.under.Header(); bodyAllowed(r.status) && h["Content-Length"] == nil {
+		r.length[0] = strconv.Itoa(len(body))
+		h["Content-Length"] = r.length[:]
+	}
+	send(r.under, r.status, body)
+}
+
+// send replies with the whole of a body.
+func send(w http.ResponseWriter, status int, body []byte) {
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		w.Write(body) //nolint:errcheck // the client has gone, and a repeat gets it
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,11 +21,17 @@ type response struct {
 	body    []byte
 }
 
-// field is a value of a header.
-type field struct{ name, value string }
+// field is a header with its values.
+type field struct {
+	name   string
+	values []string
+}
 
 // responseFormat is the layout. A later layout has another name, which this build refuses.
 const responseFormat = "http/1"
+
+// maxKept is the size of a response that a store takes, with its headers.
+const maxKept = idem.MaxResult
 
 // The reasons why a response is not kept.
 const (
@@ -35,33 +42,20 @@ const (
 // oneLine writes values as package net/http sends them.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// collect returns the values of the named headers, as they are sent.
-func collect(h http.Header, names []string) (fields []field) {
-	for _, name := range names {
-		for _, value := range h[name] {
-			fields = append(fields, field{name, strings.Trim(oneLine.Replace(value), " \t")})
+// appendHead appends the lines before the body of a kept response, with the headers of these names, which are sorted.
+func appendHead(text []byte, status int, lacks string, headers []field, names []string) []byte {
+	text = strconv.AppendInt(append(text, responseFormat+" "...), int64(status), 10)
+	text = append(append(append(text, ' '), lacks...), '\n')
+	for _, f := range headers {
+		if _, kept := slices.BinarySearch(names, f.name); !kept {
+			continue
+		}
+		for _, value := range f.values {
+			text = append(append(text, f.name...), ": "...)
+			text = append(append(text, strings.Trim(oneLine.Replace(value), " \t")...), '\n')
 		}
 	}
-	return fields
-}
-
-// encode returns the response as it is kept. A response that no store takes loses headers and body, and says so.
-func (r *response) encode() []byte {
-	size := len(responseFormat) + len(r.lacks) + len(r.body) + 16
-	for _, f := range r.headers {
-		size += len(f.name) + len(f.value) + 3
-	}
-	if size > idem.MaxResult {
-		return (&response{status: r.status, lacks: tooLarge}).encode()
-	}
-	text := append(make([]byte, 0, size), responseFormat...)
-	text = strconv.AppendInt(append(text, ' '), int64(r.status), 10)
-	text = append(append(append(text, ' '), r.lacks...), '\n')
-	for _, f := range r.headers {
-		text = append(append(text, f.name...), ": "...)
-		text = append(append(text, f.value...), '\n')
-	}
-	return append(append(text, '\n'), r.body...)
+	return append(text, '\n')
 }
 
 // decodeResponse reads a kept response. The body is that of text.
@@ -92,7 +86,7 @@ func decodeResponse(text []byte) (*response, error) {
 		if !ok {
 			return bad(fmt.Sprintf("a header is %.60q", line))
 		}
-		r.headers = append(r.headers, field{name, value})
+		r.headers = append(r.headers, field{name, []string{value}})
 	}
 }
 
@@ -108,20 +102,12 @@ func (m *middleware) replay(w http.ResponseWriter, r *response) {
 		delete(h, name)
 	}
 	for _, f := range r.headers {
-		h[f.name] = append(h[f.name], f.value)
+		h[f.name] = append(h[f.name], f.values...)
+	}
+	if bodyAllowed(r.status) {
+		h.Set("Content-Length", strconv.Itoa(len(r.body)))
 	}
 	send(w, r.status, r.body)
-}
-
-// send replies with the whole of a body.
-func send(w http.ResponseWriter, status int, body []byte) {
-	if h := w.Header(); bodyAllowed(status) && h["Content-Length"] == nil {
-		h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	}
-	w.WriteHeader(status)
-	if len(body) > 0 {
-		w.Write(body) //nolint:errcheck // the client has gone, and a repeat gets it
-	}
 }
 
 // bodyAllowed reports whether a response with this status has a body: RFC 9110, section 6.4.1.
