@@ -80,7 +80,7 @@ type Options struct {
 // KeptHeaders returns the headers of a response that are always kept.
 func KeptHeaders() []string {
 	return []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
-		"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary"}
+		"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary", "X-Content-Type-Options"}
 }
 
 // ofConnection are headers that tell about one connection or one moment, and not about a response.
