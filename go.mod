@@ -23,7 +23,9 @@ require (
 	go.uber.org/zap v1.27.0
 	golang.org/x/sync v0.22.0
 	golang.org/x/sys v0.47.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20250303144028-a0af3efb3deb
 	google.golang.org/grpc v1.71.1
+	google.golang.org/protobuf v1.36.5
 	pgregory.net/rapid v1.3.0
 )
 
@@ -55,6 +57,4 @@ require (
 	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20250303144028-a0af3efb3deb // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20250303144028-a0af3efb3deb // indirect
-	google.golang.org/protobuf v1.36.5 // indirect
 )
