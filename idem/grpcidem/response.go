@@ -21,10 +21,11 @@ import (
 var (
 	isMessage = []byte("grpc/1 message\n")
 	isStatus  = []byte("grpc/1 status\n")
-	tooLarge  = []byte("grpc/1 too large\n")
+	notKept   = []byte("grpc/1 not kept\n")
 )
 
-// encode returns the response of a handler as it is kept.
+// encode returns the response of a handler as it is kept. With an error it returns that there is none to keep, because the
+// call was carried out.
 func encode(response any, failed error, most int) ([]byte, error) {
 	var message proto.Message
 	kind := isMessage
@@ -34,27 +35,27 @@ func encode(response any, failed error, most int) ([]byte, error) {
 	} else {
 		typed, ok := response.(proto.Message)
 		if !ok {
-			return tooLarge, fmt.Errorf("%w: a response of type %T is no message of protobuf", pawl.ErrUnsupported, response)
+			return notKept, fmt.Errorf("%w: a response of type %T is no message of protobuf", pawl.ErrUnsupported, response)
 		}
 		packed, err := anypb.New(typed)
 		if err != nil {
-			return nil, fmt.Errorf("encode the response: %w", err)
+			return notKept, fmt.Errorf("encode the response: %w", err)
 		}
 		message = packed
 	}
 	text, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(bytes.Clone(kind), message)
 	if err != nil {
-		return nil, fmt.Errorf("encode the response: %w", err)
+		return notKept, fmt.Errorf("encode the response: %w", err)
 	}
 	if len(text) > most {
-		return tooLarge, nil
+		return notKept, nil
 	}
 	return text, nil
 }
 
-// decode returns a kept response; kept is false if it was too large.
+// decode returns a kept response; kept is false if there is none.
 func decode(text []byte) (response proto.Message, failed error, kept bool, err error) {
-	if bytes.Equal(text, tooLarge) {
+	if bytes.Equal(text, notKept) {
 		return nil, nil, false, nil
 	}
 	if text, ok := bytes.CutPrefix(text, isStatus); ok {
@@ -92,7 +93,7 @@ func (i *interceptor) replay(ctx context.Context, method string, text []byte) (a
 	}
 	switch {
 	case !kept:
-		return nil, refusal(codes.FailedPrecondition, ResponseNotKept, 0, "the call was carried out, and its response was too large to be kept")
+		return nil, refusal(codes.FailedPrecondition, ResponseNotKept, 0, "the call was carried out, and its response could not be kept")
 	case failed != nil:
 		return nil, failed
 	}

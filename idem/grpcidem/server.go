@@ -211,12 +211,8 @@ func (i *interceptor) refuse(ctx context.Context, method string, err error) erro
 // call of the client, because a repeat of the client needs the response.
 func (i *interceptor) run(ctx context.Context, req any, method string, c *idem.Claim, next grpc.UnaryHandler) (any, error) {
 	store := context.WithoutCancel(ctx) // each call ends by itself, after a TTL
-	finished := false
 	defer func() {
-		if finished {
-			return
-		}
-		if err := c.Abort(store); err != nil { // and a panic goes on
+		if err := c.Abort(store); err != nil { // nothing after Complete; and a panic goes on
 			i.opts.Report(ctx, method, err)
 		}
 	}()
@@ -225,11 +221,7 @@ func (i *interceptor) run(ctx context.Context, req any, method string, c *idem.C
 		return response, failed
 	}
 	text, err := encode(response, failed, i.opts.MaxResponse)
-	if err == nil {
-		err = c.Complete(store, text)
-	}
-	finished = true
-	if err != nil {
+	if err = errors.Join(err, c.Complete(store, text)); err != nil {
 		i.opts.Report(ctx, method, err)
 	}
 	if errors.Is(err, idem.ErrTakenOver) {

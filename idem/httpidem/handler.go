@@ -198,19 +198,13 @@ func (m *middleware) refusal(r *http.Request, err error) problem {
 // the connection of the client, because a repeat of the client needs the response.
 func (x *exchange) run(w http.ResponseWriter, c claim, next http.Handler) {
 	store := context.WithoutCancel(x.r.Context()) // each call ends by itself, after a TTL
-	returned := false
-	defer func() {
-		if !returned { // and a panic goes on
-			x.abort(store, c)
-		}
-	}()
+	defer x.abort(store, c)                       // nothing after Complete; and a panic goes on
 	rec := &x.recorder
 	rec.under, rec.opts = w, &x.opts
 	next.ServeHTTP(rec, x.request(context.WithValue(c.Context(), claimKey{}, c)))
 	if rec.status == 0 {
 		rec.WriteHeader(http.StatusOK)
 	}
-	returned = true
 	if !x.opts.Keep(rec.status) {
 		x.abort(store, c) // before the client repeats the request
 		rec.finish()

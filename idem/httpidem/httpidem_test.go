@@ -32,10 +32,11 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 // site is a server behind the middleware, and its client.
 type site struct {
 	*testing.T
-	leases *idem.Leases
-	url    string
-	runs   atomic.Int64 // of the handler
-	errors chan error   // that Report was told
+	leases  *idem.Leases
+	url     string
+	runs    atomic.Int64 // of the handler
+	handler http.HandlerFunc
+	errors  chan error // that Report was told
 }
 
 // byHeader is the identity of the caller in these tests.
@@ -54,7 +55,7 @@ func newSite(t *testing.T, eng engine.Engine, change func(*httpidem.Options), ha
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // nothing is lost
-	s := &site{T: t, leases: idem.NewLeases(client, nil), errors: make(chan error, 100)}
+	s := &site{T: t, leases: idem.NewLeases(client, nil), handler: handler, errors: make(chan error, 100)}
 	opts := &httpidem.Options{Identity: byHeader, Report: func(_ *http.Request, err error) { s.errors <- err }}
 	if change != nil {
 		change(opts)
@@ -65,7 +66,7 @@ func newSite(t *testing.T, eng engine.Engine, change func(*httpidem.Options), ha
 	}
 	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.runs.Add(1)
-		handler(w, r)
+		s.handler(w, r)
 	})))
 	t.Cleanup(server.Close)
 	s.url = server.URL
