@@ -50,7 +50,12 @@ func byHeader(r *http.Request) (string, error) {
 // newSite starts a server; change may be nil.
 func newSite(t *testing.T, eng engine.Engine, change func(*httpidem.Options), handler http.HandlerFunc) *site {
 	t.Helper()
-	client, err := pawl.New(t.Context(), eng, nil)
+	return newSiteWith(t, eng, nil, change, handler)
+}
+
+func newSiteWith(t *testing.T, eng engine.Engine, sets *pawl.Options, change func(*httpidem.Options), handler http.HandlerFunc) *site {
+	t.Helper()
+	client, err := pawl.New(t.Context(), eng, sets)
 	if err != nil {
 		t.Fatal(err)
 	}
