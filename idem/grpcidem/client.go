@@ -16,8 +16,8 @@ const (
 type contextKey struct{}
 
 // WithKey returns a context whose calls [UnaryClient] sends with this key. A key stands for one operation, so a context is
-// for one call and its repeats. [idem.NewToken] makes a key. A server that calls another server has a key of its own
-// for each such call, because the key of its client belongs to the call of that client.
+// for one call and its repeats. [idem.NewToken] makes a key. A server that calls another server makes a key
+// for each such call. The key of its client belongs to the call of that client.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, contextKey{}, key)
 }

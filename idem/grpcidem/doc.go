@@ -1,7 +1,7 @@
 // Package grpcidem makes unary calls of gRPC take effect once, by the metadata idempotency-key.
 //
-// [UnaryServer] makes the interceptor of a server, and [UnaryClient] that of a client, which sends the key that [WithKey] has
-// put into the context of a call. The retries of gRPC itself, by a retryPolicy of the service config, are below the interceptor.
+// [UnaryServer] makes the interceptor of a server, and [UnaryClient] that of a client. The client sends the
+// key that [WithKey] has put into the context of a call. The retries of gRPC itself, by a retryPolicy of the service config, are below the interceptor.
 // So they keep the key. List UNAVAILABLE and ABORTED there.
 //
 // # What a server returns

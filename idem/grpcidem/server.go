@@ -99,7 +99,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, idem.Key{Scope: o.Scope, ID: "-"}.Validate()
 }
 
-// final is the default of Options.Keep: codes that do not ask the client to try again, and tell what was wrong.
+// final is the default of Options.Keep: codes that do not ask the client to try again, and name the mistake.
 func final(code codes.Code) bool {
 	switch code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
@@ -232,7 +232,7 @@ func (i *interceptor) run(ctx context.Context, req any, method string, c *idem.C
 
 type claimKey struct{}
 
-// FromContext returns the claim under which a handler runs, for its key, its token and its recovery points. The interceptor
+// FromContext returns the claim under which a handler runs. It has the key, the token and the recovery points. The interceptor
 // completes the claim by the response, so the handler calls neither Complete nor Abort.
 func FromContext(ctx context.Context) (c *idem.Claim, ok bool) {
 	c, ok = ctx.Value(claimKey{}).(*idem.Claim)

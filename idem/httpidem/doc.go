@@ -1,7 +1,7 @@
 // Package httpidem makes requests of HTTP take effect once, by the header Idempotency-Key of the draft
 // draft-ietf-httpapi-idempotency-key-header-07.
 //
-// [New] makes the middleware of a server. [Transport] is the side of the client: it sends the key that [WithKey] has put
+// [New] makes the middleware of a server. [Transport] is the side of the client. It sends the key that [WithKey] has put
 // into the context of a request, and repeats the request with this key.
 //
 // # What a server replies
@@ -14,7 +14,7 @@
 //   - 413 Content Too Large: the body is larger than Options.MaxBody. Nothing was done.
 //   - 422 Unprocessable Content: the key was used for a request with another method, target or body.
 //   - 503 Service Unavailable, with Retry-After: the store of keys does not answer. Nothing was done.
-//   - 500 Internal Server Error: the store refuses this program, such as one that is closed. Nothing was done.
+//   - 500 Internal Server Error: the store refuses this program, or its client was closed. Nothing was done.
 //   - Any other reply is that of the handler. If it is a repeat, the header Idempotent-Replayed is true.
 //
 // Each of these replies has a body of type application/problem+json.

@@ -229,7 +229,7 @@ func (x *exchange) abort(store context.Context, c claim) {
 
 type claimKey struct{}
 
-// FromContext returns the claim under which a handler runs, for its key, its token and its recovery points. The middleware
+// FromContext returns the claim under which a handler runs. It has the key, the token and the recovery points. The middleware
 // completes the claim by the response, so the handler calls neither Complete nor Abort.
 func FromContext(ctx context.Context) (c *idem.Claim, ok bool) {
 	c, ok = ctx.Value(claimKey{}).(*idem.Claim)

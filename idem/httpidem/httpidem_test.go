@@ -295,7 +295,7 @@ func TestReplayIsIdentical(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever header and body a client sends, the handler runs at most once for a key, and a repeat gets the
+// FuzzRequest: with every header and body of a client, the handler runs at most once for a key. A repeat gets the
 // bytes of the first response.
 func FuzzRequest(f *testing.F) {
 	f.Add(`"a"`, "/pay", []byte("5"), "text/plain", 200)

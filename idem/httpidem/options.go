@@ -32,7 +32,7 @@ type Options struct {
 	// Scope separates the keys of several middlewares on one store: 1 to 32 bytes, and no slash. Default "http".
 	Scope string
 
-	// Methods are those that need a key. Requests of other methods go to the handler as they are. Default POST and
+	// Methods are the methods that need a key. Requests of other methods go to the handler as they are. Default POST and
 	// PATCH. GET, HEAD, OPTIONS, TRACE and CONNECT are refused.
 	Methods []string
 
@@ -54,7 +54,7 @@ type Options struct {
 	// [DefaultMaxResponse]. A larger response goes to the client, and a repeat is refused with 410.
 	MaxResponse int
 
-	// Headers are kept and replayed besides those that describe the body and name a resource: see [KeptHeaders]. A
+	// Headers are kept and replayed besides [KeptHeaders]. A
 	// header that is not among them is not in a replay. Headers of the connection are refused.
 	Headers []string
 

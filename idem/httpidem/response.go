@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// response is what a store keeps of a response: a line with format, status and the reason why there is no body; a line
-// for each value of a header; an empty line; the body.
+// response is a response as a store keeps it. Its first line has the format, the status and the reason why there is no body.
+// A line for each value of a header follows, then an empty line and the body.
 type response struct {
 	status  int
 	lacks   string // why the response was not kept; "": it was

@@ -21,8 +21,8 @@ const (
 type contextKey struct{}
 
 // WithKey returns a context whose requests [Transport] sends with this key. A key stands for one operation, so a context
-// is for one request and its repeats. [idem.NewToken] makes a key. A server that calls another server has a key of its own for
-// each such call, because the key of its client belongs to the request of that client.
+// is for one request and its repeats. [idem.NewToken] makes a key. A server that calls another server makes a key for
+// each such call. The key of its client belongs to the request of that client.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, contextKey{}, key)
 }
@@ -33,6 +33,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 //
 // A repeat follows an error of the connection, and the statuses 409 with Retry-After, 429, 502, 503 and 504. It needs a
 // body that can be read again: none, or one with GetBody. The last response or error goes to the caller.
+// [http.Transport] itself repeats a request with this header when a connection that it used before was closed.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
