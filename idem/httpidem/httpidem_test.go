@@ -164,20 +164,24 @@ func (s *site) wantProblem(a answer, status int) {
 	}
 }
 
-// TestDraft: the cases of draft-ietf-httpapi-idempotency-key-header-07, sections 2.1, 2.6 and 2.7.
-func TestDraft(t *testing.T) {
+const uuid = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+
+// draftCase is requests to one server, of which the last is looked at.
+type draftCase struct {
+	name   string
+	opts   func(*httpidem.Options)
+	send   []request
+	status int // of the last
+	runs   int64
+}
+
+// draftCases are those of draft-ietf-httpapi-idempotency-key-header-07, sections 2.1, 2.6 and 2.7.
+func draftCases() []draftCase {
 	pages := func(o *httpidem.Options) { o.Documentation = "https://developer.example.com/idempotency" }
 	bare := func(o *httpidem.Options) { o.Unquoted = true }
 	optional := func(o *httpidem.Options) { o.Optional = true }
 	small := func(o *httpidem.Options) { o.MaxKey, o.MaxBody = 4, 4 }
-	const uuid = "8e03978e-40d5-43e8-bc93-6894a57f9324"
-	for _, c := range []struct {
-		name   string
-		opts   func(*httpidem.Options)
-		send   []request
-		status int // of the last
-		runs   int64
-	}{
+	return []draftCase{
 		{"first", pages, []request{key(`"` + uuid + `"`)}, 201, 1},
 		{"repeat", pages, []request{key(`"a"`), key(`"a"`)}, 201, 1},
 		{"repeat of another spelling", pages, []request{key(`"a"`), key(` "a" `)}, 201, 1},
@@ -204,7 +208,12 @@ func TestDraft(t *testing.T) {
 		{"nobody", pages, []request{{keys: []string{`"a"`}, user: "-"}}, 403, 0},
 		{"large body", small, []request{{keys: []string{`"a"`}, body: "12345"}}, 413, 0},
 		{"largest body", small, []request{{keys: []string{`"a"`}, body: "1234"}}, 201, 1},
-	} {
+	}
+}
+
+// TestDraft: the cases of the draft.
+func TestDraft(t *testing.T) {
+	for _, c := range draftCases() {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t, memengine.New(), c.opts, func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(http.StatusCreated)

@@ -14,17 +14,15 @@ import (
 	"github.com/pawl-go/pawl/idem/httpidem"
 )
 
-// TestTransportKeepsTheKey: the key and the body are the same in each attempt, over lost connections, refusals and a
-// request that is in flight.
-func TestTransportKeepsTheKey(t *testing.T) {
-	var seen []string
+// moody starts a server that refuses the first requests, each in another way, and notes keys and bodies.
+func moody(t *testing.T, seen *[]string) (url string) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		seen = append(seen, r.Header.Get(httpidem.Header)+" "+string(body))
-		switch len(seen) {
+		*seen = append(*seen, r.Header.Get(httpidem.Header)+" "+string(body))
+		switch len(*seen) {
 		case 1:
 			panic(http.ErrAbortHandler)
 		case 2:
@@ -36,10 +34,19 @@ func TestTransportKeepsTheKey(t *testing.T) {
 			w.WriteHeader(http.StatusConflict) // of the application
 		}
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestTransportKeepsTheKey: the key and the body are the same in each attempt, over lost connections, refusals and a
+// request that is in flight.
+func TestTransportKeepsTheKey(t *testing.T) {
+	var seen []string
+	url := moody(t, &seen)
+	bare := &http.Transport{DisableKeepAlives: true} // which repeats nothing itself
 	send := func(ctx context.Context, transport *httpidem.Transport, method string, body io.Reader) (int, error) {
 		seen = nil
-		r, err := http.NewRequestWithContext(ctx, method, server.URL, body)
+		r, err := http.NewRequestWithContext(ctx, method, url, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +57,7 @@ func TestTransportKeepsTheKey(t *testing.T) {
 		return reply.StatusCode, reply.Body.Close()
 	}
 	ctx := httpidem.WithKey(t.Context(), `a"b`)
-	quick := &httpidem.Transport{Attempts: 9, Pause: time.Millisecond}
+	quick := &httpidem.Transport{Base: bare, Attempts: 9, Pause: time.Millisecond}
 	status, err := send(ctx, quick, "POST", strings.NewReader("5"))
 	if err != nil || status != http.StatusConflict || len(seen) != 4 {
 		t.Errorf("%d, %v after %q", status, err, seen)
@@ -60,7 +67,7 @@ func TestTransportKeepsTheKey(t *testing.T) {
 			t.Errorf("sent %s", s)
 		}
 	}
-	if status, err = send(ctx, &httpidem.Transport{Attempts: 2, Pause: time.Millisecond}, "POST", nil); err != nil || status != http.StatusServiceUnavailable || len(seen) != 2 {
+	if status, err = send(ctx, &httpidem.Transport{Base: bare, Attempts: 2, Pause: time.Millisecond}, "POST", nil); err != nil || status != http.StatusServiceUnavailable || len(seen) != 2 {
 		t.Errorf("two attempts: %d, %v after %q", status, err, seen)
 	}
 	if _, err = send(ctx, quick, "POST", io.LimitReader(strings.NewReader("5"), 9)); err == nil || len(seen) != 1 {
