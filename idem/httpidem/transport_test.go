@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,14 +16,14 @@ import (
 )
 
 // moody starts a server that refuses the first requests, each in another way, and notes keys and bodies.
-func moody(t *testing.T, seen *[]string) (url string) {
+func moody(t *testing.T, seen chan<- string, n *atomic.Int64) (url string) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		*seen = append(*seen, r.Header.Get(httpidem.Header)+" "+string(body))
-		switch len(*seen) {
+		seen <- r.Header.Get(httpidem.Header) + " " + string(body)
+		switch n.Add(1) {
 		case 1:
 			panic(http.ErrAbortHandler)
 		case 2:
@@ -41,11 +42,19 @@ func moody(t *testing.T, seen *[]string) (url string) {
 // TestTransportKeepsTheKey: the key and the body are the same in each attempt, over lost connections, refusals and a
 // request that is in flight.
 func TestTransportKeepsTheKey(t *testing.T) {
-	var seen []string
-	url := moody(t, &seen)
+	var seen []string // by the last send
+	var n atomic.Int64
+	arrived := make(chan string, 100)
+	url := moody(t, arrived, &n)
 	bare := &http.Transport{DisableKeepAlives: true} // which repeats nothing itself
 	send := func(ctx context.Context, transport *httpidem.Transport, method string, body io.Reader) (int, error) {
 		seen = nil
+		n.Store(0)
+		defer func() {
+			for len(arrived) > 0 {
+				seen = append(seen, <-arrived)
+			}
+		}()
 		r, err := http.NewRequestWithContext(ctx, method, url, body)
 		if err != nil {
 			t.Fatal(err)
