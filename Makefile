@@ -61,8 +61,9 @@ lint: ## Run golangci-lint
 	@command -v golangci-lint >/dev/null || { echo "golangci-lint 2 is not installed: https://golangci-lint.run/docs/welcome/install/"; exit 1; }
 	golangci-lint run
 
-fuzz: ## Fuzz the queue for 30 seconds
+fuzz: ## Fuzz the queue for 30 seconds, and requests over HTTP for 10
 	go test -run '^$$' -fuzz '^FuzzApply$$' -fuzztime 30s ./internal/queuetest
+	go test -run '^$$' -fuzz '^FuzzRequest$$' -fuzztime 10s ./idem/httpidem
 
 cover: setup ## Run all tests and say which code they did not reach
 	@mkdir -p .cache
