@@ -43,6 +43,19 @@ func begin(t *testing.T, l *idem.Leases) *idem.Claim {
 	return c
 }
 
+// TestGrace: a store that was restarted and grants nothing yet is not another caller that works on the key.
+func TestGrace(t *testing.T) {
+	store := faulty.New(memengine.New())
+	l := idem.NewLeases(party(t, store), nil)
+	store.Set(func(context.Context, func(context.Context) error) error {
+		return &engine.GraceError{Grace: engine.Grace{Age: time.Second, Left: time.Minute}}
+	}, faulty.Enter)
+	_, err := l.Begin(t.Context(), pay, print, &idem.BeginOptions{NoWait: true})
+	if !errors.Is(err, pawl.ErrGrace) || errors.Is(err, idem.ErrInFlight) {
+		t.Error(err)
+	}
+}
+
 // TestRepeat: the second call gets the result of the first, also as a caller that waited.
 func TestRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -99,6 +99,8 @@ func (e *InFlightError) Unwrap() []error { return []error{ErrInFlight, e.err} }
 // then fails with [ErrInFlight], as an [InFlightError]. When that caller dies, the claim passes to
 // a waiting caller one TTL later, with a larger token. See [Claim.Attempts].
 //
+// While a store that was restarted grants nothing, Begin waits in the same way, and then fails with [pawl.ErrGrace].
+//
 // Begin fails with [ErrReused] if the key was used with another fingerprint. It fails with
 // [pawl.ErrUnavailable] if the store does not answer for a TTL. No effect may follow then, because
 // nobody knows whether the key was done. ctx bounds the call, not the claim. Nil opts are the defaults.
@@ -173,7 +175,7 @@ func (l *Leases) lock(ctx context.Context, key Key, opts *BeginOptions) (lease *
 	} else {
 		lease, err = lock.Lock(ctx)
 	}
-	if !errors.Is(err, pawl.ErrNotAcquired) || errors.Is(err, pawl.ErrUnavailable) {
+	if !errors.Is(err, pawl.ErrNotAcquired) || errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrGrace) {
 		return lease, err
 	}
 	flight := &InFlightError{Held: pawl.Unknown, Left: pawl.Unknown, err: err}

@@ -193,15 +193,14 @@ func (i *interceptor) key(ctx context.Context, method string, ids []string) (key
 
 // refuse returns the status that an error of the store is.
 func (i *interceptor) refuse(ctx context.Context, method string, err error) error {
-	grace := errors.Is(err, pawl.ErrGrace) // a store that was restarted grants nothing yet
 	switch {
 	case errors.Is(err, idem.ErrReused):
 		return refusal(codes.FailedPrecondition, KeyReused, 0, "the key was used for another call: nothing was done")
-	case !grace && errors.Is(err, idem.ErrInFlight), errors.Is(err, idem.ErrTakenOver):
+	case errors.Is(err, idem.ErrInFlight), errors.Is(err, idem.ErrTakenOver):
 		return refusal(codes.Aborted, InFlight, i.opts.RetryDelay, "another call works on the key: repeat the call later with the same key")
 	}
 	i.opts.Report(ctx, method, err)
-	if grace || errors.Is(err, pawl.ErrUnavailable) || ctx.Err() != nil {
+	if errors.Is(err, pawl.ErrGrace) || errors.Is(err, pawl.ErrUnavailable) || ctx.Err() != nil {
 		return refusal(codes.Unavailable, StoreUnavailable, i.opts.RetryDelay, "the store of keys does not answer: nothing was done")
 	}
 	return refusal(codes.Internal, StoreBroken, 0, "the store of keys cannot be used: nothing was done")

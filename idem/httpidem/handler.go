@@ -180,15 +180,14 @@ func (x *exchange) request(ctx context.Context) *http.Request {
 
 // refusal returns the problem that an error of the store is.
 func (m *middleware) refusal(r *http.Request, err error) problem {
-	grace := errors.Is(err, pawl.ErrGrace) // a store that was restarted grants nothing yet
 	switch {
 	case errors.Is(err, idem.ErrReused):
 		return keyReused
-	case !grace && errors.Is(err, idem.ErrInFlight), errors.Is(err, idem.ErrTakenOver):
+	case errors.Is(err, idem.ErrInFlight), errors.Is(err, idem.ErrTakenOver):
 		return inFlight
 	}
 	m.opts.Report(r, err)
-	if grace || errors.Is(err, pawl.ErrUnavailable) || r.Context().Err() != nil {
+	if errors.Is(err, pawl.ErrGrace) || errors.Is(err, pawl.ErrUnavailable) || r.Context().Err() != nil {
 		return unavailable
 	}
 	return broken
