@@ -86,7 +86,7 @@ var importRules = []importRule{
 		"as above"},
 	{"observe/pawlotel", []string{".", "engine"}, []string{"go.opentelemetry.io/otel"},
 		"as above, and the library that it reports to"},
-	{"examples/*", []string{".", "engine", "engine/*", "fence", "fence/*", "id", "id/*"}, []string{"*"},
+	{"examples/*", []string{".", "dialect", "engine", "engine/*", "fence", "fence/*", "id", "id/*", "idem", "idem/*"}, []string{"*"},
 		"an example has nothing that a user has not"},
 	{"engine", []string{"fence"}, nil,
 		"the seam is the contract: who writes an engine needs nothing else"},
