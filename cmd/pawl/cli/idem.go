@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -18,7 +19,7 @@ import (
 )
 
 const idemHelp = `Run commands once for a key, whatever is retried, and keep their exit codes and output.
-"pawl help idem run" tells what is kept, and what a crash leaves.
+"pawl help idem run" tells the rules, also those after a crash.
 
 Keys are in a scope, and --scope names another. Programs that use package idem have scopes
 of their own, whose keys "pawl idem ls --all", "show" and "forget" know as well. Kept output
@@ -166,7 +167,9 @@ func showKey(e idem.Entry, asJSON, output bool, w io.Writer) error {
 }
 
 func printKey(w io.Writer, e idem.Entry, kept *outcome) error {
-	rows := [][]string{{printable(e.Key.ID) + ":", keyState(e)}}
+	text := new(bytes.Buffer)
+	fmt.Fprintf(text, "%s: %s\n", printable(e.Key.ID), keyState(e))
+	var rows [][]string
 	row := func(name, text string) { rows = append(rows, []string{"  " + name, text}) }
 	if kept != nil {
 		size := fmt.Sprintf("%d bytes", kept.size())
@@ -185,7 +188,9 @@ func printKey(w io.Writer, e idem.Entry, kept *outcome) error {
 	for _, p := range e.Points {
 		row("reached", printable(p))
 	}
-	return table(w, rows)
+	table(text, rows) //nolint:errcheck // a buffer takes all
+	_, err := text.WriteTo(w)
+	return err
 }
 
 func newIdemForget(s *store, scope *string) *cobra.Command {

@@ -64,7 +64,7 @@ func (c *capture) pump(p *pipe) {
 // mostPiped is how much a pipe holds at most. Only an administrator can allow more.
 const mostPiped = 1 << 20
 
-// rest reads what is in the pipe now. It does not wait for processes that the command has left behind.
+// rest reads the present content of the pipe. It does not wait for processes that the command has left behind.
 func (c *capture) rest(p *pipe, text []byte) {
 	p.from.SetReadDeadline(time.Time{}) //nolint:errcheck // pipes have deadlines
 	conn, err := p.from.SyscallConn()

@@ -14,8 +14,8 @@ import (
 )
 
 // outcome is what idem run keeps of a command: the exit code, and chunks of both streams in the
-// order in which pawl read them. Kept text is 3 bytes (the format, whether it was cut, the exit
-// code), and then the chunks: the stream, the length in 3 bytes, the text.
+// order in which pawl read them. The kept result begins with 3 bytes: the format, whether the output was
+// cut, the exit code. The chunks follow: the stream, the length in 3 bytes, the text.
 type outcome struct {
 	code int
 	cut  bool

@@ -31,11 +31,11 @@ CMD with other arguments. A key is kept for --expiry by the clocks of the machin
 call after that time runs CMD again.
 
 A CMD has come to no end when pawl or its machine died, when the key was lost, or when a
-signal ended CMD or was passed on to CMD to end it. Nothing is kept then, and nobody knows
-how far CMD came. The next call runs CMD again, which makes it at least once. With
---on-crash refuse the next call exits with 76 instead, and runs nothing. Look what CMD
-has done, and give the key back by "pawl idem forget KEY". A store that lost its last
-writes forgets keys too, and CMD runs again.
+signal ended CMD. The same holds when pawl passed INT, TERM, HUP or QUIT on to CMD, whatever
+its exit code. Nothing is kept then, and nobody knows how far CMD came. The next call runs
+CMD again: at least once. With --on-crash refuse the next call exits with 76 instead, and
+runs nothing. Look at the effects of CMD, and give the key back by "pawl idem forget KEY".
+A store that lost its last writes forgets keys too, and CMD runs again.
 
 CMD is run, stopped and passed signals as by "pawl run": CMD does not outlive its lease of
 the key. CMD finds the variables of "pawl run" in its environment, with KEY as PAWL_NAME, and
@@ -134,7 +134,7 @@ func (o *runOptions) completeOnce(cmd *cobra.Command, args []string) (err error)
 	return o.completeCommon(cmd)
 }
 
-// claimKey claims the key, or gets what is kept for it.
+// claimKey claims the key, or gets the kept result.
 func (q *acquisition) claimKey(ctx context.Context, c *pawl.Client) (lease *pawl.Lease, err error) {
 	var words [][]byte
 	for _, word := range q.command {
@@ -148,14 +148,14 @@ func (q *acquisition) claimKey(ctx context.Context, c *pawl.Client) (lease *pawl
 	return q.claim.Lease(), nil
 }
 
-// runOnce runs the command, or repeats what is kept of it.
+// runOnce runs the command, or repeats its kept result.
 func (j *job) runOnce(path string) error {
 	if kept, is := j.claim.Kept(); is {
 		return j.repeat(kept)
 	}
 	if attempts := j.claim.Attempts(); j.once.onCrash == refuse && attempts > 1 {
 		return errors.Join(j.release(), &exitError{exitUnfinished, fmt.Errorf(
-			"%q: an earlier run came to no end: see what it has done, and then say %q", j.name, j.forgetKey())})
+			"%q: an earlier run came to no end: look at its effects, and then say %q", j.name, j.forgetKey())})
 	}
 	c, err := startCapture(j.once.most << 10)
 	if err != nil {
@@ -202,7 +202,7 @@ func (j *job) settle(c *capture) error {
 	return nil
 }
 
-// repeat prints what is kept.
+// repeat prints the kept output.
 func (j *job) repeat(kept []byte) error {
 	o, err := decodeOutcome(kept)
 	if err != nil {
