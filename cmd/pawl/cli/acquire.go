@@ -148,7 +148,7 @@ func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, err
 	if q.slots {
 		return q.takeSlot(ctx, c)
 	}
-	if q.once != nil {
+	if q.keyed != nil {
 		return q.claimKey(ctx, c)
 	}
 	opts := pawl.LockOptions{Barging: q.barge, MinHold: q.holdFor}

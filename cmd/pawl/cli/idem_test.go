@@ -124,6 +124,13 @@ func TestIdem_runs_once_for_callers_that_come_together(t *testing.T) {
 		second := start(t, command(t, store, args()...))
 		lock := idemNames + idem.Key{Scope: defaultScope, ID: key}.Name()
 		eventually(t, "the second caller waits", func() bool { return states(t, store, lock) == "granted waiting" })
+		third := start(t, command(t, store, args()...))
+		eventually(t, "the third caller waits", func() bool { return states(t, store, lock) == "granted waiting waiting" })
+		third.signal(syscall.SIGTERM)
+		if code := third.wait(); code != 143 {
+			t.Errorf("exit code %d", code)
+		}
+		complaint(t, third.errors(), "while waiting")
 		if err := os.WriteFile(gate, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ the end of CMD, from processes that it left behind, is neither passed on nor kep
 
 Only the exit codes of --keep-codes are kept, by default 0: a CMD that fails runs again at
 the next call. With --keep-codes 0-255 failures are kept too. The key is refused (64) for a
-CMD with other arguments. A key is kept for --expiry by the clocks of the machines. A
+CMD with other arguments, of which the store keeps a hash. A key is kept for --expiry by the clocks of the machines. A
 call after that time runs CMD again.
 
 A CMD has come to no end when pawl or its machine died, when the key was lost, or when a
@@ -59,8 +59,8 @@ Exit codes, when not the code of CMD:
 If the store does not answer after CMD has ended, pawl says so and exits with the code of
 CMD. A repeat may then run CMD again.`
 
-// onceOptions are the options that idem run has beside those of run.
-type onceOptions struct {
+// keyOptions are the options that idem run has beside those of run.
+type keyOptions struct {
 	key     idem.Key
 	expiry  time.Duration
 	keep    string
@@ -80,7 +80,7 @@ const (
 )
 
 func newIdemRun(s *store, scope *string) *cobra.Command {
-	o := &runOptions{store: s, once: &onceOptions{}}
+	o := &runOptions{store: s, keyed: &keyOptions{}}
 	cmd := &cobra.Command{
 		Use:     "run [flags] KEY -- CMD [ARG...]",
 		Short:   "Run a command once for a key",
@@ -89,7 +89,7 @@ func newIdemRun(s *store, scope *string) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			o.once.key.Scope = *scope
+			o.keyed.key.Scope = *scope
 			if err := o.completeOnce(cmd, args); err != nil {
 				return err
 			}
@@ -100,10 +100,10 @@ func newIdemRun(s *store, scope *string) *cobra.Command {
 	f.SetInterspersed(false) // arguments after KEY belong to CMD
 	o.waitFlags(cmd)
 	o.commonFlags(cmd)
-	f.DurationVar(&o.once.expiry, "expiry", idem.DefaultExpiry, "how long the key is kept")
-	f.StringVar(&o.once.keep, "keep-codes", "0", "the exit codes that are kept, such as 0,3,64-78")
-	f.StringVar(&o.once.onCrash, "on-crash", rerun, "after a CMD that came to no end: rerun or refuse")
-	f.IntVar(&o.once.most, "max-output", defaultOutput, "how much output is kept, in KiB")
+	f.DurationVar(&o.keyed.expiry, "expiry", idem.DefaultExpiry, "how long the key is kept")
+	f.StringVar(&o.keyed.keep, "keep-codes", "0", "the exit codes that are kept, such as 0,3,64-78")
+	f.StringVar(&o.keyed.onCrash, "on-crash", rerun, "after a CMD that came to no end: rerun or refuse")
+	f.IntVar(&o.keyed.most, "max-output", defaultOutput, "how much output is kept, in KiB")
 	return cmd
 }
 
@@ -112,21 +112,21 @@ func (o *runOptions) completeOnce(cmd *cobra.Command, args []string) (err error)
 	if err := o.split(cmd, args); err != nil {
 		return err
 	}
-	once := o.once
-	once.key.ID = o.name
-	if err := once.key.Validate(); err != nil {
+	keyed := o.keyed
+	keyed.key.ID = o.name
+	if err := keyed.key.Validate(); err != nil {
 		return err
 	}
-	if once.codes, err = parseCodes(once.keep); err != nil {
+	if keyed.codes, err = parseCodes(keyed.keep); err != nil {
 		return err
 	}
 	switch {
-	case once.expiry < idem.MinExpiry || once.expiry > idem.MaxExpiry:
-		return usageError("--expiry is %v: %v to %v are allowed", once.expiry, idem.MinExpiry, idem.MaxExpiry)
-	case once.onCrash != rerun && once.onCrash != refuse:
-		return usageError("--on-crash is %q: %s and %s are allowed", once.onCrash, rerun, refuse)
-	case once.most < 0 || once.most > mostOutput:
-		return usageError("--max-output is %d: 0 to %d are allowed", once.most, mostOutput)
+	case keyed.expiry < idem.MinExpiry || keyed.expiry > idem.MaxExpiry:
+		return usageError("--expiry is %v: %v to %v are allowed", keyed.expiry, idem.MinExpiry, idem.MaxExpiry)
+	case keyed.onCrash != rerun && keyed.onCrash != refuse:
+		return usageError("--on-crash is %q: %s and %s are allowed", keyed.onCrash, rerun, refuse)
+	case keyed.most < 0 || keyed.most > mostOutput:
+		return usageError("--max-output is %d: 0 to %d are allowed", keyed.most, mostOutput)
 	}
 	if err := o.completeWait(cmd); err != nil {
 		return err
@@ -140,8 +140,8 @@ func (q *acquisition) claimKey(ctx context.Context, c *pawl.Client) (lease *pawl
 	for _, word := range q.command {
 		words = append(words, []byte(word))
 	}
-	q.claim, err = idem.NewLeases(c, nil).Begin(ctx, q.once.key, idem.FingerprintOf(words...),
-		&idem.BeginOptions{NoWait: q.try, Expiry: q.once.expiry})
+	q.claim, err = idem.NewLeases(c, nil).Begin(ctx, q.keyed.key, idem.FingerprintOf(words...),
+		&idem.BeginOptions{NoWait: q.try, Expiry: q.keyed.expiry})
 	if err != nil {
 		return nil, err
 	}
@@ -153,11 +153,11 @@ func (j *job) runOnce(path string) error {
 	if kept, is := j.claim.Kept(); is {
 		return j.repeat(kept)
 	}
-	if attempts := j.claim.Attempts(); j.once.onCrash == refuse && attempts > 1 {
+	if attempts := j.claim.Attempts(); j.keyed.onCrash == refuse && attempts > 1 {
 		return errors.Join(j.release(), &exitError{exitUnfinished, fmt.Errorf(
 			"%q: an earlier run came to no end: look at its effects, and then say %q", j.name, j.forgetKey())})
 	}
-	c, err := startCapture(j.once.most << 10)
+	c, err := startCapture(j.keyed.most << 10)
 	if err != nil {
 		return errors.Join(err, j.release())
 	}
@@ -189,7 +189,7 @@ func (j *job) settle(c *capture) error {
 	switch {
 	case interrupted != nil || !j.exited || j.ended:
 		return bySignal(ctx, nil)
-	case !j.once.codes[c.outcome.code]:
+	case !j.keyed.codes[c.outcome.code]:
 		return j.release()
 	}
 	err := j.claim.Complete(ctx, c.outcome.encode())
@@ -231,8 +231,8 @@ func (j *job) repeat(kept []byte) error {
 
 // forgetKey is the command that gives the key back.
 func (j *job) forgetKey() string {
-	if j.once.key.Scope == defaultScope {
+	if j.keyed.key.Scope == defaultScope {
 		return "pawl idem forget " + j.name
 	}
-	return fmt.Sprintf("pawl idem forget --scope %s %s", j.once.key.Scope, j.name)
+	return fmt.Sprintf("pawl idem forget --scope %s %s", j.keyed.key.Scope, j.name)
 }

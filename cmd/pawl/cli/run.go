@@ -75,7 +75,7 @@ type runOptions struct {
 	prefer             int
 	conflict           int // exit code
 	name, label        string
-	once               *onceOptions // of the verb idem run
+	keyed              *keyOptions // of the verb idem run
 	command            []string
 }
 
@@ -200,8 +200,8 @@ func (o *runOptions) held() string {
 	switch {
 	case o.slots:
 		return slotNames + o.name
-	case o.once != nil:
-		return idemNames + o.once.key.Name()
+	case o.keyed != nil:
+		return idemNames + o.keyed.key.Name()
 	}
 	return o.name
 }
@@ -224,7 +224,7 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	j.lease = held.lease
-	if j.once != nil {
+	if j.keyed != nil {
 		return j.runOnce(path)
 	}
 	code, err := j.execute(path)
