@@ -16,7 +16,7 @@ import (
 // capture passes the output of a command on, while the command runs, and keeps it.
 type capture struct {
 	outcome outcome
-	pipes   [2]pipe
+	pipes   [2]*pipe
 	pumps   sync.WaitGroup
 }
 
@@ -31,16 +31,15 @@ type pipe struct {
 // startCapture keeps at most this many bytes.
 func startCapture(most int) (*capture, error) {
 	c := &capture{outcome: outcome{most: most}}
-	c.pipes = [2]pipe{{stream: toStdout, to: os.Stdout}, {stream: toStderr, to: os.Stderr}}
-	for i := range c.pipes {
-		p := &c.pipes[i]
+	c.pipes = [2]*pipe{{stream: toStdout, to: os.Stdout}, {stream: toStderr, to: os.Stderr}}
+	for _, p := range c.pipes {
 		var err error
 		if p.from, p.in, err = os.Pipe(); err != nil {
 			return nil, err // the process ends
 		}
 	}
-	for i := range c.pipes {
-		c.pumps.Go(func() { c.pump(&c.pipes[i]) })
+	for _, p := range c.pipes {
+		c.pumps.Go(func() { c.pump(p) })
 	}
 	return c, nil
 }
