@@ -368,6 +368,17 @@ func TestIdem_refuses(t *testing.T) {
 	want(t, 69, "redis://127.0.0.1:1", "idem", "run", "k", "--", "true")
 }
 
+// TestIdem_on_a_Redis_that_may_have_forgotten: no command runs beside the caller that such a store forgot.
+func TestIdem_on_a_Redis_that_may_have_forgotten(t *testing.T) {
+	t.Parallel()
+	store := "redis://" + testservers.Redis(t).Addr
+	_, stderr := want(t, 75, store, "idem", "run", "--try", "k", "--", "true")
+	complaint(t, stderr, "not acquired")
+	_, stderr = want(t, 75, store, "idem", "forget", "k")
+	complaint(t, stderr, "forget")
+	expectState(t, store, "k", "")
+}
+
 func TestIdem_needs_values(t *testing.T) {
 	t.Parallel()
 	redlock := "redlock:" + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr

@@ -23,7 +23,8 @@ Output is passed on while CMD runs, and both streams are kept in the order in wh
 read them. At most --max-output KiB are kept: the beginning, and a repeat says on standard
 error that the rest is missing. Kept output is plain text in the store, and operators of
 the store can read it. CMD writes into pipes, also on a terminal. Output that comes after
-the end of CMD, from processes that it left behind, is neither passed on nor kept.
+the end of CMD, from processes that it left behind, is neither passed on nor kept. When the
+reader of the output has gone, CMD works on, and its output is kept.
 
 Only the exit codes of --keep-codes are kept, by default 0: a CMD that fails runs again at
 the next call. With --keep-codes 0-255 failures are kept too. The key is refused (64) for a
