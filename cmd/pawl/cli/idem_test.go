@@ -273,7 +273,7 @@ func TestIdem_cuts_what_is_kept(t *testing.T) {
 func TestIdem_goes_on_without_a_reader(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
-	args := []string{"idem", "run", "k", "--", "sh", "-c", `sleep 1000 & echo $!; seq 20000`}
+	args := []string{"idem", "run", "k", "--", "sh", "-c", `sleep 60 & echo $!; seq 20000`}
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
