@@ -109,6 +109,11 @@ func (c *Claim) Context() context.Context {
 	return c.lease.Context()
 }
 
+// Lease returns the lease of the claim, or nil for a repeat. It tells how long the claim may be
+// believed, such as to a caller that has to stop other processes in time. End the claim by
+// Complete or Abort, and not by [pawl.Lease.Unlock].
+func (c *Claim) Lease() *pawl.Lease { return c.lease }
+
 // Err returns nil while the claim may be believed to be held, see [pawl.Lease.Err].
 func (c *Claim) Err() error {
 	if c.repeat {

@@ -123,7 +123,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 	show.stop()
 	switch {
 	case err == nil && ctx.Err() != nil && q.said(ctx, nil) != nil: // the signal and the lock came at once
-		err = errors.Join(ctx.Err(), a.lease.Unlock(ctx))
+		err = errors.Join(ctx.Err(), q.giveBack(ctx, a.lease))
 	case err != nil:
 		err = q.why(ctx, a.client, err)
 	}
@@ -147,6 +147,9 @@ func (q *acquisition) lock(ctx context.Context, c *pawl.Client) (*pawl.Lease, er
 func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
 	if q.slots {
 		return q.takeSlot(ctx, c)
+	}
+	if q.keyed != nil {
+		return q.claimKey(ctx, c)
 	}
 	opts := pawl.LockOptions{Barging: q.barge, MinHold: q.holdFor}
 	var l pawl.Locker = c.Mutex(q.name).With(opts)

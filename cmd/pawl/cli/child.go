@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -89,11 +90,14 @@ func (j *job) execute(path string) (code int, err error) {
 	}
 	cmd := exec.Command(path)
 	cmd.Args = j.command
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, cmp.Or(j.stdout, os.Stdout), cmp.Or(j.stderr, os.Stderr)
 	cmd.Env = append(os.Environ(),
 		"PAWL_NAME="+j.name, "PAWL_TOKEN="+j.lease.Token().String(), "PAWL_OWNER="+j.lease.Owner())
 	if j.slots {
 		cmd.Env = append(cmd.Env, "PAWL_SLOT="+strconv.Itoa(j.number))
+	}
+	if j.claim != nil {
+		cmd.Env = append(cmd.Env, "PAWL_ATTEMPT="+strconv.Itoa(j.claim.Attempts()))
 	}
 	j.extend()
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
@@ -197,6 +201,7 @@ func (j *job) result(end childEvent) (int, error) {
 	case end.status.Signaled():
 		return exitSignal + int(end.status.Signal()), nil
 	}
+	j.exited = true
 	return end.status.ExitStatus(), nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/id"
 	"github.com/pawl-go/pawl/id/readable"
 	"github.com/pawl-go/pawl/id/snowflake"
+	"github.com/pawl-go/pawl/idem"
 )
 
 // Exit codes; those of `pawl run` are in its help. 64, 69, 70, 74 and 75 are those of sysexits.h,
@@ -25,6 +26,7 @@ const (
 	exitInternal      = 70
 	exitLost          = 74
 	exitNotAcquired   = 75
+	exitUnfinished    = 76 // an earlier run came to no end
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignal        = 128 // plus the number of the signal
@@ -75,6 +77,8 @@ func coded(err error) error {
 		code int
 	}{
 		{pawl.ErrLost, exitLost},
+		{idem.ErrTakenOver, exitLost},
+		{idem.ErrReused, exitUsage},
 		{pawl.ErrInvalid, exitUsage},
 		{pawl.ErrMismatch, exitUsage},
 		{pawl.ErrUnsupported, exitUsage},
@@ -105,7 +109,7 @@ func newRoot() *cobra.Command {
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
 		Long: `pawl runs programs under locks that machines share. It shows, breaks and resizes locks,
-and makes IDs.
+runs commands once for a key, and makes IDs.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
@@ -122,7 +126,7 @@ Other users of the machine see arguments, but not variables: put a URL with a
 password into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
-"pawl help run" and "pawl help elect" for the codes of run, slot and elect.`,
+"pawl help run", "pawl help elect" and "pawl help idem run" for other codes.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {
@@ -138,7 +142,7 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
 	s.given = func() bool { return root.PersistentFlags().Changed("store") }
-	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newIdem(s), newStore(s), newVersion())
 	strictHelp(root)
 	return root
 }

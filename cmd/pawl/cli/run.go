@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idem"
 )
 
 const runHelp = `Wait for the lock NAME, run CMD under the lock, release the lock and pass on the exit
@@ -74,6 +75,7 @@ type runOptions struct {
 	prefer             int
 	conflict           int // exit code
 	name, label        string
+	keyed              *keyOptions // of the verb idem run
 	command            []string
 }
 
@@ -145,7 +147,7 @@ func (o *runOptions) completeWait(cmd *cobra.Command) error {
 
 // split finds the name and the command in the arguments.
 func (o *runOptions) split(cmd *cobra.Command, args []string) error {
-	form := "the form is: pawl " + cmd.Use
+	form := "the form is: " + cmd.UseLine()
 	switch {
 	case len(args) == 0 || cmd.ArgsLenAtDash() == 0 && (len(args) < 2 || args[1] != "--"):
 		return usageError("the name is missing: %s", form)
@@ -195,8 +197,11 @@ func (o *runOptions) commonFlags(cmd *cobra.Command) {
 
 // held is the name of the lock in the store.
 func (o *runOptions) held() string {
-	if o.slots {
+	switch {
+	case o.slots:
 		return slotNames + o.name
+	case o.keyed != nil:
+		return idemNames + o.keyed.key.Name()
 	}
 	return o.name
 }
@@ -219,6 +224,9 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	j.lease = held.lease
+	if j.keyed != nil {
+		return j.runOnce(path)
+	}
 	code, err := j.execute(path)
 	if lost := j.release(); lost != nil && err == nil {
 		return lost
@@ -254,14 +262,26 @@ type job struct {
 	signals chan os.Signal
 	guard   *guard
 	lease   *pawl.Lease
-	number  int // of the slot
+	number  int         // of the slot
+	claim   *idem.Claim // of the key of idem run
 	child   *child
 	tty     *terminal
 
+	stdout, stderr *os.File // of the child; nil: those of pawl
+
+	exited  bool      // the child ended by itself
 	ended   bool      // pawl passed a signal that ends pawl on to the child
 	lost    error     // why pawl told the child to end
 	refused bool      // the child took no signal, and pawl has said so
 	killAt  time.Time // when pawl kills the child that it told to end
+}
+
+// giveBack gives back the lock, or the key without a result.
+func (j *job) giveBack(ctx context.Context, lease *pawl.Lease) error {
+	if j.claim != nil {
+		return j.claim.Abort(ctx)
+	}
+	return lease.Unlock(ctx)
 }
 
 // release gives the lock back. release returns an error only if the lock was lost before. If the store
@@ -269,11 +289,11 @@ type job struct {
 func (j *job) release() error {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
-	err := j.lease.Unlock(ctx)
+	err := j.giveBack(ctx, j.lease)
 	switch {
 	case err == nil || j.lost != nil:
 		return nil
-	case errors.Is(err, pawl.ErrLost):
+	case errors.Is(err, pawl.ErrLost), errors.Is(err, idem.ErrTakenOver):
 		return fmt.Errorf("%w; %s did not have the lock to its end", err, j.command[0])
 	}
 	complain(fmt.Errorf("release: %w: the lock stays taken for up to %v", err, j.ttl))

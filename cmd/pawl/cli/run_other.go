@@ -25,6 +25,11 @@ func newSlot(*store) *cobra.Command {
 // newElect needs the same.
 func newElect(*store) *cobra.Command { return unixOnly("elect", "Keep one command running in a fleet") }
 
+// newIdemRun needs the same.
+func newIdemRun(*store, *string) *cobra.Command {
+	return unixOnly("run", "Run a command once for a key")
+}
+
 func unixOnly(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,

@@ -18,7 +18,8 @@ type voice struct {
 	quiet chan struct{} // closed when all is written; nil when nothing waits
 }
 
-// stderr is that of this process. No other code of pawl writes there.
+// stderr is that of this process. No other text of pawl is written there; the output of a command of
+// idem run is.
 var stderr = &voice{to: os.Stderr}
 
 // mostUnsaid is how many texts wait at most for a reader. Later ones are dropped.
