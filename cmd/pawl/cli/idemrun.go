@@ -28,8 +28,8 @@ reader of the output has gone, CMD works on, and its output is kept.
 
 Only the exit codes of --keep-codes are kept, by default 0: a CMD that fails runs again at
 the next call. With --keep-codes 0-255 failures are kept too. The key is refused (64) for a
-CMD with other arguments, of which the store keeps a hash. A key is kept for --expiry by the clocks of the machines. A
-call after that time runs CMD again.
+CMD with other arguments, of which the store keeps a hash. A key is kept for --expiry, by
+the clocks of the machines. A call after that time runs CMD again.
 
 A CMD has come to no end when pawl or its machine died, when the key was lost, or when a
 signal ended CMD. The same holds when pawl passed INT, TERM, HUP or QUIT on to CMD, whatever
