@@ -42,6 +42,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/turn"
@@ -265,19 +266,39 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	return written, nil
 }
 
+// lookAgain is how often a watch of a value looks whether it missed a change. The watch of a store may miss a
+// deletion whose marker goes at once.
+const lookAgain = 2 * time.Second
+
 // Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	for item, err := range e.store.Watch(ctx, valueKey+key) {
+	watching, stop := context.WithCancel(ctx)
+	items, failed := make(chan Item), make(chan error, 1)
+	var feeding sync.WaitGroup
+	defer feeding.Wait()
+	defer stop()
+	feeding.Go(func() { failed <- e.feed(watching, valueKey+key, items) })
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		var item Item
+		var err error
+		select {
+		case item = <-items:
+		case err = <-failed:
+		case <-tick.C:
+			item, err = e.store.Load(ctx, valueKey+key)
+		case <-ctx.Done():
+		}
 		switch {
 		case ctx.Err() != nil:
 			return engine.Value{}, ctx.Err()
 		case err != nil:
 			return engine.Value{}, fmt.Errorf("watch: %w", err)
-		case item.Version != version:
+		case item.Version != version && (item.Version == 0 || item.Version > version):
 			return value(item), nil
 		}
 	}
-	return engine.Value{}, ctx.Err()
 }
 
 // Close implements [engine.Engine].

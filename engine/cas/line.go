@@ -89,7 +89,7 @@ func (l *line) ring() {
 // them.
 func (e *Engine) follow(ctx context.Context, l *line) {
 	items, failed := make(chan Item), make(chan error, 1)
-	e.working.Go(func() { failed <- e.feed(ctx, l, items) })
+	e.working.Go(func() { failed <- e.feed(ctx, resourceKey+l.name, items) })
 	guarded := make(map[string]bool)
 	defer func() {
 		for id := range guarded {
@@ -135,8 +135,8 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 }
 
 // feed passes on the items of the store, until the watch fails.
-func (e *Engine) feed(ctx context.Context, l *line, items chan<- Item) error {
-	for item, err := range e.store.Watch(ctx, resourceKey+l.name) {
+func (e *Engine) feed(ctx context.Context, key string, items chan<- Item) error {
+	for item, err := range e.store.Watch(ctx, key) {
 		if err != nil {
 			return err
 		}

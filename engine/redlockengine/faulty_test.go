@@ -209,6 +209,10 @@ func (l *link) Watch(context.Context, string, uint64) (engine.Value, error) {
 	return engine.Value{}, engine.ErrUnsupported
 }
 
+func (l *link) ListValues(context.Context, string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) { yield("", engine.ErrUnsupported) }
+}
+
 // linked is a session on a server as it was when it was opened.
 type linked struct {
 	engine.Session

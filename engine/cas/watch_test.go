@@ -1,0 +1,54 @@
+package cas
+
+import (
+	"context"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// deaf is a store whose watch has the first item only, as that of a cluster that removes the mark of a deletion
+// before the watch has passed it on.
+type deaf struct{ Store }
+
+func (d deaf) Watch(ctx context.Context, key string) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		for item, err := range d.Store.Watch(ctx, key) {
+			if err == nil && yield(item, nil) {
+				<-ctx.Done()
+				yield(Item{}, ctx.Err())
+			}
+			return
+		}
+	}
+}
+
+// A watch of a value finds a change that the store did not tell.
+func TestWatchLooksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, deaf{newInMemory(false)}, Options{})
+		version, err := e.Put(t.Context(), "v", []byte("x"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan engine.Value)
+		go func() {
+			v, err := e.Watch(t.Context(), "v", version)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- v
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if _, err := e.Put(t.Context(), "v", nil, version); err != nil {
+			t.Fatal(err)
+		}
+		if v := <-got; v.Version != 0 || time.Since(start) > lookAgain {
+			t.Errorf("%+v after %v", v, time.Since(start))
+		}
+	})
+}
