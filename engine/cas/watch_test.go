@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// deaf is a store whose watch has the first item only, as that of a cluster that removes the mark of a deletion
-// before the watch has passed it on.
+// deaf is a store whose watch has the first item only. A cluster is deaf when it removes the mark of a deletion
+// before the watch has passed that mark on.
 type deaf struct{ Store }
 
 func (d deaf) Watch(ctx context.Context, key string) iter.Seq2[Item, error] {
