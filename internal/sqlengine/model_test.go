@@ -89,17 +89,21 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 }
 
 // blocked is for how long a claim may wait at least and at most: until the first session ends that
-// is in its way. That is the session of a holder, or of the first waiter. The first waiter is not
-// in the way while a holder has all. The queue reckons with all that are before it.
+// is in its way. That is the session of a holder, or of the first waiter. While a holder has all,
+// neither the first waiter nor a lighter claim of that holder is in the way. The queue reckons with
+// all that are before it.
 func (m *model) blocked(claim string, next int64) (least, most time.Duration) {
 	if next == 0 {
 		return 0, 0
 	}
-	held, first, all, waits := int64(math.MaxInt64), int64(math.MaxInt64), false, false
+	held, whole, first, waits := int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), false
 	for _, c := range m.state.Claims {
 		switch ends := m.ends(c.Session); {
 		case c.Token != 0 && c.ID != claim:
-			held, all = min(held, ends), all || c.Weight == m.state.Spec.Capacity
+			held = min(held, ends)
+			if c.Weight == m.state.Spec.Capacity {
+				whole = min(whole, ends)
+			}
 		case !waits && c.ID != claim:
 			first = ends
 			fallthrough
@@ -108,8 +112,8 @@ func (m *model) blocked(claim string, next int64) (least, most time.Duration) {
 		}
 	}
 	until := func(ends int64) time.Duration { return time.Duration(ends-1) * time.Microsecond }
-	if all {
-		return until(min(held, first)), until(held)
+	if whole != math.MaxInt64 {
+		return until(min(held, first)), until(whole)
 	}
 	return until(min(held, first)), until(min(held, first))
 }
