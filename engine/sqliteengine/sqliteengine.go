@@ -179,6 +179,7 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	inboxes, _ := os.ReadDir(d.inbox("")) // before the transaction, see tidy; there may be none yet
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return false, err
@@ -195,7 +196,7 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 		err = d.share()
 	}
 	if err == nil {
-		err = d.tidy(ctx, tx)
+		err = d.tidy(ctx, tx, inboxes)
 	}
 	if err != nil {
 		return false, err
@@ -236,12 +237,14 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 			return err
 		}
 	}
-	return d.tidy(ctx, tx)
+	inboxes, _ := os.ReadDir(d.inbox("")) // no session is stored meanwhile, because this transaction writes
+	return d.tidy(ctx, tx, inboxes)
 }
 
-// tidy removes the inboxes that processes left when they were killed.
-func (d dialect) tidy(ctx context.Context, tx *sql.Tx) error {
-	inboxes, _ := os.ReadDir(d.inbox("")) // before the sessions, because those have theirs later; there may be none yet
+// tidy removes the inboxes that processes left when they were killed. A session makes its inbox after it
+// was stored. So the inboxes have to be listed before the transaction reads for the first time. Else an inbox may be that of
+// a session that the transaction does not see, and its messages would be lost.
+func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []os.DirEntry) error {
 	known := make(map[string]bool)
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
 	if err != nil {
