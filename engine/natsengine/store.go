@@ -189,14 +189,14 @@ const lookEvery = 200 * time.Millisecond
 
 // watch returns a watcher. The client heeds no context here: a watcher that comes too late is
 // stopped.
-func (s *store) watch(ctx context.Context, b *bound, keys string, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+func (s *store) watch(ctx context.Context, b *bound, keys string) (jetstream.KeyWatcher, error) {
 	type result struct {
 		watcher jetstream.KeyWatcher
 		err     error
 	}
 	got, late := make(chan result), make(chan struct{})
 	s.working.Go(func() {
-		watcher, err := b.kv.Watch(ctx, keys, opts...)
+		watcher, err := b.kv.Watch(ctx, keys)
 		select {
 		case got <- result{watcher, err}:
 		case <-late:
@@ -224,12 +224,12 @@ func (s *store) stop(watcher jetstream.KeyWatcher) {
 
 // follow calls use for every entry of some keys, and with nil after the entries that existed, until
 // use returns false.
-func (s *store) follow(ctx context.Context, keys string, use func(jetstream.KeyValueEntry) bool, opts ...jetstream.WatchOpt) error {
+func (s *store) follow(ctx context.Context, keys string, use func(jetstream.KeyValueEntry) bool) error {
 	b, err := s.bind(ctx)
 	if err != nil {
 		return err
 	}
-	watcher, err := s.watch(ctx, b, keys, opts...)
+	watcher, err := s.watch(ctx, b, keys)
 	if err != nil {
 		return err
 	}
