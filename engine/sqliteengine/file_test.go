@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +123,45 @@ func TestInboxesOfKilledProcessesAreRemoved(t *testing.T) {
 	}
 	if _, err := os.Stat(pathOf(t, e).inbox(s.ID())); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestInboxesOfNewSessionsStay: a client that opens the file sees a session in full or not at all. So it does
+// not take the inbox of a session that opens at the same time for a dead process's.
+func TestInboxesOfNewSessionsStay(t *testing.T) {
+	path := file(t)
+	e := newEngine(t, path)
+	where, done := pathOf(t, e), make(chan struct{})
+	var opening sync.WaitGroup
+	for range 4 {
+		opening.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				other, err := New(t.Context(), path, nil)
+				if err == nil {
+					err = other.Close()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var sessions []engine.Session
+	for range 200 {
+		sessions = append(sessions, open(t, e, time.Hour))
+	}
+	close(done)
+	opening.Wait()
+	for i, s := range sessions {
+		if _, err := os.Stat(where.inbox(s.ID())); err != nil {
+			t.Errorf("session %d: %v", i, err)
+		}
 	}
 }
 
