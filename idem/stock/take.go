@@ -39,11 +39,8 @@ func (t *Table) sweep(ctx context.Context, tx *sql.Tx, name string, n int64) err
 	var left int64
 	for range 2 { // the parts that a Rebalance made are seen by a statement that begins when it has ended
 		is, err := t.lock(ctx, tx, name)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case len(is) == 0:
-			return ErrNotFound
 		}
 		var changed []amount
 		var each int64
@@ -72,11 +69,8 @@ func (t *Table) Rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 
 func (t *Table) rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 	is, err := t.lock(ctx, tx, name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(is) == 0:
-		return ErrNotFound
 	}
 	if err := t.write(ctx, tx, name, even(sum(is), t.parts), false); err != nil {
 		return err
@@ -86,7 +80,8 @@ func (t *Table) rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// lock locks all parts of a name in the order of their numbers and returns them. SQLite has one
+// lock locks all parts of a name in the order of their numbers and returns them. It fails with [ErrNotFound] when
+// there is none. SQLite has one
 // writer at a time, which this transaction becomes at its first write.
 func (t *Table) lock(ctx context.Context, tx *sql.Tx, name string) (all []amount, err error) {
 	s := dialect.New(t.dialect).Add("SELECT part, n FROM ").Table(t.table.Name).Add(" WHERE name = ").Value(name).Add(" ORDER BY part")
@@ -114,7 +109,13 @@ func (t *Table) lock(ctx context.Context, tx *sql.Tx, name string) (all []amount
 		total += a.n
 		all = append(all, a)
 	}
-	return all, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, ErrNotFound
+	}
+	return all, nil
 }
 
 // amount is how many units a part has.
