@@ -157,7 +157,7 @@ func (c *Client) findParts() {
 
 // Close releases every lock and every place in a line, ends the session in the store and waits for
 // all goroutines of the client. Contexts of leases end with cause [ErrClosed]. ctx, and one TTL,
-// bound these last requests. They end at the first request that the store does not answer. Claims
+// bound these last requests. The requests end at the first request that the store does not answer. Claims
 // that the store still has expire within a TTL. A second Close returns nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)

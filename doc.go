@@ -77,7 +77,7 @@
 // lock with [LockOptions].MinHold: the name stays taken for that time from the grant on.
 //
 // Where no resource can refuse a late write, Options.LockDelay keeps the locks of a dead holder for
-// longer. Its last requests then have time to end. That is a guess, not a proof.
+// longer. The holder's last requests then have time to end. That is a guess, not a proof.
 //
 // A store that loses confirmed writes loses locks, too. The Caps of an engine say so: Redis in a
 // failover may forget the last grants.

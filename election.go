@@ -80,7 +80,7 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	if err := e.owns(term); err != nil {
 		return e.value.failed("resign", err)
 	}
-	// Both requests go at once, because both may have to end soon. Their order does not matter:
+	// Both requests go at once, because both may have to end soon. The order does not matter:
 	// nobody leads without the lock, and the next leader's announcement is not overwritten.
 	bound, cancel := Linger(ctx)
 	defer cancel()

@@ -135,7 +135,7 @@ func TestForeignTerm(t *testing.T) {
 	})
 }
 
-// TestLead: a candidate campaigns again after each loss, and tolerates trouble with the store. Its
+// TestLead: a candidate campaigns again after each loss, and tolerates trouble with the store. The
 // work of one term has ended before the next term begins.
 func TestLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

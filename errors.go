@@ -18,7 +18,7 @@ var (
 
 	// ErrGrace says that the store may have forgotten locks, as a restarted Redis may. The store
 	// grants no lock before all forgotten locks have ended. ErrGrace comes with [ErrNotAcquired]:
-	// nobody knows whether the lock is held. Its text says when the store grants again.
+	// nobody knows whether the lock is held. The text says when the store grants again.
 	// [engine.GraceError] says so too, by errors.As.
 	ErrGrace = engine.ErrGrace
 

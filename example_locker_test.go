@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
-// fakeLocker is a lock of a test, which fails as the test wants. Its leases are real leases, of a
+// fakeLocker is a lock of a test, which fails as the test wants. The leases are real leases, of a
 // client in memory.
 type fakeLocker struct {
 	pawl.Locker

@@ -178,7 +178,7 @@ var largerEngines = map[string]int{"redisengine": 2195, // a life of the databas
 	"zkengine":      1559} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
 // allEngineLines is how many lines all engines have together, with the packages that several
-// engines share, in Go, SQL and Lua. They may only shrink. The parts of newer engines are not
+// engines share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not
 // counted. The lists of values, by which expired keys are swept, added 74.
 const allEngineLines = 12269
 

@@ -10,7 +10,7 @@ import (
 
 // Member is a party that joined a [Barrier]: a member takes part in all generations until it
 // leaves. If a member dies, also between two waits, the barrier breaks for waiting and arriving
-// parties. They learn of its death within its TTL and a third of theirs.
+// parties. Those parties learn of its death within its TTL and a third of theirs.
 type Member struct {
 	barrier *Barrier
 	present *Lease // while it is held, the member lives

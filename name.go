@@ -32,6 +32,6 @@ func checkPlain(field, s string) error {
 	return nil
 }
 
-// CheckName returns nil if a lock can have this name, else an [ErrInvalid] with the reason. It
+// CheckName returns nil if a lock can have this name, else an [ErrInvalid] with the reason. CheckName
 // needs no store, so a program can tell a user early.
 func CheckName(name string) error { return checkText("name", name) }

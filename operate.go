@@ -46,7 +46,7 @@ type Party struct {
 	Permits int         // of a semaphore; 0 of a lock
 	Kept    bool        // a minimum hold, which stays for its time even if its holder leaves
 
-	// These count on the store's clock. They are negative (Unknown) where the store does not tell
+	// These count on the store's clock. These times are negative (Unknown) where the store does not tell
 	// them.
 	Age  time.Duration // since the party asked
 	Held time.Duration // since the grant

@@ -78,7 +78,7 @@ func TestReentryOfTheLost(t *testing.T) {
 	})
 }
 
-// TestOwnerAcrossClients: an owner may be several processes. Its lock lives as long as one of them
+// TestOwnerAcrossClients: an owner may be several processes. The owner's lock lives as long as one of them
 // holds.
 func TestOwnerAcrossClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

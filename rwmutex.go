@@ -8,7 +8,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// RWMutex is a lock that many readers or one writer hold. Its own methods are those of the writer.
+// RWMutex is a lock that many readers or one writer hold. An RWMutex's own methods are those of the writer.
 // First come, first served: a writer waits for the readers before it, and later readers wait for
 // that writer. So neither side starves. An RWMutex is a description, as [Mutex] is.
 //

@@ -358,7 +358,7 @@ func TestLateReply(t *testing.T) {
 	})
 }
 
-// TestOrphans: the heartbeat leaves the claims that could not be left. They do not hold up the
+// TestOrphans: the heartbeat leaves the claims that could not be left. Orphans do not hold up the
 // renewal of the held locks.
 func TestOrphans(t *testing.T) {
 	for name, f := range map[string]fault{"fail": fails, "hang": hangs} {

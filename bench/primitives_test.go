@@ -44,7 +44,7 @@ func total(b *testing.B, c rueidis.Client) (n int) {
 	return n
 }
 
-// BenchmarkRedisManyReaders measures the release of one of 1,000 readers. Its floor is the release
+// BenchmarkRedisManyReaders measures the release of one of 1,000 readers. The floor is the release
 // of one of 10 readers, in time and in commands of the server.
 func BenchmarkRedisManyReaders(b *testing.B) {
 	addr := testservers.Redis(b).Addr
@@ -61,7 +61,7 @@ func BenchmarkRedisManyReaders(b *testing.B) {
 		return leases
 	}
 	few, many := hold("few", 10), hold("many", 1000)
-	// release lets a reader go. It is not counted; another reader comes in its place.
+	// release lets a reader go. The release is not counted; another reader comes in its place.
 	release := func(name string, leases pawl.Leases, i int, s *samples) {
 		s.time(func() {
 			if err := leases[i%len(leases)].Unlock(ctx); err != nil {

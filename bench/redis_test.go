@@ -41,7 +41,7 @@ func warm(b *testing.B, c *pawl.Client) {
 	}
 }
 
-// floorPair is the least work for a lock with an expiry and a release that checks the owner. It is
+// floorPair is the least work for a lock with an expiry and a release that checks the owner. The floor is
 // SET NX PX, and a script that compares and deletes.
 type floorPair struct {
 	client rueidis.Client

@@ -73,8 +73,8 @@ var ErrName = errors.New("bad name of a table or column")
 // names are the names that mean the same in every encoding of a connection.
 var names = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
-// Statement is SQL in the making. Its methods append and return it, and do nothing after a
-// mistake, which Build returns. It is for one goroutine.
+// Statement is SQL in the making. The methods append and return it, and do nothing after a
+// mistake, which Build returns. A Statement is for one goroutine.
 type Statement struct {
 	dialect Dialect
 	text    strings.Builder
@@ -180,8 +180,8 @@ func (s *Statement) Exec(ctx context.Context, db DB) (sql.Result, error) {
 	return db.ExecContext(ctx, query, args...)
 }
 
-// Scan runs the statement as a query of one row and copies the columns of the row to dest. It
-// returns sql.ErrNoRows when there is no row. It reads the answer to its end: a statement that
+// Scan runs the statement as a query of one row and copies the columns of the row to dest. Scan
+// returns sql.ErrNoRows when there is no row. Scan reads the answer to its end: a statement that
 // writes outside of a transaction is committed when Scan returns nil.
 func (s *Statement) Scan(ctx context.Context, db DB, dest ...any) error {
 	query, args, err := s.Build()

@@ -138,7 +138,7 @@ func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
 }
 
 // Check returns an error that matches [ErrShape], and names the difference, unless the table
-// has the columns and the key that Create would make. It returns [ErrMissing] when there is no
+// has the columns and the key that Create would make. Check returns [ErrMissing] when there is no
 // such table. A table may not have further columns.
 func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 	if _, err := t.Schema(d); err != nil {

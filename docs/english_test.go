@@ -34,6 +34,7 @@ var bare = []struct {
 	{regexp.MustCompile(`(?i), for \w+`), "because"},
 	{regexp.MustCompile(`(?i)\b(bears|(to|can|must|may|not) bear)\b`), "tolerate"},
 	{regexp.MustCompile(`(?i)\bcounts? in place of\b`), "override"},
+	{regexp.MustCompile(`^["“(]?(It|Its|They|Their)\b`), "its noun stands in another sentence"},
 }
 
 var allowed = regexp.MustCompile(`(?i), for (example|instance)\b`)
@@ -128,6 +129,7 @@ func TestEnglishFinds(t *testing.T) {
 		"A node is told, for it may be away.",
 		"The next one that waits is woken by those that leave.",
 		"The wait bears an outage.",
+		"It is safe for concurrent use.",
 		"The stored number counts in place of what clients declare, and each of them reads that number once in a third of its TTL, or later.",
 	} {
 		if len(faults(bad)) == 0 {

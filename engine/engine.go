@@ -139,7 +139,7 @@ type SessionOptions struct {
 	// TTL is never renewed; a minimum hold has such a session.
 	Delay time.Duration
 
-	// Heartbeat is the time from one Renew to the next, by which waiters look again as well. It
+	// Heartbeat is the time from one Renew to the next, by which waiters look again as well. The interval
 	// does not follow from the TTL, which a Delay makes longer. 0 is a third of the TTL.
 	Heartbeat time.Duration
 
@@ -233,7 +233,7 @@ type ClaimInfo struct {
 	Weight  int64
 	Token   fence.Token // 0 while the claim waits
 
-	// These count on the store's clock. They are negative when the store does not tell them.
+	// These count on the store's clock. These times are negative when the store does not tell them.
 	Age  time.Duration // since the claim entered
 	Held time.Duration // since the grant; negative while the claim waits
 	Left time.Duration // until the session ends without a further renewal

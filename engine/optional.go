@@ -39,7 +39,7 @@ type Resizer interface {
 }
 
 // Like returns an engine that wraps inner, with the optional parts of inner and no others. A part
-// is [Values] or [Resizer]. Its methods are those of outer where outer has them, else those of
+// is [Values] or [Resizer]. The methods are those of outer where outer has them, else those of
 // inner.
 func Like(inner, outer Engine) Engine {
 	v, hasValues := inner.(Values)

@@ -20,7 +20,7 @@ import (
 
 // Harness is how the suite reaches a store.
 type Harness struct {
-	// Open returns an engine on the store under test. Its connections are its own, and t.Cleanup
+	// Open returns an engine on the store under test. The engine's connections are its own, and t.Cleanup
 	// closes them. Every call reaches the same store.
 	Open func(t *testing.T) engine.Engine
 

@@ -220,7 +220,7 @@ func evictedWaiter(t *testing.T, h *Harness) {
 	}
 }
 
-// evictedEarly: some stores can tell a waiter only while that waiter awaits. They wait for that.
+// evictedEarly: some stores can tell a waiter only while that waiter awaits. Those stores wait for that.
 func evictedEarly(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	a.hold(a.claim("evict early", mutex))

@@ -85,7 +85,7 @@ func carriedBy(ctx context.Context) *carried {
 	return c
 }
 
-// WithToken returns a context that carries the token of the lock of this name. It is for code
+// WithToken returns a context that carries the token of the lock of this name. Such a context is for code
 // further down that writes to the protected resource, such as the transport of package
 // httpfence. The context of a lease carries its token already, under its name. A context
 // carries the tokens of any number of locks.

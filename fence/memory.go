@@ -6,7 +6,7 @@ import (
 )
 
 // Memory is a [Guard] in this process. The zero Memory is ready; it must not be
-// copied. It is safe for concurrent use.
+// copied. A Memory is safe for concurrent use.
 //
 // Memory protects resources to which only this process writes: a map, a file, a device, a
 // connection. With [Memory.Do] the check and the write are one step.

@@ -29,21 +29,21 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// Generator makes IDs that are unique in the space of the generator. Its package says which space
-// that is, for example all processes that use one name in one store. It is safe for concurrent use;
+// Generator makes IDs that are unique in the space of the generator. The generator's package says which space
+// that is, for example all processes that use one name in one store. A Generator is safe for concurrent use;
 // every wait is bounded by ctx.
 type Generator[T any] interface {
 	// Next returns an ID.
 	Next(ctx context.Context) (T, error)
-	// NextN fills dst from the front, and returns how many IDs it put there. It returns less
+	// NextN fills dst from the front, and returns how many IDs it put there. NextN returns less
 	// than len(dst) only with an error: those n IDs are good, and the rest of dst means
 	// nothing. An empty dst is 0 and no error.
 	NextN(ctx context.Context, dst []T) (int, error)
 }
 
 // Mark is a durable number in a store that only rises: nothing at or below a mark is ever
-// handed out again after a restart. It is raised before what it covers is used, by a write
-// at the version that was read. It is safe for concurrent use.
+// handed out again after a restart. A mark is raised before what it covers is used, by a write
+// at the version that was read. A Mark is safe for concurrent use.
 type Mark interface {
 	// Load reads the mark. A mark that was never raised is the zero [Reading], and no error.
 	Load(ctx context.Context) (Reading, error)
@@ -71,7 +71,7 @@ type Reading struct {
 	Version uint64 // grows with every raise
 }
 
-// Counter counts on durably. It is safe for concurrent use.
+// Counter counts on durably. A Counter is safe for concurrent use.
 type Counter interface {
 	// Add reserves n numbers, which are the caller's alone: last-n+1 to last. The first number
 	// of a counter is 1. n must be 1 or more, else [pawl.ErrInvalid]; [ErrExhausted] says that

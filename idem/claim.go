@@ -24,7 +24,7 @@ const (
 // Claim is a key that the caller works on, or the kept result of a key that is done. The client
 // renews a claim until the claim ends by Complete or Abort. All methods are safe for concurrent use.
 //
-// Two workers may believe for a moment that they hold a key, as with every lease. Their writes in
+// Two workers may believe for a moment that they hold a key, as with every lease. The workers' writes in
 // the store do not depend on that. Every write stands on the version of the record that the worker
 // wrote last, so the worker that was overtaken writes nothing.
 type Claim struct {
@@ -86,7 +86,7 @@ func (c *Claim) Kept() (result []byte, kept bool) { return c.kept, c.repeat }
 func (c *Claim) Key() Key { return c.key }
 
 // Token returns the fencing token of the claim. A later claim of the key has a larger token. A
-// resource that refuses smaller tokens is safe from a late worker, see package fence. It does not
+// resource that refuses smaller tokens is safe from a late worker, see package fence. Such a resource does not
 // know whether the effect has happened before a crash: for that it has to record the key.
 func (c *Claim) Token() fence.Token {
 	if c.repeat {
@@ -100,7 +100,7 @@ func (c *Claim) Token() fence.Token {
 func (c *Claim) Attempts() int { return c.attempts }
 
 // Context returns a context that ends when the claim is lost or ended, with the cause that
-// [pawl.Lease.Context] gives. It has the values of Begin's context, and neither its deadline nor its
+// [pawl.Lease.Context] gives. The context has the values of Begin's context, and neither its deadline nor its
 // cancellation. The token is in it, under the name of the lock.
 func (c *Claim) Context() context.Context {
 	if c.repeat {
@@ -109,7 +109,7 @@ func (c *Claim) Context() context.Context {
 	return c.lease.Context()
 }
 
-// Lease returns the lease of the claim, or nil for a repeat. It tells how long the claim may be
+// Lease returns the lease of the claim, or nil for a repeat. The lease tells how long the claim may be
 // believed, such as to a caller that has to stop other processes in time. End the claim by
 // Complete or Abort, and not by [pawl.Lease.Unlock].
 func (c *Claim) Lease() *pawl.Lease { return c.lease }
@@ -148,9 +148,9 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// Complete keeps the result, at most [MaxResult] bytes, and ends the claim. It stands on the version
+// Complete keeps the result, at most [MaxResult] bytes, and ends the claim. Complete stands on the version
 // of the record: it succeeds exactly if nobody has claimed the key meanwhile, even if the lease was
-// lost. It fails with
+// lost. Complete fails with
 //
 //   - [ErrTakenOver] if another worker has claimed the key. This worker's result is not kept.
 //   - [ErrTooLarge] if result is too large. The claim goes on, and takes a smaller result.

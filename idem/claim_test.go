@@ -169,7 +169,7 @@ func TestLeaseLost(t *testing.T) {
 	})
 }
 
-// TestAbort: the next caller begins at once. It begins anew only if there is nothing to know.
+// TestAbort: the next caller begins at once. That caller begins anew only if there is nothing to know.
 func TestAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

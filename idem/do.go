@@ -109,7 +109,7 @@ func (tx Tx) once(ctx context.Context, key Key, fingerprint Fingerprint, result 
 	return kept, false, err
 }
 
-// answers returns nil if the row, which is not the caller's, answers the claim. Its fingerprint
+// answers returns nil if the row, which is not the caller's, answers the claim. The fingerprint
 // is compared before anything of the row is given out.
 func (r TxRow) answers(c TxClaim) error {
 	switch {

@@ -21,7 +21,7 @@
 //	})
 //
 // This is the only mode without a gap between the effect and the note that it happened. Effects outside of
-// the database, such as a mail, are not in the transaction. They happen again when the transaction is repeated.
+// the database, such as a mail, are not in the transaction. Such effects happen again when the transaction is repeated.
 //
 // # With a lease
 //
@@ -60,7 +60,7 @@
 // have to give up before. The store of leases tells no time. So expiry follows the clocks of the machines, which
 // should agree to some minutes. Stores remove nothing by themselves: a program calls [Leases.Sweep] now and then.
 //
-// A store that loses confirmed writes forgets keys, too: Redis in a failover, or without a disk. Its
+// A store that loses confirmed writes forgets keys, too: Redis in a failover, or without a disk. The store's
 // capabilities say so.
 //
 // Results and recovery points are in the store as they are given. Encrypt what operators of the store must not read.

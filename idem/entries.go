@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Entry is a key as an operator sees it. It was true in the store when it was read.
+// Entry is a key as an operator sees it. An Entry was true in the store when it was read.
 type Entry struct {
 	Key         Key
 	State       State
@@ -134,7 +134,7 @@ func (l *Leases) records(ctx context.Context, scope string) iter.Seq2[stored, er
 	}
 }
 
-// Forget removes a key, as an operator asks for: the next request with this key runs. It fails with
+// Forget removes a key, as an operator asks for: the next request with this key runs. Forget fails with
 // [ErrInFlight] while a caller works on the key. Forget of a key that is not there does nothing.
 func (l *Leases) Forget(ctx context.Context, key Key) error {
 	_, err := l.claimant(key, Fingerprint{}, 0)
@@ -172,7 +172,7 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 	return gone, err
 }
 
-// Sweep removes the keys that have expired, and returns how many. It leaves alone what a caller works
+// Sweep removes the keys that have expired, and returns how many. Sweep leaves alone what a caller works
 // on. Stores remove nothing by themselves, so a program calls Sweep now and then, such as once an hour
 // on one machine. Keys that have expired count as forgotten also before a sweep.
 func (l *Leases) Sweep(ctx context.Context) (swept int, err error) {

@@ -91,7 +91,7 @@ func TestNobodyEndsTheWorkOfOthers(t *testing.T) {
 	})
 }
 
-// TestForgottenKeyIsNotCompleted: an operator has removed the key below a frozen worker. Its result does not come
+// TestForgottenKeyIsNotCompleted: an operator has removed the key below a frozen worker. That worker's result does not come
 // back, because nobody compares fingerprints with it any more.
 func TestForgottenKeyIsNotCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

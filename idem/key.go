@@ -70,7 +70,7 @@ var escape = strings.NewReplacer(`\`, `\\`, `|`, `\|`)
 // String returns the scope and the ID, as errors and logs show them.
 func (k Key) String() string { return k.Scope + "|" + k.ID }
 
-// KeyOf makes a key of the business content of a request. It is useful where callers send no key: two
+// KeyOf makes a key of the business content of a request. Such a key is useful where callers send no key: two
 // requests with equal content have the same key. The scope is the operation. Content is encoded as
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON.
@@ -95,7 +95,7 @@ func NewToken() string { return rand.Text() }
 type Fingerprint [sha256.Size]byte
 
 // FingerprintOf returns the fingerprint of the parts of a request, such as method, path and body.
-// It is their SHA-256, with the length before each part.
+// The fingerprint is their SHA-256, with the length before each part.
 func FingerprintOf(parts ...[]byte) (f Fingerprint) {
 	hash := sha256.New()
 	for _, part := range parts {

@@ -31,7 +31,7 @@ type LeaseOptions struct {
 	Expiry time.Duration
 }
 
-// Leases hands out claims of keys for effects outside of a database, see [Leases.Begin]. It is a
+// Leases hands out claims of keys for effects outside of a database, see [Leases.Begin]. The type is a
 // description, as [pawl.Mutex] is: making Leases does no I/O, and all methods are safe for
 // concurrent use.
 type Leases struct {
@@ -95,13 +95,13 @@ func (e *InFlightError) Unwrap() []error { return []error{ErrInFlight, e.err} }
 // the key is completed already, Begin returns a claim that holds nothing but the kept result: see
 // [Claim.Kept]. print is the fingerprint of the request.
 //
-// While another caller works on the key, Begin waits until ctx ends, or with NoWait not at all. It
+// While another caller works on the key, Begin waits until ctx ends, or with NoWait not at all. Begin
 // then fails with [ErrInFlight], as an [InFlightError]. When that caller dies, the claim passes to
 // a waiting caller one TTL later, with a larger token. See [Claim.Attempts].
 //
 // While a store that was restarted grants nothing, Begin waits in the same way, and then fails with [pawl.ErrGrace].
 //
-// Begin fails with [ErrReused] if the key was used with another fingerprint. It fails with
+// Begin fails with [ErrReused] if the key was used with another fingerprint. Begin fails with
 // [pawl.ErrUnavailable] if the store does not answer for a TTL. No effect may follow then, because
 // nobody knows whether the key was done. ctx bounds the call, not the claim. Nil opts are the defaults.
 func (l *Leases) Begin(ctx context.Context, key Key, print Fingerprint, opts *BeginOptions) (*Claim, error) {

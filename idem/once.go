@@ -10,14 +10,14 @@ import (
 )
 
 // Once checks a global id: it reports true to exactly one of all calls with this key, on every machine,
-// until the key expires. It is one write that the store arbitrates, and needs no lock.
+// until the key expires. Once is one write that the store arbitrates, and needs no lock.
 //
 // The effect after Once happens at most once. A caller that dies before the effect, or in the middle
 // of it, leaves the key used. Nobody goes on, and no later call sees the difference. So Once is
 // for effects that may be missed and must not be repeated, such as a message to a person. For all
 // others there are [Leases.Begin] and the transaction mode.
 //
-// Once fails with [ErrReused] if the key was used with another fingerprint. It fails with
+// Once fails with [ErrReused] if the key was used with another fingerprint. Once fails with
 // [pawl.ErrUnavailable] if the store did not answer for a TTL. The key may be used then, and the effect
 // must not follow. A call after that returns false if so. A key of Begin and a key of Once are one key:
 // Once fails with [ErrInFlight] on a key that Begin has claimed. An operator gives a used key back by [Leases.Forget].

@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// A result that does not fit into the record lies in values of its own, the parts. They are written
+// A result that does not fit into the record lies in values of its own, the parts. The parts are written
 // before the record names them, under the attempt of the claim, so nobody else writes them. Parts
 // that no record names are of a worker that died or was overtaken, and are swept.
 

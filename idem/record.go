@@ -111,9 +111,9 @@ var errRepeat = errors.New("repeat")
 // The functions below are the whole protocol. Each says what a record becomes by a request, and
 // writes nothing. The caller writes the result at the version that it read.
 
-// claim returns the record of a key after this call has claimed it. It fails with errRepeat when
+// claim returns the record of a key after this call has claimed it. claim fails with errRepeat when
 // the work is done, and with ErrReused, or with ErrTakenOver when a later holder claimed the key.
-// It returns the record itself when the claim is this call's already, because a reply was lost.
+// claim returns the record itself when the claim is this call's already, because a reply was lost.
 func (c claimant) claim(is *record, state State) (*record, error) {
 	fresh := &record{
 		Format: recordFormat, Scope: c.key.Scope, ID: c.key.ID, State: state, Token: c.token,

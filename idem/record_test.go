@@ -32,7 +32,7 @@ var (
 	}
 )
 
-// world is a state of the exploration: one record, and its workers. Their locks prove nothing, because
+// world is a state of the exploration: one record, and its workers. The locks prove nothing, because
 // every worker may believe at any time that it holds.
 type world struct {
 	Version int

@@ -53,7 +53,7 @@ func (o TxOptions) Validate() error {
 	return nil
 }
 
-// Codec turns results into bytes and back. It has to be safe for concurrent use. A kept result
+// Codec turns results into bytes and back. A Codec has to be safe for concurrent use. A kept result
 // may be read by a later version of the program.
 type Codec interface {
 	// Encode returns the bytes of a result.
@@ -77,7 +77,7 @@ type Tx struct {
 	opts TxOptions
 }
 
-// NewTx returns a transaction of a store. It is for packages that implement TxKeys.
+// NewTx returns a transaction of a store. NewTx is for packages that implement TxKeys.
 func NewTx(keys TxKeys, opts TxOptions) Tx { return Tx{keys, opts} }
 
 // With returns the same transaction with more options: a field that is zero leaves the option
@@ -85,17 +85,17 @@ func NewTx(keys TxKeys, opts TxOptions) Tx { return Tx{keys, opts} }
 func (tx Tx) With(opts TxOptions) Tx { return Tx{tx.keys, tx.opts.merge(opts)} }
 
 // TxKeys is a table of keys as one transaction sees it. Packages sqlidem and pgxidem implement
-// it. Its methods never begin, commit or roll back the transaction.
+// it. The methods never begin, commit or roll back the transaction.
 type TxKeys interface {
 	// Claim inserts a claim by one arbitrated write, also in place of a key that has expired.
 	// Claim returns the state TxClaimed then, and sets a savepoint if the claim asks for one. Else it
-	// returns the row that is there. Its error matches [ErrInFlight] if another transaction has the row.
+	// returns the row that is there. The error of Claim matches [ErrInFlight] if another transaction has the row.
 	Claim(ctx context.Context, c TxClaim) (TxRow, error)
-	// Keep writes the result to a claim of this owner that has none. Its error matches
+	// Keep writes the result to a claim of this owner that has none. The error of Keep matches
 	// [ErrTakenOver] if there is no such claim.
 	Keep(ctx context.Context, c TxClaim, result []byte) error
 	// Remove goes back to the savepoint, if the claim asked for one, and then deletes the claim of
-	// this owner. Its error matches [ErrTakenOver] if there is no such claim.
+	// this owner. The error of Remove matches [ErrTakenOver] if there is no such claim.
 	Remove(ctx context.Context, c TxClaim) error
 }
 

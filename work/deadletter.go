@@ -11,8 +11,8 @@ import (
 )
 
 // DeadLetters are the items of a [Queue] that were claimed as often as [Options].MaxAttempts allows
-// and never done, or were buried. No worker gets them. They stay until an operator retries or drops
-// them. They count neither in [Queue.Len] nor against the room of the queue, because they have as
+// and never done, or were buried. No worker gets them. Dead letters stay until an operator retries or drops
+// them. Dead letters count neither in [Queue.Len] nor against the room of the queue, because they have as
 // much room of their own.
 //
 // An item is a dead letter at least once: if its worker died just then, the item may be there

@@ -29,7 +29,7 @@ type Item struct {
 	buried atomic.Bool // among the dead letters, perhaps also in the queue still
 }
 
-// Name names the item, and is never used again. It is the name of the lock that the claim holds,
+// Name names the item, and is never used again. The name is the name of the lock that the claim holds,
 // under which guards of package fence find the token.
 func (it *Item) Name() string { return it.lease.Name() }
 
@@ -106,7 +106,7 @@ func (it *Item) Done(ctx context.Context) error {
 }
 
 // Bury makes the item a dead letter, which no worker gets: see [Queue.DeadLetters]. Bury is
-// for work that can never be done. ctx and the claim bound the call. Its errors are those
+// for work that can never be done. ctx and the claim bound the call. The errors are those
 // of Done. When Bury is repeated after [pawl.ErrUnavailable], the dead letter may be there twice.
 func (it *Item) Bury(ctx context.Context) error {
 	work, stop := it.Within(ctx)
@@ -138,7 +138,7 @@ func (it *Item) finish(ctx context.Context, doing string, step func() error) err
 	return nil
 }
 
-// farewell is for requests that are sent also after ctx ended. They end with the lease.
+// farewell is for requests that are sent also after ctx ended. Such requests end with the lease.
 func farewell(ctx context.Context, lease *pawl.Lease) (context.Context, func()) {
 	bound, end := pawl.Linger(ctx)
 	work, stop := lease.Within(bound)

@@ -147,7 +147,7 @@ func (q *Queue) publish(ctx context.Context, token uint64, pages [][][]byte) err
 }
 
 // removePending removes the pages of a writer that did not finish. First removePending
-// makes sure that they cannot be published any more. It returns the head.
+// makes sure that they cannot be published any more. removePending returns the head.
 func (q *Queue) removePending(ctx context.Context) (head headValue, err error) {
 	var first, end uint64
 	if err := q.updateHead(ctx, "clean", func(h *headValue) error {

@@ -129,7 +129,7 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // waiting while the store is away.
 //
 // One waiting worker of a queue looks for items, and the next worker looks when the first has found
-// an item; the others only queue. The looking worker is told at once of new items. It reads all
+// an item; the others only queue. The looking worker is told at once of new items. The looking worker reads all
 // pages twice a second, so it sees an item that is given back within half a second. The items of a
 // dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100

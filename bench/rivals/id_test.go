@@ -1,4 +1,4 @@
-// Package rivals measures pawl beside other libraries. It is a module of its own, so that nobody who
+// Package rivals measures pawl beside other libraries. Package rivals is a module of its own, so that nobody who
 // uses pawl gets those libraries.
 package rivals
 

@@ -318,7 +318,7 @@ func (e *Engine) get(ctx context.Context, doing, key string) (engine.Value, erro
 	return engine.Value{}, nil
 }
 
-// Put implements [engine.Values]. It writes only beside the mark of our format, because a
+// Put implements [engine.Values]. Put writes only beside the mark of our format, because a
 // store that has values and no mark is one of an old format.
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	at, mark := e.prefix+"v/"+key, e.prefix+"format"
@@ -360,7 +360,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engin
 func (e *Engine) Close() error { return nil }
 
 // commit is the one way to the store, but for heartbeats. Reads are transactions as well, because
-// the client never repeats a transaction by itself. Their number is bounded, so that heartbeats
+// the client never repeats a transaction by itself. The number is bounded, so that heartbeats
 // do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if err := e.turn(ctx); err != nil {
@@ -424,8 +424,8 @@ func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, t
 	return reply, nil
 }
 
-// watch subscribes to the key, and only then looks. It looks again after each event and when it
-// is woken, or each while if nobody wakes it. It ends when look is done or the subscription has
+// watch subscribes to the key, and only then looks. watch looks again after each event and when it
+// is woken, or each while if nobody wakes it. watch ends when look is done or the subscription has
 // ended. The subscription is not from an older revision, because etcd catches up on old revisions
 // every 100 ms only. A member may hang that watches for us, while others serve. So watch looks by
 // itself, too, and does not wait for a subscription for ever. look is told the revision of the

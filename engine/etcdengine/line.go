@@ -75,7 +75,7 @@ type move struct {
 
 // next returns the move of a claim about the line that it read, or nil if the claim stays. A
 // claim that may wait, and whose owner has no other claims, is appended even where it could take
-// the resource. Its place in the queue decides, so nothing has to be compared.
+// the resource. The claim's place in the queue decides, so nothing has to be compared.
 func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, error) {
 	step, with, err := l.Next(c, c.Owner, own, own == nil, wait)
 	if err != nil || step == lines.Stay {

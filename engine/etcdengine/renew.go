@@ -19,7 +19,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// Renew implements [engine.Session]. It looks for the claims too: a member
+// Renew implements [engine.Session]. Renew looks for the claims too: a member
 // that was leader may renew a lease that the others have revoked.
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
 	if err := s.keepAlive(ctx); err != nil {
@@ -115,7 +115,7 @@ func (s *session) oldTombs() []tomb {
 }
 
 // findStrange tells the client of claims that the lease has in the store and that nobody here
-// knows. It asks only when the cluster may have been restored since the last renewal.
+// knows. findStrange asks only when the cluster may have been restored since the last renewal.
 func (s *session) findStrange(ctx context.Context) error {
 	if s.opts.Found == nil || !s.strange.Load() {
 		return nil

@@ -103,7 +103,7 @@ func (e *Engine) base(resource string) string {
 	return e.prefix + "c/" + url.PathEscape(resource) + "/"
 }
 
-// take returns the place of a claim that enters. Its keys are named by lease and slot, not by
+// take returns the place of a claim that enters. The place's keys are named by lease and slot, not by
 // claim, and used again. etcd remembers every key until it is compacted, and a read of a range
 // walks over all of them. The slot of a claim in doubt is never used again.
 func (s *session) take(c *engine.Claim) *place {
@@ -126,7 +126,7 @@ func (s *session) take(c *engine.Claim) *place {
 	return p
 }
 
-// drop forgets a claim that is not in the store. Its slot is used again if no
+// drop forgets a claim that is not in the store. The slot is used again if no
 // more requests are in doubt than the caller knows how they ended.
 func (s *session) drop(claim string, known int) {
 	s.mu.Lock()
@@ -141,7 +141,7 @@ func (s *session) drop(claim string, known int) {
 	delete(s.places, claim)
 }
 
-// find returns a copy of the place of a claim, empty if the claim is not of this session. It adds
+// find returns a copy of the place of a claim, empty if the claim is not of this session. find adds
 // to the doubts of the claim.
 func (s *session) find(claim string, doubts int) place {
 	s.mu.Lock()
@@ -384,7 +384,7 @@ func (e *Engine) removal(key string, marked bool) []clientv3.Op {
 	return ops
 }
 
-// leaveInDoubt leaves wherever the claim may be. It keeps the claim out for a TTL, because a
+// leaveInDoubt leaves wherever the claim may be. leaveInDoubt keeps the claim out for a TTL, because a
 // request that was given up may still be on its way. A store that is full takes deletions only,
 // and nothing that comes late.
 func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error {

@@ -1,4 +1,4 @@
-// Package memengine is the reference store of one process: the pure queue behind a mutex. Its
+// Package memengine is the reference store of one process: the pure queue behind a mutex. The
 // semantics are those of record, and it runs under testing/synctest. Test code that uses pawl
 // with this store.
 //
@@ -87,7 +87,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	return e.list(ctx, prefix, func() []string { e.settle(); return slices.Collect(maps.Keys(e.resources)) })
 }
 
-// list yields the names that start with prefix. They are collected under e.mu.
+// list yields the names that start with prefix. The names are collected under e.mu.
 func (e *Engine) list(ctx context.Context, prefix string, collect func() []string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if err := ctx.Err(); err != nil {

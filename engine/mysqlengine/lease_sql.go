@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// slots is how many locks there are for all names, and again for all sessions. They are rows that
+// slots is how many locks there are for all names, and again for all sessions. The locks are rows that
 // are never added or removed, so that no lock is a lock of a gap. Each remembers the last token
 // that was given out under it.
 const slots = 1024
@@ -54,7 +54,7 @@ func (l language) Rows(name string, typed ...string) string {
 	return "CREATE PROCEDURE " + l.prefix + name + "(" + pick(typed, "p_", "%s %s") + ") MODIFIES SQL DATA"
 }
 
-// wrap is what clients call. It sees all that others committed before it got its lock, and leaves
+// wrap is what clients call. The procedure sees all that others committed before it got its lock, and leaves
 // no transaction open when something fails.
 func (l language) wrap(name string) string {
 	typed := l.params[name]

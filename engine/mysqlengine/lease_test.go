@@ -291,7 +291,7 @@ func TestPoolOfOne(t *testing.T) {
 }
 
 // TestForgetfulServer: a server that does not flush each commit may have forgotten grants when it
-// starts again. It grants nothing as long as a holder may believe, and says so. A server that
+// starts again. Such a server grants nothing as long as a holder may believe, and says so. A server that
 // flushes goes on at once.
 func TestForgetfulServer(t *testing.T) {
 	for flush, forgets := range map[string]bool{"2": true, "1": false} {

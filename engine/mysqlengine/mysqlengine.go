@@ -18,7 +18,7 @@
 //	GRANT EXECUTE, SELECT ON pawl.* TO app
 //
 // where pawl is the database. A row of each lock remembers the last token, which is as durable as
-// the server is. It is durable always with innodb_flush_log_at_trx_commit at 1 as by default, and
+// the server is. The token is durable always with innodb_flush_log_at_trx_commit at 1 as by default, and
 // sync_binlog at 1 where there is a binary log. With other settings a crash can take back grants.
 // So the server grants nothing after each restart for the longest belief of a holder, and tokens go
 // on from the time of day. A server that is read_only grants and renews nothing. Replication has to

@@ -102,7 +102,7 @@ func (s *rowStore) Connect(ctx context.Context) (rowengine.Conn, error) {
 	return &rowConn{conn, s.prefix}, nil
 }
 
-// call runs a procedure of a claim. It asks the driver itself, because database/sql starts a
+// call runs a procedure of a claim. call asks the driver itself, because database/sql starts a
 // goroutine for each result.
 func (c *rowConn) call(ctx context.Context, procedure string, r *rowengine.Request) (rowengine.Answer, error) {
 	var token, grace sql.NullInt64

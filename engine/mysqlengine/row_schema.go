@@ -17,7 +17,7 @@ const rowVersion = 3
 //	pawl_row_meta    version ttl format          the longest TTL ever used
 //	pawl_row_boot    ready                       when the server may give something out; empty when it has just started
 //
-// A claim is never committed. It is a row of the transaction that holds the lock or waits for it,
+// A claim is never committed. A claim is a row of the transaction that holds the lock or waits for it,
 // and goes with that transaction. A client that reads uncommitted rows sees it. Numbers that were
 // given out are not given out again, also when the row is gone.
 func rowDefinitions(prefix string) []string {

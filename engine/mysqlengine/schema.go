@@ -58,7 +58,7 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 }
 
 // find refuses a connection whose statements are not committed by themselves: they would be in
-// transactions that nobody ends. It also refuses a connection that changes names.
+// transactions that nobody ends. find also refuses a connection that changes names.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {

@@ -272,7 +272,7 @@ func (s *store) Watch(ctx context.Context, key string) iter.Seq2[cas.Item, error
 	}
 }
 
-// info returns what the server says of the stream, with the subjects of these keys. It takes a handle of its own,
+// info returns what the server says of the stream, with the subjects of these keys. info takes a handle of its own,
 // because a handle is not safe for concurrent use.
 func (s *store) info(ctx context.Context, keys string) (*jetstream.StreamInfo, error) {
 	stream, err := s.js.Stream(ctx, "KV_"+s.bucket)

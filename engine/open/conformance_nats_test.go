@@ -65,7 +65,7 @@ func TestNATS(t *testing.T) {
 func natsCluster(addrs []string) string { return natsURL(strings.Join(addrs, ",")) }
 
 // TestNATS3: clients know all servers of a cluster, the bucket has three replicas, and the trouble
-// concerns all servers. Its crowd takes minutes, because a majority confirms each write. So the
+// concerns all servers. The crowd takes minutes, because a majority confirms each write. So the
 // crowd is a part of `make soak` only.
 func TestNATS3(t *testing.T) {
 	addrs := addrsOf(testservers.NATSCluster(t))

@@ -53,7 +53,7 @@ func sentinelURL(master string, addrs ...string) string {
 }
 
 // patient keeps Sentinels from replacing a master that is only slow. Some Sentinels know that
-// master by another address. They would take the new master for a replica.
+// master by another address. Such Sentinels would take the new master for a replica.
 func patient(t *testing.T, s *testservers.Sentinels) {
 	t.Helper()
 	for _, addr := range s.Addrs() {

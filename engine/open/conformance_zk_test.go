@@ -60,7 +60,7 @@ func zkPacket(fields ...any) []byte {
 }
 
 // killZooKeeper takes a session over and closes it, until the server says that the session is gone.
-// Its client takes the session back as soon as it can.
+// The session's client takes the session back as soon as it can.
 func killZooKeeper(addr, session string) error {
 	hex, _, _ := strings.Cut(session, "-")
 	id, err := strconv.ParseUint(hex, 16, 64)

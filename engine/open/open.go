@@ -51,7 +51,7 @@
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the Sentinels. The user
 //     of the URL is that of the servers that the Sentinels watch.
 //
-// [OpenDatabase] and [OpenRedis] take the same URLs. They serve services that are not locks.
+// [OpenDatabase] and [OpenRedis] take the same URLs. Both serve services that are not locks.
 package open
 
 import (
@@ -168,7 +168,7 @@ func connect[T any](ctx context.Context, rawURL string, s scheme, open func(cont
 	return none, err
 }
 
-// parse splits a URL. Its errors quote no part that can be a piece of a password that was not
+// parse splits a URL. The errors quote no part that can be a piece of a password that was not
 // encoded. If such a piece is at a wrong place, they quote nothing.
 func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 	u, err := url.Parse(rawURL)

@@ -59,7 +59,7 @@ var redisTwins = map[string]twin[rueidis.Client]{
 }
 
 // OpenDatabase connects to a database in which services keep their data. OpenDatabase takes the URLs
-// of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. It
+// of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. OpenDatabase
 // creates the file of SQLite if that is missing, but not its folder.
 //
 // OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and

@@ -40,7 +40,7 @@ func cutOff(t *testing.T, primary, replica *pgxpool.Pool) {
 }
 
 // TestLaggingReplicaPromoted: a replica takes over that has not heard of the last tokens, versions
-// and grants. Its tokens are larger all the same, the holder that it does not know is told, and the
+// and grants. The new master's tokens are larger all the same, the holder that it does not know is told, and the
 // next waiter gets the lock.
 func TestLaggingReplicaPromoted(t *testing.T) {
 	for name, opts := range map[string]*pgengine.Options{"logged": {}, "unlogged": {Unlogged: true}} {

@@ -20,7 +20,7 @@ var (
 )
 
 // language is PL/pgSQL, as package sqlengine wants it. Locks of the server keep steps of one name
-// apart, and the end of a session from its Enters. They cost no write, as a lock of a row would.
+// apart, and the end of a session from its Enters. Such locks cost no write, as a lock of a row would.
 type language struct {
 	schema   string
 	unlogged bool

@@ -16,7 +16,7 @@ import (
 // lender takes a connection of a pool, and waits for one until ctx ends.
 type lender func(ctx context.Context) (lent, error)
 
-// lent is a connection that nobody else uses. It ends in one of two ways.
+// lent is a connection that nobody else uses. A lent connection ends in one of two ways.
 type lent struct {
 	*pgx.Conn
 	giveBack func() // which closes it if a transaction is open

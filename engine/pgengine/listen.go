@@ -19,7 +19,7 @@ import (
 )
 
 // listener is the one connection on which an Engine is told of its claims, and
-// renews its sessions. It is not of the pool, because it would be missing there for ever,
+// renews its sessions. A listener is not of the pool, because it would be missing there for ever,
 // and renewals would wait for requests that hang there.
 type listener struct {
 	config  *pgx.ConnConfig
@@ -148,7 +148,7 @@ func (l *listener) run(conn *pgx.Conn) {
 	}
 }
 
-// prove sends the message that says that messages arrive. It goes through the
+// prove sends the message that says that messages arrive. The message goes through the
 // pool, because a connection's message to itself arrives behind a pooler, too.
 func (l *listener) prove(ctx context.Context, nonce string) {
 	for pause := 10 * time.Millisecond; l.notify(ctx, l.channel, nonce) != nil; pause = min(2*pause, time.Second) {

@@ -48,7 +48,7 @@ var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // NewRow returns the row mode on a pool, which stays the caller's. Nil opts are
 // the defaults. NewRow creates the tables where they are missing, if the user may.
 //
-// Once the tables are there a user needs USAGE of the schema. It also needs SELECT, INSERT, UPDATE
+// Once the tables are there a user needs USAGE of the schema. The user also needs SELECT, INSERT, UPDATE
 // and DELETE on row_names, row_claims, row_boot and row_meta, and USAGE and UPDATE on the sequence
 // row_tokens. To see how old the claims of another user are takes pg_read_all_stats, to break them
 // pg_signal_backend.
@@ -375,7 +375,7 @@ func ended(err error) error {
 	return err
 }
 
-// Destroy implements [rowengine.Conn]. It does not wait for the server.
+// Destroy implements [rowengine.Conn]. Destroy does not wait for the server.
 func (c *rowConn) Destroy() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -41,7 +41,7 @@ func hasCode(err error, codes ...string) bool {
 }
 
 // raced reports whether another client made the schema meanwhile. The statement that makes a schema
-// unless it exists fails beside another such statement. It also fails after it, where the
+// unless it exists fails beside another such statement. The statement also fails after it, where the
 // connection has seen before that there was none.
 func raced(err error) bool { return hasCode(err, uniqueViolation, duplicateSchema) }
 

@@ -109,7 +109,7 @@ func TestPoolOfOneIsRefused(t *testing.T) {
 	}
 }
 
-// waitAll has n claims of a session wait for a name that another session holds. It returns the
+// waitAll has n claims of a session wait for a name that another session holds. waitAll returns the
 // holder's claim, and the answers in the order in which they come.
 func waitAll(t *testing.T, holder, waiter engine.Session, name string, n int) (held *engine.Claim, got chan *engine.Claim) {
 	t.Helper()

@@ -194,7 +194,7 @@ func (e *Engine) check(ctx context.Context) error {
 
 // Init marks a server that the caller knows to be new, so that it grants at once. A server without
 // a mark may have forgotten grants, and grants nothing at first. Init fails with [engine.ErrUsed]
-// when there is a mark. It fails with [engine.ErrUnsupported] in a cluster, which has no mark,
+// when there is a mark. Init fails with [engine.ErrUnsupported] in a cluster, which has no mark,
 // because each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {

@@ -18,7 +18,7 @@ import (
 // A call gets the ctx of a verb, but need not end with it. Nor need it follow a
 // server of a cluster, MOVED or ASK: the engine does both.
 type Client interface {
-	// Cluster reports whether it is the client of a Redis Cluster. It never changes.
+	// Cluster reports whether it is the client of a Redis Cluster. The answer never changes.
 	Cluster() bool
 
 	// Do sends one command.
@@ -29,7 +29,7 @@ type Client interface {
 	// command may block it, as WAIT does.
 	Together(ctx context.Context, cmds []Command) []Reply
 
-	// Pipeline sends commands of any keys, all at once. They may be repeated, and this
+	// Pipeline sends commands of any keys, all at once. The commands may be repeated, and this
 	// goes where servers send them.
 	Pipeline(ctx context.Context, cmds []Command) []Reply
 
@@ -42,7 +42,7 @@ type Client interface {
 	Nodes(ctx context.Context) (map[string]Client, error)
 }
 
-// Listener is a connection that hands over messages. It makes no other connection when it ends, or
+// Listener is a connection that hands over messages. A Listener makes no other connection when it ends, or
 // confirms all channels again after it did. Messages published meanwhile are lost, which the engine
 // has to know. One goroutine subscribes and unsubscribes channels.
 type Listener struct {
@@ -62,7 +62,7 @@ type Command struct {
 }
 
 // Reply is a server's answer: an int64, a string, a []any of replies, in which an error may stand
-// as well, or nil. It is nil where there is an error. An error of the server begins with its own
+// as well, or nil. A Reply is nil where there is an error. An error of the server begins with its own
 // word, as NOSCRIPT.
 type Reply struct {
 	Value any

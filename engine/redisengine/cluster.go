@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// In a cluster a script sees one slot, so a session lives in the slot of each name that it uses. It
-// also has a key of its own: its home, which says that it lives at all. It is a member of a name
+// In a cluster a script sees one slot, so a session lives in the slot of each name that it uses. The session
+// also has a key of its own: its home, which says that it lives at all. The home is a member of a name
 // from its first claim there, under an id that it never has again. So the claims of a lost
 // membership stay dead. Each Enter proves that a member lives, and so does Renew for members with
 // claims. After Renew, no claim that the session may have is of a member with less than a whole
@@ -143,7 +143,7 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Rep
 
 var errParted = errors.New("the session ended in this slot meanwhile")
 
-// joined notes that the slot knows a member, which renewals now have to find. It
+// joined notes that the slot knows a member, which renewals now have to find. joined
 // reports whether they will.
 func (s *session) joined(name string, m *member) bool {
 	s.members.mu.Lock()

@@ -183,7 +183,7 @@ func (l *line) leave(name string, c *channel, sub *Subscription) {
 	l.look()
 }
 
-// keep subscribes channels, and unsubscribes channels to which nobody listens any more. It ends
+// keep subscribes channels, and unsubscribes channels to which nobody listens any more. keep ends
 // when the line is lost or nobody listens to anything.
 func (l *line) keep() {
 	defer l.end()

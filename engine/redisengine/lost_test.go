@@ -21,7 +21,7 @@ func permits(t *testing.T, n int) (claims []*engine.Claim) {
 	return claims
 }
 
-// TestLostClaimsWedgeNothing: the hash of a semaphore is gone, by hand. Its holders find out, and
+// TestLostClaimsWedgeNothing: the hash of a semaphore is gone, by hand. The holders find out, and
 // the next client gets a permit.
 func TestLostClaimsWedgeNothing(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)

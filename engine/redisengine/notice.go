@@ -14,7 +14,7 @@ import (
 )
 
 // notices is a client that the server tells when any command changes or deletes a key of ours that
-// the client has read. See https://redis.io/docs/latest/develop/reference/client-side-caching/. It
+// the client has read. See https://redis.io/docs/latest/develop/reference/client-side-caching/. That client
 // is a client of its own, because a client with such a hook has no fast path. On a single server
 // its one connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
@@ -35,7 +35,7 @@ type watched struct {
 	suspect bool      // it was changed: the claims are to be looked for
 }
 
-// kept is how long the client remembers a key that it read. It tells of a change
+// kept is how long the client remembers a key that it read. The server tells of a change
 // at any time.
 const kept = 24 * time.Hour
 
@@ -205,7 +205,7 @@ func (s *session) attend() {
 }
 
 // inspect asks for notices of the watched claims, and looks for the claims whose heads were
-// changed. It reports only lost claims. A head that changes again and again, as that of a
+// changed. inspect reports only lost claims. A head that changes again and again, as that of a
 // semaphore, is asked for no more than twice between two heartbeats.
 func (s *session) inspect(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL/3)

@@ -33,7 +33,7 @@
 // A promoted replica may not know the last grants. With [Options.Wait] no client gets a grant that
 // fewer replicas know: the grant is given back, and the error says how many replicas knew it. The
 // same holds for renewals, so that a holder left with a master that lost its replicas stops
-// believing. It holds for releases, which else could come undone, and for versioned values. A
+// believing. The same holds for releases, which else could come undone, and for versioned values. A
 // failover then keeps a grant if it promotes one of the replicas that know it.
 package redisengine
 
@@ -75,7 +75,7 @@ type Options struct {
 	// a client of the server may believe, as far as the server remembers.
 	Grace time.Duration
 
-	// Requests is how many requests are under way at once, besides renewals. It is less than the
+	// Requests is how many requests are under way at once, besides renewals. The number is less than the
 	// client's pool has connections, so that renewals find one. Default: no bound, but 256 with
 	// Wait, where each takes a connection.
 	Requests int
@@ -402,7 +402,7 @@ const noSession = us + "\x1e" + us
 // unknownTTL stands for the TTL of sessions where this engine has opened none.
 const unknownTTL = 15 * time.Second
 
-// Evict implements [engine.Engine]. It looks at the boot mark first, as a session does when it
+// Evict implements [engine.Engine]. Evict looks at the boot mark first, as a session does when it
 // is opened.
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	err := e.check(ctx)

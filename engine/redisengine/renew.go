@@ -147,7 +147,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 // as after a restart.
 var errAnotherLife = errors.New("the server was restarted or forgot its keys, again and again")
 
-// perRenewal is how many claims one script looks at. It is bounded because nobody else is served
+// perRenewal is how many claims one script looks at. The number is bounded because nobody else is served
 // meanwhile.
 const perRenewal = 100
 
@@ -213,7 +213,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	return gone, nil
 }
 
-// reconcile reports claims that came back with old data on names that this session left lately. It
+// reconcile reports claims that came back with old data on names that this session left lately. reconcile
 // looks only if the mark is another than last time.
 func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
 	s.known.mu.Lock()

@@ -193,7 +193,7 @@ func TestHandOverIsAcknowledged(t *testing.T) {
 }
 
 // TestLookingIsNoNotice: a client only looks at a restarted server, without a session whose TTL
-// would be the grace. It does not use the notice of the restart up.
+// would be the grace. The client does not use the notice of the restart up.
 func TestLookingIsNoNotice(t *testing.T) {
 	server := testservers.Redis(t)
 	looker := New(dial(t, server.Addr), nil)

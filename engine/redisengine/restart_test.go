@@ -153,7 +153,7 @@ func TestFailbackIsNoticed(t *testing.T) {
 	}
 }
 
-// TestSwapBackIsNoticed: a master becomes a replica of a replica that lags, and is promoted again. It
+// TestSwapBackIsNoticed: a master becomes a replica of a replica that lags, and is promoted again. That master
 // was never restarted, has its own mark and knows the scripts, and has lost the last grants.
 func TestSwapBackIsNoticed(t *testing.T) {
 	for _, met := range []string{"a client that comes later", "a client that met the replica"} {
@@ -269,7 +269,7 @@ func finding(t *testing.T, e *Engine, ttl time.Duration) (*session, *[]string) {
 }
 
 // TestReleaseUndoneByRestart: the server comes back from a snapshot with claims that a live session
-// left later. Its next renewal finds them, held ones and waiting ones, and no other.
+// left later. The session's next renewal finds them, held ones and waiting ones, and no other.
 func TestReleaseUndoneByRestart(t *testing.T) {
 	for _, many := range []int{0, 2 * maxKnown} { // also where it cannot remember all names
 		server := testservers.Redis(t)

@@ -19,7 +19,7 @@ func (c onRueidis) Cluster() bool {
 func (c onRueidis) build(cmd Command) rueidis.Completed {
 	all := c.client.B().Arbitrary(cmd.Head...).Keys(cmd.Keys...).Args(cmd.Args...)
 	if cmd.Reads {
-		// Pinned: the client sends a read again when a connection broke. It may take its memory for
+		// Pinned: the client sends a read again when a connection broke. The client may take its memory for
 		// another command while the broken one still looks at it.
 		return all.ReadOnly().Pin()
 	}

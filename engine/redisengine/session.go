@@ -103,7 +103,7 @@ func (s *session) listen(in *Subscription) {
 			}
 			var err error
 			if in, err = s.subscribe(s.life); err == nil {
-				// It may be another server, or a restarted server, which has to know
+				// The peer may be another server, or a restarted server, which has to know
 				// for how long clients may believe.
 				if err = s.engine.check(s.life); err == nil || errors.Is(err, engine.ErrUnsupported) {
 					break

@@ -13,7 +13,7 @@ import (
 )
 
 // TestGrantedWhenAskedAgain: a waiter that got its grant by entering again is a holder as any
-// other. It is told when an operator takes the claim.
+// other. Such a waiter is told when an operator takes the claim.
 func TestGrantedWhenAskedAgain(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)

@@ -53,7 +53,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 
 // complete enters a claim that waits where it is not, on the nodes that are up. A node that is down
 // is not asked, because each claim that it may have got nevertheless is remembered until it
-// answers. It fails when fewer than a majority have it.
+// answers. complete fails when fewer than a majority have it.
 func (s *session) complete(ctx context.Context, cl *claim) error {
 	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error {
 		s.mu.Lock()
@@ -69,7 +69,7 @@ func (s *session) complete(ctx context.Context, cl *claim) error {
 }
 
 // watch awaits a claim on each node where it waits, until a majority grants it or says that it is
-// not there. It ends when the claim is to be entered again, or after patience when some nodes grant
+// not there. watch ends when the claim is to be entered again, or after patience when some nodes grant
 // it.
 func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) (some, gone bool) {
 	ctx, stop := context.WithCancel(ctx)

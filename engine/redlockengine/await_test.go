@@ -36,7 +36,7 @@ func leave(t *testing.T, s engine.Session, id string) {
 }
 
 // TestLateNews: the news that a node granted a claim may come late. By then the claim was left
-// there, so that others pass, and is on its way to wait again. It is no vote.
+// there, so that others pass, and is on its way to wait again. Such a grant is no vote.
 func TestLateNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(3)

@@ -60,8 +60,8 @@ func (s *session) take(c *engine.Claim) *claim {
 	return cl
 }
 
-// as is the owner that the nodes know a claim by. It is the same for all claims of one owner, also
-// if that is the id of one of them. It is not known beyond this session, because the token of
+// as is the owner that the nodes know a claim by. That owner is the same for all claims of one owner, also
+// if that is the id of one of them. That owner is not known beyond this session, because the token of
 // another session's grant is not known here. s.mu is held.
 func (s *session) as(c *engine.Claim, id string) string {
 	for o := range s.byName[c.Resource] {
@@ -200,7 +200,7 @@ func (s *session) waits(cl *claim) (n int) {
 }
 
 // shared returns the token of the grant that a claim is a part of. That is its own, if it is asked
-// for again, or the largest that its owner shares with it. It is the same grant if a majority says
+// for again, or the largest that its owner shares with it. The grant is the same grant if a majority says
 // so. s.mu is held.
 func (s *session) shared(cl *claim) (token fence.Token) {
 	if cl.token != 0 {
@@ -223,7 +223,7 @@ func (s *session) shared(cl *claim) (token fence.Token) {
 	return token
 }
 
-// grant gives a claim that a majority grants its token. It holds if that
+// grant gives a claim that a majority grants its token. The grant holds if that
 // majority still stands when the token is known. The zero Grant: there is none.
 func (s *session) grant(ctx context.Context, cl *claim, marks []mark) (engine.Grant, error) {
 	s.mu.Lock()

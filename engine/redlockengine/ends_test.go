@@ -75,7 +75,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 }
 
 // TestGraceOfAMajority: while so many nodes are in their restart grace that the others are no
-// majority, that grace is the reason. It lasts until the first of them grant again.
+// majority, that grace is the reason. The grace lasts until the first of them grant again.
 func TestGraceOfAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng, links := newNodes(3).client(t, nil)

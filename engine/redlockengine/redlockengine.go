@@ -89,7 +89,7 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // New returns the engine of an odd number of nodes, at least three, which stay
-// the caller's. They must be independent: no two of them on one server, no
+// the caller's. The nodes must be independent: no two of them on one server, no
 // replica of another. Nil opts are the defaults.
 func New(nodes []engine.Engine, opts *Options) (*Engine, error) {
 	n := len(nodes)
@@ -167,7 +167,7 @@ type bound struct {
 	most  time.Duration // as long as fewer have
 }
 
-// each does a step on every node at once. It returns the outcomes, by node, when all have answered
+// each does a step on every node at once. each returns the outcomes, by node, when all have answered
 // or the time is over.
 func (e *Engine) each(ctx context.Context, may bound, step func(context.Context, int) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, max(may.usual, may.most))
@@ -276,7 +276,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 }
 
 // Show implements [engine.Engine]: the claims of all nodes, in the order of the
-// first node that answered. A claim that stands on a majority holds. Its token is the last
+// first node that answered. A claim that stands on a majority holds. The claim's token is the last
 // token that was given to a name of the same hash.
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	views := make([]engine.Resource, len(e.nodes))

@@ -47,7 +47,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 // of them have a heartbeat's time, after the session was kept alive by itself.
 const many = 250
 
-// lives keeps our session on one node alive. It is no renewal: no vote rests on it.
+// lives keeps our session on one node alive. Such a request is no renewal: no vote rests on it.
 func (s *session) lives(ctx context.Context, i int, is engine.Session) error {
 	_, err := is.Renew(ctx, nil)
 	if errors.Is(err, engine.ErrGone) {

@@ -25,7 +25,7 @@ func clientOf(t *testing.T, eng engine.Engine, ttl time.Duration) *pawl.Client {
 	return c
 }
 
-// TestManyHeld: a client keeps more locks than a node can look at within the time of a step. It
+// TestManyHeld: a client keeps more locks than a node can look at within the time of a step. The client
 // does so also when a node is away, and when it is back.
 func TestManyHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestManyHeld(t *testing.T) {
 }
 
 // TestVoteThatIsNotKnownYet: a holder waits on a node, and is granted there while another node
-// loses its data. It stands on a majority and keeps the lock.
+// loses its data. The holder stands on a majority and keeps the lock.
 func TestVoteThatIsNotKnownYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newNodes(3)
@@ -115,7 +115,7 @@ func collect(t *testing.T, eng engine.Engine) (names []string) {
 }
 
 // TestClaimsFromASnapshot: a node that was restarted from an old snapshot has claims again that
-// were left, a held one and a waiting one. It is rid of them with the next heartbeat, so that
+// were left, a held one and a waiting one. The node is rid of them with the next heartbeat, so that
 // others have its vote.
 func TestClaimsFromASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestNodeOfAnotherFormat(t *testing.T) {
 }
 
 // TestOwnerThatIsAClaim: the owner of a claim that was entered without an owner is that claim's id.
-// It re-enters as long as a claim of it is there.
+// That owner re-enters as long as a claim of it is there.
 func TestOwnerThatIsAClaim(t *testing.T) {
 	for _, opts := range []*redlockengine.Options{nil, {NoTokens: true}} {
 		all := newNodes(3)

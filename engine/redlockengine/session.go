@@ -76,7 +76,7 @@ func (s *session) alien() error {
 	return nil
 }
 
-// join opens a session on a node. It lives longer there by the drift, in which a node
+// join opens a session on a node. The session lives longer there by the drift, in which a node
 // that starts again grants nothing either. Nobody believes in the session of an
 // operator, nor does a grace cover it.
 func (s *session) join(ctx context.Context, i int, start time.Time) error {

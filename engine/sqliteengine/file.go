@@ -19,7 +19,7 @@ var networkFS = map[uint32]string{
 	0x0BD00BD0: "Lustre", 0x7461636F: "OCFS2", 0x01161970: "GFS2", 0x47504653: "GPFS", 0x19830326: "BeeGFS",
 }
 
-// prepare creates the file, private, and returns its one true path. It creates
+// prepare creates the file, private, and returns its one true path. prepare creates
 // nothing on a network file system.
 func prepare(path string, fileSystem func(string) (uint32, error)) (string, error) {
 	path, err := filepath.Abs(path)

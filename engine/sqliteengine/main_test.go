@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // agent is a process with one session that reads commands from its standard input, a line each, and
-// answers each. It ends with its input, so with its parent at the latest.
+// answers each. agent ends with its input, so with its parent at the latest.
 func agent(path string) error {
 	ttl, err := time.ParseDuration(os.Getenv("PAWL_AGENT_TTL"))
 	if err != nil {

@@ -24,7 +24,7 @@ func now() int64 {
 }
 
 // clockShift is how much later it is in the time namespace of this process than on the machine, in
-// µs. A container may have such a namespace. It never changes.
+// µs. A container may have such a namespace. The difference never changes.
 var clockShift = sync.OnceValue(func() int64 {
 	offsets, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package sqliteengine is the store in one SQLite file. It serves all processes of one machine, and
+// Package sqliteengine is the store in one SQLite file. The store serves all processes of one machine, and
 // needs no server. The verbs are those of package sqlengine. A waiter in another process is woken
 // through a named pipe of its session. Where the system has no named pipes, as on Windows, the
 // waiter polls.
@@ -204,7 +204,7 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	return boot != "" && boot == before, engine.CheckFormat(format)
 }
 
-// Migrate creates the missing parts of the file. It forgets sessions from before the machine
+// Migrate creates the missing parts of the file. Migrate forgets sessions from before the machine
 // started, because none of those processes lives.
 func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 	if err := d.share(); err != nil {

@@ -27,7 +27,7 @@ const (
 	opCloseSession = -11
 )
 
-// fate is what becomes of a request. Its connection ends unless it arrives.
+// fate is what becomes of a request. The connection ends unless it arrives.
 type fate int
 
 const (
@@ -67,7 +67,7 @@ func tap(t *testing.T, addr string, each func(op int32, body string) fate) *Engi
 }
 
 // TestGoneWhenFound: a claim whose reply was lost is evicted between the list in which it is
-// found and the question for its age. It gets no token.
+// found and the question for its age. The claim gets no token.
 func TestGoneWhenFound(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
 	link := proxy.New(t, addr)

@@ -40,7 +40,7 @@
 //
 // # Prerequisites
 //
-// The engine makes its connections by itself, because a [zk.Conn] is a session. It lives as long
+// The engine makes its connections by itself, because a [zk.Conn] is a session. A session lives as long
 // as its program, and so tells nothing of a client. Such a connection opens another session when
 // the first has ended.
 package zkengine
@@ -166,7 +166,7 @@ func (l *link) nameOf(ctx context.Context, folder string) (string, error) {
 func (e *Engine) value(key string) string { return e.values + "/n" + url.PathEscape(key) }
 
 // operatorTimeout is that of the session of the connection for operators and
-// values. It owns nothing.
+// values. That session owns nothing.
 const operatorTimeout = 10 * time.Second
 
 var errEnded = errors.New("the session has ended")

@@ -208,7 +208,7 @@ func TestReentryIsNotPassed(t *testing.T) {
 }
 
 // TestSessionExpires: a session that is cut off ends in the store after its TTL, and its claims
-// pass on. It is told at once when it is back.
+// pass on. The session is told at once when it is back.
 func TestSessionExpires(t *testing.T) {
 	addr := testservers.SharedZooKeeper(t).Addr
 	link := proxy.New(t, addr)

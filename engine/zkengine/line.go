@@ -189,7 +189,7 @@ func (l *link) readFor(r, before *reading, folder string) {
 	close(r.done)
 }
 
-// lastSequence is from where sequences are not trusted. They end at 2³¹, where ZooKeeper goes on
+// lastSequence is from where sequences are not trusted. Sequences end at 2³¹, where ZooKeeper goes on
 // with negative numbers or gives the last one out for ever.
 const lastSequence = math.MaxInt32 - 1<<20
 

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// link is one session of ZooKeeper, over whichever connection it has. It is
+// link is one session of ZooKeeper, over whichever connection it has. A link is
 // over when ZooKeeper has ended the session, or we have; it never gets another.
 type link struct {
 	engine *Engine
@@ -316,7 +316,7 @@ type silent struct{}
 func (silent) Printf(string, ...any) {} // all that matters comes as an error
 
 // close ends the session, and waits until the server has answered and nothing of the link runs
-// any more. It waits for a second at most, or longer for a session with many nodes. If ctx has
+// any more. The call waits for a second at most, or longer for a session with many nodes. If ctx has
 // ended nothing is said: the store ends the session in its own time.
 func (l *link) close(ctx context.Context) error {
 	l.finish()

@@ -318,7 +318,7 @@ func TestNamesOfAnyLength(t *testing.T) {
 	}
 }
 
-// TestRootOfOthers: the root may be somebody's node, with data, which we may not write. It stays
+// TestRootOfOthers: the root may be somebody's node, with data, which we may not write. The node stays
 // as it is, and sessions live.
 func TestRootOfOthers(t *testing.T) {
 	server := testservers.ZooKeeper(t)

@@ -33,7 +33,7 @@ func explain(doing string, err *error) {
 	}
 }
 
-// inFlight is how many requests of a session are under way besides its heartbeat. They
+// inFlight is how many requests of a session are under way besides its heartbeat. These requests
 // share its connection, which answers in order.
 const inFlight = 128
 
@@ -139,7 +139,7 @@ func conflicts(err error) bool {
 	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) || errors.Is(err, zk.ErrBadVersion)
 }
 
-// create makes a node that may be there already. Its folder is there, unless somebody removed the
+// create makes a node that may be there already. The node's folder is there, unless somebody removed the
 // root.
 func (l *link) create(ctx context.Context, path string, data []byte, flags int32) error {
 	_, err := ask(ctx, l, func() (string, error) {
@@ -176,7 +176,7 @@ func (l *link) makeFolders(ctx context.Context) error {
 	return l.checkFormat(ctx) // others may have made them
 }
 
-// watch is a watch of a node, or of its children. It fires once, which tells all of its waiters,
+// watch is a watch of a node, or of its children. A watch fires once, which tells all of its waiters,
 // and when the connection is another. The client cannot take one back, so it is kept until then.
 type watch struct {
 	fired chan struct{}

@@ -118,14 +118,14 @@ func (s *session) event(ev zk.Event) {
 	}
 }
 
-// mostBytes is how long the paths of a session's nodes may be together. Its end is one step that
+// mostBytes is how long the paths of a session's nodes may be together. The session's end is one step that
 // lists them all. No server can read a step that is larger than jute.maxbuffer, 1 MiB, and an
 // ensemble that agreed on such a step never starts again.
 const mostBytes = 3 << 18
 
 // take returns the place of a claim that enters. A claim that was asked for before may have a
 // node whose path is not known here, because the server chooses its number. The root cannot find
-// that out. So Enter looks for the node by the hash in its name. It does so after a sync, because
+// that out. So Enter looks for the node by the hash in its name. Enter does so after a sync, because
 // the server that is asked now may be behind.
 func (s *session) take(c *engine.Claim) (*place, error) {
 	s.mu.Lock()
@@ -308,7 +308,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 }
 
 // await watches the claim's own node, and then the blocker. So a claim that was evicted before it
-// was handed the resource learns of that. It waits for one event, unless there is something to
+// was handed the resource learns of that. Await waits for one event, unless there is something to
 // see already, and looks what it means. The next waiter watches the children of the folder, and
 // the list comes with that watch.
 func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked **watch) (grant engine.Grant, err error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // put creates the node of a claim and writes the folder of its resource, if that
-// has this version, in one step with others. It returns what the folder is then.
+// has this version, in one step with others. put returns what the folder is then.
 func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, others ...any) (*zk.Stat, error) {
 	node := &zk.CreateRequest{
 		Path: fmt.Sprintf("%s/%s.%s.%s.", p.folder, p.name, how, number(token, 0, 10)), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy in front of a server. Its methods are safe for concurrent use. A method that
+// Proxy is a TCP proxy in front of a server. The methods are safe for concurrent use. A method that
 // fails ends the test. The trouble concerns present and new connections.
 type Proxy struct {
 	Addr string // "127.0.0.1:port", to which clients connect

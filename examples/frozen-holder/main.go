@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// settings are what A has to know. They go through its standard input, because other users see
+// settings are what A has to know. The settings go through its standard input, because other users see
 // arguments, and a URL may have a password.
 type settings struct {
 	Locks string // the file of the lock

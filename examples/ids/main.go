@@ -6,7 +6,7 @@
 //	go run ./examples/ids -redis /usr/local/bin/redis-server
 //
 // The example starts a private Redis, and ends it. Without redis-server that part is left out. The
-// marks of pawl are in a SQLite file of its own. They can be in any store that keeps its data.
+// marks of pawl are in a SQLite file of its own. Marks can be in any store that keeps its data.
 package main
 
 import (
@@ -113,7 +113,7 @@ func (r *result) twice() (n int, first int64) {
 	return n, first
 }
 
-// tell prints both results. It fails if they are not what this program is to show.
+// tell prints both results. tell fails if they are not what this program is to show.
 func tell(out io.Writer, plain, ours *result, want int) error {
 	var wrong []error
 	for _, row := range []struct {

@@ -15,7 +15,7 @@ import (
 // server is a Redis that this program may kill.
 type server interface {
 	url() string
-	// crash kills the server and starts it again. Its data is then that of its last snapshot.
+	// crash kills the server and starts it again. The data is then that of its last snapshot.
 	crash(ctx context.Context) error
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ownRedis is a private Redis. It listens on a socket in a folder of this program and on no port.
+// ownRedis is a private Redis. That Redis listens on a socket in a folder of this program and on no port.
 type ownRedis struct {
 	program, dir string
 	cmd          *exec.Cmd

@@ -12,7 +12,7 @@ import (
 )
 
 // plain is a snowflake as textbooks have it: 41 bits of time, 10 of a worker, 12 of a sequence
-// number. It refuses a clock that steps back while it runs. Nothing is left of its last time after a restart.
+// number. Such a generator refuses a clock that steps back while it runs. Nothing is left of its last time after a restart.
 type plain struct {
 	clock    func() time.Time
 	last     int64 // ms since the epoch

@@ -12,7 +12,7 @@ type form struct {
 	way, text    string
 	killed, slow int // how often it pays in each test
 
-	// pay is run by the server. It calls s.middle at the place where the server is killed or slow.
+	// pay is run by the server. The function calls s.middle at the place where the server is killed or slow.
 	pay func(ctx context.Context, s *shop, key string) error
 
 	// paid tells how often the order was paid. If it is nil, the bank tells.

@@ -61,7 +61,7 @@ func formOf(r *http.Request) int {
 	return n
 }
 
-// charge is the bank. It applies a key once, if the request has one.
+// charge is the bank. The bank applies a key once, if the request has one.
 func (h *home) charge(_ http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

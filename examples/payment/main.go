@@ -1,12 +1,12 @@
 // Payment shows how often a customer pays who sends one payment again, after a crash of the server and after
-// a slow answer. It does so for five ways of idempotency, each written as usual and by pawl.
+// a slow answer. The program does so for five ways of idempotency, each written as usual and by pawl.
 //
 //	go run ./examples/payment
 //
 // The server is a process of its own. In the first test it is killed in the middle of the payment, and the client
 // repeats the request at its next start. In the second test the server is slow, and the client sends the
 // request a second time meanwhile. The program needs no server but itself: all tables and locks are in
-// files of SQLite. They can be in any database and in any store of pawl.
+// files of SQLite. Tables and locks can be in any database and in any store of pawl.
 package main
 
 import (
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return tell(out, killed, slow)
 }
 
-// tell prints how often each form has paid. It fails if that is not what this program is to show.
+// tell prints how often each form has paid. tell fails if that is not what this program is to show.
 func tell(out io.Writer, killed, slow []int) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "way\twritten as\tserver killed\tslow, sent again")

@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/engine/sqliteengine"
 )
 
-// settings are what the server has to know. They come through its standard input.
+// settings are what the server has to know. The settings come through its standard input.
 type settings struct {
 	Dir  string // of all files
 	Home string // the URL of the program that started the server; it has the bank
@@ -68,7 +68,7 @@ func post(ctx context.Context, to string, header http.Header) error {
 	return nil
 }
 
-// serve is the server. It prints its address, and ends when its standard input does.
+// serve is the server. The server prints its address, and ends when its standard input does.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	var s settings
 	if err := json.NewDecoder(in).Decode(&s); err != nil {

@@ -55,7 +55,7 @@ func New(kv clientv3.KV, opts *Options) *Guard {
 	return g
 }
 
-// Check implements [fence.Guard]. It is a step of its own, which protects
+// Check implements [fence.Guard]. Check is a step of its own, which protects
 // no later write: only Put and Do protect.
 func (g *Guard) Check(ctx context.Context, resource string, token fence.Token) error {
 	return g.Do(ctx, resource, token)

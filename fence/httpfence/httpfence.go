@@ -44,13 +44,13 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Header is the name of the header. Its value is a token as a decimal number.
+// Header is the name of the header. The value is a token as a decimal number.
 const Header = "Pawl-Fence"
 
 // stale is the value of the header in a reply that refuses a token.
 const stale = "stale"
 
-// Transport adds the token to requests. It is an http.RoundTripper, safe for
+// Transport adds the token to requests. A Transport is an http.RoundTripper, safe for
 // concurrent use. Transport sends the token to every server that its client is
 // redirected to. The token is no secret, but a number that says how often the lock was taken.
 type Transport struct {
@@ -106,7 +106,7 @@ func (t *Transport) lock(r *http.Request) (string, error) {
 }
 
 // CheckResponse returns an error that matches [fence.ErrStale] if the response
-// says that the token of its request is stale. It does not close the body.
+// says that the token of its request is stale. CheckResponse does not close the body.
 func CheckResponse(r *http.Response) error {
 	if r.StatusCode == http.StatusPreconditionFailed && r.Header.Get(Header) == stale {
 		return fmt.Errorf("%w: refused by the server", fence.ErrStale)
@@ -139,7 +139,7 @@ type doer interface {
 }
 
 // Handler returns next behind a guard. resource names the target of a request, the same name
-// for all targets of one lock. It returns "" for a request that needs no token, such as a read.
+// for all targets of one lock. The function returns "" for a request that needs no token, such as a read.
 // next finds the token in the context of the request, under that name. A guard with a method Do
 // like that of [fence.Memory] runs next within Do. Nil opts are the defaults.
 func Handler(next http.Handler, guard fence.Guard, resource func(*http.Request) string, opts *Options) http.Handler {

@@ -263,7 +263,7 @@ func TestHandlerIsInsideTheStep(t *testing.T) {
 }
 
 // The transport sends the header it is told to send, and leaves the caller's request as it is.
-// It leaves the caller's own header when it knows no token.
+// The transport leaves the caller's own header when it knows no token.
 func TestTransport(t *testing.T) {
 	var seen []string
 	url, _ := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

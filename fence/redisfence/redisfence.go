@@ -13,7 +13,7 @@
 //     this Redis.
 //   - Anything, after the mark was lost: then the first token passes, whichever it is. Redis
 //     loses marks in a restart without persistence (with a snapshot, later marks) and by
-//     FLUSHALL. It also loses them in a failover to a replica that lags behind, and by
+//     FLUSHALL. Redis also loses them in a failover to a replica that lags behind, and by
 //     eviction. A server with maxmemory needs the policy noeviction, or a volatile policy
 //     together with marks that do not expire.
 //   - A script that fails half-way: its writes stay, as in Redis always.
@@ -63,7 +63,7 @@ type Guard struct {
 var _ fence.Guard = (*Guard)(nil)
 
 // New returns a guard in the Redis of a client, which stays the caller's. Nil
-// opts are the defaults. Its error matches [fence.ErrInvalid].
+// opts are the defaults. The error of New matches [fence.ErrInvalid].
 func New(client rueidis.Client, opts *Options) (*Guard, error) {
 	g := &Guard{client: client, prefix: "pawl:fence:", keep: "0"}
 	if opts == nil {
@@ -95,7 +95,7 @@ func (g *Guard) mark(resource string) (string, error) {
 	return g.prefix + "{" + resource + "}", nil
 }
 
-// Check implements [fence.Guard]. It is a step of its own, which protects
+// Check implements [fence.Guard]. Check is a step of its own, which protects
 // no later write: only Set and Run protect.
 func (g *Guard) Check(ctx context.Context, resource string, token fence.Token) error {
 	_, err := g.Run(ctx, checkScript, resource, token, nil, nil)
@@ -126,7 +126,7 @@ func NewScript(lua string) *Script { return &Script{rueidis.NewLuaScript(guardLu
 const stale = "PAWLSTALE"
 
 // guardLua comes before every script: it leaves when the token is stale, and
-// takes its own key and arguments away. Its locals end before the script begins.
+// takes its own key and arguments away. The locals end before the script begins.
 const guardLua = `do
 	local token, keep, newest = tonumber(ARGV[1]), tonumber(ARGV[2]), redis.call('GET', KEYS[1])
 	if newest and tonumber(newest) > token then

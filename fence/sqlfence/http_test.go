@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/internal/fencetest"
 )
 
-// A web server in front of a database turns late holders away. Its handler checks again in the
+// A web server in front of a database turns late holders away. The handler checks again in the
 // transaction that writes, as httpfence says it has to.
 func TestBehindHTTP(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {

@@ -8,7 +8,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// Marks is a table that has the newest token of each protected resource. It is
+// Marks is a table that has the newest token of each protected resource. Marks is
 // a description and safe for concurrent use.
 //
 //	tx, err := db.BeginTx(ctx, nil)

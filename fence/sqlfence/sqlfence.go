@@ -22,7 +22,7 @@
 //   - Effects outside of the transaction: a mail, a file, another database; and
 //     Check without a transaction, which is a step of its own.
 //   - Anything, after the marks were lost: any first token passes then. That is so for a
-//     deleted row, and for a database that was restored from a backup. It is so after a
+//     deleted row, and for a database that was restored from a backup. That is so after a
 //     failover to a replica that lags behind.
 //   - Two locks for one resource: their tokens cannot be compared.
 //
@@ -57,7 +57,7 @@ type Columns = dialect.Columns
 
 // ErrName says that a table or column has a name that this package does not put into a
 // statement. Names have 1 to 63 ASCII letters, digits and underscores, and do not begin with a
-// digit. The name of a table may have a schema and a dot before it. They are quoted, so
+// digit. The name of a table may have a schema and a dot before it. Names are quoted, so
 // keywords are well, and on PostgreSQL upper case is not lower case.
 var ErrName = dialect.ErrName
 

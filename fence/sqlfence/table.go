@@ -15,7 +15,7 @@ import (
 var ErrConflict = errors.New("the row was changed meanwhile")
 
 // Table is a table of your own whose rows are written under guard, each by one
-// UPDATE. It is a description and safe for concurrent use.
+// UPDATE. A Table is a description and safe for concurrent use.
 //
 // A missing row cannot be guarded: insert it first, or use [Marks].
 // Nor can a row that was deleted and inserted again. Updates other than
@@ -50,7 +50,7 @@ func (t Table) version() string {
 
 // UpdateIfNotOlder sets columns of a row, and its token, if no newer token has
 // written it, in one statement. Key are the columns that name one row, as those
-// of its primary key; set may be empty. Its error matches [fence.ErrStale] when
+// of its primary key; set may be empty. The error of UpdateIfNotOlder matches [fence.ErrStale] when
 // the token is refused, and sql.ErrNoRows when there is no such row.
 func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token fence.Token, set Columns) error {
 	s, err := t.ifNotOlder(key, token, set)
@@ -70,9 +70,9 @@ func (t Table) UpdateIfNotOlder(ctx context.Context, db DB, key Columns, token f
 	return t.failed(err)
 }
 
-// UpdateIfVersion sets columns of a row if the row still is at this version. It counts the
+// UpdateIfVersion sets columns of a row if the row still is at this version. UpdateIfVersion counts the
 // version up, in one statement, and returns the new version. Key are the columns that name one
-// row. Its error matches [ErrConflict] when the version is another, and sql.ErrNoRows when
+// row. The error of UpdateIfVersion matches [ErrConflict] when the version is another, and sql.ErrNoRows when
 // there is no such row. This is the optimistic lock: it needs no lock and no token, and the
 // first writer wins. An update whose reply was lost has an unknown outcome.
 func (t Table) UpdateIfVersion(ctx context.Context, db DB, key Columns, version int64, set Columns) (int64, error) {

@@ -13,7 +13,7 @@ type system interface {
 	size() int
 }
 
-// mod97 is MOD 97-10, a pure system: text and check digits are a number that is 1 modulo 97. It
+// mod97 is MOD 97-10, a pure system: text and check digits are a number that is 1 modulo 97. A mod97
 // finds each wrong digit and each two neighbours that are swapped. The reason is that the prime 97
 // divides neither a difference of digits nor nine times that difference.
 type mod97 struct{}
@@ -28,7 +28,7 @@ func (mod97) of(text string) string {
 	return fmt.Sprintf("%02d", 98-rest)
 }
 
-// hybrid is MOD 11,10 or MOD 37,36, by the size of its alphabet. It finds each wrong
+// hybrid is MOD 11,10 or MOD 37,36, by the size of its alphabet. A hybrid finds each wrong
 // character, and most swaps of neighbours.
 type hybrid int
 

@@ -23,7 +23,7 @@ func TestCheckDigitsOfTheStandard(t *testing.T) {
 }
 
 // mistakes makes each single wrong character and each swap of neighbours in these texts with their
-// check characters. It returns how many the system does not find, and how many it made.
+// check characters. mistakes returns how many the system does not find, and how many it made.
 func mistakes(s system, length int, texts func(yield func(string) bool)) (wrong, swapped, wrongs, swaps int) {
 	letters := alphabet[:s.size()]
 	for text := range texts {

@@ -41,7 +41,7 @@ func NewDaily(registers id.Registers, name string) (*Daily, error) {
 }
 
 // Generator returns the numbers of a day, as "20261122", in the order of all machines: see
-// [id.NewStrict]. It is what [Options] take as Counter. The day "" is a counter that never
+// [id.NewStrict]. Generator is what [Options] take as Counter. The day "" is a counter that never
 // starts anew.
 func (d *Daily) Generator(day string) id.Generator[int64] { return id.NewStrict(d.Counter(day)) }
 

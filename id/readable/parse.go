@@ -19,7 +19,7 @@ type Parts struct {
 	Check  string // the check digits, which are right
 }
 
-// Parse reads an ID of this format. Its error matches [pawl.ErrInvalid] and names the
+// Parse reads an ID of this format. The error of Parse matches [pawl.ErrInvalid] and names the
 // first part that is wrong, with the text that is there and the text that is expected.
 func (f *Format) Parse(text string) (Parts, error) {
 	is := Parts{Fields: make(map[string]string)}

@@ -44,8 +44,8 @@ import (
 type Options struct {
 	// Counter returns the generator of the numbers of a day, as "20261122", or of "" for a
 	// template without a date. For one day it has to go on with one counter, in every process:
-	// see [Daily]. It is called when a day comes up, and again when the day had not been used
-	// among several others. It must not block. A generator with a method Close(context.Context) error is closed
+	// see [Daily]. Counter is called when a day comes up, and again when the day had not been used
+	// among several others. Counter must not block. A generator with a method Close(context.Context) error is closed
 	// when other days have taken its place. Required to make IDs, not to parse them.
 	Counter func(day string) id.Generator[int64]
 
@@ -56,7 +56,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Format makes and parses IDs of a template. It is safe for concurrent use.
+// Format makes and parses IDs of a template. A Format is safe for concurrent use.
 type Format struct {
 	parts []part
 	opts  Options

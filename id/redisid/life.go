@@ -128,7 +128,7 @@ func (c *Counter) begin(ctx context.Context, claim string, n, limit int64) error
 	return nil
 }
 
-// raise reserves at least n numbers above the mark and above least: from+1 to to. They are
+// raise reserves at least n numbers above the mark and above least: from+1 to to. The numbers are
 // this call's alone, because the mark was raised at the version that was read.
 func (c *Counter) raise(ctx context.Context, n, least int64) (from, to int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, claimed)

@@ -54,7 +54,7 @@ import (
 
 // Options change how a [Counter] counts. The zero value is the default.
 type Options struct {
-	// Mark makes numbers unique over all that may happen to Redis. It is in a store that does
+	// Mark makes numbers unique over all that may happen to Redis. The mark is in a store that does
 	// not forget, which is not this Redis, and belongs to this key alone. Default: none.
 	Mark id.Mark
 
@@ -70,7 +70,7 @@ const (
 	maxKey   = 1024
 )
 
-// Counter is a counter in Redis. It is an [id.Counter], safe for concurrent use. Create it
+// Counter is a counter in Redis. A Counter is an [id.Counter], safe for concurrent use. Create it
 // with [New].
 type Counter struct {
 	client rueidis.Client

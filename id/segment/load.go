@@ -61,7 +61,7 @@ func (g *Generator) fill() {
 	}
 }
 
-// request asks for n numbers once. It also returns whether the error may pass by itself.
+// request asks for n numbers once. request also returns whether the error may pass by itself.
 func (g *Generator) request(n int64) (b *batch, passes bool, err error) {
 	ctx, cancel := context.WithTimeout(g.life, g.opts.RequestTimeout)
 	defer cancel()

@@ -34,7 +34,7 @@ type Options struct {
 	MinStep int64
 
 	// MaxStep is how many numbers a batch has at most: 1 to 1,000,000,000,000. Default 1,000,000, or
-	// MinStep if that is more. It bounds the gap that a restart leaves.
+	// MinStep if that is more. MaxStep bounds the gap that a restart leaves.
 	MaxStep int64
 
 	// Cover is for how long a batch should last: 10 ms to 24 h. Default 10 s. A batch has as many
@@ -89,7 +89,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Generator hands out numbers of a counter. It is an [id.Generator] and safe for concurrent use. It owns
+// Generator hands out numbers of a counter. A Generator is an [id.Generator] and safe for concurrent use. A Generator owns
 // one goroutine. Close waits until that has ended.
 type Generator struct {
 	counter id.Counter
@@ -112,7 +112,7 @@ type Generator struct {
 
 var _ id.Generator[int64] = (*Generator)(nil)
 
-// batch is a range of numbers of which the first ones are used. It counts from 0, not from
+// batch is a range of numbers of which the first ones are used. A batch counts from 0, not from
 // first, because callers that find it empty count on: at the end of int64 a sum would overflow.
 type batch struct {
 	first, n int64
@@ -126,7 +126,7 @@ func (b *batch) take(k int64) (first, taken int64) {
 	return b.first + begin, max(min(end, b.n)-begin, 0)
 }
 
-// round is one wait for a batch. Its error is written before it is closed.
+// round is one wait for a batch. The error is written before it is closed.
 type round struct {
 	over chan struct{}
 	err  error // nil: look again
@@ -181,7 +181,7 @@ func (g *Generator) Next(ctx context.Context) (int64, error) {
 	}
 }
 
-// NextN fills dst from the front with rising numbers, in ranges where it can. It waits as Next
+// NextN fills dst from the front with rising numbers, in ranges where it can. NextN waits as Next
 // does.
 func (g *Generator) NextN(ctx context.Context, dst []int64) (n int, err error) {
 	for n < len(dst) {
@@ -228,7 +228,7 @@ func (g *Generator) refill(ctx context.Context) error {
 	}
 }
 
-// swap makes the spare batch the present one, when that is used up. It returns false when there is none.
+// swap makes the spare batch the present one, when that is used up. swap returns false when there is none.
 func (g *Generator) swap() (ready bool, err error) {
 	old := g.current.Load()
 	switch {

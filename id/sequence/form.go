@@ -169,7 +169,7 @@ func (s *Sequence) admit(ctx context.Context, i int, r record) (joined bool, err
 	return true, s.members[i].count(s.set[i]).Check(ctx)
 }
 
-// look returns an error unless the database may be asked for numbers. It makes nothing: a
+// look returns an error unless the database may be asked for numbers. look makes nothing: a
 // database that lost its record is another database.
 func (s *Sequence) look(ctx context.Context, i int) error {
 	r, err := s.members[i].look(ctx)

@@ -1,10 +1,10 @@
 // Package sequence makes numbers in databases, as their auto-increment does: in one database,
-// or in several of which some may fail. It stands on package sqlmark.
+// or in several of which some may fail. The package stands on package sqlmark.
 //
 // # What is promised
 //
 //   - Database i of a set with step s gives i, i+s, i+2s and so on. A number is given once,
-//     over kills and restarts of clients and databases. It counts when its COMMIT was
+//     over kills and restarts of clients and databases. A number counts when its COMMIT was
 //     acknowledged by a database that flushes. A statement of unknown outcome leaves a gap. A
 //     database that does not flush is refused, see package sqlmark.
 //   - With one database numbers rise, over all processes. With several they rise for nobody.
@@ -45,7 +45,7 @@ import (
 	"github.com/pawl-go/pawl/id"
 )
 
-// Database is a database of the set. It stays the caller's, and should have room for two
+// Database is a database of the set. A Database stays the caller's, and should have room for two
 // connections of this package.
 type Database struct {
 	DB      *sql.DB
@@ -55,7 +55,7 @@ type Database struct {
 // Options change a [Sequence]. The zero value is the default.
 type Options struct {
 	// Step is the difference between two numbers of a database: from the number of
-	// databases to 1,000,000. It never changes, so it is how many databases there may ever be.
+	// databases to 1,000,000. Step never changes, so it is how many databases there may ever be.
 	// Default: 1 for one database; for several there is none.
 	Step int64
 
@@ -63,7 +63,7 @@ type Options struct {
 	Timeout time.Duration
 
 	// Table is the name of the table of sets, with its schema if it is not in the usual one.
-	// It has 1 to 61 ASCII letters, digits and underscores. The numbers are in a table whose name
+	// The name has 1 to 61 ASCII letters, digits and underscores. The numbers are in a table whose name
 	// has "_n" behind that. Default "pawl_sequences".
 	Table string
 }
@@ -73,7 +73,7 @@ const (
 	maxName = 160
 )
 
-// Sequence is a generator of numbers. Create it with [New]. It is safe for concurrent use.
+// Sequence is a generator of numbers. Create it with [New]. A Sequence is safe for concurrent use.
 type Sequence struct {
 	step    int64
 	timeout time.Duration
@@ -163,7 +163,7 @@ func (o *Options) complete(databases []Database, name string) error {
 	return nil
 }
 
-// Next returns a number. It waits while databases are tried that may answer, bounded by ctx.
+// Next returns a number. Next waits while databases are tried that may answer, bounded by ctx.
 func (s *Sequence) Next(ctx context.Context) (int64, error) {
 	var one [1]int64
 	_, err := s.NextN(ctx, one[:])
@@ -214,7 +214,7 @@ func (s *Sequence) States() []State {
 	return all
 }
 
-// Close ends calls that wait, by [pawl.ErrClosed], and all work in the background. It waits
+// Close ends calls that wait, by [pawl.ErrClosed], and all work in the background. Close waits
 // for that, bounded by ctx. The databases stay open.
 func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// request is a call that waits for numbers. Its fields are guarded by the mutex of the
+// request is a call that waits for numbers. The fields are guarded by the mutex of the
 // Sequence until done is closed.
 type request struct {
 	want int
@@ -115,7 +115,7 @@ func (s *Sequence) kick() {
 	}
 }
 
-// ask takes n numbers of a database. They are for the calls that came up to a tick. When that
+// ask takes n numbers of a database. The numbers are for the calls that came up to a tick. When that
 // takes long, other databases are asked for as many. The late numbers are for calls that
 // still wait.
 func (s *Sequence) ask(i int, n int64, tick uint64) {

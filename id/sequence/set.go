@@ -75,7 +75,7 @@ func newMember(d Database, name, table string) (*member, error) {
 		{Name: "name", Type: dialect.Text, Key: true}, {Name: "version", Type: dialect.Integer}, {Name: "record", Type: dialect.Bytes}}}, numbers}, nil
 }
 
-// look returns the record. Where there is none, it names no member. It writes nothing.
+// look returns the record. Where there is none, it names no member. look writes nothing.
 func (m *member) look(ctx context.Context) (record, error) {
 	mine := m.table.Check(ctx, m.DB, m.Dialect)
 	if mine != nil && !errors.Is(mine, dialect.ErrMissing) {
@@ -157,7 +157,7 @@ func (m *member) join(ctx context.Context, r record, members []string, step int6
 	return m.write(ctx, r)
 }
 
-// count is the counter of the database. It has the name of the member, so that in any other
+// count is the counter of the database. The counter has the name of the member, so that in any other
 // database there is no such counter.
 func (m *member) count(id string) sqlmark.Begun { return m.numbers.Begun(m.name + "/" + id) }
 

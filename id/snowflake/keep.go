@@ -146,7 +146,7 @@ func (g *Generator) serve(t *term) error {
 	}
 }
 
-// replace finds another number for a term that ends, whose reserve is used meanwhile. It reports whether it
+// replace finds another number for a term that ends, whose reserve is used meanwhile. replace reports whether it
 // did: it tries until the generator or its client is closed.
 func (g *Generator) replace(old *term) bool {
 	for {

@@ -97,7 +97,7 @@ type Parts struct {
 	Sequence int64 // in that unit
 }
 
-// Decompose returns the parts of an ID that a generator with this layout made. It fails with
+// Decompose returns the parts of an ID that a generator with this layout made. Decompose fails with
 // [pawl.ErrInvalid] if the ID is negative or the layout is no layout.
 func (l Layout) Decompose(id int64) (Parts, error) {
 	l = l.withDefaults()

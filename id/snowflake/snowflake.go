@@ -1,4 +1,4 @@
-// Package snowflake makes 63-bit IDs of a time, the number of a worker and a sequence number. They
+// Package snowflake makes 63-bit IDs of a time, the number of a worker and a sequence number. Such IDs
 // need no request to a store each, and rise with time.
 //
 // # What is promised
@@ -21,7 +21,7 @@
 //
 // A unit of time has room for 2^SeqBits IDs, by default 4,096 in a millisecond. A burst of more borrows from the time
 // to come, up to Options.Burst; then callers wait for the clock. After a crash, or a clock that was ahead
-// once, a generator starts above the mark and so ahead of the clock. It tells this by Options.Observe. Beyond Options.MaxLead it
+// once, a generator starts above the mark and so ahead of the clock. The generator tells this by Options.Observe. Beyond Options.MaxLead it
 // takes another worker number, because no ID should have a time that is far from the truth.
 //
 // # Cost
@@ -51,7 +51,7 @@ type Options struct {
 	// Reserve is how long an outage of the store is survived: 100 ms to 1 h. Default 3 s.
 	Reserve time.Duration
 
-	// Burst is how far ahead of the clock IDs may be made when a unit of time has no room left. It
+	// Burst is how far ahead of the clock IDs may be made when a unit of time has no room left. Burst
 	// is one unit to half of Reserve. Default a third of Reserve.
 	Burst time.Duration
 
@@ -128,7 +128,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Generator makes IDs. It is safe for concurrent use, and is an [id.Generator] of int64.
+// Generator makes IDs. A Generator is safe for concurrent use, and is an [id.Generator] of int64.
 type Generator struct {
 	name      string
 	opts      Options
@@ -153,7 +153,7 @@ var _ id.Generator[int64] = (*Generator)(nil)
 // The slots are those of client with the name "snowflake/" and this one. The marks are those of registers with the names
 // "snowflake/layout/" and this one, and "snowflake/", the number of a worker, "/" and this one. Nil opts are the defaults. The caller closes the generator before the client.
 //
-// New fails with [pawl.ErrInvalid] before anything is asked. It fails with [pawl.ErrMismatch] when
+// New fails with [pawl.ErrInvalid] before anything is asked. New fails with [pawl.ErrMismatch] when
 // the name has another layout, and with [ErrLead] when each free number has such a mark.
 // [id.ErrExhausted] says that the bits of the time are used up. All other errors are those of
 // [pawl.Slots.Take] and of the marks.

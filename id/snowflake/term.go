@@ -31,7 +31,7 @@ type term struct {
 // sealed is the state of a term that hands out no more.
 const sealed = math.MaxUint64
 
-// now is the time of the term in units. It follows no clock that can be set.
+// now is the time of the term in units. That time follows no clock that can be set.
 func (t *term) now() int64 { return t.first + int64(time.Since(t.began)/t.layout.Unit) }
 
 // span is from the first position after old that can be had now to the first that cannot. The latter is a matter of
@@ -45,7 +45,7 @@ func (t *term) span(old uint64) (first, end uint64, clock bool) {
 	return max(old+1, uint64(now)<<t.layout.SeqBits), uint64(most+1) << t.layout.SeqBits, most < limit
 }
 
-// reserve reserves up to n positions. It returns 0 if there are none now, see wait.
+// reserve reserves up to n positions. reserve returns 0 if there are none now, see wait.
 func (t *term) reserve(n uint64) (first, got uint64) {
 	for {
 		old := t.state.Load()

@@ -23,12 +23,12 @@ func (r *Registers) Check(ctx context.Context) error {
 
 // Begun is a counter that is begun once, by its own method, and counts only on the row that
 // was made then. A Begun whose row is gone, because the table or the database is another, fails with
-// [pawl.ErrMismatch]. The counters of [Registers] begin at 1 there. It is safe for concurrent use.
+// [pawl.ErrMismatch]. The counters of [Registers] begin at 1 there. A Begun is safe for concurrent use.
 type Begun struct{ register register }
 
 var _ id.Counter = Begun{}
 
-// Begun returns the counter of this name. No request is made. It has nothing to do with the
+// Begun returns the counter of this name. No request is made. That counter has nothing to do with the
 // mark and the counter of that name.
 func (r *Registers) Begun(name string) Begun {
 	return Begun{register{r, "begun/" + name, id.CheckName(name)}}

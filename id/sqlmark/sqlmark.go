@@ -47,7 +47,7 @@ type Options struct {
 	Table string
 }
 
-// Registers are the marks and counters in one table. It implements [id.Registers] and is safe
+// Registers are the marks and counters in one table. The type implements [id.Registers] and is safe
 // for concurrent use.
 type Registers struct {
 	db      *sql.DB

@@ -71,7 +71,7 @@ func (c counter) add(ctx context.Context, n int64) (last int64, err error) {
 }
 
 // update sets the number to what it was, if so, and v, where a column compares with a bound,
-// and returns the number. It is committed when update returns true.
+// and returns the number. The update is committed when update returns true.
 func (r register) update(ctx context.Context, was string, v int64, column, compares string, bound int64) (n int64, done bool, err error) {
 	s := dialect.New(r.dialect).Add("UPDATE ").Table(r.table.Name).Add(" AS t SET n = ")
 	if r.dialect == dialect.MySQL {

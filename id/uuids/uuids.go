@@ -1,5 +1,5 @@
 // Package uuids makes UUIDs of version 4 and 7 as generators of package id, by
-// github.com/google/uuid. They need no store: uniqueness rests on random bits, 122 of them in
+// github.com/google/uuid. UUIDs need no store: uniqueness rests on random bits, 122 of them in
 // version 4, and 62 beside the time in version 7.
 //
 //   - Version 4 has no order and tells nothing.
@@ -23,7 +23,7 @@ func V4() id.Generator[uuid.UUID] { return generator(uuid.NewRandom) }
 // V7 returns a generator of UUIDs that begin with the time.
 func V7() id.Generator[uuid.UUID] { return generator(uuid.NewV7) }
 
-// generator makes a UUID. It fails only when the system has no random bits.
+// generator makes a UUID. A generator fails only when the system has no random bits.
 type generator func() (uuid.UUID, error)
 
 func (g generator) Next(context.Context) (uuid.UUID, error) {

@@ -28,7 +28,7 @@ const (
 // Options are the settings of [UnaryServer]. The zero value of each field means its default, but Identity has none.
 type Options struct {
 	// Identity names the caller, such as the subject of its certificate: 1 to [MaxIdentity] bytes of UTF-8 without control
-	// characters. It has to be authenticated. Without it, a client that guesses a key reads the response of another
+	// characters. The name has to be authenticated. Without it, a client that guesses a key reads the response of another
 	// client. So UnaryServer refuses Options without Identity. An error is returned as PermissionDenied, and its text goes
 	// to Report only.
 	Identity func(context.Context) (string, error)
@@ -58,7 +58,7 @@ type Options struct {
 	// RetryDelay is what Aborted and Unavailable tell the client: 1 ms to 1 h. Default [DefaultRetryDelay].
 	RetryDelay time.Duration
 
-	// Report is told errors that the client is not told: of the store, and of Identity. It must be safe for concurrent
+	// Report is told errors that the client is not told: of the store, and of Identity. Report must be safe for concurrent
 	// use. Default: nothing is told.
 	Report func(ctx context.Context, fullMethod string, err error)
 }
@@ -115,7 +115,7 @@ type interceptor struct {
 }
 
 // UnaryServer returns an interceptor that runs a handler once for each key, and returns its response to repeats: see the
-// documentation of the package. It fails with [pawl.ErrInvalid] unless the options have Identity and allowed values.
+// documentation of the package. UnaryServer fails with [pawl.ErrInvalid] unless the options have Identity and allowed values.
 // Chain it after the interceptors that authenticate and limit.
 func UnaryServer(leases *idem.Leases, opts *Options) (grpc.UnaryServerInterceptor, error) {
 	if opts == nil {
@@ -231,7 +231,7 @@ func (i *interceptor) run(ctx context.Context, req any, method string, c *idem.C
 
 type claimKey struct{}
 
-// FromContext returns the claim under which a handler runs. It has the key, the token and the recovery points. The interceptor
+// FromContext returns the claim under which a handler runs. The claim has the key, the token and the recovery points. The interceptor
 // completes the claim by the response, so the handler calls neither Complete nor Abort.
 func FromContext(ctx context.Context) (c *idem.Claim, ok bool) {
 	c, ok = ctx.Value(claimKey{}).(*idem.Claim)

@@ -1,16 +1,16 @@
 // Package httpidem makes requests of HTTP take effect once, by the header Idempotency-Key of the draft
 // draft-ietf-httpapi-idempotency-key-header-07.
 //
-// [New] makes the middleware of a server. [Transport] is the side of the client. It sends the key that [WithKey] has put
+// [New] makes the middleware of a server. [Transport] is the side of the client. The transport sends the key that [WithKey] has put
 // into the context of a request, and repeats the request with this key.
 //
 // # What a server replies
 //
 //   - 400 Bad Request: the key is missing, empty, too long, no string of RFC 9651, or there are two.
 //   - 403 Forbidden: Options.Identity does not know the caller.
-//   - 409 Conflict, with Retry-After: a request with this key is in flight. It does so too when this server has lost
+//   - 409 Conflict, with Retry-After: a request with this key is in flight. The middleware does so too when this server has lost
 //     the key to another server, whose reply a repeat gets.
-//   - 410 Gone: the request was carried out, and its response was not kept. It was too large or streamed.
+//   - 410 Gone: the request was carried out, and its response was not kept. The response was too large or streamed.
 //   - 413 Content Too Large: the body is larger than Options.MaxBody. Nothing was done.
 //   - 422 Unprocessable Content: the key was used for a request with another method, target or body.
 //   - 503 Service Unavailable, with Retry-After: the store of keys does not answer. Nothing was done.

@@ -32,7 +32,7 @@ type claim interface {
 }
 
 // New returns a middleware that runs a handler once for each key, and replays its response to
-// repeats: see the documentation of the package. It fails with [pawl.ErrInvalid] unless the options have Identity and
+// repeats: see the documentation of the package. New fails with [pawl.ErrInvalid] unless the options have Identity and
 // allowed values. The middleware is safe for concurrent use.
 //
 // Wrap the middleware with authentication and with limits of rates, not the other way round: what they
@@ -228,7 +228,7 @@ func (x *exchange) abort(store context.Context, c claim) {
 
 type claimKey struct{}
 
-// FromContext returns the claim under which a handler runs. It has the key, the token and the recovery points. The middleware
+// FromContext returns the claim under which a handler runs. The claim has the key, the token and the recovery points. The middleware
 // completes the claim by the response, so the handler calls neither Complete nor Abort.
 func FromContext(ctx context.Context) (c *idem.Claim, ok bool) {
 	c, ok = ctx.Value(claimKey{}).(*idem.Claim)

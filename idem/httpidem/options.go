@@ -24,7 +24,7 @@ const (
 // Options are the settings of [New]. The zero value of each field means its default, but Identity has none.
 type Options struct {
 	// Identity names the caller, such as the number of its account: 1 to [MaxIdentity] bytes of UTF-8 without control
-	// characters. It has to be authenticated. Without it, a client that guesses a key reads the response of another
+	// characters. The name has to be authenticated. Without it, a client that guesses a key reads the response of another
 	// client. So New refuses Options without Identity. A server whose callers are all the same returns a constant.
 	// An error is replied as 403, and its text goes to Report only.
 	Identity func(*http.Request) (string, error)
@@ -72,7 +72,7 @@ type Options struct {
 	// Documentation is the URL of the page that tells clients about the keys: the type of problems, and their Link.
 	Documentation string
 
-	// Report is told errors that the client is not told: of the store, and of Identity. It must be safe for concurrent
+	// Report is told errors that the client is not told: of the store, and of Identity. Report must be safe for concurrent
 	// use. Default: nothing is told.
 	Report func(*http.Request, error)
 }

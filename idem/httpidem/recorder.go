@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// recorder is the http.ResponseWriter of a handler. It holds the response back until the handler returns, so that a client
+// recorder is the http.ResponseWriter of a handler. A recorder holds the response back until the handler returns, so that a client
 // sees no response that is not kept. A response that is too large or streamed goes to the client at once, and is not kept.
 type recorder struct {
 	under  http.ResponseWriter

@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// response is a response as a store keeps it. Its first line has the format, the status and the reason why there is no body.
+// response is a response as a store keeps it. The first line has the format, the status and the reason why there is no body.
 // A line for each value of a header follows, then an empty line and the body.
 type response struct {
 	status  int

@@ -31,7 +31,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 // request without a key, or of a method that changes nothing, is sent once, as it is. Transport is safe for
 // concurrent use.
 //
-// A repeat follows an error of the connection, and the statuses 409 with Retry-After, 429, 502, 503 and 504. It needs a
+// A repeat follows an error of the connection, and the statuses 409 with Retry-After, 429, 502, 503 and 504. A repeat needs a
 // body that can be read again: none, or one with GetBody. The last response or error goes to the caller.
 // [http.Transport] itself repeats a request with this header when a connection that it used before was closed.
 type Transport struct {
@@ -47,7 +47,7 @@ type Transport struct {
 	MaxPause time.Duration
 }
 
-// RoundTrip implements http.RoundTripper. It fails without sending anything if the key has bytes
+// RoundTrip implements http.RoundTripper. RoundTrip fails without sending anything if the key has bytes
 // outside of printable ASCII.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := *t

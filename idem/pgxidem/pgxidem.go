@@ -1,7 +1,7 @@
 // Package pgxidem keeps the keys of package idem in a table of PostgreSQL. The
 // transactions are those of pgx.
 //
-// It is package sqlidem with one difference: pgx sends the savepoint together with the claim. So a first
+// Package pgxidem is package sqlidem with one difference: pgx sends the savepoint together with the claim. So a first
 // call costs 2 round trips beside those of the function, [idem.Run] costs 1, and a repeat costs 1. The promises
 // are those of package sqlidem. Both packages may share a table.
 //
@@ -43,7 +43,7 @@ type Options struct {
 	Tx idem.TxOptions
 }
 
-// Store is a table of keys. It is safe for concurrent use.
+// Store is a table of keys. A Store is safe for concurrent use.
 type Store struct {
 	table keytable.Table
 	opts  idem.TxOptions
@@ -83,7 +83,7 @@ func (s *Store) Check(ctx context.Context, pool *pgxpool.Pool) error {
 	return failed(s.table.Check(ctx, db))
 }
 
-// Sweep deletes keys that have expired, at most limit of them, in a transaction of its own. It returns how
+// Sweep deletes keys that have expired, at most limit of them, in a transaction of its own. Sweep returns how
 // many it deleted: fewer than limit says that none is left. Limit is 1 to 10,000. Sweep skips keys on
 // which a transaction works.
 func (s *Store) Sweep(ctx context.Context, pool *pgxpool.Pool, limit int) (int, error) {

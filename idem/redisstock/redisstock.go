@@ -55,7 +55,7 @@ import (
 )
 
 var (
-	// ErrEnded says that the reservation was cancelled, or has expired. Its units are back.
+	// ErrEnded says that the reservation was cancelled, or has expired. The units are back.
 	ErrEnded = errors.New("the reservation has ended")
 	// ErrConfirmed says that the reservation was confirmed, and cannot be cancelled any more.
 	ErrConfirmed = errors.New("the reservation is confirmed")
@@ -85,7 +85,7 @@ const MaxUnits = 1 << 40 // Lua counts in floating point
 
 const maxText = 200
 
-// Stock is the stock of one name. It is safe for concurrent use. Create it with [New].
+// Stock is the stock of one name. A Stock is safe for concurrent use. Create it with [New].
 type Stock struct {
 	client     rueidis.Client
 	name       string
@@ -98,7 +98,7 @@ type Stock struct {
 }
 
 // New returns the stock of a name: 1 to 200 bytes without braces. Nothing is asked. The client
-// stays the caller's. Nil opts are the defaults. Its error matches pawl.ErrInvalid.
+// stays the caller's. Nil opts are the defaults. The error of New matches pawl.ErrInvalid.
 func New(client rueidis.Client, name string, opts *Options) (*Stock, error) {
 	s := &Stock{client: client, name: name, prefix: "pawl:stock:", parts: 16, hold: 10 * time.Minute, keep: 24 * time.Hour}
 	if opts != nil {
@@ -251,7 +251,7 @@ func (s *Stock) home(id string) int {
 	return int(h.Sum64() % uint64(s.parts))
 }
 
-// key is a key of a part. Its hash tag puts all keys of the part into one slot.
+// key is a key of a part. The hash tag puts all keys of the part into one slot.
 func (s *Stock) key(part int, rest string) string {
 	return fmt.Sprintf("%s{%s/%d}:%s", s.prefix, s.name, part, rest)
 }

@@ -41,7 +41,7 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 	return row, keytable.Failed(err)
 }
 
-// steps claims a key where one statement cannot. It returns again if the key went while steps
+// steps claims a key where one statement cannot. steps returns again if the key went while steps
 // looked at it.
 func (k *keys) steps(ctx context.Context, c idem.TxClaim) (row idem.TxRow, again bool, err error) {
 	claimed := idem.TxRow{State: idem.TxClaimed}

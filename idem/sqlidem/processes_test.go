@@ -301,7 +301,7 @@ func (l load) process() (*exec.Cmd, io.Reader, error) {
 	return cmd, out, err
 }
 
-// processes keeps 4 of them at work until stop is called, and kill kills one of them. It is started again, at
+// processes keeps 4 of them at work until stop is called, and kill kills one of them. That process is started again, at
 // a key that the others have passed not long ago.
 func (f *fixture) processes(l load) (kill, stop func()) {
 	f.Helper()

@@ -20,7 +20,7 @@
 //
 // # What is promised
 //
-//   - One insert decides which transaction has the key. It is right at every isolation level.
+//   - One insert decides which transaction has the key. The insert is right at every isolation level.
 //   - While a transaction works on a key, another one waits, or is told so with NoWait. The wait ends with
 //     [idem.ErrInFlight] when the database gives it up: after lock_timeout on PostgreSQL,
 //     innodb_lock_wait_timeout on MySQL, busy_timeout on SQLite. On PostgreSQL the transaction has then failed.
@@ -65,7 +65,7 @@ type Options struct {
 	Tx idem.TxOptions
 }
 
-// Store is a table of keys. It is safe for concurrent use.
+// Store is a table of keys. A Store is safe for concurrent use.
 type Store struct {
 	table keytable.Table
 	opts  idem.TxOptions
@@ -99,9 +99,9 @@ func (s *Store) Migrate(ctx context.Context, db *sql.DB) error {
 // the table is missing.
 func (s *Store) Check(ctx context.Context, db *sql.DB) error { return failed(s.table.Check(ctx, db)) }
 
-// Sweep deletes keys that have expired, at most limit of them, in a transaction of its own. It returns how
+// Sweep deletes keys that have expired, at most limit of them, in a transaction of its own. Sweep returns how
 // many it deleted: fewer than limit says that none is left. Limit is 1 to 10,000. Sweep skips keys on
-// which a transaction works. It needs PostgreSQL 9.5, MariaDB 10.6 or MySQL 8.
+// which a transaction works. Sweep needs PostgreSQL 9.5, MariaDB 10.6 or MySQL 8.
 func (s *Store) Sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	n, err := s.table.Sweep(ctx, db, limit)
 	return n, failed(err)

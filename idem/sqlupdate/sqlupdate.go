@@ -45,16 +45,16 @@ import (
 	"github.com/pawl-go/pawl/fence/sqlfence"
 )
 
-// Check reports whether the update has happened already. It looks at the state of the row, or into a
+// Check reports whether the update has happened already. A Check looks at the state of the row, or into a
 // table of keys that were done. Check runs in the transaction of the update, after the lock and the
 // mark are held, and may run several times.
 type Check func(ctx context.Context, tx *sql.Tx) (done bool, err error)
 
-// Update writes in the transaction. It may run several times, and only one of them is committed, so
+// Update writes in the transaction. An Update may run several times, and only one of them is committed, so
 // it should have no effects elsewhere.
 type Update func(ctx context.Context, tx *sql.Tx) error
 
-// Updater makes updates in one database. It is a description and safe for concurrent use.
+// Updater makes updates in one database. An Updater is a description and safe for concurrent use.
 type Updater struct {
 	db    *sql.DB
 	marks sqlfence.Marks

@@ -52,7 +52,7 @@ var (
 	ErrCycle = errors.New("the state lies on a cycle: a repeat needs a version")
 )
 
-// IllegalError names the transition that is not allowed. It matches [ErrIllegal].
+// IllegalError names the transition that is not allowed. An IllegalError matches [ErrIllegal].
 type IllegalError[S State] struct{ From, To S }
 
 // Error implements error.
@@ -63,7 +63,7 @@ func (e *IllegalError[S]) Error() string {
 // Is reports whether the target is [ErrIllegal].
 func (e *IllegalError[S]) Is(target error) bool { return target == ErrIllegal } //nolint:errorlint // a sentinel
 
-// Machine is a set of states and the transitions between them. It does not change and is safe
+// Machine is a set of states and the transitions between them. A Machine does not change and is safe
 // for concurrent use. Create it with [New] or [Ranked].
 type Machine[S State] struct {
 	states      []S
@@ -73,7 +73,7 @@ type Machine[S State] struct {
 	cyclic      map[S]bool
 }
 
-// New declares a machine. Rows begin in the first of the states. Its error matches
+// New declares a machine. Rows begin in the first of the states. The error of New matches
 // pawl.ErrInvalid and names the mistake:
 //
 //   - no state, or a state that is declared twice, or two states that differ in case only,
@@ -127,7 +127,7 @@ func Ranked[S State](ranks ...S) (*Machine[S], error) {
 	return m, nil
 }
 
-// Must returns the machine and panics on an error. It is for variables of a package, whose
+// Must returns the machine and panics on an error. Must is for variables of a package, whose
 // mistakes are those of the programmer.
 func Must[S State](m *Machine[S], err error) *Machine[S] {
 	if err != nil {
@@ -216,8 +216,8 @@ func (m *Machine[S]) From(to S) []S { return slices.Clone(m.from[to]) }
 // Cyclic reports whether a row can enter a state a second time.
 func (m *Machine[S]) Cyclic(s S) bool { return m.cyclic[s] }
 
-// Decide returns what becomes of a request for state to while the row is in state is. It is a
-// pure function, and all that [Table] knows of machines. Its errors match [ErrIllegal] or
+// Decide returns what becomes of a request for state to while the row is in state is. Decide is a
+// pure function, and all that [Table] knows of machines. The errors match [ErrIllegal] or
 // [ErrUndeclared].
 func (m *Machine[S]) Decide(is, to S) (Outcome, error) {
 	for _, s := range []S{is, to} {

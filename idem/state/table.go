@@ -18,7 +18,7 @@ type Columns = dialect.Columns
 // ErrNotFound says that there is no row of this key. Nothing was written.
 var ErrNotFound = errors.New("no such row")
 
-// Table is a table of your own with a column for the state. It is a description and safe for
+// Table is a table of your own with a column for the state. A Table is a description and safe for
 // concurrent use.
 type Table[S State] struct {
 	// Dialect of the database. Required.
@@ -27,7 +27,7 @@ type Table[S State] struct {
 	Name string
 	// Machine has the states. Required.
 	Machine *Machine[S]
-	// State is the column of the state, NOT NULL. It holds text or an enum for states of text,
+	// State is the column of the state, NOT NULL. The column holds text or an enum for states of text,
 	// and an integer else. Default "state".
 	State string
 	// Version is a column that counts the transitions of the row, a bigint NOT NULL. Each
@@ -50,7 +50,7 @@ type Result[S State] struct {
 // sends one statement, and a second one when nothing was moved. The q is a *sql.DB, *sql.Tx or
 // *sql.Conn; Apply neither begins nor ends a transaction.
 //
-// Its errors match [ErrIllegal], [ErrNotFound], [ErrUndeclared] or [ErrCycle], or pawl.ErrInvalid
+// The errors match [ErrIllegal], [ErrNotFound], [ErrUndeclared] or [ErrCycle], or pawl.ErrInvalid
 // for a mistake in the table or the columns. With any of these nothing was written.
 func (t Table[S]) Apply(ctx context.Context, q dialect.DB, key Columns, to S, set Columns) (Result[S], error) {
 	err := t.check(key, to, set)
@@ -84,7 +84,7 @@ func (t Table[S]) Apply(ctx context.Context, q dialect.DB, key Columns, to S, se
 }
 
 // ApplyAt moves a row to a state if the row is at a version, which it counts up, and sets further
-// columns with it. It is for machines with cycles, and for callers that decided by what they
+// columns with it. ApplyAt is for machines with cycles, and for callers that decided by what they
 // read. A row that is in the requested state, at this version or the next, is Repeated: the
 // transition at this version has happened. Any other version is an error that matches
 // pawl.ErrConflict: read the row again, and decide again. ApplyAt never says Passed. The other

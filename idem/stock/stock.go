@@ -29,7 +29,7 @@ var (
 	ErrNotFound = errors.New("no such stock")
 )
 
-// SoldOutError says how many units were wanted and how many are left. It matches [ErrSoldOut].
+// SoldOutError says how many units were wanted and how many are left. A SoldOutError matches [ErrSoldOut].
 type SoldOutError struct {
 	Name         string
 	Wanted, Left int64
@@ -53,7 +53,7 @@ type Options struct {
 	Parts int
 }
 
-// Table is the stock of all names in one table. It is a description and safe for concurrent
+// Table is the stock of all names in one table. A Table is a description and safe for concurrent
 // use. Create it with [New].
 type Table struct {
 	dialect dialect.Dialect
@@ -63,7 +63,7 @@ type Table struct {
 	estimates *estimates
 }
 
-// New returns the stock in a table. Nothing is asked. Nil opts are the defaults. Its error
+// New returns the stock in a table. Nothing is asked. Nil opts are the defaults. The error of New
 // matches pawl.ErrInvalid.
 func New(d dialect.Dialect, opts *Options) (*Table, error) {
 	o := Options{Table: "pawl_stock", Parts: 16}
@@ -106,7 +106,7 @@ func (t *Table) Create(ctx context.Context, db *sql.DB) error {
 }
 
 // Put adds n units, 1 to MaxUnits, in the caller's transaction: evenly to all parts, or to any
-// part if they are few. It makes all parts if they are missing.
+// part if they are few. Put makes all parts if they are missing.
 func (t *Table) Put(ctx context.Context, tx *sql.Tx, name string, n int64) error {
 	err := check(name, n)
 	if err == nil {
@@ -147,7 +147,7 @@ func (t *Table) add(ctx context.Context, tx *sql.Tx, name string, n, least int64
 	return rows == 1, err
 }
 
-// Total returns how many units are left, as q sees the table. It locks nothing, so
+// Total returns how many units are left, as q sees the table. Total locks nothing, so
 // units that are being taken count until the commit. The q is a *sql.DB, *sql.Tx or *sql.Conn.
 func (t *Table) Total(ctx context.Context, q dialect.DB, name string) (int64, error) {
 	var total, parts int64

@@ -14,7 +14,7 @@ import (
 )
 
 // Take takes n units, 1 to MaxUnits, in the caller's transaction, by one statement in the common
-// case. Its error matches [ErrSoldOut] or [ErrNotFound], and then nothing was taken. The
+// case. The error of Take matches [ErrSoldOut] or [ErrNotFound], and then nothing was taken. The
 // transaction may go on, but holds the locks of all parts until its end. After an error of
 // the database the caller rolls back. See the package for several calls in a transaction.
 func (t *Table) Take(ctx context.Context, tx *sql.Tx, name string, n int64) error {
@@ -55,7 +55,7 @@ func (t *Table) sweep(ctx context.Context, tx *sql.Tx, name string, n int64) err
 
 // Rebalance spreads the units of a name evenly over as many rows as Options.Parts says, in the
 // caller's transaction, and removes other rows. Use it when the number of parts has changed.
-// It locks all parts until the transaction ends.
+// Rebalance locks all parts until the transaction ends.
 func (t *Table) Rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 	err := check(name, 1)
 	if err == nil {
@@ -80,7 +80,7 @@ func (t *Table) rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// lock locks all parts of a name in the order of their numbers and returns them. It fails with [ErrNotFound] when
+// lock locks all parts of a name in the order of their numbers and returns them. lock fails with [ErrNotFound] when
 // there is none. SQLite has one
 // writer at a time, which this transaction becomes at its first write.
 func (t *Table) lock(ctx context.Context, tx *sql.Tx, name string) (all []amount, err error) {
@@ -137,7 +137,7 @@ func even(n int64, parts int) (all []amount) {
 	return all
 }
 
-// draw takes n units from the parts as they are, if there are enough. It returns how many are
+// draw takes n units from the parts as they are, if there are enough. draw returns how many are
 // left, and the parts that change, in the order of their numbers. The rest is spread evenly where
 // each part can then serve the same request, and draw returns how many each has. Otherwise the
 // fewest parts are written, and each is 0: nobody knows what a part has.

@@ -89,7 +89,7 @@ func Race(ctx context.Context, r Resource, writers, writes int) error {
 	return nil
 }
 
-// writeOnce writes and looks what came of it. Its error matches
+// writeOnce writes and looks what came of it. The error of writeOnce matches
 // [fence.ErrStale] only when the write was rightly refused.
 func (r Resource) writeOnce(ctx context.Context, token fence.Token) error {
 	refused := r.Write(ctx, token)
@@ -137,7 +137,7 @@ func raise(mark *atomic.Uint64, to uint64) {
 }
 
 // Contract is what every guard of package fence agrees on, of new resources whose names begin
-// with prefix. It returns the faults that it found.
+// with prefix. Contract returns the faults that it found.
 func Contract(ctx context.Context, guard fence.Guard, prefix string) error {
 	var wrong []error
 	for _, step := range []struct {

@@ -23,7 +23,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// store is a store that processes share. Its URL is of an address, or of a file in a folder.
+// store is a store that processes share. The URL is of an address, or of a file in a folder.
 type store struct {
 	addr func(*testing.T) string
 	url  func(at string) string
@@ -72,7 +72,7 @@ type fleet struct {
 }
 
 // run has processes work. Each second one of them is killed, and started again. Each of them has
-// trouble with the network of its own. It returns how many were killed.
+// trouble with the network of its own. run returns how many were killed.
 func (s *storm) run(kind string) (kills int) {
 	f := &fleet{storm: s, kind: kind}
 	var group sync.WaitGroup

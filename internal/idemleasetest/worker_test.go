@@ -19,7 +19,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// beWorker makes the test binary a worker. Its lines are the URL of the store, the folder of the effects,
+// beWorker makes the test binary a worker. The lines are the URL of the store, the folder of the effects,
 // the number of keys, the TTL, and the kind of the worker.
 const beWorker = "PAWL_IDEM_WORKER"
 

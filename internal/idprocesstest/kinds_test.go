@@ -35,7 +35,7 @@ type kind struct {
 // source fills dst from the front.
 type source func(ctx context.Context, dst []idtest.ID) (n int, err error)
 
-// kinds are all of them. Their marks and counters are in etcd, PostgreSQL, MariaDB and Redis.
+// kinds are all of them. The marks and counters are in etcd, PostgreSQL, MariaDB and Redis.
 var kinds = []kind{
 	{name: "snowflake", open: openSnowflake},
 	{name: "segment in etcd", open: openSegment(inEtcd)},

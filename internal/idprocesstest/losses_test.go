@@ -60,7 +60,7 @@ func (l *losses) next() {
 	l.n++
 }
 
-// do runs a command that must be well. It is repeated on a connection that ended with a server before.
+// do runs a command that must be well. The command is repeated on a connection that ended with a server before.
 func (l *losses) do(words ...string) string {
 	l.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -1,4 +1,4 @@
-// Package idtest holds the rules that every maker of identifiers has to keep. It serves the tests
+// Package idtest holds the rules that every maker of identifiers has to keep. Package idtest serves the tests
 // of package id and of the packages below id.
 package idtest
 
@@ -10,7 +10,7 @@ import (
 )
 
 // Checker collects IDs of any number of goroutines, and finds IDs that were handed out twice or
-// that fell. The zero Checker has seen nothing. It is safe for concurrent use.
+// that fell. The zero Checker has seen nothing. A Checker is safe for concurrent use.
 type Checker[T cmp.Ordered] struct {
 	// Unordered says that the IDs of a goroutine need not rise.
 	Unordered bool

@@ -31,7 +31,7 @@ func (i ID) String() string {
 }
 
 // DiskChecker is a [Checker] of hundreds of millions of IDs, which are kept in files. Equal IDs
-// are in the same file, by a hash. Check sorts a file at a time, so the answer is exact. It is safe for concurrent
+// are in the same file, by a hash. Check sorts a file at a time, so the answer is exact. A DiskChecker is safe for concurrent
 // use, and Check is called once in the end.
 type DiskChecker struct {
 	unordered bool
@@ -98,7 +98,7 @@ func (l *DiskLog) Add(ids ...ID) {
 	c.n += len(ids)
 }
 
-// hash is the number of the part of an ID. It uses the upper bits of a product, which depend on all bits.
+// hash is the number of the part of an ID. hash uses the upper bits of a product, which depend on all bits.
 func hash(is ID) int { return int((is.High ^ is.Low) * 0x9e3779b97f4a7c15 >> 59) }
 
 // add writes an ID as the varint of its upper half, which is mostly one byte of 0, and its lower half.

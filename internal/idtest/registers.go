@@ -166,7 +166,7 @@ func counters(ctx context.Context, name string, all []id.Registers) error {
 	return nil
 }
 
-// Race lets goroutines of each client count, by the counter and by a counter of a mark. It
+// Race lets goroutines of each client count, by the counter and by a counter of a mark. Race
 // returns an error unless each number has one caller and numbers rise for each caller.
 func Race(ctx context.Context, name string, goroutines, adds int, all ...id.Registers) error {
 	var errs []error
@@ -191,7 +191,7 @@ func Race(ctx context.Context, name string, goroutines, adds int, all ...id.Regi
 }
 
 // Count lets goroutines of each counter, all of one number, ask for 1 to 3 numbers at a
-// time. It returns how many numbers they got, and the first fault.
+// time. Count returns how many numbers they got, and the first fault.
 func Count(ctx context.Context, goroutines, adds int, all ...id.Counter) (n int64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

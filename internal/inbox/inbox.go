@@ -56,7 +56,7 @@ type line struct {
 	ask     time.Time // when the next one does
 }
 
-// Ask asks the store for a claim. It returns the grant, or after which time to ask again: 0 is a
+// Ask asks the store for a claim. An Ask returns the grant, or after which time to ask again: 0 is a
 // heartbeat.
 type Ask func(context.Context) (engine.Grant, time.Duration, error)
 
@@ -88,7 +88,7 @@ func (b *Inbox) expect(c *engine.Claim) *Waiter {
 	return w
 }
 
-// Forget ends the waiting of a claim. It returns the waiter, or nil if the claim did not wait.
+// Forget ends the waiting of a claim. Forget returns the waiter, or nil if the claim did not wait.
 func (b *Inbox) Forget(claim string) *Waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,7 +154,7 @@ func (b *Inbox) Receive(claim string, token fence.Token, gone bool) bool {
 	return w != nil
 }
 
-// Removed is closed when a message says that a waiting claim is gone. It is nil for a claim that does
+// Removed is closed when a message says that a waiting claim is gone. The channel is nil for a claim that does
 // not wait.
 func (b *Inbox) Removed(claim string) <-chan struct{} {
 	b.mu.Lock()
@@ -191,7 +191,7 @@ func (b *Inbox) Enter(ctx context.Context, c *engine.Claim, wait bool, ask Ask) 
 	return grant, err
 }
 
-// Await waits for the grant of a claim, or for an error of ask. It asks at once when it does not know
+// Await waits for the grant of a claim, or for an error of ask. Await asks at once when it does not know
 // since when the claim waits. After another error than [engine.ErrGone] the claim still waits.
 func (b *Inbox) Await(ctx context.Context, c *engine.Claim, ask Ask) (engine.Grant, error) {
 	w := b.expect(c)

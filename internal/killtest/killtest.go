@@ -62,7 +62,7 @@ func (w *Workers) run(i int) (killed bool) {
 }
 
 // KillUntilDone kills a worker now and then, kills times at most, and returns when all workers
-// have ended by themselves. It returns how many were killed.
+// have ended by themselves. KillUntilDone returns how many were killed.
 func (w *Workers) KillUntilDone(kills int, pause time.Duration) int {
 	done := make(chan struct{})
 	go func() { w.group.Wait(); close(done) }()

@@ -1,5 +1,5 @@
 // Package lines decides about the claims of a resource in stores that keep claims in order and
-// store no grants, as etcd and ZooKeeper. It tells which claims hold, the next step of a claim,
+// store no grants, as etcd and ZooKeeper. Package lines tells which claims hold, the next step of a claim,
 // and the claim that a waiter watches. All of it is pure. The engine reads the claims, and has
 // its store compare, in the step that changes something, what a decision rests on.
 //
@@ -89,7 +89,7 @@ type holding[N any] struct {
 	weight int64
 }
 
-// New finds which claims hold. They are in order already. A claim that uses the resource as
+// New finds which claims hold. The claims are in order already. A claim that uses the resource as
 // something else than the first claim is about to go, and holds nothing in its turn.
 func New[N any](claims []*Claim[N]) Line[N] {
 	l := Line[N]{Claims: claims, ids: make(map[string]*Claim[N], len(claims)), owners: make(map[string]holding[N])}

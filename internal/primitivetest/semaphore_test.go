@@ -66,7 +66,7 @@ type holders struct {
 	wait [procs]context.CancelFunc
 }
 
-// do takes a step: a holder releases, a waiter gives up, an idle client acquires. It returns
+// do takes a step: a holder releases, a waiter gives up, an idle client acquires. do returns
 // when nothing moves any more.
 func (h *holders) do(ctx context.Context, s step) {
 	h.mu.Lock()

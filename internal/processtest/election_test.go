@@ -42,7 +42,7 @@ func believe(term *pawl.Lease, path string) error {
 	defer file.Close()
 	belief := make([]byte, 8)
 	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		// Another leader lives. It may not have noticed its loss yet, but that does not make this
+		// Another leader lives. That leader may not have noticed its loss yet, but that does not make this
 		// candidate a leader.
 		if _, err := file.ReadAt(belief, 0); err == nil {
 			if left := time.Until(time.Unix(0, int64(binary.BigEndian.Uint64(belief)))); left > 0 {

@@ -22,7 +22,7 @@ import (
 )
 
 // The test binary is also the other processes. A worker starts with the URL of its store in
-// beWorker. Its arguments are its TTL and its task.
+// beWorker. The worker's arguments are its TTL and its task.
 const beWorker = "PAWL_BE_WORKER"
 
 func TestMain(m *testing.M) {
@@ -99,7 +99,7 @@ var roles = map[string]func(context.Context, *pawl.Client, ...string) error{
 	"barrier": crossBarrier, "latch": countDown, "election": lead,
 }
 
-// serve is a worker process. It ends with its input, so with its parent at the latest.
+// serve is a worker process. The process ends with its input, so with its parent at the latest.
 func serve(url string, args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/work"
 )
 
-// ledger opens the resource that the work changes. It has the largest token of each item, and how
+// ledger opens the resource that the work changes. The resource has the largest token of each item, and how
 // often the item was done.
 func ledger(path string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite3", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)")

@@ -27,7 +27,7 @@ type hold struct {
 	interrupt context.CancelCauseFunc // ends the Await under way
 }
 
-// enter asks for the lock on a new connection, or on the one it has. It keeps a
+// enter asks for the lock on a new connection, or on the one it has. enter keeps a
 // connection that is of use.
 func (h *hold) enter(ctx context.Context) (engine.Grant, error) {
 	if h.conn == nil {

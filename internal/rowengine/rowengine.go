@@ -24,7 +24,7 @@ import (
 
 // Store is one database.
 type Store interface {
-	// Check asks whether the server answers. It notes the longest TTL: for so
+	// Check asks whether the server answers. Check notes the longest TTL: for so
 	// long nothing is given out when the server has started again.
 	Check(ctx context.Context, ttl time.Duration) error
 
@@ -39,7 +39,7 @@ type Store interface {
 	Show(ctx context.Context, name string) (engine.Resource, error)
 
 	// Break ends the transaction of a claim of any session, or its waiting,
-	// and reports whether there was something to end. It may end a little
+	// and reports whether there was something to end. The transaction may end a little
 	// later. Gently leaves alone a claim that is to wait and does not do so yet: its
 	// client can be told only while it waits.
 	Break(ctx context.Context, resource, claim string, gently bool) (bool, error)
@@ -104,7 +104,7 @@ type Engine struct {
 }
 
 // New returns the engine of a database whose pool has so many connections at most,
-// or no limit: 0. Its promises are those of [Caps].
+// or no limit: 0. The engine's promises are those of [Caps].
 func New(store Store, caps engine.Caps, connections int) *Engine {
 	return &Engine{store: store, caps: caps, connections: connections}
 }
@@ -226,8 +226,8 @@ func unavailable(ctx context.Context, doing string, err error) error {
 // soonWaits is for how long a client may be between the Enter of a claim and its Await.
 const soonWaits = 2 * time.Second
 
-// evict breaks a claim that is not known here, and waits until it is gone. It is gentle
-// for so long at first. It reports whether there was such a claim.
+// evict breaks a claim that is not known here, and waits until it is gone. evict is gentle
+// for so long at first. evict reports whether there was such a claim.
 func (e *Engine) evict(ctx context.Context, resource, claim string, gently time.Duration) (there bool, err error) {
 	began := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

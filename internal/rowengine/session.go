@@ -151,7 +151,7 @@ func (s *session) enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 	return grant, nil
 }
 
-// keep notes what a hold has got. It fails if the session has ended meanwhile,
+// keep notes what a hold has got. keep fails if the session has ended meanwhile,
 // or an entered claim was left.
 func (s *session) keep(h *hold, grant engine.Grant, claim string) bool {
 	s.mu.Lock()
@@ -341,7 +341,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 }
 
 // watch tells soon of a connection that ended, and again until a renewal has
-// looked: the server gives its lock away at once. It asks the operating system
+// looked: the server gives its lock away at once. watch asks the operating system
 // only.
 func (s *session) watch() {
 	tick := time.NewTicker(min(s.opts.TTL/10, 100*time.Millisecond))

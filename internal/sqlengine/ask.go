@@ -22,7 +22,7 @@ func nudge(what chan struct{}) {
 	}
 }
 
-// ask tells all waiters of this Engine: the news, again and again while no messages arrive. It asks
+// ask tells all waiters of this Engine: the news, again and again while no messages arrive. ask asks
 // for the state of all claims once a heartbeat, because a message may be lost.
 func (e *Engine) ask() {
 	all := time.Now() // when that was last

@@ -16,14 +16,14 @@ import (
 // Embedded is the special part of a database inside the process.
 type Embedded interface {
 	// Ready reports whether nothing is missing, so that Migrate need not be called.
-	// It only reads.
+	// Ready only reads.
 	Ready(ctx context.Context, db *sql.DB) (bool, error)
 
-	// Migrate creates the missing parts. It is called at most once, before all else.
+	// Migrate creates the missing parts. Migrate is called at most once, before all else.
 	Migrate(ctx context.Context, tx *sql.Tx) error
 
 	// Turn waits until this process may write, in the order of the processes that ask. The caller
-	// ends that by end. It is called by one goroutine at a time. It spares processes the fight for
+	// ends that by end. Turn is called by one goroutine at a time. Turn spares processes the fight for
 	// the database, which excludes them in any case.
 	Turn(ctx context.Context) (end func(), err error)
 
@@ -38,10 +38,10 @@ type Embedded interface {
 	Again(err error) bool
 
 	// Listen receives what other processes post to a session, until stop is
-	// called. It returns nil where nothing arrives: then waiters poll.
+	// called. Listen returns nil where nothing arrives: then waiters poll.
 	Listen(session string, receive func(Message)) (stop func())
 
-	// Post sends a message to another process. It may be lost.
+	// Post sends a message to another process. The message may be lost.
 	Post(m Message)
 
 	// Forget removes what Listen may have left of a session of any process.

@@ -37,7 +37,7 @@ type Dialect interface {
 	// After is an index that is defined after its table.
 	After(name, table, on string) string
 
-	// Proc begins a procedure. Its results begin with r_.
+	// Proc begins a procedure. The results begin with r_.
 	Proc(name string, typed ...string) string
 	// Rows begins a procedure that returns rows: its first parameter, then the columns.
 	Rows(name string, typed ...string) string

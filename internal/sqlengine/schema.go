@@ -13,7 +13,7 @@ type Schema struct {
 	Name    string // what messages call it
 	Version int    // that this program knows
 
-	// Find returns the version that is there. It may refuse the server for
+	// Find returns the version that is there. Find may refuse the server for
 	// other reasons, with [engine.ErrUnsupported].
 	Find func(context.Context) (version int, err error)
 	// Missing reports whether err says that nothing is there.

@@ -50,7 +50,7 @@ type Server struct {
 	Again func(err error) bool
 
 	// Listen, when set, is called before a session is opened: waiters are told
-	// by [Receive] from now on. It returns at once when that is so already.
+	// by [Receive] from now on. Listen returns at once when that is so already.
 	Listen func(context.Context) error
 
 	// Told, when set, reports whether messages arrive at the moment. When they
@@ -326,7 +326,7 @@ func (s *routines) bury(dead string) {
 	}
 }
 
-// finishOnce ends a session, if its time has not done so, and hands on what it had. It returns
+// finishOnce ends a session, if its time has not done so, and hands on what it had. finishOnce returns
 // another session that has died.
 func (s *routines) finishOnce(ctx context.Context, session string, force bool) (dead string, err error) {
 	for more := 1; more != 0; {

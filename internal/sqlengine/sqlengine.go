@@ -2,7 +2,7 @@
 //
 // The parts that all databases share are here: sessions, waiters, messages to them, and reads. A
 // verb is done in one of two ways. In a database inside the process ([New]) a verb is one
-// transaction. It loads the claims of the resource, lets package queue decide, and writes the
+// transaction. The engine loads the claims of the resource, lets package queue decide, and writes the
 // difference. In a server ([NewServer]) that would take a round trip for each statement. There a
 // verb is one call of a procedure, which repeats the rules of package queue; see rules.sql.
 //
@@ -51,7 +51,7 @@ type store interface {
 	put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 	close() error
 
-	// listen makes a session be told, until stop is called. It returns nil
+	// listen makes a session be told, until stop is called. listen returns nil
 	// where nothing arrives: then waiters poll.
 	listen(session string) (stop func())
 	// news tells of claims of these sessions that have waited and of which there is something new.
@@ -71,7 +71,7 @@ type news struct {
 	look  bool // it is to try
 }
 
-// Message tells a session of one of its claims. It is a hint: the claim in the
+// Message tells a session of one of its claims. A Message is a hint: the claim in the
 // database counts.
 type Message struct {
 	Session, Claim string

@@ -58,7 +58,7 @@ var statements = []string{
 	insertClaim, grantClaim, resizeAll, deleteClaim, deleteAll, readValue, insertValue, deleteValue,
 }
 
-// tx is one verb in the database, with the messages to send after it. Its methods do nothing after
+// tx is one verb in the database, with the messages to send after it. The methods do nothing after
 // the first error, which it keeps.
 type tx struct {
 	*sql.Tx
@@ -146,7 +146,7 @@ func (s *transactions) turn(ctx context.Context, how manner) (end func(), err er
 	return func() { done(); s.way.Give() }, nil
 }
 
-// read reads the store as of one moment. It waits for no writer,
+// read reads the store as of one moment. read waits for no writer,
 // and removes nothing of the dead.
 func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) error {
 	return s.retry(ctx, verb, func() error {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// clockSource is a library that a server loads before libc. It moves the time of day of that
+// clockSource is a library that a server loads before libc. The library moves the time of day of that
 // process by the seconds in a file. libfaketime does the same, but its clock calls malloc. The
 // jemalloc of redis-server reads the clock before malloc works.
 const clockSource = `

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// ForExample stands in for the test that an Example function lacks. It gives examples the shared
+// ForExample stands in for the test that an Example function lacks. ForExample gives examples the shared
 // servers, as in SharedRedis(ForExample()). A failure ends the process.
 func ForExample() testing.TB { return example{} }
 

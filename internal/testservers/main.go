@@ -68,7 +68,7 @@ func launchShared(t testing.TB, k kind) *process {
 var ours = goleak.IgnoreTopFunction("github.com/pawl-go/pawl/internal/testservers.spawnAll")
 
 // Main runs the tests of a package. Call Main from TestMain and exit with its result. Main stops
-// the shared servers. It fails a run that left a goroutine behind or whose servers could not run.
+// the shared servers. Main fails a run that left a goroutine behind or whose servers could not run.
 func Main(m *testing.M) int {
 	code := m.Run()
 	mu.Lock()

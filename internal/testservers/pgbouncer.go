@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a private pgbouncer for one test, in front of the PostgreSQL at upstream. It
-// pools by the transaction: the settings of a session are lost in the next transaction. It knows no
+// PgBouncer starts a private pgbouncer for one test, in front of the PostgreSQL at upstream. The pooler
+// pools by the transaction: the settings of a session are lost in the next transaction. The pooler knows no
 // prepared statements.
 func PgBouncer(t testing.TB, upstream string) *Server {
 	t.Helper()

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// PostgresPool returns connections to the server, proxy or pooler at addr, as one process has them. They are
+// PostgresPool returns connections to the server, proxy or pooler at addr, as one process has them. The connections are
 // closed with the test. Each set changes how they connect.
 func PostgresPool(t testing.TB, addr string, set ...func(*pgx.ConnConfig)) *sql.DB {
 	t.Helper()

@@ -84,7 +84,7 @@ func (s *Server) CPU() (total time.Duration) {
 	return total
 }
 
-// bury kills the processes that a server left behind, and waits until they are gone. They have the
+// bury kills the processes that a server left behind, and waits until they are gone. Those processes have the
 // server's memory and its connections.
 func bury(orphans []int) {
 	deadline := time.Now().Add(stopWithin)

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Server is a real server as one test sees it. Its methods end that test when they fail.
+// Server is a real server as one test sees it. The methods end that test when they fail.
 type Server struct {
 	Addr string // "127.0.0.1:port"
 	Dir  string // its private folder; "" for a server that was given by environment
@@ -313,7 +313,7 @@ func (p *process) remove() {
 	os.RemoveAll(p.dir) //nolint:errcheck // a temporary folder
 }
 
-// own returns the process. It ends the test if the server is not private.
+// own returns the process. own ends the test if the server is not private.
 func (s *Server) own() *process {
 	s.t.Helper()
 	if s.proc == nil {

@@ -29,7 +29,7 @@ type CA struct {
 // Certificate is the certificate of a server or a client, in PEM.
 type Certificate struct{ CertFile, KeyFile string }
 
-// NewCA makes an authority. Its files are in a folder that servers of another user may enter, which
+// NewCA makes an authority. The files are in a folder that servers of another user may enter, which
 // the folder of t.TempDir is not. Only this user may read the keys.
 func NewCA(t testing.TB) *CA {
 	t.Helper()

@@ -58,7 +58,7 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 }
 
 // ZooKeeper starts a private ZooKeeper for one test, which stands alone. The server keeps its data
-// over Kill and Restart. It looks for empty containers every second.
+// over Kill and Restart. The server looks for empty containers every second.
 func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind, nil) }
 
 // SharedZooKeeper returns the ZooKeeper of this test process, or the ZooKeeper that

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Names has a [Turn] for each name that a caller has or waits for. Create it with [NewNames]. It is
+// Names has a [Turn] for each name that a caller has or waits for. Create it with [NewNames]. Names is
 // safe for concurrent use.
 type Names struct {
 	places int

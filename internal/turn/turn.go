@@ -18,7 +18,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Turn is for as many callers at once as it has places. Create it with [New]. It is safe for
+// Turn is for as many callers at once as it has places. Create it with [New]. A Turn is safe for
 // concurrent use.
 type Turn chan struct{}
 

@@ -1,4 +1,4 @@
-// Package pawlotel turns pawl's events into OpenTelemetry metrics and traces. They show
+// Package pawlotel turns pawl's events into OpenTelemetry metrics and traces. Metrics and traces show
 // waiters, their names and the times of waiting; the held locks; the number of lost locks;
 // and how late heartbeats run. All are of one process.
 //
@@ -17,7 +17,7 @@
 // pawl.outcome. The outcome is granted, refused, grace (refused in the restart grace of the
 // store), released or lost. The bounds of histograms go from half a millisecond to 5 minutes,
 // and for holds to a day. A view of the meter may change them. A trace has a span "pawl wait"
-// for each attempt and "pawl hold" for each lease. They have the full name and the token, and
+// for each attempt and "pawl hold" for each lease. Spans have the full name and the token, and
 // are in the span of the context given to Lock.
 //
 // The names of pawl's own locks begin with "pawl:". Idle workers of a queue of work wait for a

@@ -27,7 +27,7 @@ type child struct {
 // childEvent is a stop of the child or, last, its end.
 type childEvent struct{ status syscall.WaitStatus }
 
-// startChild starts the command. Its thread stays until the command has ended, because the kernel
+// startChild starts the command. The starting thread stays until the command has ended, because the kernel
 // sends the parent-death signal when that thread ends.
 func startChild(cmd *exec.Cmd, group int) (*child, error) {
 	c := &child{group: group, events: make(chan childEvent)}

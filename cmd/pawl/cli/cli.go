@@ -108,7 +108,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
-		Long: `pawl runs programs under locks that machines share. It shows, breaks and resizes locks,
+		Long: `pawl runs programs under locks that machines share. The command shows, breaks and resizes locks,
 runs commands once for a key, and makes IDs.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of

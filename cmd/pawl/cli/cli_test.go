@@ -92,7 +92,7 @@ type process struct {
 	done   chan struct{}
 }
 
-// start starts pawl. Its output goes to files, so that processes that it leaves behind keep no
+// start starts pawl. The program's output goes to files, so that processes that it leaves behind keep no
 // reader waiting.
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()

@@ -29,7 +29,7 @@ func made(t *testing.T, store string, args ...string) []string {
 	return strings.Fields(stdout.String())
 }
 
-// numbers are IDs that are numbers. They have to rise.
+// numbers are IDs that are numbers. The numbers have to rise.
 func numbers(t *testing.T, ids []string) (all []int64) {
 	t.Helper()
 	for _, one := range ids {

@@ -63,7 +63,7 @@ func (c *capture) pump(p *pipe) {
 // mostPiped is how much a pipe holds at most. Only an administrator can allow more.
 const mostPiped = 1 << 20
 
-// rest reads the present content of the pipe. It does not wait for processes that the command has left behind.
+// rest reads the present content of the pipe. rest does not wait for processes that the command has left behind.
 func (c *capture) rest(p *pipe, text []byte) {
 	p.from.SetReadDeadline(time.Time{}) //nolint:errcheck // pipes have deadlines
 	conn, err := p.from.SyscallConn()
@@ -100,7 +100,7 @@ func (c *capture) pass(p *pipe, text []byte) {
 	}
 }
 
-// finish waits until the output of the command, which has ended, is passed on. It fails when ctx
+// finish waits until the output of the command, which has ended, is passed on. finish fails when ctx
 // ends before.
 func (c *capture) finish(ctx context.Context) error {
 	done := make(chan struct{})

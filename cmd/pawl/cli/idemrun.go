@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-const idemRunHelp = `Run CMD once for KEY. Its exit code and output are kept in the store. A repeat prints the
+const idemRunHelp = `Run CMD once for KEY. The exit code and output are kept in the store. A repeat prints the
 kept output, exits with the kept code and does not run CMD. While CMD runs elsewhere, pawl
 waits for that result. With --try pawl does not wait, and exits with 75.
 
@@ -175,7 +175,7 @@ func (j *job) runOnce(path string) error {
 	return err
 }
 
-// settle passes the rest of the output on. It keeps the outcome if the command came to an end and has
+// settle passes the rest of the output on. settle keeps the outcome if the command came to an end and has
 // a code to be kept. A command without an end leaves its key claimed: the end of the session frees it.
 func (j *job) settle(c *capture) error {
 	ctx, stop := j.interruptible(context.Background())

@@ -42,7 +42,7 @@ its commits is refused (64).`
 
 var idKinds = []idKind{
 	{
-		name: "uuid4", short: "Print random UUIDs", long: "Print UUIDs of version 4: 122 random bits. They have no order.",
+		name: "uuid4", short: "Print random UUIDs", long: "Print UUIDs of version 4: 122 random bits. These UUIDs have no order.",
 		instead: "UUIDs need no store",
 		open:    func(context.Context, *idParts, string) (lines, error) { return uuidLines(uuids.V4()), nil },
 	},

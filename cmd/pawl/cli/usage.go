@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// takes checks the number of arguments. Its error shows the right form; the library's error does
+// takes checks the number of arguments. The error shows the right form; the library's error does
 // not.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// voice writes beside the work. Its reader may be slow, stopped by Ctrl-S, or gone. That must
+// voice writes beside the work. The reader may be slow, stopped by Ctrl-S, or gone. That must
 // neither delay the end of a command nor hold up a lock.
 type voice struct {
 	to io.Writer

@@ -47,7 +47,7 @@ func throughRueidis(t *testing.T, addr string) engine.Engine {
 	return redisengine.New(client, soon)
 }
 
-// TestBothLibraries: a holder through one library is waited for through the other. Its message is
+// TestBothLibraries: a holder through one library is waited for through the other. The holder's message is
 // understood there, long before a waiter looks.
 func TestBothLibraries(t *testing.T) {
 	addr, nodes := testservers.Redis(t).Addr, testservers.RedisCluster(t)

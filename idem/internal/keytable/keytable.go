@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// Table is a table of keys in a database. It is safe for concurrent use.
+// Table is a table of keys in a database. A Table is safe for concurrent use.
 type Table struct {
 	Dialect dialect.Dialect
 	table   dialect.Table

@@ -11,7 +11,7 @@ import (
 // answer is one row for [Answer].
 //
 // A kept row never changes before it expires, so the statement reads the row without a lock and writes
-// nothing. Else the insert decides. It follows a lock of the key, which ends with the transaction,
+// nothing. Else the insert decides. The insert follows a lock of the key, which ends with the transaction,
 // because an INSERT has no NOWAIT.
 func (t Table) ClaimOrRead(c idem.TxClaim) *dialect.Statement {
 	s, now := t.new(), t.now()

@@ -28,7 +28,7 @@ func (t Table) Insert(c idem.TxClaim) *dialect.Statement {
 	return s
 }
 
-// noWait makes a statement of MariaDB give up at once. It is a comment for MySQL, which has no such thing:
+// noWait makes a statement of MariaDB give up at once. The clause is a comment for MySQL, which has no such thing:
 // there innodb_lock_wait_timeout of the session ends the wait.
 func noWait(c idem.TxClaim) string {
 	if c.NoWait {
