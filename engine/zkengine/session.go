@@ -308,7 +308,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 }
 
 // await watches the claim's own node, and then the blocker. So a claim that was evicted before it
-// was handed the resource learns of that. Await waits for one event, unless there is something to
+// was handed the resource learns of that. await waits for one event, unless there is something to
 // see already, and looks what it means. The next waiter watches the children of the folder, and
 // the list comes with that watch.
 func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked **watch) (grant engine.Grant, err error) {

@@ -20,7 +20,7 @@ type Parts struct {
 }
 
 // Parse reads an ID of this format. The error of Parse matches [pawl.ErrInvalid] and names the
-// first part that is wrong, with the text that is there and the text that is expected.
+// first part that is wrong, with its text and the expected text.
 func (f *Format) Parse(text string) (Parts, error) {
 	is := Parts{Fields: make(map[string]string)}
 	var checked strings.Builder
