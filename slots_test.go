@@ -80,7 +80,7 @@ func TestSlotsRefuse(t *testing.T) {
 		if _, err := c.Slots("s", 3).Prefer(3).Prefer(2).Take(t.Context()); err == nil {
 			t.Error("the first mistake was forgotten")
 		}
-		for i, text := range []string{"", "\x02", "\x01\x80"} {
+		for i, text := range []string{"", "\x00", "\x03", "\x01\x80", "\x02\x01\x80"} {
 			key := fmt.Sprint("pawl:slots/", i)
 			if _, err := eng.Put(t.Context(), key, []byte(text), 0); err != nil {
 				t.Fatal(err)
@@ -140,13 +140,26 @@ func during(other func()) fault {
 	}, nil)
 }
 
-// TestSlotConflict: another taker gets the number that this taker has chosen.
+// loseTurn takes the turn of the numbers away from its holder, as the end of its session would.
+func loseTurn(t *testing.T, c *pawl.Client, slots string) {
+	t.Helper()
+	evicted, err := c.Break(t.Context(), "pawl:update/pawl:slots/"+slots, pawl.BreakOptions{})
+	if err != nil || len(evicted) != 1 {
+		t.Fatalf("evicted %v, %v", evicted, err)
+	}
+}
+
+// TestSlotConflict: a taker has lost its turn, and another taker gets the number that it has chosen.
 func TestSlotConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		c, store := newFaultyClient(t, eng, nil)
-		other := newClient(t, eng, nil).Slots("s", 3)
-		store.set(during(func() { take(t, other, 0) }), verbPut)
+		d := newClient(t, eng, nil)
+		other := d.Slots("s", 3)
+		store.set(during(func() {
+			loseTurn(t, d, "s")
+			take(t, other, 0)
+		}), verbPut)
 		take(t, c.Slots("s", 3), 1)
 		if n := len(store.called(verbPut)); n != 2 {
 			t.Errorf("%d writes", n)
@@ -160,10 +173,12 @@ func TestSlotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		c, store := newFaultyClient(t, eng, nil)
-		other := newClient(t, eng, nil).Slots("s", 2)
+		d := newClient(t, eng, nil)
+		other := d.Slots("s", 2)
 		var last fence.Token
 		store.set(first(1, func(ctx context.Context, do func(context.Context) error) error {
-			pass(time.Second) // this taker has its permit by then
+			pass(time.Second) // this taker has its permit and the turn by then
+			loseTurn(t, d, "s")
 			for number := range 2 {
 				slot := take(t, other.Prefer(number), number)
 				mustUnlock(t, slot)
@@ -175,8 +190,8 @@ func TestSlotOvertaken(t *testing.T) {
 		if slot.Token() <= last {
 			t.Errorf("token %v after %v", slot.Token(), last)
 		}
-		if n := len(store.called(verbEnter)); n != 2 {
-			t.Errorf("%d permits were asked for", n)
+		if n := len(store.called(verbEnter)); n != 4 { // each with its turn
+			t.Errorf("%d permits and turns were asked for", n)
 		}
 	})
 }
@@ -380,20 +395,21 @@ func TestSlotsTrips(t *testing.T) {
 		for number := range taken {
 			take(t, s, number)
 		}
+		synctest.Wait() // the last taker has given up its turn
 		store.trip, store.n = trip, 0
 		began := time.Now()
 		take(t, s, taken)
-		if took := time.Since(began); took > 3*trip || store.n > 4 {
+		if took := time.Since(began); took > 3*trip || store.n > 6 {
 			t.Errorf("%d requests in %v, where each takes %v", store.n, took, trip)
 		}
 	})
 }
 
-// TestSlotsAtOnce: clients that start together send each other few requests more. Each reads the
-// claims once, because that costs the store as much as there are claims.
+// TestSlotsAtOnce: clients that start together send few requests each. A few of them read the claims,
+// because that costs the store as much as there are claims.
 func TestSlotsAtOnce(t *testing.T) {
-	const each = 16
-	for _, n := range []int{16, 256} {
+	const each, mostLooks = 12, 8
+	for _, n := range []int{16, 256, 2048} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &countedStore{Engine: memengine.New(), trip: time.Millisecond}
 			numbers := make(chan int, n)
@@ -414,7 +430,7 @@ func TestSlotsAtOnce(t *testing.T) {
 				seen[<-numbers] = true
 			}
 			t.Logf("%d takers sent %d requests, of which %d read all claims", n, store.n, store.shown)
-			if store.shown > n {
+			if store.shown > mostLooks {
 				t.Errorf("%d takers read all claims %d times", n, store.shown)
 			}
 			if len(seen) != n || store.n > each*n {

@@ -54,9 +54,14 @@ func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, erro
 
 // turn waits for the lock that orders the updates of the value after a conflict.
 func (v *Value) turn(ctx context.Context) (*Lease, error) {
+	l := v.turnLock()
+	return l.Lock(ctx)
+}
+
+func (v *Value) turnLock() lock {
 	l := newLock(v.client, scopedName("update", v.key), engine.KindLock, engine.LockCapacity, engine.LockCapacity)
 	l.alone = true
-	return l.Lock(ctx)
+	return l
 }
 
 func (v *Value) tryUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error), tries int) (is Snapshot, err error) {
