@@ -148,7 +148,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 	return permit, o, err
 }
 
-// giveUp releases the turn, for which the caller does not wait.
+// giveUp releases the turn. The caller does not wait for that.
 func (s *Slots) giveUp(turn *Lease) {
 	if turn != nil {
 		s.value.client.spawn(func() { turn.Unlock(context.Background()) }) //nolint:errcheck // as in queueUpdate
@@ -179,9 +179,9 @@ func (s *Slots) number(ctx context.Context, slot *Slot, o opening, wait bool) (e
 	return err
 }
 
-// assign is the step that gives the permit a number, see slotTable. The taker reads the claims unless
-// another taker did so after this permit was granted, because that costs the store as much as there are
-// claims.
+// assign is the step that gives the permit a number, see slotTable. A look at the claims costs the
+// store as much as there are claims. So the taker looks only if no other taker did so after this
+// permit was granted.
 func (s *Slots) assign(ctx context.Context, is Snapshot, slot *Slot) ([]byte, error) {
 	table, err := parseSlots(is)
 	if err != nil {

@@ -22,7 +22,7 @@ type slotTable struct {
 	last []lastHolder
 }
 
-// lastHolder is the last holder of a number, also one that has left. The next holder of the number needs
+// lastHolder is the last holder of a number. That holder may have left. The next holder of the number needs
 // a larger token. A zero lastHolder is of a number that nobody has had.
 type lastHolder struct {
 	token fence.Token

@@ -138,19 +138,20 @@ func stopsBelieving(t *testing.T, h *Harness) {
 
 func momentaryTrouble(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	l := lock(t, h.client(t, eng).Mutex("moment"))
+	ttl := max(h.TTL, 5*time.Second) // on a busy machine a renewal may take a good part of a second
+	l := lock(t, clientFor(t, eng, ttl).Mutex("moment"))
 	if eng.Caps().Expiry == engine.ExpiryConnection {
 		lostWithConnection(t, h, net, l)
 		return
 	}
 	for range 2 {
 		net.Cut()
-		timer := time.NewTimer(h.TTL / 3)
+		timer := time.NewTimer(ttl / 3)
 		<-timer.C
 		net.Heal()
-		until := time.Now().Add(h.TTL - h.TTL/10)
+		until := time.Now().Add(ttl - ttl/10)
 		for l.Err() == nil && l.ValidUntil().Before(until) { // until a renewal succeeds
-			timer.Reset(h.TTL / 50)
+			timer.Reset(ttl / 50)
 			<-timer.C
 		}
 		if err := l.Err(); err != nil {

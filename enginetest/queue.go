@@ -36,7 +36,7 @@ func oneHolds(t *testing.T, h *Harness) {
 	var inside, total atomic.Int32
 	var wg sync.WaitGroup
 	for range parties {
-		p := h.party(t)
+		p := h.steadyParty(t)
 		wg.Go(func() {
 			for range rounds {
 				c := p.claim("one holds", mutex)
@@ -77,7 +77,7 @@ func twoClaims(t *testing.T, h *Harness) {
 }
 
 func firstCome(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b := h.steadyParty(t), h.steadyParty(t)
 	first := a.claim("first come", mutex)
 	a.hold(first)
 	var claims []*engine.Claim
@@ -108,7 +108,7 @@ func grantComes(t *testing.T, h *Harness) {
 }
 
 func bargingOvertakes(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b := h.steadyParty(t), h.steadyParty(t)
 	held := a.claim("barging", barging)
 	a.hold(held)
 	waiting := b.claim("barging", barging)
@@ -296,7 +296,7 @@ func interrupted(t *testing.T, h *Harness) {
 }
 
 func tokensGrow(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b := h.steadyParty(t), h.steadyParty(t)
 	var last engine.Grant
 	for i := range 12 {
 		p, c := a, a.claim("tokens", mutex)

@@ -24,7 +24,7 @@ var refusals = map[engine.Feature]func(*testing.T, *Harness){
 
 // everyoneHasATurn is the rest of the order of arrival: no waiter is forgotten.
 func everyoneHasATurn(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b := h.steadyParty(t), h.steadyParty(t)
 	name := "turns/" + t.Name()[len(t.Name())-12:]
 	first := a.claim(name, mutex)
 	a.hold(first)

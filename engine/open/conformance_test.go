@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,6 +64,24 @@ func lockSoon(t *testing.T, m *pawl.Mutex) <-chan locked {
 		defer cancel()
 		l, err := m.Lock(ctx)
 		got <- locked{l, err, time.Now()}
+	}()
+	return got
+}
+
+// lockThrough is lockSoon over an outage that may be longer than the TTL: Lock says so then, and the
+// waiter locks again.
+func lockThrough(t *testing.T, m *pawl.Mutex) <-chan locked {
+	got := make(chan locked, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for {
+			l, err := m.Lock(ctx)
+			if err == nil || !errors.Is(err, pawl.ErrUnavailable) || ctx.Err() != nil {
+				got <- locked{l, err, time.Now()}
+				return
+			}
+		}
 	}()
 	return got
 }
