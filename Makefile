@@ -12,7 +12,7 @@ RACE := CGO_ENABLED=1 go
 # processes and measure how long things take, which two at once on two cores
 # would disturb. Inside a binary more tests run in parallel than there are cores, for
 # most of them wait, until a session ends or a server is back.
-TEST := $(RACE) test -race -p 1 -parallel 4 -timeout 40m -skip '^TestNATS3$$/a_crowd_of_waiters'
+TEST := $(RACE) test -race -p 2 -parallel 6 -timeout 40m -skip '^TestNATS3$$/a_crowd_of_waiters'
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
