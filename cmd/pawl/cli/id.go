@@ -75,7 +75,7 @@ func newIDKind(s *store, k idKind) *cobra.Command {
 		}),
 	}
 	cmd.Flags().Int64VarP(&count, "count", "n", 1, "how many IDs")
-	o.addFlags(cmd, k.flags)
+	o.addFlags(cmd, k.flags, k.database)
 	return cmd
 }
 

@@ -215,6 +215,9 @@ func TestID_forgetting(t *testing.T) {
 		stdout, stderr := want(t, 64, store, args...)
 		complaint(t, stderr, "the store may lose its last writes in a restart, and then IDs repeat")
 		complaint(t, stderr, "which is --allow-forgetting here")
+		if orDB := args[1] == "segment" || args[1] == "readable"; orDB != strings.Contains(stderr, "in a database, which is --db") {
+			t.Errorf("%q says: %s", args, stderr)
+		}
 		if stdout != "" {
 			t.Errorf("%q prints %s", args, stdout)
 		}
@@ -247,14 +250,15 @@ func TestID_refuses(t *testing.T) {
 		"sequence x --db sqlite:a --db sqlite:b --step 1": "Step 1: 2 to 1000000 are allowed",
 		"sequence x --db etcd://127.0.0.1":                "etcd is no SQL database",
 		"sequence x --store sqlite:a --db sqlite:b":       "--store is not for sequence",
-		"redis x":                                 "--db is missing: the URL of a Redis",
-		"redis x --db zk://127.0.0.1":             "zk is no Redis: allowed are redis,",
-		"redis x --db redis://127.0.0.1?wait=1":   `unknown parameter "wait"`,
-		"readable x":                              "--template is missing, as ",
-		"readable x --template ORD":               "it has 0 counters: one is needed",
-		"readable x --template {n:3} --zone x":    `--zone is "x": the name of a time zone`,
-		"readable x --template {n:3} --field a":   `--field is "a": KEY=VALUE is allowed`,
-		"readable x --template {n:3} --field a=b": `"a"`,
+		"redis x":                                   "--db is missing: the URL of a Redis",
+		"redis x --db zk://127.0.0.1":               "zk is no Redis: allowed are redis,",
+		"redis x --db redis://127.0.0.1?wait=1":     `unknown parameter "wait"`,
+		"readable x":                                "--template is missing, as ",
+		"readable x --template {field:user:4}{n:3}": `--field: invalid: field "user" is missing`,
+		"readable x --template ORD":                 "it has 0 counters: one is needed",
+		"readable x --template {n:3} --zone x":      `--zone is "x": the name of a time zone`,
+		"readable x --template {n:3} --field a":     `--field is "a": KEY=VALUE is allowed`,
+		"readable x --template {n:3} --field a=b":   `"a"`,
 		"explain":                                "the form is: pawl id explain ID [flags]",
 		"explain abc":                            `the ID "abc" is neither a UUID nor a number from 0 to 9223372036854775807`,
 		"explain 9223372036854775808":            "is neither a UUID nor a number",

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,9 +89,15 @@ func wanted(r *http.Request) (int, error) {
 	return n, nil
 }
 
+// refusedForm is the weight 0, by which a client refuses a form (RFC 9110, 12.4.2).
+var refusedForm = regexp.MustCompile(`;\s*[qQ]\s*=\s*0(\.0*)?\s*(;|$)`)
+
 // wantsJSON reports whether JSON is the first form in Accept that the service has.
 func wantsJSON(accept []string) bool {
 	for form := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		if refusedForm.MatchString(form) {
+			continue
+		}
 		form, _, _ = strings.Cut(form, ";")
 		switch strings.ToLower(strings.TrimSpace(form)) {
 		case "application/json", "application/*":

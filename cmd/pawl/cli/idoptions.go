@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +26,7 @@ type idOptions struct {
 	fields   []string
 
 	fieldValues map[string]string
+	orDB        bool // the numbers can be in a database in place of a store
 }
 
 // The names of flags that several kinds have.
@@ -38,13 +41,13 @@ const (
 
 var layoutNames = []string{"bits", "unit", "epoch"}
 
-// addFlags adds the flags of these names.
-func (o *idOptions) addFlags(cmd *cobra.Command, names []string) {
+// addFlags adds the flags of these names. The numbers can be in this database.
+func (o *idOptions) addFlags(cmd *cobra.Command, names []string, database string) {
 	f := cmd.Flags()
 	for _, name := range names {
 		switch name {
 		case flagDB:
-			f.StringArrayVar(&o.dbs, flagDB, nil, "URL of a database or Redis that makes the numbers")
+			f.StringArrayVar(&o.dbs, flagDB, nil, "URL of "+database+" that makes the numbers")
 		case flagForgets:
 			f.BoolVar(&o.forgets, flagForgets, false, "accept a --store that may lose its last writes: IDs may repeat then")
 		case flagStep:
@@ -74,6 +77,7 @@ func (o *idOptions) complete(k idKind) error {
 	if k.severalDBs && len(o.dbs) > 1 && o.step == 0 {
 		return usageError("--step is missing: how many databases there may ever be, %d or more, which never changes", len(o.dbs))
 	}
+	o.orDB = slices.Contains(k.flags, flagDB) && !k.needsDB
 	o.fieldValues = make(map[string]string)
 	for _, text := range o.fields {
 		key, value, found := strings.Cut(text, "=")
@@ -107,10 +111,13 @@ func (o *idOptions) checkTemplate() error {
 		return err
 	}
 	format, err := readable.New(o.template.text, &readable.Options{Counter: func(string) id.Generator[int64] { return nil }, Zone: zone})
-	if err == nil {
-		_, err = format.Generator(o.fieldValues)
+	if err != nil {
+		return err
 	}
-	return err
+	if _, err = format.Generator(o.fieldValues); err != nil {
+		return fmt.Errorf("--%s: %w", flagField, err)
+	}
+	return nil
 }
 
 // layoutFlags say how a snowflake is made.

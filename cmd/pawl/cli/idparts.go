@@ -99,6 +99,9 @@ func (o *idOptions) durable(client *pawl.Client) (id.Registers, error) {
 	case err != nil: // the store has no values at all
 		return nil, err
 	case !o.forgets:
+		if o.orDB {
+			return nil, fmt.Errorf("%w, which is --%s here; the numbers can be in a database, which is --%s", why, flagForgets, flagDB)
+		}
 		return nil, fmt.Errorf("%w, which is --%s here", why, flagForgets)
 	}
 	complain(fmt.Errorf("%s may lose its last writes: then the IDs that were made under them repeat", client.Caps().Name))

@@ -60,7 +60,7 @@ func newIDServe(s *store) *cobra.Command {
 	f.StringVar(&listen, "listen", "127.0.0.1:8765", "the address to listen on; port 0 is any free port")
 	f.StringVar(&kind, "kind", "", "the kind of the IDs: "+strings.Join(kindNames(), ", "))
 	f.StringArrayVar(&names, "name", nil, "a name whose IDs are served; several may be given")
-	o.addFlags(cmd, kindFlags())
+	o.addFlags(cmd, kindFlags(), "a database, or of a Redis for --kind redis,")
 	return cmd
 }
 
@@ -91,6 +91,9 @@ func servedKind(kind string, names []string) (k idKind, err error) {
 	}
 	k = idKinds[i]
 	for i, name := range names {
+		if name == "" {
+			return k, usageError("--name is empty: it is a part of the path of a request")
+		}
 		if slices.Contains(names[:i], name) {
 			return k, usageError("--name %q is given twice", name)
 		}

@@ -129,7 +129,7 @@ func TestID_serve_answers(t *testing.T) {
 	if h.Get("Content-Type") != "application/json" || h.Get("Cache-Control") != "no-store" {
 		t.Errorf("the headers are %v", h)
 	}
-	for _, accept := range []string{"*/*", "text/plain, application/json", "text/html", "application/jsonx"} {
+	for _, accept := range []string{"*/*", "text/plain, application/json", "text/html", "application/jsonx", "application/json;q=0", "application/json; Q=0.0, text/plain"} {
 		if text, _ := get(t, 200, at+"/id/a", "Accept", accept); strings.Contains(text, "{") {
 			t.Errorf("%s gives %s", accept, text)
 		}
@@ -151,7 +151,7 @@ func TestID_serve_answers(t *testing.T) {
 	}
 	text, _ = get(t, 200, at+"/metrics")
 	for _, line := range []string{
-		"# TYPE pawl_ids_total counter", `pawl_ids_total{kind="segment",name="a"} 10008`, `pawl_id_requests_total{kind="segment",name="b/ä \"c\""} 1`,
+		"# TYPE pawl_ids_total counter", `pawl_ids_total{kind="segment",name="a"} 10010`, `pawl_id_requests_total{kind="segment",name="b/ä \"c\""} 1`,
 		`pawl_id_failures_total{kind="segment",name="a"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
@@ -223,6 +223,7 @@ func TestID_serve_refuses(t *testing.T) {
 		"--name x":                                          `--kind is "": allowed are uuid4, uuid7, snowflake, segment, sequence, redis, readable`,
 		"--kind nosuch --name x":                            `--kind is "nosuch"`,
 		"--kind segment":                                    "--name is missing",
+		"--kind uuid4 --name=":                              "--name is empty",
 		"--kind segment --name x --name x":                  `--name "x" is given twice`,
 		"--kind segment --name x --step 3":                  "--step is not for --kind segment",
 		"--kind uuid4 --name x --template y":                "--template is not for --kind uuid4",
