@@ -274,14 +274,21 @@ func permanent(err error) bool {
 }
 
 // Close ends the generator: it writes the last time in use, if the mark is an [id.Settler], and releases the
-// worker number. ctx bounds both. Calls that wait, and later calls, get [pawl.ErrClosed]. A second Close returns
-// nil.
+// worker number. ctx bounds both, also where a mark ignores its context: the number is then released with the
+// client. Calls that wait, and later calls, get [pawl.ErrClosed]. A second Close returns nil.
 func (g *Generator) Close(ctx context.Context) error {
 	if g.life.Err() != nil {
 		return nil
 	}
 	g.end()
-	g.tasks.Wait()
+	kept := make(chan struct{})
+	go func() { g.tasks.Wait(); close(kept) }() // ends with the tasks
+	select {
+	case <-kept:
+	case <-ctx.Done():
+		g.tell(pawl.ErrClosed)
+		return g.failed(fmt.Errorf("close: the mark did not return: %w", context.Cause(ctx)))
+	}
 	t := g.term.Load()
 	used := t.state.Swap(sealed)
 	g.tell(pawl.ErrClosed)
