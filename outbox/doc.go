@@ -1,0 +1,2 @@
+// Package outbox sends messages that are committed together with the rows of a business transaction.
+package outbox
