@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -59,14 +60,14 @@ func (m Message) validate(maxPayload int) error {
 		name, value string
 		least       int
 	}{{"ID", m.ID, 1}, {"Topic", m.Topic, 1}, {"Key", m.Key, 0}} {
-		if len(f.value) < f.least || len(f.value) > maxName || !utf8.ValidString(f.value) {
-			return fmt.Errorf("%w: Message.%s has %d bytes: %d to %d bytes of UTF-8 are allowed", pawl.ErrInvalid, f.name, len(f.value), f.least, maxName)
+		if len(f.value) < f.least || len(f.value) > maxName || !plain(f.value) {
+			return fmt.Errorf("%w: Message.%s has %d bytes: %d to %d bytes of UTF-8 without NUL are allowed", pawl.ErrInvalid, f.name, len(f.value), f.least, maxName)
 		}
 	}
 	size := 0
 	for name, value := range m.Headers {
 		size += len(name) + len(value)
-		if name == "" || !utf8.ValidString(name) || !utf8.ValidString(value) {
+		if name == "" || !plain(name) || !plain(value) {
 			return fmt.Errorf("%w: Message.Headers: a name is empty, or a header is not UTF-8", pawl.ErrInvalid)
 		}
 	}
@@ -79,13 +80,20 @@ func (m Message) validate(maxPayload int) error {
 	return nil
 }
 
-// part returns the number of the partition of the message. A message without a key goes by its ID.
-func (m Message) part(parts int) int {
-	by := m.Key
-	if by == "" {
-		by = m.ID
+// plain reports whether a text is UTF-8 that every database keeps: PostgreSQL keeps no NUL.
+func plain(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+
+// lane names the messages that wait for one another. A message without a key is alone in its lane.
+func (m Message) lane() string {
+	if m.Key == "" {
+		return "\x00" + m.ID
 	}
+	return m.Key
+}
+
+// part returns the number of the partition of the message.
+func (m Message) part() int {
 	h := fnv.New32a()
-	h.Write([]byte(by)) //nolint:errcheck // a hash never fails
-	return int(h.Sum32() % uint32(parts))
+	h.Write([]byte(m.lane())) //nolint:errcheck // a hash never fails
+	return int(h.Sum32() % Partitions)
 }
