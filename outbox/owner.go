@@ -100,7 +100,7 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 	if !wait.IsZero() {
 		pause = min(pause, time.Until(wait))
 	}
-	if o.passes && o.plan.free() > 0 || o.plan.hidden() {
+	if o.passes && o.plan.free() > 0 || !o.passes && o.plan.hidden() {
 		return 0
 	}
 	return max(pause, 0)

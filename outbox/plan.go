@@ -26,7 +26,6 @@ type plan struct {
 	pos     int64           // the pass has read the table up to this number
 	newest  int64           // largest number that was seen
 	marks   []mark          // what was the newest number, and when
-	settled bool            // a message has left since the pass began
 }
 
 type row struct {
@@ -58,7 +57,7 @@ func (p *plan) full(dead []string) {
 
 // begin begins a pass after a number.
 func (p *plan) begin(pos int64) {
-	p.skipped, p.lowest, p.pos, p.settled = make(map[string]bool), math.MaxInt64, pos, false
+	p.skipped, p.lowest, p.pos = make(map[string]bool), math.MaxInt64, pos
 }
 
 // again begins the next pass. That pass begins behind what was the newest number a lag ago, because transactions that
@@ -77,9 +76,14 @@ func (p *plan) again(now time.Time) {
 	p.begin(min(from, p.lowest-1))
 }
 
-// hidden reports whether the last pass left out messages for which there is room now.
+// hidden reports whether the last pass left out messages of a lane that has room again.
 func (p *plan) hidden() bool {
-	return p.lowest < math.MaxInt64 && p.settled && len(p.rows) <= p.room/2
+	for lane := range p.skipped {
+		if p.inLane[lane] <= p.perLane/2 {
+			return true
+		}
+	}
+	return false
 }
 
 // left returns keys of which this pass has left out a message, so that the next page need not have more of them.
@@ -170,7 +174,6 @@ func (p *plan) die(r *row) {
 
 func (p *plan) land(r *row) {
 	delete(p.flying, r.lane())
-	p.settled = true
 }
 
 func (p *plan) remove(leaves func(*row) bool) {

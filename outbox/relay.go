@@ -53,7 +53,7 @@ func (o RelayOptions) defaults() (RelayOptions, error) {
 	}{
 		{"Timeout", &o.Timeout, 30 * time.Second, 100 * time.Millisecond, time.Hour}, {"Poll", &o.Poll, 500 * time.Millisecond, 10 * time.Millisecond, time.Hour},
 		{"Lag", &o.Lag, 10 * time.Second, 0, time.Hour}, {"Rescan", &o.Rescan, time.Minute, 10 * time.Millisecond, day},
-		{"Backoff", &o.Backoff, 100 * time.Millisecond, time.Millisecond, time.Hour}, {"MaxBackoff", &o.MaxBackoff, max(time.Minute, o.Backoff), o.Backoff, day},
+		{"Backoff", &o.Backoff, 100 * time.Millisecond, time.Millisecond, time.Hour}, {"MaxBackoff", &o.MaxBackoff, max(time.Minute, o.Backoff), time.Millisecond, day},
 		{"Retention", &o.Retention, 7 * day, time.Second, 3653 * day},
 	} {
 		if *f.value == 0 {
@@ -62,6 +62,9 @@ func (o RelayOptions) defaults() (RelayOptions, error) {
 		if *f.value < f.least || *f.value > f.max {
 			return o, fmt.Errorf("%w: RelayOptions.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
 		}
+	}
+	if o.MaxBackoff < o.Backoff {
+		return o, fmt.Errorf("%w: RelayOptions.MaxBackoff is %v: %v to %v are allowed", pawl.ErrInvalid, o.MaxBackoff, o.Backoff, day)
 	}
 	for _, f := range []struct {
 		name       string
