@@ -3,11 +3,13 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 )
 
 // RelayOptions are the settings of [Table.Relay].
@@ -114,8 +116,18 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 // or format. Run repeats everything else after an error. When Run returns, no message is under way, and the partitions
 // are free for others. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.table.Check(ctx, r.db); err != nil {
-		return err
+	for tries := 1; ; tries++ {
+		err := r.table.Check(ctx, r.db)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, pawl.ErrMismatch) || errors.Is(err, dialect.ErrMissing) {
+			return err
+		}
+		if err == nil {
+			break
+		}
+		r.failed(ctx, err, tries)
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
