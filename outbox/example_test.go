@@ -23,28 +23,33 @@ func (p printer) Publish(_ context.Context, m outbox.Message) error {
 	return nil
 }
 
-// An order and its message are one commit. An order that is rolled back sends nothing.
-func Example() {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
+// openOrders opens a database with a table of orders.
+func openOrders(ctx context.Context) (db *sql.DB, closeDB func()) {
 	dir, err := os.MkdirTemp("", "outbox")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(dir, "app.db"))+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	db, err = sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(dir, "app.db"))+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE orders (id text)"); err != nil {
+		log.Fatal(err)
+	}
+	return db, func() { db.Close(); os.RemoveAll(dir) } //nolint:errcheck // an example
+}
+
+// An order and its message are one commit. An order that is rolled back sends nothing.
+func Example() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	db, closeDB := openOrders(ctx)
+	defer closeDB()
 	table, err := outbox.New(dialect.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	if err := table.Migrate(ctx, db); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := db.ExecContext(ctx, "CREATE TABLE orders (id text)"); err != nil {
 		log.Fatal(err)
 	}
 	order := func(id string, fails bool) error {

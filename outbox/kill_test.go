@@ -189,7 +189,7 @@ func (d *database) naive(ctx context.Context, file *os.File) error {
 	return err
 }
 
-// check reads what the broker got, and returns how many messages are lost, how many first effects are out of order, and
+// check reads the broker's file. Check returns how many messages are lost, how many first effects are out of order, and
 // how many repeats there are.
 func (d *database) check(t *testing.T, file string) (lost, disordered, repeats int) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// owner sends the messages of a partition, for as long as it holds the partition. One goroutine reads the
+// owner sends the messages of a partition while it holds the partition. One goroutine reads the
 // table, decides and writes. Further goroutines publish.
 type owner struct {
 	*Relay
@@ -79,7 +79,7 @@ func (o *owner) run(ctx context.Context) error {
 	}
 }
 
-// last interrupts what is under way, and marks what was confirmed. Else the next owner sends those messages again.
+// last interrupts the sendings, and marks the messages that were confirmed. Else the next owner sends those messages again.
 func (o *owner) last(ctx context.Context, stop func()) {
 	stop()
 	o.sending.Wait()

@@ -25,7 +25,7 @@ type plan struct {
 	lowest  int64           // number of the first message that was left out
 	pos     int64           // the pass has read the table up to this number
 	newest  int64           // largest number that was seen
-	marks   []mark          // what was the newest number, and when
+	marks   []mark          // the newest number at a time
 }
 
 type row struct {
@@ -60,7 +60,7 @@ func (p *plan) begin(pos int64) {
 	p.skipped, p.lowest, p.pos = make(map[string]bool), math.MaxInt64, pos
 }
 
-// again begins the next pass. That pass begins behind what was the newest number a lag ago, because transactions that
+// again begins the next pass. That pass begins behind the newest number of a lag ago, because transactions that
 // began before may have committed smaller numbers since. Later ones are found by the next full pass.
 func (p *plan) again(now time.Time) {
 	from := int64(0)
@@ -134,7 +134,7 @@ func (p *plan) next(now time.Time) (send []*row, wait time.Time) {
 		}
 		seen[lane] = true
 		switch {
-		// What is under way need not be the first of its lane: a transaction may have committed a smaller number since.
+		// The message under way need not be the first of its lane: a transaction may have committed a smaller number since.
 		case p.flying[lane]:
 		case r.wait.After(now):
 			if wait.IsZero() || r.wait.Before(wait) {

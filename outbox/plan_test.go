@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// world is a table, a plan and what the broker got. All of it is in memory, and each step is one that the owner takes.
+// world is a table, a plan and what the broker got. All of it is in memory, and each step is a step of the owner.
 type world struct {
 	plan    *plan
 	states  map[int64]State
