@@ -58,15 +58,23 @@ var tables atomic.Int64
 
 func newDatabase(t *testing.T, kind dialect.Dialect) *database {
 	t.Helper()
+	return newDatabaseAt(t, kind, "")
+}
+
+// newDatabaseAt makes the table in the database of a source, or in the shared one.
+func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database {
+	t.Helper()
 	d := &database{dialect: kind, name: fmt.Sprintf("box_%d_%d", time.Now().UnixNano(), tables.Add(1))}
-	switch kind {
-	case dialect.PostgreSQL:
+	switch {
+	case source != "":
+		d.source = source
+	case kind == dialect.PostgreSQL:
 		d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
-	case dialect.MySQL:
+	case kind == dialect.MySQL:
 		config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
 		config.InterpolateParams = true
 		d.source = config.FormatDSN()
-	case dialect.SQLite:
+	default:
 		d.source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
 			"?_txlock=immediate&_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
 	}

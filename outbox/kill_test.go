@@ -268,6 +268,10 @@ func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, 
 // committed message, and the first of each in the order of its key. A naive relay loses messages.
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
+		if d.dialect == dialect.PostgreSQL { // as shipped it prepares no transaction
+			server := testservers.Postgres(t, "-c", "max_prepared_transactions=4")
+			d = newDatabaseAt(t, d.dialect, testservers.PostgresURL(server.Addr))
+		}
 		for _, table := range []string{"counts_", "old_"} {
 			if err := d.exec(t.Context(), d.db, "CREATE TABLE "+table+d.name+" (k bigint PRIMARY KEY, n bigint NOT NULL)"); err != nil {
 				t.Fatal(err)
@@ -284,7 +288,8 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// oldTransaction opens a transaction that stays open until the test calls end. On MariaDB the transaction is prepared, in doubt.
+// oldTransaction opens a transaction that stays open until the test calls end. On PostgreSQL and
+// MariaDB the transaction is prepared, in doubt.
 func (d *database) oldTransaction(t *testing.T) (end func()) {
 	var rollBack func()
 	t.Helper()
@@ -303,8 +308,8 @@ func (d *database) oldTransaction(t *testing.T) (end func()) {
 	insert := "INSERT INTO old_" + d.name + " VALUES (999, 0)"
 	switch d.dialect {
 	case dialect.PostgreSQL:
-		do("BEGIN", insert)
-		rollBack = func() { do("ROLLBACK") }
+		do("BEGIN", insert, "PREPARE TRANSACTION 'old'")
+		rollBack = func() { do("ROLLBACK PREPARED 'old'") }
 	case dialect.MySQL:
 		xid := "'" + strings.TrimPrefix(d.name, "box_") + "'"
 		do("XA START "+xid, insert, "XA END "+xid, "XA PREPARE "+xid)
