@@ -19,6 +19,9 @@ const (
 	Text
 	// Bytes is up to 16 MB of any bytes.
 	Bytes
+	// Counter is an Integer that the database counts up at each insert, and never gives again. A Counter is
+	// the whole primary key of its table.
+	Counter
 )
 
 // Column is a column of a table.
@@ -35,6 +38,13 @@ type Column struct {
 type Table struct {
 	Name    string // with its schema if it is not in the usual one
 	Columns []Column
+	Indexes []Index // of several columns, or of unique values; Check does not ask for them
+}
+
+// Index is an index of a table.
+type Index struct {
+	Columns []string
+	Unique  bool
 }
 
 // ErrShape says that there is a table of this name whose columns, key, kind or engine are not
@@ -48,6 +58,12 @@ var ErrMissing = errors.New("no such table")
 // of the database says it.
 func (d Dialect) typeName(t Type) (create, catalog string) {
 	switch {
+	case d == PostgreSQL && t == Counter:
+		return "bigserial", "bigint"
+	case d == MySQL && t == Counter:
+		return "bigint AUTO_INCREMENT", "bigint"
+	case d == SQLite && t == Counter:
+		return "INTEGER PRIMARY KEY AUTOINCREMENT", "integer"
 	case d == PostgreSQL && t == Text:
 		return `text COLLATE "C"`, "text C"
 	case d == PostgreSQL && t == Bytes:
@@ -70,52 +86,109 @@ func (d Dialect) typeName(t Type) (create, catalog string) {
 // indexes there are more statements in it on PostgreSQL and SQLite, each after a semicolon and a new line.
 func (t Table) Schema(d Dialect) (string, error) {
 	s := New(d).Add("CREATE TABLE IF NOT EXISTS ").Table(t.Name).Add(" (")
-	for _, c := range t.Columns {
+	counts := false
+	for i, c := range t.Columns {
 		name, _ := d.typeName(c.Type)
-		s.Name(c.Name).Add(" ", name)
+		s.Add([]string{"", ", "}[min(i, 1)]).Name(c.Name).Add(" ", name)
+		counts = counts || c.Type == Counter
 		if !c.Null {
 			s.Add(" NOT NULL")
 		}
-		s.Add(", ")
-		if c.Index && d == MySQL { // which creates no index "if not exists"
-			s.Add("KEY (").Name(c.Name).Add("), ")
+	}
+	for _, x := range t.indexes() {
+		if d == MySQL { // which creates no index "if not exists"
+			s.Add(map[bool]string{false: ", KEY (", true: ", UNIQUE KEY ("}[x.Unique]).list(x.Columns).Add(")")
 		}
 	}
-	between := "PRIMARY KEY ("
-	for _, c := range t.Columns {
-		if c.Key {
-			s.Add(between).Name(c.Name)
-			between = ", "
-		}
+	if !counts || d != SQLite { // where the type of a counter says it
+		s.Add(", PRIMARY KEY (").list(t.key()).Add(")")
 	}
-	s.Add("))", map[Dialect]string{MySQL: " ENGINE=InnoDB", SQLite: " STRICT, WITHOUT ROWID"}[d])
-	for _, c := range t.Columns {
-		if c.Index && d != MySQL {
-			t.index(s.Add(";\n"), c)
+	s.Add(")", map[Dialect]string{MySQL: " ENGINE=InnoDB", SQLite: " STRICT"}[d])
+	if !counts && d == SQLite {
+		s.Add(", WITHOUT ROWID")
+	}
+	for _, x := range t.indexes() {
+		if d != MySQL {
+			t.index(s.Add(";\n"), x)
 		}
 	}
 	query, _, err := s.Build()
 	return query, err
 }
 
-// index appends the statement that creates the index of a column if it is missing. An index is in
+// list appends names with commas between them.
+func (s *Statement) list(names []string) *Statement {
+	for i, name := range names {
+		s.Add([]string{"", ", "}[min(i, 1)]).Name(name)
+	}
+	return s
+}
+
+// key returns the names of the columns of the primary key.
+func (t Table) key() (names []string) {
+	for _, c := range t.Columns {
+		if c.Key {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// indexes returns the indexes of single columns and the others.
+func (t Table) indexes() (all []Index) {
+	for _, c := range t.Columns {
+		if c.Index {
+			all = append(all, Index{Columns: []string{c.Name}})
+		}
+	}
+	return append(all, t.Indexes...)
+}
+
+// index appends the statement that creates an index if it is missing. An index is in
 // the schema of its table. SQLite says so at the name of the index, and PostgreSQL must not.
-func (t Table) index(s *Statement, c Column) {
+func (t Table) index(s *Statement, x Index) {
 	schema, name, found := strings.Cut(t.Name, ".")
 	if !found {
 		schema, name = "", t.Name
 	}
-	s.Add("CREATE INDEX IF NOT EXISTS ")
+	s.Add(map[bool]string{false: "CREATE INDEX IF NOT EXISTS ", true: "CREATE UNIQUE INDEX IF NOT EXISTS "}[x.Unique])
 	if found && s.dialect == SQLite {
 		s.Name(schema).Add(".")
 	}
-	s.Name(name + "_" + c.Name).Add(" ON ")
+	s.Name(name + "_" + strings.Join(x.Columns, "_")).Add(" ON ")
 	if s.dialect == SQLite {
 		s.Name(name)
 	} else {
 		s.Table(t.Name)
 	}
-	s.Add(" (").Name(c.Name).Add(")")
+	s.Add(" (").list(x.Columns).Add(")")
+}
+
+// looks is how often Migrate looks again while another program makes the same tables.
+const looks = 10
+
+// Migrate runs the statements that make tables, unless check returns nil. Check returns an error that matches
+// [ErrMissing] if something is missing; Migrate returns every other error, and makes nothing then. Several
+// programs may do so at the same time.
+func Migrate(ctx context.Context, db DB, statements []string, check func(context.Context) error) error {
+	err := check(ctx)
+	if !errors.Is(err, ErrMissing) {
+		return err
+	}
+	for range looks { // PostgreSQL may refuse one of two programs that create a table at once
+		var making error
+		for _, query := range statements {
+			if _, err := db.ExecContext(ctx, query); err != nil {
+				making = errors.Join(making, err)
+			}
+		}
+		checking := check(ctx)
+		if making == nil || checking == nil || !errors.Is(checking, ErrMissing) || ctx.Err() != nil {
+			return checking
+		}
+		err = making
+	}
+	return fmt.Errorf("make the tables: %w", err)
 }
 
 // Create creates the table if it is missing, and then checks it. Several programs may do
@@ -239,4 +312,16 @@ func (t Table) read(ctx context.Context, db *sql.DB, d Dialect) (map[string]foun
 		all[strings.ToLower(column)] = is
 	}
 	return all, rows.Err()
+}
+
+// Seconds returns the SQL of the time of the database in whole seconds since 1970. No time zone, and no change to
+// or from summer time, is in it.
+func Seconds(d Dialect) string {
+	switch d {
+	case PostgreSQL:
+		return "floor(extract(epoch FROM clock_timestamp()))::bigint"
+	case MySQL:
+		return "UNIX_TIMESTAMP()"
+	}
+	return "CAST(strftime('%s', 'now') AS INTEGER)"
 }

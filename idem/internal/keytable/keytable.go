@@ -39,15 +39,7 @@ func New(d dialect.Dialect, name string) (Table, error) {
 	return t, nil
 }
 
-// clock is the time of the database in whole seconds. No time zone, and no change to or from
-// summer time, is in it.
-var clock = map[dialect.Dialect]string{
-	dialect.PostgreSQL: "floor(extract(epoch FROM clock_timestamp()))::bigint",
-	dialect.MySQL:      "UNIX_TIMESTAMP()",
-	dialect.SQLite:     "CAST(strftime('%s', 'now') AS INTEGER)",
-}
-
-func (t Table) now() string { return clock[t.Dialect] }
+func (t Table) now() string { return dialect.Seconds(t.Dialect) }
 
 func (t Table) new() *dialect.Statement { return dialect.New(t.Dialect) }
 

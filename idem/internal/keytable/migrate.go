@@ -39,24 +39,7 @@ func (t Table) Migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	missing := t.Check(ctx, db)
-	if !errors.Is(missing, dialect.ErrMissing) {
-		return missing
-	}
-	for range Looks { // PostgreSQL may refuse one of two programs that create a table at once
-		var making error
-		for _, query := range statements {
-			if _, err := db.ExecContext(ctx, query); err != nil {
-				making = errors.Join(making, fmt.Errorf("make table %s: %w", t.table.Name, err))
-			}
-		}
-		checking := t.Check(ctx, db)
-		if making == nil || checking != nil && !errors.Is(checking, dialect.ErrMissing) || ctx.Err() != nil {
-			return checking
-		}
-		err = making
-	}
-	return err
+	return dialect.Migrate(ctx, db, statements, func(ctx context.Context) error { return t.Check(ctx, db) })
 }
 
 // Check returns an error that matches [dialect.ErrMissing] if the table or the row with its format is
@@ -127,8 +110,8 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 // that goes on.
 var start = map[dialect.Dialect]string{
 	dialect.PostgreSQL: "floor(extract(epoch FROM now()))::bigint",
-	dialect.MySQL:      clock[dialect.MySQL],
-	dialect.SQLite:     clock[dialect.SQLite],
+	dialect.MySQL:      dialect.Seconds(dialect.MySQL),
+	dialect.SQLite:     dialect.Seconds(dialect.SQLite),
 }
 
 // find returns the statement that finds expired keys that no other transaction has locked.

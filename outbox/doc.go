@@ -1,0 +1,35 @@
+// Package outbox sends messages that are committed together with the rows of a business transaction. This is the local
+// message table, or transactional outbox.
+//
+//	ids, err := table.Enqueue(ctx, tx, outbox.Message{Topic: "orders", Key: "order-7", Payload: data})
+//	if err != nil { ... }
+//	if err := tx.Commit(); err != nil { ... }
+//	relay.Wake()
+//
+// A [Relay] reads the table and hands the messages to a [Publisher]. Any number of processes may run a relay. The table
+// is in PostgreSQL, MySQL, MariaDB or SQLite; call [Table.Migrate] when the program starts.
+//
+// # What is promised
+//
+//   - A message is sent if its transaction is committed, and only then.
+//   - Each message is sent at least once. The relay marks a message when the broker has confirmed it, and sends it again if the
+//     outcome is unknown. Consumers recognise repeats by Message.ID.
+//   - The first sendings of the messages of a key are in the order in which they were enqueued. That is so if the producers
+//     serialise on the key before they enqueue, for example by a lock on the row of the order. A repeat of an earlier
+//     message may still come later.
+//   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
+//     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
+//   - A transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
+//
+// # How
+//
+// A table has 16 partitions, and the hash of the key says which one a message is in. A relay holds partitions as
+// [pawl.Slots] with fencing tokens. A broker cannot check tokens, so a relay that was frozen may repeat messages. The token
+// guards the table: a relay that has lost its partition can mark nothing, and so sends no further message of a key.
+//
+// # What is not promised
+//
+// The table has one lock store: all relays of the table use it. If that store loses its tokens, takeovers
+// fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A MySQL cluster with several writers
+// does not give numbers in the order of commits, so keys keep no order there. A crash of the relay counts no attempt.
+package outbox

@@ -1,0 +1,176 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// State says how far a message is.
+type State int
+
+// The states of a message.
+const (
+	// Pending: no sending of the message has failed, and none was confirmed. The first may be under way.
+	Pending State = iota
+	// Sent: the message was sent at least once, without a confirm. The relay sends the message again.
+	Sent
+	// Confirmed: the broker keeps the message.
+	Confirmed
+	// Done: the consumer has said that the message took effect. No part of this version sets Done.
+	Done
+	// Dead: the message failed as often as it may. Requeue makes the message pending again.
+	Dead
+)
+
+// String returns the name of the state in lower case.
+func (s State) String() string {
+	if s < Pending || s > Dead {
+		return fmt.Sprintf("state %d", int(s))
+	}
+	return [...]string{"pending", "sent", "confirmed", "done", "dead"}[s]
+}
+
+// Entry is a message in the table.
+type Entry struct {
+	Message           // Attempt is how many sendings failed and counted
+	State   State     //
+	Changed time.Time // when the state changed, by the clock of the database, in whole seconds
+	Reason  string    // the error of the last sending that failed, cut to 500 bytes
+	seq     int64
+}
+
+const entryColumns = "seq, id, topic, headers, payload, created, attempt, state, changed, reason, "
+
+func (t *Table) scan(row interface{ Scan(...any) error }) (e Entry, err error) {
+	var created, changed int64
+	var headers []byte
+	err = row.Scan(&e.seq, &e.ID, &e.Topic, &headers, &e.Payload, &created, &e.Attempt, &e.State, &changed, &e.Reason, &e.Key)
+	if err != nil {
+		return e, err
+	}
+	if err := json.Unmarshal(headers, &e.Headers); err != nil {
+		return e, fmt.Errorf("headers of message %d: %w", e.seq, err)
+	}
+	e.Time, e.Changed = time.Unix(created, 0), time.Unix(changed, 0)
+	if e.State == Pending && e.Attempt > 0 {
+		e.State = Sent
+	}
+	return e, nil
+}
+
+// entries begins a statement that reads messages.
+func (t *Table) entries() *dialect.Statement {
+	return t.new().Add("SELECT ", entryColumns).Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE ")
+}
+
+func (t *Table) list(ctx context.Context, db *sql.DB, s *dialect.Statement) (all []Entry, err error) {
+	query, args, err := s.Build()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		e, err := t.scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, rows.Err()
+}
+
+// Status returns the message of an ID, as last committed. The error matches [ErrUnknown] if there is none.
+func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, error) {
+	query, args, err := t.entries().Add("id = ").Value(id).Build()
+	if err != nil {
+		return Entry{}, failed("status", err)
+	}
+	e, err := t.scan(db.QueryRowContext(ctx, query, args...))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrUnknown
+	}
+	return e, failed("status", err)
+}
+
+// Requeue makes a dead message pending, with no attempt counted. The relay sends the message, and then those of its
+// key that waited for it, after RelayOptions.Rescan at the latest. The error matches [ErrUnknown] or [ErrNotDead].
+func (t *Table) Requeue(ctx context.Context, db dialect.DB, id string) error {
+	result, err := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 0, attempt = 0, changed = ", t.now(), " WHERE id = ").Value(id).
+		Add(" AND state = 4").Exec(ctx, db)
+	if err != nil {
+		return failed("requeue", err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 1 {
+		return failed("requeue", err)
+	}
+	e, err := t.Status(ctx, db, id)
+	if err == nil {
+		err = fmt.Errorf("outbox: requeue: %w: it is %v", ErrNotDead, e.State)
+	}
+	return err
+}
+
+// DeadMessages returns dead messages in the order in which they were enqueued, at most limit of them. Limit is 1 to 1,000.
+func (t *Table) DeadMessages(ctx context.Context, db *sql.DB, limit int) ([]Entry, error) {
+	if limit < 1 || limit > maxBatch {
+		return nil, fmt.Errorf("outbox: %w: limit is %d: 1 to %d are allowed", pawl.ErrInvalid, limit, maxBatch)
+	}
+	all, err := t.list(ctx, db, t.entries().Add("part IN (").Add(every()).Add(") AND state = 4 ORDER BY seq LIMIT ").Value(limit))
+	return all, failed("dead messages", err)
+}
+
+// every lists the partitions, so that a statement uses the index that begins with them.
+func every() string {
+	var b strings.Builder
+	for part := range Partitions {
+		fmt.Fprintf(&b, ",%d", part)
+	}
+	return b.String()[1:]
+}
+
+// HaltedKey is a key whose messages wait, because one of them is dead.
+type HaltedKey struct {
+	Key     string // never empty
+	Dead    int    // dead messages of the key
+	Waiting int    // messages that wait
+}
+
+// HaltedKeys returns keys with a dead message, in the order of the keys, at most limit of them. Limit is 1 to 1,000. A
+// relay with ContinueKeys does not halt them.
+func (t *Table) HaltedKeys(ctx context.Context, db *sql.DB, limit int) (all []HaltedKey, err error) {
+	if limit < 1 || limit > maxBatch {
+		return nil, fmt.Errorf("outbox: %w: limit is %d: 1 to %d are allowed", pawl.ErrInvalid, limit, maxBatch)
+	}
+	s := t.new().Add("SELECT ").Name("key").Add(", SUM(CASE state WHEN 4 THEN 1 ELSE 0 END), SUM(CASE state WHEN 0 THEN 1 ELSE 0 END) FROM ").Table(t.messages.Name).
+		Add(" WHERE part IN (", every(), ") AND state IN (0, 4) AND ").Name("key").Add(" IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
+		Add(" WHERE part IN (", every(), ") AND state = 4 AND ").Name("key").Add(" <> '') GROUP BY ").Name("key").Add(" ORDER BY ").Name("key").Add(" LIMIT ").Value(limit)
+	query, args, err := s.Build()
+	if err != nil {
+		return nil, failed("halted keys", err)
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, failed("halted keys", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var k HaltedKey
+		if err := rows.Scan(&k.Key, &k.Dead, &k.Waiting); err != nil {
+			return nil, failed("halted keys", err)
+		}
+		all = append(all, k)
+	}
+	return all, failed("halted keys", rows.Err())
+}

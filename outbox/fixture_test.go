@@ -1,0 +1,202 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/ncruces/go-sqlite3/driver"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("PAWL_OUTBOX_WORKER") != "" {
+		if err := work(context.Background()); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(testservers.Main(m))
+}
+
+// database is one of the test, with a table of messages.
+type database struct {
+	dialect        dialect.Dialect
+	driver, source string
+	db             *sql.DB
+	name           string
+	table          *outbox.Table
+}
+
+var drivers = map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}
+
+// each runs a test on every database, with a table that no other test has.
+func each(t *testing.T, test func(t *testing.T, d *database)) {
+	t.Helper()
+	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			test(t, newDatabase(t, kind))
+		})
+	}
+}
+
+var tables atomic.Int64
+
+func newDatabase(t *testing.T, kind dialect.Dialect) *database {
+	t.Helper()
+	return newDatabaseAt(t, kind, "")
+}
+
+// newDatabaseAt makes the table in the database of a source, or in the shared one.
+func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database {
+	t.Helper()
+	d := &database{dialect: kind, name: fmt.Sprintf("box_%d_%d", time.Now().UnixNano(), tables.Add(1))}
+	switch {
+	case source != "":
+		d.source = source
+	case kind == dialect.PostgreSQL:
+		d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+	case kind == dialect.MySQL:
+		config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
+		config.InterpolateParams = true
+		d.source = config.FormatDSN()
+	default:
+		d.source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
+			"?_txlock=immediate&_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
+	}
+	if err := d.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.db.Close() }) //nolint:errcheck // nothing is lost
+	if err := d.table.Migrate(t.Context(), d.db); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// open opens the database of a name and a source.
+func (d *database) open() (err error) {
+	if d.db, err = sql.Open(drivers[d.dialect], d.source); err != nil {
+		return err
+	}
+	d.db.SetMaxOpenConns(12)
+	d.table, err = outbox.New(d.dialect, &outbox.Options{Table: d.name, MaxPayload: 100})
+	return err
+}
+
+// exec runs a statement with values in the places of question marks.
+func (d *database) exec(ctx context.Context, db dialect.DB, query string, args ...any) error {
+	s := dialect.New(d.dialect)
+	n := 0
+	for _, c := range query {
+		if c == '?' {
+			s.Value(args[n])
+			n++
+		} else {
+			s.Add(string(c))
+		}
+	}
+	_, err := s.Exec(ctx, db)
+	return err
+}
+
+// enqueue puts messages in a transaction of their own.
+func (d *database) enqueue(t *testing.T, messages ...outbox.Message) []string {
+	t.Helper()
+	tx, err := d.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit
+	ids, err := d.table.Enqueue(t.Context(), tx, messages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// publish is a function as a publisher.
+type publish func(ctx context.Context, m outbox.Message) error
+
+func (p publish) Publish(ctx context.Context, m outbox.Message) error { return p(ctx, m) }
+
+func newClient(t *testing.T) *pawl.Client {
+	t.Helper()
+	client, err := pawl.New(t.Context(), memengine.New(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+	return client
+}
+
+// run runs a relay until the test calls stop, or ends.
+func (d *database) run(t *testing.T, client *pawl.Client, p outbox.Publisher, opts outbox.RelayOptions) (r *outbox.Relay, stop func()) {
+	t.Helper()
+	if opts.Poll == 0 {
+		opts.Poll = 20 * time.Millisecond
+	}
+	opts.Backoff, opts.MaxBackoff = time.Millisecond, 20*time.Millisecond
+	r, err := d.table.Relay(client, d.db, p, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return r, stop
+}
+
+// until waits until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// is reports whether the messages are in a state.
+func (d *database) is(t *testing.T, state outbox.State, ids ...string) bool {
+	t.Helper()
+	for _, id := range ids {
+		e, err := d.table.Status(t.Context(), d.db, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.State != state {
+			return false
+		}
+	}
+	return true
+}

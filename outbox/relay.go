@@ -1,0 +1,206 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// RelayOptions are the settings of [Table.Relay].
+type RelayOptions struct {
+	// Window is how many messages of each partition are under way at most: 1 to 1,000. Default 64. Four times as many are
+	// kept in memory for each partition.
+	Window int
+	// Hold is how many partitions this relay holds at most: 1 to 16, and 16 by default. Other relays hold the others, or
+	// stand by.
+	Hold int
+	// Timeout bounds one sending: 100 ms to 1 h. Default 30 s.
+	Timeout time.Duration
+	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
+	Poll time.Duration
+	// Lag is how long a transaction may stay open between Enqueue and its commit for the polls to find its messages:
+	// 0 to 1 h. Default 10 s. Rescan finds the others.
+	Lag time.Duration
+	// Rescan is the time between reads of all pending messages: 10 ms to 24 h. Default 1 min.
+	Rescan time.Duration
+	// Backoff is the wait after the first failure of a message: 1 ms to 1 h. Default 100 ms. The wait doubles with each failure.
+	Backoff time.Duration
+	// MaxBackoff is the longest such wait: Backoff to 24 h. Default 1 min, or Backoff if that is longer.
+	MaxBackoff time.Duration
+	// MaxAttempts is after how many sendings that failed a message is dead: 1 to 1,000,000. Default 20.
+	MaxAttempts int
+	// ContinueKeys sends the messages of a key also after one of them is dead. By default they wait for an operator.
+	ContinueKeys bool
+	// Retention is how long confirmed messages stay in the table: 1 s to 10 years. Default 7 days. Repeats of an ID
+	// are refused for so long.
+	Retention time.Duration
+	// OnError, when set, gets each error that the relay overcomes by itself: of the broker, of the database, of the store
+	// of the locks. OnError must not block, and must be safe for concurrent use.
+	OnError func(error)
+}
+
+// defaults returns the options with defaults, or an error that names a field out of its range.
+func (o RelayOptions) defaults() (RelayOptions, error) {
+	const day = 24 * time.Hour
+	for _, f := range []struct {
+		name              string
+		value             *time.Duration
+		usual, least, max time.Duration
+	}{
+		{"Timeout", &o.Timeout, 30 * time.Second, 100 * time.Millisecond, time.Hour}, {"Poll", &o.Poll, 500 * time.Millisecond, 10 * time.Millisecond, time.Hour},
+		{"Lag", &o.Lag, 10 * time.Second, 0, time.Hour}, {"Rescan", &o.Rescan, time.Minute, 10 * time.Millisecond, day},
+		{"Backoff", &o.Backoff, 100 * time.Millisecond, time.Millisecond, time.Hour}, {"MaxBackoff", &o.MaxBackoff, max(time.Minute, o.Backoff), time.Millisecond, day},
+		{"Retention", &o.Retention, 7 * day, time.Second, 3653 * day},
+	} {
+		if *f.value == 0 {
+			*f.value = f.usual
+		}
+		if *f.value < f.least || *f.value > f.max {
+			return o, fmt.Errorf("%w: RelayOptions.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
+		}
+	}
+	if o.MaxBackoff < o.Backoff {
+		return o, fmt.Errorf("%w: RelayOptions.MaxBackoff is %v: %v to %v are allowed", pawl.ErrInvalid, o.MaxBackoff, o.Backoff, day)
+	}
+	for _, f := range []struct {
+		name       string
+		value      *int
+		usual, max int
+	}{{"Window", &o.Window, 64, 1000}, {"Hold", &o.Hold, Partitions, Partitions}, {"MaxAttempts", &o.MaxAttempts, 20, 1_000_000}} {
+		if *f.value == 0 {
+			*f.value = f.usual
+		}
+		if *f.value < 1 || *f.value > f.max {
+			return o, fmt.Errorf("%w: RelayOptions.%s is %d: 1 to %d are allowed", pawl.ErrInvalid, f.name, *f.value, f.max)
+		}
+	}
+	return o, nil
+}
+
+// Relay sends the messages of a table to a broker. A Relay is safe for concurrent use.
+type Relay struct {
+	table     *Table
+	db        *sql.DB
+	publisher Publisher
+	slots     *pawl.Slots
+	opts      RelayOptions
+
+	mu     sync.Mutex
+	owners map[*owner]bool
+}
+
+// Relay returns a relay, which nothing runs yet. Nil opts are the defaults. The client's store has to have
+// semaphores and versioned values, see [pawl.Slots]: all relays of the table use the same store. The relay uses up to one
+// connection of db for each partition that it holds.
+func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts *RelayOptions) (*Relay, error) {
+	if opts == nil {
+		opts = &RelayOptions{}
+	}
+	o, err := opts.defaults()
+	if err == nil && (client == nil || db == nil || publisher == nil) {
+		err = fmt.Errorf("%w: client, db or publisher is nil", pawl.ErrInvalid)
+	}
+	if err != nil {
+		return nil, failed("relay", err)
+	}
+	return &Relay{table: t, db: db, publisher: publisher, slots: client.Slots("outbox/"+t.messages.Name, Partitions), opts: o, owners: make(map[*owner]bool)}, nil
+}
+
+// Run sends messages until ctx ends, and returns an error at once only if the tables are missing or of another shape
+// or format. Run repeats everything else after an error. When Run returns, no message is under way, and the partitions
+// are free for others. One Run at a time is enough.
+func (r *Relay) Run(ctx context.Context) error {
+	for tries := 1; ; tries++ {
+		err := r.table.Check(ctx, r.db)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, pawl.ErrMismatch) || errors.Is(err, dialect.ErrMissing) {
+			return err
+		}
+		if err == nil {
+			break
+		}
+		r.failed(ctx, err, tries)
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	holds := make(chan struct{}, r.opts.Hold)
+	for tries := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case holds <- struct{}{}:
+		}
+		slot, err := r.slots.Take(ctx)
+		if err != nil {
+			<-holds
+			if ctx.Err() != nil {
+				return nil
+			}
+			tries++
+			r.failed(ctx, err, tries)
+			continue
+		}
+		tries = 0
+		group.Go(func() {
+			defer func() { <-holds }()
+			r.own(ctx, slot)
+		})
+	}
+}
+
+// own sends the messages of a partition until its slot or ctx ends.
+func (r *Relay) own(ctx context.Context, slot *pawl.Slot) {
+	within, stop := slot.Within(ctx)
+	defer stop()
+	o := &owner{Relay: r, part: slot.Number(), token: slot.Token(), wake: make(chan struct{}, 1)}
+	r.mu.Lock()
+	r.owners[o] = true
+	r.mu.Unlock()
+	for tries := 1; within.Err() == nil; tries++ {
+		began := time.Now()
+		if err := o.run(within); err != nil && within.Err() == nil {
+			if time.Since(began) > r.opts.MaxBackoff {
+				tries = 1
+			}
+			r.failed(within, err, tries)
+		}
+	}
+	r.mu.Lock()
+	delete(r.owners, o)
+	r.mu.Unlock()
+	slot.Unlock(ctx) //nolint:errcheck // each heartbeat repeats a release that the store did not confirm
+}
+
+// failed tells an error, and waits before the next try.
+func (r *Relay) failed(ctx context.Context, err error, tries int) {
+	if r.opts.OnError != nil {
+		r.opts.OnError(err)
+	}
+	timer := time.NewTimer(backoff(tries, r.opts.Backoff, r.opts.MaxBackoff))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Wake makes this relay look at the table now. Call Wake after the commit of a transaction with messages. Wake does
+// not wait, and calls may be many.
+func (r *Relay) Wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o := range r.owners {
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+}
