@@ -17,8 +17,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// BenchmarkIdemLeases: a claim, its result and a repeat in Redis, beside the commands that a program would
-// send by hand: SET NX, a script that compares and sets, and GET.
+// BenchmarkIdemLeases: a claim, its result and a repeat in Redis, beside commands by hand. These are
+// SET NX, a script that compares and sets, and GET.
 func BenchmarkIdemLeases(b *testing.B) {
 	addr := testservers.Redis(b).Addr
 	pawls, bare := pawlOnRedis(b, addr), redisClient(b, addr)
