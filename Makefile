@@ -8,11 +8,16 @@
 # it off.
 RACE := CGO_ENABLED=1 go
 
-# Test binaries run one at a time: they start real servers, stop and freeze
-# processes and measure how long things take, which two at once on two cores
-# would disturb. Inside a binary more tests run in parallel than there are cores, for
-# most of them wait, until a session ends or a server is back.
-TEST := $(RACE) test -race -p 2 -parallel 6 -timeout 40m -skip '^TestNATS3$$/a_crowd_of_waiters'
+# Two test binaries run at a time, and more tests in each than there are cores, because most
+# tests wait: until a session ends, or a server is back.
+TEST := $(RACE) test -race -timeout 40m
+BUSY := -p 2 -parallel 6
+
+# The rows with a crowd measure how long a hand-over takes, so nothing runs beside them. They are rows of
+# the tests in the files named conformance. A crowd on three NATS servers is left to `make soak`.
+CROWD := a_crowd_of_waiters
+CONFORMANCE = $$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(t .*/\1/p' engine/*/conformance*_test.go engine/*/*/conformance*_test.go | sort -u | paste -s -d '|' -)
+NOCROWD := ^Test(NATS3|NATSPermissions|RedisACL|RedisClusterACL|RedisSentinelACL|ZooKeeperLeaderFails)$$
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,8 +36,9 @@ check: setup
 SHIPPED := ^Test(Redis|PostgresLease|PostgresUnlogged|MariaDBLease|Etcd|ZooKeeper)$$/^(one_holds|first_come_first_served|barging|tokens_grow|permits_have_weight|a_lost_reply_counts_once|a_crashed_holder_is_followed_in_time)$$
 
 test: check ## Run all tests, with the race detector, against real servers
-	$(TEST) ./...
-	PAWL_TEST_AS_SHIPPED=1 $(TEST) -run '$(SHIPPED)' ./engine/open
+	$(TEST) $(BUSY) -skip '/$(CROWD)' ./...
+	$(TEST) -p 1 -parallel 1 -run "^($(CONFORMANCE))\$$/$(CROWD)" -skip '$(NOCROWD)' ./engine/...
+	PAWL_TEST_AS_SHIPPED=1 $(TEST) -parallel 4 -run '$(SHIPPED)' ./engine/open
 
 # Packages whose tests start no server do not import internal/testservers.
 QUICK = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -v internal/testservers | cut -d ' ' -f 1)
@@ -67,6 +73,6 @@ fuzz: ## Fuzz the queue for 30 seconds, and requests over HTTP for 10
 
 cover: setup ## Run all tests and say which code they did not reach
 	@mkdir -p .cache
-	$(TEST) -coverpkg ./... -coverprofile .cache/cover.out ./...
+	$(TEST) $(BUSY) -coverpkg ./... -coverprofile .cache/cover.out ./...
 	go tool cover -func .cache/cover.out | tail -1
 	@echo "by line: go tool cover -html .cache/cover.out"

@@ -6,7 +6,6 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/cas"
-	"github.com/pawl-go/pawl/enginetest"
 	"github.com/pawl-go/pawl/enginetest/model"
 )
 
@@ -24,19 +23,6 @@ func opener(store cas.Store, clock bool) func(t *testing.T) engine.Engine {
 			}
 		})
 		return e
-	}
-}
-
-func TestConformance(t *testing.T) {
-	for name, clock := range map[string]bool{"clock": true, "observed": false} {
-		t.Run(name, func(t *testing.T) {
-			store := cas.NewInMemory(clock).Far() // else the crowd would be compared with next to nothing
-			enginetest.Run(t, &enginetest.Harness{
-				Open:        opener(store, clock),
-				TTL:         time.Second,
-				KillSession: func(_ *testing.T, session string) { store.Kill(session) },
-			})
-		})
 	}
 }
 
