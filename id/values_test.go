@@ -28,7 +28,7 @@ func clientOf(t *testing.T, url string) *pawl.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second}) // for so long a new Redis gives no lock out
+	client, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: 3 * time.Second}) // for so long a new Redis gives no lock out
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -79,7 +80,15 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 		})
 	}
 	eng := connect(t, url)
-	sample := func() { most.Store(max(most.Load(), connections())) }
+	var last20 []int64
+	// A server lists a connection that its client has dropped until it next writes there. On a busy machine that is
+	// some time later. So a number counts if it lasts.
+	sample := func() {
+		last20 = append(last20, connections())
+		if len(last20) >= 20 {
+			most.Store(max(most.Load(), slices.Min(last20[len(last20)-20:])))
+		}
+	}
 	claimed(t, eng, "many", clients*each+1, sample)
 	start := time.Now()
 	if err := first.Unlock(t.Context()); err != nil {

@@ -29,8 +29,8 @@ func TestSlot_has_a_number_of_its_own(t *testing.T) {
 		_, stderr := want(t, 75, store, "slot", "--try", "-n", "3", name, "--", "true")
 		complaint(t, stderr, "not acquired: held by ")
 		complaint(t, stderr, " and 2 more")
-		_, stderr = want(t, 9, store, "slot", "--wait", "1s", "-E", "9", "-n", "3", name, "--", "true")
-		complaint(t, stderr, "not acquired within 1s: held by ")
+		_, stderr = want(t, 9, store, "slot", "--wait", "3s", "-E", "9", "-n", "3", name, "--", "true")
+		complaint(t, stderr, "not acquired within 3s: held by ")
 		_, stderr = want(t, 64, store, "slot", "-n", "4", name, "--", "true")
 		complaint(t, stderr, "in use")
 		if is := states(t, store, "pawl:slots/"+name); is != "granted granted granted" {
