@@ -77,13 +77,6 @@ type Engine struct {
 // keys is the engine that makes locks of keys; its name is not for users.
 type keys = cas.Engine
 
-// Close implements [engine.Engine].
-func (e *Engine) Close() error {
-	err := e.keys.Close()
-	e.store.working.Wait()
-	return err
-}
-
 // Caps returns what [Engine] promises.
 func Caps() engine.Caps { return cas.Caps(casOptions(0)) }
 
@@ -123,7 +116,11 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	s := &store{nc: nc, js: js, bucket: o.Bucket, replicas: o.Replicas, onlyReads: engine.CreatesNothing(ctx)}
+	api, err := nc.JetStream()
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	s := &store{nc: nc, js: js, api: api, bucket: o.Bucket, replicas: o.Replicas, onlyReads: engine.CreatesNothing(ctx)}
 	if _, err := s.bind(ctx); err != nil {
 		return nil, err
 	}

@@ -22,11 +22,10 @@ import (
 type store struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
+	api       nats.JetStreamManager // makes the consumers of watches
 	bucket    string
 	replicas  int
 	onlyReads bool
-
-	working sync.WaitGroup // of requests that do not heed a context
 
 	mu    sync.Mutex
 	bound *bound
@@ -181,95 +180,6 @@ func (s *store) Delete(ctx context.Context, key string, version uint64) error {
 	}
 	b.stream.DeleteMsg(ctx, deleted) //nolint:errcheck // a marker that stays costs a few bytes
 	return nil
-}
-
-// lookEvery is how often a watch looks whether its connection is another connection. The consumer
-// may have been lost with the first.
-const lookEvery = 200 * time.Millisecond
-
-// watch returns a watcher. The client heeds no context here: a watcher that comes too late is
-// stopped.
-func (s *store) watch(ctx context.Context, b *bound, keys string) (jetstream.KeyWatcher, error) {
-	type result struct {
-		watcher jetstream.KeyWatcher
-		err     error
-	}
-	got, late := make(chan result), make(chan struct{})
-	s.working.Go(func() {
-		watcher, err := b.kv.Watch(ctx, keys)
-		select {
-		case got <- result{watcher, err}:
-		case <-late:
-			if err == nil {
-				watcher.Stop() //nolint:errcheck // the watcher ends with the connection
-			}
-		}
-	})
-	select {
-	case r := <-got:
-		if r.err != nil {
-			return nil, s.failed(b, r.err)
-		}
-		return r.watcher, nil
-	case <-ctx.Done():
-		close(late)
-		return nil, ctx.Err()
-	}
-}
-
-// stop ends a watcher. That is a request as well, and nobody has to wait for it.
-func (s *store) stop(watcher jetstream.KeyWatcher) {
-	s.working.Go(func() { watcher.Stop() }) //nolint:errcheck // the watcher ends with the connection
-}
-
-// follow calls use for every entry of some keys, and with nil after the entries that existed, until
-// use returns false.
-func (s *store) follow(ctx context.Context, keys string, use func(jetstream.KeyValueEntry) bool) error {
-	b, err := s.bind(ctx)
-	if err != nil {
-		return err
-	}
-	watcher, err := s.watch(ctx, b, keys)
-	if err != nil {
-		return err
-	}
-	defer s.stop(watcher)
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			if s.connection() != b.connection {
-				return engine.Unavailable("watch", nats.ErrDisconnected)
-			}
-		case entry, open := <-watcher.Updates():
-			if !open {
-				return engine.Unavailable("watch", nats.ErrConnectionClosed)
-			}
-			if !use(entry) {
-				return nil
-			}
-		}
-	}
-}
-
-// Watch implements [cas.Store].
-func (s *store) Watch(ctx context.Context, key string) iter.Seq2[cas.Item, error] {
-	return func(yield func(cas.Item, error) bool) {
-		first := true
-		err := s.follow(ctx, encode(key), func(entry jetstream.KeyValueEntry) bool {
-			defer func() { first = false }()
-			if entry == nil {
-				return !first || yield(cas.Item{}, nil)
-			}
-			return yield(item(entry), nil)
-		})
-		if err != nil {
-			yield(cas.Item{}, err)
-		}
-	}
 }
 
 // info returns what the server says of the stream, with the subjects of these keys. info takes a handle of its own,
