@@ -5,12 +5,18 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/ncruces/go-sqlite3/driver"
+
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
-	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -28,26 +34,50 @@ func TestMain(m *testing.M) {
 
 // database is one of the test, with a table of messages.
 type database struct {
-	sqltest.Database
-	db    *sql.DB
-	name  string
-	table *outbox.Table
+	dialect        dialect.Dialect
+	driver, source string
+	db             *sql.DB
+	name           string
+	table          *outbox.Table
 }
 
-// each runs a test on every database and with every client, with a table that no other test has.
+var drivers = map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}
+
+// each runs a test on every database, with a table that no other test has.
 func each(t *testing.T, test func(t *testing.T, d *database)) {
 	t.Helper()
-	for _, on := range sqltest.All(t) {
-		t.Run(on.Name, func(t *testing.T) {
+	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
+		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			test(t, newDatabase(t, on))
+			test(t, newDatabase(t, kind))
 		})
 	}
 }
 
-func newDatabase(t *testing.T, on sqltest.Database) *database {
+var tables atomic.Int64
+
+func newDatabase(t *testing.T, kind dialect.Dialect) *database {
 	t.Helper()
-	d := &database{Database: on, name: sqltest.NewName("box")}
+	return newDatabaseAt(t, kind, "")
+}
+
+// newDatabaseAt makes the table in the database of a source, or in the shared one.
+func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database {
+	t.Helper()
+	d := &database{dialect: kind, name: fmt.Sprintf("box_%d_%d", time.Now().UnixNano(), tables.Add(1))}
+	switch {
+	case source != "":
+		d.source = source
+	case kind == dialect.PostgreSQL:
+		d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+	case kind == dialect.MySQL:
+		config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
+		config.InterpolateParams = true
+		d.source = config.FormatDSN()
+	default:
+		d.source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
+			"?_txlock=immediate&_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
+	}
 	if err := d.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,17 +90,34 @@ func newDatabase(t *testing.T, on sqltest.Database) *database {
 
 // open opens the database of a name and a source.
 func (d *database) open() (err error) {
-	if d.db, err = d.Open(); err != nil {
+	if d.db, err = sql.Open(drivers[d.dialect], d.source); err != nil {
 		return err
 	}
-	d.table, err = outbox.New(d.Dialect, &outbox.Options{Table: d.name, MaxPayload: 100})
+	d.db.SetMaxOpenConns(12)
+	d.table, err = outbox.New(d.dialect, &outbox.Options{Table: d.name, MaxPayload: 100})
+	return err
+}
+
+// exec runs a statement with values in the places of question marks.
+func (d *database) exec(ctx context.Context, db dialect.DB, query string, args ...any) error {
+	s := dialect.New(d.dialect)
+	n := 0
+	for _, c := range query {
+		if c == '?' {
+			s.Value(args[n])
+			n++
+		} else {
+			s.Add(string(c))
+		}
+	}
+	_, err := s.Exec(ctx, db)
 	return err
 }
 
 // enqueue puts messages in a transaction of their own.
 func (d *database) enqueue(t *testing.T, messages ...outbox.Message) []string {
 	t.Helper()
-	tx, err := d.Begin(t.Context(), d.db)
+	tx, err := d.db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -30,10 +29,11 @@ const (
 
 // work is a process that the test kills: a producer, a relay or a naive relay. Each ends when its work is done.
 func work(ctx context.Context) error {
-	d := &database{name: os.Getenv("PAWL_OUTBOX_TABLE")}
-	if err := json.Unmarshal([]byte(os.Getenv("PAWL_OUTBOX_DATABASE")), &d.Database); err != nil {
+	kind, err := strconv.Atoi(os.Getenv("PAWL_OUTBOX_DIALECT"))
+	if err != nil {
 		return err
 	}
+	d := &database{dialect: dialect.Dialect(kind), source: os.Getenv("PAWL_OUTBOX_SOURCE"), name: os.Getenv("PAWL_OUTBOX_TABLE")}
 	if err := d.open(); err != nil {
 		return err
 	}
@@ -84,16 +84,16 @@ func (d *database) produce(ctx context.Context) error {
 
 // produceOne serialises on the row of the key, as a business object would.
 func (d *database) produceOne(ctx context.Context, key int) error {
-	tx, err := d.Begin(ctx, d.db)
+	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()                                                                                //nolint:errcheck // after the commit
-	if err := d.Exec(ctx, tx, "UPDATE counts_"+d.name+" SET n = n + 3 WHERE k = ?", key); err != nil { //nolint:govet // the outer one is used below
+	if err := d.exec(ctx, tx, "UPDATE counts_"+d.name+" SET n = n + 3 WHERE k = ?", key); err != nil { //nolint:govet // the outer one is used below
 		return err
 	}
 	var n int
-	if err := dialect.New(d.Dialect).Add("SELECT n FROM counts_"+d.name+" WHERE k = ").Value(key).Scan(ctx, tx, &n); err != nil {
+	if err := dialect.New(d.dialect).Add("SELECT n FROM counts_"+d.name+" WHERE k = ").Value(key).Scan(ctx, tx, &n); err != nil {
 		return err
 	}
 	var batch []outbox.Message
@@ -181,7 +181,7 @@ func (d *database) naive(ctx context.Context, file *os.File) error {
 				return err
 			}
 		}
-		if err := d.Exec(ctx, d.db, "DELETE FROM "+d.name+" WHERE seq = ?", seq); err != nil && !dialect.Again(err) {
+		if err := d.exec(ctx, d.db, "DELETE FROM "+d.name+" WHERE seq = ?", seq); err != nil && !dialect.Again(err) {
 			return err
 		}
 	}
@@ -238,12 +238,12 @@ func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, 
 	t.Helper()
 	ctx := t.Context()
 	for _, query := range []string{"DELETE FROM " + d.name, "DELETE FROM counts_" + d.name} {
-		if err := d.Exec(ctx, d.db, query); err != nil {
+		if err := d.exec(ctx, d.db, query); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for key := range killedKeys {
-		if err := d.Exec(ctx, d.db, "INSERT INTO counts_"+d.name+" VALUES (?, 0)", key); err != nil {
+		if err := d.exec(ctx, d.db, "INSERT INTO counts_"+d.name+" VALUES (?, 0)", key); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,7 +251,7 @@ func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, 
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PAWL_OUTBOX_DATABASE=" + d.JSON(), "PAWL_OUTBOX_TABLE=" + d.name,
+	env := []string{"PAWL_OUTBOX_DIALECT=" + strconv.Itoa(int(d.dialect)), "PAWL_OUTBOX_SOURCE=" + d.source, "PAWL_OUTBOX_TABLE=" + d.name,
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 	relays := killtest.Start(t, n, append(env, "PAWL_OUTBOX_WORKER="+relay)...)
 	producers := killtest.Start(t, 2, append(env, "PAWL_OUTBOX_WORKER=producer")...)
@@ -268,14 +268,12 @@ func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, 
 // committed message, and the first of each in the order of its key. A naive relay loses messages.
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		if d.Dialect == dialect.PostgreSQL { // as shipped it prepares no transaction
+		if d.dialect == dialect.PostgreSQL { // as shipped it prepares no transaction
 			server := testservers.Postgres(t, "-c", "max_prepared_transactions=4")
-			on := d.Database
-			on.Source = testservers.PostgresURL(server.Addr)
-			d = newDatabase(t, on)
+			d = newDatabaseAt(t, d.dialect, testservers.PostgresURL(server.Addr))
 		}
 		for _, table := range []string{"counts_", "old_"} {
-			if err := d.Exec(t.Context(), d.db, "CREATE TABLE "+table+d.name+" (k bigint PRIMARY KEY, n bigint NOT NULL)"); err != nil {
+			if err := d.exec(t.Context(), d.db, "CREATE TABLE "+table+d.name+" (k bigint PRIMARY KEY, n bigint NOT NULL)"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -308,7 +306,7 @@ func (d *database) oldTransaction(t *testing.T) (end func()) {
 		}
 	}
 	insert := "INSERT INTO old_" + d.name + " VALUES (999, 0)"
-	switch d.Dialect {
+	switch d.dialect {
 	case dialect.PostgreSQL:
 		do("BEGIN", insert, "PREPARE TRANSACTION 'old'")
 		rollBack = func() { do("ROLLBACK PREPARED 'old'") }

@@ -12,14 +12,13 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/outbox"
 )
 
 // A rolled back message is never sent, and a committed one comes with all that was put in.
 func TestMessagesAreThoseOfCommittedTransactions(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		tx, err := d.Begin(t.Context(), d.db)
+		tx, err := d.db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,10 +161,10 @@ func TestAttempts(t *testing.T) {
 // A transaction that was open for longer than Lag is found by the rescan. An open transaction stops no other message.
 func TestALateCommitIsFound(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		if d.Dialect == dialect.SQLite {
+		if d.dialect == dialect.SQLite {
 			return // whose file has one writer, so that no transaction overtakes another
 		}
-		tx, err := d.Begin(t.Context(), d.db)
+		tx, err := d.db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +235,7 @@ func TestRetention(t *testing.T) {
 		_, stop := d.run(t, client, p, outbox.RelayOptions{MaxAttempts: 1})
 		until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, "old") && d.is(t, outbox.Dead, "dead") })
 		stop()
-		if err := d.Exec(t.Context(), d.db, "UPDATE "+d.name+" SET changed = changed - 8 * 86400"); err != nil {
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET changed = changed - 8 * 86400"); err != nil {
 			t.Fatal(err)
 		}
 		d.run(t, client, p, outbox.RelayOptions{})
@@ -252,7 +251,7 @@ func TestRetention(t *testing.T) {
 
 func TestMigrate(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		fresh, err := outbox.New(d.Dialect, &outbox.Options{Table: d.name + "_x"})
+		fresh, err := outbox.New(d.dialect, &outbox.Options{Table: d.name + "_x"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +267,7 @@ func TestMigrate(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if err := d.Exec(t.Context(), d.db, "UPDATE "+d.name+"_parts SET token = 9 WHERE part = -1"); err != nil {
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+"_parts SET token = 9 WHERE part = -1"); err != nil {
 			t.Fatal(err)
 		}
 		for name, err := range map[string]error{"Migrate": d.table.Migrate(t.Context(), d.db), "Check": d.table.Check(t.Context(), d.db)} {
@@ -280,7 +279,7 @@ func TestMigrate(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	d := newDatabase(t, sqltest.SQLite(t, "&_txlock=immediate"))
+	d := newDatabase(t, dialect.SQLite)
 	long := strings.Repeat("x", 256)
 	many := make(map[string]string)
 	for i := range 65 {

@@ -14,7 +14,7 @@ func TestAStaleOwnerMarksNothing(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		stale := make(chan error, 1000)
 		p := publish(func(ctx context.Context, m outbox.Message) error {
-			return d.Exec(ctx, d.db, "UPDATE "+d.name+"_parts SET token = 9007199254740991 WHERE part >= 0")
+			return d.exec(ctx, d.db, "UPDATE "+d.name+"_parts SET token = 9007199254740991 WHERE part >= 0")
 		})
 		ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "a"}, outbox.Message{Topic: "t", Key: "a"})
 		_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{OnError: func(err error) {
