@@ -8,11 +8,11 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dialect/pgxtx"
 	"github.com/pawl-go/pawl/idem"
-	"github.com/pawl-go/pawl/idem/pgxidem"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -93,11 +93,13 @@ func transactionMode(b *testing.B, name string, hand byHand, begin func() idemTx
 
 func BenchmarkIdemPgx(b *testing.B) {
 	pool := postgresPool(b, testservers.Postgres(b).Addr)
-	store, err := pgxidem.New(nil)
+	store, err := sqlidem.New(dialect.PostgreSQL, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := store.Migrate(ctx, pool); err != nil {
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	if err := store.Migrate(ctx, db); err != nil {
 		b.Fatal(err)
 	}
 	for _, query := range []string{handTables, effects} {
@@ -110,7 +112,7 @@ func BenchmarkIdemPgx(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		return idemTx{store.In(tx),
+		return idemTx{store.In(pgxtx.Of(tx)),
 			func(query string, args ...any) error { _, err := tx.Exec(ctx, query, args...); return err },
 			func(query, id string) error { var is string; return tx.QueryRow(ctx, query, id).Scan(&is) },
 			func() error { return tx.Commit(ctx) }}

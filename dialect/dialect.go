@@ -1,7 +1,7 @@
 // Package dialect names the SQL in which databases differ, once: PostgreSQL, MySQL and
 // MariaDB, SQLite. A [Statement] has their placeholders and quoted names. A [Table] is
-// created and checked in their words. [Again], [Lost] and [ReadOnly] understand the errors
-// of their drivers. The package imports no driver: the caller brings a *sql.DB of any.
+// created and checked in their words. [Again], [Duplicate], [LockTimeout], [Lost] and
+// [ReadOnly] understand the errors of their drivers. The package imports no driver: the caller brings a [DB] of any.
 //
 // Names of tables and columns are never put into a statement unless they are plain, see
 // [ErrName]. Values are sent as parameters.
@@ -52,12 +52,35 @@ func (d Dialect) Validate() error {
 	return nil
 }
 
-// DB is a *sql.DB, *sql.Tx or *sql.Conn.
+// DB is what statements run in: a *sql.DB, *sql.Tx or *sql.Conn, or a pgx.Tx by package pgxtx. A DB may also be a
+// branch of a distributed transaction, because nothing here begins or ends a transaction. A DB is for
+// one goroutine at a time, unless it is a *sql.DB. All rows are closed before the next statement.
 type DB interface {
 	// ExecContext runs a statement.
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	// QueryRowContext runs a query of one row.
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	// QueryContext runs a query.
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Batcher is an optional part of a [DB], for clients that send several statements in one round trip.
+type Batcher interface {
+	DB
+	// Batch returns the same transaction. Each of its statements travels with two commands, which run before and
+	// after the statement. An empty command is none. After a failure nothing more runs, and the
+	// error is that of the first that failed. The rows of a query have to be read to their end, or closed.
+	Batch(before, after string) DB
+}
+
+// CheckTx returns an error if db is no transaction: nil, or a *sql.DB, whose statements may run in a connection
+// and a transaction each. CheckTx does not know whether a *sql.Conn is in a transaction.
+func CheckTx(db DB) error {
+	switch db.(type) {
+	case nil:
+		return errors.New("the transaction is nil")
+	case *sql.DB:
+		return errors.New("a *sql.DB is no transaction: begin one")
+	}
+	return nil
 }
 
 // Columns are names of columns and their values. Values are sent as parameters.
@@ -188,5 +211,19 @@ func (s *Statement) Scan(ctx context.Context, db DB, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		return sql.ErrNoRows
+	}
+	if err := rows.Scan(dest...); err != nil {
+		return err
+	}
+	return rows.Close()
 }

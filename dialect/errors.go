@@ -29,6 +29,13 @@ func LockTimeout(err error) bool {
 	return state == "55P03" || slices.Contains([]int64{1205, 3572}, number) || file&0xff == 5
 }
 
+// Duplicate reports whether the error says that there is another row with the same key, or with the same values
+// in a unique index. The statement wrote nothing. On PostgreSQL the transaction goes on only from a savepoint.
+func Duplicate(err error) bool {
+	state, number, file := codes(err)
+	return state == "23505" || slices.Contains([]int64{1062, 1586}, number) || slices.Contains([]int64{1555, 2067, 2579}, file)
+}
+
 // ReadOnly reports whether the error says that the server, the transaction or the file takes
 // no writes, as a replica does. Nothing was written.
 func ReadOnly(err error) bool {

@@ -12,7 +12,7 @@
 //
 // # In the caller's transaction
 //
-// [Do] is for effects in a SQL database. The caller begins a transaction, and package sqlidem or pgxidem makes
+// [Do] is for effects in a SQL database. The caller begins a transaction, and package sqlidem makes
 // it a [Tx]. Do claims the [Key] in that transaction, runs a function in it, and keeps the function's
 // result in it. One commit has all of them. A repeat gets the kept result:
 //

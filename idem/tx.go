@@ -71,7 +71,7 @@ func (jsonCodec) Encode(result any) ([]byte, error)    { return json.Marshal(res
 func (jsonCodec) Decode(data []byte, result any) error { return json.Unmarshal(data, result) }
 
 // Tx is a transaction of the caller in which keys are claimed. The In method of a store makes it: see
-// packages sqlidem and pgxidem. As its transaction, a Tx is for one goroutine at a time.
+// package sqlidem. As its transaction, a Tx is for one goroutine at a time.
 type Tx struct {
 	keys TxKeys
 	opts TxOptions
@@ -84,7 +84,7 @@ func NewTx(keys TxKeys, opts TxOptions) Tx { return Tx{keys, opts} }
 // that was set before.
 func (tx Tx) With(opts TxOptions) Tx { return Tx{tx.keys, tx.opts.merge(opts)} }
 
-// TxKeys is a table of keys as one transaction sees it. Packages sqlidem and pgxidem implement
+// TxKeys is a table of keys as one transaction sees it. Package sqlidem implements
 // it. The methods never begin, commit or roll back the transaction.
 type TxKeys interface {
 	// Claim inserts a claim by one arbitrated write, also in place of a key that has expired.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -71,7 +70,7 @@ func (t *Table) entries() *dialect.Statement {
 	return t.new().Add("SELECT ", entryColumns).Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE ")
 }
 
-func (t *Table) list(ctx context.Context, db *sql.DB, s *dialect.Statement) (all []Entry, err error) {
+func (t *Table) list(ctx context.Context, db dialect.DB, s *dialect.Statement) (all []Entry, err error) {
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
@@ -93,15 +92,14 @@ func (t *Table) list(ctx context.Context, db *sql.DB, s *dialect.Statement) (all
 
 // Status returns the message of an ID, as last committed. The error matches [ErrUnknown] if there is none.
 func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, error) {
-	query, args, err := t.entries().Add("id = ").Value(id).Build()
+	all, err := t.list(ctx, db, t.entries().Add("id = ").Value(id))
+	if err == nil && len(all) == 0 {
+		err = ErrUnknown
+	}
 	if err != nil {
 		return Entry{}, failed("status", err)
 	}
-	e, err := t.scan(db.QueryRowContext(ctx, query, args...))
-	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrUnknown
-	}
-	return e, failed("status", err)
+	return all[0], nil
 }
 
 // Requeue makes a dead message pending, with no attempt counted. The relay sends the message, and then those of its

@@ -136,8 +136,9 @@ func (t *Table) check(ctx context.Context, db *sql.DB) error {
 }
 
 // Enqueue puts messages into the table, with one INSERT in the caller's transaction, and returns their IDs. Enqueue
-// neither begins nor ends the transaction. The messages are sent if the transaction is committed, and only then. A
-// call takes 1 to 1,000 messages; a message out of its bounds is refused before anything is sent to the database.
+// neither begins nor ends the transaction, which may be a pgx.Tx by package pgxtx. The messages are sent if the
+// transaction is committed, and only then. A call takes 1 to 1,000 messages; a message out of its bounds is refused
+// before anything is sent to the database.
 //
 // Two transactions keep the order of a key if the second calls Enqueue after the first was committed. A lock on
 // the row of the business object does that. After the commit, call [Relay.Wake] to save the wait for the next poll.

@@ -49,7 +49,7 @@ const (
 	SQLite = dialect.SQLite
 )
 
-// DB is a *sql.DB, *sql.Tx or *sql.Conn.
+// DB is a *sql.DB, *sql.Tx or *sql.Conn, or a pgx.Tx by package pgxtx.
 type DB = dialect.DB
 
 // Columns are names of columns and their values. Values are sent as parameters.

@@ -156,11 +156,7 @@ func (t Table) look(ctx context.Context, db DB, key Columns, rows int64, guardin
 	if t.Dialect == MySQL {
 		s.Add(" FOR UPDATE")
 	}
-	query, args, err := s.Build()
-	if err != nil {
-		return 0, err
-	}
-	err = db.QueryRowContext(ctx, query, args...).Scan(&is)
+	err = s.Scan(ctx, db, &is)
 	return is, err
 }
 

@@ -3,97 +3,57 @@ package sqlidem_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"path/filepath"
-	"sync/atomic"
+	"errors"
 	"testing"
-	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/ncruces/go-sqlite3/driver"
-
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
 	"github.com/pawl-go/pawl/idem/sqlidem"
-	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 // fixture is a database with tables of keys and of effects, which one test has for itself.
 type fixture struct {
 	*testing.T
+	on      sqltest.Database
 	db      *sql.DB
-	dialect dialect.Dialect
-	level   sql.IsolationLevel
 	store   *sqlidem.Store
 	table   string
 	effects string
 }
 
-// servers are the databases; each is opened at most once for a test.
-var servers = []struct {
-	dialect dialect.Dialect
-	levels  []sql.IsolationLevel
-}{
-	{dialect.PostgreSQL, []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}},
-	{dialect.MySQL, []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}},
-	{dialect.SQLite, []sql.IsolationLevel{sql.LevelDefault}},
-}
-
-// source returns the driver and the source of a database.
-func source(t testing.TB, d dialect.Dialect) (driver, source string) {
-	t.Helper()
-	switch d {
-	case dialect.PostgreSQL:
-		return "pgx", testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
-	case dialect.MySQL:
-		return "mysql", mariadb(testservers.SharedMariaDB(t).Addr, true)
-	}
-	return "sqlite3", sqlite(filepath.Join(t.TempDir(), "test.db"))
-}
-
-func mariadb(addr string, interpolate bool) string {
-	config := testservers.MariaDBConfig(addr)
-	config.InterpolateParams = interpolate
-	return config.FormatDSN()
-}
-
-func sqlite(file string) string {
-	return "file:" + filepath.ToSlash(file) + "?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
-}
-
-func open(t testing.TB, driver, source string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open(driver, source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
-	return db
-}
-
-var tables atomic.Int64
-
-// each runs a test on every database, at every level of isolation.
+// each runs a test on every database and with every client, at every level of isolation.
 func each(t *testing.T, test func(f *fixture)) {
 	t.Helper()
-	for _, s := range servers {
-		driver, source := source(t, s.dialect)
-		db := open(t, driver, source)
-		for _, level := range s.levels {
-			t.Run(fmt.Sprintf("%v, %v", s.dialect, level), func(t *testing.T) { test(newFixture(t, db, s.dialect, level, idem.TxOptions{})) })
+	for _, d := range sqltest.All(t) {
+		levels := []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
+		if d.Dialect == dialect.SQLite {
+			levels = []sql.IsolationLevel{sql.LevelDefault}
+		}
+		for _, level := range levels {
+			d := d.At(level)
+			t.Run(d.Name, func(t *testing.T) { test(newFixture(t, d)) })
 		}
 	}
 }
 
-func newFixture(t *testing.T, db *sql.DB, d dialect.Dialect, level sql.IsolationLevel, opts idem.TxOptions) *fixture {
+// once runs a test on every database and with every client.
+func once(t *testing.T, test func(f *fixture)) {
 	t.Helper()
-	n := fmt.Sprintf("%d_%d", time.Now().UnixNano(), tables.Add(1))
-	f := &fixture{T: t, db: db, dialect: d, level: level, table: "keys_" + n, effects: "effects_" + n}
+	for _, d := range sqltest.All(t) {
+		t.Run(d.Name, func(t *testing.T) { test(newFixture(t, d)) })
+	}
+}
+
+func newFixture(t *testing.T, d sqltest.Database) *fixture {
+	t.Helper()
+	f := &fixture{T: t, on: d, db: d.Opened(t), table: sqltest.NewName("keys"), effects: sqltest.NewName("effects")}
 	var err error
-	if f.store, err = sqlidem.New(d, &sqlidem.Options{Table: f.table, Tx: opts}); err != nil {
+	if f.store, err = sqlidem.New(d.Dialect, &sqlidem.Options{Table: f.table}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.store.Migrate(t.Context(), db); err != nil {
+	if err := f.store.Migrate(t.Context(), f.db); err != nil {
 		t.Fatal(err)
 	}
 	f.exec("CREATE TABLE " + f.effects + " (name varchar(100) NOT NULL, n bigint NOT NULL)")
@@ -101,17 +61,12 @@ func newFixture(t *testing.T, db *sql.DB, d dialect.Dialect, level sql.Isolation
 	return f
 }
 
-func (f *fixture) exec(query string) {
-	f.Helper()
-	if _, err := f.db.ExecContext(context.Background(), query); err != nil {
-		f.Fatalf("%s: %v", query, err)
-	}
-}
+func (f *fixture) exec(query string) { f.Helper(); f.on.Run(f, f.db, query) }
 
 // begin begins a transaction, which the end of the test rolls back.
-func (f *fixture) begin() *sql.Tx {
+func (f *fixture) begin() sqltest.Tx {
 	f.Helper()
-	tx, err := f.db.BeginTx(f.Context(), &sql.TxOptions{Isolation: f.level})
+	tx, err := f.on.Begin(f.Context(), f.db)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -119,7 +74,7 @@ func (f *fixture) begin() *sql.Tx {
 	return tx
 }
 
-func (f *fixture) commit(tx *sql.Tx) {
+func (f *fixture) commit(tx sqltest.Tx) {
 	f.Helper()
 	if err := tx.Commit(); err != nil {
 		f.Fatal(err)
@@ -127,20 +82,23 @@ func (f *fixture) commit(tx *sql.Tx) {
 }
 
 // write has the effect of a key.
-func (f *fixture) write(ctx context.Context, tx *sql.Tx, key string, n int) error {
-	query, args, err := dialect.New(f.dialect).Add("INSERT INTO " + f.effects + " (name, n) VALUES (").Value(key).Add(", ").Value(n).Add(")").Build()
-	if err == nil {
-		_, err = tx.ExecContext(ctx, query, args...)
-	}
-	return err
+func (f *fixture) write(ctx context.Context, tx dialect.DB, key string, n int) error {
+	return f.on.Exec(ctx, tx, "INSERT INTO "+f.effects+" (name, n) VALUES (?, ?)", key, n)
 }
 
 // count returns how many effects a key has, as others see it.
-func (f *fixture) count(key string) (n int) {
+func (f *fixture) count(key string) int {
 	f.Helper()
-	query := dialect.New(f.dialect).Add("SELECT count(*) FROM " + f.effects + " WHERE name = ").Value(key)
-	if err := query.Scan(f.Context(), f.db, &n); err != nil {
-		f.Fatal(err)
-	}
-	return n
+	return int(f.on.Number(f, f.db, "SELECT count(*) FROM "+f.effects+" WHERE name = ?", key))
+}
+
+// A *sql.DB is no transaction: a savepoint there would be in another connection than the claim.
+func TestWhatIsNoTransactionIsRefused(t *testing.T) {
+	once(t, func(f *fixture) {
+		for _, tx := range []dialect.DB{f.db, nil} {
+			if _, _, err := f.pay(tx, "a", "x", 1, idem.TxOptions{}); !errors.Is(err, pawl.ErrInvalid) {
+				f.Error(err)
+			}
+		}
+	})
 }

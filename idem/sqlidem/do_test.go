@@ -24,7 +24,7 @@ func key(id string) idem.Key { return idem.Key{Scope: "pay/u7", ID: id} }
 func print(text string) idem.Fingerprint { return idem.FingerprintOf([]byte(text)) }
 
 // pay is a call whose function writes an effect.
-func (f *fixture) pay(tx *sql.Tx, id, content string, n int, opts idem.TxOptions) (payment, bool, error) {
+func (f *fixture) pay(tx dialect.DB, id, content string, n int, opts idem.TxOptions) (payment, bool, error) {
 	f.Helper()
 	return idem.Do(f.Context(), f.store.In(tx).With(opts), key(id), print(content), func(ctx context.Context) (payment, error) {
 		return payment{ID: n, Declined: true}, f.write(ctx, tx, id, n)
@@ -92,14 +92,14 @@ func TestACompletedKeyKeepsItsFingerprint(t *testing.T) {
 // The writes of fn are undone with its claim, and the rest of the transaction stays.
 func TestAnErrorRemovesTheClaimEvenIfTheCallerCommits(t *testing.T) {
 	declined := errors.New("no money")
-	fails := map[string]func(ctx context.Context, tx *sql.Tx) error{
-		"an error": func(context.Context, *sql.Tx) error { return declined },
-		"a failed statement": func(ctx context.Context, tx *sql.Tx) error {
+	fails := map[string]func(ctx context.Context, tx dialect.DB) error{
+		"an error": func(context.Context, dialect.DB) error { return declined },
+		"a failed statement": func(ctx context.Context, tx dialect.DB) error {
 			_, err := tx.ExecContext(ctx, "nonsense")
 			return errors.Join(declined, err)
 		},
-		"a panic":                  func(context.Context, *sql.Tx) error { panic(declined) },
-		"the end of its goroutine": func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil },
+		"a panic":                  func(context.Context, dialect.DB) error { panic(declined) },
+		"the end of its goroutine": func(context.Context, dialect.DB) error { runtime.Goexit(); return nil },
 	}
 	each(t, func(f *fixture) {
 		for name, fail := range fails {
@@ -154,7 +154,7 @@ func TestWithoutSavepointTheClaimIsRemoved(t *testing.T) {
 		f.commit(tx)
 		f.pays("a", 1, false)
 		f.pays("b", 1, false)
-		if f.dialect != dialect.PostgreSQL {
+		if f.on.Dialect != dialect.PostgreSQL {
 			return
 		}
 		tx = f.begin() // where a failed statement leaves nothing to remove
@@ -292,7 +292,7 @@ func TestUnfinished(t *testing.T) {
 			if _, _, err := f.pay(f.begin(), "a", "x", 1, idem.TxOptions{NoWait: true}); !errors.Is(err, idem.ErrUnfinished) {
 				f.Error(err)
 			}
-			if f.dialect == dialect.SQLite {
+			if f.on.Dialect == dialect.SQLite {
 				break // whose writer is that transaction
 			}
 		}

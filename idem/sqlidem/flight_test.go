@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
+	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -34,7 +37,7 @@ func (f *fixture) waiting(n int) {
 	query := map[dialect.Dialect]string{
 		dialect.PostgreSQL: "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid <> pg_backend_pid() AND query LIKE '%",
 		dialect.MySQL:      "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%",
-	}[f.dialect]
+	}[f.on.Dialect]
 	if query == "" {
 		return // SQLite has no such view
 	}
@@ -56,7 +59,7 @@ func TestOneInFlightIsToldOrWaitedFor(t *testing.T) {
 			if _, _, err := f.pay(first, id, "x", 1, idem.TxOptions{}); err != nil {
 				f.Fatal(err)
 			}
-			if f.dialect != dialect.SQLite {
+			if f.on.Dialect != dialect.SQLite {
 				start := time.Now()
 				tx := f.begin()
 				for range 3 { // and the transaction goes on
@@ -96,7 +99,7 @@ func TestOneInFlightIsToldOrWaitedFor(t *testing.T) {
 // an occasion to repeat it.
 func (f *fixture) oneOf(id string, n int) {
 	for {
-		tx, err := f.db.BeginTx(f.Context(), &sql.TxOptions{Isolation: f.level})
+		tx, err := f.on.Begin(f.Context(), f.db)
 		if err != nil {
 			f.Error(err)
 			return
@@ -126,26 +129,33 @@ func TestALockTimeoutIsACallInFlight(t *testing.T) {
 		if _, _, err := f.pay(first, "a", "x", 1, idem.TxOptions{}); err != nil {
 			f.Fatal(err)
 		}
+		if f.on.Dialect == dialect.PostgreSQL {
+			tx := f.begin()
+			f.on.Run(f, tx, "SET LOCAL lock_timeout = '50ms'")
+			if _, _, err := f.pay(tx, "a", "x", 1, idem.TxOptions{}); !errors.Is(err, idem.ErrInFlight) || !dialect.LockTimeout(err) {
+				f.Error(err)
+			}
+			return
+		}
 		conn, err := f.db.Conn(f.Context())
 		if err != nil {
 			f.Fatal(err)
 		}
 		defer conn.Close()
 		set := map[dialect.Dialect][2]string{
-			dialect.PostgreSQL: {"SET lock_timeout = '50ms'", "RESET lock_timeout"},
-			dialect.MySQL:      {"SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"},
-			dialect.SQLite:     {"PRAGMA busy_timeout = 50", "PRAGMA busy_timeout = 10000"},
-		}[f.dialect]
+			dialect.MySQL:  {"SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"},
+			dialect.SQLite: {"PRAGMA busy_timeout = 50", "PRAGMA busy_timeout = 20000"},
+		}[f.on.Dialect]
 		if _, err := conn.ExecContext(f.Context(), set[0]); err != nil {
 			f.Fatal(err)
 		}
 		defer conn.ExecContext(context.Background(), set[1]) //nolint:errcheck // the next test says so
-		tx, err := conn.BeginTx(f.Context(), &sql.TxOptions{Isolation: f.level, ReadOnly: f.dialect == dialect.SQLite})
+		tx, err := conn.BeginTx(f.Context(), &sql.TxOptions{Isolation: f.on.Level, ReadOnly: f.on.Dialect == dialect.SQLite})
 		if err != nil {
 			f.Fatal(err)
 		}
-		defer tx.Rollback()              //nolint:errcheck // it may have ended
-		if f.dialect == dialect.SQLite { // whose driver begins such a transaction without the lock of a writer
+		defer tx.Rollback()                 //nolint:errcheck // it may have ended
+		if f.on.Dialect == dialect.SQLite { // whose driver begins such a transaction without the lock of a writer
 			if _, err := tx.ExecContext(f.Context(), "PRAGMA query_only = off"); err != nil {
 				f.Fatal(err)
 			}
@@ -165,14 +175,14 @@ func TestRepeatsDoNotWaitForEachOther(t *testing.T) {
 			if _, replayed, err := f.pay(tx, "a", "x", 2, idem.TxOptions{NoWait: true}); !replayed || err != nil {
 				f.Error(replayed, err)
 			}
-			if f.dialect == dialect.PostgreSQL {
+			if f.on.Dialect == dialect.PostgreSQL {
 				var locks, writes int
 				query := "SELECT count(*) FILTER (WHERE locktype = 'advisory'), count(*) FILTER (WHERE locktype = 'transactionid') FROM pg_locks WHERE pid = pg_backend_pid()"
-				if err := tx.QueryRowContext(f.Context(), query).Scan(&locks, &writes); locks != 0 || writes != 0 || err != nil {
+				if err := dialect.New(f.on.Dialect).Add(query).Scan(f.Context(), tx, &locks, &writes); locks != 0 || writes != 0 || err != nil {
 					f.Error(locks, writes, err)
 				}
 			}
-			if f.dialect == dialect.SQLite {
+			if f.on.Dialect == dialect.SQLite {
 				return // whose writer is that transaction
 			}
 		}
@@ -188,13 +198,13 @@ func TestACallInFlightDoesNotExpire(t *testing.T) {
 			f.Fatal(err)
 		}
 		f.until("it has expired", func() (expired bool) {
-			query := "SELECT count(*) = 1 FROM " + f.table + " WHERE name <> 'format' AND expires <= " + clock[f.dialect]
-			if err := first.QueryRowContext(f.Context(), query).Scan(&expired); err != nil {
+			query := "SELECT count(*) = 1 FROM " + f.table + " WHERE name <> 'format' AND expires <= " + clock[f.on.Dialect]
+			if err := dialect.New(f.on.Dialect).Add(query).Scan(f.Context(), first, &expired); err != nil {
 				f.Fatal(err)
 			}
 			return expired
 		})
-		if f.dialect != dialect.SQLite {
+		if f.on.Dialect != dialect.SQLite {
 			if n, err := f.store.Sweep(f.Context(), f.db, 100); n != 0 || err != nil {
 				f.Error(n, err)
 			}
@@ -264,7 +274,7 @@ func TestKeysInAnyOrder(t *testing.T) {
 
 // all makes some calls in one transaction.
 func (f *fixture) all(ids []string) error {
-	tx, err := f.db.BeginTx(f.Context(), &sql.TxOptions{Isolation: f.level})
+	tx, err := f.on.Begin(f.Context(), f.db)
 	if err != nil {
 		return err
 	}
@@ -281,10 +291,10 @@ func (f *fixture) all(ids []string) error {
 // without the result, so a repeat had it again).
 func TestALostConnectionKeepsBothOrNeither(t *testing.T) {
 	each(t, func(f *fixture) {
-		if f.dialect == dialect.SQLite {
+		if f.on.Dialect == dialect.SQLite {
 			return // which has no connection; the processes of TestKilledProcesses die there
 		}
-		self := map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT pg_terminate_backend(pg_backend_pid())", dialect.MySQL: "KILL CONNECTION_ID()"}[f.dialect]
+		self := map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT pg_terminate_backend(pg_backend_pid())", dialect.MySQL: "KILL CONNECTION_ID()"}[f.on.Dialect]
 		tx := f.begin()
 		_, _, err := idem.Do(f.Context(), f.store.In(tx), key("a"), print("x"), func(ctx context.Context) (int, error) {
 			if err := f.write(ctx, tx, "a", 1); err != nil {
@@ -311,7 +321,7 @@ func TestSweep(t *testing.T) {
 		}
 		f.exec("UPDATE " + f.table + " SET expires = 1 WHERE name <> 'format' AND name NOT LIKE '%k5'")
 		want := []int{2, 2, 1, 0}
-		if f.dialect != dialect.SQLite { // one is taken over while the sweeper works
+		if f.on.Dialect != dialect.SQLite { // one is taken over while the sweeper works
 			tx := f.begin()
 			if p, replayed, err := f.pay(tx, "k0", "x", 10, idem.TxOptions{}); p.ID != 10 || replayed || err != nil {
 				f.Fatal(p, replayed, err)
@@ -341,22 +351,18 @@ func TestSweep(t *testing.T) {
 
 // Drivers and poolers send statements in several ways.
 func TestEveryWayToSend(t *testing.T) {
-	postgres := testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
-	pooled := testservers.PostgresURL(testservers.PgBouncer(t, testservers.SharedPostgres(t).Addr).Addr)
-	found := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
-	found.ClientFoundRows = true
-	for name, way := range map[string]struct {
-		dialect        dialect.Dialect
-		driver, source string
-	}{
-		"exec":              {dialect.PostgreSQL, "pgx", postgres + "&default_query_exec_mode=exec"},
-		"cache_describe":    {dialect.PostgreSQL, "pgx", postgres + "&default_query_exec_mode=cache_describe"},
-		"pooled and simple": {dialect.PostgreSQL, "pgx", pooled + "&default_query_exec_mode=simple_protocol"},
-		"prepared":          {dialect.MySQL, "mysql", mariadb(testservers.SharedMariaDB(t).Addr, false)},
-		"found rows":        {dialect.MySQL, "mysql", found.FormatDSN()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, open(t, way.driver, way.source), way.dialect, sql.LevelReadCommitted, idem.TxOptions{})
+	var all []sqltest.Database
+	pooled := sqltest.Postgres(t, "")
+	pooled.Source = testservers.PostgresURL(testservers.PgBouncer(t, testservers.SharedPostgres(t).Addr).Addr)
+	for mode, d := range map[string]sqltest.Database{"exec": sqltest.Postgres(t, ""), "cache_describe": sqltest.Postgres(t, ""), "simple_protocol": pooled} {
+		d.Name, d.Source = mode, d.Source+"&default_query_exec_mode="+mode
+		all = append(all, d, d.WithPgx())
+	}
+	all = append(all, sqltest.MariaDB(t), sqltest.MariaDB(t, func(c *mysql.Config) { c.ClientFoundRows = true }))
+	for _, d := range all {
+		d := d.At(sql.LevelReadCommitted)
+		t.Run(d.Name, func(t *testing.T) {
+			f := newFixture(t, d)
 			first := f.begin()
 			if _, _, err := f.pay(first, "a", "x", 1, idem.TxOptions{}); err != nil {
 				f.Error(err)

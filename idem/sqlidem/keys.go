@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
 	"github.com/pawl-go/pawl/idem/internal/keytable"
@@ -14,25 +15,32 @@ import (
 // keys is the table in a transaction.
 type keys struct {
 	table keytable.Table
-	tx    *sql.Tx
+	tx    dialect.DB
 }
 
 func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err error) {
+	if err := dialect.CheckTx(k.tx); err != nil {
+		return row, fmt.Errorf("%w: %w", pawl.ErrInvalid, err)
+	}
 	again := true
+	tx, together := k.tx, false
+	if c.Savepoint && k.table.Dialect == dialect.PostgreSQL {
+		tx, together = k.with("", keytable.Savepoint)
+	}
 	for look := 0; again && err == nil; look++ {
 		switch {
 		case look == keytable.Looks:
 			err = keytable.ErrRestless
 		case k.table.Dialect == dialect.PostgreSQL:
 			var answer keytable.Answer
-			if err = k.table.ClaimOrRead(c).Scan(ctx, k.tx, answer.Columns()...); err == nil {
+			if err = k.table.ClaimOrRead(c).Scan(ctx, tx, answer.Columns()...); err == nil {
 				row, again, err = answer.Row()
 			}
 		default:
 			row, again, err = k.steps(ctx, c)
 		}
 	}
-	if err == nil && row.State == idem.TxClaimed && c.Savepoint {
+	if err == nil && row.State == idem.TxClaimed && c.Savepoint && !together {
 		if _, err = k.tx.ExecContext(ctx, keytable.Savepoint); err != nil {
 			c.Savepoint = false
 			err = errors.Join(err, k.Remove(context.WithoutCancel(ctx), c))
@@ -45,7 +53,7 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 // looked at it.
 func (k *keys) steps(ctx context.Context, c idem.TxClaim) (row idem.TxRow, again bool, err error) {
 	claimed := idem.TxRow{State: idem.TxClaimed}
-	n, err := k.rows(ctx, k.table.Insert(c))
+	n, err := rows(ctx, k.tx, k.table.Insert(c))
 	if err != nil || n == 1 {
 		return claimed, false, err
 	}
@@ -59,37 +67,53 @@ func (k *keys) steps(ctx context.Context, c idem.TxClaim) (row idem.TxRow, again
 	case !found.Expired:
 		return found.Row(), false, nil
 	}
-	n, err = k.rows(ctx, k.table.TakeOver(c))
+	n, err = rows(ctx, k.tx, k.table.TakeOver(c))
 	return claimed, n == 0, err
 }
 
 func (k *keys) Keep(ctx context.Context, c idem.TxClaim, result []byte) error {
-	if err := keytable.One(k.rows(ctx, k.table.Keep(c, result))); err != nil {
+	tx, together := k.tx, false
+	if c.Savepoint {
+		tx, together = k.with("", keytable.Release)
+	}
+	if err := keytable.One(rows(ctx, tx, k.table.Keep(c, result))); err != nil {
 		return err
 	}
-	if c.Savepoint && k.table.Dialect == dialect.SQLite { // where it is no round trip
-		_, err := k.tx.ExecContext(ctx, keytable.Release)
+	if c.Savepoint && !together && k.table.Dialect == dialect.SQLite { // where it is no round trip
+		_, err := tx.ExecContext(ctx, keytable.Release)
 		return err
 	}
 	return nil
 }
 
 func (k *keys) Remove(ctx context.Context, c idem.TxClaim) error {
+	tx, together := k.tx, false
 	if c.Savepoint {
-		if _, err := k.tx.ExecContext(ctx, keytable.RollbackTo); err != nil {
+		tx, together = k.with(keytable.RollbackTo, "")
+	}
+	if c.Savepoint && !together {
+		if _, err := tx.ExecContext(ctx, keytable.RollbackTo); err != nil {
 			return fmt.Errorf("go back to the savepoint: %w", err)
 		}
 	}
-	err := keytable.One(k.rows(ctx, k.table.Remove(c)))
+	err := keytable.One(rows(ctx, tx, k.table.Remove(c)))
 	if keytable.Aborted(err) {
 		return nil
 	}
 	return err
 }
 
+// with returns the transaction as it sends commands together with a statement, if its client can.
+func (k *keys) with(before, after string) (tx dialect.DB, together bool) {
+	if b, ok := k.tx.(dialect.Batcher); ok {
+		return b.Batch(before, after), true
+	}
+	return k.tx, false
+}
+
 // rows runs a statement and returns how many rows it affected.
-func (k *keys) rows(ctx context.Context, s *dialect.Statement) (int64, error) {
-	result, err := s.Exec(ctx, k.tx)
+func rows(ctx context.Context, tx dialect.DB, s *dialect.Statement) (int64, error) {
+	result, err := s.Exec(ctx, tx)
 	if err != nil {
 		return 0, err
 	}

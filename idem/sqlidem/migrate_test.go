@@ -12,16 +12,6 @@ import (
 	"github.com/pawl-go/pawl/idem/sqlidem"
 )
 
-// once runs a test on every database.
-func once(t *testing.T, test func(f *fixture)) {
-	t.Helper()
-	for _, s := range servers {
-		driver, source := source(t, s.dialect)
-		db := open(t, driver, source)
-		t.Run(s.dialect.String(), func(t *testing.T) { test(newFixture(t, db, s.dialect, s.levels[0], idem.TxOptions{})) })
-	}
-}
-
 func TestMigrate(t *testing.T) {
 	once(t, func(f *fixture) {
 		for _, make := range []func() error{
@@ -114,7 +104,7 @@ func TestOptions(t *testing.T) {
 func TestATableInASchema(t *testing.T) {
 	once(t, func(f *fixture) {
 		schema := "s" + f.table
-		switch f.dialect {
+		switch f.on.Dialect {
 		case dialect.SQLite:
 			f.db.SetMaxOpenConns(1)
 			f.exec("ATTACH ':memory:' AS " + schema)
@@ -126,7 +116,7 @@ func TestATableInASchema(t *testing.T) {
 			f.exec("CREATE SCHEMA " + schema)
 			defer f.exec("DROP SCHEMA " + schema + " CASCADE")
 		}
-		store, err := sqlidem.New(f.dialect, &sqlidem.Options{Table: schema + ".keys"})
+		store, err := sqlidem.New(f.on.Dialect, &sqlidem.Options{Table: schema + ".keys"})
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/idem"
 	"github.com/pawl-go/pawl/idem/sqlidem"
+	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -46,8 +47,7 @@ const workers = 64 // goroutines of a process
 
 // load is the work of all processes: every key, in one order, so that they meet at the same keys.
 type load struct {
-	Dialect                                dialect.Dialect
-	Driver, Source                         string
+	On                                     sqltest.Database
 	Table, Effects, NaiveTable, NaiveWrote string
 	Keys, From                             int // From is the first key of a process
 	db                                     *sql.DB
@@ -55,10 +55,9 @@ type load struct {
 }
 
 func (l *load) open() (err error) {
-	if l.db, err = sql.Open(l.Driver, l.Source); err == nil {
+	if l.db, err = l.On.Open(); err == nil {
 		l.db.SetMaxOpenConns(6)
-		l.db.SetMaxIdleConns(6)
-		l.store, err = sqlidem.New(l.Dialect, &sqlidem.Options{Table: l.Table})
+		l.store, err = sqlidem.New(l.On.Dialect, &sqlidem.Options{Table: l.Table})
 	}
 	return err
 }
@@ -100,7 +99,7 @@ func (l *load) call(ctx context.Context, id string) (n int64, replayed bool, err
 }
 
 func (l *load) try(ctx context.Context, id string) (n int64, replayed bool, err error) {
-	tx, err := l.db.BeginTx(ctx, nil)
+	tx, err := l.On.Begin(ctx, l.db)
 	if err != nil {
 		return 0, false, err
 	}
@@ -110,7 +109,7 @@ func (l *load) try(ctx context.Context, id string) (n int64, replayed bool, err 
 }
 
 // do has the effect of a key. One function in so many fails, and its effect must go.
-func (l *load) do(ctx context.Context, tx *sql.Tx, id string, failing int64) (n int64, replayed bool, err error) {
+func (l *load) do(ctx context.Context, tx dialect.DB, id string, failing int64) (n int64, replayed bool, err error) {
 	return idem.Do(ctx, l.store.In(tx), key(id), print(id), func(ctx context.Context) (int64, error) {
 		n := rand.Int64()
 		if err := l.insert(ctx, tx, l.Effects, id, n); err != nil || n%failing != 0 {
@@ -123,11 +122,11 @@ func (l *load) do(ctx context.Context, tx *sql.Tx, id string, failing int64) (n 
 // naive looks for the key, and then has the effect and notes the key in one transaction.
 func (l *load) naive(ctx context.Context, id string) error {
 	var found int
-	query := dialect.New(l.Dialect).Add("SELECT count(*) FROM " + l.NaiveTable + " WHERE name = ").Value(id)
+	query := dialect.New(l.On.Dialect).Add("SELECT count(*) FROM " + l.NaiveTable + " WHERE name = ").Value(id)
 	if err := query.Scan(ctx, l.db, &found); err != nil || found > 0 {
 		return err
 	}
-	tx, err := l.db.BeginTx(ctx, nil)
+	tx, err := l.On.Begin(ctx, l.db)
 	if err != nil {
 		return err
 	}
@@ -138,8 +137,8 @@ func (l *load) naive(ctx context.Context, id string) error {
 	return tx.Commit()
 }
 
-func (l *load) insert(ctx context.Context, tx *sql.Tx, table, id string, n int64) error {
-	_, err := dialect.New(l.Dialect).Add("INSERT INTO "+table+" (name, n) VALUES (").Value(id).Add(", ").Value(n).Add(")").Exec(ctx, tx)
+func (l *load) insert(ctx context.Context, tx dialect.DB, table, id string, n int64) error {
+	_, err := dialect.New(l.On.Dialect).Add("INSERT INTO "+table+" (name, n) VALUES (").Value(id).Add(", ").Value(n).Add(")").Exec(ctx, tx)
 	return err
 }
 
@@ -184,25 +183,23 @@ func TestKilledProcesses(t *testing.T) {
 	if soak {
 		keys = 100_000
 	}
-	for _, s := range servers {
-		t.Run(s.dialect.String(), func(t *testing.T) {
-			driver, direct := source(t, s.dialect)
-			f := newFixture(t, open(t, driver, direct), s.dialect, s.levels[0], idem.TxOptions{})
-			l := load{Dialect: s.dialect, Driver: driver, Source: direct, Table: f.table, Effects: f.effects,
-				NaiveTable: "naive_" + f.table, NaiveWrote: "naive_" + f.effects, Keys: keys}
+	for _, d := range sqltest.All(t) {
+		t.Run(d.Name, func(t *testing.T) {
+			f := newFixture(t, d)
+			l := load{On: d, Table: f.table, Effects: f.effects, NaiveTable: "naive_" + f.table, NaiveWrote: "naive_" + f.effects, Keys: keys}
 			for _, table := range []string{l.NaiveTable, l.NaiveWrote} {
 				f.exec("CREATE TABLE " + table + " (name varchar(100) NOT NULL, n bigint NOT NULL)")
 				f.exec("CREATE INDEX i" + table + " ON " + table + " (name)")
 				defer f.exec("DROP TABLE " + table)
 			}
 			lose, thaw := func() {}, func() {}
-			switch s.dialect {
+			switch d.Dialect {
 			case dialect.PostgreSQL:
 				p := proxy.New(t, testservers.SharedPostgres(t).Addr)
-				l.Source, lose, thaw = testservers.PostgresURL(p.Addr), p.FreezeReplies, p.Thaw
+				l.On.Source, lose, thaw = testservers.PostgresURL(p.Addr), p.FreezeReplies, p.Thaw
 			case dialect.MySQL:
 				p := proxy.New(t, testservers.SharedMariaDB(t).Addr)
-				l.Source, lose, thaw = mariadb(p.Addr, true), p.FreezeReplies, p.Thaw
+				l.On.Source, lose, thaw = strings.Replace(d.Source, testservers.SharedMariaDB(t).Addr, p.Addr, 1), p.FreezeReplies, p.Thaw
 			}
 			kill, stop := f.processes(l)
 			for kills := 0; kills < 4 || (kills < 9 || soak) && f.keysWithEffect() < keys; kills++ {
@@ -214,7 +211,7 @@ func TestKilledProcesses(t *testing.T) {
 			}
 			<-time.After(500 * time.Millisecond) // as above
 			stop()
-			f.checkLoad(l, direct)
+			f.checkLoad(l)
 		})
 	}
 }
@@ -230,7 +227,7 @@ func (f *fixture) keysWithEffect() (n int) {
 
 // finish makes one call for each of the first keys, many of them in one transaction, and returns the results.
 func (l *load) finish(ctx context.Context, keys int) (results []int64, replays int, err error) {
-	tx, err := l.db.BeginTx(ctx, nil)
+	tx, err := l.On.Begin(ctx, l.db)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -241,7 +238,7 @@ func (l *load) finish(ctx context.Context, keys int) (results []int64, replays i
 		}
 		if err == nil && i%1000 == 999 {
 			if err = tx.Commit(); err == nil {
-				tx, err = l.db.BeginTx(ctx, nil)
+				tx, err = l.On.Begin(ctx, l.db)
 			}
 		}
 		if err != nil {
@@ -253,7 +250,7 @@ func (l *load) finish(ctx context.Context, keys int) (results []int64, replays i
 
 // checkLoad makes one call for each key that the processes have reached, and for some more. Then
 // it compares results with effects.
-func (f *fixture) checkLoad(l load, direct string) {
+func (f *fixture) checkLoad(l load) {
 	underLoad, reached := 0, 0
 	for id := range f.effectsOf(l.Effects) {
 		i, err := strconv.Atoi(strings.TrimPrefix(id, "k"))
@@ -263,7 +260,7 @@ func (f *fixture) checkLoad(l load, direct string) {
 		underLoad, reached = underLoad+1, max(reached, i)
 	}
 	keys := min(l.Keys, reached+500)
-	l.Source = direct
+	l.On = f.on
 	if err := l.open(); err != nil {
 		f.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package sqlidem keeps the keys of package idem in a table of a SQL database: PostgreSQL, MySQL and
-// MariaDB, SQLite. The transactions are those of database/sql.
+// MariaDB, SQLite. The transactions are those of database/sql, or those of pgx by package pgxtx.
 //
 // # Use
 //
@@ -35,8 +35,11 @@
 //
 // A first call sends 3 statements beside those of the function: the claim, the savepoint and the
 // result. [idem.Run] saves the last, and NoSavepoint saves the second. A repeat sends 1, and 2 on MySQL and
-// MariaDB. Package pgxidem sends the savepoint together with the claim. With go-sql-driver, set
-// InterpolateParams: else each statement is prepared first.
+// MariaDB. A pgx.Tx sends the savepoint together with the claim. So there a first call costs 2 round trips, Run costs 1, and
+// a repeat costs 1. With go-sql-driver, set InterpolateParams: else each statement is prepared first.
+//
+// On PostgreSQL a savepoint without a result stays until the transaction ends; a pgx.Tx sets one for a repeat too. A
+// transaction with hundreds of keys should use NoSavepoint, because PostgreSQL slows down for all clients.
 //
 // # What is not promised
 //
@@ -107,8 +110,10 @@ func (s *Store) Sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return n, failed(err)
 }
 
-// In returns the caller's transaction as [idem.Do] and [idem.Run] need it. In sends nothing.
-func (s *Store) In(tx *sql.Tx) idem.Tx { return idem.NewTx(&keys{s.table, tx}, s.opts) }
+// In returns the caller's transaction as [idem.Do] and [idem.Run] need it. In sends nothing. The tx is a
+// *sql.Tx, a pgx.Tx by package pgxtx, or a *sql.Conn in which the caller began a transaction. A *sql.DB is
+// refused by the call, with an error that matches [pawl.ErrInvalid].
+func (s *Store) In(tx dialect.DB) idem.Tx { return idem.NewTx(&keys{s.table, tx}, s.opts) }
 
 func failed(err error) error {
 	if err != nil {

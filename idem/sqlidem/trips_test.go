@@ -2,19 +2,16 @@ package sqlidem_test
 
 import (
 	"context"
-	"database/sql"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
-	"github.com/pawl-go/pawl/idem/pgxidem"
+	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -94,83 +91,50 @@ type costs struct{ first, run, repeat, failed int64 }
 
 // A first call sends the claim, the savepoint and the result; pgx sends the savepoint with the claim.
 func TestRoundTrips(t *testing.T) {
-	for _, s := range servers {
-		if s.dialect == dialect.SQLite {
+	for _, d := range sqltest.All(t) {
+		if d.Dialect == dialect.SQLite {
 			continue // which has no wire
 		}
-		addr := testservers.SharedPostgres(t).Addr
-		if s.dialect == dialect.MySQL {
-			addr = testservers.SharedMariaDB(t).Addr
-		}
-		c := count(t, addr)
-		driver, source := "pgx", testservers.PostgresURL(c.addr)
-		repeat := int64(1)
-		if s.dialect == dialect.MySQL {
-			driver, source, repeat = "mysql", mariadb(c.addr, true), 2
-		}
-		t.Run(s.dialect.String(), func(t *testing.T) {
-			f := newFixture(t, open(t, driver, source), s.dialect, s.levels[0], idem.TxOptions{})
+		t.Run(d.Name, func(t *testing.T) {
+			addr, repeat := testservers.SharedPostgres(t).Addr, int64(1)
+			if d.Dialect == dialect.MySQL {
+				addr, repeat = testservers.SharedMariaDB(t).Addr, 2
+			}
+			c := count(t, addr)
+			d.Source = strings.Replace(d.Source, addr, c.addr, 1)
+			f := newFixture(t, d)
 			f.db.SetMaxOpenConns(1)
-			f.trips(c, idem.TxOptions{}, costs{first: 3, run: 2, repeat: repeat, failed: 4})
-			f.trips(c, idem.TxOptions{NoSavepoint: true}, costs{first: 2, run: 1, repeat: repeat, failed: 2})
-			f.trips(c, idem.TxOptions{NoWait: true}, costs{first: 3, run: 2, repeat: repeat, failed: 4})
+			whole, bare := costs{first: 3, run: 2, repeat: repeat, failed: 4}, costs{first: 2, run: 1, repeat: repeat, failed: 2}
+			if d.Pgx {
+				whole = bare
+			}
+			f.calls(c, idem.TxOptions{}, whole)
+			f.calls(c, idem.TxOptions{NoSavepoint: true}, bare)
+			f.calls(c, idem.TxOptions{NoWait: true}, whole)
 		})
 	}
-	t.Run("pgx", func(t *testing.T) {
-		c := count(t, testservers.SharedPostgres(t).Addr)
-		f := newFixture(t, open(t, "pgx", testservers.PostgresURL(c.addr)), dialect.PostgreSQL, sql.LevelReadCommitted, idem.TxOptions{})
-		pool, err := pgxpool.New(t.Context(), testservers.PostgresURL(c.addr)+"&pool_max_conns=1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		store, err := pgxidem.New(&pgxidem.Options{Table: f.table})
-		if err != nil {
-			t.Fatal(err)
-		}
-		begin := func() (idem.Tx, func()) {
-			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return store.In(tx), func() { tx.Commit(t.Context()) } //nolint:errcheck // counted only
-		}
-		f.calls(c, "savepoint", begin, costs{first: 2, run: 1, repeat: 1, failed: 2})
-		f.calls(c, "no savepoint", func() (idem.Tx, func()) {
-			tx, end := begin()
-			return tx.With(idem.TxOptions{NoSavepoint: true}), end
-		}, costs{first: 2, run: 1, repeat: 1, failed: 2})
-	})
-}
-
-func (f *fixture) trips(c *counted, opts idem.TxOptions, want costs) {
-	f.Helper()
-	f.calls(c, "database/sql", func() (idem.Tx, func()) {
-		tx := f.begin()
-		return f.store.In(tx).With(opts), func() { f.commit(tx) }
-	}, want)
 }
 
 // calls makes each call twice, because a client prepares its statements the first time.
-func (f *fixture) calls(c *counted, name string, begin func() (idem.Tx, func()), want costs) {
+func (f *fixture) calls(c *counted, opts idem.TxOptions, want costs) {
 	f.Helper()
 	var is costs
 	for i := range 2 {
-		id := func(kind string) idem.Key { return key(name + kind + string(rune('a'+i))) }
+		id := func(kind string) idem.Key { return key(kind + string(rune('a'+i))) }
 		for kind, trips := range map[string]*int64{"first": &is.first, "run": &is.run, "failed": &is.failed} {
-			tx, end := begin()
-			*trips = c.of(func() { f.call(tx, id(kind), kind) })
-			end()
+			tx := f.begin()
+			*trips = c.of(func() { f.call(f.store.In(tx).With(opts), id(kind), kind) })
+			f.commit(tx)
 		}
-		tx, end := begin()
-		is.repeat = c.of(func() { f.call(tx, id("first"), "repeat") })
-		end()
+		tx := f.begin()
+		is.repeat = c.of(func() { f.call(f.store.In(tx).With(opts), id("first"), "repeat") })
+		f.commit(tx)
 		if i == 1 {
 			f.exec("DELETE FROM " + f.table + " WHERE name <> 'format'")
 		}
 	}
 	if is != want {
-		f.Errorf("%s: %+v, want %+v", name, is, want)
+		f.Errorf("%+v: %+v, want %+v", opts, is, want)
 	}
 }
 

@@ -3,10 +3,10 @@ package state_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/state"
 	"github.com/pawl-go/pawl/internal/killtest"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 const (
@@ -31,11 +32,11 @@ var (
 )
 
 // move takes a row one step and notes the effect.
-type move func(ctx context.Context, db *sql.DB, d database, table state.Table[order], row int, to order) error
+type move func(ctx context.Context, db *sql.DB, d sqltest.Database, table state.Table[order], row int, to order) error
 
 // apply moves by this package, and writes the effect in the same transaction.
-func apply(ctx context.Context, db *sql.DB, d database, table state.Table[order], row int, to order) error {
-	tx, err := db.BeginTx(ctx, nil)
+func apply(ctx context.Context, db *sql.DB, d sqltest.Database, table state.Table[order], row int, to order) error {
+	tx, err := d.Begin(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -52,26 +53,25 @@ func apply(ctx context.Context, db *sql.DB, d database, table state.Table[order]
 	return tx.Commit()
 }
 
-func effect(ctx context.Context, tx *sql.Tx, d database, table state.Table[order], row int, to order) error {
-	_, err := tx.ExecContext(ctx, d.placeholders("INSERT INTO effects_"+table.Name+" VALUES (?, ?)"), row, string(to))
-	return err
+func effect(ctx context.Context, tx dialect.DB, d sqltest.Database, table state.Table[order], row int, to order) error {
+	return d.Exec(ctx, tx, "INSERT INTO effects_"+table.Name+" VALUES (?, ?)", row, string(to))
 }
 
 // naive reads the state, decides, and writes the new state and the effect in one transaction.
-func naive(ctx context.Context, db *sql.DB, d database, table state.Table[order], row int, to order) error {
+func naive(ctx context.Context, db *sql.DB, d sqltest.Database, table state.Table[order], row int, to order) error {
 	var is order
-	if err := db.QueryRowContext(ctx, d.placeholders("SELECT state FROM "+table.Name+" WHERE id = ?"), row).Scan(&is); err != nil {
+	if err := dialect.New(d.Dialect).Add("SELECT state FROM "+table.Name+" WHERE id = ").Value(row).Scan(ctx, db, &is); err != nil {
 		return err
 	}
 	if outcome, err := delivery.Decide(is, to); err != nil || outcome != state.Moved {
 		return nil //nolint:nilerr // another goroutine has set the row back
 	}
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := d.Begin(ctx, db)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, d.placeholders("UPDATE "+table.Name+" SET state = ? WHERE id = ?"), string(to), row); err != nil {
+	if err := d.Exec(ctx, tx, "UPDATE "+table.Name+" SET state = ? WHERE id = ?", string(to), row); err != nil {
 		return err
 	}
 	if err := effect(ctx, tx, d, table, row, to); err != nil {
@@ -82,12 +82,11 @@ func naive(ctx context.Context, db *sql.DB, d database, table state.Table[order]
 
 // work is a process: its goroutines take every row on every step, as if each were alone.
 func work(ctx context.Context) error {
-	number, err := strconv.Atoi(os.Getenv("PAWL_STATE_WORKER"))
-	if err != nil {
+	var d sqltest.Database
+	if err := json.Unmarshal([]byte(os.Getenv("PAWL_STATE_WORKER")), &d); err != nil {
 		return err
 	}
-	d := database{dialect: dialect.Dialect(number), source: os.Getenv("PAWL_STATE_SOURCE")}
-	db, err := d.open()
+	db, err := d.Open()
 	if err != nil {
 		return err
 	}
@@ -95,8 +94,8 @@ func work(ctx context.Context) error {
 	return walk(ctx, db, d, os.Getenv("PAWL_STATE_TABLE"), apply)
 }
 
-func walk(ctx context.Context, db *sql.DB, d database, name string, move move) error {
-	table := state.Table[order]{Dialect: d.dialect, Name: name, Machine: delivery}
+func walk(ctx context.Context, db *sql.DB, d sqltest.Database, name string, move move) error {
+	table := state.Table[order]{Dialect: d.Dialect, Name: name, Machine: delivery}
 	failed := make([]error, goroutines)
 	var group sync.WaitGroup
 	for i := range goroutines {
@@ -121,13 +120,13 @@ func walk(ctx context.Context, db *sql.DB, d database, name string, move move) e
 
 // raced creates the rows, lets f race over them, and returns how often an effect was written
 // twice. An effect that is missing fails the test.
-func raced(t *testing.T, d database, db *sql.DB, f func(name string)) (doubles int) {
+func raced(t *testing.T, d sqltest.Database, db *sql.DB, f func(name string)) (doubles int) {
 	t.Helper()
 	name := create(t, d, db, orderColumns, "created", "paid", "shipped", "cancelled", "closed")
-	exec(t, d, db, "CREATE TABLE effects_"+name+" (id bigint NOT NULL, state varchar(20) NOT NULL)")
-	t.Cleanup(func() { exec(t, d, db, "DROP TABLE effects_"+name) })
+	d.Run(t, db, "CREATE TABLE effects_"+name+" (id bigint NOT NULL, state varchar(20) NOT NULL)")
+	t.Cleanup(func() { d.Run(t, db, "DROP TABLE effects_"+name) })
 	for row := range racedRows {
-		exec(t, d, db, "INSERT INTO "+name+" (id, state) VALUES (?, 'created')", row)
+		d.Run(t, db, "INSERT INTO "+name+" (id, state) VALUES (?, 'created')", row)
 	}
 	f(name)
 	var all, different int
@@ -145,9 +144,9 @@ func raced(t *testing.T, d database, db *sql.DB, f func(name string)) (doubles i
 // steps. Some of the processes are killed and start from the beginning. Each effect is
 // written once. The same goroutines write effects twice when they read and then write.
 func TestEachTransitionOnce(t *testing.T) {
-	each(t, databases(t)[:3], func(t *testing.T, d database, db *sql.DB) {
+	each(t, sqltest.All(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		doubles := raced(t, d, db, func(name string) {
-			workers := killtest.Start(t, 3, "PAWL_STATE_WORKER="+strconv.Itoa(int(d.dialect)), "PAWL_STATE_SOURCE="+d.source, "PAWL_STATE_TABLE="+name)
+			workers := killtest.Start(t, 3, "PAWL_STATE_WORKER="+d.JSON(), "PAWL_STATE_TABLE="+name)
 			if kills := workers.KillUntilDone(3, 40*time.Millisecond); kills == 0 {
 				t.Error("no process was killed")
 			} else {

@@ -47,8 +47,8 @@ type Result[S State] struct {
 
 // Apply moves a row to a state, by any declared transition, and sets further columns with it.
 // Key are the columns that name one row, as those of its primary key; set may be empty. Apply
-// sends one statement, and a second one when nothing was moved. The q is a *sql.DB, *sql.Tx or
-// *sql.Conn; Apply neither begins nor ends a transaction.
+// sends one statement, and a second one when nothing was moved. The q is a transaction, or
+// a *sql.DB; Apply neither begins nor ends a transaction.
 //
 // The errors match [ErrIllegal], [ErrNotFound], [ErrUndeclared] or [ErrCycle], or pawl.ErrInvalid
 // for a mistake in the table or the columns. With any of these nothing was written.

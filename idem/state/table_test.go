@@ -10,6 +10,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/state"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 type order string
@@ -29,16 +30,16 @@ var orders = state.Must(state.New([]order{created, paid, shipped, cancelled, clo
 
 const orderColumns = "id bigint PRIMARY KEY, state STATES NOT NULL, note varchar(20), version bigint NOT NULL DEFAULT 1"
 
-func orderTable(t *testing.T, d database, db *sql.DB) state.Table[order] {
+func orderTable(t *testing.T, d sqltest.Database, db *sql.DB) state.Table[order] {
 	name := create(t, d, db, orderColumns, "created", "paid", "shipped", "cancelled", "closed", "lost")
-	return state.Table[order]{Dialect: d.dialect, Name: name, Machine: orders, Version: "version"}
+	return state.Table[order]{Dialect: d.Dialect, Name: name, Machine: orders, Version: "version"}
 }
 
 // TestApply takes rows on all kinds of steps, and tells each apart.
 func TestApply(t *testing.T) {
-	each(t, databases(t), func(t *testing.T, d database, db *sql.DB) {
+	each(t, databases(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		table := orderTable(t, d, db)
-		exec(t, d, db, "INSERT INTO "+table.Name+" (id, state) VALUES (7, 'created'), (8, 'lost'), (9, 'created')")
+		d.Run(t, db, "INSERT INTO "+table.Name+" (id, state) VALUES (7, 'created'), (8, 'lost'), (9, 'created')")
 		for i, step := range []struct {
 			to      order
 			outcome state.Outcome
@@ -70,15 +71,15 @@ func TestApply(t *testing.T) {
 		if _, err := table.Apply(t.Context(), db, state.Columns{"id": 8}, paid, nil); !errors.Is(err, state.ErrUndeclared) || !strings.Contains(err.Error(), "lost") {
 			t.Error(err)
 		}
-		inTransaction(t, db, table)
+		inTransaction(t, d, db, table)
 	})
 }
 
 // inTransaction: a rollback takes the step back, and the transaction sees its own step.
-func inTransaction(t *testing.T, db *sql.DB, table state.Table[order]) {
+func inTransaction(t *testing.T, d sqltest.Database, db *sql.DB, table state.Table[order]) {
 	t.Helper()
 	for _, commits := range []bool{false, true} {
-		tx, err := db.BeginTx(t.Context(), nil)
+		tx, err := d.Begin(t.Context(), db)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,10 +108,10 @@ func TestApplyAt(t *testing.T) {
 	const active, paused, ended = "active", "paused", "ended"
 	m := state.Must(state.New([]string{active, paused, ended}, state.Transition[string]{From: active, To: paused},
 		state.Transition[string]{From: paused, To: active}, state.Transition[string]{From: active, To: ended}))
-	each(t, databases(t), func(t *testing.T, d database, db *sql.DB) {
+	each(t, databases(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		name := create(t, d, db, "id bigint PRIMARY KEY, phase STATES NOT NULL, ver bigint NOT NULL", active, paused, ended)
-		exec(t, d, db, "INSERT INTO "+name+" VALUES (1, 'active', 5)")
-		table := state.Table[string]{Dialect: d.dialect, Name: name, Machine: m, State: "phase", Version: "ver"}
+		d.Run(t, db, "INSERT INTO "+name+" VALUES (1, 'active', 5)")
+		table := state.Table[string]{Dialect: d.Dialect, Name: name, Machine: m, State: "phase", Version: "ver"}
 		key := state.Columns{"id": 1}
 		for i, step := range []struct {
 			to      string
@@ -145,10 +146,10 @@ func TestApplyAt(t *testing.T) {
 // TestRanks: a message that comes late does not bring a row back.
 func TestRanks(t *testing.T) {
 	m := state.Must(state.Ranked(0, 99, 100))
-	each(t, databases(t), func(t *testing.T, d database, db *sql.DB) {
+	each(t, databases(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		name := create(t, d, db, "id bigint PRIMARY KEY, state smallint NOT NULL", "none")
-		exec(t, d, db, "INSERT INTO "+name+" VALUES (1, 0), (2, 0), (3, 50)")
-		table := state.Table[int]{Dialect: d.dialect, Name: name, Machine: m}
+		d.Run(t, db, "INSERT INTO "+name+" VALUES (1, 0), (2, 0), (3, 50)")
+		table := state.Table[int]{Dialect: d.Dialect, Name: name, Machine: m}
 		for _, step := range []struct {
 			id, to  int
 			outcome state.Outcome
@@ -168,17 +169,17 @@ func TestRanks(t *testing.T) {
 // TestSnapshots: a transaction that has read an old row is told the present state, or that it
 // has to be repeated.
 func TestSnapshots(t *testing.T) {
-	each(t, databases(t)[:2], func(t *testing.T, d database, db *sql.DB) {
+	each(t, sqltest.All(t)[:3], func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 			table := orderTable(t, d, db)
-			exec(t, d, db, "INSERT INTO "+table.Name+" (id, state) VALUES (7, 'created')")
-			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			d.Run(t, db, "INSERT INTO "+table.Name+" (id, state) VALUES (7, 'created')")
+			tx, err := d.At(level).Begin(t.Context(), db)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer tx.Rollback()
-			plain := level != sql.LevelSerializable || d.dialect != dialect.MySQL // where reading locks
-			if is := order(""); plain && tx.QueryRow("SELECT state FROM "+table.Name+" WHERE id = 7").Scan(&is) != nil {
+			plain := level != sql.LevelSerializable || d.Dialect != dialect.MySQL // where reading locks
+			if is := order(""); plain && dialect.New(d.Dialect).Add("SELECT state FROM "+table.Name+" WHERE id = 7").Scan(t.Context(), tx, &is) != nil {
 				t.Fatal("the row is not there")
 			}
 			if _, err := table.Apply(t.Context(), db, state.Columns{"id": 7}, paid, nil); err != nil {

@@ -5,18 +5,12 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/ncruces/go-sqlite3/driver"
-
+	"github.com/go-sql-driver/mysql"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/stock"
+	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -31,68 +25,35 @@ func TestMain(m *testing.M) {
 	os.Exit(testservers.Main(m))
 }
 
-// database is one way to reach a database.
-type database struct {
-	name    string
-	dialect dialect.Dialect
-	level   sql.IsolationLevel
-	source  string
-}
-
-func (d database) open() (*sql.DB, error) {
-	driver := map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}[d.dialect]
-	db, err := sql.Open(driver, d.source)
-	if err == nil {
-		db.SetMaxOpenConns(8)
-		db.SetMaxIdleConns(8)
-	}
-	return db, err
-}
-
-// databases are those of each dialect at the level for hot rows, and the others.
-func databases(t *testing.T) []database {
+// databases are those of each dialect and pgx, at the level for hot rows, and the others.
+func databases(t *testing.T) []sqltest.Database {
 	t.Helper()
-	postgres := testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
-	config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
-	mariadb := config.FormatDSN()
-	config.ClientFoundRows, config.InterpolateParams = true, true
-	file := filepath.ToSlash(filepath.Join(t.TempDir(), "test.db"))
-	return []database{
-		{"PostgreSQL", dialect.PostgreSQL, sql.LevelReadCommitted, postgres},
-		{"MariaDB", dialect.MySQL, sql.LevelReadCommitted, mariadb},
-		{"SQLite", dialect.SQLite, sql.LevelDefault, "file:" + file + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"},
-		{"MariaDB, repeatable read", dialect.MySQL, sql.LevelRepeatableRead, config.FormatDSN()},
-		{"PostgreSQL, serializable", dialect.PostgreSQL, sql.LevelSerializable, postgres + "&default_query_exec_mode=simple_protocol"},
-	}
+	postgres := sqltest.Postgres(t, "").At(sql.LevelReadCommitted)
+	found := sqltest.MariaDB(t, sqltest.Interpolated, func(c *mysql.Config) { c.ClientFoundRows = true })
+	return []sqltest.Database{postgres, postgres.WithPgx(), sqltest.MariaDB(t).At(sql.LevelReadCommitted), sqltest.SQLite(t, ""),
+		found.At(sql.LevelRepeatableRead), sqltest.Postgres(t, "&default_query_exec_mode=simple_protocol").At(sql.LevelSerializable)}
 }
 
 // each runs a test on databases, with stock in a new table.
-func each(t *testing.T, all []database, parts int, test func(t *testing.T, s *stocks)) {
+func each(t *testing.T, all []sqltest.Database, parts int, test func(t *testing.T, s *stocks)) {
 	t.Helper()
 	for _, d := range all {
-		t.Run(d.name, func(t *testing.T) {
-			db, err := d.open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { db.Close() })
-			s := &stocks{database: d, db: db, name: fmt.Sprintf("Stock_%d_%d", time.Now().UnixNano(), tables.Add(1))}
+		t.Run(d.Name, func(t *testing.T) {
+			s := &stocks{Database: d, db: d.Opened(t), name: sqltest.NewName("Stock")}
 			s.Table = s.with(t, parts)
-			if err := s.Create(t.Context(), db); err != nil {
+			if err := s.Create(t.Context(), s.db); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { s.exec(t, "DROP TABLE "+s.quoted()) })
+			t.Cleanup(func() { s.Run(t, s.db, "DROP TABLE "+s.quoted()) })
 			test(t, s)
 		})
 	}
 }
 
-var tables atomic.Int64
-
 // stocks is a table of stock with its database.
 type stocks struct {
 	*stock.Table
-	database
+	sqltest.Database
 	db   *sql.DB
 	name string
 }
@@ -100,7 +61,7 @@ type stocks struct {
 // with is the same table for a program with another number of parts.
 func (s *stocks) with(t *testing.T, parts int) *stock.Table {
 	t.Helper()
-	table, err := stock.New(s.dialect, &stock.Options{Table: s.name, Parts: parts})
+	table, err := stock.New(s.Dialect, &stock.Options{Table: s.name, Parts: parts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,27 +69,12 @@ func (s *stocks) with(t *testing.T, parts int) *stock.Table {
 }
 
 func (s *stocks) quoted() string {
-	return map[bool]string{true: "`" + s.name + "`", false: `"` + s.name + `"`}[s.dialect == dialect.MySQL]
-}
-
-// exec runs a statement with the ?s of most databases.
-func (s *stocks) exec(t *testing.T, query string, args ...any) {
-	t.Helper()
-	if _, err := s.db.ExecContext(context.Background(), s.placeholders(query), args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-func (d database) placeholders(query string) string {
-	for n := 1; d.dialect == dialect.PostgreSQL && strings.Contains(query, "?"); n++ {
-		query = strings.Replace(query, "?", fmt.Sprintf("$%d", n), 1)
-	}
-	return query
+	return map[bool]string{true: "`" + s.name + "`", false: `"` + s.name + `"`}[s.Dialect == dialect.MySQL]
 }
 
 // transact runs f in a transaction.
-func (s *stocks) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.level})
+func (s *stocks) transact(ctx context.Context, f func(tx dialect.DB) error) error {
+	tx, err := s.Begin(ctx, s.db)
 	if err != nil {
 		return err
 	}
@@ -141,13 +87,13 @@ func (s *stocks) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
 
 func (s *stocks) put(t *testing.T, name string, n int64) {
 	t.Helper()
-	if err := s.transact(t.Context(), func(tx *sql.Tx) error { return s.Put(t.Context(), tx, name, n) }); err != nil {
+	if err := s.transact(t.Context(), func(tx dialect.DB) error { return s.Put(t.Context(), tx, name, n) }); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (s *stocks) take(ctx context.Context, name string, n int64) error {
-	return s.transact(ctx, func(tx *sql.Tx) error { return s.Take(ctx, tx, name, n) })
+	return s.transact(ctx, func(tx dialect.DB) error { return s.Take(ctx, tx, name, n) })
 }
 
 func (s *stocks) total(t *testing.T, name string) int64 {
@@ -162,7 +108,7 @@ func (s *stocks) total(t *testing.T, name string) int64 {
 // parts returns how many units each part has.
 func (s *stocks) partsOf(t *testing.T, name string) (all []int64) {
 	t.Helper()
-	rows, err := s.db.Query(s.placeholders("SELECT n FROM "+s.quoted()+" WHERE name = ? ORDER BY part"), name)
+	rows, err := s.db.Query("SELECT n FROM " + s.quoted() + " WHERE name = '" + name + "' ORDER BY part")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@
 //
 // # What is promised
 //
-//   - Units are taken and put in the caller's transaction. A rollback, or the death of the
+//   - Units are taken and put in the caller's transaction, which may be a pgx.Tx by package pgxtx. A rollback, or the death of the
 //     caller before the commit, gives them back: nothing is stranded.
 //   - The stock is never oversold. A part is lowered by one UPDATE that asks for enough units.
 //   - No units are forgotten. A caller is told [ErrSoldOut] only after one sweep that has locked

@@ -3,6 +3,7 @@ package stock_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/stock"
 	"github.com/pawl-go/pawl/internal/killtest"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 const (
@@ -35,24 +37,24 @@ type buyer struct {
 
 // work is a process with some buyers.
 func work(ctx context.Context) error {
-	var numbers [3]int
-	for i, key := range []string{"PAWL_STOCK_WORKER", "PAWL_STOCK_LEVEL", "PAWL_STOCK_MOST"} {
-		var err error
-		if numbers[i], err = strconv.Atoi(os.Getenv(key)); err != nil {
-			return err
-		}
+	most, err := strconv.ParseInt(os.Getenv("PAWL_STOCK_MOST"), 10, 64)
+	if err != nil {
+		return err
 	}
-	d := database{dialect: dialect.Dialect(numbers[0]), level: sql.IsolationLevel(numbers[1]), source: os.Getenv("PAWL_STOCK_SOURCE")}
-	db, err := d.open()
+	var d sqltest.Database
+	if err := json.Unmarshal([]byte(os.Getenv("PAWL_STOCK_WORKER")), &d); err != nil {
+		return err
+	}
+	db, err := d.Open()
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	s := &stocks{database: d, db: db, name: os.Getenv("PAWL_STOCK_TABLE")}
-	if s.Table, err = stock.New(d.dialect, &stock.Options{Table: s.name, Parts: 8}); err != nil {
+	s := &stocks{Database: d, db: db, name: os.Getenv("PAWL_STOCK_TABLE")}
+	if s.Table, err = stock.New(d.Dialect, &stock.Options{Table: s.name, Parts: 8}); err != nil {
 		return err
 	}
-	_, err = s.buyAll(ctx, int64(numbers[2]), false)
+	_, err = s.buyAll(ctx, most, false)
 	return err
 }
 
@@ -84,7 +86,7 @@ func (b *buyer) buy(ctx context.Context) error {
 				}
 			}
 		}
-		err := b.transact(ctx, func(tx *sql.Tx) error { return b.order(ctx, tx, want) })
+		err := b.transact(ctx, func(tx dialect.DB) error { return b.order(ctx, tx, want) })
 		var out *stock.SoldOutError
 		switch {
 		case errors.As(err, &out):
@@ -104,7 +106,7 @@ func (b *buyer) buy(ctx context.Context) error {
 
 // order takes units and writes them down in the same transaction. Each tenth order is cancelled
 // by the next.
-func (b *buyer) order(ctx context.Context, tx *sql.Tx, want map[string]int64) error {
+func (b *buyer) order(ctx context.Context, tx dialect.DB, want map[string]int64) error {
 	id := rand.Int64()
 	for _, name := range names {
 		n := want[name]
@@ -118,7 +120,7 @@ func (b *buyer) order(ctx context.Context, tx *sql.Tx, want map[string]int64) er
 		if err := take(ctx, tx, name, n); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, b.placeholders("INSERT INTO orders_"+b.name+" VALUES (?, ?, ?)"), id, name, n); err != nil {
+		if err := b.Exec(ctx, tx, "INSERT INTO orders_"+b.name+" VALUES (?, ?, ?)", id, name, n); err != nil {
 			return err
 		}
 	}
@@ -130,18 +132,17 @@ func (b *buyer) order(ctx context.Context, tx *sql.Tx, want map[string]int64) er
 }
 
 // cancel gives the units of the last order back.
-func (b *buyer) cancel(ctx context.Context, tx *sql.Tx) error {
+func (b *buyer) cancel(ctx context.Context, tx dialect.DB) error {
 	for _, name := range names {
 		var n int64
-		where := " FROM orders_" + b.name + " WHERE id = ? AND name = ?"
-		err := tx.QueryRowContext(ctx, b.placeholders("SELECT n"+where), b.last, name).Scan(&n)
+		err := dialect.New(b.Dialect).Add("SELECT n FROM orders_"+b.name+" WHERE id = ").Value(b.last).Add(" AND name = ").Value(name).Scan(ctx, tx, &n)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, b.placeholders("DELETE"+where), b.last, name); err != nil {
+		if err := b.Exec(ctx, tx, "DELETE FROM orders_"+b.name+" WHERE id = ? AND name = ?", b.last, name); err != nil {
 			return err
 		}
 		if err := b.Put(ctx, tx, name, n); err != nil {
@@ -152,33 +153,27 @@ func (b *buyer) cancel(ctx context.Context, tx *sql.Tx) error {
 }
 
 // naiveTake reads how many there are, decides, and writes how many are left.
-func (b *buyer) naiveTake(ctx context.Context, tx *sql.Tx, name string, n int64) error {
+func (b *buyer) naiveTake(ctx context.Context, tx dialect.DB, name string, n int64) error {
 	var is int64
-	row := " FROM " + b.quoted() + " WHERE name = ? AND part = 0"
-	if err := b.db.QueryRowContext(ctx, b.placeholders("SELECT n"+row), name).Scan(&is); err != nil {
+	if err := b.db.QueryRowContext(ctx, "SELECT n FROM "+b.quoted()+" WHERE name = '"+name+"' AND part = 0").Scan(&is); err != nil {
 		return err
 	}
 	if is < n {
 		return &stock.SoldOutError{Name: name, Wanted: n, Left: is}
 	}
-	_, err := tx.ExecContext(ctx, b.placeholders("UPDATE "+b.quoted()+" SET n = ? WHERE name = ? AND part = 0"), is-n, name)
-	return err
+	return b.Exec(ctx, tx, "UPDATE "+b.quoted()+" SET n = ? WHERE name = ? AND part = 0", is-n, name)
 }
 
 // sold returns how many units the orders have.
-func (s *stocks) sold(t *testing.T, name string) (n int64) {
+func (s *stocks) sold(t *testing.T, name string) int64 {
 	t.Helper()
-	query := "SELECT CAST(COALESCE(SUM(n), 0) AS DECIMAL) FROM orders_" + s.name + " WHERE name = ?"
-	if err := s.db.QueryRow(s.placeholders(query), name).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return s.Number(t, s.db, "SELECT CAST(COALESCE(SUM(n), 0) AS DECIMAL) FROM orders_"+s.name+" WHERE name = ?", name)
 }
 
 func (s *stocks) newOrders(t *testing.T) {
 	t.Helper()
-	s.exec(t, "CREATE TABLE orders_"+s.name+" (id bigint NOT NULL, name varchar(20) NOT NULL, n bigint NOT NULL, PRIMARY KEY (id, name))")
-	t.Cleanup(func() { s.exec(t, "DROP TABLE orders_"+s.name) })
+	s.Run(t, s.db, "CREATE TABLE orders_"+s.name+" (id bigint NOT NULL, name varchar(20) NOT NULL, n bigint NOT NULL, PRIMARY KEY (id, name))")
+	t.Cleanup(func() { s.Run(t, s.db, "DROP TABLE orders_"+s.name) })
 }
 
 // TestNeverOversold: 3 processes with 4 buyers each order a million units, some of which are
@@ -190,13 +185,12 @@ func TestNeverOversold(t *testing.T) {
 		most, kills = "20", 500
 	}
 	all := databases(t)
-	each(t, all[:4], 8, func(t *testing.T, s *stocks) {
+	each(t, all[:5], 8, func(t *testing.T, s *stocks) {
 		s.newOrders(t)
 		for _, name := range names {
 			s.put(t, name, units)
 		}
-		workers := killtest.Start(t, 3, "PAWL_STOCK_WORKER="+strconv.Itoa(int(s.dialect)), "PAWL_STOCK_LEVEL="+strconv.Itoa(int(s.level)),
-			"PAWL_STOCK_MOST="+most, "PAWL_STOCK_SOURCE="+s.source, "PAWL_STOCK_TABLE="+s.name)
+		workers := killtest.Start(t, 3, "PAWL_STOCK_WORKER="+s.JSON(), "PAWL_STOCK_MOST="+most, "PAWL_STOCK_TABLE="+s.name)
 		if kills := workers.KillUntilDone(kills, 40*time.Millisecond); kills == 0 {
 			t.Error("no process was killed")
 		}
@@ -220,7 +214,7 @@ func TestNeverOversold(t *testing.T) {
 // TestNaiveIsFoundOverselling: the same buyers sell more than there is when they read and
 // then write.
 func TestNaiveIsFoundOverselling(t *testing.T) {
-	each(t, databases(t)[:3], 1, func(t *testing.T, s *stocks) {
+	each(t, databases(t)[:4], 1, func(t *testing.T, s *stocks) {
 		s.newOrders(t)
 		for try := 1; ; try++ { // that two read at the same time is likely, not certain
 			for _, name := range names {
@@ -243,7 +237,7 @@ func TestNaiveIsFoundOverselling(t *testing.T) {
 // TestNoCircleWhilePlenty: transactions that take two names in their order do not end in
 // deadlocks while the parts have enough, at the level for hot rows.
 func TestNoCircleWhilePlenty(t *testing.T) {
-	each(t, databases(t)[:2], 3, func(t *testing.T, s *stocks) {
+	each(t, databases(t)[:3], 3, func(t *testing.T, s *stocks) {
 		s.newOrders(t)
 		for _, name := range names {
 			s.put(t, name, 100*units)
@@ -253,7 +247,7 @@ func TestNoCircleWhilePlenty(t *testing.T) {
 			group.Go(func() {
 				b := &buyer{stocks: s, left: make(map[string]int64)}
 				for range 40 {
-					err := s.transact(t.Context(), func(tx *sql.Tx) error {
+					err := s.transact(t.Context(), func(tx dialect.DB) error {
 						return b.order(t.Context(), tx, map[string]int64{names[0]: 1 + rand.Int64N(100), names[1]: 1 + rand.Int64N(100)})
 					})
 					if err != nil {

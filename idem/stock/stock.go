@@ -107,8 +107,8 @@ func (t *Table) Create(ctx context.Context, db *sql.DB) error {
 
 // Put adds n units, 1 to MaxUnits, in the caller's transaction: evenly to all parts, or to any
 // part if they are few. Put makes all parts if they are missing.
-func (t *Table) Put(ctx context.Context, tx *sql.Tx, name string, n int64) error {
-	err := check(name, n)
+func (t *Table) Put(ctx context.Context, tx dialect.DB, name string, n int64) error {
+	err := checkIn(tx, name, n)
 	if err == nil {
 		err = t.put(ctx, tx, name, n)
 		t.estimates.forget(name)
@@ -116,7 +116,7 @@ func (t *Table) Put(ctx context.Context, tx *sql.Tx, name string, n int64) error
 	return t.failed("put", name, n, err)
 }
 
-func (t *Table) put(ctx context.Context, tx *sql.Tx, name string, n int64) error {
+func (t *Table) put(ctx context.Context, tx dialect.DB, name string, n int64) error {
 	if n < int64(2*t.parts) {
 		if done, err := t.add(ctx, tx, name, n, 0); err != nil || done {
 			return err
@@ -127,7 +127,7 @@ func (t *Table) put(ctx context.Context, tx *sql.Tx, name string, n int64) error
 
 // add adds n units, or takes them if n is negative, to any part that has least units or more. MySQL
 // has no UPDATE that returns what the part has then.
-func (t *Table) add(ctx context.Context, tx *sql.Tx, name string, n, least int64) (done bool, err error) {
+func (t *Table) add(ctx context.Context, tx dialect.DB, name string, n, least int64) (done bool, err error) {
 	s := dialect.New(t.dialect).Add("UPDATE ").Table(t.table.Name).Add(" SET n = n + ").Value(n).
 		Add(" WHERE name = ").Value(name).Add(" AND part = ").Value(rand.Int64N(int64(t.parts))).Add(" AND n >= ").Value(least)
 	if t.dialect != dialect.MySQL {
@@ -148,7 +148,7 @@ func (t *Table) add(ctx context.Context, tx *sql.Tx, name string, n, least int64
 }
 
 // Total returns how many units are left, as q sees the table. Total locks nothing, so
-// units that are being taken count until the commit. The q is a *sql.DB, *sql.Tx or *sql.Conn.
+// units that are being taken count until the commit. The q may also be a *sql.DB.
 func (t *Table) Total(ctx context.Context, q dialect.DB, name string) (int64, error) {
 	var total, parts int64
 	err := check(name, 1)
@@ -164,6 +164,17 @@ func (t *Table) Total(ctx context.Context, q dialect.DB, name string) (int64, er
 		return 0, fmt.Errorf("%s: total of %.80q: %w", t.table.Name, name, err)
 	}
 	return total, nil
+}
+
+// checkIn refuses what is no transaction as well: the locks of a sweep would end before its writes.
+func checkIn(tx dialect.DB, name string, n int64) error {
+	if err := check(name, n); err != nil {
+		return err
+	}
+	if err := dialect.CheckTx(tx); err != nil {
+		return fmt.Errorf("%w: %w", pawl.ErrInvalid, err)
+	}
+	return nil
 }
 
 func check(name string, n int64) error {
@@ -185,7 +196,7 @@ func (t *Table) failed(doing, name string, n int64, err error) error {
 
 // write inserts parts or, where they are there, adds to them or sets them, in the order of their
 // numbers.
-func (t *Table) write(ctx context.Context, tx *sql.Tx, name string, parts []amount, add bool) error {
+func (t *Table) write(ctx context.Context, tx dialect.DB, name string, parts []amount, add bool) error {
 	s := dialect.New(t.dialect).Add("INSERT INTO ").Table(t.table.Name).Add(" (name, part, n) VALUES ")
 	for i, p := range parts {
 		s.Add([]string{"(", ", ("}[min(i, 1)]).Value(name).Add(", ").Value(p.part).Add(", ").Value(p.n).Add(")")

@@ -3,7 +3,6 @@ package stock
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"math"
 	"slices"
@@ -17,15 +16,15 @@ import (
 // case. The error of Take matches [ErrSoldOut] or [ErrNotFound], and then nothing was taken. The
 // transaction may go on, but holds the locks of all parts until its end. After an error of
 // the database the caller rolls back. See the package for several calls in a transaction.
-func (t *Table) Take(ctx context.Context, tx *sql.Tx, name string, n int64) error {
-	err := check(name, n)
+func (t *Table) Take(ctx context.Context, tx dialect.DB, name string, n int64) error {
+	err := checkIn(tx, name, n)
 	if err == nil {
 		err = t.take(ctx, tx, name, n)
 	}
 	return t.failed("take", name, n, err)
 }
 
-func (t *Table) take(ctx context.Context, tx *sql.Tx, name string, n int64) error {
+func (t *Table) take(ctx context.Context, tx dialect.DB, name string, n int64) error {
 	if !t.estimates.large(name, n) {
 		if done, err := t.add(ctx, tx, name, -n, n); err != nil || done {
 			return err
@@ -35,7 +34,7 @@ func (t *Table) take(ctx context.Context, tx *sql.Tx, name string, n int64) erro
 }
 
 // sweep takes n units of all parts, which it locks in order.
-func (t *Table) sweep(ctx context.Context, tx *sql.Tx, name string, n int64) error {
+func (t *Table) sweep(ctx context.Context, tx dialect.DB, name string, n int64) error {
 	var left int64
 	for range 2 { // the parts that a Rebalance made are seen by a statement that begins when it has ended
 		is, err := t.lock(ctx, tx, name)
@@ -56,8 +55,8 @@ func (t *Table) sweep(ctx context.Context, tx *sql.Tx, name string, n int64) err
 // Rebalance spreads the units of a name evenly over as many rows as Options.Parts says, in the
 // caller's transaction, and removes other rows. Use it when the number of parts has changed.
 // Rebalance locks all parts until the transaction ends.
-func (t *Table) Rebalance(ctx context.Context, tx *sql.Tx, name string) error {
-	err := check(name, 1)
+func (t *Table) Rebalance(ctx context.Context, tx dialect.DB, name string) error {
+	err := checkIn(tx, name, 1)
 	if err == nil {
 		err = t.rebalance(ctx, tx, name)
 	}
@@ -67,7 +66,7 @@ func (t *Table) Rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 	return nil
 }
 
-func (t *Table) rebalance(ctx context.Context, tx *sql.Tx, name string) error {
+func (t *Table) rebalance(ctx context.Context, tx dialect.DB, name string) error {
 	is, err := t.lock(ctx, tx, name)
 	if err != nil {
 		return err
@@ -83,7 +82,7 @@ func (t *Table) rebalance(ctx context.Context, tx *sql.Tx, name string) error {
 // lock locks all parts of a name in the order of their numbers and returns them. lock fails with [ErrNotFound] when
 // there is none. SQLite has one
 // writer at a time, which this transaction becomes at its first write.
-func (t *Table) lock(ctx context.Context, tx *sql.Tx, name string) (all []amount, err error) {
+func (t *Table) lock(ctx context.Context, tx dialect.DB, name string) (all []amount, err error) {
 	s := dialect.New(t.dialect).Add("SELECT part, n FROM ").Table(t.table.Name).Add(" WHERE name = ").Value(name).Add(" ORDER BY part")
 	if t.dialect != dialect.SQLite {
 		s.Add(" FOR UPDATE")
