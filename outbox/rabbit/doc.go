@@ -17,8 +17,8 @@
 //     forgets its messages when the broker restarts.
 //   - Any number of calls are in flight on one channel. The broker confirms them in any order, so a slow queue holds up
 //     no call for another queue.
-//   - A lost connection is dialled again, with pauses from 100 ms to 5 s. What was in flight then has an unknown
-//     outcome, and the relay sends it again. Consumers recognise a repeat by its ID.
+//   - A lost connection is dialled again, with pauses from 100 ms to 5 s. Messages in flight
+//     then have an unknown outcome, and the relay sends them again. Consumers recognise a repeat by its ID.
 //   - Publish returns when its ctx ends, also while the broker is frozen.
 //
 // # Errors

@@ -152,9 +152,9 @@ func (s *session) close() {
 	go s.ch.Close() //nolint:errcheck // the connection goes on, or is lost
 }
 
-// write hands messages to the library, one at a time. The library blocks as long as the broker reads nothing, and holds
-// a lock then without which it cannot close a connection that has no heartbeat. So a write that takes too
-// long ends the connection before the heartbeat does.
+// write hands messages to the library, one at a time. The library blocks as long as the broker reads nothing. Then the
+// library holds a lock without which it cannot close the connection, also when the heartbeat fails. So a write that
+// takes too long ends the connection before the heartbeat does.
 func (s *session) write() {
 	limit := dialWithin
 	if beat := s.link.conn.Config.Heartbeat; beat > 0 {
