@@ -83,6 +83,7 @@ var importRules = []importRule{
 	{"outbox/natsjs", []string{"outbox", "outbox/internal/httpheader"}, []string{"github.com/nats-io/nats.go"},
 		"a publisher, and the client of its broker"},
 	{"outbox/redisstream", []string{".", "outbox"}, []string{"github.com/redis/rueidis"}, "as above"},
+	{"outbox/rabbit", []string{".", "outbox"}, []string{"github.com/rabbitmq/amqp091-go"}, "as above"},
 	{"outbox/webhook", []string{".", "outbox", "outbox/internal/httpheader"}, nil, "as above; HTTP is of the standard library"},
 	{"outbox/internal/httpheader", []string{"outbox"}, []string{"golang.org/x/net/http/httpguts"},
 		"what brokers that carry headers as HTTP does have in common"},

@@ -44,6 +44,7 @@ type kind struct {
 	env     func(dir string) []string // added to the server's environment
 	stop    syscall.Signal            // lets the server shut down, if SIGTERM does not
 	discard syscall.Signal            // ends a server whose folder goes as well, if SIGKILL does not
+	within  time.Duration             // the server may start for so long, if not for readyWithin
 }
 
 type filler func(k kind, path, dir string, ports []int) error
@@ -245,7 +246,8 @@ func (p *process) start() error {
 func (p *process) awaitReady() error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(readyWithin)
+	within := max(readyWithin, p.kind.within)
+	deadline := time.After(within)
 	for {
 		err := p.kind.ready(p.addr)
 		select {
@@ -260,7 +262,7 @@ func (p *process) awaitReady() error {
 		case <-tick.C:
 		case <-p.done:
 		case <-deadline:
-			return fmt.Errorf("%s is not ready after %v: %w: %s", p.kind.name, readyWithin, err, p.log())
+			return fmt.Errorf("%s is not ready after %v: %w: %s", p.kind.name, within, err, p.log())
 		}
 	}
 }

@@ -96,6 +96,13 @@ var zookeeperConfig = []setting{
 	{[]string{"maxSessionTimeout=300000"}, "300 s, whatever the tick"},
 }
 
+// rabbitmqSettings are lines of its file.
+var rabbitmqSettings = []setting{
+	{[]string{"disk_free_limit.absolute = 10MB"}, "a disk that is almost full does not block publishers"},
+	{[]string{"vm_memory_high_watermark.absolute = 512MB"}, "memory that others have taken does not block publishers"},
+	{[]string{"max_message_size = 2097152"}, "a message over the limit has 2 MB, not 128"},
+}
+
 // ZooKeeperTick is the tick of the servers, in milliseconds.
 func ZooKeeperTick() int {
 	if AsShipped() {

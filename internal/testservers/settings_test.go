@@ -123,7 +123,7 @@ func rows(t *testing.T, driver, dsn, query string) map[string]string {
 // TestReasons: each setting has a reason.
 func TestReasons(t *testing.T) {
 	for _, settings := range [][]setting{
-		redisSettings, redisClusterSettings, postgresSettings, postgresInitSettings, mariadbSettings, etcdSettings, zookeeperSettings, zookeeperConfig,
+		redisSettings, redisClusterSettings, postgresSettings, postgresInitSettings, mariadbSettings, etcdSettings, zookeeperSettings, zookeeperConfig, rabbitmqSettings,
 	} {
 		for _, s := range settings {
 			if len(s.set) == 0 || s.why == "" {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
@@ -175,6 +177,51 @@ func TestNATS(t *testing.T) {
 	says, err := ask(s.Addr, "", long)
 	if err != nil || !strings.Contains(says, `"jetstream":true`) {
 		t.Errorf("it says %s, %v", says, err)
+	}
+}
+
+func TestRabbitMQ(t *testing.T) {
+	s := RabbitMQ(t)
+	open := func() (*amqp.Connection, *amqp.Channel) {
+		conn, err := amqp.Dial(RabbitMQURL(s.Addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn, ch
+	}
+	conn, ch := open()
+	if _, err := ch.QueueDeclare("kept", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	confirm, err := ch.PublishWithDeferredConfirm("", "kept", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
+	if err != nil || !confirm.Wait() {
+		t.Fatal("no confirm", err)
+	}
+	s.Kill()
+	conn.Close() //nolint:errcheck // it is dead
+	if err := rabbitmqReady(s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("killed: %v, want connection refused", err)
+	}
+	s.Restart()
+	conn, ch = open()
+	if _, ok, err := ch.Get("kept", true); !ok || err != nil {
+		t.Fatalf("lost its data: %v", err)
+	}
+	s.Pause()
+	if err := rabbitmqReady(s.Addr); err == nil || !strings.Contains(err.Error(), "i/o timeout") {
+		t.Errorf("frozen: %v", err)
+	}
+	s.Resume()
+	RabbitMQControl(t, s, "eval", "ok.")
+	if err := conn.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
