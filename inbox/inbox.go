@@ -60,7 +60,7 @@ func (b *Inbox) scope() string { return "inbox/" + b.name }
 // The message has taken effect when the caller's commit has succeeded: acknowledge the message after that. An error of fn is
 // returned as it is, and the message runs again next time. See [idem.Do] for the writes of fn then.
 //
-// Other errors: [ErrTooOld], [ErrAhead], one that matches [pawl.ErrInvalid] for a message without an ID or a time,
+// Other errors: [ErrTooOld], [ErrAhead], an error that matches [pawl.ErrInvalid] if the message has no ID or no time,
 // [idem.ErrReused] for an ID that another key or payload has used, [idem.ErrInFlight], and errors of the database. After any
 // error a rollback is right.
 func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.Context) error) (repeat bool, err error) {

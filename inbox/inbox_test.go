@@ -69,7 +69,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// An old message never runs, because its note may be gone: also not when it is. A repeat whose note is there is one.
+// An old message never runs, also not when the note of its first run was swept. An old repeat whose note is there is a repeat.
 func TestDoTooOld(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		box := newInbox(t, "billing")

@@ -94,9 +94,7 @@ func (r *run) shutDown(work context.Context, stop func()) {
 			if !open {
 				batches = nil
 			}
-			for _, d := range batch {
-				r.plan.add(d, time.Now())
-			}
+			r.add(work, batch)
 		case e := <-r.ended:
 			if f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts); f == acked || f == dead {
 				r.settle(e.item, f, reason)
@@ -203,7 +201,7 @@ func (r *run) finish(s settled) {
 	}
 }
 
-// receive opens feeds, one after another, and passes on what comes. The last feed stays open until nothing of it is in use.
+// receive opens feeds, one after another, and passes the deliveries on. The last feed stays open until nothing of it is in use.
 func (r *run) receive(ctx context.Context) {
 	end := func() {}
 	for tries := 1; ctx.Err() == nil; tries++ {

@@ -25,7 +25,7 @@ type feed struct {
 	single   bool
 	seen     uint64 // number of the last delivery by the durable consumer
 
-	// What the last process had, and has not acknowledged:
+	// The messages that the last process had, and has not acknowledged:
 	missing int         // how many messages; 0: all are handed out
 	last    uint64      // none of them is behind this one in the stream
 	ready   time.Time   // before, the server gives none of them again
@@ -35,7 +35,7 @@ type feed struct {
 	mine map[*delivery]bool // handed out and not settled
 }
 
-// errGap says that a delivery did not arrive. What follows would overtake it.
+// errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = errors.New("a delivery was lost on its way")
 
 // Hold implements [inbox.Feed].
@@ -45,7 +45,7 @@ func (f *feed) Hold() time.Duration { return f.hold }
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
 	if f.missing > 0 {
 		if err := f.recover(ctx); err != nil {
-			return nil, f.failed("wait for what the last process had", err)
+			return nil, f.failed("wait for the messages of the last process", err)
 		}
 	}
 	if len(f.found) == 0 {
@@ -115,7 +115,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pull returns what is there, or waits for one message.
+// pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	got, err := f.fetch(f.consumer.FetchNoWait(most))
 	if err != nil || len(got) > 0 || ctx.Err() != nil {

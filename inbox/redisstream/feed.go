@@ -73,18 +73,18 @@ func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox
 func (f *feed) claim(ctx context.Context, idle time.Duration, most int) ([]inbox.Delivery, error) {
 	list, err := f.client.Do(ctx, f.client.B().Arbitrary("XPENDING").Keys(f.stream).Args(f.group, "IDLE", ms(idle), f.after, "+", strconv.Itoa(most)).Build()).ToArray()
 	if err != nil {
-		return nil, f.failed("list what is pending", err)
+		return nil, f.failed("list the pending entries", err)
 	}
 	counts := make(map[string]int)
 	ids := []string{f.group, f.name, ms(idle)}
 	for _, one := range list {
 		row, err := one.ToArray() // the entry, the consumer, the time, the deliveries
 		if err != nil || len(row) < 4 {
-			return nil, f.failed("list what is pending", err)
+			return nil, f.failed("list the pending entries", err)
 		}
 		id, err := row[0].ToString()
 		if err != nil {
-			return nil, f.failed("list what is pending", err)
+			return nil, f.failed("list the pending entries", err)
 		}
 		f.after = "(" + id
 		n, _ := row[3].ToInt64()

@@ -50,11 +50,19 @@ func databases(t *testing.T, test func(t *testing.T, d *database)) {
 // Newdatabase makes the tables in a database of a kind.
 func newDatabase(t *testing.T, kind dialect.Dialect) *database {
 	t.Helper()
+	return newDatabaseAt(t, kind, "")
+}
+
+// newDatabaseAt makes the tables in the database of a source, or in the shared one.
+func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database {
+	t.Helper()
 	d := &database{kind: kind, name: fmt.Sprintf("inbox_%d_%d", time.Now().UnixNano(), tables.Add(1))}
-	switch kind {
-	case dialect.PostgreSQL:
+	switch {
+	case source != "":
+		d.source = source
+	case kind == dialect.PostgreSQL:
 		d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
-	case dialect.MySQL:
+	case kind == dialect.MySQL:
 		config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
 		config.InterpolateParams = true
 		d.source = config.FormatDSN()
@@ -116,7 +124,7 @@ func message(key string, n int) inbox.Message {
 // faults are what a checker finds.
 type faults struct{ lost, twice, disordered int }
 
-// check compares effects with what was published: all numbers from 1 to n of each key.
+// check compares effects with the messages that were published: all numbers from 1 to n of each key.
 func check(effects []string, keys, n int) (f faults) {
 	seen, last := make(map[string]bool), make(map[string]int)
 	for _, id := range effects {
@@ -148,7 +156,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// work is a consumer process. It ends when all messages took effect.
+// work is a consumer process, which ends when all messages took effect.
 func work(ctx context.Context) error {
 	kind, err := strconv.Atoi(os.Getenv("PAWL_INBOX_DIALECT"))
 	if err != nil {
