@@ -108,15 +108,13 @@ func (r *run) shutDown(work context.Context, stop func()) {
 			}
 		}
 	}
-	var group sync.WaitGroup
 	bound, cancel := context.WithTimeout(context.WithoutCancel(work), settling)
 	defer cancel()
-	for _, it := range r.plan.items {
+	for _, it := range r.plan.items { // in their order, so that they come again in it
 		for _, d := range it.deliveries {
-			group.Go(func() { r.told(d.Nack(bound, 0)) })
+			r.told(d.Nack(bound, 0))
 		}
 	}
-	group.Wait()
 	r.workers.Wait()
 }
 

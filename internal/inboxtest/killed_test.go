@@ -54,7 +54,7 @@ func (d *database) killed(t *testing.T, kind, addr, worker string, n int, troubl
 	if naive {
 		until = time.Now().Add(7 * time.Second)
 	}
-	env := []string{workerEnv + "=" + worker, "PAWL_INBOX_KIND=" + kind, "PAWL_INBOX_BROKER=" + addr, "PAWL_INBOX_DIALECT=" + strconv.Itoa(int(d.kind)), "PAWL_INBOX_SOURCE=" + d.source,
+	env := []string{workerEnv + "=" + worker, "PAWL_INBOX_KIND=" + kind, "PAWL_INBOX_BROKER=" + addr, "PAWL_INBOX_DIALECT=" + strconv.Itoa(int(d.kind)), "PAWL_INBOX_SOURCE=" + d.dsn,
 		"PAWL_INBOX_TABLE=" + d.name, "PAWL_INBOX_DEADLINE=" + strconv.FormatInt(until.UnixMilli(), 10), "PAWL_INBOX_MESSAGES=" + strconv.Itoa(killedKeys*perKey),
 		"PAWL_INBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 	flowing := make(chan struct{})

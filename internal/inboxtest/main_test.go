@@ -31,7 +31,7 @@ type database struct {
 	db     *sql.DB
 	store  *sqlidem.Store
 	kind   dialect.Dialect
-	source string
+	dsn    string
 	name   string
 }
 
@@ -59,15 +59,15 @@ func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database 
 	d := &database{kind: kind, name: fmt.Sprintf("inbox_%d_%d", time.Now().UnixNano(), tables.Add(1))}
 	switch {
 	case source != "":
-		d.source = source
+		d.dsn = source
 	case kind == dialect.PostgreSQL:
-		d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+		d.dsn = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
 	case kind == dialect.MySQL:
 		config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
 		config.InterpolateParams = true
-		d.source = config.FormatDSN()
+		d.dsn = config.FormatDSN()
 	default:
-		d.source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
+		d.dsn = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
 			"?_txlock=immediate&_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
 	}
 	if err := d.open(); err != nil {
@@ -85,7 +85,7 @@ func newDatabaseAt(t *testing.T, kind dialect.Dialect, source string) *database 
 }
 
 func (d *database) open() (err error) {
-	if d.db, err = sql.Open(drivers[d.kind], d.source); err != nil {
+	if d.db, err = sql.Open(drivers[d.kind], d.dsn); err != nil {
 		return err
 	}
 	d.db.SetMaxOpenConns(10)
@@ -162,7 +162,7 @@ func work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d := &database{kind: dialect.Dialect(kind), source: os.Getenv("PAWL_INBOX_SOURCE"), name: os.Getenv("PAWL_INBOX_TABLE")}
+	d := &database{kind: dialect.Dialect(kind), dsn: os.Getenv("PAWL_INBOX_SOURCE"), name: os.Getenv("PAWL_INBOX_TABLE")}
 	if err := d.open(); err != nil { //nolint:govet // the outer one is used below
 		return err
 	}
@@ -258,21 +258,18 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 		}
 		for _, one := range got {
 			if before {
-				err = one.Ack(ctx)
+				err = errors.Join(err, one.Ack(ctx))
 			}
-			if failed := d.effect(ctx, d.db, one.Message()); err == nil {
-				err = failed
+		}
+		for _, one := range got {
+			err = errors.Join(err, d.effect(ctx, d.db, one.Message()))
+			time.Sleep(5 * time.Millisecond) // as much work as a mail
+			if !before {
+				err = errors.Join(err, one.Ack(ctx))
 			}
-			if err == nil && !before {
-				time.Sleep(5 * time.Millisecond) // as much work as a mail
-				err = one.Ack(ctx)
-			}
-			if err != nil {
-				return err
-			}
-			if before {
-				time.Sleep(5 * time.Millisecond)
-			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return feed.Close(ctx)
