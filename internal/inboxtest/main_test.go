@@ -28,11 +28,11 @@ import (
 
 // database is one of the tests, with a table of IDs and a table of effects.
 type database struct {
-	db     *sql.DB
-	store  *sqlidem.Store
-	kind   dialect.Dialect
-	dsn    string
-	name   string
+	db    *sql.DB
+	store *sqlidem.Store
+	kind  dialect.Dialect
+	dsn   string
+	name  string
 }
 
 var drivers = map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}
@@ -150,10 +150,19 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) == "" {
 		os.Exit(testservers.Main(m))
 	}
+	go endWith(os.Getppid())
 	if err := work(context.Background()); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+}
+
+// endWith ends this worker when the test process has ended, however that ended.
+func endWith(parent int) {
+	for os.Getppid() == parent {
+		time.Sleep(500 * time.Millisecond)
+	}
+	os.Exit(1)
 }
 
 // work is a consumer process, which ends when all messages took effect.
