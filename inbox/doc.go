@@ -1,0 +1,43 @@
+// Package inbox lets a message take effect once, however often a broker delivers it. This is the idempotent consumer, the
+// other end of package outbox.
+//
+//	box, err := inbox.New("billing", nil)
+//	...
+//	repeat, err := box.Do(ctx, store.In(tx), message, func(ctx context.Context) error {
+//		return bill(ctx, tx, message) // writes in tx only
+//	})
+//	if err != nil { ... }
+//	if err := tx.Commit(); err != nil { ... }
+//	// acknowledge the message now, and not before
+//
+// [Inbox.Do] keeps the ID of the message in the caller's transaction, by package idem: sqlidem or pgxidem makes the
+// transaction an [idem.Tx]. One commit has the effect and the ID. Sweep the table by the Sweep method of the store.
+//
+// A [Consumer] does the rest. The consumer takes messages from a [Source], runs a handler in transactions of a *sql.DB, and
+// acknowledges after the commit. The packages below this one are sources.
+//
+// # What is promised
+//
+//   - For each name of an inbox and each ID of a message, the effects of one run are committed. Repeats are
+//     acknowledged and do not run.
+//   - A message is acknowledged after the commit. A consumer that dies leaves its messages to others.
+//   - A message whose Time is older than the retention never runs, because the note of its first run may be gone. The
+//     consumer turns it into a dead letter.
+//   - Messages of a key run one after another, in the order in which this process receives them. A message that fails is
+//     tried again after a wait, before the later messages of its key. All other keys go on.
+//   - A message that fails ConsumerOptions.MaxAttempts times becomes a dead letter with the reason, and its key goes on.
+//     Trouble with the database or the broker counts no attempt.
+//
+// # Order over several processes
+//
+// A broker spreads messages over all processes that read. So two messages of a key may be in two processes. Set
+// ConsumerOptions.Single to let one process read at a time, under a lock of pawl. The next process begins with the
+// messages that the last one has not acknowledged, in the order of the broker. So the first effects of a key keep the order of the
+// broker through every crash. A dead letter is left out of that order.
+//
+// # What is not promised
+//
+// Effects outside of the database happen again when a transaction is repeated. The clocks of the producer's database, of the
+// consumer and of its database have to agree to an hour. If messages of one key come faster than they run, the consumer gives some back
+// to the broker and takes them later. Its memory then keeps their IDs, and only their order in this process.
+package inbox

@@ -1,0 +1,97 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idem"
+)
+
+// margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice that:
+// once for a message that comes from ahead, and once for the clock of the table.
+const margin = time.Hour
+
+// Options are the settings of [New].
+type Options struct {
+	// Retention is how old a message may be to run: 1 s to 10 years. Default 7 days. The table keeps an ID for two
+	// hours more. If you make the retention longer, IDs that are kept already go at their old time: do so only while
+	// the broker has no message that is as old as that.
+	Retention time.Duration
+}
+
+// Inbox runs each message once for one consumer. An Inbox is safe for concurrent use, and has no connection.
+type Inbox struct {
+	name      string
+	retention time.Duration
+}
+
+// New returns the inbox of a consumer. All processes of the consumer use the same name and the same retention. Other
+// consumers of the same messages, even in the same database, use other names. A name has 1 to 200 bytes of UTF-8 without
+// control characters. Nil opts are the defaults.
+func New(name string, opts *Options) (*Inbox, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	const most = 3653 * 24 * time.Hour
+	b := &Inbox{name, opts.Retention}
+	if b.retention == 0 {
+		b.retention = 7 * 24 * time.Hour
+	}
+	err := idem.Key{Scope: b.scope(), ID: "1"}.Validate()
+	switch {
+	case name == "" || len(name) > 200 || err != nil:
+		return nil, fmt.Errorf("inbox: %w: name is %.300q: 1 to 200 bytes of UTF-8 without control characters are allowed", pawl.ErrInvalid, name)
+	case b.retention < time.Second || b.retention > most:
+		return nil, fmt.Errorf("inbox: %w: Options.Retention is %v: %v to %v are allowed", pawl.ErrInvalid, b.retention, time.Second, most)
+	}
+	return b, nil
+}
+
+// scope separates the IDs of this consumer from other keys of the table.
+func (b *Inbox) scope() string { return "inbox/" + b.name }
+
+// Do runs fn once for the message, in the caller's transaction. The ID of the message and the writes of fn are
+// committed together or not at all. Do neither begins nor ends the transaction. A repeat returns true at once and does
+// not run fn. A transaction that works on the same message makes Do wait for its end, unless the options of tx say NoWait.
+//
+// The message has taken effect when the caller's commit has succeeded: acknowledge the message after that. An error of fn is
+// returned as it is, and the message runs again next time. See [idem.Do] for the writes of fn then.
+//
+// Other errors: [ErrTooOld], [ErrAhead], an error that matches [pawl.ErrInvalid] if the message has no ID or no time,
+// [idem.ErrReused] for an ID that another key or payload has used, [idem.ErrInFlight], and errors of the database. After any
+// error a rollback is right.
+func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.Context) error) (repeat bool, err error) {
+	if err := m.validate(); err != nil {
+		return false, fmt.Errorf("inbox: %w", err)
+	}
+	key := idem.Key{Scope: b.scope(), ID: m.ID}
+	tx = tx.With(idem.TxOptions{Expiry: b.retention + 2*margin})
+	var ran error
+	repeat, err = idem.Run(ctx, tx, key, idem.FingerprintOf([]byte(m.Key), m.Payload), func(ctx context.Context) error {
+		// The age is judged behind the claim. A process that was frozen before the claim would else find no note,
+		// because it was swept, and run a message that had been young enough.
+		if err := b.age(m, time.Now()); err != nil {
+			return err
+		}
+		ran = fn(ctx)
+		return ran
+	})
+	if err != nil && (ran == nil || !errors.Is(err, ran)) {
+		err = fmt.Errorf("inbox: message %q: %w", m.ID, err)
+	}
+	return repeat, err
+}
+
+// age refuses a message whose note may be gone, or may go too soon.
+func (b *Inbox) age(m Message, now time.Time) error {
+	switch age := now.Sub(m.Time); {
+	case age > b.retention:
+		return fmt.Errorf("%w: its time is %s, and the retention is %v", ErrTooOld, m.Time.UTC().Format(time.RFC3339), b.retention)
+	case -age > margin:
+		return fmt.Errorf("%w: its time is %s", ErrAhead, m.Time.UTC().Format(time.RFC3339))
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package natsjs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pawl-go/pawl/inbox"
+)
+
+// slack is how long a server may take to find that AckWait is over.
+const slack = 500 * time.Millisecond
+
+// feed is the durable consumer as one process pulls from it.
+type feed struct {
+	*Source
+	consumer jetstream.Consumer
+	hold     time.Duration
+	single   bool
+	seen     uint64 // number of the last delivery by the durable consumer
+
+	// The messages that the last process had, and has not acknowledged:
+	missing int         // how many messages; 0: all are handed out
+	last    uint64      // none of them is behind this one in the stream
+	ready   time.Time   // before, the server gives none of them again
+	found   []*delivery // that were given again, and newer ones
+
+	mu   sync.Mutex
+	mine map[*delivery]bool // handed out and not settled
+}
+
+// errGap says that a delivery did not arrive. Later messages would overtake that one.
+var errGap = errors.New("a delivery was lost on its way")
+
+// Hold implements [inbox.Feed].
+func (f *feed) Hold() time.Duration { return f.hold }
+
+// Receive implements [inbox.Feed].
+func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	if f.missing > 0 {
+		if err := f.recover(ctx); err != nil {
+			return nil, f.failed("wait for the messages of the last process", err)
+		}
+	}
+	if len(f.found) == 0 {
+		var err error
+		if f.found, err = f.pull(ctx, most); err != nil {
+			return nil, f.failed("pull", err)
+		}
+	}
+	var got []inbox.Delivery
+	for _, d := range f.found[:min(most, len(f.found))] {
+		got = append(got, d)
+	}
+	f.found = f.found[len(got):]
+	return got, nil
+}
+
+// recover waits until the server has given all messages again that the last process had, and puts them in the order of
+// the stream.
+func (f *feed) recover(ctx context.Context) error {
+	if err := sleep(ctx, time.Until(f.ready)); err != nil {
+		return err
+	}
+	for {
+		old := 0
+		for _, d := range f.found {
+			if d.sequence <= f.last {
+				old++
+			}
+		}
+		if old >= f.missing {
+			break
+		}
+		got, err := f.fetch(f.consumer.FetchNoWait(f.missing - old))
+		if err != nil {
+			return err
+		}
+		f.found = append(f.found, got...)
+		if len(got) > 0 {
+			continue
+		}
+		bound, cancel := context.WithTimeout(ctx, asking)
+		info, err := f.consumer.Info(bound)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if info.NumAckPending <= len(f.found) { // the last process has acknowledged the others meanwhile
+			break
+		}
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(f.found, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	f.missing = 0
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pull returns the messages that are there, or waits for one message.
+func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
+	got, err := f.fetch(f.consumer.FetchNoWait(most))
+	if err != nil || len(got) > 0 || ctx.Err() != nil {
+		return got, err
+	}
+	return f.fetch(f.consumer.Fetch(1, jetstream.FetchMaxWait(f.opts.Block)))
+}
+
+// fetch reads an answer to its end, because the server counts its messages as delivered.
+func (f *feed) fetch(batch jetstream.MessageBatch, err error) (got []*delivery, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	for msg := range batch.Messages() {
+		is, failed := msg.Metadata()
+		if failed != nil {
+			err = failed
+			continue
+		}
+		if f.single && is.Sequence.Consumer != f.seen+1 && err == nil {
+			err = fmt.Errorf("%w: number %d follows number %d", errGap, is.Sequence.Consumer, f.seen)
+		}
+		f.seen = is.Sequence.Consumer
+		if err == nil {
+			got = append(got, f.hand(msg, is))
+		}
+	}
+	if err == nil && len(got) == 0 {
+		err = batch.Error()
+	}
+	return got, err
+}
+
+func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata) *delivery {
+	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mine[d] = true
+	return d
+}
+
+// Extend implements [inbox.Feed].
+func (f *feed) Extend(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for d := range f.mine {
+		if err := d.msg.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+			return f.failed("extend", err)
+		}
+	}
+	return nil
+}
+
+// Close implements [inbox.Feed]. There is nothing to close, because each pull ends by itself.
+func (f *feed) Close(context.Context) error { return nil }
+
+// delivery is a message in the hands of the consumer.
+type delivery struct {
+	feed     *feed
+	msg      jetstream.Msg
+	m        inbox.Message
+	count    int
+	sequence uint64 // in the stream
+}
+
+// Message implements [inbox.Delivery].
+func (d *delivery) Message() inbox.Message { return d.m }
+
+// Count implements [inbox.Delivery].
+func (d *delivery) Count() int { return d.count }
+
+// Ack implements [inbox.Delivery].
+func (d *delivery) Ack(ctx context.Context) error {
+	defer d.settled()
+	return d.told("acknowledge", d.msg.DoubleAck(ctx))
+}
+
+// Nack implements [inbox.Delivery].
+func (d *delivery) Nack(_ context.Context, delay time.Duration) error {
+	defer d.settled()
+	if delay <= 0 {
+		return d.told("give back", d.msg.Nak())
+	}
+	return d.told("give back", d.msg.NakWithDelay(delay))
+}
+
+// Dead implements [inbox.Delivery].
+func (d *delivery) Dead(ctx context.Context, reason string) error {
+	if _, err := d.feed.js.PublishMsg(ctx, d.letter(reason)); err != nil {
+		return d.told("publish the dead letter", err)
+	}
+	defer d.settled()
+	return d.told("end", d.msg.Term())
+}
+
+func (d *delivery) settled() {
+	d.feed.mu.Lock()
+	defer d.feed.mu.Unlock()
+	delete(d.feed.mine, d)
+}
+
+func (d *delivery) told(what string, err error) error {
+	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+		return nil
+	}
+	return d.feed.failed(what, err)
+}

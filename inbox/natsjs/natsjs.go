@@ -1,0 +1,199 @@
+// Package natsjs takes messages from a stream of NATS JetStream, as a source of package inbox. A durable pull consumer of
+// the server delivers them.
+//
+//	source, err := natsjs.New(js, "ORDERS", "billing", nil)
+//	...
+//	consumer, err := box.Consumer(db, store, source, handle, nil)
+//
+// The messages are those that the publisher of the outbox writes. The header Nats-Msg-Id is the ID, Pawl-Key the key, and Pawl-Time the
+// time as RFC 3339. All other headers are those of the user. A message without an ID is a dead letter.
+//
+// # What is promised
+//
+//   - A message is acknowledged, and the server has confirmed that, after the message took effect. A consumer that
+//     dies leaves its messages to others, after AckWait of the durable consumer.
+//   - A dead letter is published on the subject Options.Dead before the message ends. Its headers are those of the
+//     message and Pawl-Dead-Reason, Pawl-Dead-Sequence, Pawl-ID. A crash in between may publish it twice.
+//   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
+//     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
+//
+// # What is not promised
+//
+// A stream with limits drops messages that nobody has read. A dead letter that is too large for its stream is tried for ever, and
+// keeps its key waiting.
+package natsjs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inbox"
+)
+
+// The headers of a message, and those of a dead letter besides.
+const (
+	headerKey      = "Pawl-Key"
+	headerTime     = "Pawl-Time"
+	headerID       = "Pawl-ID"
+	headerReason   = "Pawl-Dead-Reason"
+	headerSequence = "Pawl-Dead-Sequence"
+)
+
+// Options are the settings of [New].
+type Options struct {
+	// Hold is AckWait of the durable consumer if Open makes it: 100 ms to 24 h. Default 30 s.
+	Hold time.Duration
+	// Block is how long one read waits at the server: 10 ms to 1 min. Default 1 s.
+	Block time.Duration
+	// Filter is the subject that the durable consumer delivers if Open makes it. Default all of the stream.
+	Filter string
+	// Dead is the subject of dead letters. By default it is "dead.", the stream, a dot and the durable consumer. If no stream
+	// takes that default, Open makes one with the name of the stream and "_dead".
+	Dead string
+}
+
+// Source is an [inbox.Source]. A Source is safe for concurrent use. Create it with [New].
+type Source struct {
+	js              jetstream.JetStream
+	stream, durable string
+	opts            Options
+	makesDead       bool
+}
+
+var _ inbox.Source = (*Source)(nil)
+
+// New returns the source of a stream for a durable consumer, which Open makes if it is missing. The connection of js stays the
+// caller's, and should reconnect for ever. Nothing is asked yet. Nil opts are the defaults. The error of New matches pawl.ErrInvalid.
+func New(js jetstream.JetStream, stream, durable string, opts *Options) (*Source, error) {
+	s := &Source{js: js, stream: stream, durable: durable}
+	if opts != nil {
+		s.opts = *opts
+	}
+	for _, f := range []struct {
+		name              string
+		value             *time.Duration
+		usual, least, max time.Duration
+	}{{"Hold", &s.opts.Hold, 30 * time.Second, 100 * time.Millisecond, 24 * time.Hour}, {"Block", &s.opts.Block, time.Second, 10 * time.Millisecond, time.Minute}} {
+		if *f.value == 0 {
+			*f.value = f.usual
+		}
+		if *f.value < f.least || *f.value > f.max {
+			return nil, fmt.Errorf("nats: %w: Options.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
+		}
+	}
+	for name, value := range map[string]string{"stream": stream, "durable": durable} {
+		if value == "" || strings.ContainsAny(value, ".*> \t\r\n/\\") {
+			return nil, fmt.Errorf("nats: %w: %s is %q: text without dots, stars, slashes and spaces is allowed", pawl.ErrInvalid, name, value)
+		}
+	}
+	if js == nil {
+		return nil, fmt.Errorf("nats: %w: js is nil", pawl.ErrInvalid)
+	}
+	if s.makesDead = s.opts.Dead == ""; s.makesDead {
+		s.opts.Dead = "dead." + stream + "." + durable
+	}
+	return s, nil
+}
+
+// asking bounds one request to the server.
+const asking = 5 * time.Second
+
+// Open implements [inbox.Source].
+func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	if err := s.deadStream(ctx); err != nil {
+		return nil, s.failed("find a stream for dead letters", err)
+	}
+	consumer, err := s.js.Consumer(ctx, s.stream, s.durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		consumer, err = s.js.CreateOrUpdateConsumer(ctx, s.stream, jetstream.ConsumerConfig{Durable: s.durable, FilterSubject: s.opts.Filter,
+			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Hold, MaxDeliver: -1, MaxAckPending: 1000})
+	}
+	if err != nil {
+		return nil, s.failed("find the durable consumer", err)
+	}
+	info, err := consumer.Info(ctx)
+	if err != nil {
+		return nil, s.failed("ask for the durable consumer", err)
+	}
+	if c := info.Config; c.AckPolicy != jetstream.AckExplicitPolicy || c.MaxDeliver > 0 || len(c.BackOff) > 0 {
+		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
+	}
+	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
+	if single && info.NumAckPending > 0 {
+		f.missing, f.last, f.ready = info.NumAckPending, info.Delivered.Stream, time.Now().Add(f.hold+slack)
+	}
+	return f, nil
+}
+
+// deadStream makes the stream of dead letters, unless one takes them.
+func (s *Source) deadStream(ctx context.Context) error {
+	_, err := s.js.StreamNameBySubject(ctx, s.opts.Dead)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && s.makesDead {
+		_, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: s.stream + "_dead", Subjects: []string{"dead." + s.stream + ".>"}})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			err = nil
+		}
+	}
+	return err
+}
+
+func (s *Source) failed(what string, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("nats: consumer %q of stream %q: %s: %w", s.durable, s.stream, what, err)
+}
+
+// message reads a message of NATS. Its ID is empty if it has none.
+func message(msg jetstream.Msg, sent time.Time) inbox.Message {
+	h := msg.Headers()
+	m := inbox.Message{ID: h.Get(jetstream.MsgIDHeader), Topic: msg.Subject(), Key: h.Get(headerKey), Payload: msg.Data(), Time: sent}
+	if at, err := time.Parse(time.RFC3339Nano, h.Get(headerTime)); err == nil {
+		m.Time = at
+	}
+	for name, values := range h {
+		if name == jetstream.MsgIDHeader || name == headerKey || name == headerTime || len(values) == 0 {
+			continue
+		}
+		if m.Headers == nil {
+			m.Headers = make(map[string]string)
+		}
+		m.Headers[name] = values[0]
+	}
+	return m
+}
+
+// letter is the dead letter of a message.
+func (d *delivery) letter(reason string) *nats.Msg {
+	s := d.feed.Source
+	letter := &nats.Msg{Subject: s.opts.Dead, Header: make(nats.Header), Data: d.msg.Data()}
+	maps.Copy(letter.Header, d.msg.Headers())
+	letter.Header[headerID] = []string{d.m.ID}
+	letter.Header[headerReason] = []string{plain(reason)}
+	letter.Header[headerSequence] = []string{strconv.FormatUint(d.sequence, 10)}
+	letter.Header[jetstream.MsgIDHeader] = []string{s.durable + "/" + strconv.FormatUint(d.sequence, 10)}
+	return letter
+}
+
+// plain makes a text that a header can have.
+func plain(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), 1000)], "")
+	return strings.TrimSpace(strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, text))
+}

@@ -1,0 +1,169 @@
+// Package redisstream takes messages from a Redis stream, as a source of package inbox.
+//
+//	source, err := redisstream.New(client, "orders", "billing", nil)
+//	...
+//	consumer, err := box.Consumer(db, store, source, handle, nil)
+//
+// The entries are those that the publisher of the outbox writes. The field id is the ID of the message, and key, time and payload
+// are further fields. Time is RFC 3339. A field header:NAME is a header. An entry without an id is a dead letter.
+//
+// # What is promised
+//
+//   - An entry stays pending in its group until it took effect or is a dead letter. A consumer that dies leaves its entries to
+//     others, after Options.Hold.
+//   - A dead letter is moved in one step: to the stream Options.Dead with all its fields, and with the fields dead:reason,
+//     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move.
+//   - Names of consumers that died go from the group after an hour.
+//
+// # What is not promised
+//
+// A stream with MAXLEN loses entries that nobody has read, and entries that are pending. Redis may forget an acknowledgement in
+// a restart or a failover, and delivers the entry again. Nack waits for Hold at most. In a cluster the keys of both
+// streams need one hash tag, as in {orders} and {orders}:dead.
+//
+// The server has to be Redis 6.2 or later.
+package redisstream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inbox"
+)
+
+// The fields of an entry.
+const (
+	fieldID      = "id"
+	fieldKey     = "key"
+	fieldTime    = "time"
+	fieldPayload = "payload"
+	headerPrefix = "header:" // before the name of a header
+)
+
+// Options are the settings of [New].
+type Options struct {
+	// Hold is after how long without a sign of life another process takes a consumer's entries: 100 ms to 24 h. Default 30 s.
+	Hold time.Duration
+	// Block is how long one read waits at the server: 10 ms to 1 min. Default 1 s.
+	Block time.Duration
+	// Start is where a new group begins: "0" is the first entry of the stream and the default, "$" the next one to come.
+	Start string
+	// Dead is the stream of dead letters. Default is the stream, a colon, the group and ":dead".
+	Dead string
+}
+
+// Source is an [inbox.Source]. A Source is safe for concurrent use. Create it with [New].
+type Source struct {
+	client        rueidis.Client
+	stream, group string
+	opts          Options
+}
+
+var _ inbox.Source = (*Source)(nil)
+
+// New returns the source of a stream for a group, which Open makes if it is missing. The client stays the caller's.
+// Nothing is asked yet. Nil opts are the defaults. The error of New matches pawl.ErrInvalid.
+func New(client rueidis.Client, stream, group string, opts *Options) (*Source, error) {
+	s := &Source{client: client, stream: stream, group: group}
+	if opts != nil {
+		s.opts = *opts
+	}
+	for _, f := range []struct {
+		name              string
+		value             *time.Duration
+		usual, least, max time.Duration
+	}{{"Hold", &s.opts.Hold, 30 * time.Second, 100 * time.Millisecond, 24 * time.Hour}, {"Block", &s.opts.Block, time.Second, 10 * time.Millisecond, time.Minute}} {
+		if *f.value == 0 {
+			*f.value = f.usual
+		}
+		if *f.value < f.least || *f.value > f.max {
+			return nil, fmt.Errorf("redis: %w: Options.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
+		}
+	}
+	if client == nil || stream == "" || group == "" {
+		return nil, fmt.Errorf("redis: %w: client, stream or group is empty", pawl.ErrInvalid)
+	}
+	if s.opts.Start == "" {
+		s.opts.Start = "0"
+	}
+	if s.opts.Dead == "" {
+		s.opts.Dead = stream + ":" + group + ":dead"
+	}
+	return s, nil
+}
+
+// Open implements [inbox.Source].
+func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
+	b := s.client.B()
+	err := s.client.Do(ctx, b.XgroupCreate().Key(s.stream).Group(s.group).Id(s.opts.Start).Mkstream().Build()).Error()
+	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
+		return nil, s.failed("create the group", err)
+	}
+	if err := bury.Exec(ctx, s.client, []string{s.stream}, []string{s.group, "3600000"}).Error(); err != nil {
+		return nil, s.failed("remove the dead consumers", err)
+	}
+	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]bool), scanned: time.Now()}
+	if single {
+		f.recovers, f.after = true, "-"
+	}
+	return f, nil
+}
+
+func (s *Source) failed(what string, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("redis: group %q of stream %q: %s: %w", s.group, s.stream, what, err)
+}
+
+// message reads an entry. Its ID is empty if the entry is no message.
+func (s *Source) message(e rueidis.XRangeEntry) inbox.Message {
+	m := inbox.Message{Topic: s.stream, ID: e.FieldValues[fieldID], Key: e.FieldValues[fieldKey], Payload: []byte(e.FieldValues[fieldPayload])}
+	var err error
+	if m.Time, err = time.Parse(time.RFC3339Nano, e.FieldValues[fieldTime]); err != nil {
+		var ms int64
+		fmt.Sscanf(e.ID, "%d-", &ms) //nolint:errcheck // the server makes it so
+		m.Time = time.UnixMilli(ms)
+	}
+	for name, value := range e.FieldValues {
+		if name, ok := strings.CutPrefix(name, headerPrefix); ok {
+			if m.Headers == nil {
+				m.Headers = make(map[string]string)
+			}
+			m.Headers[name] = value
+		}
+	}
+	return m
+}
+
+// bury removes consumers that have no pending entries and were not heard of for so many milliseconds.
+var bury = rueidis.NewLuaScript(`
+for _, c in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+	local is = {}
+	for i = 1, #c, 2 do is[c[i]] = c[i + 1] end
+	if is.pending == 0 and is.idle >= tonumber(ARGV[2]) then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], is.name) end
+end
+return 0`)
+
+// leave removes a consumer, unless it has pending entries, which would be lost.
+var leave = rueidis.NewLuaScript(`
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+return 0`)
+
+// dead acknowledges an entry and, if nobody has done so before, adds a dead letter.
+var dead = rueidis.NewLuaScript(`
+local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
+if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
+local fields = {'dead:reason', ARGV[3], 'dead:entry', ARGV[2], 'dead:stream', KEYS[1], 'dead:group', ARGV[1]}
+if entry[1] then
+	for _, f in ipairs(entry[1][2]) do fields[#fields + 1] = f end
+end
+redis.call('XADD', KEYS[2], '*', unpack(fields))
+return 1`)

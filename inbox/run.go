@@ -1,0 +1,284 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// settling bounds one call of a broker that settles a delivery.
+const settling = 5 * time.Second
+
+// run is one time of consuming. One goroutine owns the plan. Others receive, run messages and settle them.
+type run struct {
+	*Consumer
+	plan    *plan
+	room    chan int        // how many deliveries the receiver may take
+	batches chan []Delivery // closed by the receiver
+	ended   chan ended
+	settled chan settled
+	workers sync.WaitGroup
+	begun   int           // workers that have not reported
+	over    chan struct{} // closed when nothing is settled any more
+}
+
+// ended is a message whose run has ended.
+type ended struct {
+	item *item
+	outcome
+}
+
+// settled is a message whose deliveries were settled, as many as there were.
+type settled struct {
+	item  *item
+	n     int
+	again error // the broker did not take the dead letter
+}
+
+func newRun(c *Consumer) *run {
+	return &run{Consumer: c, plan: newPlan(c.opts.Workers, c.opts.Window), room: make(chan int), batches: make(chan []Delivery),
+		ended: make(chan ended), settled: make(chan settled), over: make(chan struct{})}
+}
+
+// consume works until ctx ends. Then nothing of this run is under way.
+func (r *run) consume(ctx context.Context) {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var receiver sync.WaitGroup
+	receiver.Go(func() { r.receive(ctx) })
+	asked := false
+	for ctx.Err() == nil {
+		start, wait := r.plan.next(time.Now())
+		for _, it := range start {
+			r.start(work, it)
+		}
+		room, free := r.room, r.plan.free()
+		if asked || free == 0 {
+			room = nil
+		}
+		timer := time.NewTimer(time.Hour)
+		if !wait.IsZero() {
+			timer.Reset(time.Until(wait))
+		}
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case room <- free:
+			asked = true
+		case batch := <-r.batches:
+			asked = false
+			r.add(work, batch)
+		case e := <-r.ended:
+			r.judge(e)
+		case s := <-r.settled:
+			r.finish(s)
+		}
+		timer.Stop()
+	}
+	r.shutDown(work, stop)
+	close(r.over)
+	receiver.Wait()
+}
+
+// shutDown waits for the workers, for Grace at most and then with a ctx that has ended, and gives all messages back.
+func (r *run) shutDown(work context.Context, stop func()) {
+	grace := time.NewTimer(r.opts.Grace)
+	defer grace.Stop()
+	batches := r.batches
+	for r.begun > 0 || batches != nil {
+		select {
+		case <-grace.C:
+			stop()
+		case batch, open := <-batches:
+			if !open {
+				batches = nil
+			}
+			r.add(work, batch)
+		case e := <-r.ended:
+			if f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts); f == acked || f == dead {
+				r.settle(e.item, f, reason)
+			} else {
+				r.begun--
+			}
+		case s := <-r.settled:
+			r.begun--
+			if s.again == nil {
+				r.plan.done(s.item)
+			}
+		}
+	}
+	bound, cancel := context.WithTimeout(context.WithoutCancel(work), settling)
+	defer cancel()
+	for _, it := range r.plan.items { // in their order, so that they come again in it
+		for _, d := range it.deliveries {
+			r.told(d.Nack(bound, 0))
+		}
+	}
+	r.workers.Wait()
+}
+
+// add takes deliveries, and gives those back for which their lane has no room.
+func (r *run) add(ctx context.Context, batch []Delivery) {
+	for _, d := range batch {
+		if giveBack, delay := r.plan.add(d, time.Now()); giveBack {
+			r.workers.Go(func() {
+				bound, cancel := context.WithTimeout(ctx, settling)
+				defer cancel()
+				r.told(d.Nack(bound, delay))
+			})
+		}
+	}
+}
+
+func (r *run) told(err error) {
+	if err != nil {
+		r.report(err)
+	}
+}
+
+// start runs a message.
+func (r *run) start(ctx context.Context, it *item) {
+	r.begun++
+	r.workers.Go(func() {
+		r.ended <- ended{it, r.once(ctx, it)}
+	})
+}
+
+// judge decides what becomes of a message whose run has ended.
+func (r *run) judge(e ended) {
+	f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts)
+	if e.err != nil {
+		r.report(fmt.Errorf("message %q: %w", e.item.ID, e.err))
+	}
+	if f == acked || f == dead {
+		r.settle(e.item, f, reason)
+		return
+	}
+	r.begun--
+	r.plan.retry(e.item, time.Now().Add(backoff(e.item.tries, r.opts.Backoff, r.opts.MaxBackoff)))
+}
+
+// settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
+// it. A message that does not become a dead letter is kept, because it would run again.
+func (r *run) settle(it *item, f fate, reason string) {
+	deliveries := append([]Delivery{}, it.deliveries...)
+	r.workers.Go(func() {
+		bound, cancel := context.WithTimeout(context.Background(), settling)
+		defer cancel()
+		s := settled{item: it, n: len(deliveries)}
+		for i, d := range deliveries {
+			if f == acked || i > 0 {
+				r.told(d.Ack(bound))
+				continue
+			}
+			if s.again = d.Dead(bound, reason); s.again != nil {
+				break
+			}
+			r.report(fmt.Errorf("message %q is a dead letter: %s", it.ID, reason))
+		}
+		r.settled <- s
+	})
+}
+
+// finish takes a message whose deliveries were settled.
+func (r *run) finish(s settled) {
+	it := s.item
+	switch {
+	case s.again != nil:
+		r.begun--
+		it.tries++
+		r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
+		r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
+	case len(it.deliveries) > s.n: // repeats came meanwhile
+		it.deliveries = it.deliveries[s.n:]
+		r.settle(it, acked, "")
+	default:
+		r.begun--
+		r.plan.done(it)
+	}
+}
+
+// receive opens feeds, one after another, and passes the deliveries on. The last feed stays open until nothing of it is in use.
+func (r *run) receive(ctx context.Context) {
+	end := func() {}
+	for tries := 1; ctx.Err() == nil; tries++ {
+		end()
+		end = func() {}
+		feed, err := r.source.Open(ctx, r.opts.Single != nil)
+		if err == nil {
+			end = r.keep(feed)
+			began := time.Now()
+			if err = r.pump(ctx, feed); time.Since(began) > r.opts.MaxBackoff {
+				tries = 1
+			}
+		}
+		if err != nil {
+			r.pause(ctx, err, tries)
+		}
+	}
+	close(r.batches)
+	<-r.over
+	end()
+}
+
+// pump passes deliveries on until ctx ends or the feed fails.
+func (r *run) pump(ctx context.Context, feed Feed) error {
+	for {
+		var most int
+		select {
+		case <-ctx.Done():
+			return nil
+		case most = <-r.room:
+		}
+		got, err := r.some(ctx, feed, most)
+		r.batches <- got // the owner of the plan reads until this is closed
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// some returns deliveries, or none if the feed has failed or ctx has ended.
+func (r *run) some(ctx context.Context, feed Feed, most int) ([]Delivery, error) {
+	for {
+		got, err := feed.Receive(ctx, most)
+		if err != nil && ctx.Err() != nil {
+			err = nil
+		}
+		if err != nil || len(got) > 0 || ctx.Err() != nil {
+			return got, err
+		}
+	}
+}
+
+// keep extends the deliveries of a feed until the caller calls end, which closes the feed.
+func (r *run) keep(feed Feed) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var keeper sync.WaitGroup
+	if hold := feed.Hold(); hold > 0 {
+		keeper.Go(func() {
+			tick := time.NewTicker(max(hold/3, time.Millisecond))
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+					bound, stop := context.WithTimeout(ctx, settling)
+					if err := feed.Extend(bound); err != nil && ctx.Err() == nil {
+						r.report(err)
+					}
+					stop()
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		keeper.Wait()
+		bound, stop := context.WithTimeout(context.Background(), settling)
+		defer stop()
+		r.told(feed.Close(bound))
+	}
+}

@@ -1,0 +1,44 @@
+package inbox
+
+import (
+	"context"
+	"time"
+)
+
+// Source is a broker's queue, stream or subscription from which a [Consumer] takes messages. A Source is safe for
+// concurrent use.
+type Source interface {
+	// Open begins to read. Single says that no other process reads until Close. The feed then begins with the messages that were
+	// delivered before and not acknowledged, in the order of the broker, and only then goes on with new ones.
+	Open(ctx context.Context, single bool) (Feed, error)
+}
+
+// Feed is a source that is read. Receive is for one goroutine at a time. All other methods may be called meanwhile.
+type Feed interface {
+	// Receive waits until there is a message or ctx ends, and returns at most so many deliveries. A feed that may
+	// have missed a delivery returns an error; the consumer then closes the feed and opens another.
+	Receive(ctx context.Context, most int) ([]Delivery, error)
+	// Hold is how long the broker leaves a delivery to this feed without Extend. 0 is for ever.
+	Hold() time.Duration
+	// Extend keeps all deliveries of the feed that are not settled for another Hold.
+	Extend(ctx context.Context) error
+	// Close ends the feed. The broker gives deliveries that are not settled to others, after Hold at the latest.
+	Close(ctx context.Context) error
+}
+
+// Delivery is a message in the hands of the consumer. One of Ack, Nack and Dead settles the delivery. Each may be called
+// again after an error. Each may be called after the feed has closed or lost the delivery to another process, and then may do
+// nothing.
+type Delivery interface {
+	// Message returns the message. What the broker has may be no message of this package: then ID is empty.
+	Message() Message
+	// Count is how often the broker has delivered the message, with this delivery: 1 or more. A broker that does not
+	// count says 1.
+	Count() int
+	// Ack tells the broker that the message took effect.
+	Ack(ctx context.Context) error
+	// Nack gives the message back. The broker delivers it again, to this process or another, after about delay.
+	Nack(ctx context.Context, delay time.Duration) error
+	// Dead moves the message to the dead letters of the source, with the reason.
+	Dead(ctx context.Context, reason string) error
+}
