@@ -80,6 +80,8 @@ var importRules = []importRule{
 	{"dtx", service, nil, "as above"},
 	{"outbox", []string{".", "dialect", "fence"}, nil,
 		"as above, and the SQL of databases; a driver of SQL is the user's, and so is a broker's client"},
+	{"outbox/halfmsg", []string{".", "dialect", "outbox"}, nil,
+		"as above; HTTP is of the standard library"},
 	{"lb", service, nil, "as above"},
 	{"observe", []string{"."}, nil,
 		"it is an observer of clients, and brings no module"},
