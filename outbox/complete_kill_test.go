@@ -115,13 +115,14 @@ func (d *database) consumed(t *testing.T, env ...string) (lost, open int) {
 	go func() { done <- producers.KillUntilDone(2, 800*time.Millisecond) }()
 	go func() { done <- consumers.KillUntilDone(5, 600*time.Millisecond) }()
 	kills := relays.KillUntilDone(5, 600*time.Millisecond)
+	kills += <-done + <-done
 	var produced int
 	err := d.db.QueryRowContext(t.Context(), "SELECT (SELECT SUM(n) FROM counts_"+d.name+"), (SELECT SUM(n) FROM counts_"+d.name+
 		") - (SELECT COUNT(*) FROM effects_"+d.name+"), (SELECT COUNT(*) FROM "+d.name+" WHERE state <> 3)").Scan(&produced, &lost, &open)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%v: killed %d processes; of %d messages %d had no effect, %d are not done", env[0], kills+<-done+<-done, produced, lost, open)
+	t.Logf("%v: killed %d processes; of %d messages %d had no effect, %d are not done", env[0], kills, produced, lost, open)
 	return lost, open
 }
 

@@ -39,7 +39,8 @@ type RelayOptions struct {
 	ContinueKeys bool
 	// Resend is after how long a confirmed message is sent again unless it is done: 1 s to 366 days. The wait doubles with
 	// each repeat, up to 16 times Resend, and no number of repeats makes a message dead. By default the table has no
-	// completion, and nothing is sent again. Have the same value in all relays of a table. See [Table.Complete].
+	// completion, and nothing is sent again. Have the same value in all relays of a table. A value that is
+	// set later sends all confirmed messages of the table again, which consumers absorb. See [Table.Complete].
 	Resend time.Duration
 	// Retention is how long confirmed messages stay in the table: 1 s to 10 years. Default 7 days. Repeats of an ID
 	// are refused for so long. With Resend these are the messages that are done, and all others stay.
