@@ -93,6 +93,8 @@ var importRules = []importRule{
 		"a source knows the client of its broker, and no database"},
 	{"inbox/natsjs", []string{".", "inbox"}, []string{"github.com/nats-io/nats.go"},
 		"as above"},
+	{"outbox/halfmsg", []string{".", "dialect", "outbox"}, nil,
+		"as above; HTTP is of the standard library"},
 	{"lb", service, nil, "as above"},
 	{"observe", []string{"."}, nil,
 		"it is an observer of clients, and brings no module"},

@@ -20,6 +20,15 @@
 //   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
 //     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
 //   - A transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
+//   - With RelayOptions.Resend a confirmed message is sent again and again until its consumer has said that the message is
+//     done, by [Table.Complete]. So also a message that the broker or the consumer has lost takes effect.
+//
+// # Completion
+//
+// The consumer replies after the commit of its effect, by a message or by HTTP, and the producer calls [Table.Complete]. A consumer
+// that absorbs a repeat replies as well, because the first reply may be lost. The later messages of a key wait for the
+// confirm, and not for the completion. Resend has to be longer than consumers usually take, and longer than the time for which a
+// broker drops repeats of an ID by itself: 2 min in JetStream as shipped.
 //
 // # How
 //

@@ -23,7 +23,7 @@ const (
 	Sent
 	// Confirmed: the broker keeps the message.
 	Confirmed
-	// Done: the consumer has said that the message took effect. No part of this version sets Done.
+	// Done: the consumer has said that the message took effect, see [Table.Complete].
 	Done
 	// Dead: the message failed as often as it may. Requeue makes the message pending again.
 	Dead
@@ -41,17 +41,18 @@ func (s State) String() string {
 type Entry struct {
 	Message           // Attempt is how many sendings failed and counted
 	State   State     //
-	Changed time.Time // when the state changed, by the clock of the database, in whole seconds
+	Changed time.Time // when the state changed or the last repeat ended, by the clock of the database, in whole seconds
 	Reason  string    // the error of the last sending that failed, cut to 500 bytes
+	Repeats int       // sendings after the confirm, because the message was not done, see RelayOptions.Resend
 	seq     int64
 }
 
-const entryColumns = "seq, id, topic, headers, payload, created, attempt, state, changed, reason, "
+const entryColumns = "seq, id, topic, headers, payload, created, attempt, state, changed, reason, repeats, "
 
 func (t *Table) scan(row interface{ Scan(...any) error }) (e Entry, err error) {
 	var created, changed int64
 	var headers []byte
-	err = row.Scan(&e.seq, &e.ID, &e.Topic, &headers, &e.Payload, &created, &e.Attempt, &e.State, &changed, &e.Reason, &e.Key)
+	err = row.Scan(&e.seq, &e.ID, &e.Topic, &headers, &e.Payload, &created, &e.Attempt, &e.State, &changed, &e.Reason, &e.Repeats, &e.Key)
 	if err != nil {
 		return e, err
 	}

@@ -92,3 +92,28 @@ func Example() {
 	// orders order-7 placed
 	// <nil>
 }
+
+// A consumer's reply marks a message as done.
+func ExampleTable_Complete() {
+	ctx := context.Background()
+	db, closeDB := openOrders(ctx)
+	defer closeDB()
+	table, err := outbox.New(dialect.SQLite, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := table.Migrate(ctx, db); err != nil {
+		log.Fatal(err)
+	}
+	ids, err := table.Enqueue(ctx, db, outbox.Message{Topic: "orders", Key: "order-7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// A relay with RelayOptions.Resend sends the message, and the consumer replies with the message's ID.
+	if err := table.Complete(ctx, db, ids...); err != nil {
+		log.Fatal(err)
+	}
+	e, err := table.Status(ctx, db, ids[0])
+	fmt.Println(e.State, err)
+	// Output: done <nil>
+}

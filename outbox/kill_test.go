@@ -46,6 +46,8 @@ func work(ctx context.Context) error {
 	switch os.Getenv("PAWL_OUTBOX_WORKER") {
 	case "producer":
 		return d.produce(ctx)
+	case "consumer":
+		return d.consume(ctx, os.Getenv("PAWL_OUTBOX_FILE"))
 	case "naive":
 		return d.naive(ctx, file)
 	}
@@ -106,9 +108,10 @@ func (d *database) produceOne(ctx context.Context, key int) error {
 	return tx.Commit()
 }
 
-// pending is how many messages are not confirmed.
+// pending is how many messages are not confirmed, or not done if the test is about that.
 func (d *database) pending(ctx context.Context) (n int, err error) {
-	err = d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.name+" WHERE state <> 2").Scan(&n)
+	states := map[bool]string{false: "(2, 3)", true: "(3)"}[completion]
+	err = d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.name+" WHERE state NOT IN "+states).Scan(&n)
 	return n, err
 }
 
@@ -147,7 +150,11 @@ func (d *database) relay(ctx context.Context, file *os.File) error {
 		}
 		return nil
 	})
-	relay, err := d.table.Relay(client, d.db, p, &outbox.RelayOptions{Hold: 6, Window: 8, Poll: 50 * time.Millisecond, Rescan: time.Second, Backoff: time.Millisecond, MaxAttempts: 1000})
+	opts := outbox.RelayOptions{Hold: 8, Window: 8, Poll: 50 * time.Millisecond, Rescan: time.Second, Backoff: time.Millisecond, MaxAttempts: 1000}
+	if completion {
+		opts.Resend = time.Second
+	}
+	relay, err := d.table.Relay(client, d.db, p, &opts)
 	if err != nil {
 		return err
 	}

@@ -80,6 +80,19 @@ func (m Message) validate(maxPayload int) error {
 	return nil
 }
 
+// Validate returns an error that matches [pawl.ErrInvalid] if Enqueue would refuse the messages. Each needs an ID.
+func (t *Table) Validate(messages ...Message) error {
+	if len(messages) < 1 || len(messages) > maxBatch {
+		return fmt.Errorf("outbox: %w: %d messages: 1 to %d are allowed", pawl.ErrInvalid, len(messages), maxBatch)
+	}
+	for i, m := range messages {
+		if err := m.validate(t.maxPayload); err != nil {
+			return fmt.Errorf("outbox: message %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
 // plain reports whether a text is UTF-8 that every database keeps: PostgreSQL keeps no NUL.
 func plain(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 

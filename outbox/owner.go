@@ -27,12 +27,14 @@ type owner struct {
 	passes  bool      // a pass is going on
 	full    time.Time // when the last full pass began
 	cleaned time.Time
+	repeats time.Time // no look for messages that are to be repeated before this time
 }
 
 // result is what a broker said about a message.
 type result struct {
-	row *row
-	err error
+	row  *row
+	err  error
+	done bool // the sending failed, and the message was completed all the same
 }
 
 // run works until ctx ends or a statement fails. Messages that are under way then are sent again.
@@ -110,10 +112,13 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 func (o *owner) publish(ctx context.Context, r *row) {
 	m := r.Message
 	m.Attempt++
+	if r.again {
+		m.Attempt += 1 + r.Repeats
+	}
 	o.sending.Go(func() {
 		ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
 		defer stop()
-		o.results <- result{r, o.publisher.Publish(ctx, m)} // which has room for the window
+		o.results <- result{row: r, err: o.publisher.Publish(ctx, m)} // which has room for the window
 	})
 }
 
@@ -159,12 +164,29 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 		o.plan.add(page)
 		o.passes = len(page) == limit
 	}
-	if now.Sub(o.cleaned) >= time.Minute || o.cleaned.IsZero() {
-		n, err := o.table.clean(ctx, o.db, o.part, o.opts.Retention)
-		if o.cleaned = now; n == maxBatch {
+	if err := o.readDue(ctx, now); err != nil {
+		return err
+	}
+	return o.clean(ctx, now)
+}
+
+// clean deletes old messages, if it is time. With completion a confirmed message stays until it is done.
+func (o *owner) clean(ctx context.Context, now time.Time) error {
+	if now.Sub(o.cleaned) < time.Minute && !o.cleaned.IsZero() {
+		return nil
+	}
+	o.cleaned = now
+	for _, state := range []State{Done, Confirmed} {
+		if state == Confirmed && o.opts.Resend > 0 {
+			break
+		}
+		n, err := o.table.clean(ctx, o.db, o.part, state, o.opts.Retention)
+		if err != nil {
+			return failed("clean", err)
+		}
+		if n == maxBatch {
 			o.cleaned = time.Time{}
 		}
-		return failed("clean", err)
 	}
 	return nil
 }
@@ -194,7 +216,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	}
 	for _, r := range batch {
 		switch {
-		case r.err == nil:
+		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
 			o.plan.confirm(r.row)
 		case o.lastTry(r):
 			o.plan.die(r.row)
@@ -217,7 +239,7 @@ func counts(err error) bool { return !errors.Is(err, ErrBlocked) }
 
 // lastTry reports whether a failed message is to be dead.
 func (o *owner) lastTry(r result) bool {
-	return counts(r.err) && r.row.Attempt+1 >= o.opts.MaxAttempts
+	return counts(r.err) && !r.row.again && r.row.Attempt+1 >= o.opts.MaxAttempts
 }
 
 // write marks messages. The first statement locks the row of the partition, and finds whether a later owner was there.
@@ -233,23 +255,24 @@ func (o *owner) write(ctx context.Context, batch []result) error {
 	if err := o.guard(ctx, tx); err != nil {
 		return err
 	}
-	var confirmed []int64
-	for _, r := range batch {
-		if r.err == nil {
+	var confirmed, repeated []int64
+	for i, r := range batch {
+		switch {
+		case r.err == nil && r.row.again:
+			repeated = append(repeated, r.row.seq)
+		case r.err == nil:
 			confirmed = append(confirmed, r.row.seq)
-			continue
-		}
-		if !counts(r.err) {
-			continue
-		}
-		if err := o.table.fail(ctx, tx, r, o.lastTry(r)); err != nil {
-			return err
+		case counts(r.err):
+			if batch[i].done, err = o.table.fail(ctx, tx, r, o.lastTry(r)); err != nil {
+				return err
+			}
 		}
 	}
-	if len(confirmed) > 0 {
-		if err := o.table.confirm(ctx, tx, confirmed); err != nil {
-			return err
-		}
+	if err := o.table.confirm(ctx, tx, confirmed); err != nil {
+		return err
+	}
+	if err := o.table.repeated(ctx, tx, repeated); err != nil {
+		return err
 	}
 	return tx.Commit()
 }

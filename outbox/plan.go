@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -32,6 +33,7 @@ type row struct {
 	Entry
 	wait  time.Time // no sending before this time
 	tries int       // sendings in a row that failed, counted or not
+	again bool      // the message is confirmed, and is sent again because it is not done
 }
 
 type mark struct {
@@ -111,13 +113,16 @@ func (p *plan) add(page []Entry) {
 			p.skipped[lane] = true
 			p.lowest = min(p.lowest, e.seq)
 		default:
-			r := &row{Entry: e}
-			at, _ := slices.BinarySearchFunc(p.rows, e.seq, func(r *row, seq int64) int { return int(r.seq - seq) })
-			p.rows = slices.Insert(p.rows, at, r)
-			p.known[e.seq] = r
-			p.inLane[lane]++
+			p.insert(&row{Entry: e})
 		}
 	}
+}
+
+func (p *plan) insert(r *row) {
+	at, _ := slices.BinarySearchFunc(p.rows, r.seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
+	p.rows = slices.Insert(p.rows, at, r)
+	p.known[r.seq] = r
+	p.inLane[r.lane()]++
 }
 
 // next returns the messages that are to be sent now, and counts them as under way. Wait is the time at which
@@ -148,7 +153,7 @@ func (p *plan) next(now time.Time) (send []*row, wait time.Time) {
 	return send, wait
 }
 
-// confirm takes a message that the table has as confirmed.
+// confirm takes a message that the table has as confirmed or done.
 func (p *plan) confirm(r *row) {
 	p.land(r)
 	p.remove(func(o *row) bool { return o == r })

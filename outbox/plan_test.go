@@ -13,8 +13,9 @@ type world struct {
 	states  map[int64]State
 	visible map[int64]bool // committed
 	flying  []*row
-	sent    []int64
+	sent    []int64 // what the consumer got
 	reading bool
+	replies bool // the consumer's replies to repeats arrive
 	now     time.Time
 }
 
@@ -63,11 +64,15 @@ func (w *world) step(step byte) string {
 				}
 			}
 			for seq := int64(1); seq < r.seq; seq++ {
-				if key(seq) == r.Key && w.states[seq] != Confirmed {
+				if key(seq) == r.Key && !r.again && w.states[seq] != Confirmed && w.states[seq] != Done {
 					return fmt.Sprintf("%d is sent before %d", r.seq, seq)
 				}
 			}
+			if r.again && w.states[r.seq] != Confirmed && w.states[r.seq] != Done {
+				return fmt.Sprintf("%d is sent again, and was never confirmed", r.seq)
+			}
 			w.flying = append(w.flying, r)
+			w.sent = append(w.sent, r.seq)
 		}
 		if len(w.flying) > w.plan.window {
 			return "the window is too large"
@@ -78,16 +83,19 @@ func (w *world) step(step byte) string {
 		}
 		r := w.flying[0]
 		w.flying = w.flying[1:]
-		switch step {
-		case 'c':
-			w.states[r.seq] = Confirmed
-			w.plan.confirm(r)
-		case 'e':
-			w.plan.retry(r, w.now.Add(time.Second))
-			w.now = w.now.Add(time.Second)
-		case 'd':
-			w.states[r.seq] = Dead
-			w.plan.die(r)
+		w.land(step, r)
+	case 'o': // a reply arrives
+		for _, seq := range w.sent {
+			if w.states[seq] != Done {
+				w.states[seq] = Done
+				break
+			}
+		}
+	case 'a': // look for a message to be sent again
+		for seq := int64(1); seq <= worldMessages; seq++ {
+			if w.states[seq] == Confirmed && !w.plan.repeating() {
+				w.plan.repeat([]Entry{entry(seq)})
+			}
 		}
 	case 'q': // an operator requeues
 		for seq, state := range w.states {
@@ -101,6 +109,43 @@ func (w *world) step(step byte) string {
 	return ""
 }
 
+// idle reports whether a step would do nothing.
+func (w *world) idle(step byte) bool {
+	switch step {
+	case 'c', 'e', 'd':
+		return len(w.flying) == 0
+	case 'q':
+		return len(w.dead()) == 0
+	case 'n':
+		return w.visible[worldMessages]
+	}
+	return false
+}
+
+// land writes what became of a message, as the owner does.
+func (w *world) land(step byte, r *row) {
+	switch {
+	case w.states[r.seq] == Done || r.again:
+		if r.again && w.replies && step == 'c' {
+			w.states[r.seq] = Done
+		}
+		w.plan.confirm(r)
+	case step == 'c':
+		w.states[r.seq] = Confirmed
+		w.plan.confirm(r)
+	case step == 'e':
+		w.plan.retry(r, w.now.Add(time.Second))
+		w.now = w.now.Add(time.Second)
+	case step == 'd':
+		w.states[r.seq] = Dead
+		w.plan.die(r)
+	}
+}
+
+func entry(seq int64) Entry {
+	return Entry{Message: Message{ID: fmt.Sprint(seq), Key: key(seq)}, seq: seq}
+}
+
 // read reads a page, as Table.page does.
 func (w *world) read() {
 	free := min(w.plan.free(), 2)
@@ -111,42 +156,43 @@ func (w *world) read() {
 	var page []Entry
 	for seq := w.plan.pos + 1; seq <= worldMessages && len(page) < free; seq++ {
 		if w.visible[seq] && w.states[seq] == Pending && !slices.Contains(dead, key(seq)) && !slices.Contains(left, key(seq)) {
-			page = append(page, Entry{Message: Message{ID: fmt.Sprint(seq), Key: key(seq)}, seq: seq})
+			page = append(page, entry(seq))
 		}
 	}
 	w.plan.add(page)
 	w.reading = len(page) == free
 }
 
-// finish lets everything be confirmed, and reports whether all messages were.
+// finish lets everything be confirmed, and reports whether all messages become done. Only replies to repeats arrive.
 func (w *world) finish() string {
+	w.replies = true
 	for range 40 {
-		for _, step := range []byte("nqrrfrrsccrscc") {
+		for _, step := range []byte("nqrrfrrsccrsccasc") {
 			if fault := w.step(step); fault != "" {
 				return fault
 			}
 		}
 		w.now = w.now.Add(time.Second)
-		if w.confirmed() == worldMessages {
+		if w.done() == worldMessages {
 			return ""
 		}
 	}
-	return "some are never confirmed"
+	return "some are never done"
 }
 
-func (w *world) confirmed() (n int) {
+func (w *world) done() (n int) {
 	for _, state := range w.states {
-		if state == Confirmed {
+		if state == Done {
 			n++
 		}
 	}
 	return n
 }
 
-// TestPlan takes all series of steps up to a length. No message is sent before an earlier one of its key is confirmed. Whatever
-// happened, all messages are confirmed in the end.
+// TestPlan takes all series of steps up to a length. No message is sent for the first time before an earlier one of its key is
+// confirmed or done. Whatever happened, all messages are done in the end.
 func TestPlan(t *testing.T) {
-	const steps, length = "rfscedqn", 5
+	const steps, length = "rfscedqnoa", 5
 	series := 1
 	for range length {
 		series *= len(steps)
@@ -158,9 +204,18 @@ func TestPlan(t *testing.T) {
 		for _, step := range done {
 			fault += w.step(step)
 		}
+		known := false
 		for i, rest := 0, n; i < length && fault == ""; i, rest = i+1, rest/len(steps) {
-			done = append(done, steps[rest%len(steps)])
-			fault = w.step(done[len(done)-1])
+			step := steps[rest%len(steps)]
+			if w.idle(step) { // the rest is a shorter series, which is taken once
+				known = rest/len(steps) > 0
+				break
+			}
+			done = append(done, step)
+			fault = w.step(step)
+		}
+		if known {
+			continue
 		}
 		if fault == "" {
 			fault = w.finish()

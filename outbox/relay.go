@@ -37,8 +37,13 @@ type RelayOptions struct {
 	MaxAttempts int
 	// ContinueKeys sends the messages of a key also after one of them is dead. By default they wait for an operator.
 	ContinueKeys bool
+	// Resend is after how long a confirmed message is sent again unless it is done: 1 s to 366 days. The wait doubles with
+	// each repeat, up to 16 times Resend, and no number of repeats makes a message dead. By default the table has no
+	// completion, and nothing is sent again. Have the same value in all relays of a table. A value that is
+	// set later sends all confirmed messages of the table again, which consumers absorb. See [Table.Complete].
+	Resend time.Duration
 	// Retention is how long confirmed messages stay in the table: 1 s to 10 years. Default 7 days. Repeats of an ID
-	// are refused for so long.
+	// are refused for so long. With Resend these are the messages that are done, and all others stay.
 	Retention time.Duration
 	// OnError, when set, gets each error that the relay overcomes by itself: of the broker, of the database, of the store
 	// of the locks. OnError must not block, and must be safe for concurrent use.
@@ -64,6 +69,9 @@ func (o RelayOptions) defaults() (RelayOptions, error) {
 		if *f.value < f.least || *f.value > f.max {
 			return o, fmt.Errorf("%w: RelayOptions.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
 		}
+	}
+	if o.Resend != 0 && (o.Resend < time.Second || o.Resend > 366*day) {
+		return o, fmt.Errorf("%w: RelayOptions.Resend is %v: 0, or %v to %v are allowed", pawl.ErrInvalid, o.Resend, time.Second, 366*day)
 	}
 	if o.MaxBackoff < o.Backoff {
 		return o, fmt.Errorf("%w: RelayOptions.MaxBackoff is %v: %v to %v are allowed", pawl.ErrInvalid, o.MaxBackoff, o.Backoff, day)

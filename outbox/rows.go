@@ -52,28 +52,61 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 	return lanes, rows.Err()
 }
 
-// confirm marks messages as confirmed. Each has to be pending.
+// confirm marks messages as confirmed. Each has to be pending, or done: a consumer may be faster than the confirm.
 func (t *Table) confirm(ctx context.Context, tx *sql.Tx, seqs []int64) error {
-	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 2, changed = ", t.now(), " WHERE state = 0 AND seq IN (")
-	for i, seq := range seqs {
-		s.Add([]string{"", ", "}[min(i, 1)]).Value(seq)
+	if len(seqs) == 0 {
+		return nil
 	}
-	result, err := s.Add(")").Exec(ctx, tx)
-	return exactly(int64(len(seqs)), result, err, errChanged)
+	result, err := in(t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 2, changed = ", t.now(), " WHERE state = 0 AND seq IN "), seqs).Exec(ctx, tx)
+	return t.unlessSettled(ctx, tx, seqs, result, err)
 }
 
-// fail counts an attempt of a message, or marks the message as dead.
-func (t *Table) fail(ctx context.Context, tx *sql.Tx, r result, dead bool) error {
+// unlessSettled returns nil if a statement has changed all messages, or if the others are done or cleaned since.
+func (t *Table) unlessSettled(ctx context.Context, tx *sql.Tx, seqs []int64, result sql.Result, err error) error {
+	if err = exactly(int64(len(seqs)), result, err, errChanged); !errors.Is(err, errChanged) {
+		return err
+	}
+	var open int
+	err = in(t.new().Add("SELECT COUNT(*) FROM ").Table(t.messages.Name).Add(" WHERE state IN (0, 4) AND seq IN "), seqs).Scan(ctx, tx, &open)
+	if err == nil && open > 0 {
+		err = fmt.Errorf("%w: %d of %d", errChanged, open, len(seqs))
+	}
+	return err
+}
+
+// in appends values in parentheses.
+func in[T any](s *dialect.Statement, values []T) *dialect.Statement {
+	for i, v := range values {
+		s.Add([]string{"(", ", "}[min(i, 1)]).Value(v)
+	}
+	return s.Add(")")
+}
+
+// fail counts an attempt of a message, or marks the message as dead. Done says that the message is done: then
+// nothing was changed.
+func (t *Table) fail(ctx context.Context, tx *sql.Tx, r result, dead bool) (done bool, err error) {
 	reason := strings.ToValidUTF8(strings.ReplaceAll(r.err.Error(), "\x00", " "), " ")
 	if len(reason) > 500 {
 		reason = strings.ToValidUTF8(reason[:500], "")
 	}
-	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET attempt = attempt + 1, reason = ").Value(reason)
-	if dead {
-		s.Add(", state = 4, changed = ", t.now())
+	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET reason = ").Value(reason)
+	switch {
+	case r.row.again: // a failed repeat is a repeat, so that it does not stand in the way of others
+		s.Add(", repeats = repeats + 1, changed = ", t.now(), " WHERE state = 2")
+	case dead:
+		s.Add(", attempt = attempt + 1, state = 4, changed = ", t.now(), " WHERE state = 0")
+	default:
+		s.Add(", attempt = attempt + 1 WHERE state = 0")
 	}
-	result, err := s.Add(" WHERE state = 0 AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt).Exec(ctx, tx)
-	return exactly(1, result, err, errChanged)
+	result, err := s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt).Exec(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	if err != nil || n == 1 {
+		return false, err
+	}
+	return true, t.unlessSettled(ctx, tx, []int64{r.row.seq}, result, nil)
 }
 
 // exactly returns an error unless a statement has changed so many rows.
@@ -89,10 +122,10 @@ func exactly(want int64, result sql.Result, err, other error) error {
 	return nil
 }
 
-// clean deletes up to 1,000 confirmed messages that are older than the retention, and returns how many.
-func (t *Table) clean(ctx context.Context, db *sql.DB, part int, retention time.Duration) (n int64, err error) {
+// clean deletes up to 1,000 messages of a state that are older than the retention, and returns how many.
+func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, retention time.Duration) (n int64, err error) {
 	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
-		Add(" AND state = 2 ORDER BY seq LIMIT ").Value(maxBatch).Build()
+		Add(" AND state = ").Value(int(state)).Add(" ORDER BY seq LIMIT ").Value(maxBatch).Build()
 	if err != nil {
 		return 0, err
 	}
@@ -101,18 +134,19 @@ func (t *Table) clean(ctx context.Context, db *sql.DB, part int, retention time.
 		return 0, err
 	}
 	defer rows.Close()
-	s := t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = 2 AND changed <= ", t.now(), " - ").Value(int64(retention / time.Second)).Add(" AND seq IN (0")
+	seqs := []int64{0}
 	for rows.Next() {
 		var seq int64
 		if err := rows.Scan(&seq); err != nil {
 			return 0, err
 		}
-		s.Add(", ").Value(seq)
+		seqs = append(seqs, seq)
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return 0, err
 	}
-	result, err := s.Add(")").Exec(ctx, db)
+	result, err := in(t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
+		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(ctx, db)
 	if dialect.Again(err) {
 		return 0, nil // the next time
 	}

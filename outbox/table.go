@@ -69,6 +69,7 @@ func New(d dialect.Dialect, opts *Options) (*Table, error) {
 			{Name: "created", Type: dialect.Integer}, // in seconds since 1970
 			{Name: "changed", Type: dialect.Integer}, // as above, the state
 			{Name: "reason", Type: dialect.Text},     // of the last failure
+			{Name: "repeats", Type: dialect.Integer}, // sendings after the confirm
 		}, Indexes: []dialect.Index{{Columns: []string{"id"}, Unique: true}, {Columns: []string{"part", "state", "seq"}}}},
 		// The row with the part -1 has the format and the number of partitions.
 		parts: dialect.Table{Name: o.Table + "_parts", Columns: []dialect.Column{
@@ -147,7 +148,7 @@ func (t *Table) Enqueue(ctx context.Context, tx dialect.DB, messages ...Message)
 		return nil, fmt.Errorf("outbox: %w: %d messages: 1 to %d are allowed", pawl.ErrInvalid, len(messages), maxBatch)
 	}
 	s := t.new().Add("INSERT INTO ").Table(t.messages.Name).Add(" (id, part, state, attempt, topic, ").Name("key").
-		Add(", headers, payload, created, changed, reason) VALUES ")
+		Add(", headers, payload, created, changed, reason, repeats) VALUES ")
 	for i, m := range messages {
 		if m.ID == "" {
 			m.ID = NewID()
@@ -164,7 +165,7 @@ func (t *Table) Enqueue(ctx context.Context, tx dialect.DB, messages ...Message)
 			payload = []byte{}
 		}
 		s.Add([]string{"(", ", ("}[min(i, 1)]).Value(m.ID).Add(", ").Value(m.part()).Add(", 0, 0, ").Value(m.Topic).Add(", ").Value(m.Key).
-			Add(", ").Value(headers).Add(", ").Value(payload).Add(", ", t.now(), ", ", t.now(), ", '')")
+			Add(", ").Value(headers).Add(", ").Value(payload).Add(", ", t.now(), ", ", t.now(), ", '', 0)")
 		ids = append(ids, m.ID)
 	}
 	if _, err := s.Exec(ctx, tx); err != nil {

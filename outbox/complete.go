@@ -1,0 +1,58 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// Complete marks messages as done: their consumer has said that they took effect. Call Complete where the consumer's reply
+// arrives, such as a reply message or an HTTP call. A repeated completion is success, so a consumer
+// completes also the repeats that it absorbs. See RelayOptions.Resend.
+//
+// The word of the consumer is the last word. A message may be done before the relay has marked its confirm, and also a
+// dead message becomes done. The later messages of its key are sent then, after RelayOptions.Rescan at the latest.
+//
+// Complete takes 1 to 1,000 IDs. If the table lacks some of them, Complete marks the others and returns an error
+// that matches [ErrUnknown] and names the first that is missing. The database is a *sql.DB or a transaction. A transaction
+// that stays open stops the partition when the relay marks the same message. With a *sql.DB Complete
+// repeats after a deadlock.
+func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) error {
+	if len(ids) < 1 || len(ids) > maxBatch {
+		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
+	}
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // in one order, so that two calls do not deadlock
+	result, err := t.complete(ctx, db, ids)
+	for _, alone := db.(*sql.DB); alone && dialect.Again(err) && ctx.Err() == nil; {
+		result, err = t.complete(ctx, db, ids)
+	}
+	if err = exactly(int64(len(ids)), result, err, errChanged); errors.Is(err, errChanged) {
+		err = t.missing(ctx, db, ids)
+	}
+	return failed("complete", err)
+}
+
+func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (sql.Result, error) {
+	return in(t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
+}
+
+// missing returns an error that names the first ID that the table lacks.
+func (t *Table) missing(ctx context.Context, db dialect.DB, ids []string) error {
+	var n int
+	if err := in(t.new().Add("SELECT COUNT(*) FROM ").Table(t.messages.Name).Add(" WHERE id IN "), ids).Scan(ctx, db, &n); err != nil || n == len(ids) {
+		return err
+	}
+	for _, id := range ids {
+		if err := t.new().Add("SELECT COUNT(*) FROM ").Table(t.messages.Name).Add(" WHERE id = ").Value(id).Scan(ctx, db, &n); err != nil {
+			return err
+		} else if n == 0 {
+			return fmt.Errorf("%w: %.80q", ErrUnknown, id)
+		}
+	}
+	return nil // the last one came meanwhile
+}

@@ -1,0 +1,226 @@
+package halfmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+const (
+	questions   = 16 // under way at most
+	perProducer = 4  // of those
+)
+
+// Asker asks a producer what became of the transaction of a half message, whose age is the time since Prepare. The producer
+// answers by [Barrier.Answer]. An Asker is safe for concurrent use and returns when ctx ends. See [AskHTTP].
+type Asker func(ctx context.Context, producer, id string, age time.Duration) (Outcome, error)
+
+// Run asks about half messages whose submission does not come, until ctx ends. Each question is claimed in the table, so any number of
+// processes may run. When Run returns, no question is under way. The error is not nil only if ask is nil.
+func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
+	if ask == nil {
+		return failed("run", fmt.Errorf("%w: ask is nil", pawl.ErrInvalid))
+	}
+	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), done: make(chan struct{}, 1)}
+	defer r.group.Wait()
+	for ctx.Err() == nil {
+		err := r.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.tell(err)
+		}
+		timer := time.NewTimer(500 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-r.done:
+			if err != nil { // no round after another while the database is away
+				<-timer.C
+			}
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+func (c *Coordinator) tell(err error) {
+	if c.opts.OnError != nil {
+		c.opts.OnError(err)
+	}
+}
+
+// run is a call of Run.
+type run struct {
+	*Coordinator
+	ask     Asker
+	group   sync.WaitGroup
+	done    chan struct{} // a question has ended
+	cleaned time.Time
+
+	mu   sync.Mutex
+	all  int                 // questions under way
+	busy map[string]int      // the same by producer
+	away map[string]producer // those that did not answer
+}
+
+// producer is one that did not answer.
+type producer struct {
+	until time.Time // no question before
+	tries int       // in a row
+}
+
+// round begins as many questions as are due and may be under way.
+func (r *run) round(ctx context.Context) error {
+	if time.Since(r.cleaned) > time.Minute {
+		r.cleaned = time.Now()
+		for _, state := range []State{Submitted, Aborted} {
+			if _, err := remove(ctx, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
+				Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT 1000")); err != nil && !dialect.Again(err) {
+				return failed("clean", err)
+			}
+		}
+	}
+	free, without := r.free()
+	if free == 0 {
+		return nil
+	}
+	s := r.entries().Add("state = 0 AND due <= ", r.now())
+	for _, name := range without {
+		s.Add(" AND producer <> ").Value(name)
+	}
+	due, err := r.list(ctx, s.Add(" ORDER BY due LIMIT ").Value(free))
+	if err != nil {
+		return failed("read half messages", err)
+	}
+	for _, e := range due {
+		if !r.begin(e.Producer) {
+			continue
+		}
+		mine, err := r.claim(ctx, e)
+		if err != nil || !mine {
+			r.end(e.Producer, nil)
+			if err != nil {
+				return failed("claim a question", err)
+			}
+			continue
+		}
+		r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
+	}
+	return nil
+}
+
+// free returns how many questions may begin, and the producers that get none now.
+func (r *run) free() (n int, without []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, n := range r.busy {
+		if n >= perProducer {
+			without = append(without, name)
+		}
+	}
+	for name, p := range r.away {
+		if time.Now().Before(p.until) {
+			without = append(without, name)
+		}
+	}
+	slices.Sort(without) // so that the database can keep the statement prepared
+	return questions - r.all, slices.Compact(without)
+}
+
+func (r *run) begin(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy[name] >= perProducer || r.all >= questions {
+		return false
+	}
+	r.busy[name]++
+	r.all++
+	return true
+}
+
+// end counts a question as ended. A producer that did not answer gets no question for a while.
+func (r *run) end(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all--
+	if r.busy[name]--; r.busy[name] == 0 {
+		delete(r.busy, name)
+	}
+	if err == nil {
+		delete(r.away, name)
+	} else {
+		tries := r.away[name].tries + 1
+		r.away[name] = producer{time.Now().Add(backoff(tries, 100*time.Millisecond, r.opts.AskAfter)), tries}
+	}
+	select {
+	case r.done <- struct{}{}:
+	default:
+	}
+}
+
+// backoff is the wait after so many tries: doubled each time, from the least to the most.
+func backoff(tries int, least, most time.Duration) time.Duration {
+	wait := least
+	for range tries - 1 {
+		if wait *= 2; wait >= most {
+			return most
+		}
+	}
+	return min(wait, most)
+}
+
+// claim sets the time of the next question, by compare-and-set, so that no other process asks the same now.
+func (r *run) claim(ctx context.Context, e Entry) (bool, error) {
+	wait := seconds(r.opts.Timeout) + seconds(backoff(e.Asks+1, r.opts.AskAfter, r.opts.MaxWait))
+	result, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET asks = asks + 1, due = ", r.now(), " + ").Value(wait).Add(" WHERE state = 0 AND id = ").Value(e.ID).
+		Add(" AND asks = ").Value(e.Asks).Exec(ctx, r.db)
+	if dialect.Again(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}
+
+// question asks the producer and does what the answer says. The error is that of a producer that did not answer.
+func (r *run) question(ctx context.Context, e Entry) error {
+	within, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	outcome, unanswered := r.ask(within, e.Producer, e.ID, e.age)
+	stop()
+	if ctx.Err() != nil {
+		return nil
+	}
+	reason := "the transaction may be open"
+	if unanswered != nil {
+		reason = unanswered.Error()
+		r.tell(fmt.Errorf("halfmsg: ask %s about %s: %w", e.Producer, e.ID, unanswered))
+	} else if want, decided := outcome.decides(); decided {
+		err := r.decide(ctx, e.ID, want)
+		if err == nil {
+			if want == Submitted && r.opts.Wake != nil {
+				r.opts.Wake()
+			}
+			return nil
+		}
+		reason = err.Error()
+		r.tell(fmt.Errorf("halfmsg: %s is %v, and so to be %v: %w", e.ID, outcome, want, err))
+	}
+	if reason = strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", " "), " "); len(reason) > 500 {
+		reason = strings.ToValidUTF8(reason[:500], "")
+	}
+	if _, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(ctx, r.db); err != nil {
+		r.tell(failed("write a reason", err))
+	}
+	if errors.Is(unanswered, ErrTooOld) {
+		return nil // the producer is there
+	}
+	return unanswered
+}

@@ -1,0 +1,63 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"time"
+)
+
+// readDue reads confirmed messages that are not done after their time, so that they are sent again. They take a quarter of
+// the window, and the next look is a poll later, so that new messages are not held up.
+func (o *owner) readDue(ctx context.Context, now time.Time) error {
+	if o.opts.Resend == 0 || now.Before(o.repeats) || o.plan.repeating() {
+		return nil
+	}
+	limit := max(1, o.opts.Window/4)
+	page, err := o.table.due(ctx, o.db, o.part, limit, o.opts.Resend)
+	if err != nil {
+		return failed("read messages that are not done", err)
+	}
+	o.plan.repeat(page)
+	o.repeats = now.Add(o.opts.Poll)
+	if len(page) < limit {
+		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))
+	}
+	return nil
+}
+
+// due reads messages that were confirmed, or sent again, so long ago. The wait doubles with each repeat, four times.
+func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend time.Duration) ([]Entry, error) {
+	seconds := strconv.FormatInt(int64((resend+time.Second-1)/time.Second), 10)
+	return t.list(ctx, db, t.entries().Add("part = ").Value(part).Add(" AND state = 2 AND changed + ", seconds,
+		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now(), " ORDER BY seq LIMIT ").Value(limit))
+}
+
+// repeated counts a repeat of messages. Those that are done meanwhile stay as they are.
+func (t *Table) repeated(ctx context.Context, tx *sql.Tx, seqs []int64) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	result, err := in(t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET repeats = repeats + 1, changed = ", t.now(), " WHERE state = 2 AND seq IN "), seqs).Exec(ctx, tx)
+	return t.unlessSettled(ctx, tx, seqs, result, err)
+}
+
+// repeat takes confirmed messages that are to be sent again. A repeat keeps its place in its lane: the repeats of a lane
+// are sent in their order, and before its pending messages. A dead message does not stop repeats.
+func (p *plan) repeat(page []Entry) {
+	for _, e := range page {
+		if p.known[e.seq] == nil {
+			p.insert(&row{Entry: e, again: true})
+		}
+	}
+}
+
+// repeating reports whether the plan has messages that are to be sent again.
+func (p *plan) repeating() bool {
+	for _, r := range p.rows {
+		if r.again {
+			return true
+		}
+	}
+	return false
+}
