@@ -192,7 +192,7 @@ const engineLines = 420
 var largerEngines = map[string]int{"redisengine": 2195, // a life of the database, one connection that listens, and what a snapshot brings back
 	"etcdengine": 1071,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
 	"pgengine":   1135, "mysqlengine": 781, // two engines each: lease mode and row mode; and a connection that is told and renews
-	"natsengine":    460,  // its client heeds no context, and old clusters are refused
+	"natsengine":    492,  // old clusters are refused, and a watch has a consumer of its own
 	"sqliteengine":  492,  // processes queue for the file in the kernel, because SQLite has no queue
 	"redlockengine": 1129, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1559} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own

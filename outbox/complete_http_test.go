@@ -15,7 +15,7 @@ func TestCompletionHandler(t *testing.T) {
 		d.enqueue(t, outbox.Message{ID: "a", Topic: "t"}, outbox.Message{ID: "b", Topic: "t"})
 		handler := outbox.CompletionHandler(d.table, d.db, func(r *http.Request) error {
 			if r.Header.Get("Authorization") != "stock" {
-				return errors.New("who is this?")
+				return errors.New("not known here")
 			}
 			return nil
 		})

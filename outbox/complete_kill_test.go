@@ -88,8 +88,8 @@ func (d *database) try(ctx context.Context, query string, args ...any) error {
 	}
 }
 
-// consumed runs producers, relays and a consumer, kills them, and returns how many messages had no effect and how many are
-// not done in the end.
+// consumed runs producers, relays and a consumer, and kills them. In the end so many messages are lost, because they had no
+// effect, and so many are not done.
 func (d *database) consumed(t *testing.T, env ...string) (lost, open int) {
 	t.Helper()
 	for _, query := range []string{"DELETE FROM " + d.name, "DELETE FROM counts_" + d.name, "DELETE FROM effects_" + d.name, "UPDATE pos_" + d.name + " SET n = 0"} {
@@ -106,7 +106,7 @@ func (d *database) consumed(t *testing.T, env ...string) (lost, open int) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env = append(env, "PAWL_OUTBOX_DIALECT="+strconv.Itoa(int(d.dialect)), "PAWL_OUTBOX_SOURCE="+d.source, "PAWL_OUTBOX_TABLE="+d.name,
+	env = append(env, "PAWL_OUTBOX_MESSAGES=600", "PAWL_OUTBOX_DIALECT="+strconv.Itoa(int(d.dialect)), "PAWL_OUTBOX_SOURCE="+d.source, "PAWL_OUTBOX_TABLE="+d.name,
 		"PAWL_OUTBOX_FILE="+file, "PAWL_OUTBOX_BEGAN="+strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://"+testservers.SharedRedis(t).Addr)
 	relays := killtest.Start(t, 2, append(env, "PAWL_OUTBOX_WORKER=relay")...)
 	producers := killtest.Start(t, 1, append(env, "PAWL_OUTBOX_WORKER=producer")...)

@@ -63,7 +63,7 @@ func TestACompletionBeforeTheConfirm(t *testing.T) {
 	})
 }
 
-// Repeated and unknown completions, and one that is rolled back.
+// Completions that are repeated, unknown or rolled back.
 func TestComplete(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		ids := d.enqueue(t, outbox.Message{ID: "a", Topic: "t"}, outbox.Message{ID: "b", Topic: "t"}, outbox.Message{ID: "c", Topic: "t"})

@@ -22,10 +22,16 @@ import (
 	"github.com/pawl-go/pawl/outbox"
 )
 
-const (
-	killedMessages = 1500
-	killedKeys     = 20
-)
+const killedKeys = 20
+
+// killedMessages is how many messages the producers commit.
+var killedMessages = 1500
+
+func init() {
+	if n, err := strconv.Atoi(os.Getenv("PAWL_OUTBOX_MESSAGES")); err == nil {
+		killedMessages = n
+	}
+}
 
 // work is a process that the test kills: a producer, a relay or a naive relay. Each ends when its work is done.
 func work(ctx context.Context) error {

@@ -84,6 +84,15 @@ func (w *world) step(step byte) string {
 		r := w.flying[0]
 		w.flying = w.flying[1:]
 		w.land(step, r)
+	default:
+		w.others(step)
+	}
+	return ""
+}
+
+// others takes a step that is not the owner's.
+func (w *world) others(step byte) {
+	switch step {
 	case 'o': // a reply arrives
 		for _, seq := range w.sent {
 			if w.states[seq] != Done {
@@ -106,7 +115,6 @@ func (w *world) step(step byte) string {
 	case 'n': // a producer commits
 		w.visible[worldMessages] = true
 	}
-	return ""
 }
 
 // idle reports whether a step would do nothing.

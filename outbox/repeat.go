@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// readDue reads confirmed messages that are not done after their time, so that they are sent again. They take a quarter of
+// readDue reads confirmed messages that are not done after their time, so that they are sent again. Repeats take a quarter of
 // the window, and the next look is a poll later, so that new messages are not held up.
 func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	if o.opts.Resend == 0 || now.Before(o.repeats) || o.plan.repeating() {
@@ -33,7 +33,7 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend tim
 		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now(), " ORDER BY seq LIMIT ").Value(limit))
 }
 
-// repeated counts a repeat of messages. Those that are done meanwhile stay as they are.
+// repeated counts a repeat of messages. Messages that are done meanwhile stay as they are.
 func (t *Table) repeated(ctx context.Context, tx *sql.Tx, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil

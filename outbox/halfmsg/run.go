@@ -66,10 +66,10 @@ type run struct {
 	mu   sync.Mutex
 	all  int                 // questions under way
 	busy map[string]int      // the same by producer
-	away map[string]producer // those that did not answer
+	away map[string]producer // producers that did not answer
 }
 
-// producer is one that did not answer.
+// producer is a producer that did not answer.
 type producer struct {
 	until time.Time // no question before
 	tries int       // in a row

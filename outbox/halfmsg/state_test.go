@@ -129,7 +129,7 @@ func (w *world) decide(want State) string {
 	return ""
 }
 
-// wrong says what is wrong with a world.
+// wrong names the fault of a world.
 func (w world) wrong() string {
 	switch {
 	case w.effects > 1:
