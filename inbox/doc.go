@@ -39,5 +39,5 @@
 //
 // Effects outside of the database happen again when a transaction is repeated. The clocks of the producer's database, of the
 // consumer and of its database have to agree to an hour. If messages of one key come faster than they run, the consumer gives some back
-// to the broker and takes them later. Its memory then keeps their IDs, and only their order in this process.
+// to the broker and takes them later. The order of those is kept in this process only, by their IDs in memory.
 package inbox

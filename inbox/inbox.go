@@ -10,15 +10,15 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice that:
-// once for a message that comes from ahead, and once for the clock of the table.
+// margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice
+// that, because the message may come from ahead, and the clock of the table may be ahead as well.
 const margin = time.Hour
 
 // Options are the settings of [New].
 type Options struct {
 	// Retention is how old a message may be to run: 1 s to 10 years. Default 7 days. The table keeps an ID for two
-	// hours more. If you make the retention longer, IDs that are kept already go at their old time: do so only while
-	// the broker has no message that is as old as that.
+	// hours more. A longer retention keeps no ID longer that is in the table already. So make the retention longer only
+	// while the broker has no message that is as old as the shorter one.
 	Retention time.Duration
 }
 
@@ -60,8 +60,8 @@ func (b *Inbox) scope() string { return "inbox/" + b.name }
 // The message has taken effect when the caller's commit has succeeded: acknowledge the message after that. An error of fn is
 // returned as it is, and the message runs again next time. See [idem.Do] for the writes of fn then.
 //
-// Other errors: [ErrTooOld], [ErrAhead], an error that matches [pawl.ErrInvalid] if the message has no ID or no time,
-// [idem.ErrReused] for an ID that another key or payload has used, [idem.ErrInFlight], and errors of the database. After any
+// Other errors: [ErrTooOld], [ErrAhead], [idem.ErrInFlight], and errors of the database. The error matches [pawl.ErrInvalid] if
+// the message has no ID or no time. The error matches [idem.ErrReused] if a message with another key or payload had the ID. After any
 // error a rollback is right.
 func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.Context) error) (repeat bool, err error) {
 	if err := m.validate(); err != nil {
@@ -71,8 +71,8 @@ func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.C
 	tx = tx.With(idem.TxOptions{Expiry: b.retention + 2*margin})
 	var ran error
 	repeat, err = idem.Run(ctx, tx, key, idem.FingerprintOf([]byte(m.Key), m.Payload), func(ctx context.Context) error {
-		// The age is judged behind the claim. A process that was frozen before the claim would else find no note,
-		// because it was swept, and run a message that had been young enough.
+		// The age is judged behind the claim. A process that was frozen before the claim would else run a
+		// message that had been young enough, and whose note was swept.
 		if err := b.age(m, time.Now()); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// What becomes of a message depends on whose fault the failure is.
+// The fate of a message depends on whose fault the failure is.
 func TestJudge(t *testing.T) {
 	bad, wrapped := errors.New("bad"), func(err error) error { return fmt.Errorf("inbox: %w", err) }
 	for name, c := range map[string]struct {

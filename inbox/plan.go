@@ -9,7 +9,7 @@ import (
 // ended. One message of a lane runs at most. A lane is a key, or a message without a key.
 //
 // A lane that has too many messages in memory gives the others back to the broker, so that other lanes have room. The
-// plan keeps the IDs of those. They are taken in their order when they come again.
+// plan keeps the IDs of those. The messages are taken in their order when they come again.
 type plan struct {
 	workers int // messages that run at most
 	window  int // messages in memory at most
@@ -27,7 +27,7 @@ type item struct {
 	Message
 	lane       string
 	deliveries []Delivery // not settled
-	count      int        // deliveries by the broker, without those that the plan gave back
+	count      int        // deliveries by the broker, without the ones given back
 	failures   int        // runs that failed and counted
 	tries      int        // runs in a row that failed, counted or not
 	wait       time.Time  // no run before this time

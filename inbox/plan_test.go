@@ -53,7 +53,7 @@ func (w *world) step(step byte) string {
 		if w.last > 0 && w.plan.free() > 0 {
 			w.deliver(w.last)
 		}
-	case 'b', 'f': // what was given back last comes again, or what was given back first
+	case 'b', 'f': // the message that was given back last comes again, or the first
 		if n := len(w.delayed); n > 0 && w.plan.free() > 0 {
 			at := map[byte]int{'b': n - 1}[step]
 			m := w.delayed[at]

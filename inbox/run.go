@@ -81,7 +81,7 @@ func (r *run) consume(ctx context.Context) {
 	receiver.Wait()
 }
 
-// shutDown waits for the workers, for Grace at most and then with a ctx that has ended, and gives all messages back.
+// shutDown waits for the workers, whose ctx ends after Grace. Then it gives all other messages back.
 func (r *run) shutDown(work context.Context, stop func()) {
 	grace := time.NewTimer(r.opts.Grace)
 	defer grace.Stop()

@@ -8,8 +8,8 @@ import (
 // Source is a broker's queue, stream or subscription from which a [Consumer] takes messages. A Source is safe for
 // concurrent use.
 type Source interface {
-	// Open begins to read. Single says that no other process reads until Close. The feed then begins with the messages that were
-	// delivered before and not acknowledged, in the order of the broker, and only then goes on with new ones.
+	// Open begins to read. Single says that no other process reads until Close. The feed then begins with the messages that
+	// earlier readers have not acknowledged, in the order of the broker. New messages follow.
 	Open(ctx context.Context, single bool) (Feed, error)
 }
 
@@ -30,7 +30,8 @@ type Feed interface {
 // again after an error. Each may be called after the feed has closed or lost the delivery to another process, and then may do
 // nothing.
 type Delivery interface {
-	// Message returns the message. What the broker has may be no message of this package: then ID is empty.
+	// Message returns the message. The ID is empty if the broker has something that is no message
+	// of this package.
 	Message() Message
 	// Count is how often the broker has delivered the message, with this delivery: 1 or more. A broker that does not
 	// count says 1.

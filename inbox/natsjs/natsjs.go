@@ -5,15 +5,15 @@
 //	...
 //	consumer, err := box.Consumer(db, store, source, handle, nil)
 //
-// The messages are those that the publisher of the outbox writes. The header Nats-Msg-Id is the ID, Pawl-Key the key, and Pawl-Time the
+// The messages are in the format of the outbox. The header Nats-Msg-Id is the ID, Pawl-Key the key, and Pawl-Time the
 // time as RFC 3339. All other headers are those of the user. A message without an ID is a dead letter.
 //
 // # What is promised
 //
 //   - A message is acknowledged, and the server has confirmed that, after the message took effect. A consumer that
 //     dies leaves its messages to others, after AckWait of the durable consumer.
-//   - A dead letter is published on the subject Options.Dead before the message ends. Its headers are those of the
-//     message and Pawl-Dead-Reason, Pawl-Dead-Sequence, Pawl-ID. A crash in between may publish it twice.
+//   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
+//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
 //
@@ -156,7 +156,7 @@ func (s *Source) failed(what string, err error) error {
 	return fmt.Errorf("nats: consumer %q of stream %q: %s: %w", s.durable, s.stream, what, err)
 }
 
-// message reads a message of NATS. Its ID is empty if it has none.
+// message reads a message of NATS. The ID is empty if there is none.
 func message(msg jetstream.Msg, sent time.Time) inbox.Message {
 	h := msg.Headers()
 	m := inbox.Message{ID: h.Get(jetstream.MsgIDHeader), Topic: msg.Subject(), Key: h.Get(headerKey), Payload: msg.Data(), Time: sent}

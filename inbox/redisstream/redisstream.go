@@ -4,7 +4,7 @@
 //	...
 //	consumer, err := box.Consumer(db, store, source, handle, nil)
 //
-// The entries are those that the publisher of the outbox writes. The field id is the ID of the message, and key, time and payload
+// The entries are in the format of the outbox. The field id is the ID of the message, and key, time and payload
 // are further fields. Time is RFC 3339. A field header:NAME is a header. An entry without an id is a dead letter.
 //
 // # What is promised
@@ -123,7 +123,7 @@ func (s *Source) failed(what string, err error) error {
 	return fmt.Errorf("redis: group %q of stream %q: %s: %w", s.group, s.stream, what, err)
 }
 
-// message reads an entry. Its ID is empty if the entry is no message.
+// message reads an entry. The ID is empty if the entry is no message.
 func (s *Source) message(e rueidis.XRangeEntry) inbox.Message {
 	m := inbox.Message{Topic: s.stream, ID: e.FieldValues[fieldID], Key: e.FieldValues[fieldKey], Payload: []byte(e.FieldValues[fieldPayload])}
 	var err error

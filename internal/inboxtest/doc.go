@@ -1,3 +1,3 @@
-// Package inboxtest holds the sources of package inbox to what they promise: consumers are killed and brokers are frozen while
-// messages are delivered, and each message takes effect once.
+// Package inboxtest holds only tests: consumers of package inbox between real processes, databases and brokers. Processes
+// are killed and brokers are frozen while messages are delivered.
 package inboxtest

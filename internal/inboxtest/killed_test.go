@@ -75,7 +75,7 @@ func (d *database) killed(t *testing.T, kind, addr, worker string, n int, troubl
 }
 
 // TestKilled: consumers are killed again and again while messages are delivered. Each message takes effect once, and those of a
-// key in their order. A consumer that acknowledges before the effect loses messages. One that acknowledges behind it, without an inbox, repeats some.
+// key in their order. A consumer that acknowledges before the effect loses messages. A consumer that acknowledges behind the effect, without an inbox, repeats some.
 func TestKilled(t *testing.T) {
 	for kind, is := range brokers {
 		t.Run(kind, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (d *database) effects(ctx context.Context) (ids []string, err error) {
 	return ids, rows.Err()
 }
 
-// message returns number n of a key. Its ID says both.
+// message returns number n of a key. The ID says both.
 func message(key string, n int) inbox.Message {
 	return inbox.Message{ID: key + "-" + strconv.Itoa(n), Key: key, Time: time.Now(), Payload: []byte("content"), Headers: map[string]string{"Trace": "t\t1"}}
 }
@@ -254,7 +254,7 @@ func deadline() int64 {
 	return ms
 }
 
-// naive takes messages without an inbox. It acknowledges before the effect, or behind it.
+// naive takes messages without an inbox, and acknowledges before the effect or behind it.
 func (d *database) naive(ctx context.Context, source inbox.Source, before bool) error {
 	feed, err := source.Open(ctx, false)
 	if err != nil {
