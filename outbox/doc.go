@@ -27,8 +27,8 @@
 //
 // The consumer replies after the commit of its effect, by a message or by HTTP, and the producer calls [Table.Complete]. A consumer
 // that absorbs a repeat replies as well, because the first reply may be lost. The later messages of a key wait for the
-// confirm, and not for the completion. Resend has to be longer than consumers usually take. Resend has to be longer, too, than
-// the time for which a broker drops repeats of an ID by itself: 2 min in JetStream as shipped.
+// confirm, and not for the completion. Resend has to be longer than consumers usually take. The same holds for the time
+// in which a broker drops repeats of an ID by itself. JetStream does so for 2 min as shipped.
 //
 // # How
 //

@@ -90,7 +90,7 @@ func (w *world) step(step byte) string {
 	return ""
 }
 
-// others takes a step that is not the owner's.
+// others takes a step that concerns no broker.
 func (w *world) others(step byte) {
 	switch step {
 	case 'o': // a reply arrives
