@@ -62,7 +62,7 @@ type DB interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Batcher is an optional part of a [DB], for clients that send several statements in one round trip.
+// Batcher is an optional part of a [DB]. Some clients send several statements in one round trip.
 type Batcher interface {
 	DB
 	// Batch returns the same transaction. Each of its statements travels with two commands, which run before and

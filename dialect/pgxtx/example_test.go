@@ -34,7 +34,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	db := stdlib.OpenDBFromPool(pool) // the same connections, for what is no transaction of yours
+	db := stdlib.OpenDBFromPool(pool) // the same connections, to make the tables
 	defer db.Close()
 	if err := keys.Migrate(ctx, db); err != nil {
 		log.Fatal(err)

@@ -30,7 +30,7 @@ import (
 )
 
 // Tx is a transaction of pgx with the methods of database/sql. As its transaction, a Tx is for one goroutine at
-// a time, and the rows of a query have to be closed before the next statement.
+// a time. The rows of a query have to be closed before the next statement.
 type Tx struct {
 	tx            pgx.Tx
 	before, after string

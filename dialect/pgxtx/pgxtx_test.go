@@ -246,7 +246,7 @@ func TestRowsAreClosed(t *testing.T) {
 	}
 }
 
-// What a query costs beside its round trip.
+// BenchmarkQuery shows the cost of a query beside its round trip.
 func BenchmarkQuery(b *testing.B) {
 	for _, d := range []sqltest.Database{sqltest.Postgres(b, ""), sqltest.Postgres(b, "").WithPgx()} {
 		b.Run(d.Name, func(b *testing.B) {

@@ -166,7 +166,7 @@ func (t *Table) Total(ctx context.Context, q dialect.DB, name string) (int64, er
 	return total, nil
 }
 
-// checkIn refuses what is no transaction as well: the locks of a sweep would end before its writes.
+// checkIn also refuses a pool, which is no transaction: the locks of a sweep would end before its writes.
 func checkIn(tx dialect.DB, name string, n int64) error {
 	if err := check(name, n); err != nil {
 		return err

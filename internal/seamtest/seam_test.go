@@ -30,7 +30,7 @@ func each(t *testing.T, test func(s *shop)) {
 	}
 }
 
-// What all services write in a transaction of the caller is committed together, or not at all.
+// The writes of all services in a transaction of the caller are committed together, or not at all.
 func TestCommitAndRollback(t *testing.T) {
 	each(t, func(s *shop) {
 		tx := s.begin()

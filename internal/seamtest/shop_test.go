@@ -109,7 +109,7 @@ func (s *shop) pay(ctx context.Context, tx dialect.DB, id string, opts idem.TxOp
 	return replayed, err
 }
 
-// books are what is committed.
+// books count committed rows and units.
 type books struct{ keys, paid, left, messages int64 }
 
 var (

@@ -109,7 +109,9 @@ func (d Database) JSON() string {
 // Tx is a transaction of a test: a *sql.Tx, or one of pgx. After its end, Commit and Rollback return an error.
 type Tx interface {
 	dialect.DB
+	// Commit makes the writes last.
 	Commit() error
+	// Rollback undoes the writes.
 	Rollback() error
 }
 
