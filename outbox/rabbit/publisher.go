@@ -119,8 +119,9 @@ func (p *Publisher) sendAlone(ctx context.Context, x sending, before error) erro
 		return fmt.Errorf("%w: %w", before, err)
 	}
 	defer s.close()
-	if err = s.send(ctx, x); errors.As(err, new(exception)) {
-		return fmt.Errorf("%w: %w", outbox.ErrRefused, err)
+	err = s.send(ctx, x)
+	if e := new(exception); errors.As(err, e) {
+		return fmt.Errorf("%w: %w", outbox.ErrRefused, *e)
 	}
 	return err
 }

@@ -282,7 +282,7 @@ func (s *session) send(ctx context.Context, x sending) error {
 		return nil
 	case !isDone(confirm) && s.lives():
 		return s.unknown(ctx)
-	case s.ch.IsClosed():
+	case !isDone(confirm) || s.ch.IsClosed(): // the end of a channel looks like a rejection
 		return s.failed(ctx, amqp.ErrClosed)
 	}
 	return fmt.Errorf("%w: a queue has rejected the message, as a full queue may", outbox.ErrBlocked)
