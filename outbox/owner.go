@@ -2,14 +2,12 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
 )
@@ -21,51 +19,52 @@ type owner struct {
 	part    int
 	token   fence.Token
 	wake    chan struct{}
+	leave   chan struct{} // closed when this relay gives the partition up
+	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
 	plan    *plan
+	watch   watch
 	results chan result
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
 	full    time.Time // when the last full pass began
-	cleaned time.Time
+	cleaned time.Time // when there was nothing to delete
+	cleans  int64     // the number after which the next look for messages to delete begins
 }
 
-// result is what a broker said about a message.
-type result struct {
-	row *row
-	err error
-}
-
-// run works until ctx ends or a statement fails. Messages that are under way then are sent again.
+// run works until ctx ends, the partition is given up, or a statement fails. After a failure the messages that are under
+// way are sent again.
 func (o *owner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer o.last(ctx, stop)
-	o.plan = newPlan(o.opts.Window, o.opts.ContinueKeys, o.opts.Lag)
+	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
 	o.results = make(chan result, o.opts.Window)
-	o.full = time.Time{}
+	o.full, o.passes = time.Time{}, false
 	if err := o.takeOver(ctx); err != nil {
 		return err
 	}
+	leave, leaves := o.leave, false
 	var polled time.Time
 	for {
-		woken := polled.IsZero() || time.Since(polled) >= o.opts.Poll
-		if woken {
-			polled = time.Now()
+		pause := o.opts.Poll
+		if leaves && len(o.plan.flying) == 0 {
+			return nil
+		} else if !leaves {
+			again, wait, err := o.advance(ctx, &polled)
+			if err != nil {
+				return err
+			}
+			if again {
+				continue
+			}
+			pause = o.pause(polled, wait)
 		}
-		if err := o.read(ctx, woken); err != nil {
-			return err
-		}
-		send, wait := o.plan.next(time.Now())
-		for _, r := range send {
-			o.publish(ctx, r)
-		}
-		if o.passes && o.plan.free() > 0 && len(send) > 0 {
-			continue
-		}
-		timer := time.NewTimer(o.pause(polled, wait))
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
+		case <-leave:
+			leave, leaves = nil, true
 		case <-o.wake:
 			polled = time.Time{}
 		case <-timer.C:
@@ -77,6 +76,28 @@ func (o *owner) run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// advance reads the table when it is time, and sends what may be sent. Again says that there may be more to read at once.
+func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wait time.Time, err error) {
+	woken := polled.IsZero() || time.Since(*polled) >= o.opts.Poll
+	if woken {
+		*polled = time.Now()
+	}
+	if err := o.read(ctx, woken); err != nil {
+		return false, wait, err
+	}
+	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
+	for _, r := range send {
+		o.publish(ctx, r)
+	}
+	return o.reads() && len(send) > 0, wait, nil
+}
+
+// reads reports whether the next page of the pass may be read.
+func (o *owner) reads() bool {
+	n, _ := o.plan.free()
+	return o.passes && n > 0
 }
 
 // last interrupts the sendings, and marks the messages that were confirmed. Else the next owner sends those messages again.
@@ -100,42 +121,13 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 	if !wait.IsZero() {
 		pause = min(pause, time.Until(wait))
 	}
-	if o.passes && o.plan.free() > 0 || !o.passes && o.plan.hidden() {
+	if o.reads() || !o.passes && o.plan.hidden() {
 		return 0
 	}
 	return max(pause, 0)
 }
 
-// publish sends a message in a goroutine of its own.
-func (o *owner) publish(ctx context.Context, r *row) {
-	m := r.Message
-	m.Attempt++
-	o.sending.Go(func() {
-		ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
-		defer stop()
-		o.results <- result{r, o.publisher.Publish(ctx, m)} // which has room for the window
-	})
-}
-
-// takeOver makes the partition's row refuse all earlier owners.
-func (o *owner) takeOver(ctx context.Context) error {
-	_, err := o.table.new().Add("UPDATE ").Table(o.table.parts.Name).Add(" SET token = ").Value(int64(o.token)).Add(" WHERE part = ").Value(o.part).
-		Add(" AND token < ").Value(int64(o.token)).Exec(ctx, o.db)
-	if err != nil {
-		return failed("take over a partition", err)
-	}
-	var is int64
-	err = o.table.new().Add("SELECT token FROM ").Table(o.table.parts.Name).Add(" WHERE part = ").Value(o.part).Scan(ctx, o.db, &is)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: table %s has no row %d", pawl.ErrMismatch, o.table.parts.Name, o.part)
-	}
-	if err == nil && fence.Token(is) != o.token {
-		err = fmt.Errorf("%w: partition %d has token %d, and this owner has %d", fence.ErrStale, o.part, is, o.token)
-	}
-	return failed("take over a partition", err)
-}
-
-// read reads pages while a pass goes on, and begins a pass when it is time.
+// read reads a page while a pass goes on, and begins a pass when it is time.
 func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
 	if !o.passes && (woken || o.plan.hidden()) {
@@ -145,27 +137,47 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 			if err != nil {
 				return failed("read dead keys", err)
 			}
-			o.plan.full(dead)
+			o.plan.full(dead, now)
 			o.full = now
 		}
 		o.passes = true
 	}
-	if o.passes && o.plan.free() > 0 {
-		limit := min(o.plan.free(), o.opts.Window)
-		page, err := o.table.page(ctx, o.db, o.part, o.plan.pos, limit, o.plan.left(), o.opts.ContinueKeys)
-		if err != nil {
+	if o.reads() {
+		if err := o.readPage(ctx); err != nil {
 			return failed("read messages", err)
 		}
-		o.plan.add(page)
-		o.passes = len(page) == limit
 	}
-	if now.Sub(o.cleaned) >= time.Minute || o.cleaned.IsZero() {
-		n, err := o.table.clean(ctx, o.db, o.part, o.opts.Retention)
-		if o.cleaned = now; n == maxBatch {
-			o.cleaned = time.Time{}
+	if o.cleans > 0 || o.cleaned.IsZero() || now.Sub(o.cleaned) >= time.Minute {
+		o.cleaned = now
+		o.cleans, err = o.table.clean(ctx, o.db, o.part, o.cleans, o.opts.Retention)
+	}
+	return failed("clean", err)
+}
+
+// readPage reads a page. A page waits for earlier messages of its keys that became visible behind the reader. Without that a
+// message overtakes another of its key whose transaction ended while the relay read on.
+func (o *owner) readPage(ctx context.Context) error {
+	n, bytes := o.plan.free()
+	p, err := o.table.page(ctx, o.db, o.part, o.plan.pos, n, bytes, o.plan.left(), o.opts.ContinueKeys)
+	if err != nil {
+		return err
+	}
+	floor := int64(0)
+	if p.seen != "" {
+		floor = o.watch.look(p.seen, o.plan.newest)
+	}
+	// SQLite has one writer, so that its numbers are in the order of the commits.
+	if keys := o.plan.arrivals(p.entries); len(keys) > 0 && o.plan.pos > floor && o.table.dialect != dialect.SQLite {
+		earlier, err := o.table.earlier(ctx, o.db, o.part, floor, o.plan.pos, keys, len(o.plan.rows)+1)
+		if err != nil {
+			return err
 		}
-		return failed("clean", err)
+		if o.plan.missed(earlier) {
+			return nil
+		}
 	}
+	o.plan.add(p.entries)
+	o.passes = p.more
 	return nil
 }
 
@@ -183,23 +195,21 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	if ctx.Err() != nil { // the publishers were interrupted: a failure would not be the fault of a message
 		batch = slices.DeleteFunc(batch, func(r result) bool { return r.err != nil })
 	}
-	var err error
-	for {
-		if err = o.write(ctx, batch); !dialect.Again(err) || ctx.Err() != nil {
-			break
-		}
+	for i, r := range batch {
+		batch[i].counts = r.err != nil && o.counts(r)
 	}
-	if err != nil {
+	if err := o.write(ctx, batch); err != nil {
 		return failed("write results", err)
 	}
 	for _, r := range batch {
+		o.counters.count(r, o.lastTry(r))
 		switch {
 		case r.err == nil:
 			o.plan.confirm(r.row)
 		case o.lastTry(r):
 			o.plan.die(r.row)
 		default:
-			if counts(r.err) {
+			if r.counts {
 				r.row.Attempt++
 			}
 			r.row.tries++
@@ -212,62 +222,9 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	return nil
 }
 
-// counts reports whether a failed sending is an attempt.
-func counts(err error) bool { return !errors.Is(err, ErrBlocked) }
-
 // lastTry reports whether a failed message is to be dead.
 func (o *owner) lastTry(r result) bool {
-	return counts(r.err) && r.row.Attempt+1 >= o.opts.MaxAttempts
-}
-
-// write marks messages. The first statement locks the row of the partition, and finds whether a later owner was there.
-func (o *owner) write(ctx context.Context, batch []result) error {
-	if len(batch) == 0 {
-		return nil
-	}
-	tx, err := o.db.BeginTx(ctx, map[bool]*sql.TxOptions{true: {Isolation: sql.LevelReadCommitted}}[o.table.dialect != dialect.SQLite])
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	if err := o.guard(ctx, tx); err != nil {
-		return err
-	}
-	var confirmed []int64
-	for _, r := range batch {
-		if r.err == nil {
-			confirmed = append(confirmed, r.row.seq)
-			continue
-		}
-		if !counts(r.err) {
-			continue
-		}
-		if err := o.table.fail(ctx, tx, r, o.lastTry(r)); err != nil {
-			return err
-		}
-	}
-	if len(confirmed) > 0 {
-		if err := o.table.confirm(ctx, tx, confirmed); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
-}
-
-// guard locks the row of the partition until the transaction ends, so that a takeover waits for it.
-func (o *owner) guard(ctx context.Context, tx *sql.Tx) error {
-	parts := o.table.parts.Name
-	if o.table.dialect == dialect.SQLite { // whose first statement has to be a write
-		result, err := o.table.new().Add("UPDATE ").Table(parts).Add(" SET beat = beat + 1 WHERE part = ").Value(o.part).Add(" AND token = ").Value(int64(o.token)).Exec(ctx, tx)
-		return exactly(1, result, err, fence.ErrStale)
-	}
-	// An UPDATE would leave a version of the row, which PostgreSQL cannot clean while an old transaction is open.
-	var is int64
-	err := o.table.new().Add("SELECT token FROM ").Table(parts).Add(" WHERE part = ").Value(o.part).Add(" FOR UPDATE").Scan(ctx, tx, &is)
-	if err == nil && fence.Token(is) != o.token {
-		err = fmt.Errorf("%w: partition %d has token %d, and this owner has %d", fence.ErrStale, o.part, is, o.token)
-	}
-	return err
+	return r.counts && r.row.Attempt+1 >= o.opts.MaxAttempts
 }
 
 // backoff is the wait after so many failures in a row: doubled each time, from the least to the most.
