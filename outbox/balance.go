@@ -37,7 +37,7 @@ func (f fleet) decide() move {
 	return m
 }
 
-// look asks the lock store who holds partitions and who waits.
+// look asks the lock store for the relays that hold partitions or wait for partitions.
 func (r *Relay) look(ctx context.Context, waits bool) (f fleet, err error) {
 	is, err := r.client.Show(ctx, "pawl:slots/"+r.slots.Name())
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Relay) tokens() map[uint64]bool {
 	return all
 }
 
-// giveUp gives up n partitions, after what is under way there has a result.
+// giveUp gives up n partitions, after the messages that are under way there have a result.
 func (r *Relay) giveUp(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,14 +104,10 @@ func (r *Relay) balance(ctx context.Context, start func(*pawl.Slot)) {
 	var cancel context.CancelFunc
 	tick := time.NewTicker(r.opts.Balance)
 	defer tick.Stop()
-	tries := 0
 	for ctx.Err() == nil {
 		f, err := r.look(ctx, cancel != nil)
-		if err != nil && ctx.Err() == nil {
-			tries++
-			r.failed(ctx, err, tries)
-		} else {
-			tries = 0
+		if err != nil && ctx.Err() == nil && r.opts.OnError != nil {
+			r.opts.OnError(err)
 		}
 		m := f.decide()
 		if err != nil { // nobody knows how many relays there are, but a partition may be free

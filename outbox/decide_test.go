@@ -39,7 +39,7 @@ func (r *relays) step(i int) int {
 	return m.give
 }
 
-// grant gives free partitions to those who wait. Each of them looks again when it has one.
+// grant gives free partitions to the relays that wait. Each of them looks again when it has one.
 func (r *relays) grant() {
 	for granted := true; granted && r.free > 0; {
 		granted = false
@@ -52,8 +52,8 @@ func (r *relays) grant() {
 	}
 }
 
-// However many relays there are, and whatever each may hold and has at first: after a few looks of each, all partitions have a
-// relay if the relays may hold so many, no relay waits that is below its share, and nothing moves any more.
+// There may be any number of relays, with any partitions at first. After a few looks of each, nothing moves any more. All partitions
+// have a relay if the relays may hold so many. No relay is above its share while another is below its own.
 func TestDecide(t *testing.T) {
 	for seed := range uint64(20_000) {
 		lot := rand.New(rand.NewPCG(seed, 1))

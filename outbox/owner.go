@@ -24,6 +24,7 @@ type owner struct {
 	plan    *plan
 	watch   watch
 	results chan result
+	lost    []result // that could not be written
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
 	full    time.Time // when the last full pass began
@@ -39,7 +40,7 @@ func (o *owner) run(ctx context.Context) error {
 	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
 	o.results = make(chan result, o.opts.Window)
 	o.full, o.passes = time.Time{}, false
-	if err := o.takeOver(ctx); err != nil {
+	if err := o.bounded(ctx, o.takeOver); err != nil {
 		return err
 	}
 	leave, leaves := o.leave, false
@@ -78,13 +79,20 @@ func (o *owner) run(ctx context.Context) error {
 	}
 }
 
-// advance reads the table when it is time, and sends what may be sent. Again says that there may be more to read at once.
+// bounded bounds the time of a few statements: a reply that was lost must not stop the partition.
+func (o *owner) bounded(ctx context.Context, work func(context.Context) error) error {
+	ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
+	defer stop()
+	return work(ctx)
+}
+
+// advance reads the table when it is time, and sends the messages that may be sent. Again says that there may be more to read at once.
 func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wait time.Time, err error) {
 	woken := polled.IsZero() || time.Since(*polled) >= o.opts.Poll
 	if woken {
 		*polled = time.Now()
 	}
-	if err := o.read(ctx, woken); err != nil {
+	if err := o.bounded(ctx, func(ctx context.Context) error { return o.read(ctx, woken) }); err != nil {
 		return false, wait, err
 	}
 	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
@@ -104,12 +112,11 @@ func (o *owner) reads() bool {
 func (o *owner) last(ctx context.Context, stop func()) {
 	stop()
 	o.sending.Wait()
-	var confirmed []result
 	for len(o.results) > 0 {
-		if r := <-o.results; r.err == nil {
-			confirmed = append(confirmed, r)
-		}
+		o.lost = append(o.lost, <-o.results)
 	}
+	confirmed := slices.DeleteFunc(o.lost, func(r result) bool { return r.err != nil })
+	o.lost = nil
 	ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer stop()
 	o.write(ctx, confirmed) //nolint:errcheck // the next owner sends them again
@@ -198,7 +205,8 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	for i, r := range batch {
 		batch[i].counts = r.err != nil && o.counts(r)
 	}
-	if err := o.write(ctx, batch); err != nil {
+	if err := o.bounded(ctx, func(ctx context.Context) error { return o.write(ctx, batch) }); err != nil {
+		o.lost = batch
 		return failed("write results", err)
 	}
 	for _, r := range batch {

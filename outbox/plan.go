@@ -127,7 +127,7 @@ func (p *plan) free() (n, bytes int) {
 }
 
 // arrivals returns the keys of which a page brings a message. Before add, the owner asks the table for the numbers of
-// earlier pending messages of these keys: the transaction of such a message may have ended after its place was read.
+// earlier pending messages of these keys. The transaction of such a message may have ended after its place was read.
 func (p *plan) arrivals(page []Entry) (keys []string) {
 	for _, e := range page {
 		if e.Key != "" && p.known[e.seq] == nil && !p.leaves(e.Key) {

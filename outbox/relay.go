@@ -22,11 +22,11 @@ type RelayOptions struct {
 	// 1 GiB. Default 4 MiB.
 	WindowBytes int
 	// Hold is how many partitions this relay holds at most: 1 to 16, and 16 by default. While other relays wait for
-	// partitions, this relay gives up those above its fair share, each after what is under way has a result.
+	// partitions, this relay gives up the partitions above its fair share, each after its last sending has a result.
 	Hold int
 	// Balance is the time between looks at the other relays: 10 ms to 1 h. Default 2 s.
 	Balance time.Duration
-	// Timeout bounds one sending: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
+	// Timeout bounds one sending, and one visit to the database: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
 	// and keeps its place in the window until the call returns.
 	Timeout time.Duration
 	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
@@ -168,7 +168,7 @@ func (r *Relay) own(ctx context.Context, slot *pawl.Slot, o *owner) {
 	for tries := 1; within.Err() == nil && r.keeps(o); tries++ {
 		began := time.Now()
 		if err := o.run(within); err != nil && within.Err() == nil {
-			if time.Since(began) > r.opts.MaxBackoff {
+			if time.Since(began) > patience {
 				tries = 1
 			}
 			r.failed(within, err, tries)
@@ -180,12 +180,15 @@ func (r *Relay) own(ctx context.Context, slot *pawl.Slot, o *owner) {
 	slot.Unlock(ctx) //nolint:errcheck // each heartbeat repeats a release that the store did not confirm
 }
 
+// patience is the longest wait before the next try at the database or the lock store. A relay goes on soon after an outage.
+const patience = 2 * time.Second
+
 // failed tells an error, and waits before the next try.
 func (r *Relay) failed(ctx context.Context, err error, tries int) {
 	if r.opts.OnError != nil {
 		r.opts.OnError(err)
 	}
-	timer := time.NewTimer(backoff(tries, r.opts.Backoff, r.opts.MaxBackoff))
+	timer := time.NewTimer(backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

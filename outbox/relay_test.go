@@ -13,8 +13,8 @@ import (
 	"github.com/pawl-go/pawl/outbox"
 )
 
-// A relay that starts later gets its share of the partitions, and those of a relay that ends. What is under way at a relay that
-// gives a partition up is not sent twice.
+// A relay that starts later gets its share of the partitions, and those of a relay that ends. A relay that gives
+// a partition up waits for the results of its sendings, so that no message is sent twice.
 func TestRelaysShareThePartitions(t *testing.T) {
 	d := newDatabase(t, dialect.SQLite)
 	store := memengine.New()
@@ -127,6 +127,35 @@ func TestWindowBytes(t *testing.T) {
 		until(t, "all are sent", func() bool { return done.Load() >= messages })
 		if n := most.Load(); n > window+size || n < 2*size {
 			t.Errorf("%d bytes were under way at once", n)
+		}
+	})
+}
+
+// A relay that is stopped in the midst of its work marks the confirmed messages, so that the next relay repeats nothing.
+func TestAStoppedRelayRepeatsNothing(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		var sendings atomic.Int64
+		p := publish(func(context.Context, outbox.Message) error { sendings.Add(1); return nil })
+		client := newClient(t)
+		all := int64(0)
+		for range 10 {
+			batch := make([]outbox.Message, 300)
+			for i := range batch {
+				batch[i] = outbox.Message{Topic: "t", Key: fmt.Sprint(i % 50)}
+			}
+			d.enqueue(t, batch...)
+			all += int64(len(batch))
+			_, stop := d.run(t, client, p, outbox.RelayOptions{Window: 8})
+			until(t, "some are sent", func() bool { return sendings.Load() > all-150 })
+			stop()
+		}
+		d.run(t, client, p, outbox.RelayOptions{Window: 8})
+		until(t, "all are sent", func() bool {
+			is, err := d.table.Stats(t.Context(), d.db)
+			return err == nil && is.Pending == 0
+		})
+		if n := sendings.Load(); n != all {
+			t.Errorf("%d sendings of %d messages", n, all)
 		}
 	})
 }

@@ -112,7 +112,7 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 	return lanes, rows.Err()
 }
 
-// clean looks at up to 1,000 confirmed messages after a number, and deletes those that are older than the retention.
+// clean looks at up to 1,000 confirmed messages after a number, and deletes the messages that are older than the retention.
 // The next look begins after next. There is nothing to delete behind it if next is 0.
 func (t *Table) clean(ctx context.Context, db *sql.DB, part int, after int64, retention time.Duration) (next int64, err error) {
 	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).

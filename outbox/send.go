@@ -80,7 +80,7 @@ func (o *owner) call(ctx context.Context, r *row, m Message) (err error) {
 }
 
 // counts reports whether a failed sending is an attempt. A failure of unknown outcome is one only if the broker has
-// confirmed another message since the last try began: a broker that is away makes no message dead.
+// confirmed another message since the last try began. A broker that is away thus makes no message dead.
 func (o *owner) counts(r result) bool {
 	switch {
 	case errors.Is(r.err, ErrBlocked):

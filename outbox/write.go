@@ -98,8 +98,8 @@ func (o *owner) fail(ctx context.Context, r result) error {
 	return o.exec(ctx, 1, s.Add(" WHERE state = 0 AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt))
 }
 
-// guarded begins an UPDATE of messages on PostgreSQL. The row of the partition is locked by a SELECT there: an UPDATE would leave
-// a version of the row, which PostgreSQL cannot clean while an old transaction is open.
+// guarded begins an UPDATE of messages on PostgreSQL. The row of the partition is locked by a SELECT there. An UPDATE would
+// leave a version of the row, which PostgreSQL cannot clean while an old transaction is open.
 func (o *owner) guarded() *dialect.Statement {
 	s := o.table.new()
 	if o.table.dialect == dialect.PostgreSQL {
