@@ -26,8 +26,8 @@ type atOnce struct{ confirmed atomic.Int64 }
 
 func (p *atOnce) Publish(context.Context, outbox.Message) error { p.confirmed.Add(1); return nil }
 
-// BenchmarkOutboxRelay: a relay with all partitions and a broker that confirms at once, beside as many clients that read a window
-// of rows and mark them with one statement each. Then the relay while a transaction is in doubt, beside the relay itself. Before,
+// BenchmarkOutboxRelay: a relay with all partitions and a broker that confirms at once. Beside it, as many clients read a window
+// of rows and mark the rows with one statement. Then the relay while a transaction is in doubt, beside the relay itself. Before,
 // the table is filled with messages of 256 bytes and 1,000 keys.
 func BenchmarkOutboxRelay(b *testing.B) {
 	b.Run("postgres", func(b *testing.B) {

@@ -127,9 +127,14 @@ func (r *Relay) balance(ctx context.Context, start func(*pawl.Slot)) {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-		case <-taken:
+		case ok := <-taken:
 			cancel()
-			cancel = nil
+			if cancel = nil; !ok { // the store need not hear of that at once again
+				select {
+				case <-ctx.Done():
+				case <-tick.C:
+				}
+			}
 		}
 	}
 	if cancel != nil {

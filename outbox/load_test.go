@@ -12,7 +12,7 @@ import (
 // Ten thousand halted keys with messages behind them, and a key with thousands of messages, stop no other key.
 func TestManyHaltedKeysAndAHotKey(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		const halted, hot, others = 10_000, 2_000, 1_000
+		const halted, hot, others = 10_000, 1_000, 1_000
 		fill := func(n int, key func(i int) string) {
 			t.Helper()
 			for from := 0; from < n; from += 1000 {
@@ -38,7 +38,7 @@ func TestManyHaltedKeysAndAHotKey(t *testing.T) {
 			return nil
 		})
 		began := time.Now()
-		r, _ := d.run(t, newClient(t), p, outbox.RelayOptions{Rescan: time.Second})
+		r, _ := d.run(t, newClient(t), p, outbox.RelayOptions{Poll: 100 * time.Millisecond, Rescan: 5 * time.Second})
 		until(t, "the others and the hot key are confirmed", func() bool { return r.Stats().Confirmed == hot+others })
 		t.Logf("%v for %d messages", time.Since(began), hot+others)
 		for i, payload := range sent.all() {

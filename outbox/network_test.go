@@ -37,92 +37,112 @@ func (e *effects) Publish(_ context.Context, m outbox.Message) error {
 	return nil
 }
 
+// troubled is a database and a lock store behind proxies, with two relays.
+type troubled struct {
+	*database         // without a proxy
+	server, locks     *testservers.Server
+	toServer, toLocks *proxy.Proxy
+	relays            []*outbox.Relay
+	faults            atomic.Int64
+	effects           effects
+	rounds            int
+}
+
+func newTroubled(t *testing.T, kind dialect.Dialect) *troubled {
+	t.Helper()
+	w := &troubled{locks: testservers.Redis(t), effects: effects{last: make(map[string]int)}}
+	source := func(addr string) string { return testservers.PostgresURL(addr) }
+	if kind == dialect.PostgreSQL {
+		w.server = testservers.Postgres(t)
+	} else {
+		w.server = testservers.MariaDB(t)
+		source = func(addr string) string { return testservers.MariaDBConfig(addr).FormatDSN() }
+	}
+	w.database = newDatabaseAt(t, kind, source(w.server.Addr))
+	w.toServer, w.toLocks = proxy.New(t, w.server.Addr), proxy.New(t, w.locks.Addr)
+	far := &database{dialect: kind, source: source(w.toServer.Addr), name: w.name}
+	if err := far.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.db.Close() }) //nolint:errcheck // nothing is lost
+	for range 2 {
+		eng, err := open.Open(t.Context(), "redis://"+w.toLocks.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close(context.Background()); eng.Close() }) //nolint:errcheck // nothing is lost
+		relay, _ := far.run(t, client, &w.effects, outbox.RelayOptions{Timeout: 500 * time.Millisecond, Balance: 100 * time.Millisecond, Window: 8,
+			OnError: func(error) { w.faults.Add(1) }})
+		w.relays = append(w.relays, relay)
+	}
+	return w
+}
+
+// round enqueues a message of each key.
+func (w *troubled) round(t *testing.T) {
+	t.Helper()
+	w.rounds++
+	var batch []outbox.Message
+	for k := range 40 {
+		batch = append(batch, outbox.Message{ID: fmt.Sprint(k, "-", w.rounds), Topic: "t", Key: fmt.Sprint(k), Payload: []byte(strconv.Itoa(w.rounds))})
+	}
+	w.enqueue(t, batch...)
+}
+
+// healed waits until all messages are confirmed, with another round of them.
+func (w *troubled) healed(t *testing.T) {
+	t.Helper()
+	w.round(t)
+	until(t, "all are confirmed", func() bool {
+		is, err := w.table.Stats(t.Context(), w.db)
+		return err == nil && is.Pending == 0
+	})
+}
+
+// suffer waits until the relays have noticed the trouble since so many faults.
+func (w *troubled) suffer(t *testing.T, p *proxy.Proxy, before int64) {
+	t.Helper()
+	until(t, "the relays suffer", func() bool {
+		return p == w.toServer && w.faults.Load() > before || w.relays[0].Stats().Partitions+w.relays[1].Stats().Partitions == 0
+	})
+}
+
 // The replies of the database and of the lock store are lost, their connections break, and both servers are killed. Two relays send
 // everything, and the first of each message in the order of its key.
 func TestTrouble(t *testing.T) {
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			var server *testservers.Server
-			source := func(addr string) string {
-				if kind == dialect.PostgreSQL {
-					return testservers.PostgresURL(addr)
-				}
-				return testservers.MariaDBConfig(addr).FormatDSN()
-			}
-			if kind == dialect.PostgreSQL {
-				server = testservers.Postgres(t)
-			} else {
-				server = testservers.MariaDB(t)
-			}
-			locks := testservers.Redis(t)
-			d := newDatabaseAt(t, kind, source(server.Addr))
-			behind, locksBehind := proxy.New(t, server.Addr), proxy.New(t, locks.Addr)
-			far := &database{dialect: kind, source: source(behind.Addr), name: d.name}
-			if err := far.open(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { far.db.Close() }) //nolint:errcheck // nothing is lost
-			var relays []*outbox.Relay
-			var faults atomic.Int64
-			e := &effects{last: make(map[string]int)}
-			for range 2 {
-				eng, err := open.Open(t.Context(), "redis://"+locksBehind.Addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				client, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { client.Close(context.Background()); eng.Close() }) //nolint:errcheck // nothing is lost
-				relay, _ := far.run(t, client, e, outbox.RelayOptions{Timeout: 500 * time.Millisecond, Balance: 100 * time.Millisecond, Window: 8,
-					OnError: func(error) { faults.Add(1) }})
-				relays = append(relays, relay)
-			}
-			n := 0
-			round := func() {
-				t.Helper()
-				n++
-				var batch []outbox.Message
-				for k := range 40 {
-					batch = append(batch, outbox.Message{ID: fmt.Sprint(k, "-", n), Topic: "t", Key: fmt.Sprint(k), Payload: []byte(strconv.Itoa(n))})
-				}
-				d.enqueue(t, batch...)
-			}
-			all := func() bool {
-				is, err := d.table.Stats(t.Context(), d.db)
-				return err == nil && is.Pending == 0
-			}
-			healed := func() { t.Helper(); round(); until(t, "all are confirmed", all) }
-			healed()
+			w := newTroubled(t, kind)
+			w.healed(t)
 			for i := range 4 {
-				for _, p := range []*proxy.Proxy{behind, locksBehind} {
-					before := faults.Load()
+				for _, p := range []*proxy.Proxy{w.toServer, w.toLocks} {
+					before := w.faults.Load()
 					p.FreezeReplies()
-					round()
-					until(t, "the relays suffer", func() bool {
-						return p == behind && faults.Load() > before || relays[0].Stats().Partitions+relays[1].Stats().Partitions == 0
-					})
-					p.Cut()
+					w.round(t)
+					w.suffer(t, p, before)
+					if i%2 == 0 { // else the connections stay open, and only a time-out ends a statement
+						p.Cut()
+					}
 					p.Thaw()
-					p.Heal()
-					healed()
+					if i%2 == 0 {
+						p.Heal()
+					}
+					w.healed(t)
 				}
-				p := []*testservers.Server{server, locks}[i%2]
-				round()
-				p.Kill()
-				p.Restart()
-				until(t, "the database is back", func() bool { return d.db.PingContext(t.Context()) == nil })
-				healed()
+				server := []*testservers.Server{w.server, w.locks}[i%2]
+				w.round(t)
+				server.Kill()
+				server.Restart()
+				until(t, "the database is back", func() bool { return w.db.PingContext(t.Context()) == nil })
+				w.healed(t)
 			}
-			// A connection that stays open without a reply, which only the time-out ends.
-			behind.FreezeReplies()
-			round()
-			behind.Thaw()
-			healed()
-			if e.fault != "" {
-				t.Error(e.fault)
+			if w.effects.fault != "" {
+				t.Error(w.effects.fault)
 			}
 		})
 	}

@@ -27,6 +27,7 @@ type owner struct {
 	lost    []result // that could not be written
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
+	fully   bool      // the pass is a full one
 	full    time.Time // when the last full pass began
 	cleaned time.Time // when there was nothing to delete
 	cleans  int64     // the number after which the next look for messages to delete begins
@@ -79,6 +80,17 @@ func (o *owner) run(ctx context.Context) error {
 	}
 }
 
+// lastWords is how long a relay that ends may take to mark the confirmed messages.
+const lastWords = 3 * time.Second
+
+// lasting returns a context for writes. The context outlives ctx for a while: an interrupted statement would cost a connection
+// and repeats. The token makes a late write harmless.
+func (o *owner) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.opts.Timeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })
+	return lasting, func() { stop(); cancel() }
+}
+
 // bounded bounds the time of a few statements: a reply that was lost must not stop the partition.
 func (o *owner) bounded(ctx context.Context, work func(context.Context) error) error {
 	ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
@@ -117,9 +129,11 @@ func (o *owner) last(ctx context.Context, stop func()) {
 	}
 	confirmed := slices.DeleteFunc(o.lost, func(r result) bool { return r.err != nil })
 	o.lost = nil
-	ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, stop = o.lasting(ctx)
 	defer stop()
-	o.write(ctx, confirmed) //nolint:errcheck // the next owner sends them again
+	if err := o.write(ctx, confirmed); err != nil && o.opts.OnError != nil { // the next owner sends them again
+		o.opts.OnError(failed("write results", err))
+	}
 }
 
 // pause is how long the owner may wait for results.
@@ -139,13 +153,14 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
 	if !o.passes && (woken || o.plan.hidden()) {
 		o.plan.again(now)
+		o.fully = false
 		if now.Sub(o.full) >= o.opts.Rescan {
 			dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
 			if err != nil {
 				return failed("read dead keys", err)
 			}
 			o.plan.full(dead, now)
-			o.full = now
+			o.full, o.fully = now, true
 		}
 		o.passes = true
 	}
@@ -165,7 +180,9 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 // message overtakes another of its key whose transaction ended while the relay read on.
 func (o *owner) readPage(ctx context.Context) error {
 	n, bytes := o.plan.free()
-	p, err := o.table.page(ctx, o.db, o.part, o.plan.pos, n, bytes, o.plan.left(), o.opts.ContinueKeys)
+	// The plan knows all halted keys. Only a full pass has many of their messages before it, and leaves them in the database.
+	without := o.fully && len(o.plan.halted) > 0
+	p, err := o.table.page(ctx, o.db, o.part, o.plan.pos, n, bytes, o.plan.left(), without)
 	if err != nil {
 		return err
 	}
@@ -205,7 +222,9 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	for i, r := range batch {
 		batch[i].counts = r.err != nil && o.counts(r)
 	}
-	if err := o.bounded(ctx, func(ctx context.Context) error { return o.write(ctx, batch) }); err != nil {
+	lasting, stop := o.lasting(ctx)
+	defer stop()
+	if err := o.write(lasting, batch); err != nil {
 		o.lost = batch
 		return failed("write results", err)
 	}

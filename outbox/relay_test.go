@@ -145,7 +145,7 @@ func TestAStoppedRelayRepeatsNothing(t *testing.T) {
 			}
 			d.enqueue(t, batch...)
 			all += int64(len(batch))
-			_, stop := d.run(t, client, p, outbox.RelayOptions{Window: 8})
+			_, stop := d.run(t, client, p, outbox.RelayOptions{Window: 8, OnError: func(err error) { t.Log(err) }})
 			until(t, "some are sent", func() bool { return sendings.Load() > all-150 })
 			stop()
 		}

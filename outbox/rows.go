@@ -16,19 +16,19 @@ type page struct {
 	seen    string // on PostgreSQL, the snapshot of the statement, if there are entries
 }
 
-// page reads pending messages of a partition after a number, without those of some keys and of halted keys. The page ends when
+// page reads pending messages of a partition after a number, without those of some keys and, if wanted, of halted keys. The page ends when
 // it has so many messages or bytes.
-func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, limit, bytes int, without []string, continues bool) (p page, err error) {
+func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, limit, bytes int, keys []string, withoutHalted bool) (p page, err error) {
 	s := t.new().Add("SELECT ", entryColumns).Name("key")
 	if t.dialect == dialect.PostgreSQL {
 		s.Add(", txid_current_snapshot()::text")
 	}
 	s.Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).Add(" AND state = 0 AND seq > ").Value(after)
-	if !continues {
+	if withoutHalted {
 		s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 			Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
 	}
-	for _, key := range without {
+	for _, key := range keys {
 		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
 	}
 	query, args, err := s.Add(" ORDER BY seq LIMIT ").Value(limit).Build()

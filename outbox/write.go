@@ -43,8 +43,8 @@ func (o *owner) mine(ctx context.Context) error {
 	return err
 }
 
-// write marks messages. Each statement is a transaction of its own, and refuses a stale owner: an owner that is frozen between
-// two statements keeps no lock that its successor needs.
+// write marks messages. Each statement is a transaction of its own, and refuses a stale owner. So an owner that is
+// frozen between two statements keeps no lock that its successor needs.
 func (o *owner) write(ctx context.Context, batch []result) error {
 	var confirmed []int64
 	for _, r := range batch {
