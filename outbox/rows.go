@@ -23,7 +23,8 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	if t.dialect == dialect.PostgreSQL {
 		s.Add(", txid_current_snapshot()::text")
 	}
-	s.Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).Add(" AND state = 0 AND seq > ").Value(after)
+	s.Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ")
+	t.number(t.number(s, int64(part)).Add(" AND state = 0 AND seq > "), after)
 	if withoutHalted {
 		s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 			Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
@@ -31,7 +32,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	for _, key := range keys {
 		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
 	}
-	query, args, err := s.Add(" ORDER BY seq LIMIT ").Value(limit).Build()
+	query, args, err := t.number(s.Add(" ORDER BY seq LIMIT "), int64(limit)).Build()
 	if err != nil {
 		return p, err
 	}
@@ -54,6 +55,14 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	}
 	p.more = len(p.entries) == limit || bytes <= 0
 	return p, rows.Err()
+}
+
+// number appends a number. A driver of MySQL needs three round trips for a statement with parameters, and one without any.
+func (t *Table) number(s *dialect.Statement, n int64) *dialect.Statement {
+	if t.dialect == dialect.MySQL {
+		return s.Add(strconv.FormatInt(n, 10))
+	}
+	return s.Value(n)
 }
 
 // earlier reads the numbers of pending messages of some keys, after a number and up to another.

@@ -110,7 +110,8 @@ func (o *owner) guarded() *dialect.Statement {
 
 // row appends the query of the partition's row, which a later owner has changed.
 func (o *owner) row(s *dialect.Statement) *dialect.Statement {
-	s.Add("SELECT token FROM ").Table(o.table.parts.Name).Add(" WHERE part = ").Value(o.part).Add(" AND token = ").Value(int64(o.token))
+	s.Add("SELECT token FROM ").Table(o.table.parts.Name).Add(" WHERE part = ")
+	o.table.number(o.table.number(s, int64(o.part)).Add(" AND token = "), int64(o.token))
 	if o.table.dialect != dialect.SQLite { // where a writer has the whole file
 		s.Add(" FOR UPDATE")
 	}
