@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -31,7 +30,11 @@ func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) erro
 	for _, alone := db.(*sql.DB); alone && dialect.Again(err) && ctx.Err() == nil; {
 		result, err = t.complete(ctx, db, ids)
 	}
-	if err = exactly(int64(len(ids)), result, err, errChanged); errors.Is(err, errChanged) {
+	if err != nil {
+		return failed("complete", err)
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n != int64(len(ids)) {
 		err = t.missing(ctx, db, ids)
 	}
 	return failed("complete", err)

@@ -17,6 +17,7 @@
 //   - The first sendings of the messages of a key are in the order in which they were enqueued. That is so if the producers
 //     serialise on the key before they enqueue, for example by a lock on the row of the order. A repeat of an earlier
 //     message may still come later.
+//   - A broker that is away makes no message dead, however long that takes.
 //   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
 //     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
 //   - A transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
@@ -34,7 +35,11 @@
 //
 // A table has 16 partitions, and the hash of the key says which one a message is in. A relay holds partitions as
 // [pawl.Slots] with fencing tokens. A broker cannot check tokens, so a relay that was frozen may repeat messages. The token
-// guards the table: a relay that has lost its partition can mark nothing, and so sends no further message of a key.
+// guards the table: a relay that has lost its partition can mark nothing, and so sends no further message of a key. Each
+// statement of a relay is a transaction of its own, so that a frozen relay keeps no lock that its successor needs.
+//
+// Relays share the partitions evenly, whenever relays start and end. Each relay process needs a client of its own: relays of
+// one client count as one. [Relay.Stats] and [Table.Stats] are for metrics.
 //
 // # What is not promised
 //

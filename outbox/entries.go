@@ -45,20 +45,24 @@ type Entry struct {
 	Reason  string    // the error of the last sending that failed, cut to 500 bytes
 	Repeats int       // sendings after the confirm, because the message was not done, see RelayOptions.Resend
 	seq     int64
+	weight  int   // bytes of the payload and the headers
+	broken  error // the row was not written by Enqueue
 }
 
 const entryColumns = "seq, id, topic, headers, payload, created, attempt, state, changed, reason, repeats, "
 
-func (t *Table) scan(row interface{ Scan(...any) error }) (e Entry, err error) {
+// scan reads a message, and further columns behind it.
+func (t *Table) scan(row interface{ Scan(...any) error }, more ...any) (e Entry, err error) {
 	var created, changed int64
 	var headers []byte
-	err = row.Scan(&e.seq, &e.ID, &e.Topic, &headers, &e.Payload, &created, &e.Attempt, &e.State, &changed, &e.Reason, &e.Repeats, &e.Key)
+	err = row.Scan(append([]any{&e.seq, &e.ID, &e.Topic, &headers, &e.Payload, &created, &e.Attempt, &e.State, &changed, &e.Reason, &e.Repeats, &e.Key}, more...)...)
 	if err != nil {
 		return e, err
 	}
-	if err := json.Unmarshal(headers, &e.Headers); err != nil {
-		return e, fmt.Errorf("headers of message %d: %w", e.seq, err)
+	if err := json.Unmarshal(headers, &e.Headers); err != nil { // another program wrote the row, which must not stop its partition
+		e.broken = fmt.Errorf("headers: %w", err)
 	}
+	e.weight = len(e.Payload) + len(headers)
 	e.Time, e.Changed = time.Unix(created, 0), time.Unix(changed, 0)
 	if e.State == Pending && e.Attempt > 0 {
 		e.State = Sent

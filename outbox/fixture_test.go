@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -154,6 +155,12 @@ func (d *database) run(t *testing.T, client *pawl.Client, p outbox.Publisher, op
 		opts.Poll = 20 * time.Millisecond
 	}
 	opts.Backoff, opts.MaxBackoff = time.Millisecond, 20*time.Millisecond
+	return d.runAs(t, client, p, opts)
+}
+
+// runAs does what run does, with the options as they are.
+func (d *database) runAs(t *testing.T, client *pawl.Client, p outbox.Publisher, opts outbox.RelayOptions) (r *outbox.Relay, stop func()) {
+	t.Helper()
 	r, err := d.table.Relay(client, d.db, p, &opts)
 	if err != nil {
 		t.Fatal(err)
@@ -199,4 +206,20 @@ func (d *database) is(t *testing.T, state outbox.State, ids ...string) bool {
 		}
 	}
 	return true
+}
+
+// partition returns the number of the partition of a key.
+func partition(key string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(key)) //nolint:errcheck // a hash never fails
+	return h.Sum32() % outbox.Partitions
+}
+
+// sameAs returns another key in the partition of a key.
+func sameAs(key string) string {
+	for i := 0; ; i++ {
+		if other := fmt.Sprint(key, "'", i); partition(other) == partition(key) {
+			return other
+		}
+	}
 }

@@ -246,8 +246,8 @@ func (d *database) check(t *testing.T, file string) (lost, disordered, repeats i
 	return lost, disordered, repeats
 }
 
-// killed runs producers and relays of a kind in processes of their own, kills them, and checks what the broker got.
-func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, repeats int) {
+// prepare empties the tables, and returns the file that is the broker and the environment of the processes.
+func (d *database) prepare(t *testing.T) (file string, env []string) {
 	t.Helper()
 	ctx := t.Context()
 	for _, query := range []string{"DELETE FROM " + d.name, "DELETE FROM counts_" + d.name} {
@@ -260,12 +260,18 @@ func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, 
 			t.Fatal(err)
 		}
 	}
-	file := filepath.Join(t.TempDir(), "broker")
+	file = filepath.Join(t.TempDir(), "broker")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PAWL_OUTBOX_DIALECT=" + strconv.Itoa(int(d.dialect)), "PAWL_OUTBOX_SOURCE=" + d.source, "PAWL_OUTBOX_TABLE=" + d.name,
+	return file, []string{"PAWL_OUTBOX_DIALECT=" + strconv.Itoa(int(d.dialect)), "PAWL_OUTBOX_SOURCE=" + d.source, "PAWL_OUTBOX_TABLE=" + d.name,
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
+}
+
+// killed runs producers and relays of a kind in processes of their own, kills them, and checks what the broker got.
+func (d *database) killed(t *testing.T, relay string, n int) (lost, disordered, repeats int) {
+	t.Helper()
+	file, env := d.prepare(t)
 	relays := killtest.Start(t, n, append(env, "PAWL_OUTBOX_WORKER="+relay)...)
 	producers := killtest.Start(t, 2, append(env, "PAWL_OUTBOX_WORKER=producer")...)
 	done := make(chan int)

@@ -2,14 +2,12 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
 )
@@ -21,53 +19,55 @@ type owner struct {
 	part    int
 	token   fence.Token
 	wake    chan struct{}
+	leave   chan struct{} // closed when this relay gives the partition up
+	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
 	plan    *plan
+	watch   watch
 	results chan result
+	lost    []result // that could not be written
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
+	fully   bool      // the pass is a full one
 	full    time.Time // when the last full pass began
-	cleaned time.Time
+	cleaned time.Time // when there was nothing to delete
+	cleans  [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
 	repeats time.Time // no look for messages that are to be repeated before this time
 }
 
-// result is what a broker said about a message.
-type result struct {
-	row  *row
-	err  error
-	done bool // the sending failed, and the message was completed all the same
-}
-
-// run works until ctx ends or a statement fails. Messages that are under way then are sent again.
+// run works until ctx ends, the partition is given up, or a statement fails. After a failure the messages that are under
+// way are sent again.
 func (o *owner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer o.last(ctx, stop)
-	o.plan = newPlan(o.opts.Window, o.opts.ContinueKeys, o.opts.Lag)
+	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
 	o.results = make(chan result, o.opts.Window)
-	o.full = time.Time{}
-	if err := o.takeOver(ctx); err != nil {
+	o.full, o.passes = time.Time{}, false
+	if err := o.bounded(ctx, o.takeOver); err != nil {
 		return err
 	}
+	leave, leaves := o.leave, false
 	var polled time.Time
 	for {
-		woken := polled.IsZero() || time.Since(polled) >= o.opts.Poll
-		if woken {
-			polled = time.Now()
+		pause := o.opts.Poll
+		if leaves && len(o.plan.flying) == 0 {
+			return nil
+		} else if !leaves {
+			again, wait, err := o.advance(ctx, &polled)
+			if err != nil {
+				return err
+			}
+			if again {
+				continue
+			}
+			pause = o.pause(polled, wait)
 		}
-		if err := o.read(ctx, woken); err != nil {
-			return err
-		}
-		send, wait := o.plan.next(time.Now())
-		for _, r := range send {
-			o.publish(ctx, r)
-		}
-		if o.passes && o.plan.free() > 0 && len(send) > 0 {
-			continue
-		}
-		timer := time.NewTimer(o.pause(polled, wait))
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
+		case <-leave:
+			leave, leaves = nil, true
 		case <-o.wake:
 			polled = time.Time{}
 		case <-timer.C:
@@ -81,19 +81,60 @@ func (o *owner) run(ctx context.Context) error {
 	}
 }
 
+// lastWords is how long a relay that ends may take to mark the confirmed messages.
+const lastWords = 3 * time.Second
+
+// lasting returns a context for writes. The context outlives ctx for a while: an interrupted statement would cost a connection
+// and repeats. The token makes a late write harmless.
+func (o *owner) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.opts.Timeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })
+	return lasting, func() { stop(); cancel() }
+}
+
+// bounded bounds the time of a few statements: a reply that was lost must not stop the partition.
+func (o *owner) bounded(ctx context.Context, work func(context.Context) error) error {
+	ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
+	defer stop()
+	return work(ctx)
+}
+
+// advance reads the table when it is time, and sends the messages that may be sent. Again says that there may be more to read at once.
+func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wait time.Time, err error) {
+	woken := polled.IsZero() || time.Since(*polled) >= o.opts.Poll
+	if woken {
+		*polled = time.Now()
+	}
+	if err := o.bounded(ctx, func(ctx context.Context) error { return o.read(ctx, woken) }); err != nil {
+		return false, wait, err
+	}
+	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
+	for _, r := range send {
+		o.publish(ctx, r)
+	}
+	return o.reads() && len(send) > 0, wait, nil
+}
+
+// reads reports whether the next page of the pass may be read.
+func (o *owner) reads() bool {
+	n, _ := o.plan.free()
+	return o.passes && n > 0
+}
+
 // last interrupts the sendings, and marks the messages that were confirmed. Else the next owner sends those messages again.
 func (o *owner) last(ctx context.Context, stop func()) {
 	stop()
 	o.sending.Wait()
-	var confirmed []result
 	for len(o.results) > 0 {
-		if r := <-o.results; r.err == nil {
-			confirmed = append(confirmed, r)
-		}
+		o.lost = append(o.lost, <-o.results)
 	}
-	ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	confirmed := slices.DeleteFunc(o.lost, func(r result) bool { return r.err != nil })
+	o.lost = nil
+	ctx, stop = o.lasting(ctx)
 	defer stop()
-	o.write(ctx, confirmed) //nolint:errcheck // the next owner sends them again
+	if err := o.write(ctx, confirmed); err != nil && o.opts.OnError != nil { // the next owner sends them again
+		o.opts.OnError(failed("write results", err))
+	}
 }
 
 // pause is how long the owner may wait for results.
@@ -102,92 +143,85 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 	if !wait.IsZero() {
 		pause = min(pause, time.Until(wait))
 	}
-	if o.passes && o.plan.free() > 0 || !o.passes && o.plan.hidden() {
+	if o.reads() || !o.passes && o.plan.hidden() {
 		return 0
 	}
 	return max(pause, 0)
 }
 
-// publish sends a message in a goroutine of its own.
-func (o *owner) publish(ctx context.Context, r *row) {
-	m := r.Message
-	m.Attempt++
-	if r.again {
-		m.Attempt += 1 + r.Repeats
-	}
-	o.sending.Go(func() {
-		ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
-		defer stop()
-		o.results <- result{row: r, err: o.publisher.Publish(ctx, m)} // which has room for the window
-	})
-}
-
-// takeOver makes the partition's row refuse all earlier owners.
-func (o *owner) takeOver(ctx context.Context) error {
-	_, err := o.table.new().Add("UPDATE ").Table(o.table.parts.Name).Add(" SET token = ").Value(int64(o.token)).Add(" WHERE part = ").Value(o.part).
-		Add(" AND token < ").Value(int64(o.token)).Exec(ctx, o.db)
-	if err != nil {
-		return failed("take over a partition", err)
-	}
-	var is int64
-	err = o.table.new().Add("SELECT token FROM ").Table(o.table.parts.Name).Add(" WHERE part = ").Value(o.part).Scan(ctx, o.db, &is)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: table %s has no row %d", pawl.ErrMismatch, o.table.parts.Name, o.part)
-	}
-	if err == nil && fence.Token(is) != o.token {
-		err = fmt.Errorf("%w: partition %d has token %d, and this owner has %d", fence.ErrStale, o.part, is, o.token)
-	}
-	return failed("take over a partition", err)
-}
-
-// read reads pages while a pass goes on, and begins a pass when it is time.
+// read reads a page while a pass goes on, and begins a pass when it is time.
 func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
 	if !o.passes && (woken || o.plan.hidden()) {
 		o.plan.again(now)
+		o.fully = false
 		if now.Sub(o.full) >= o.opts.Rescan {
 			dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
 			if err != nil {
 				return failed("read dead keys", err)
 			}
-			o.plan.full(dead)
-			o.full = now
+			o.plan.full(dead, now)
+			o.full, o.fully = now, true
 		}
 		o.passes = true
 	}
-	if o.passes && o.plan.free() > 0 {
-		limit := min(o.plan.free(), o.opts.Window)
-		page, err := o.table.page(ctx, o.db, o.part, o.plan.pos, limit, o.plan.left(), o.opts.ContinueKeys)
-		if err != nil {
+	if o.reads() {
+		if err := o.readPage(ctx); err != nil {
 			return failed("read messages", err)
 		}
-		o.plan.add(page)
-		o.passes = len(page) == limit
 	}
 	if err := o.readDue(ctx, now); err != nil {
 		return err
 	}
-	return o.clean(ctx, now)
+	return failed("clean", o.clean(ctx, now))
 }
 
 // clean deletes old messages, if it is time. With completion a confirmed message stays until it is done.
 func (o *owner) clean(ctx context.Context, now time.Time) error {
-	if now.Sub(o.cleaned) < time.Minute && !o.cleaned.IsZero() {
-		return nil
+	states := []State{Done, Confirmed}
+	if o.opts.Resend > 0 {
+		states = states[:1]
 	}
-	o.cleaned = now
-	for _, state := range []State{Done, Confirmed} {
-		if state == Confirmed && o.opts.Resend > 0 {
-			break
+	begins := o.cleaned.IsZero() || now.Sub(o.cleaned) >= time.Minute
+	for i, state := range states {
+		if !begins && o.cleans[i] == 0 {
+			continue
 		}
-		n, err := o.table.clean(ctx, o.db, o.part, state, o.opts.Retention)
+		next, err := o.table.clean(ctx, o.db, o.part, state, o.cleans[i], o.opts.Retention)
 		if err != nil {
-			return failed("clean", err)
+			return err
 		}
-		if n == maxBatch {
-			o.cleaned = time.Time{}
+		o.cleaned, o.cleans[i] = now, next
+	}
+	return nil
+}
+
+// readPage reads a page. A page waits for earlier messages of its keys that became visible behind the reader. Without that a
+// message overtakes another of its key whose transaction ended while the relay read on.
+func (o *owner) readPage(ctx context.Context) error {
+	n, bytes := o.plan.free()
+	// The plan knows all halted keys. Only a full pass has many of their messages before it, and leaves them in the database.
+	without := o.fully && len(o.plan.halted) > 0
+	p, err := o.table.page(ctx, o.db, o.part, o.plan.pos, n, bytes, o.plan.left(), without)
+	if err != nil {
+		return err
+	}
+	floor := int64(0)
+	if p.seen != "" {
+		floor = o.watch.look(p.seen, o.plan.newest)
+	}
+	// SQLite has one writer, so that its numbers are in the order of the commits.
+	if keys := o.plan.arrivals(p.entries); len(keys) > 0 && o.plan.pos > floor && o.table.dialect != dialect.SQLite {
+		earlier, err := o.table.earlier(ctx, o.db, o.part, floor, o.plan.pos, keys, len(o.plan.rows)+1)
+		if err != nil {
+			return err
+		}
+		if o.plan.missed(earlier) {
+			return nil
 		}
 	}
+	o.plan.add(p.entries)
+	o.passes = p.more
 	return nil
 }
 
@@ -205,23 +239,24 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	if ctx.Err() != nil { // the publishers were interrupted: a failure would not be the fault of a message
 		batch = slices.DeleteFunc(batch, func(r result) bool { return r.err != nil })
 	}
-	var err error
-	for {
-		if err = o.write(ctx, batch); !dialect.Again(err) || ctx.Err() != nil {
-			break
-		}
+	for i, r := range batch {
+		batch[i].counts = r.err != nil && o.counts(r)
 	}
-	if err != nil {
+	lasting, stop := o.lasting(ctx)
+	defer stop()
+	if err := o.write(lasting, batch); err != nil {
+		o.lost = batch
 		return failed("write results", err)
 	}
 	for _, r := range batch {
+		o.counters.count(r, o.lastTry(r))
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
 			o.plan.confirm(r.row)
 		case o.lastTry(r):
 			o.plan.die(r.row)
 		default:
-			if counts(r.err) {
+			if r.counts {
 				r.row.Attempt++
 			}
 			r.row.tries++
@@ -234,63 +269,9 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	return nil
 }
 
-// counts reports whether a failed sending is an attempt.
-func counts(err error) bool { return !errors.Is(err, ErrBlocked) }
-
 // lastTry reports whether a failed message is to be dead.
 func (o *owner) lastTry(r result) bool {
-	return counts(r.err) && !r.row.again && r.row.Attempt+1 >= o.opts.MaxAttempts
-}
-
-// write marks messages. The first statement locks the row of the partition, and finds whether a later owner was there.
-func (o *owner) write(ctx context.Context, batch []result) error {
-	if len(batch) == 0 {
-		return nil
-	}
-	tx, err := o.db.BeginTx(ctx, map[bool]*sql.TxOptions{true: {Isolation: sql.LevelReadCommitted}}[o.table.dialect != dialect.SQLite])
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	if err := o.guard(ctx, tx); err != nil {
-		return err
-	}
-	var confirmed, repeated []int64
-	for i, r := range batch {
-		switch {
-		case r.err == nil && r.row.again:
-			repeated = append(repeated, r.row.seq)
-		case r.err == nil:
-			confirmed = append(confirmed, r.row.seq)
-		case counts(r.err):
-			if batch[i].done, err = o.table.fail(ctx, tx, r, o.lastTry(r)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := o.table.confirm(ctx, tx, confirmed); err != nil {
-		return err
-	}
-	if err := o.table.repeated(ctx, tx, repeated); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-// guard locks the row of the partition until the transaction ends, so that a takeover waits for it.
-func (o *owner) guard(ctx context.Context, tx *sql.Tx) error {
-	parts := o.table.parts.Name
-	if o.table.dialect == dialect.SQLite { // whose first statement has to be a write
-		result, err := o.table.new().Add("UPDATE ").Table(parts).Add(" SET beat = beat + 1 WHERE part = ").Value(o.part).Add(" AND token = ").Value(int64(o.token)).Exec(ctx, tx)
-		return exactly(1, result, err, fence.ErrStale)
-	}
-	// An UPDATE would leave a version of the row, which PostgreSQL cannot clean while an old transaction is open.
-	var is int64
-	err := o.table.new().Add("SELECT token FROM ").Table(parts).Add(" WHERE part = ").Value(o.part).Add(" FOR UPDATE").Scan(ctx, tx, &is)
-	if err == nil && fence.Token(is) != o.token {
-		err = fmt.Errorf("%w: partition %d has token %d, and this owner has %d", fence.ErrStale, o.part, is, o.token)
-	}
-	return err
+	return r.counts && !r.row.again && r.row.Attempt+1 >= o.opts.MaxAttempts
 }
 
 // backoff is the wait after so many failures in a row: doubled each time, from the least to the most.

@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -13,20 +15,23 @@ import (
 type plan struct {
 	window    int  // messages under way at most
 	room      int  // messages in memory at most
+	maxBytes  int  // of their payloads and headers, and one message more
 	perLane   int  // of one lane
 	continues bool // a dead message does not halt its lane
 	lag       time.Duration
 
-	rows    []*row          // pending, in the order of seq
-	known   map[int64]*row  // the same by seq
-	inLane  map[string]int  // how many of a lane are in rows
-	halted  map[string]bool // lanes behind a dead message
-	flying  map[string]bool // lanes of the messages that are under way
-	skipped map[string]bool // lanes of which this pass has left out a message
-	lowest  int64           // number of the first message that was left out
-	pos     int64           // the pass has read the table up to this number
-	newest  int64           // largest number that was seen
-	marks   []mark          // the newest number at a time
+	rows    []*row               // pending, in the order of seq
+	bytes   int                  // of rows
+	known   map[int64]*row       // the same by seq
+	inLane  map[string]int       // how many of a lane are in rows
+	halted  map[string]bool      // lanes behind a dead message
+	resting map[string]time.Time // lanes that wait after a failure, of which no row is in memory: read by the full pass after that time
+	flying  map[string]bool      // lanes of the messages that are under way
+	skipped map[string]bool      // lanes of which this pass has left out a message
+	lowest  int64                // number of the first message that was left out
+	pos     int64                // the pass has read the table up to this number
+	newest  int64                // largest number that was seen
+	marks   []mark               // the newest number at a time
 }
 
 type row struct {
@@ -34,23 +39,29 @@ type row struct {
 	wait  time.Time // no sending before this time
 	tries int       // sendings in a row that failed, counted or not
 	again bool      // the message is confirmed, and is sent again because it is not done
+	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
 }
+
+// size is how many bytes of a message vary much.
+func (r *row) size() int { return r.weight + len(r.ID) + len(r.Topic) + len(r.Key) }
 
 type mark struct {
 	at  time.Time
 	seq int64
 }
 
-func newPlan(window int, continues bool, lag time.Duration) *plan {
-	p := &plan{window: window, room: 4 * window, perLane: max(2, window/2), continues: continues, lag: lag, known: make(map[int64]*row), inLane: make(map[string]int), flying: make(map[string]bool)}
-	p.full(nil)
+func newPlan(window, maxBytes int, continues bool, lag time.Duration) *plan {
+	p := &plan{window: window, room: 4 * window, maxBytes: maxBytes, perLane: max(2, window/2), continues: continues, lag: lag, known: make(map[int64]*row),
+		inLane: make(map[string]int), resting: make(map[string]time.Time), flying: make(map[string]bool)}
+	p.full(nil, time.Time{})
 	return p
 }
 
 // full begins a pass from the start of the table. Dead are the lanes of dead messages, as they were before the
 // first page of the pass is read. A lane that an operator has freed is thus read from its first message.
-func (p *plan) full(dead []string) {
+func (p *plan) full(dead []string, now time.Time) {
 	p.halted = make(map[string]bool)
+	maps.DeleteFunc(p.resting, func(_ string, until time.Time) bool { return !until.After(now) })
 	for _, lane := range dead {
 		p.halted[lane] = true
 	}
@@ -88,32 +99,76 @@ func (p *plan) hidden() bool {
 	return false
 }
 
-// left returns keys of which this pass has left out a message, so that the next page need not have more of them.
+// left returns keys whose messages this pass leaves out, so that the next page need not have more of them.
 func (p *plan) left() (keys []string) {
-	for lane := range p.skipped {
-		if lane[0] != 0 && len(keys) < 50 { // a lane without a key is one message
-			keys = append(keys, lane)
+	for _, lanes := range []iter.Seq[string]{maps.Keys(p.skipped), maps.Keys(p.resting)} {
+		for lane := range lanes {
+			if len(keys) == 50 {
+				break
+			}
+			if lane[0] != 0 { // a lane without a key is one message
+				keys = append(keys, lane)
+			}
 		}
 	}
 	slices.Sort(keys) // so that the database can keep the statement prepared
-	return keys
+	return slices.Compact(keys)
 }
 
-// free is how many messages the next page may have.
-func (p *plan) free() int { return p.room - len(p.rows) }
+// free is how many messages the next page may have, and how many bytes. Few at a time are not worth a page.
+func (p *plan) free() (n, bytes int) {
+	n, bytes = p.room-len(p.rows), p.maxBytes-p.bytes
+	if n < max(1, p.window/2) || bytes < p.maxBytes/4 {
+		return 0, 0
+	}
+	if len(p.rows) > 0 {
+		n = max(1, min(n, bytes/(p.bytes/len(p.rows)+1)))
+	}
+	return n, bytes
+}
+
+// arrivals returns the keys of which a page brings a message. Before add, the owner asks the table for the numbers of
+// earlier pending messages of these keys. The transaction of such a message may have ended after its place was read.
+func (p *plan) arrivals(page []Entry) (keys []string) {
+	for _, e := range page {
+		if e.Key != "" && p.known[e.seq] == nil && !p.leaves(e.Key) {
+			keys = append(keys, e.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// missed reports whether an earlier message is not known, and lets the pass go on at that message.
+func (p *plan) missed(earlier []int64) bool {
+	for _, seq := range earlier {
+		if p.known[seq] == nil {
+			p.begin(min(seq, p.lowest) - 1)
+			return true
+		}
+	}
+	return false
+}
+
+// leaves reports whether this pass takes no message of a lane.
+func (p *plan) leaves(lane string) bool {
+	_, rests := p.resting[lane]
+	return rests || p.halted[lane] || p.skipped[lane]
+}
 
 // add takes a page, which the table gave in the order of seq.
 func (p *plan) add(page []Entry) {
 	for _, e := range page {
 		p.pos, p.newest = max(p.pos, e.seq), max(p.newest, e.seq)
 		lane := e.lane()
+		_, rests := p.resting[lane]
 		switch {
-		case p.known[e.seq] != nil || p.halted[lane]:
+		case p.known[e.seq] != nil || p.halted[lane] || rests:
 		case p.skipped[lane] || p.inLane[lane] >= p.perLane:
 			p.skipped[lane] = true
 			p.lowest = min(p.lowest, e.seq)
 		default:
-			p.insert(&row{Entry: e})
+			p.insert(&row{Entry: e, tries: e.Attempt})
 		}
 	}
 }
@@ -123,14 +178,35 @@ func (p *plan) insert(r *row) {
 	p.rows = slices.Insert(p.rows, at, r)
 	p.known[r.seq] = r
 	p.inLane[r.lane()]++
+	p.bytes += r.size()
 }
 
-// next returns the messages that are to be sent now, and counts them as under way. Wait is the time at which
-// another one may be sent again, or zero.
-func (p *plan) next(now time.Time) (send []*row, wait time.Time) {
-	seen := make(map[string]bool, len(p.rows))
+// rest makes room: lanes that wait after a failure leave the memory, until the next full pass that finds their time come.
+// There are at most 16 times as many of them as fit into memory, so a broker that is away does not fill the memory.
+func (p *plan) rest(waiting map[string]time.Time) {
+	if n, _ := p.free(); n > 0 || len(p.resting) > 16*p.room {
+		return
+	}
+	rows, bytes := 0, 0
 	for _, r := range p.rows {
-		if len(p.flying) >= p.window {
+		if _, waits := waiting[r.lane()]; waits {
+			rows, bytes = rows+1, bytes+r.size()
+		}
+	}
+	if 2*rows < len(p.rows) && 2*bytes < p.bytes {
+		return
+	}
+	maps.Copy(p.resting, waiting)
+	p.remove(func(r *row) bool { _, waits := waiting[r.lane()]; return waits })
+}
+
+// next returns the messages that are to be sent now, and counts them as under way. So many places of the window are
+// taken otherwise. Wait is the time at which another message may be sent again, or zero.
+func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
+	seen := make(map[string]bool, len(p.rows))
+	waiting := make(map[string]time.Time)
+	for _, r := range p.rows {
+		if len(p.flying)+taken >= p.window {
 			break
 		}
 		lane := r.lane()
@@ -142,6 +218,7 @@ func (p *plan) next(now time.Time) (send []*row, wait time.Time) {
 		// The message under way need not be the first of its lane: a transaction may have committed a smaller number since.
 		case p.flying[lane]:
 		case r.wait.After(now):
+			waiting[lane] = r.wait
 			if wait.IsZero() || r.wait.Before(wait) {
 				wait = r.wait
 			}
@@ -149,6 +226,9 @@ func (p *plan) next(now time.Time) (send []*row, wait time.Time) {
 			p.flying[lane] = true
 			send = append(send, r)
 		}
+	}
+	if len(waiting) > 0 {
+		p.rest(waiting)
 	}
 	return send, wait
 }
@@ -187,6 +267,7 @@ func (p *plan) remove(leaves func(*row) bool) {
 			return false
 		}
 		delete(p.known, r.seq)
+		p.bytes -= r.size()
 		if lane := r.lane(); p.inLane[lane] > 1 {
 			p.inLane[lane]--
 		} else {

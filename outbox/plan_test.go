@@ -3,6 +3,7 @@ package outbox
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,19 +17,25 @@ type world struct {
 	sent    []int64 // what the consumer got
 	reading bool
 	replies bool // the consumer's replies to repeats arrive
+	naive   bool // the owner does not ask for earlier messages
 	now     time.Time
 }
 
 // key is the key of a message: a for odd numbers, b for even ones.
 func key(seq int64) string { return []string{"b", "a"}[seq%2] }
 
-const worldMessages = 5
+// One message is in a transaction that is open at first. The last of its key is enqueued after that transaction.
+const (
+	worldMessages = 6
+	worldLate     = 3
+	worldLast     = 5
+)
 
 func newWorld() *world {
-	w := &world{plan: newPlan(2, false, time.Second), states: make(map[int64]State), visible: make(map[int64]bool), now: time.Unix(1, 0)}
+	w := &world{plan: newPlan(2, 1<<20, false, time.Second), states: make(map[int64]State), visible: make(map[int64]bool), now: time.Unix(1, 0)}
 	w.plan.room, w.plan.perLane = 3, 1
-	for seq := int64(1); seq < worldMessages; seq++ {
-		w.visible[seq] = true
+	for seq := int64(1); seq <= worldMessages; seq++ {
+		w.visible[seq] = seq != worldLate && seq != worldLast
 	}
 	return w
 }
@@ -53,10 +60,10 @@ func (w *world) step(step byte) string {
 		}
 		w.read()
 	case 'f': // begin a full pass
-		w.plan.full(w.dead())
+		w.plan.full(w.dead(), w.now)
 		w.reading = true
 	case 's': // send
-		send, _ := w.plan.next(w.now)
+		send, _ := w.plan.next(w.now, 0)
 		for _, r := range send {
 			for _, other := range w.flying {
 				if other.Key == r.Key {
@@ -112,8 +119,10 @@ func (w *world) others(step byte) {
 				w.states[seq] = Pending
 			}
 		}
-	case 'n': // a producer commits
-		w.visible[worldMessages] = true
+	case 'n': // a producer commits, late
+		w.visible[worldLate] = true
+	case 'm': // the next producer of the same key
+		w.visible[worldLast] = w.visible[worldLate]
 	}
 }
 
@@ -125,7 +134,9 @@ func (w *world) idle(step byte) bool {
 	case 'q':
 		return len(w.dead()) == 0
 	case 'n':
-		return w.visible[worldMessages]
+		return w.visible[worldLate]
+	case 'm':
+		return !w.visible[worldLate] || w.visible[worldLast]
 	}
 	return false
 }
@@ -156,7 +167,8 @@ func entry(seq int64) Entry {
 
 // read reads a page, as Table.page does.
 func (w *world) read() {
-	free := min(w.plan.free(), 2)
+	free, _ := w.plan.free()
+	free = min(free, 2)
 	if free == 0 {
 		return
 	}
@@ -167,6 +179,16 @@ func (w *world) read() {
 			page = append(page, entry(seq))
 		}
 	}
+	var earlier []int64
+	keys := w.plan.arrivals(page)
+	for seq := int64(1); seq <= w.plan.pos; seq++ {
+		if w.visible[seq] && w.states[seq] == Pending && slices.Contains(keys, key(seq)) {
+			earlier = append(earlier, seq)
+		}
+	}
+	if !w.naive && w.plan.missed(earlier) {
+		return
+	}
 	w.plan.add(page)
 	w.reading = len(page) == free
 }
@@ -175,7 +197,7 @@ func (w *world) read() {
 func (w *world) finish() string {
 	w.replies = true
 	for range 40 {
-		for _, step := range []byte("nqrrfrrsccrsccasc") {
+		for _, step := range []byte("nmqrrfrrsccrsccasc") {
 			if fault := w.step(step); fault != "" {
 				return fault
 			}
@@ -198,15 +220,27 @@ func (w *world) done() (n int) {
 }
 
 // TestPlan takes all series of steps up to a length. No message is sent for the first time before an earlier one of its key is
-// confirmed or done. Whatever happened, all messages are done in the end.
+// confirmed or done. Whatever happened, all messages are done in the end. An owner that does not ask for earlier
+// messages is found to break the order.
 func TestPlan(t *testing.T) {
-	const steps, length = "rfscedqnoa", 5
+	if fault := everySeries(false); fault != "" {
+		t.Error(fault)
+	}
+	if fault := everySeries(true); !strings.Contains(fault, "is sent before") {
+		t.Error("the naive owner is not found: ", fault)
+	}
+}
+
+// everySeries returns the first fault.
+func everySeries(naive bool) string {
+	const steps, length = "rfscedqnmoa", 5
 	series := 1
 	for range length {
 		series *= len(steps)
 	}
 	for n := range series {
 		w := newWorld()
+		w.naive = naive
 		done := []byte("rs")
 		fault := ""
 		for _, step := range done {
@@ -229,7 +263,87 @@ func TestPlan(t *testing.T) {
 			fault = w.finish()
 		}
 		if fault != "" {
-			t.Fatalf("after %s: %s", done, fault)
+			return fmt.Sprintf("after %s: %s", done, fault)
 		}
+	}
+	return ""
+}
+
+// The memory of a plan is bounded, by messages and by bytes, and lanes that wait after a failure leave the memory to others.
+func TestPlanMemory(t *testing.T) {
+	now := time.Unix(1, 0)
+	p := newPlan(8, 1000, false, time.Second)
+	most := 0
+	seq := int64(0)
+	for round := range 200 {
+		for {
+			n, bytes := p.free()
+			if n == 0 {
+				break
+			}
+			var page []Entry
+			for ; n > 0 && bytes > 0; n-- {
+				seq++
+				e := Entry{Message: Message{ID: fmt.Sprint(seq), Key: fmt.Sprint("k", seq)}, seq: seq, weight: []int{10, 100, 900}[seq%3]}
+				page, bytes = append(page, e), bytes-e.weight
+			}
+			p.add(page)
+		}
+		most = max(most, p.bytes)
+		if len(p.rows) > p.room || p.bytes > 1000+900+100*32 { // one message more, and the names
+			t.Fatalf("%d messages, %d bytes", len(p.rows), p.bytes)
+		}
+		send, _ := p.next(now, 0)
+		for i, r := range send {
+			if (round+i)%2 == 0 {
+				p.confirm(r)
+			} else {
+				p.retry(r, now.Add(time.Hour))
+			}
+		}
+	}
+	if len(p.resting) == 0 || seq < 250 || len(p.resting) > 17*p.room {
+		t.Errorf("%d lanes rest, %d messages were read", len(p.resting), seq)
+	}
+	for range 10_000 { // a broker that is away
+		if n, _ := p.free(); n > 0 {
+			seq++
+			p.add([]Entry{{Message: Message{ID: fmt.Sprint(seq)}, seq: seq, weight: 10}})
+		}
+		send, _ := p.next(now, 0)
+		for _, r := range send {
+			p.retry(r, now.Add(time.Hour))
+		}
+	}
+	if len(p.resting) > 17*p.room {
+		t.Errorf("%d lanes rest", len(p.resting))
+	}
+}
+
+// A snapshot of PostgreSQL tells from where on to ask for earlier messages.
+func TestWatch(t *testing.T) {
+	var w watch
+	for i, look := range []struct {
+		seen          string
+		newest, floor int64
+	}{
+		{"5:9:5,7", 0, 0},    // the first page: 5 and 7 may have any number
+		{"5:12:5,11", 10, 0}, // 7 has ended
+		{"5:12:5,11", 20, 0},
+		{"5:20:5,15", 30, 0},  // 11 has ended, which came after the page that read up to 0
+		{"5:20:5,15", 40, 20}, // nothing has ended: two pages
+		{"5:30:5", 50, 20},    // 15 has ended, which came after the page that read up to 20
+		{"5:30:5", 60, 40},
+		{"40:40:", 70, 0}, // 5 has ended, after all that time
+		{"40:40:", 80, 60},
+	} {
+		if floor := w.look(look.seen, look.newest); floor > look.floor {
+			t.Errorf("%d: floor %d, want at most %d", i, floor, look.floor)
+		} else if look.floor-floor > 20 {
+			t.Errorf("%d: floor %d, want %d", i, floor, look.floor)
+		}
+	}
+	if len(w.open) != 0 {
+		t.Error(w.open)
 	}
 }

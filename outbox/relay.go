@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -14,13 +15,19 @@ import (
 
 // RelayOptions are the settings of [Table.Relay].
 type RelayOptions struct {
-	// Window is how many messages of each partition are under way at most: 1 to 1,000. Default 64. Four times as many are
-	// kept in memory for each partition.
+	// Window is how many messages of each partition are under way at most: 1 to 1,000. Default 64. At most four times as many
+	// are kept in memory for each partition.
 	Window int
-	// Hold is how many partitions this relay holds at most: 1 to 16, and 16 by default. Other relays hold the others, or
-	// stand by.
+	// WindowBytes bounds the payloads and headers that are kept in memory for each partition, and one message more: 1 KiB to
+	// 1 GiB. Default 4 MiB.
+	WindowBytes int
+	// Hold is how many partitions this relay holds at most: 1 to 16, and 16 by default. While other relays wait for
+	// partitions, this relay gives up the partitions above its fair share, each after its last sending has a result.
 	Hold int
-	// Timeout bounds one sending: 100 ms to 1 h. Default 30 s.
+	// Balance is the time between looks at the other relays: 10 ms to 1 h. Default 2 s.
+	Balance time.Duration
+	// Timeout bounds one sending, and one visit to the database: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
+	// and keeps its place in the window until the call returns.
 	Timeout time.Duration
 	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
 	Poll time.Duration
@@ -33,7 +40,8 @@ type RelayOptions struct {
 	Backoff time.Duration
 	// MaxBackoff is the longest such wait: Backoff to 24 h. Default 1 min, or Backoff if that is longer.
 	MaxBackoff time.Duration
-	// MaxAttempts is after how many sendings that failed a message is dead: 1 to 1,000,000. Default 20.
+	// MaxAttempts is after how many sendings that failed a message is dead: 1 to 1,000,000. Default 20. A failure of unknown
+	// outcome counts only if the broker has confirmed some other message since the last try began.
 	MaxAttempts int
 	// ContinueKeys sends the messages of a key also after one of them is dead. By default they wait for an operator.
 	ContinueKeys bool
@@ -59,6 +67,7 @@ func (o RelayOptions) defaults() (RelayOptions, error) {
 		usual, least, max time.Duration
 	}{
 		{"Timeout", &o.Timeout, 30 * time.Second, 100 * time.Millisecond, time.Hour}, {"Poll", &o.Poll, 500 * time.Millisecond, 10 * time.Millisecond, time.Hour},
+		{"Balance", &o.Balance, 2 * time.Second, 10 * time.Millisecond, time.Hour},
 		{"Lag", &o.Lag, 10 * time.Second, 0, time.Hour}, {"Rescan", &o.Rescan, time.Minute, 10 * time.Millisecond, day},
 		{"Backoff", &o.Backoff, 100 * time.Millisecond, time.Millisecond, time.Hour}, {"MaxBackoff", &o.MaxBackoff, max(time.Minute, o.Backoff), time.Millisecond, day},
 		{"Retention", &o.Retention, 7 * day, time.Second, 3653 * day},
@@ -77,15 +86,16 @@ func (o RelayOptions) defaults() (RelayOptions, error) {
 		return o, fmt.Errorf("%w: RelayOptions.MaxBackoff is %v: %v to %v are allowed", pawl.ErrInvalid, o.MaxBackoff, o.Backoff, day)
 	}
 	for _, f := range []struct {
-		name       string
-		value      *int
-		usual, max int
-	}{{"Window", &o.Window, 64, 1000}, {"Hold", &o.Hold, Partitions, Partitions}, {"MaxAttempts", &o.MaxAttempts, 20, 1_000_000}} {
+		name              string
+		value             *int
+		usual, least, max int
+	}{{"Window", &o.Window, 64, 1, 1000}, {"WindowBytes", &o.WindowBytes, 4 << 20, 1 << 10, 1 << 30}, {"Hold", &o.Hold, Partitions, 1, Partitions},
+		{"MaxAttempts", &o.MaxAttempts, 20, 1, 1_000_000}} {
 		if *f.value == 0 {
 			*f.value = f.usual
 		}
-		if *f.value < 1 || *f.value > f.max {
-			return o, fmt.Errorf("%w: RelayOptions.%s is %d: 1 to %d are allowed", pawl.ErrInvalid, f.name, *f.value, f.max)
+		if *f.value < f.least || *f.value > f.max {
+			return o, fmt.Errorf("%w: RelayOptions.%s is %d: %d to %d are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
 		}
 	}
 	return o, nil
@@ -96,11 +106,14 @@ type Relay struct {
 	table     *Table
 	db        *sql.DB
 	publisher Publisher
+	client    *pawl.Client
 	slots     *pawl.Slots
 	opts      RelayOptions
+	counters  counters
+	hung      [Partitions]atomic.Int64 // see owner
 
 	mu     sync.Mutex
-	owners map[*owner]bool
+	owners map[*owner]bool // of partitions that are not given up
 }
 
 // Relay returns a relay, which nothing runs yet. Nil opts are the defaults. The client's store has to have
@@ -117,7 +130,7 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 	if err != nil {
 		return nil, failed("relay", err)
 	}
-	return &Relay{table: t, db: db, publisher: publisher, slots: client.Slots("outbox/"+t.messages.Name, Partitions), opts: o, owners: make(map[*owner]bool)}, nil
+	return &Relay{table: t, db: db, publisher: publisher, client: client, slots: client.Slots("outbox/"+t.messages.Name, Partitions), opts: o, owners: make(map[*owner]bool)}, nil
 }
 
 // Run sends messages until ctx ends, and returns an error at once only if the tables are missing or of another shape
@@ -139,43 +152,31 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	holds := make(chan struct{}, r.opts.Hold)
-	for tries := 0; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case holds <- struct{}{}:
-		}
-		slot, err := r.slots.Take(ctx)
-		if err != nil {
-			<-holds
-			if ctx.Err() != nil {
-				return nil
-			}
-			tries++
-			r.failed(ctx, err, tries)
-			continue
-		}
-		tries = 0
-		group.Go(func() {
-			defer func() { <-holds }()
-			r.own(ctx, slot)
-		})
-	}
+	r.balance(ctx, func(slot *pawl.Slot) {
+		o := r.add(slot)
+		group.Go(func() { r.own(ctx, slot, o) })
+	})
+	return nil
 }
 
-// own sends the messages of a partition until its slot or ctx ends.
-func (r *Relay) own(ctx context.Context, slot *pawl.Slot) {
+// add makes an owner of a partition.
+func (r *Relay) add(slot *pawl.Slot) *owner {
+	part := slot.Number()
+	o := &owner{Relay: r, part: part, token: slot.Token(), wake: make(chan struct{}, 1), leave: make(chan struct{}), hung: &r.hung[part]}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owners[o] = true
+	return o
+}
+
+// own sends the messages of a partition until its slot or ctx ends, or the relay gives the partition up.
+func (r *Relay) own(ctx context.Context, slot *pawl.Slot, o *owner) {
 	within, stop := slot.Within(ctx)
 	defer stop()
-	o := &owner{Relay: r, part: slot.Number(), token: slot.Token(), wake: make(chan struct{}, 1)}
-	r.mu.Lock()
-	r.owners[o] = true
-	r.mu.Unlock()
-	for tries := 1; within.Err() == nil; tries++ {
+	for tries := 1; within.Err() == nil && r.keeps(o); tries++ {
 		began := time.Now()
 		if err := o.run(within); err != nil && within.Err() == nil {
-			if time.Since(began) > r.opts.MaxBackoff {
+			if time.Since(began) > patience {
 				tries = 1
 			}
 			r.failed(within, err, tries)
@@ -187,12 +188,15 @@ func (r *Relay) own(ctx context.Context, slot *pawl.Slot) {
 	slot.Unlock(ctx) //nolint:errcheck // each heartbeat repeats a release that the store did not confirm
 }
 
+// patience is the longest wait before the next try at the database or the lock store. A relay goes on soon after an outage.
+const patience = 2 * time.Second
+
 // failed tells an error, and waits before the next try.
 func (r *Relay) failed(ctx context.Context, err error, tries int) {
 	if r.opts.OnError != nil {
 		r.opts.OnError(err)
 	}
-	timer := time.NewTimer(backoff(tries, r.opts.Backoff, r.opts.MaxBackoff))
+	timer := time.NewTimer(backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

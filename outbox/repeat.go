@@ -33,15 +33,6 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend tim
 		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now(), " ORDER BY seq LIMIT ").Value(limit))
 }
 
-// repeated counts a repeat of messages. Messages that are done meanwhile stay as they are.
-func (t *Table) repeated(ctx context.Context, tx *sql.Tx, seqs []int64) error {
-	if len(seqs) == 0 {
-		return nil
-	}
-	result, err := in(t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET repeats = repeats + 1, changed = ", t.now(), " WHERE state = 2 AND seq IN "), seqs).Exec(ctx, tx)
-	return t.unlessSettled(ctx, tx, seqs, result, err)
-}
-
 // repeat takes confirmed messages that are to be sent again. A repeat keeps its place in its lane: the repeats of a lane
 // are sent in their order, and before its pending messages. A dead message does not stop repeats.
 func (p *plan) repeat(page []Entry) {

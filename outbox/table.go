@@ -118,15 +118,8 @@ func (t *Table) Check(ctx context.Context, db *sql.DB) error {
 func (t *Table) check(ctx context.Context, db *sql.DB) error {
 	shape := t.parts.Check(ctx, db, t.dialect)
 	if shape == nil {
-		var is, parts int
-		err := t.new().Add("SELECT token, beat FROM ").Table(t.parts.Name).Add(" WHERE part = -1").Scan(ctx, db, &is, &parts)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("%w: the row of table %s with its format", dialect.ErrMissing, t.parts.Name)
-		case err != nil:
-			return fmt.Errorf("read the format of table %s: %w", t.parts.Name, err)
-		case is != format || parts != Partitions:
-			return fmt.Errorf("%w: table %s has format %d with %d partitions, and this version of pawl knows format %d with %d", pawl.ErrMismatch, t.parts.Name, is, parts, format, Partitions)
+		if err := t.checkFormat(ctx, db); err != nil {
+			return err
 		}
 		shape = t.messages.Check(ctx, db, t.dialect)
 	}
@@ -134,6 +127,21 @@ func (t *Table) check(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("%w: %w", pawl.ErrMismatch, shape)
 	}
 	return shape
+}
+
+// checkFormat returns an error unless the tables have the format and the partitions that this version knows.
+func (t *Table) checkFormat(ctx context.Context, db *sql.DB) error {
+	var is, parts int
+	err := t.new().Add("SELECT token, beat FROM ").Table(t.parts.Name).Add(" WHERE part = -1").Scan(ctx, db, &is, &parts)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: the row of table %s with its format", dialect.ErrMissing, t.parts.Name)
+	case err != nil:
+		return fmt.Errorf("read the format of table %s: %w", t.parts.Name, err)
+	case is != format || parts != Partitions:
+		return fmt.Errorf("%w: table %s has format %d with %d partitions, and this version of pawl knows format %d with %d", pawl.ErrMismatch, t.parts.Name, is, parts, format, Partitions)
+	}
+	return nil
 }
 
 // Enqueue puts messages into the table, with one INSERT in the caller's transaction, and returns their IDs. Enqueue

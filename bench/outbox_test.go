@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+const (
+	relayed   = 20_000 // messages of a round
+	keys      = 1_000
+	outWindow = 64
+)
+
+// atOnce is a broker that confirms at once.
+type atOnce struct{ confirmed atomic.Int64 }
+
+func (p *atOnce) Publish(context.Context, outbox.Message) error { p.confirmed.Add(1); return nil }
+
+// BenchmarkOutboxRelay: a relay with all partitions and a broker that confirms at once. Beside it, as many clients read a window
+// of rows and mark the rows with one statement. Then the relay while a transaction is in doubt, beside the relay itself. Before,
+// the table is filled with messages of 256 bytes and 1,000 keys.
+func BenchmarkOutboxRelay(b *testing.B) {
+	b.Run("postgres", func(b *testing.B) {
+		server := testservers.Postgres(b, "-c", "max_prepared_transactions=4")
+		db := openDB(b, "pgx", testservers.PostgresURL(server.Addr))
+		benchRelay(b, "PostgreSQL", dialect.PostgreSQL, db, "BEGIN", "PREPARE TRANSACTION 'doubt'", "ROLLBACK PREPARED 'doubt'")
+	})
+	b.Run("mariadb", func(b *testing.B) {
+		db := openDB(b, "mysql", testservers.MariaDBConfig(testservers.MariaDB(b).Addr).FormatDSN())
+		benchRelay(b, "MariaDB", dialect.MySQL, db, "XA START 'doubt'", "XA END 'doubt'", "XA PREPARE 'doubt'", "XA ROLLBACK 'doubt'")
+	})
+}
+
+func benchRelay(b *testing.B, name string, d dialect.Dialect, db *sql.DB, begin string, ends ...string) {
+	var bare, ours, doubtful samples
+	for b.Loop() {
+		bare = append(bare, roundOf(b, d, db, bareRelay))
+		ours = append(ours, roundOf(b, d, db, relayAll))
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		last := len(ends) - 1
+		run(b, conn, "CREATE TABLE IF NOT EXISTS doubt (n bigint)", begin, "INSERT INTO doubt VALUES (1)")
+		run(b, conn, ends[:last]...)
+		doubtful = append(doubtful, roundOf(b, d, db, relayAll))
+		run(b, conn, ends[last])
+		conn.Close()
+	}
+	compare(b, name+" relay, a message", micros(ours.quantile(.5)), micros(bare.quantile(.5)), 1/.7)
+	compare(b, name+" relay, a transaction in doubt", micros(doubtful.quantile(.5)), micros(ours.quantile(.5)), 1/.7)
+}
+
+// run runs statements on a connection.
+func run(b *testing.B, conn *sql.Conn, statements ...string) {
+	b.Helper()
+	for _, s := range statements {
+		if _, err := conn.ExecContext(ctx, s); err != nil {
+			b.Fatal(s, ": ", err)
+		}
+	}
+}
+
+// roundOf fills a new table, and returns the time of a message in a run that confirms all.
+func roundOf(b *testing.B, d dialect.Dialect, db *sql.DB, all func(*testing.B, dialect.Dialect, *sql.DB, string, *outbox.Table)) time.Duration {
+	b.Helper()
+	name := fmt.Sprintf("outbox_%d", time.Now().UnixNano())
+	table, err := outbox.New(d, &outbox.Options{Table: name})
+	if err == nil {
+		err = table.Migrate(ctx, db)
+	}
+	batch := make([]outbox.Message, 1000)
+	for i := 0; i < relayed && err == nil; i += len(batch) {
+		for j := range batch {
+			batch[j] = outbox.Message{Topic: "orders", Key: fmt.Sprint("order-", (i+j)%keys), Payload: make([]byte, 256)}
+		}
+		_, err = table.Enqueue(ctx, db, batch...)
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, map[dialect.Dialect]string{dialect.PostgreSQL: "VACUUM ANALYZE ", dialect.MySQL: "ANALYZE NO_WRITE_TO_BINLOG TABLE "}[d]+name)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	began := time.Now()
+	all(b, d, db, name, table)
+	took := time.Since(began)
+	var left int
+	if err := db.QueryRow("SELECT COUNT(*) FROM " + name + " WHERE state <> 2").Scan(&left); err != nil || left > 0 {
+		b.Fatal(left, err)
+	}
+	if _, err := db.ExecContext(ctx, "DROP TABLE "+name); err != nil {
+		b.Fatal(err)
+	}
+	return took / relayed
+}
+
+// relayAll runs a relay until all is confirmed.
+func relayAll(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
+	broker := &atOnce{}
+	relay, err := table.Relay(client(b, memengine.New()), db, broker, &outbox.RelayOptions{Window: outWindow, OnError: func(err error) { b.Error(err) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	for broker.confirmed.Load() < relayed {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+}
+
+// bareRelay reads and marks rows of each partition, a window at a time.
+func bareRelay(b *testing.B, d dialect.Dialect, db *sql.DB, name string, _ *outbox.Table) {
+	var group sync.WaitGroup
+	for part := range outbox.Partitions {
+		group.Go(func() {
+			for {
+				n, err := bareWindow(d, db, name, part)
+				if err != nil {
+					b.Error(err)
+				}
+				if n == 0 || err != nil {
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// bareWindow reads and marks a window of rows, and returns how many there were.
+func bareWindow(d dialect.Dialect, db *sql.DB, name string, part int) (n int, err error) {
+	key := map[dialect.Dialect]string{dialect.PostgreSQL: `"key"`, dialect.MySQL: "`key`"}[d]
+	rows, err := db.Query(fmt.Sprintf("SELECT seq, id, topic, %s, headers, payload FROM %s WHERE part = %d AND state = 0 ORDER BY seq LIMIT %d", key, name, part, outWindow))
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	list := "0"
+	for rows.Next() {
+		var seq int64
+		var m outbox.Message
+		var headers []byte
+		if err := rows.Scan(&seq, &m.ID, &m.Topic, &m.Key, &headers, &m.Payload); err != nil {
+			return 0, err
+		}
+		list += fmt.Sprint(",", seq)
+		n++
+	}
+	if err := rows.Close(); err != nil || n == 0 {
+		return 0, err
+	}
+	_, err = db.Exec("UPDATE " + name + " SET state = 2 WHERE state = 0 AND seq IN (" + list + ")")
+	return n, err
+}

@@ -1,0 +1,123 @@
+//go:build unix
+
+package outbox_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// TestFrozen: relays are frozen one after another in the midst of their work, until the others have taken all that the frozen relay
+// had. Then the relay wakes. Nothing is lost, and the first of each message is in the order of its key. A relay that is frozen
+// between two statements must keep no lock in the database, or its successor would wait for as long.
+func TestFrozen(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if d.dialect == dialect.SQLite {
+			return // a frozen writer keeps the lock of the file, whatever the program does
+		}
+		if err := d.exec(t.Context(), d.db, "CREATE TABLE counts_"+d.name+" (k bigint PRIMARY KEY, n bigint NOT NULL)"); err != nil {
+			t.Fatal(err)
+		}
+		file, env := d.prepare(t)
+		var relays []*exec.Cmd
+		for range 3 {
+			relay := exec.Command(os.Args[0])
+			relay.Env = append(append(os.Environ(), env...), "PAWL_OUTBOX_WORKER=relay")
+			if err := relay.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { relay.Process.Kill() }) //nolint:errcheck // it may have ended
+			relays = append(relays, relay)
+		}
+		until(t, "all partitions have a relay", func() bool { return d.changed(t, make(map[int]int64)) == 16 })
+		var rounds atomic.Int64
+		produced := make(chan error, 1)
+		go func() { produced <- d.produceIn(t.Context(), &rounds) }()
+		for i := range frozenRounds {
+			rounds.Add(1)
+			is := d.tokens(t)
+			if err := relays[i%3].Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the others have the partitions", func() bool { return d.changed(t, is) >= 4 })
+			if err := relays[i%3].Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rounds.Add(1)
+		if err := <-produced; err != nil {
+			t.Fatal(err)
+		}
+		for _, relay := range relays {
+			if err := relay.Wait(); err != nil {
+				t.Error(err)
+			}
+		}
+		lost, disordered, repeats := d.check(t, file)
+		t.Logf("%d lost, %d out of order, %d repeats", lost, disordered, repeats)
+		if lost+disordered > 0 {
+			t.Errorf("%d messages are lost, %d are out of order", lost, disordered)
+		}
+	})
+}
+
+const frozenRounds = 6
+
+// produceIn commits messages, an equal part of all in each round.
+func (d *database) produceIn(ctx context.Context, rounds *atomic.Int64) error {
+	for {
+		n, err := d.produced(ctx)
+		if err == nil && n >= killedMessages {
+			return nil
+		}
+		if err == nil && int64(n) >= rounds.Load()*(killedMessages/(frozenRounds+1)+1) {
+			time.Sleep(3 * time.Millisecond)
+			continue
+		}
+		if err == nil {
+			err = d.produceOne(ctx, rand.IntN(killedKeys))
+		}
+		if err != nil && !dialect.Again(err) {
+			return err
+		}
+	}
+}
+
+// tokens returns the tokens of the partitions.
+func (d *database) tokens(t *testing.T) map[int]int64 {
+	t.Helper()
+	rows, err := d.db.QueryContext(t.Context(), "SELECT part, token FROM "+d.name+"_parts WHERE part >= 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	all := make(map[int]int64)
+	for rows.Next() {
+		var part int
+		var token int64
+		if err := rows.Scan(&part, &token); err != nil {
+			t.Fatal(err)
+		}
+		all[part] = token
+	}
+	return all
+}
+
+// changed returns how many partitions have another token than before.
+func (d *database) changed(t *testing.T, before map[int]int64) (n int) {
+	t.Helper()
+	for part, token := range d.tokens(t) {
+		if token != before[part] {
+			n++
+		}
+	}
+	return n
+}
