@@ -11,7 +11,7 @@ import (
 )
 
 // margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice
-// that, because the message may come from ahead, and the clock of the table may be ahead as well.
+// that. The message may come from ahead, and the clock of the table may be ahead as well.
 const margin = time.Hour
 
 // Options are the settings of [New].
