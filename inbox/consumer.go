@@ -21,8 +21,8 @@ type Handler func(ctx context.Context, tx *sql.Tx, m Message) error
 type ConsumerOptions struct {
 	// Workers is how many messages run at once: 1 to 1,000. Default 8. Each needs a connection of the database.
 	Workers int
-	// Window is how many messages are in memory at most: Workers to 10,000. Default 8 times Workers. A key takes a
-	// quarter of that.
+	// Window is how many messages are in memory at most: Workers to 10,000. Default 8 times Workers. A key that fails
+	// takes a quarter of that.
 	Window int
 	// Timeout bounds one run of a message: 100 ms to 1 h. Default 1 min.
 	Timeout time.Duration

@@ -38,6 +38,6 @@
 // # What is not promised
 //
 // Effects outside of the database happen again when a transaction is repeated. The clocks of the producer's database, of the
-// consumer and of its database have to agree to an hour. If messages of one key come faster than they run, the consumer gives some back
-// to the broker and takes them later. The order of those is kept in this process only, by their IDs in memory.
+// consumer and of its database have to agree to an hour. While a message of a key fails, the consumer gives later messages of the
+// key back to the broker and takes them later. The order of those is kept in this process only, by their IDs in memory.
 package inbox

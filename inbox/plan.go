@@ -8,12 +8,12 @@ import (
 // plan decides which messages run now. A plan is pure: the consumer tells the plan what the broker delivered and how the runs
 // ended. One message of a lane runs at most. A lane is a key, or a message without a key.
 //
-// A lane that has too many messages in memory gives the others back to the broker, so that other lanes have room. The
-// plan keeps the IDs of those. The messages are taken in their order when they come again.
+// A lane is stalled while its first message has failed. A stalled lane gives messages back to the broker, so that other lanes have
+// room in memory. The plan keeps the IDs of those. The messages are taken in their order when they come again.
 type plan struct {
 	workers int // messages that run at most
 	window  int // messages in memory at most
-	perLane int // of one lane
+	perLane int // of one stalled lane
 
 	items    []*item          // in the order in which they came
 	known    map[string]*item // the same by ID
@@ -31,6 +31,7 @@ type item struct {
 	failures   int        // runs that failed and counted
 	tries      int        // runs in a row that failed, counted or not
 	wait       time.Time  // no run before this time
+	returns    int        // how often it was given back before
 }
 
 // back is a message that was given back.
@@ -42,7 +43,7 @@ type back struct {
 
 const (
 	returnDelay = time.Second      // of the first return; it doubles
-	maxReturn   = 30 * time.Second // longest delay of a return
+	maxReturn   = 15 * time.Second // longest delay of a return
 	patience    = time.Minute      // for which a lane waits for a message after its delay
 )
 
@@ -74,12 +75,13 @@ func (p *plan) add(d Delivery, now time.Time) (giveBack bool, delay time.Duratio
 	gone := p.expire(lane, now)
 	at := slices.IndexFunc(gone, func(b *back) bool { return b.id == m.ID })
 	ahead := len(gone) > 0 && at != 0
-	if m.ID != "" && (ahead || p.inLane[lane] >= p.perLane) {
+	if m.ID != "" && (ahead || p.inLane[lane] >= p.perLane && p.stalled(lane)) {
 		return true, p.giveBack(lane, m.ID, at, now)
 	}
 	it := &item{Message: m, lane: lane, deliveries: []Delivery{d}, count: d.Count()}
 	if at == 0 {
-		it.count -= gone[0].times
+		it.returns = gone[0].times
+		it.count -= it.returns
 		p.forget(lane, gone[1:])
 	}
 	p.items = append(p.items, it)
@@ -97,10 +99,42 @@ func (p *plan) giveBack(lane, id string, at int, now time.Time) time.Duration {
 		p.returned[lane] = append(p.returned[lane], &back{id: id})
 	}
 	b := p.returned[lane][at]
-	delay := min(returnDelay<<min(b.times, 10), maxReturn)
+	delay := returnDelay / 4 // a lane that runs has room soon
+	if p.stalled(lane) {
+		delay = min(returnDelay<<min(b.times, 10), maxReturn)
+	}
 	b.times++
 	b.until = now.Add(delay + patience)
 	return delay
+}
+
+// stalled reports whether the first message of a lane has failed.
+func (p *plan) stalled(lane string) bool {
+	i := slices.IndexFunc(p.items, func(it *item) bool { return it.lane == lane })
+	return i >= 0 && p.items[i].tries > 0
+}
+
+// shed removes messages of a stalled lane that have too many before them. They stand before those that were given back earlier.
+func (p *plan) shed(lane string, now time.Time) (shed []*item) {
+	n := 0
+	p.items = slices.DeleteFunc(p.items, func(it *item) bool {
+		if it.lane != lane || it.ID == "" {
+			return false
+		}
+		if n++; n <= p.perLane {
+			return false
+		}
+		shed = append(shed, it)
+		return true
+	})
+	var gone []*back
+	for _, it := range shed {
+		delete(p.known, it.ID)
+		p.inLane[lane]--
+		gone = append(gone, &back{it.ID, it.returns + 1, now.Add(returnDelay + patience)})
+	}
+	p.forget(lane, append(gone, p.returned[lane]...))
+	return shed
 }
 
 // expire forgets messages that were given back and did not come again: other processes have them.
@@ -147,10 +181,12 @@ func (p *plan) next(now time.Time) (start []*item, wait time.Time) {
 	return start, wait
 }
 
-// retry takes a message that runs again at a time.
-func (p *plan) retry(it *item, at time.Time) {
+// retry takes a message that has failed and runs again at a time. The caller gives those of its lane back that retry returns, in
+// their order and for returnDelay.
+func (p *plan) retry(it *item, now, at time.Time) (shed []*item) {
 	delete(p.running, it.lane)
 	it.wait = at
+	return p.shed(it.lane, now)
 }
 
 // done takes a message that is settled, and lets the next of its lane run.

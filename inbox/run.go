@@ -156,7 +156,25 @@ func (r *run) judge(e ended) {
 		return
 	}
 	r.begun--
-	r.plan.retry(e.item, time.Now().Add(backoff(e.item.tries, r.opts.Backoff, r.opts.MaxBackoff)))
+	r.retry(e.item)
+}
+
+// retry lets a message wait, and gives messages behind it back.
+func (r *run) retry(it *item) {
+	now := time.Now()
+	shed := r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
+	if len(shed) == 0 {
+		return
+	}
+	r.workers.Go(func() {
+		bound, cancel := context.WithTimeout(context.Background(), settling)
+		defer cancel()
+		for _, it := range shed {
+			for _, d := range it.deliveries {
+				r.told(d.Nack(bound, returnDelay))
+			}
+		}
+	})
 }
 
 // settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
@@ -189,7 +207,7 @@ func (r *run) finish(s settled) {
 		r.begun--
 		it.tries++
 		r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
-		r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
+		r.retry(it)
 	case len(it.deliveries) > s.n: // repeats came meanwhile
 		it.deliveries = it.deliveries[s.n:]
 		r.settle(it, acked, "")

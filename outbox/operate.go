@@ -1,0 +1,179 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// Summary counts the messages of a table by their states.
+type Summary struct {
+	Pending, Sent, Confirmed, Done, Dead int64
+	// HaltedKeys is how many keys have a dead message. A relay with ContinueKeys does not halt them.
+	HaltedKeys int64
+	// Oldest is when the oldest message that is pending or sent was enqueued, by the clock of the database. Oldest is
+	// zero if there is no such message.
+	Oldest time.Time
+	// Lag is the age of that message by the clock of the database, in whole seconds.
+	Lag time.Duration
+}
+
+// Summary counts the messages, as last committed. The statement reads the whole table, so call it for operators and
+// not for each message.
+func (t *Table) Summary(ctx context.Context, db *sql.DB) (s Summary, err error) {
+	query, args, err := t.new().Add("SELECT CASE WHEN state = 0 AND attempt > 0 THEN 1 ELSE state END AS kind, COUNT(*), MIN(created), MAX(", t.now(), " - created) FROM ").
+		Table(t.messages.Name).Add(" GROUP BY kind").Build()
+	if err != nil {
+		return s, failed("summary", err)
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return s, failed("summary", err)
+	}
+	defer rows.Close()
+	counts := map[State]*int64{Pending: &s.Pending, Sent: &s.Sent, Confirmed: &s.Confirmed, Done: &s.Done, Dead: &s.Dead}
+	for rows.Next() {
+		var state State
+		var n, created, age int64
+		if err := rows.Scan(&state, &n, &created, &age); err != nil {
+			return s, failed("summary", err)
+		}
+		if counts[state] == nil {
+			return s, fmt.Errorf("outbox: summary: %w: a message is in the %v", pawl.ErrMismatch, state)
+		}
+		*counts[state] = n
+		if at := time.Unix(created, 0); state <= Sent && (s.Oldest.IsZero() || at.Before(s.Oldest)) {
+			s.Oldest, s.Lag = at, time.Duration(max(0, age))*time.Second
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return s, failed("summary", err)
+	}
+	err = t.new().Add("SELECT COUNT(DISTINCT ").Name("key").Add(") FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state = 4 AND ").
+		Name("key").Add(" <> ''").Scan(ctx, db, &s.HaltedKeys)
+	return s, failed("summary", err)
+}
+
+// Filter chooses messages for [Table.List]. The zero value chooses the first 100 messages of every state and key.
+type Filter struct {
+	// States are those of the messages. None are all states.
+	States []State
+	// Key is that of the messages. An empty key is every key.
+	Key string
+	// Limit is how many messages are returned at most: 1 to 1,000. Default 100.
+	Limit int
+}
+
+// List returns messages in the order in which they were enqueued, without their payloads, as last committed.
+func (t *Table) List(ctx context.Context, db *sql.DB, f Filter) ([]Entry, error) {
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	if f.Limit < 1 || f.Limit > maxBatch {
+		return nil, fmt.Errorf("outbox: %w: Filter.Limit is %d: 1 to %d are allowed", pawl.ErrInvalid, f.Limit, maxBatch)
+	}
+	s := t.new().Add("SELECT ", strings.Replace(entryColumns, "payload", "''", 1)).Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE ")
+	if f.Key != "" {
+		s.Add("part = ").Value(Message{Key: f.Key}.part()).Add(" AND ").Name("key").Add(" = ").Value(f.Key)
+	} else {
+		s.Add("part IN (", every(), ")")
+	}
+	if len(f.States) > 0 {
+		s.Add(" AND (")
+	}
+	for i, state := range f.States {
+		condition, known := map[State]string{Pending: "state = 0 AND attempt = 0", Sent: "state = 0 AND attempt > 0",
+			Confirmed: "state = 2", Done: "state = 3", Dead: "state = 4"}[state]
+		if !known {
+			return nil, fmt.Errorf("outbox: %w: Filter.States has %v: pending to dead are allowed", pawl.ErrInvalid, state)
+		}
+		s.Add([]string{"", " OR "}[min(i, 1)], condition)
+	}
+	if len(f.States) > 0 {
+		s.Add(")")
+	}
+	all, err := t.list(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(f.Limit))
+	return all, failed("list", err)
+}
+
+// RequeueDead makes the dead messages of a key pending, with no attempt counted, and returns how many. An empty key
+// requeues those of every key. The relay sends them after RelayOptions.Rescan at the latest.
+func (t *Table) RequeueDead(ctx context.Context, db dialect.DB, key string) (int64, error) {
+	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 0, attempt = 0, changed = ", t.now(), " WHERE state = 4 AND ")
+	if key != "" {
+		s.Add("part = ").Value(Message{Key: key}.part()).Add(" AND ").Name("key").Add(" = ").Value(key)
+	} else {
+		s.Add("part IN (", every(), ")")
+	}
+	result, err := s.Exec(ctx, db)
+	if err != nil {
+		return 0, failed("requeue", err)
+	}
+	n, err := result.RowsAffected()
+	return n, failed("requeue", err)
+}
+
+// purgeTries is how often Purge repeats a statement that collided with those of relays.
+const purgeTries = 10
+
+// Purge deletes the messages that have been confirmed or done for a time, and returns how many. Older is 0 or more, and
+// is counted in whole seconds. With dead, Purge deletes dead messages of that age too: they are never sent, and
+// the relay goes on with the other messages of their keys. After an error the messages that Purge counts are deleted.
+func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, dead bool) (n int64, err error) {
+	if older < 0 {
+		return 0, fmt.Errorf("outbox: %w: older is %v: 0 or more is allowed", pawl.ErrInvalid, older)
+	}
+	states := "2, 3"
+	if dead {
+		states = "2, 3, 4"
+	}
+	for tries := 1; ; {
+		found, deleted, err := t.purge(ctx, db, states, int64(older/time.Second))
+		n += deleted
+		switch {
+		case err != nil && dialect.Again(err) && tries < purgeTries:
+			tries++
+		case err != nil || found == 0:
+			return n, failed("purge", err)
+		default:
+			tries = 1
+		}
+	}
+}
+
+// purge deletes up to 1,000 messages of some states.
+func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds int64) (found, deleted int64, err error) {
+	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
+		Value(seconds).Add(" ORDER BY seq LIMIT ").Value(maxBatch).Build()
+	if err != nil {
+		return 0, 0, err
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer rows.Close()
+	s := t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).Add(" AND seq IN (0")
+	for ; rows.Next(); found++ {
+		var seq int64
+		if err := rows.Scan(&seq); err != nil {
+			return 0, 0, err
+		}
+		s.Add(", ").Value(seq)
+	}
+	if err := rows.Err(); err != nil || found == 0 {
+		return 0, 0, err
+	}
+	rows.Close() //nolint:errcheck // all rows are read
+	result, err := s.Add(")").Exec(ctx, db)
+	if err != nil {
+		return 0, 0, err
+	}
+	deleted, err = result.RowsAffected()
+	return found, deleted, err
+}
