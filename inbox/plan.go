@@ -114,7 +114,7 @@ func (p *plan) stalled(lane string) bool {
 	return i >= 0 && p.items[i].tries > 0
 }
 
-// shed removes messages of a stalled lane that have too many before them. They stand before those that were given back earlier.
+// shed removes messages of a stalled lane that have too many before them. The removed messages stand before the messages that were given back earlier.
 func (p *plan) shed(lane string, now time.Time) (shed []*item) {
 	n := 0
 	p.items = slices.DeleteFunc(p.items, func(it *item) bool {

@@ -78,7 +78,7 @@ func (d *database) produceIn(ctx context.Context, rounds *atomic.Int64) error {
 		if err == nil && n >= killedMessages {
 			return nil
 		}
-		if err == nil && int64(n) >= rounds.Load()*(killedMessages/(frozenRounds+1)+1) {
+		if err == nil && int64(n) >= rounds.Load()*int64(killedMessages/(frozenRounds+1)+1) {
 			time.Sleep(3 * time.Millisecond)
 			continue
 		}

@@ -122,8 +122,8 @@ func (t *Table) RequeueDead(ctx context.Context, db dialect.DB, key string) (int
 const purgeTries = 10
 
 // Purge deletes the messages that have been confirmed or done for a time, and returns how many. Older is 0 or more, and
-// is counted in whole seconds. With dead, Purge deletes dead messages of that age too: they are never sent, and
-// the relay goes on with the other messages of their keys. After an error the messages that Purge counts are deleted.
+// is counted in whole seconds. With dead, Purge deletes dead messages of that age too. Such messages are never sent,
+// and the relay goes on with the other messages of their keys. After an error the messages that Purge counts are deleted.
 func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, dead bool) (n int64, err error) {
 	if older < 0 {
 		return 0, fmt.Errorf("outbox: %w: older is %v: 0 or more is allowed", pawl.ErrInvalid, older)

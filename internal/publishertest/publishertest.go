@@ -104,7 +104,7 @@ func frozen(t *testing.T, b Broker) {
 
 // send sends a message until the broker has confirmed it.
 func send(t *testing.T, b Broker, m outbox.Message, failed func(error)) {
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline, pause := time.Now().Add(3*time.Minute), 10*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := b.Publisher.Publish(ctx, m)
 		cancel()
@@ -118,7 +118,7 @@ func send(t *testing.T, b Broker, m outbox.Message, failed func(error)) {
 			t.Errorf("message %s: %v", m.ID, err)
 			return
 		}
-		time.Sleep(10 * time.Millisecond) // as the relay waits before a repeat
+		time.Sleep(pause) // as the relay waits before a repeat
 	}
 }
 
@@ -140,7 +140,7 @@ func killed(t *testing.T, b Broker) {
 		})
 	}
 	more := func(n int64) { // waits until so many more are confirmed
-		for from, deadline := confirmed.Load(), time.Now().Add(time.Minute); confirmed.Load() < from+n && time.Now().Before(deadline); {
+		for from, deadline := confirmed.Load(), time.Now().Add(3*time.Minute); confirmed.Load() < from+n && time.Now().Before(deadline); {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
