@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,17 +63,38 @@ func (o *owner) write(ctx context.Context, batch []result) error {
 	if err := o.mark(ctx, repeated, "repeats = repeats + 1", Confirmed); err != nil {
 		return err
 	}
+	var unknown []int64
 	for i, r := range batch {
-		if r.err == nil || !r.counts {
-			continue
+		switch {
+		case r.err == nil:
+		case r.counts:
+			all, err := o.fail(ctx, r)
+			if err != nil {
+				return err
+			}
+			batch[i].done = !all
+		default:
+			unknown = append(unknown, r.row.seq)
 		}
-		all, err := o.fail(ctx, r)
-		if err != nil {
-			return err
-		}
-		batch[i].done = !all
 	}
-	return nil
+	return o.completed(ctx, batch, unknown)
+}
+
+// completed finds the messages that are done although their sendings failed in a way that does not count.
+func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) error {
+	if len(unknown) == 0 {
+		return nil
+	}
+	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 3 AND ")
+	query, args, err := o.among(s, unknown).Build()
+	if err != nil {
+		return err
+	}
+	done, err := numbers(ctx, o.db, query, args)
+	for i, r := range batch {
+		batch[i].done = r.done || slices.Contains(done, r.row.seq)
+	}
+	return err
 }
 
 // mark changes messages of a state. A message may be done since: a consumer may be faster than the confirm.

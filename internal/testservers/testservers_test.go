@@ -204,6 +204,7 @@ func TestRabbitMQ(t *testing.T) {
 	if err != nil || !confirm.Wait() {
 		t.Fatal("no confirm", err)
 	}
+	RabbitMQControl(t, s, "eval", "mnesia:sync_log().") // a queue that was declared a moment ago may be lost
 	s.Kill()
 	conn.Close() //nolint:errcheck // it is dead
 	if err := rabbitmqReady(s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
