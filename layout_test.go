@@ -145,7 +145,7 @@ var importRules = []importRule{
 		"it is for any client of any server, and brings no module"},
 	{"cmd/pawl", []string{"cmd/pawl/cli"}, nil,
 		"main is a door: what a command does is tested as a library"},
-	{"cmd/pawl/cli", []string{".", "dialect", "engine", "engine/open", "fence", "id", "id/*", "idem"},
+	{"cmd/pawl/cli", []string{".", "dialect", "engine", "engine/open", "fence", "id", "id/*", "idem", "outbox"},
 		[]string{"github.com/spf13/cobra", "golang.org/x/sys", "github.com/google/uuid", "github.com/redis/rueidis"},
 		"the command sees stores through the URL only, as its users do; UUIDs and the client of Redis are of the types of their libraries"},
 	{"internal/inbox", []string{"engine", "fence"}, nil,

@@ -53,6 +53,8 @@ func TestUsage_help(t *testing.T) {
 		"help id serve":        "GET /id/NAME?n=100",
 		"help idem":            "pawl idem [command]",
 		"help idem run":        "PAWL_ATTEMPT",
+		"help outbox":          "pawl outbox [command]",
+		"help outbox requeue":  "pawl outbox requeue [ID...] [flags]",
 		"id explain --help":    "pawl id explain ID [flags]",
 		"help completion":      "bash",
 		"help completion bash": "bash-completion",
