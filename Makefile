@@ -47,7 +47,7 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 	go test -parallel 8 $(QUICK)
 	go test -parallel 8 -run '^Test(Memory|SQLite)$$' -skip '/a_crowd_of_waiters' ./engine/open
 
-soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; have 5,000 wait; servers as shipped
+soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
 	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
@@ -55,6 +55,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
 

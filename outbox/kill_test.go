@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -268,16 +269,17 @@ func (d *database) prepare(t *testing.T) (file string, env []string) {
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 }
 
-// killed runs producers and relays of a kind in processes of their own, kills them about every pause, and checks what the
-// broker got.
-func (d *database) killed(t *testing.T, relay string, n int, pause time.Duration) (lost, disordered, repeats int) {
+// killed runs producers of so many messages and relays of a kind in processes of their own, kills them about every pause,
+// and checks what the broker got.
+func (d *database) killed(t *testing.T, relay string, n, messages int, pause time.Duration) (lost, disordered, repeats int) {
 	t.Helper()
 	file, env := d.prepare(t)
-	relays := killtest.Start(t, n, append(env, "PAWL_OUTBOX_WORKER="+relay)...)
-	producers := killtest.Start(t, 2, append(env, "PAWL_OUTBOX_WORKER=producer")...)
+	env = append(slices.Clip(env), "PAWL_OUTBOX_MESSAGES="+strconv.Itoa(messages))
+	relays := killtest.Start(t, n, append(slices.Clip(env), "PAWL_OUTBOX_WORKER="+relay)...)
+	producers := killtest.Start(t, 2, append(slices.Clip(env), "PAWL_OUTBOX_WORKER=producer")...)
 	done := make(chan int)
-	go func() { done <- producers.KillUntilDone(3, 800*time.Millisecond) }()
-	kills := relays.KillUntilDone(8, pause)
+	go func() { done <- producers.KillUntilDone(max(3, messages/1000), 800*time.Millisecond) }()
+	kills := relays.KillUntilDone(max(8, messages/500), pause)
 	t.Logf("%s: killed %d relays and %d producers", relay, kills, <-done)
 	lost, disordered, repeats = d.check(t, file)
 	t.Logf("%s: %d lost, %d out of order, %d repeats", relay, lost, disordered, repeats)
@@ -297,14 +299,18 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		messages := killedMessages
+		if os.Getenv("PAWL_TEST_SOAK") != "" {
+			messages = 1_000_000
+		}
 		lost := 0
 		for pause := 600 * time.Millisecond; lost == 0; pause *= 2 { // on a busy machine a process needs some time to begin its work
-			if lost, _, _ = d.killed(t, "naive", 1, pause); lost == 0 && pause > 4*time.Second {
+			if lost, _, _ = d.killed(t, "naive", 1, killedMessages, pause); lost == 0 && pause > 4*time.Second {
 				t.Fatal("the naive relay is not found to lose messages")
 			}
 		}
 		end := d.oldTransaction(t)
-		if lost, disordered, _ := d.killed(t, "relay", 3, 600*time.Millisecond); lost+disordered > 0 {
+		if lost, disordered, _ := d.killed(t, "relay", 3, messages, 600*time.Millisecond); lost+disordered > 0 {
 			t.Errorf("%d messages are lost, %d are out of order", lost, disordered)
 		}
 		end()
