@@ -206,7 +206,7 @@ func TestFullStoreTakesReleases(t *testing.T) {
 func TestTombsGo(t *testing.T) {
 	server := testservers.Etcd(t)
 	client, _ := newClientOf(t, server.Addr)
-	s := sessiontest.Open(t, New(client, nil), time.Second).(*session)
+	s := sessiontest.Open(t, New(client, nil), 5*time.Second).(*session)
 	for range 250 {
 		c := sessiontest.Whole(t, fair)
 		s.take(c)
