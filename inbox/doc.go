@@ -10,8 +10,9 @@
 //	if err := tx.Commit(); err != nil { ... }
 //	// acknowledge the message now, and not before
 //
-// [Inbox.Do] keeps the ID of the message in the caller's transaction, by package idem: sqlidem or pgxidem makes the
-// transaction an [idem.Tx]. One commit has the effect and the ID. Sweep the table by the Sweep method of the store.
+// [Inbox.Do] keeps the ID of the message in the caller's transaction, by package idem. Package sqlidem makes the
+// transaction an [idem.Tx], and package pgxtx lets it be one of pgx. One commit has the effect and the ID. Sweep the
+// table by the Sweep method of the store.
 //
 // A [Consumer] does the rest. The consumer takes messages from a [Source], runs a handler in transactions of a *sql.DB, and
 // acknowledges after the commit. The packages below this one are sources.

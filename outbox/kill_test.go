@@ -269,8 +269,8 @@ func (d *database) prepare(t *testing.T) (file string, env []string) {
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 }
 
-// killed runs producers of so many messages and relays of a kind in processes of their own, kills them about every pause,
-// and checks what the broker got.
+// killed runs producers of so many messages and relays of a kind, all in processes of their own. killed kills a process about
+// every pause, and checks what the broker got.
 func (d *database) killed(t *testing.T, relay string, n, messages int, pause time.Duration) (lost, disordered, repeats int) {
 	t.Helper()
 	file, env := d.prepare(t)
