@@ -65,10 +65,10 @@ type DB interface {
 // Batcher is an optional part of a [DB]. Some clients send several statements in one round trip.
 type Batcher interface {
 	DB
-	// Batch returns the same transaction. Each of its statements travels with two commands, which run before and
-	// after the statement. An empty command is none. After a failure nothing more runs, and the
+	// Batch returns the same transaction. Each of its statements travels with a command, which runs
+	// after the statement. After a failure nothing more runs, and the
 	// error is that of the first that failed. The rows of a query have to be read to their end, or closed.
-	Batch(before, after string) DB
+	Batch(after string) DB
 }
 
 // CheckTx returns an error if db is no transaction: nil, or a *sql.DB, whose statements may run in a connection

@@ -150,7 +150,9 @@ func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 
 // waited is the error of a wait that its context may have ended.
 func waited(ctx context.Context, err error) error {
-	if ended := ctx.Err(); ended != nil && !errors.Is(err, pawl.ErrClosed) && !errors.Is(err, pawl.ErrNotAcquired) {
+	ended := ctx.Err()
+	told := errors.Is(err, pawl.ErrNotAcquired) && errors.Is(err, ended) // an item that others hold says nothing of ctx
+	if ended != nil && !told && !errors.Is(err, pawl.ErrClosed) {
 		err = fmt.Errorf("%w: %w", pawl.ErrNotAcquired, errors.Join(context.Cause(ctx), err))
 	}
 	return err

@@ -241,6 +241,21 @@ func TestWaits(t *testing.T) {
 	})
 }
 
+// TestEndsAtALook: a worker's context may end at the very moment of a look that found a busy item. The error matches that context.
+func TestEndsAtALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		putter, p := work.New(newClient(t, eng), "p", nil), work.New(newClient(t, eng), "p", nil)
+		noErr(t, putter.Put(t.Context(), tasks(0, 1)...))
+		mustClaim(t, putter)
+		for range 500 { // of which some meet that moment
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			wantErr(t, (<-claimSoon(ctx, p)).err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+			cancel()
+		}
+	})
+}
+
 // TestCrash: the items of a dead worker are claimed anew within its TTL and a second, also while
 // there is other work. The dead worker has nothing to say.
 func TestCrash(t *testing.T) {

@@ -32,8 +32,8 @@ import (
 // Tx is a transaction of pgx with the methods of database/sql. As its transaction, a Tx is for one goroutine at
 // a time. The rows of a query have to be closed before the next statement.
 type Tx struct {
-	tx            pgx.Tx
-	before, after string
+	tx    pgx.Tx
+	after string // the command that travels with each statement; empty: none
 }
 
 var _ dialect.Batcher = (*Tx)(nil)
@@ -42,19 +42,16 @@ var _ dialect.Batcher = (*Tx)(nil)
 func Of(tx pgx.Tx) *Tx { return &Tx{tx: tx} }
 
 // Batch implements [dialect.Batcher].
-func (t *Tx) Batch(before, after string) dialect.DB { return &Tx{t.tx, before, after} }
+func (t *Tx) Batch(after string) dialect.DB { return &Tx{t.tx, after} }
 
 // ExecContext implements [dialect.DB].
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if t.before == "" && t.after == "" {
+	if t.after == "" {
 		tag, err := t.tx.Exec(ctx, query, args...)
 		return driver.RowsAffected(tag.RowsAffected()), t.failed(err)
 	}
-	results, err := t.send(ctx, query, args)
-	var tag pgconn.CommandTag
-	if err == nil {
-		tag, err = results.Exec()
-	}
+	results := t.send(ctx, query, args)
+	tag, err := results.Exec()
 	return driver.RowsAffected(tag.RowsAffected()), t.failed(t.end(results, err))
 }
 
@@ -63,15 +60,12 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	r := &rows{tx: t, end: func() error { return nil }}
 	var err error
-	if t.before == "" && t.after == "" {
+	if t.after == "" {
 		r.Rows, err = t.tx.Query(ctx, query, append([]any{formats}, args...)...)
 	} else {
-		var results pgx.BatchResults
-		results, err = t.send(ctx, query, args)
+		results := t.send(ctx, query, args)
 		r.end = func() error { return t.end(results, nil) }
-		if err == nil {
-			r.Rows, err = results.Query()
-		}
+		r.Rows, err = results.Query()
 	}
 	if err == nil {
 		r.ahead = r.Rows.Next() // else nobody knows the columns yet
@@ -87,27 +81,17 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	return standard(r)
 }
 
-// send sends a statement with its commands, and reads the answer to the first command.
-func (t *Tx) send(ctx context.Context, query string, args []any) (pgx.BatchResults, error) {
+// send sends a statement and its command.
+func (t *Tx) send(ctx context.Context, query string, args []any) pgx.BatchResults {
 	b := new(pgx.Batch)
-	if t.before != "" {
-		b.Queue(t.before)
-	}
 	b.Queue(query, args...)
-	if t.after != "" {
-		b.Queue(t.after)
-	}
-	results := t.tx.SendBatch(ctx, b)
-	if t.before == "" {
-		return results, nil
-	}
-	_, err := results.Exec()
-	return results, err
+	b.Queue(t.after)
+	return t.tx.SendBatch(ctx, b)
 }
 
 // end reads the rest of the answer.
 func (t *Tx) end(results pgx.BatchResults, err error) error {
-	if err == nil && t.after != "" {
+	if err == nil {
 		_, err = results.Exec()
 	}
 	if closing := results.Close(); err == nil {

@@ -146,6 +146,29 @@ func TestAnErrorRemovesTheClaimEvenIfTheCallerCommits(t *testing.T) {
 	})
 }
 
+// The first failure in a connection is the case that a client has prepared nothing for.
+func TestAFailedStatementOfAFreshConnection(t *testing.T) {
+	once(t, func(f *fixture) {
+		f.db.SetMaxIdleConns(0)
+		tx := f.begin()
+		if err := f.write(f.Context(), tx, "caller", 1); err != nil {
+			f.Fatal(err)
+		}
+		if _, _, err := idem.Do(f.Context(), f.store.In(tx), key("a"), print("x"), func(ctx context.Context) (int, error) {
+			_, err := tx.ExecContext(ctx, "nonsense")
+			return 1, err
+		}); err == nil {
+			f.Error("nonsense is a statement")
+		}
+		if err := tx.Commit(); err != nil {
+			f.Errorf("the caller cannot commit: %v", err)
+		}
+		if n := f.count("caller"); n != 1 {
+			f.Errorf("the caller's row is there %d times", n)
+		}
+	})
+}
+
 func TestWithoutSavepointTheClaimIsRemoved(t *testing.T) {
 	each(t, func(f *fixture) {
 		declined := errors.New("no money")

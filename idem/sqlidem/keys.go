@@ -25,7 +25,7 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 	again := true
 	tx, together := k.tx, false
 	if c.Savepoint && k.table.Dialect == dialect.PostgreSQL {
-		tx, together = k.with("", keytable.Savepoint)
+		tx, together = k.with(keytable.Savepoint)
 	}
 	for look := 0; again && err == nil; look++ {
 		switch {
@@ -74,7 +74,7 @@ func (k *keys) steps(ctx context.Context, c idem.TxClaim) (row idem.TxRow, again
 func (k *keys) Keep(ctx context.Context, c idem.TxClaim, result []byte) error {
 	tx, together := k.tx, false
 	if c.Savepoint {
-		tx, together = k.with("", keytable.Release)
+		tx, together = k.with(keytable.Release)
 	}
 	if err := keytable.One(rows(ctx, tx, k.table.Keep(c, result))); err != nil {
 		return err
@@ -87,26 +87,23 @@ func (k *keys) Keep(ctx context.Context, c idem.TxClaim, result []byte) error {
 }
 
 func (k *keys) Remove(ctx context.Context, c idem.TxClaim) error {
-	tx, together := k.tx, false
 	if c.Savepoint {
-		tx, together = k.with(keytable.RollbackTo, "")
-	}
-	if c.Savepoint && !together {
-		if _, err := tx.ExecContext(ctx, keytable.RollbackTo); err != nil {
+		// Never in one batch with the next statement: PostgreSQL prepares no statement in a failed transaction.
+		if _, err := k.tx.ExecContext(ctx, keytable.RollbackTo); err != nil {
 			return fmt.Errorf("go back to the savepoint: %w", err)
 		}
 	}
-	err := keytable.One(rows(ctx, tx, k.table.Remove(c)))
+	err := keytable.One(rows(ctx, k.tx, k.table.Remove(c)))
 	if keytable.Aborted(err) {
 		return nil
 	}
 	return err
 }
 
-// with returns the transaction as it sends commands together with a statement, if its client can.
-func (k *keys) with(before, after string) (tx dialect.DB, together bool) {
+// with returns the transaction as it sends a command together with a statement, if its client can.
+func (k *keys) with(after string) (tx dialect.DB, together bool) {
 	if b, ok := k.tx.(dialect.Batcher); ok {
-		return b.Batch(before, after), true
+		return b.Batch(after), true
 	}
 	return k.tx, false
 }
