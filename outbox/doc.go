@@ -38,6 +38,8 @@
 // guards the table: a relay that has lost its partition can mark nothing, and so sends no further message of a key. Each
 // statement of a relay is a transaction of its own, so that a frozen relay keeps no lock that its successor needs.
 //
+// With go-sql-driver, set InterpolateParams for the relay's database handle: else each statement with parameters is prepared first.
+//
 // Relays share the partitions evenly, whenever relays start and end. Each relay process needs a client of its own: relays of
 // one client count as one. [Relay.Stats] and [Table.Stats] are for metrics.
 //

@@ -141,6 +141,7 @@ func TestRoundTrips(t *testing.T) {
 		queue = append(queue, sessiontest.Whole(t, fair))
 		spent("enter to wait", max(1, 2-i), func() { sessiontest.Wait(t, s, queue[len(queue)-1]) })
 	}
+	entered := trips.Load()
 	for i, c := range queue {
 		wg.Go(func() {
 			_, err := s.Await(waiting, c)
@@ -149,7 +150,9 @@ func TestRoundTrips(t *testing.T) {
 			}
 		})
 	}
-	sessiontest.Until(t, "all watch", func() bool { return watchers(t, testservers.SharedEtcd(t)) >= before+50 })
+	sessiontest.Until(t, "all watch, and have looked once since", func() bool {
+		return watchers(t, testservers.SharedEtcd(t)) >= before+50 && trips.Load() >= entered+50
+	})
 	spent("hand over", 2, func() { // to leave, and to read
 		sessiontest.Leave(t, s, holder)
 		if err := <-first; err != nil {
