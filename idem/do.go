@@ -31,6 +31,9 @@ const (
 // the same and goes on. A refusal that a repeat should see again, such as a declined payment, belongs
 // in the result and is no error. Effects outside of the database are not undone and happen again.
 //
+// The function may call Do or Run for another key in the same transaction, with the ctx that the function was given. The error of
+// the outer function undoes the inner calls, too.
+//
 // Errors: [ErrReused] for another fingerprint, [ErrInFlight], [ErrUnfinished], [ErrTooLarge], the
 // error of fn as it is, and errors of the database. Deadlocks and serialization failures are errors of the
 // database, and the caller has to repeat the whole transaction; package dialect tells them by Again. After
@@ -64,6 +67,9 @@ func Do[T any](ctx context.Context, tx Tx, key Key, fingerprint Fingerprint, fn 
 	return result, replayed, nil
 }
 
+// depth is the key of a context for the number of claims whose functions have the context.
+type depth struct{}
+
 // Run is [Do] for a function without a result: it sends one statement less. A repeat returns true and
 // does not run fn.
 func Run(ctx context.Context, tx Tx, key Key, fingerprint Fingerprint, fn func(context.Context) error) (replayed bool, err error) {
@@ -83,6 +89,7 @@ func (tx Tx) once(ctx context.Context, key Key, fingerprint Fingerprint, result 
 		Name: key.Name(), Fingerprint: fingerprint, Owner: 1 + rand.Int64N(math.MaxInt64), Result: result,
 		Expiry: cmp.Or(tx.opts.Expiry, defaultExpiry), NoWait: tx.opts.NoWait, Savepoint: !tx.opts.NoSavepoint,
 	}
+	claim.Depth, _ = ctx.Value(depth{}).(int)
 	row, err := tx.keys.Claim(ctx, claim)
 	if err == nil && row.State != TxClaimed {
 		err = row.answers(claim)
@@ -99,7 +106,7 @@ func (tx Tx) once(ctx context.Context, key Key, fingerprint Fingerprint, result 
 			err = tx.remove(ctx, claim, err)
 		}
 	}()
-	kept, err = fn(ctx)
+	kept, err = fn(context.WithValue(ctx, depth{}, claim.Depth+1))
 	returned = true
 	if err == nil && result {
 		if err = tx.keys.Keep(ctx, claim, kept); err != nil {

@@ -108,6 +108,7 @@ type TxClaim struct {
 	Expiry      time.Duration
 	NoWait      bool
 	Savepoint   bool
+	Depth       int // how many claims of the same ctx stand around this claim
 }
 
 // TxState is the state of a row of a table of keys.

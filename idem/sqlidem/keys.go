@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -25,7 +26,7 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 	again := true
 	tx, together := k.tx, false
 	if c.Savepoint && k.table.Dialect == dialect.PostgreSQL {
-		tx, together = k.with(keytable.Savepoint)
+		tx, together = k.with("SAVEPOINT ", c)
 	}
 	for look := 0; again && err == nil; look++ {
 		switch {
@@ -41,7 +42,7 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 		}
 	}
 	if err == nil && row.State == idem.TxClaimed && c.Savepoint && !together {
-		if _, err = k.tx.ExecContext(ctx, keytable.Savepoint); err != nil {
+		if _, err = k.tx.ExecContext(ctx, "SAVEPOINT "+k.savepoint(c)); err != nil {
 			c.Savepoint = false
 			err = errors.Join(err, k.Remove(context.WithoutCancel(ctx), c))
 		}
@@ -74,13 +75,13 @@ func (k *keys) steps(ctx context.Context, c idem.TxClaim) (row idem.TxRow, again
 func (k *keys) Keep(ctx context.Context, c idem.TxClaim, result []byte) error {
 	tx, together := k.tx, false
 	if c.Savepoint {
-		tx, together = k.with(keytable.Release)
+		tx, together = k.with("RELEASE SAVEPOINT ", c)
 	}
 	if err := keytable.One(rows(ctx, tx, k.table.Keep(c, result))); err != nil {
 		return err
 	}
 	if c.Savepoint && !together && k.table.Dialect == dialect.SQLite { // where it is no round trip
-		_, err := tx.ExecContext(ctx, keytable.Release)
+		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+k.savepoint(c))
 		return err
 	}
 	return nil
@@ -89,7 +90,7 @@ func (k *keys) Keep(ctx context.Context, c idem.TxClaim, result []byte) error {
 func (k *keys) Remove(ctx context.Context, c idem.TxClaim) error {
 	if c.Savepoint {
 		// Never in one batch with the next statement: PostgreSQL prepares no statement in a failed transaction.
-		if _, err := k.tx.ExecContext(ctx, keytable.RollbackTo); err != nil {
+		if _, err := k.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+k.savepoint(c)); err != nil {
 			return fmt.Errorf("go back to the savepoint: %w", err)
 		}
 	}
@@ -100,12 +101,22 @@ func (k *keys) Remove(ctx context.Context, c idem.TxClaim) error {
 	return err
 }
 
-// with returns the transaction as it sends a command together with a statement, if its client can.
-func (k *keys) with(after string) (tx dialect.DB, together bool) {
+// with returns the transaction as it sends a command for the savepoint together with a statement, if its client can.
+func (k *keys) with(command string, c idem.TxClaim) (tx dialect.DB, together bool) {
 	if b, ok := k.tx.(dialect.Batcher); ok {
-		return b.Batch(after), true
+		return b.Batch(command + k.savepoint(c)), true
 	}
 	return k.tx, false
+}
+
+// savepoint is the name of the savepoint of a claim. The name differs from those of the claims around, because MySQL forgets a savepoint
+// when another takes its name. PostgreSQL and SQLite would go back to the inner one. A client that sends
+// the command together with a statement prepares both, so there are few names then.
+func (k *keys) savepoint(c idem.TxClaim) string {
+	if _, together := k.tx.(dialect.Batcher); together {
+		return "pawl_idem_" + strconv.Itoa(c.Depth)
+	}
+	return "pawl_idem_" + strconv.FormatInt(c.Owner, 36)
 }
 
 // rows runs a statement and returns how many rows it affected.

@@ -43,13 +43,6 @@ func (t Table) now() string { return dialect.Seconds(t.Dialect) }
 
 func (t Table) new() *dialect.Statement { return dialect.New(t.Dialect) }
 
-// The savepoint of a claim has one name, because savepoints nest. Only the last one is ever used.
-const (
-	Savepoint  = "SAVEPOINT pawl_idem"
-	RollbackTo = "ROLLBACK TO SAVEPOINT pawl_idem"
-	Release    = "RELEASE SAVEPOINT pawl_idem"
-)
-
 // state is the state of a fresh claim.
 func state(c idem.TxClaim) idem.TxState {
 	if c.Result {
@@ -59,7 +52,13 @@ func state(c idem.TxClaim) idem.TxState {
 }
 
 // seconds is the time after which a claim expires, rounded up.
-func seconds(c idem.TxClaim) int64 { return int64((c.Expiry + time.Second - 1) / time.Second) }
+func seconds(c idem.TxClaim) int64 {
+	whole := c.Expiry.Truncate(time.Second)
+	if whole < c.Expiry {
+		return int64(whole/time.Second) + 1
+	}
+	return int64(whole / time.Second)
+}
 
 // Keep returns the statement that keeps a result: a compare-and-set on owner and state.
 func (t Table) Keep(c idem.TxClaim, result []byte) *dialect.Statement {

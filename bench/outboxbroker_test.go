@@ -1,0 +1,163 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
+	"github.com/pawl-go/pawl/outbox/redisstream"
+)
+
+// BenchmarkOutboxBroker: a relay from a database to a Redis stream. The floor is the sum of two times. Clients read
+// and mark the rows. Then as many clients add as many messages to a stream. Beside that, how long a message takes
+// from its commit to its confirm, at a fifth of that rate.
+func BenchmarkOutboxBroker(b *testing.B) {
+	b.Run("postgres", func(b *testing.B) {
+		db := openDB(b, "pgx", testservers.PostgresURL(testservers.Postgres(b).Addr))
+		benchBroker(b, "PostgreSQL", dialect.PostgreSQL, db)
+	})
+	b.Run("mariadb", func(b *testing.B) { benchBroker(b, "MariaDB", dialect.MySQL, openMariaDB(b)) })
+}
+
+func benchBroker(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
+	redis, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.Redis(b).Addr}, DisableCache: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(redis.Close)
+	publisher, err := redisstream.New(redis, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var rows, broker, ours samples
+	for b.Loop() {
+		rows = append(rows, roundOf(b, d, db, bareRelay))
+		broker = append(broker, bareStream(b, redis))
+		ours = append(ours, roundOf(b, d, db, func(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
+			relayTo(b, db, table, publisher)
+		}))
+	}
+	floor := rows.quantile(.5) + broker.quantile(.5)
+	compare(b, name+" relay to a Redis stream, a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
+	delays := delaysOf(b, d, db, publisher, 5*ours.quantile(.5))
+	b.Logf("%s: from the commit to the confirm: p50 %v, p99 %v", name, delays.quantile(.5), delays.quantile(.99))
+	b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
+}
+
+// bareStream adds messages to a stream, with as many clients as a relay has, and returns the time of a message.
+func bareStream(b *testing.B, redis rueidis.Client) time.Duration {
+	value := string(make([]byte, 256))
+	var group sync.WaitGroup
+	began := time.Now()
+	const clients = outWindow * outbox.Partitions
+	for client := range clients {
+		group.Go(func() {
+			for i := client; i < relayed; i += clients {
+				add := redis.B().Xadd().Key("bare").Id("*").FieldValue().FieldValue("id", fmt.Sprint(i)).FieldValue("payload", value).Build()
+				if err := redis.Do(ctx, add).Error(); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	return time.Since(began) / relayed
+}
+
+// delaysOf commits a message a pace, and returns how long each took from its commit to its confirm.
+func delaysOf(b *testing.B, d dialect.Dialect, db *sql.DB, publisher outbox.Publisher, pace time.Duration) samples {
+	const messages = 5_000
+	table, err := outbox.New(d, &outbox.Options{Table: fmt.Sprintf("outbox_%d", time.Now().UnixNano())})
+	if err == nil {
+		err = table.Migrate(ctx, db)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	timed := &timedPublisher{Publisher: publisher, confirmed: make(map[string]time.Time), all: make(chan struct{}), left: messages}
+	relay, stop := running(b, db, table, timed)
+	defer stop()
+	committed := make(map[string]time.Time)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for i := range messages {
+		<-tick.C
+		group.Go(func() {
+			ids, err := table.Enqueue(ctx, db, outbox.Message{Topic: "timed", Key: fmt.Sprint("order-", i%keys), Payload: make([]byte, 256)})
+			now := time.Now()
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			relay.Wake()
+			mu.Lock()
+			defer mu.Unlock()
+			committed[ids[0]] = now
+		})
+	}
+	group.Wait()
+	<-timed.all
+	var delays samples
+	for id, at := range committed {
+		delays = append(delays, timed.confirmed[id].Sub(at))
+	}
+	return delays
+}
+
+// timedPublisher notes when each message was confirmed.
+type timedPublisher struct {
+	outbox.Publisher
+	mu        sync.Mutex
+	confirmed map[string]time.Time
+	left      int
+	all       chan struct{}
+}
+
+func (p *timedPublisher) Publish(ctx context.Context, m outbox.Message) error {
+	err := p.Publisher.Publish(ctx, m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, again := p.confirmed[m.ID]; err == nil && !again {
+		p.confirmed[m.ID] = time.Now()
+		if p.left--; p.left == 0 {
+			close(p.all)
+		}
+	}
+	return err
+}
+
+// relayTo runs a relay until all is confirmed.
+func relayTo(b *testing.B, db *sql.DB, table *outbox.Table, publisher outbox.Publisher) {
+	timed := &timedPublisher{Publisher: publisher, confirmed: make(map[string]time.Time), all: make(chan struct{}), left: relayed}
+	_, stop := running(b, db, table, timed)
+	<-timed.all
+	stop()
+}
+
+// running runs a relay until stop is called.
+func running(b *testing.B, db *sql.DB, table *outbox.Table, publisher outbox.Publisher) (relay *outbox.Relay, stop func()) {
+	relay, err := table.Relay(client(b, memengine.New()), db, publisher, &outbox.RelayOptions{Window: outWindow, OnError: func(err error) { b.Error(err) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	return relay, func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	}
+}
