@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("PAWL_OUTBOX_WORKER") != "" {
 		if err := work(context.Background()); err != nil {
-			fmt.Println(err)
+			fmt.Fprintln(os.Stderr, "worker:", err)
 			os.Exit(1)
 		}
 		os.Exit(0)

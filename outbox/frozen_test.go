@@ -31,6 +31,7 @@ func TestFrozen(t *testing.T) {
 		for range 3 {
 			relay := exec.Command(os.Args[0])
 			relay.Env = append(append(os.Environ(), env...), "PAWL_OUTBOX_WORKER=relay")
+			relay.Stderr = os.Stderr
 			if err := relay.Start(); err != nil {
 				t.Fatal(err)
 			}

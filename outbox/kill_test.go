@@ -140,6 +140,9 @@ func (d *database) relay(ctx context.Context, file *os.File) error {
 	}
 	defer eng.Close()
 	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: time.Second})
+	for tries := 0; errors.Is(err, pawl.ErrUnavailable) && tries < 20; tries++ { // a busy machine took longer than the TTL
+		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: time.Second})
+	}
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func rabbitmqKind(epmd string, lines ...string) kind {
 		args:  func(string, []int) []string { return nil },
 		fill:  func(_ kind, _, dir string, ports []int) error { return fillRabbitMQ(dir, ports, lines) },
 		env:   func(dir string) []string { return rabbitmqEnv(epmd, dir) },
-		ready: rabbitmqReady, within: 2 * time.Minute, // 5 s of two processors, which other tests may have
+		ready: rabbitmqReady, within: 5 * time.Minute, // 5 s of two processors, which other tests may have
 	}
 }
 
