@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// auto chooses the first kind of a list whose server is installed.
+const auto = "auto"
+
+// kind is a database or a broker.
+type kind struct {
+	name, title string
+	program     string // empty: no server is needed
+	start       func(ctx context.Context, p *places, program string) (url string, err error)
+}
+
+var (
+	postgres = kind{"postgres", "PostgreSQL", "initdb", startPostgres}
+	mariadb  = kind{"mariadb", "MariaDB", "mariadbd", startMariaDB}
+	sqlite   = kind{name: "sqlite", title: "SQLite"}
+	natsJS   = kind{"nats", "NATS JetStream", "nats-server", startNATS}
+	redisKV  = kind{"redis", "Redis Streams", "redis-server", startRedis}
+	hook     = kind{name: "webhook", title: "a webhook"}
+)
+
+// place is a chosen kind.
+type place struct {
+	kind
+	url string // of the server
+}
+
+// places are those of orders, stock and messages.
+type places struct {
+	dir                   string
+	orders, stock, broker place
+	servers               []*server
+	started               map[string]string // URLs by kind
+	trials                atomic.Int64
+}
+
+// openPlaces starts the servers that were chosen, and says which they are.
+func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer) (p *places, err error) {
+	p = &places{started: make(map[string]string)}
+	if p.dir, err = os.MkdirTemp("", "pawl-order-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	for _, choice := range []struct {
+		flag, name string
+		place      *place
+		kinds      []kind
+	}{
+		{"orders", orders, &p.orders, []kind{postgres, sqlite, mariadb}},
+		{"stock", stock, &p.stock, []kind{mariadb, sqlite, postgres}},
+		{"broker", broker, &p.broker, []kind{natsJS, redisKV, hook}},
+	} {
+		if *choice.place, err = p.choose(ctx, choice.flag, choice.name, choice.kinds, out); err != nil {
+			return p, err
+		}
+	}
+	fmt.Fprintf(out, "Orders are in %s, the stock is in %s, and %s is between them.\n", p.orders.title, p.stock.title, p.broker.title)
+	return p, nil
+}
+
+func (p *places) choose(ctx context.Context, flag, name string, kinds []kind, out io.Writer) (place, error) {
+	var allowed []string
+	for _, k := range kinds {
+		allowed = append(allowed, k.name)
+		if name != auto && name != k.name {
+			continue
+		}
+		program, err := find(k.program)
+		if err != nil && name == auto {
+			fmt.Fprintf(out, "%s is left out: %v.\n", k.title, err)
+			continue
+		}
+		if err == nil && p.started[k.name] == "" && k.start != nil {
+			p.started[k.name], err = k.start(ctx, p, program)
+		}
+		if err != nil {
+			return place{}, fmt.Errorf("-%s: %s: %w", flag, k.title, err)
+		}
+		return place{k, p.started[k.name]}, nil
+	}
+	return place{}, fmt.Errorf("-%s is %q: %s or auto are allowed", flag, name, strings.Join(allowed, ", "))
+}
+
+// close ends all servers and removes their files.
+func (p *places) close() (err error) {
+	for _, s := range slices.Backward(p.servers) {
+		err = errors.Join(err, s.stop())
+	}
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// trial makes new tables, and everything else that the processes of a trial share.
+func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
+	n := p.trials.Add(1)
+	t = &trial{settings: s, roles: []string{producer, relay, relay, consumer, consumer}}
+	if t.Orders, t.Locks, err = p.newDatabase(ctx, p.orders, fmt.Sprintf("orders_%d", n)); err != nil {
+		return nil, err
+	}
+	if t.Stock, t.StockLocks, err = p.newDatabase(ctx, p.stock, fmt.Sprintf("stock_%d", n)); err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	t.Shop, t.Broker, t.Stream = local(ports[0]), p.broker.url, fmt.Sprintf("orders%d", n)
+	if p.broker.name == hook.name { // one process has the port
+		t.Broker, t.roles = "http://"+local(ports[1]), []string{producer, relay, relay, consumer}
+	}
+	if s.Naive {
+		t.roles = slices.DeleteFunc(t.roles, func(role string) bool { return role == relay })
+	}
+	if t.orders, err = openDatabase(ctx, t.Orders); err != nil {
+		return nil, err
+	}
+	if t.stock, err = openDatabase(ctx, t.Stock); err != nil {
+		return nil, errors.Join(err, t.orders.db.Close())
+	}
+	return t, errors.Join(t.orders.createOrders(ctx), t.stock.createStock(ctx))
+}
+
+// newDatabase returns the URL of a new database, and that of a store of locks.
+func (p *places) newDatabase(ctx context.Context, at place, name string) (url, locks string, err error) {
+	if at.url == "" {
+		file := filepath.Join(p.dir, name)
+		return "sqlite:" + file + ".db", "sqlite:" + file + "_locks.db", nil
+	}
+	d, err := openDatabase(ctx, at.url)
+	if err != nil {
+		return "", "", err
+	}
+	_, err = d.db.ExecContext(ctx, "CREATE DATABASE "+name)
+	url = at.url[:strings.LastIndex(at.url, "/")+1] + name
+	return url, url, errors.Join(err, d.db.Close())
+}
