@@ -68,7 +68,11 @@ func (w *warehouse) consumeNaively(ctx context.Context, source inbox.Source) err
 	if err != nil {
 		return err
 	}
-	defer feed.Close(context.WithoutCancel(ctx)) //nolint:errcheck // its deliveries go to others anyway
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		feed.Close(ctx) //nolint:errcheck // its deliveries go to others anyway
+	}()
 	for {
 		all, err := feed.Receive(ctx, 10)
 		if err != nil {

@@ -57,16 +57,18 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 			err = errors.Join(err, p.close())
 		}
 	}()
-	for _, choice := range []struct {
-		flag, name string
-		place      *place
-		kinds      []kind
-	}{
-		{"orders", orders, &p.orders, []kind{postgres, sqlite, mariadb}},
-		{"stock", stock, &p.stock, []kind{mariadb, sqlite, postgres}},
-		{"broker", broker, &p.broker, []kind{natsJS, redisKV, hook}},
-	} {
-		if *choice.place, err = p.choose(ctx, choice.flag, choice.name, choice.kinds, out); err != nil {
+	choices := []choice{
+		{"orders", orders, []kind{postgres, sqlite, mariadb}, &p.orders},
+		{"stock", stock, []kind{mariadb, sqlite, postgres}, &p.stock},
+		{"broker", broker, []kind{natsJS, redisKV, hook}, &p.broker},
+	}
+	for _, c := range choices {
+		if err := c.check(); err != nil {
+			return p, err
+		}
+	}
+	for _, c := range choices {
+		if *c.place, err = p.choose(ctx, c, out); err != nil {
 			return p, err
 		}
 	}
@@ -74,15 +76,32 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 	return p, nil
 }
 
-func (p *places) choose(ctx context.Context, flag, name string, kinds []kind, out io.Writer) (place, error) {
+// choice is a flag.
+type choice struct {
+	flag, name string
+	kinds      []kind
+	place      *place // is set
+}
+
+func (c choice) check() error {
 	var allowed []string
-	for _, k := range kinds {
+	for _, k := range c.kinds {
+		if c.name == k.name || c.name == auto {
+			return nil
+		}
 		allowed = append(allowed, k.name)
-		if name != auto && name != k.name {
+	}
+	return fmt.Errorf("-%s is %q: %s or auto are allowed", c.flag, c.name, strings.Join(allowed, ", "))
+}
+
+// choose starts the server of a choice, unless it runs already.
+func (p *places) choose(ctx context.Context, c choice, out io.Writer) (place, error) {
+	for _, k := range c.kinds {
+		if c.name != auto && c.name != k.name {
 			continue
 		}
 		program, err := find(k.program)
-		if err != nil && name == auto {
+		if err != nil && c.name == auto {
 			fmt.Fprintf(out, "%s is left out: %v.\n", k.title, err)
 			continue
 		}
@@ -90,11 +109,11 @@ func (p *places) choose(ctx context.Context, flag, name string, kinds []kind, ou
 			p.started[k.name], err = k.start(ctx, p, program)
 		}
 		if err != nil {
-			return place{}, fmt.Errorf("-%s: %s: %w", flag, k.title, err)
+			return place{}, fmt.Errorf("-%s: %s: %w", c.flag, k.title, err)
 		}
 		return place{k, p.started[k.name]}, nil
 	}
-	return place{}, fmt.Errorf("-%s is %q: %s or auto are allowed", flag, name, strings.Join(allowed, ", "))
+	return place{}, fmt.Errorf("-%s: nothing is installed", c.flag)
 }
 
 // close ends all servers and removes their files.

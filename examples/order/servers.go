@@ -32,9 +32,8 @@ func find(program string) (string, error) {
 	if program == "" {
 		return "", nil
 	}
-	path, err := exec.LookPath(program)
-	if err == nil {
-		return filepath.EvalSymlinks(path) // the other programs of the server are beside the file
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
 	}
 	for _, folder := range folders {
 		found, err := filepath.Glob(filepath.Join(folder, program))
@@ -130,6 +129,10 @@ func (s *server) stop() error {
 }
 
 func startPostgres(ctx context.Context, p *places, initdb string) (string, error) {
+	initdb, err := filepath.EvalSymlinks(initdb) // postgres is beside the file, and may be on no PATH
+	if err != nil {
+		return "", err
+	}
 	return p.startServer(ctx, filepath.Join(filepath.Dir(initdb), "postgres"),
 		func(data string) *exec.Cmd {
 			return exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")

@@ -42,6 +42,8 @@ const (
 	quiet = 2500 * time.Millisecond
 	// within is how long the books have to balance after the last order.
 	within = 40 * time.Second
+	// endsWithin is how long a process may take to end.
+	endsWithin = 3 * time.Second
 )
 
 // run runs all processes until the books are final.
@@ -84,7 +86,10 @@ func (t *trial) keepRunning(ctx context.Context, role string) error {
 		t.mu.Lock()
 		t.running[c] = true
 		t.mu.Unlock()
-		unhooked := context.AfterFunc(ctx, func() { c.in.Close() })
+		unhooked := context.AfterFunc(ctx, func() {
+			c.in.Close()
+			time.AfterFunc(endsWithin, func() { c.cmd.Process.Kill() }) //nolint:errcheck // it has ended, in most cases
+		})
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			t.once.Do(func() { close(t.through) }) // the producer says only that
 		}
