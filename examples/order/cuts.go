@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// cut is an arrow of the way of a message that is cut once, for one order.
+// cut is an arrow of the way of a message. The arrow is cut once, in the way of a single order.
 type cut struct {
 	name, text    string
 	naive, cured  settings

@@ -36,13 +36,13 @@ func files(broker string, args ...string) []string {
 // TestFiles: without a server the books balance.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	ran(t, true, files("webhook", "-n", "40")...)
+	ran(t, true, files("webhook", "-n", "25")...)
 }
 
 // TestNaive: without outbox and inbox the books are found not to balance.
 func TestNaive(t *testing.T) {
 	t.Parallel()
-	if out := ran(t, false, files("webhook", "-n", "40", "-naive")...); !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") {
+	if out := ran(t, false, files("webhook", "-n", "25", "-naive")...); !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") {
 		t.Errorf("it prints\n%s", out)
 	}
 }
@@ -50,7 +50,7 @@ func TestNaive(t *testing.T) {
 // TestServers: the books balance on servers that the program starts.
 func TestServers(t *testing.T) {
 	t.Parallel()
-	out := ran(t, true, "-orders", "postgres", "-stock", "mariadb", "-broker", "redis", "-n", "30")
+	out := ran(t, true, "-orders", "postgres", "-stock", "mariadb", "-broker", "redis", "-n", "20")
 	if !strings.Contains(out, "PostgreSQL") || !strings.Contains(out, "MariaDB") || !strings.Contains(out, "Redis Streams") {
 		t.Errorf("it prints\n%s", out)
 	}
@@ -82,20 +82,27 @@ func TestLeftOut(t *testing.T) {
 	usual := folders
 	folders = nil
 	defer func() { folders = usual }()
-	out := ran(t, true, "-n", "5")
+	var out strings.Builder
+	p, err := openPlaces(t.Context(), auto, auto, auto, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
 	for _, want := range []string{"PostgreSQL is left out: initdb is not installed.\n", "MariaDB is left out: ", "NATS JetStream is left out: ",
 		"Orders are in SQLite, the stock is in SQLite, and a webhook is between them.\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
 	}
-	err := run(t.Context(), []string{"-orders", "postgres"}, &strings.Builder{})
+	err = run(t.Context(), []string{"-orders", "postgres"}, &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), "-orders: PostgreSQL: initdb is not installed") {
 		t.Errorf("a server that was asked for: %v", err)
 	}
 }
 
-// TestUsage: a wrong value is named, with those that are allowed.
+// TestUsage: a wrong value is named, with the allowed values.
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"-n", "0"}, {"-cut", "all of them"}, {"-orders", "oracle"}, {"-stock", "nats"}, {"-broker", "kafka"}} {
 		err := run(t.Context(), args, &strings.Builder{})

@@ -85,8 +85,8 @@ func (p *shop) take(ctx context.Context, customer int) error {
 	}
 }
 
-// order writes the order and its message in one transaction. The row of the item is locked from the first statement on, so that
-// the messages of an item are enqueued in the order of its orders.
+// order writes the order and its message in one transaction. The row of the item is locked from the first statement on.
+// So the messages of an item are enqueued in the order of the orders.
 func (p *shop) order(ctx context.Context, tx *sql.Tx, o order, declined bool) error {
 	o, err := p.insert(ctx, tx, o)
 	if err != nil {
