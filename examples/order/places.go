@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // auto chooses the first kind of a list whose server is installed.
@@ -41,9 +44,11 @@ type place struct {
 type places struct {
 	dir                   string
 	orders, stock, broker place
-	servers               []*server
-	started               map[string]string // URLs by kind
 	trials                atomic.Int64
+
+	mu      sync.Mutex // guards the fields below, while servers start
+	servers []*server
+	started map[string]string // URLs by kind
 }
 
 // openPlaces starts the servers that were chosen, and says which they are.
@@ -67,10 +72,29 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 			return p, err
 		}
 	}
+	var starting errgroup.Group
 	for _, c := range choices {
-		if *c.place, err = p.choose(ctx, c, out); err != nil {
-			return p, err
+		k, program, err := c.choose(out)
+		if err != nil {
+			return p, errors.Join(err, starting.Wait())
 		}
+		c.place.kind = k
+		p.mu.Lock()
+		_, twice := p.started[k.name]
+		if !twice {
+			p.started[k.name] = ""
+		}
+		p.mu.Unlock()
+		if twice || k.start == nil {
+			continue
+		}
+		starting.Go(func() error { return p.startOne(ctx, c.flag, k, program) })
+	}
+	if err := starting.Wait(); err != nil {
+		return p, err
+	}
+	for _, c := range choices {
+		c.place.url = p.started[c.place.name]
 	}
 	fmt.Fprintf(out, "Orders are in %s, the stock is in %s, and %s is between them.\n", p.orders.title, p.stock.title, p.broker.title)
 	return p, nil
@@ -94,8 +118,8 @@ func (c choice) check() error {
 	return fmt.Errorf("-%s is %q: %s or auto are allowed", c.flag, c.name, strings.Join(allowed, ", "))
 }
 
-// choose starts the server of a choice, unless it runs already.
-func (p *places) choose(ctx context.Context, c choice, out io.Writer) (place, error) {
+// choose returns the kind, and where its program is.
+func (c choice) choose(out io.Writer) (k kind, program string, err error) {
 	for _, k := range c.kinds {
 		if c.name != auto && c.name != k.name {
 			continue
@@ -105,15 +129,23 @@ func (p *places) choose(ctx context.Context, c choice, out io.Writer) (place, er
 			fmt.Fprintf(out, "%s is left out: %v.\n", k.title, err)
 			continue
 		}
-		if err == nil && p.started[k.name] == "" && k.start != nil {
-			p.started[k.name], err = k.start(ctx, p, program)
-		}
 		if err != nil {
-			return place{}, fmt.Errorf("-%s: %s: %w", c.flag, k.title, err)
+			err = fmt.Errorf("-%s: %s: %w", c.flag, k.title, err)
 		}
-		return place{k, p.started[k.name]}, nil
+		return k, program, err
 	}
-	return place{}, fmt.Errorf("-%s: nothing is installed", c.flag)
+	return k, "", fmt.Errorf("-%s: nothing is installed", c.flag)
+}
+
+func (p *places) startOne(ctx context.Context, flag string, k kind, program string) error {
+	url, err := k.start(ctx, p, program)
+	if err != nil {
+		return fmt.Errorf("-%s: %s: %w", flag, k.title, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started[k.name] = url
+	return nil
 }
 
 // close ends all servers and removes their files.

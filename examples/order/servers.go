@@ -76,7 +76,9 @@ func (p *places) startServer(ctx context.Context, program string, fill func(dir 
 		return "", err
 	}
 	s := &server{dir: dir, ended: make(chan error, 1)}
+	p.mu.Lock()
 	p.servers = append(p.servers, s)
+	p.mu.Unlock()
 	if fill != nil {
 		cmd := fill(filepath.Join(dir, "data"))
 		if err := unprivileged(cmd, dir); err != nil {

@@ -39,7 +39,7 @@ type child struct {
 const (
 	// quiet is how long the books stay the same before they are final. The time is longer than a broker keeps the messages of a
 	// killed consumer, or a store its locks.
-	quiet = 2500 * time.Millisecond
+	quiet = 2 * time.Second
 	// within is how long the books have to balance after the last order.
 	within = 40 * time.Second
 	// endsWithin is how long a process may take to end.
