@@ -9,7 +9,7 @@ import (
 )
 
 // bilingual are the pages in two languages: the translation of PAGE.md is PAGE.zh.md.
-var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency"}
+var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox"}
 
 var (
 	anyHeading = regexp.MustCompile(`(?m)^(#+) `)

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// The roles of the processes.
+const (
+	producer = "producer" // takes orders, and hears confirmations
+	relay    = "relay"    // sends messages
+	consumer = "consumer" // lowers the stock, and confirms
+)
+
+// childFailed is the exit code of a process that has failed by itself. A process that was killed has another.
+const childFailed = 3
+
+// settings are what a process has to know. The settings come through its standard input.
+type settings struct {
+	Role                  string
+	Orders, Stock, Broker string // URLs
+	Locks, StockLocks     string // URLs of the stores of locks: for relays, and for consumers
+	Stream                string // of the broker
+	Shop                  string // host and port where the producer hears confirmations
+	N                     int    // customers
+	Naive                 bool
+	Form                  string // of the naive producer; empty: each customer gets another
+	Declined              bool   // all cards are declined, and not every fifth
+	Die                   string // the point at which a process dies, or the reply that is lost
+	Odds                  int    // a process dies at each of Odds points, by chance; 0: never
+}
+
+// The points at which a process may die, and a reply that may be lost.
+const (
+	afterCommit  = "after the commit of an order"
+	afterSend    = "after a naive producer has sent"
+	afterConfirm = "after the broker has confirmed"
+	beforeAck    = "after the commit of a delivery"
+	reply        = "the confirmation"
+)
+
+// die ends this process as kill -9 does, if it is to end here.
+func (s *settings) die(point string) {
+	if s.lot(point) {
+		self, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = self.Kill()
+		}
+		if err != nil {
+			panic(err)
+		}
+		select {}
+	}
+}
+
+func (s *settings) lot(point string) bool {
+	return s.Die == point || s.Odds > 0 && rand.IntN(s.Odds) == 0
+}
+
+// beChild is a process. The process ends when its standard input does.
+func beChild(ctx context.Context, in io.Reader, out io.Writer) error {
+	var s settings
+	d := json.NewDecoder(in)
+	if err := d.Decode(&s); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, in) //nolint:errcheck // its end is all that counts
+		stop()
+	}()
+	role := map[string]func(context.Context, *settings, io.Writer) error{producer: produce, relay: relayAll, consumer: consume}[s.Role]
+	if err := role(ctx, &s, out); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w", s.Role, err)
+	}
+	return nil
+}
+
+// confirmer tells the shop that an order is delivered. A confirmation that is lost is not repeated here.
+type confirmer struct {
+	*settings
+	client http.Client
+	lost   atomic.Bool
+}
+
+func (c *confirmer) confirm(ctx context.Context, id string, o order) {
+	if c.lot(reply) && !c.lost.Swap(true) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	url := "http://" + c.Shop + "/delivered?message=" + id + "&order=" + o.ID
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		panic(err) // the IDs are plain
+	}
+	if answer, err := c.client.Do(request); err == nil {
+		answer.Body.Close()
+	}
+}
+
+// serve serves until ctx ends. The last process on the port may have been killed a moment ago.
+func serve(ctx context.Context, addr string, handler http.Handler) error {
+	server := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: time.Minute}
+	stopped := context.AfterFunc(ctx, func() { server.Close() })
+	defer stopped()
+	for tries := 0; ; tries++ {
+		err := server.ListenAndServe()
+		if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
+			return nil
+		}
+		if tries == 50 {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/idem/sqlidem"
+	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/outbox/webhook"
+)
+
+// warehouse is the consumer.
+type warehouse struct {
+	*settings
+	*database
+	box       *inbox.Inbox
+	seen      *sqlidem.Store
+	confirmer *confirmer
+}
+
+// consume lowers the stock.
+func consume(ctx context.Context, s *settings, _ io.Writer) error {
+	db, err := openDatabase(ctx, s.Stock)
+	if err != nil {
+		return err
+	}
+	defer db.db.Close()
+	w := &warehouse{settings: s, database: db, confirmer: &confirmer{settings: s}}
+	if w.box, err = inbox.New("stock", nil); err != nil {
+		return err
+	}
+	if w.seen, err = sqlidem.New(db.dialect, nil); err != nil {
+		return err
+	}
+	if to, is := strings.CutPrefix(s.Broker, "http://"); is {
+		return serve(ctx, to, http.HandlerFunc(w.receive))
+	}
+	source, end, err := openSource(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if s.Naive {
+		return w.consumeNaively(ctx, source)
+	}
+	client, endLocks, err := locks(ctx, s.StockLocks)
+	if err != nil {
+		return err
+	}
+	defer endLocks()
+	// One process at a time reads, so that the items keep their order. Without Single all processes do.
+	c, err := w.box.Consumer(db.db, w.seen, confirming{source, w}, w.deliver, &inbox.ConsumerOptions{Single: client.Mutex("stock"), Grace: time.Second})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// deliver is the effect of a message, in the transaction that keeps its ID.
+func (w *warehouse) deliver(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
+	o, err := orderOf(m)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, w.bind("UPDATE stock SET units = units - ?, delivered = delivered + 1 WHERE item = ?"), o.Units, o.Item); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, w.bind("INSERT INTO deliveries SELECT item, delivered, ?, ? FROM stock WHERE item = ?"), o.ID, o.Units, o.Item)
+	return err
+}
+
+func orderOf(m inbox.Message) (o order, err error) {
+	if err := json.Unmarshal(m.Payload, &o); err != nil {
+		return o, fmt.Errorf("%w: message %q is no order: %w", inbox.ErrRefused, m.ID, err)
+	}
+	return o, nil
+}
+
+// receive is the consumer where the relay sends by HTTP. The answer comes after the commit.
+func (w *warehouse) receive(answer http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(answer, r.Body, 1<<20))
+	if err != nil || webhook.Verify(r.Header, body, 5*time.Minute, secret) != nil {
+		http.Error(answer, "the message is cut off, or not signed", http.StatusUnauthorized)
+		return
+	}
+	sent, err := time.Parse(time.RFC3339, r.Header.Get("Ce-Time"))
+	m := inbox.Message{ID: r.Header.Get(webhook.HeaderID), Topic: r.Header.Get("Ce-Type"), Key: r.Header.Get("Ce-Partitionkey"), Payload: body, Time: sent}
+	if err == nil {
+		err = w.inTx(r.Context(), func(tx *sql.Tx) error {
+			if w.Naive {
+				return w.deliver(r.Context(), tx, m)
+			}
+			_, err := w.box.Do(r.Context(), w.seen.In(tx), m, func(ctx context.Context) error { return w.deliver(ctx, tx, m) })
+			return err
+		})
+	}
+	if err != nil {
+		http.Error(answer, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.die(beforeAck)
+	answer.WriteHeader(http.StatusNoContent)
+	// The naive sender waits for the answer in a transaction, which the confirmation would wait for.
+	go w.delivered(context.WithoutCancel(r.Context()), m)
+}
+
+// delivered comes after the commit, also after a repeat that the inbox has absorbed: the first confirmation may be lost.
+func (w *warehouse) delivered(ctx context.Context, m inbox.Message) {
+	if o, err := orderOf(m); err == nil {
+		w.confirmer.confirm(ctx, url.QueryEscape(m.ID), o)
+	}
+}
+
+// confirming is a source whose deliveries are confirmed to the shop before they are acknowledged to the broker.
+type confirming struct {
+	inbox.Source
+	*warehouse
+}
+
+func (c confirming) Open(ctx context.Context, single bool) (inbox.Feed, error) {
+	feed, err := c.Source.Open(ctx, single)
+	if err != nil {
+		return nil, err
+	}
+	return confirmingFeed{feed, c.warehouse}, nil
+}
+
+type confirmingFeed struct {
+	inbox.Feed
+	*warehouse
+}
+
+func (f confirmingFeed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	all, err := f.Feed.Receive(ctx, most)
+	for i, d := range all {
+		all[i] = f.confirming(d)
+	}
+	return all, err
+}
+
+func (w *warehouse) confirming(d inbox.Delivery) inbox.Delivery { return confirmed{d, w} }
+
+type confirmed struct {
+	inbox.Delivery
+	*warehouse
+}
+
+func (c confirmed) Ack(ctx context.Context) error {
+	c.die(beforeAck)
+	c.delivered(ctx, c.Message())
+	return c.Delivery.Ack(ctx)
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// trial is a shop and a warehouse with tables of their own.
+type trial struct {
+	settings
+	orders, stock *database
+	roles         []string // of the processes
+
+	mu      sync.Mutex
+	running map[*child]bool
+	kills   map[string]int // processes that ended as if by kill -9, by role
+	through chan struct{}  // is closed when each customer has ordered
+	once    sync.Once
+}
+
+// child is a process as its parent sees it.
+type child struct {
+	role string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+}
+
+const (
+	// quiet is how long the books stay the same before they are final. The time is longer than a broker keeps the messages of a
+	// killed consumer, or a store its locks.
+	quiet = 2 * time.Second
+	// within is how long the books have to balance after the last order.
+	within = 40 * time.Second
+	// endsWithin is how long a process may take to end.
+	endsWithin = 3 * time.Second
+)
+
+// run runs all processes until the books are final.
+func (t *trial) run(ctx context.Context, killing bool) (b books, err error) {
+	t.running, t.kills, t.through = make(map[*child]bool), make(map[string]int), make(chan struct{})
+	defer t.orders.db.Close()
+	defer t.stock.db.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var all errgroup.Group
+	for _, role := range t.roles {
+		all.Go(func() error {
+			err := t.keepRunning(ctx, role)
+			if err != nil {
+				stop()
+			}
+			return err
+		})
+	}
+	if killing {
+		all.Go(func() error { t.killSome(ctx); return nil })
+	}
+	b, err = t.settle(ctx)
+	stop()
+	if failed := all.Wait(); failed != nil { // the reason why ctx has ended
+		return b, failed
+	}
+	return b, err
+}
+
+// keepRunning starts a process again when it was killed, and ends it when ctx ends.
+func (t *trial) keepRunning(ctx context.Context, role string) error {
+	s := t.settings
+	s.Role = role
+	for ctx.Err() == nil {
+		c, out, err := start(s)
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		t.running[c] = true
+		t.mu.Unlock()
+		unhooked := context.AfterFunc(ctx, func() {
+			c.in.Close()
+			time.AfterFunc(endsWithin, func() { c.cmd.Process.Kill() }) //nolint:errcheck // it has ended, in most cases
+		})
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			t.once.Do(func() { close(t.through) }) // the producer says only that
+		}
+		err = c.cmd.Wait()
+		unhooked()
+		c.in.Close()
+		t.mu.Lock()
+		delete(t.running, c)
+		if ctx.Err() == nil {
+			t.kills[role]++
+		}
+		t.mu.Unlock()
+		var exit *exec.ExitError
+		if ctx.Err() == nil && (err == nil || errors.As(err, &exit) && exit.ExitCode() == childFailed) {
+			return fmt.Errorf("the %s ended by itself: %w", role, errors.Join(err, ctx.Err()))
+		}
+		s.Die = "" // each cut comes once
+	}
+	return nil
+}
+
+func start(s settings) (*child, io.Reader, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(self, childArg)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	if err := json.NewEncoder(in).Encode(s); err != nil {
+		return nil, nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return &child{s.Role, cmd, in}, out, nil
+}
+
+// killSome kills a process again and again, until each customer has ordered.
+func (t *trial) killSome(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(time.Duration(200+rand.IntN(500)) * time.Millisecond):
+		case <-t.through:
+			return
+		case <-ctx.Done():
+			return
+		}
+		t.mu.Lock()
+		for c := range t.running { // the order of a map is random
+			c.cmd.Process.Kill() //nolint:errcheck // it may have ended
+			break
+		}
+		t.mu.Unlock()
+	}
+}
+
+// settle returns the books when they do not change any more.
+func (t *trial) settle(ctx context.Context) (b books, err error) {
+	select {
+	case <-t.through:
+	case <-ctx.Done():
+		return b, fmt.Errorf("not all customers have ordered: %w", ctx.Err())
+	}
+	since, deadline := time.Now(), time.Now().Add(within)
+	for {
+		now, err := readBooks(ctx, t.orders, t.stock)
+		if err != nil {
+			return b, err
+		}
+		if now != b {
+			b, since = now, time.Now()
+		}
+		// Books without the outbox are final when they are quiet. Those with it have to balance first.
+		if time.Since(since) > quiet && (t.Naive || b.balance()) || time.Now().After(deadline) {
+			return b, nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return b, ctx.Err()
+		}
+	}
+}
