@@ -16,27 +16,16 @@ import (
 )
 
 func openNATS(ctx context.Context, u *url.URL) (engine.Engine, error) {
-	addrs, err := addresses(u, "4222")
-	if err != nil {
-		return nil, err
-	}
-	if strings.Trim(u.Path, "/") != "" {
-		return nil, wrong("it has a path")
-	}
 	opts := natsengine.Options{Bucket: u.Query().Get("bucket")}
 	if replicas := u.Query().Get("replicas"); replicas != "" {
+		var err error
 		if opts.Replicas, err = strconv.Atoi(replicas); err != nil || opts.Replicas != 1 && opts.Replicas != 3 && opts.Replicas != 5 {
 			return nil, wrong("replicas is %q: allowed are 1, 3 and 5", replicas)
 		}
 	}
-	config, err := natsOptions(u)
+	nc, err := natsConn(ctx, u)
 	if err != nil {
 		return nil, err
-	}
-	connecting := "connect to nats at " + strings.Join(addrs, ",")
-	nc, err := bounded.Call(ctx, func() (*nats.Conn, error) { return nats.Connect(strings.Join(addrs, ","), config...) }, (*nats.Conn).Close)
-	if err != nil {
-		return nil, engine.Unavailable(connecting, err)
 	}
 	eng, err := natsengine.New(ctx, nc, &opts)
 	if err != nil {
@@ -44,9 +33,30 @@ func openNATS(ctx context.Context, u *url.URL) (engine.Engine, error) {
 		if errors.Is(err, engine.ErrUnsupported) || errors.Is(err, engine.ErrNoStore) {
 			return nil, err
 		}
-		return nil, engine.Unavailable(connecting, either(ctx, err))
+		return nil, engine.Unavailable("connect to nats at "+u.Host, either(ctx, err))
 	}
 	return withParts(opened{Engine: eng, closeClient: func() error { nc.Close(); return nil }}), nil
+}
+
+// natsConn connects to the servers of a URL.
+func natsConn(ctx context.Context, u *url.URL) (*nats.Conn, error) {
+	addrs, err := addresses(u, "4222")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Trim(u.Path, "/") != "" {
+		return nil, wrong("it has a path")
+	}
+	config, err := natsOptions(u)
+	if err != nil {
+		return nil, err
+	}
+	servers := strings.Join(addrs, ",")
+	nc, err := bounded.Call(ctx, func() (*nats.Conn, error) { return nats.Connect(servers, config...) }, (*nats.Conn).Close)
+	if err != nil {
+		return nil, engine.Unavailable("connect to nats at "+servers, err)
+	}
+	return nc, nil
 }
 
 // natsOptions are those of a connection that comes back soon after each trouble. The connection

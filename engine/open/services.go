@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/nats-io/nats.go"
 	_ "github.com/ncruces/go-sqlite3/driver" // "sqlite3"
 	"github.com/redis/rueidis"
 
@@ -41,12 +44,16 @@ type twin[T any] struct {
 
 var postgresTwin = twin[*Database]{slices.Concat([]string{"connections", "pooled"}, optionalTLS), postgresDatabase}
 
+const databaseKind = "SQL database" // in errors
+
 var databaseTwins = map[string]twin[*Database]{
 	"postgres":   postgresTwin,
 	"postgresql": postgresTwin,
 	"mysql":      {slices.Concat([]string{"connections"}, optionalTLS), mysqlDatabase},
 	"sqlite":     {nil, sqliteDatabase},
 }
+
+var natsTwins = map[string]twin[*nats.Conn]{"nats": {optionalTLS, natsConn}}
 
 var redisTwins = map[string]twin[rueidis.Client]{
 	"redis":         {nil, redisClient(redisServer)},
@@ -60,7 +67,8 @@ var redisTwins = map[string]twin[rueidis.Client]{
 
 // OpenDatabase connects to a database in which services keep their data. OpenDatabase takes the URLs
 // of sqlite, postgres, postgresql and mysql, as [Open] does. OpenDatabase makes no tables. OpenDatabase
-// creates the file of SQLite if that is missing, but not its folder.
+// creates the file of SQLite if that is missing, but not its folder. With [engine.Existing] a missing file is
+// an error that matches [engine.ErrNoStore].
 //
 // OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and
 // pooled of PostgreSQL. OpenDatabase refuses the parameters of locks.
@@ -69,7 +77,7 @@ var redisTwins = map[string]twin[rueidis.Client]{
 // request. OpenDatabase fails with [engine.ErrUnavailable] as Open does. ctx bounds the opening only. The
 // caller closes the database.
 func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
-	d, err := PrepareDatabase(rawURL)
+	d, err := openTwin(ctx, rawURL, databaseKind, databaseTwins)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +92,7 @@ func OpenDatabase(ctx context.Context, rawURL string) (*Database, error) {
 // PrepareDatabase is [OpenDatabase] for a database that may be away: it sends no request before the
 // first use. PrepareDatabase fails with [ErrURL] only.
 func PrepareDatabase(rawURL string) (*Database, error) {
-	return openTwin(context.Background(), rawURL, "SQL database", databaseTwins)
+	return openTwin(context.Background(), rawURL, databaseKind, databaseTwins)
 }
 
 // OpenRedis connects to a Redis in which services keep their data. OpenRedis takes the URLs of redis,
@@ -95,6 +103,16 @@ func PrepareDatabase(rawURL string) (*Database, error) {
 // client.
 func OpenRedis(ctx context.Context, rawURL string) (rueidis.Client, error) {
 	return openTwin(ctx, rawURL, "Redis", redisTwins)
+}
+
+// OpenNATS connects to NATS servers by which services send messages. OpenNATS takes the URLs of nats, as
+// [Open] does, and the parameters of passwords and TLS. The connection is made again after each trouble, and
+// keeps no request back to send it later.
+//
+// The errors are those of [OpenDatabase]. ctx bounds the opening only. The caller closes the
+// connection.
+func OpenNATS(ctx context.Context, rawURL string) (*nats.Conn, error) {
+	return openTwin(ctx, rawURL, "NATS", natsTwins)
 }
 
 func openTwin[T any](ctx context.Context, rawURL, what string, twins map[string]twin[T]) (none T, err error) {
@@ -158,7 +176,7 @@ func mysqlDatabase(_ context.Context, u *url.URL) (*Database, error) {
 
 // sqliteDatabase leaves the journal of the file as it is, because the file may belong to another
 // program.
-func sqliteDatabase(_ context.Context, u *url.URL) (*Database, error) {
+func sqliteDatabase(ctx context.Context, u *url.URL) (*Database, error) {
 	path, err := sqlitePath(u)
 	if err != nil {
 		return nil, err
@@ -166,6 +184,9 @@ func sqliteDatabase(_ context.Context, u *url.URL) (*Database, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite %s: %w", path, err)
+	}
+	if _, err := os.Stat(absolute); errors.Is(err, fs.ErrNotExist) && engine.CreatesNothing(ctx) {
+		return nil, fmt.Errorf("sqlite %s: %w", path, engine.ErrNoStore)
 	}
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(absolute), "/")}
 	db, err := sql.Open("sqlite3", "file:"+location.EscapedPath()+"?_pragma=busy_timeout(5000)")

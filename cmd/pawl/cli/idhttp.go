@@ -19,7 +19,7 @@ const mostServed = 10_000
 func (s *idService) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /id/{name...}", s.serveIDs)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", s.serveReady)
 	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	return mux
@@ -41,13 +41,13 @@ func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet: // HEAD would use up IDs that nobody sees
 		w.Header().Set("Allow", http.MethodGet)
-		say(w, http.StatusMethodNotAllowed, "GET is allowed")
+		answer(w, http.StatusMethodNotAllowed, "GET is allowed")
 		return
 	case row == nil:
-		say(w, http.StatusNotFound, fmt.Sprintf("no such name: allowed are %q", s.names))
+		answer(w, http.StatusNotFound, fmt.Sprintf("no such name: allowed are %q", s.names))
 		return
 	case err != nil:
-		say(w, http.StatusBadRequest, err.Error())
+		answer(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	row.requests.Add(1)
@@ -60,7 +60,7 @@ func (s *idService) serveIDs(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		row.refused.Add(1)
 		w.Header().Set("Retry-After", "1")
-		say(w, http.StatusServiceUnavailable, err.Error())
+		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	row.ids.Add(int64(n))
@@ -127,18 +127,18 @@ func asJSON(text []byte) []byte {
 // serveReady makes an ID of each name.
 func (s *idService) serveReady(w http.ResponseWriter, r *http.Request) {
 	if s.ending.Load() {
-		say(w, http.StatusServiceUnavailable, "the service ends")
+		answer(w, http.StatusServiceUnavailable, "the service ends")
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), readyWithin, errReadyLate)
 	defer cancel()
 	for _, name := range s.names {
 		if _, _, err := s.rows[name].from(ctx, nil, 1); err != nil {
-			say(w, http.StatusServiceUnavailable, fmt.Sprintf("%q: %v", name, err))
+			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%q: %v", name, err))
 			return
 		}
 	}
-	say(w, http.StatusOK, "ready")
+	answer(w, http.StatusOK, "ready")
 }
 
 // labels escapes the value of a label.
@@ -164,8 +164,8 @@ func (s *idService) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
 }
 
-// say answers with a line.
-func say(w http.ResponseWriter, code int, text string) {
+// answer answers with a line.
+func answer(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)

@@ -152,7 +152,8 @@ func (o *idOptions) serve(ctx context.Context, k idKind, names []string, address
 		if _, err := fmt.Fprintf(w, "http://%s\n", listener.Addr()); err != nil {
 			return fmt.Errorf("print the address: %w", err)
 		}
-		return serveUntil(ctx, listener, newIDService(k.name, names, made))
+		service := newIDService(k.name, names, made)
+		return serveUntil(ctx, listener, service.handler(), func() { service.ending.Store(true) })
 	})
 	if err == nil {
 		return nil
@@ -160,10 +161,10 @@ func (o *idOptions) serve(ctx context.Context, k idKind, names []string, address
 	return bySignal(ctx, err)
 }
 
-// serveUntil serves until ctx ends, and then finishes the requests under way.
-func serveUntil(ctx context.Context, listener net.Listener, s *idService) error {
+// serveUntil serves until ctx ends, calls ending, and then finishes the requests under way.
+func serveUntil(ctx context.Context, listener net.Listener, handler http.Handler, ending func()) error {
 	server := &http.Server{
-		Handler:           s.handler(),
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      serveWithin + 20*time.Second,
@@ -177,7 +178,7 @@ func serveUntil(ctx context.Context, listener net.Listener, s *idService) error 
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	s.ending.Store(true)
+	ending()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainWithin)
 	defer cancel()
 	err := server.Shutdown(drain)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -37,7 +38,7 @@ type box struct {
 	db, table string
 }
 
-func newOutbox() *cobra.Command {
+func newOutbox(s *store) *cobra.Command {
 	b := &box{}
 	cmd := &cobra.Command{
 		Use:   "outbox",
@@ -49,24 +50,36 @@ func newOutbox() *cobra.Command {
 	f := cmd.PersistentFlags()
 	f.StringVar(&b.db, flagDB, "", "URL of the database (default: $PAWL_DB)")
 	f.StringVar(&b.table, "table", "pawl_outbox", "the table of the messages, with its schema")
-	cmd.AddCommand(newOutboxMigrate(b), newOutboxStatus(b), newOutboxLs(b), newOutboxShow(b), newOutboxRequeue(b), newOutboxPurge(b))
+	cmd.AddCommand(newOutboxMigrate(b), newOutboxStatus(b), newOutboxLs(b), newOutboxShow(b), newOutboxRequeue(b), newOutboxPurge(b), newOutboxRelay(b, s))
 	return cmd
+}
+
+// location is the URL of the database.
+func (b *box) location() (string, error) {
+	if b.db != "" {
+		return b.db, nil
+	}
+	if location := os.Getenv("PAWL_DB"); location != "" {
+		return location, nil
+	}
+	return "", usageError("--db is missing: the URL of the database, or put it into PAWL_DB")
 }
 
 // with calls fn with the table of the user, which has to be there unless make says otherwise.
 func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *outbox.Table, *open.Database) error) error {
-	location := b.db
-	if location == "" {
-		location = os.Getenv("PAWL_DB")
-	}
-	if location == "" {
-		return usageError("--db is missing: the URL of the database, or put it into PAWL_DB")
+	location, err := b.location()
+	if err != nil {
+		return err
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	db, err := open.OpenDatabase(ctx, location)
+	opening := ctx
+	if !make {
+		opening = engine.Existing(ctx)
+	}
+	db, err := open.OpenDatabase(opening, location)
 	if err != nil {
-		return err
+		return unmade(err)
 	}
 	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: b.table})
@@ -76,16 +89,21 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	if !make {
 		err = ask(ctx, func(ctx context.Context) error { return table.Check(ctx, db.DB) })
 	}
-	if errors.Is(err, dialect.ErrMissing) {
-		return &exitError{exitUsage, fmt.Errorf("%w (try: pawl outbox migrate)", err)}
-	}
 	if err == nil {
 		err = fn(ctx, table, db)
 	}
-	if err == nil {
+	if err = unmade(err); err == nil {
 		return nil
 	}
 	return bySignal(ctx, err)
+}
+
+// unmade says how tables that are missing are made.
+func unmade(err error) error {
+	if errors.Is(err, dialect.ErrMissing) || errors.Is(err, engine.ErrNoStore) {
+		return &exitError{exitUsage, fmt.Errorf("%w (try: pawl outbox migrate)", err)}
+	}
+	return err
 }
 
 func newOutboxMigrate(b *box) *cobra.Command {

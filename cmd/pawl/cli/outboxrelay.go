@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+const relayHelp = `Send the messages of a table to a broker until a signal comes. Any number of processes may do so for one
+table: they share its 16 partitions. All of them use the same --store, whose locks hold the partitions.
+
+--to says where messages go, or else the variable PAWL_TO. The topic of a message is
+
+  amqp:, amqps:       the routing key in RabbitMQ, of --exchange
+  nats:               the subject in NATS JetStream
+  redis:, rediss:     the name of the stream; also redis+cluster:, redis+sentinel:
+  http:, https:       a header: all messages are posted to the URL as CloudEvents, and signed
+                      with the secret of PAWL_WEBHOOK_SECRET, as Standard Webhooks describes
+
+A message is sent at least once: again, when its outcome is unknown. Consumers recognise repeats by its ID,
+see package inbox. The messages of a key are sent one after another. A message that the broker
+refuses --attempts times is dead. The later messages of its key wait then, until "pawl outbox requeue".
+A broker or database that is away makes no message dead: the relay tries again.
+
+--listen serves HTTP:
+
+  GET /healthz    200 while the process runs
+  GET /readyz     200 when the database answers within a second, and the table is there
+  GET /metrics    figures for Prometheus: what was sent, how much waits and since when
+
+INT and TERM end the relay. Messages that are under way are interrupted, and are sent again by the next relay.`
+
+// relayCommand is what the user chose for a relay.
+type relayCommand struct {
+	box    *box
+	store  *store
+	broker brokerOptions
+	opts   outbox.RelayOptions
+	listen string
+}
+
+func newOutboxRelay(b *box, s *store) *cobra.Command {
+	r := &relayCommand{box: b, store: s}
+	cmd := &cobra.Command{
+		Use:     "relay",
+		Short:   "Send the messages to a broker",
+		Long:    relayHelp,
+		Example: "  pawl outbox relay --db sqlite:orders.db --to nats://localhost --listen 127.0.0.1:8766",
+		Args:    takes(0, 0),
+		RunE: verb(func(cmd *cobra.Command, _ []string) error {
+			if r.listen != "" {
+				if err := checkListen(r.listen); err != nil {
+					return err
+				}
+			}
+			return r.relay(cmd.Context(), cmd.OutOrStdout())
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.broker.url, "to", "", "URL of the broker (default: $PAWL_TO)")
+	f.StringVar(&r.broker.exchange, "exchange", "", "the exchange of RabbitMQ (default: the default exchange)")
+	f.StringVar(&r.broker.source, "source", "", "the source of the CloudEvents of a webhook (default: /)")
+	f.Int64Var(&r.broker.maxLen, "maxlen", 0, "about how many entries a Redis stream keeps; 0 keeps all")
+	f.StringVar(&r.listen, "listen", "", "the address of the metrics; port 0 is any free port (default: none)")
+	f.IntVar(&r.opts.Window, "window", 64, "messages of a partition that are under way, 1 to 1,000")
+	f.IntVar(&r.opts.Hold, "hold", outbox.Partitions, "partitions that this process holds at most, 1 to 16")
+	f.IntVar(&r.opts.MaxAttempts, "attempts", 20, "failures after which a message is dead, 1 to 1,000,000")
+	f.BoolVar(&r.opts.ContinueKeys, "continue-keys", false, "send the messages of a key also after a dead one")
+	f.DurationVar(&r.opts.Timeout, "timeout", 30*time.Second, "the time of one sending")
+	f.DurationVar(&r.opts.Poll, "poll", 500*time.Millisecond, "the time between looks at the table")
+	f.DurationVar(&r.opts.Resend, "resend", 0, "send a confirmed message again after so long, unless it is done; 0 is never")
+	f.DurationVar(&r.opts.Retention, "retention", 7*24*time.Hour, "how long confirmed messages stay in the table")
+	return cmd
+}
+
+// relay sends until a signal comes.
+func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
+	location, err := r.box.location()
+	if err != nil {
+		return err
+	}
+	db, err := relayDatabase(ctx, location)
+	if err != nil {
+		return unmade(err)
+	}
+	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
+	table, err := outbox.New(db.Dialect, &outbox.Options{Table: r.box.table})
+	if err != nil {
+		return fmt.Errorf("--table: %w", err)
+	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	to, err := r.broker.open(ctx)
+	if err != nil {
+		return bySignal(ctx, err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+		defer cancel()
+		to.close(ctx) //nolint:errcheck // the process ends
+	}()
+	err = r.store.operating(ctx, func(ctx context.Context, client *pawl.Client) error {
+		log := &relayLog{}
+		opts := r.opts
+		opts.OnError = log.failed
+		relay, err := table.Relay(client, db.DB, to, &opts)
+		if err != nil {
+			return err
+		}
+		return r.run(ctx, &relayService{relay: relay, table: table, db: db.DB, name: r.box.table}, log, w)
+	})
+	if err != nil {
+		return bySignal(ctx, unmade(err))
+	}
+	return nil
+}
+
+// relayDatabase is a database that may be away now. A file that is missing now is a mistake of the operator.
+func relayDatabase(ctx context.Context, location string) (*open.Database, error) {
+	if strings.HasPrefix(location, "sqlite:") {
+		return open.OpenDatabase(engine.Existing(ctx), location)
+	}
+	db, err := open.PrepareDatabase(location)
+	if err == nil && !strings.Contains(location, "connections=") {
+		db.DB.SetMaxOpenConns(outbox.Partitions + 4)
+		db.DB.SetMaxIdleConns(outbox.Partitions + 4)
+	}
+	return db, err
+}
+
+// run runs the relay beside its service, until ctx or one of them ends.
+func (r *relayCommand) run(ctx context.Context, s *relayService, log *relayLog, w io.Writer) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	parts := []func() error{
+		func() error { return s.relay.Run(ctx) },
+		func() error { return log.watch(ctx, s.relay) },
+	}
+	if r.listen != "" {
+		listener, err := net.Listen("tcp", r.listen)
+		if err != nil {
+			return &exitError{exitUnavailable, fmt.Errorf("--listen: %w", err)}
+		}
+		defer listener.Close()
+		if _, err := fmt.Fprintf(w, "http://%s\n", listener.Addr()); err != nil {
+			return fmt.Errorf("print the address: %w", err)
+		}
+		parts = append(parts, func() error { return serveUntil(ctx, listener, s.handler(), func() { s.ending.Store(true) }) })
+	}
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { ended <- part() }()
+	}
+	var all []error
+	for range parts {
+		all = append(all, <-ended)
+		stop() // the other parts
+	}
+	return errors.Join(all...)
+}
+
+// relayLog tells an operator the news of a relay, and no flood of them.
+type relayLog struct {
+	since   atomic.Int64 // when the first error of this while was printed, in Unix seconds
+	printed atomic.Int64 // errors since
+	unsaid  atomic.Int64 // errors that were not printed
+}
+
+const (
+	logWhile = 10 // seconds
+	mostLogs = 5  // errors that are printed in a while
+)
+
+// failed prints an error, unless there were many.
+func (l *relayLog) failed(err error) {
+	if now := time.Now().Unix(); now-l.since.Load() >= logWhile {
+		l.since.Store(now)
+		l.printed.Store(0)
+	}
+	if l.printed.Add(1) > mostLogs {
+		l.unsaid.Add(1)
+		return
+	}
+	complain(err)
+}
+
+// watch prints the changes that matter to an operator, until ctx ends.
+func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	told, before := outbox.RelayStats{}, outbox.RelayStats{}
+	troubled, then := false, uint64(0) // the broker fails, and what it had confirmed before that
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		is := relay.Stats()
+		if is.Partitions != told.Partitions && is.Partitions == before.Partitions { // they come and go while relays share
+			news("this relay holds %d of %d partitions", is.Partitions, outbox.Partitions)
+			told.Partitions = is.Partitions
+		}
+		if is.Dead > before.Dead {
+			news("%d messages are dead since this relay began (try: pawl outbox ls --state dead)", is.Dead)
+		}
+		if is.Hung > 0 && before.Hung == 0 {
+			news("a sending does not return, though its time is over")
+		}
+		if n%logWhile == 0 {
+			if n := l.unsaid.Swap(0); n > 0 {
+				news("%d further errors like these", n)
+			}
+		}
+		fails := is.Blocked+is.Failed > before.Blocked+before.Failed
+		if fails && !troubled {
+			troubled, then = true, before.Confirmed
+		}
+		if troubled && !fails && is.Confirmed > then {
+			news("the broker confirms messages again")
+			troubled = false
+		}
+		before = is
+	}
+}
+
+// news prints a line for the operator.
+func news(format string, args ...any) { stderr.say("pawl: " + fmt.Sprintf(format, args...) + "\n") }
