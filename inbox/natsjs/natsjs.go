@@ -13,14 +13,15 @@
 //   - A message is acknowledged, and the server has confirmed that, after the message took effect. A consumer that
 //     dies leaves its messages to others, after AckWait of the durable consumer.
 //   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
-//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice.
+//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice. Where these headers
+//     make the letter too large, the letter is the message as it was.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
 //
 // # What is not promised
 //
-// A stream with limits drops messages that nobody has read. A dead letter that is too large for its stream is tried for ever, and
-// keeps its key waiting.
+// A stream with limits drops messages that nobody has read. If the stream of dead letters takes only smaller messages than the
+// stream itself, a larger dead letter is tried for ever, and keeps its key waiting. The consumer reports that each time.
 package natsjs
 
 import (
@@ -185,6 +186,11 @@ func (d *delivery) letter(reason string) *nats.Msg {
 	letter.Header[headerSequence] = []string{strconv.FormatUint(d.sequence, 10)}
 	letter.Header[jetstream.MsgIDHeader] = []string{s.durable + "/" + strconv.FormatUint(d.sequence, 10)}
 	return letter
+}
+
+// bare is the dead letter without words of ours.
+func (d *delivery) bare() *nats.Msg {
+	return &nats.Msg{Subject: d.feed.opts.Dead, Header: maps.Clone(d.msg.Headers()), Data: d.msg.Data()}
 }
 
 // plain makes a text that a header can have.
