@@ -20,8 +20,8 @@
 //
 // # What is not promised
 //
-// A stream with limits drops messages that nobody has read. If the stream of dead letters takes only smaller messages than the
-// stream itself, a larger dead letter is tried for ever, and keeps its key waiting. The consumer reports that each time.
+// A stream with limits drops messages that nobody has read. The stream of dead letters has to take messages as large as those of
+// the stream. A letter that is too large all the same is tried for ever, keeps its key waiting, and is reported each time.
 package natsjs
 
 import (

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -27,13 +28,8 @@ func TestLargeDeadLetter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LARGE", Subjects: []string{"large"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
-		t.Fatal(err)
-	}
-	dead, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LARGE_letters", Subjects: []string{"letters"}, MaxMsgSize: 1100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := made(t, js, jetstream.StreamConfig{Name: "LARGE", Subjects: []string{"large"}, Retention: jetstream.WorkQueuePolicy})
+	dead := made(t, js, jetstream.StreamConfig{Name: "LARGE_letters", Subjects: []string{"letters"}, MaxMsgSize: 1100})
 	sent := &nats.Msg{Subject: "large", Header: nats.Header{jetstream.MsgIDHeader: {"a"}, "Pawl-Key": {"k"}}, Data: []byte(strings.Repeat("x", 1000))}
 	source, err := natsjs.New(js, "LARGE", "test", &natsjs.Options{Dead: "letters"})
 	if err != nil {
@@ -52,15 +48,9 @@ func TestLargeDeadLetter(t *testing.T) {
 		}
 		sent.Header.Set(jetstream.MsgIDHeader, "b")
 		sent.Data = sent.Data[:700]
-		got, err := feed.Receive(t.Context(), 1)
-		for err == nil && len(got) == 0 && ctx.Err() == nil {
-			got, err = feed.Receive(ctx, 1)
-		}
-		if err != nil || len(got) == 0 {
-			t.Fatal("no message: ", err)
-		}
-		m := got[0].Message()
-		if err := got[0].Dead(t.Context(), reason); err != nil {
+		got := receive(ctx, t, feed)
+		m := got.Message()
+		if err := got.Dead(t.Context(), reason); err != nil {
 			t.Fatal(err)
 		}
 		letter, err := dead.GetLastMsgForSubject(t.Context(), "letters")
@@ -75,10 +65,6 @@ func TestLargeDeadLetter(t *testing.T) {
 			t.Errorf("the letter has the ID %q, want %q", id, m.ID)
 		}
 	}
-	stream, err := js.Stream(t.Context(), "LARGE")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for {
 		info, err := stream.Info(ctx)
 		if err != nil {
@@ -86,6 +72,29 @@ func TestLargeDeadLetter(t *testing.T) {
 		}
 		if info.State.Msgs == 0 {
 			return
+		}
+	}
+}
+
+func made(t *testing.T, js jetstream.JetStream, config jetstream.StreamConfig) jetstream.Stream {
+	t.Helper()
+	stream, err := js.CreateStream(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// receive waits for a message.
+func receive(ctx context.Context, t *testing.T, feed inbox.Feed) inbox.Delivery {
+	t.Helper()
+	for {
+		got, err := feed.Receive(ctx, 1)
+		if err != nil || ctx.Err() != nil {
+			t.Fatal("no message: ", err)
+		}
+		if len(got) > 0 {
+			return got[0]
 		}
 	}
 }
