@@ -4,6 +4,7 @@ package killtest
 
 import (
 	"bytes"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,7 +20,21 @@ type Workers struct {
 	mu      sync.Mutex
 	running map[int]*exec.Cmd
 	kills   int
+	over    bool // the test has ended
 	group   sync.WaitGroup
+}
+
+// isWorker is the variable of a worker.
+const isWorker = "PAWL_KILLTEST_WORKER"
+
+// A worker ends with its test, also when a time-out or a signal ended that: then nobody holds the other end of its input.
+func init() {
+	if os.Getenv(isWorker) != "" {
+		go func() {
+			io.Copy(io.Discard, os.Stdin) //nolint:errcheck // an error is an end too
+			os.Exit(3)
+		}()
+	}
 }
 
 // Start starts n processes of this test binary with these further variables of the environment.
@@ -27,7 +42,8 @@ type Workers struct {
 // has done its work; it fails the test unless its exit code is 0.
 func Start(t testing.TB, n int, env ...string) *Workers {
 	t.Helper()
-	w := &Workers{t: t, env: append(os.Environ(), env...), running: make(map[int]*exec.Cmd)}
+	w := &Workers{t: t, env: append(append(os.Environ(), isWorker+"=1"), env...), running: make(map[int]*exec.Cmd)}
+	t.Cleanup(w.end)
 	for i := range n {
 		w.group.Go(func() {
 			for w.run(i) {
@@ -42,19 +58,28 @@ func (w *Workers) run(i int) (killed bool) {
 	var said bytes.Buffer
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stdout, cmd.Stderr = w.env, &said, &said
+	_, err := cmd.StdinPipe() // which Wait closes, or the end of this process
 	w.mu.Lock()
-	if err := cmd.Start(); err != nil {
+	if err == nil && !w.over {
+		err = cmd.Start()
+	}
+	if err != nil || w.over {
 		w.mu.Unlock()
-		w.t.Error(err)
+		if err != nil {
+			w.t.Error(err)
+		}
 		return false
 	}
 	w.running[i] = cmd
 	w.mu.Unlock()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	killed = w.running[i] == nil
 	delete(w.running, i)
+	if w.over {
+		return false
+	}
 	if err != nil && !killed {
 		w.t.Errorf("a worker ended: %v: %s", err, said.String())
 	}
@@ -76,6 +101,17 @@ func (w *Workers) KillUntilDone(kills int, pause time.Duration) int {
 	}
 	<-done
 	return w.kills
+}
+
+// end kills the workers of a test that has failed early.
+func (w *Workers) end() {
+	w.mu.Lock()
+	w.over = true
+	for _, cmd := range w.running {
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+	}
+	w.mu.Unlock()
+	w.group.Wait()
 }
 
 func (w *Workers) killOne() {

@@ -50,34 +50,46 @@ func each(t *testing.T, test func(t *testing.T, d *database)) {
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			d := &database{dialect: kind, name: fmt.Sprintf("half_%d_%d", time.Now().UnixNano(), tables.Add(1))}
+			var source string
 			switch kind {
 			case dialect.PostgreSQL:
-				d.source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
+				source = testservers.PostgresURL(testservers.SharedPostgres(t).Addr)
 			case dialect.MySQL:
-				config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
-				config.InterpolateParams = true
-				d.source = config.FormatDSN()
+				source = mariadb(testservers.SharedMariaDB(t))
 			default:
-				d.source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
+				source = "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")) +
 					"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
 			}
-			if err := d.open(nil); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { d.db.Close() }) //nolint:errcheck // nothing is lost
-			for what, err := range map[string]error{"box": d.box.Migrate(t.Context(), d.db), "coordinator": d.coordinator.Migrate(t.Context()),
-				"barrier": d.barrier.Migrate(t.Context(), d.db), "twice": d.barrier.Migrate(t.Context(), d.db)} {
-				if err != nil {
-					t.Fatal(what, err)
-				}
-			}
-			if _, err := d.db.Exec("CREATE TABLE " + d.name + "_orders (id varchar(60) PRIMARY KEY)"); err != nil {
-				t.Fatal(err)
-			}
+			d := newDatabase(t, kind, source)
 			test(t, d)
 		})
 	}
+}
+
+func mariadb(server *testservers.Server) string {
+	config := testservers.MariaDBConfig(server.Addr)
+	config.InterpolateParams = true
+	return config.FormatDSN()
+}
+
+// newDatabase makes the tables of a test.
+func newDatabase(t *testing.T, kind dialect.Dialect, source string) *database {
+	t.Helper()
+	d := &database{dialect: kind, source: source, name: fmt.Sprintf("half_%d_%d", time.Now().UnixNano(), tables.Add(1))}
+	if err := d.open(nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.db.Close() }) //nolint:errcheck // nothing is lost
+	for what, err := range map[string]error{"box": d.box.Migrate(t.Context(), d.db), "coordinator": d.coordinator.Migrate(t.Context()),
+		"barrier": d.barrier.Migrate(t.Context(), d.db), "twice": d.barrier.Migrate(t.Context(), d.db)} {
+		if err != nil {
+			t.Fatal(what, err)
+		}
+	}
+	if _, err := d.db.Exec("CREATE TABLE " + d.name + "_orders (id varchar(60) PRIMARY KEY)"); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // open opens the tables of a name and a source.

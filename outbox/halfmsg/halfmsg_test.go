@@ -16,6 +16,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
 	"github.com/pawl-go/pawl/outbox/halfmsg"
 )
@@ -45,6 +46,61 @@ func TestAskedWhileTheTransactionIsOpen(t *testing.T) {
 			t.Errorf("%d orders, %d without a message, %d messages without an order", orders, missing, extra)
 		}
 	})
+}
+
+// A question about a transaction that is prepared and in doubt decides nothing, also when no connection has the transaction any more.
+func TestAskedWhileTheTransactionIsInDoubt(t *testing.T) {
+	for _, c := range []struct {
+		kind                  dialect.Dialect
+		source                string
+		begin, prepare        []string
+		commits, rolls        string
+		endsWithItsConnection bool
+	}{
+		{dialect.PostgreSQL, testservers.PostgresURL(testservers.Postgres(t, "-c", "max_prepared_transactions=4").Addr),
+			[]string{"BEGIN"}, []string{"PREPARE TRANSACTION 'half'"}, "COMMIT PREPARED 'half'", "ROLLBACK PREPARED 'half'", false},
+		{dialect.MySQL, mariadb(testservers.SharedMariaDB(t)),
+			[]string{"XA START 'half'"}, []string{"XA END 'half'", "XA PREPARE 'half'"}, "XA COMMIT 'half'", "XA ROLLBACK 'half'", true},
+	} {
+		d := newDatabase(t, c.kind, c.source)
+		for order, end := range map[string]string{"kept": c.commits, "gone": c.rolls} {
+			id := d.prepare(t, order)
+			conn, err := d.db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := func(db dialect.DB, statements ...string) {
+				t.Helper()
+				for _, s := range statements {
+					if _, err := db.ExecContext(t.Context(), s); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			run(conn, c.begin...)
+			if err := errors.Join(d.barrier.Pass(t.Context(), conn, id), d.insertOrder(t.Context(), conn, order)); err != nil {
+				t.Fatal(err)
+			}
+			run(conn, c.prepare...)
+			if !c.endsWithItsConnection {
+				conn.Close() //nolint:errcheck // the transaction stays
+			}
+			if is, err := d.barrier.Answer(t.Context(), d.db, id, 0); is != halfmsg.Open || err != nil {
+				t.Error(is, err)
+			}
+			if c.endsWithItsConnection {
+				run(conn, end)
+				conn.Close() //nolint:errcheck // nothing is lost
+			} else {
+				run(d.db, end)
+			}
+		}
+		d.run(t, d.ask)
+		until(t, "decided", func() bool { return d.decided(t) })
+		if orders, missing, extra := d.check(t); orders != 1 || missing+extra > 0 {
+			t.Errorf("%d orders, %d without a message, %d messages without an order", orders, missing, extra)
+		}
+	}
 }
 
 // A question that comes before the transaction aborts it for good. The same holds for a transaction whose snapshot is older.

@@ -70,7 +70,7 @@ func (h holder) lose(p *process, by syscall.Signal) {
 	h.signal(by)
 	signalled := time.Now()
 	h.expectNext(p)
-	if took := time.Since(signalled); took > lossTTL+time.Second {
+	if took := time.Since(signalled); took > 3*lossTTL { // a busy machine starts commands late; the rows of the engines measure exactly
 		h.t.Errorf("the next one waited for %v", took)
 	}
 }
