@@ -43,6 +43,11 @@ type ConsumerOptions struct {
 	Single *pawl.Mutex
 	// Tx are the settings of each transaction, such as its isolation. Nil is the default of the database.
 	Tx *sql.TxOptions
+	// Reply, when set, tells the producer that a message took effect, see outbox.Table.Complete. Reply is called after the commit and
+	// before the message is acknowledged, and again for each repeat that the inbox absorbs. A crash loses no reply. An error
+	// of Reply goes to OnError, and the message is acknowledged all the same: the producer sends it again. Timeout bounds the handler
+	// and Reply together.
+	Reply func(ctx context.Context, m Message) error
 	// OnError, when set, gets each error that the consumer overcomes by itself: of handlers, the database and the broker. Each
 	// dead letter is among them. OnError must not block, and must be safe for concurrent use.
 	OnError func(error)
@@ -147,7 +152,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return nil
 }
 
-// once runs a message in a transaction of its own.
+// once runs a message in a transaction of its own, and replies.
 func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -169,6 +174,11 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 		o.committed = true
 		if o.err = tx.Commit(); o.err != nil {
 			o.err = fmt.Errorf("commit: %w", o.err)
+		}
+	}
+	if o.err == nil && c.opts.Reply != nil {
+		if err := c.opts.Reply(ctx, it.Message); err != nil {
+			c.report(fmt.Errorf("reply to message %q: %w", it.ID, err))
 		}
 	}
 	return o

@@ -29,6 +29,11 @@
 //   - A message that fails ConsumerOptions.MaxAttempts times becomes a dead letter with the reason, and its key goes on.
 //     Trouble with the database or the broker counts no attempt.
 //
+// # Replies
+//
+// ConsumerOptions.Reply tells the producer that a message took effect, by a message or a request of your own. The producer
+// marks the message as done, see outbox.Table.Complete, and sends a message again that is not done for long.
+//
 // # Order over several processes
 //
 // A broker spreads messages over all processes that read. So two messages of a key may be in two processes. Set

@@ -56,7 +56,12 @@ func consume(ctx context.Context, s *settings, _ io.Writer) error {
 	}
 	defer endLocks()
 	// One process at a time reads, so that the items keep their order. Without Single all processes do.
-	c, err := w.box.Consumer(db.db, w.seen, confirming{source, w}, w.deliver, &inbox.ConsumerOptions{Single: client.Mutex("stock"), Grace: time.Second})
+	opts := &inbox.ConsumerOptions{Single: client.Mutex("stock"), Grace: time.Second, Reply: func(ctx context.Context, m inbox.Message) error {
+		w.die(beforeAck)
+		w.delivered(ctx, m)
+		return nil
+	}}
+	c, err := w.box.Consumer(db.db, w.seen, source, w.deliver, opts)
 	if err != nil {
 		return err
 	}
@@ -116,44 +121,4 @@ func (w *warehouse) delivered(ctx context.Context, m inbox.Message) {
 	if o, err := orderOf(m); err == nil {
 		w.confirmer.confirm(ctx, url.QueryEscape(m.ID), o)
 	}
-}
-
-// confirming is a source whose deliveries are confirmed to the shop before they are acknowledged to the broker.
-type confirming struct {
-	inbox.Source
-	*warehouse
-}
-
-func (c confirming) Open(ctx context.Context, single bool) (inbox.Feed, error) {
-	feed, err := c.Source.Open(ctx, single)
-	if err != nil {
-		return nil, err
-	}
-	return confirmingFeed{feed, c.warehouse}, nil
-}
-
-type confirmingFeed struct {
-	inbox.Feed
-	*warehouse
-}
-
-func (f confirmingFeed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
-	all, err := f.Feed.Receive(ctx, most)
-	for i, d := range all {
-		all[i] = f.confirming(d)
-	}
-	return all, err
-}
-
-func (w *warehouse) confirming(d inbox.Delivery) inbox.Delivery { return confirmed{d, w} }
-
-type confirmed struct {
-	inbox.Delivery
-	*warehouse
-}
-
-func (c confirmed) Ack(ctx context.Context) error {
-	c.die(beforeAck)
-	c.delivered(ctx, c.Message())
-	return c.Delivery.Ack(ctx)
 }

@@ -71,6 +71,7 @@ func showCuts(ctx context.Context, p *places, chosen []cut, out io.Writer) error
 				}
 				slices.Sort(t.roles)
 				t.roles = slices.Compact(t.roles) // one process of each is enough
+				t.expected = []string{c.without, c.with}[j]
 				b, err := t.run(ctx, false)
 				found[2*i+j] = b.words()
 				return err

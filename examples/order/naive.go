@@ -82,7 +82,9 @@ func (w *warehouse) consumeNaively(ctx context.Context, source inbox.Source) err
 			if err := w.inTx(ctx, func(tx *sql.Tx) error { return w.deliver(ctx, tx, d.Message()) }); err != nil {
 				return err
 			}
-			if err := w.confirming(d).Ack(ctx); err != nil {
+			w.die(beforeAck)
+			w.delivered(ctx, d.Message())
+			if err := d.Ack(ctx); err != nil {
 				return err
 			}
 		}

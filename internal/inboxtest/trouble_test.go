@@ -124,6 +124,48 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// The producer gets a reply to each message, also to one whose consumer died between the commit and the reply. A reply that fails is told,
+// and keeps no message.
+func TestReply(t *testing.T) {
+	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+		replies := make(map[string]int)
+		w.opts.Reply = func(_ context.Context, m inbox.Message) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if replies[m.ID]++; m.ID == "k-2" {
+				return errors.New("the producer is away")
+			}
+			return nil
+		}
+		box, err := inbox.New("test", &inbox.Options{Retention: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := w.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
+		committed := message("k", 1)
+		_, err = box.Do(t.Context(), w.store.In(tx), committed, func(ctx context.Context) error { return w.effect(ctx, tx, committed) })
+		if err := errors.Join(err, tx.Commit()); err != nil { // and then the process dies
+			t.Fatal(err)
+		}
+		w.send(t, committed, message("k", 2), message("k", 3))
+		w.run(t)
+		w.took(t, 3)
+		w.idle(t)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if replies["k-1"] < 1 || replies["k-2"] < 1 || replies["k-3"] < 1 || w.ran["k-1"] > 0 {
+			t.Errorf("replies %v, runs %v", replies, w.ran)
+		}
+		if !strings.Contains(strings.Join(w.said, "\n"), `reply to message "k-2": the producer is away`) {
+			t.Error(w.said)
+		}
+	})
+}
+
 // Poison becomes a dead letter with its reason, and so does a message that is too old, refused, or without an ID. Other keys go on, and a key
 // goes on behind its dead letter.
 func TestDeadLetters(t *testing.T) {
