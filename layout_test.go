@@ -93,6 +93,8 @@ var importRules = []importRule{
 		"a source knows the client of its broker, and no database"},
 	{"inbox/natsjs", []string{".", "inbox"}, []string{"github.com/nats-io/nats.go"},
 		"as above"},
+	{"inbox/rabbit", []string{".", "inbox", "outbox", "outbox/rabbit"}, []string{"github.com/rabbitmq/amqp091-go"},
+		"as above; dead letters are published as the messages were, and connections are dialled alike"},
 	{"outbox/halfmsg", []string{".", "dialect", "outbox"}, nil,
 		"as above; HTTP is of the standard library"},
 	{"lb", service, nil, "as above"},

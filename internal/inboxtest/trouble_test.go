@@ -44,6 +44,9 @@ func each(t *testing.T, test func(t *testing.T, w *world, server *testservers.Se
 			if w.broker, err = is.connect(server.Addr, w.name); err != nil {
 				t.Fatal(err)
 			}
+			if r, ok := w.broker.(*rabbitBroker); ok {
+				r.server = server
+			}
 			t.Cleanup(w.close)
 			test(t, w, server)
 		})
