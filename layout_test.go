@@ -84,6 +84,8 @@ var importRules = []importRule{
 		"a publisher, and the client of its broker"},
 	{"outbox/redisstream", []string{".", "outbox"}, []string{"github.com/redis/rueidis"}, "as above"},
 	{"outbox/rabbit", []string{".", "outbox"}, []string{"github.com/rabbitmq/amqp091-go"}, "as above"},
+	{"outbox/millbox", []string{".", "dialect", "outbox"}, []string{"github.com/ThreeDotsLabs/watermill/message"},
+		"as above; all other brokers are reached by a library of publishers, whose type of messages it needs"},
 	{"outbox/webhook", []string{".", "outbox", "outbox/internal/httpheader"}, nil, "as above; HTTP is of the standard library"},
 	{"outbox/internal/httpheader", []string{"outbox"}, []string{"golang.org/x/net/http/httpguts"},
 		"what brokers that carry headers as HTTP does have in common"},

@@ -204,7 +204,7 @@ func (d *delivery) Nack(_ context.Context, delay time.Duration) error {
 
 // Dead implements [inbox.Delivery].
 func (d *delivery) Dead(ctx context.Context, reason string) error {
-	if _, err := d.feed.js.PublishMsg(ctx, d.letter(reason)); err != nil {
+	if err := d.bury(ctx, reason); err != nil {
 		return d.told("publish the dead letter", err)
 	}
 	defer d.settled()

@@ -3,6 +3,7 @@ package inboxtest_test
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,7 +99,11 @@ func TestKilledNaive(t *testing.T) {
 			for _, worker := range []string{"naive", "forgetful"} {
 				t.Run(worker, func(t *testing.T) {
 					t.Parallel()
-					f := newDatabase(t, dialect.PostgreSQL).killed(t, kind, server.Addr, worker, 3, func() {})
+					n := 3
+					if strings.HasPrefix(kind, "rabbitmq") { // of several readers most would have nothing in hand when killed
+						n = 1
+					}
+					f := newDatabase(t, dialect.PostgreSQL).killed(t, kind, server.Addr, worker, n, func() {})
 					if worker == "naive" && f.lost == 0 {
 						t.Errorf("acknowledged before the effect, and nothing was lost: %+v", f)
 					}

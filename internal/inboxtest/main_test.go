@@ -268,7 +268,10 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 	defer cancel()
 	for until.Err() == nil {
 		got, err := feed.Receive(until, 8)
-		if err != nil && until.Err() == nil {
+		if until.Err() != nil {
+			break
+		}
+		if err != nil {
 			return err
 		}
 		for _, one := range got {
