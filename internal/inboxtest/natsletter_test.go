@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/inbox"
 )
 
-// TestLargeDeadLetter: a message that fits a stream or the server, and whose dead letter does not, is parted. Its key goes on.
+// TestLargeDeadLetter: a message that fits a stream or the server, and whose dead letter does not, is parted. The key of the message goes on.
 func TestLargeDeadLetter(t *testing.T) {
 	for name, is := range map[string]struct {
 		size  int // of the payload

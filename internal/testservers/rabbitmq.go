@@ -113,8 +113,8 @@ func rabbitmqctl(s *Server, args []string) *exec.Cmd {
 	return cmd
 }
 
-// RabbitMQUnsettled is how many messages a queue of a private RabbitMQ has, with those that consumers have not settled. A client
-// of AMQP does not see the latter.
+// RabbitMQUnsettled is how many messages a queue of a private RabbitMQ has, with the messages that consumers have not settled. A
+// client of AMQP does not see the latter.
 func RabbitMQUnsettled(s *Server, queue string) (int, error) {
 	var out bytes.Buffer
 	cmd := rabbitmqctl(s, []string{"list_queues", "--no-table-headers", "name", "messages"})
