@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/inbox"
@@ -205,25 +204,12 @@ func (d *delivery) Nack(_ context.Context, delay time.Duration) error {
 
 // Dead implements [inbox.Delivery].
 func (d *delivery) Dead(ctx context.Context, reason string) error {
-	_, err := d.feed.js.PublishMsg(ctx, d.letter(reason))
-	if tooLarge(err) {
-		_, err = d.feed.js.PublishMsg(ctx, d.bare())
-	}
-	if err != nil {
+	if err := d.bury(ctx, reason); err != nil {
 		return d.told("publish the dead letter", err)
 	}
 	defer d.settled()
 	return d.told("end", d.msg.Term())
 }
-
-// tooLarge reports whether the server, or the stream of dead letters, never takes a message of this size.
-func tooLarge(err error) bool {
-	var failure *jetstream.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &failure) && failure.ErrorCode == messageTooLarge
-}
-
-// messageTooLarge is the code of nats-server for a message above the limit of its stream, which the client has no name for.
-const messageTooLarge = 10054
 
 func (d *delivery) settled() {
 	d.feed.mu.Lock()

@@ -13,28 +13,25 @@
 //   - A message is acknowledged, and the server has confirmed that, after the message took effect. A consumer that
 //     dies leaves its messages to others, after AckWait of the durable consumer.
 //   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
-//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice. Where these headers
-//     make the letter too large, the letter is the message as it was.
+//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice.
+//   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
+//     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
 //
 // # What is not promised
 //
-// A stream with limits drops messages that nobody has read. The stream of dead letters has to take messages as large as those of
-// the stream. A letter that is too large all the same is tried for ever, keeps its key waiting, and is reported each time.
+// A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
+// in another number of parts.
 package natsjs
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl"
@@ -48,6 +45,7 @@ const (
 	headerID       = "Pawl-ID"
 	headerReason   = "Pawl-Dead-Reason"
 	headerSequence = "Pawl-Dead-Sequence"
+	headerPart     = "Pawl-Dead-Part"
 )
 
 // Options are the settings of [New].
@@ -174,32 +172,4 @@ func message(msg jetstream.Msg, sent time.Time) inbox.Message {
 		m.Headers[name] = values[0]
 	}
 	return m
-}
-
-// letter is the dead letter of a message.
-func (d *delivery) letter(reason string) *nats.Msg {
-	s := d.feed.Source
-	letter := &nats.Msg{Subject: s.opts.Dead, Header: make(nats.Header), Data: d.msg.Data()}
-	maps.Copy(letter.Header, d.msg.Headers())
-	letter.Header[headerID] = []string{d.m.ID}
-	letter.Header[headerReason] = []string{plain(reason)}
-	letter.Header[headerSequence] = []string{strconv.FormatUint(d.sequence, 10)}
-	letter.Header[jetstream.MsgIDHeader] = []string{s.durable + "/" + strconv.FormatUint(d.sequence, 10)}
-	return letter
-}
-
-// bare is the dead letter without words of ours.
-func (d *delivery) bare() *nats.Msg {
-	return &nats.Msg{Subject: d.feed.opts.Dead, Header: maps.Clone(d.msg.Headers()), Data: d.msg.Data()}
-}
-
-// plain makes a text that a header can have.
-func plain(text string) string {
-	text = strings.ToValidUTF8(text[:min(len(text), 1000)], "")
-	return strings.TrimSpace(strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) {
-			return ' '
-		}
-		return c
-	}, text))
 }

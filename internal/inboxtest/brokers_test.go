@@ -40,8 +40,10 @@ var brokers = map[string]struct {
 	server  func(t testing.TB, args ...string) *testservers.Server
 	durable []string // arguments of a server that keeps its data
 }{
-	"redis": {connectRedis, testservers.Redis, []string{"--appendonly", "yes", "--appendfsync", "always"}},
-	"nats":  {connectNATS, testservers.NATS, nil},
+	"redis":            {connectRedis, testservers.Redis, []string{"--appendonly", "yes", "--appendfsync", "always"}},
+	"nats":             {connectNATS, testservers.NATS, nil},
+	"rabbitmq classic": {connectClassic, testservers.RabbitMQ, nil},
+	"rabbitmq quorum":  {connectQuorum, testservers.RabbitMQ, nil},
 }
 
 type redisBroker struct {

@@ -201,7 +201,11 @@ func work(ctx context.Context) error {
 		return err
 	}
 	defer client.Close(context.Background()) //nolint:errcheck // nothing is lost
-	return d.consume(ctx, b, source, client.Mutex("inbox/"+d.name))
+	single := client.Mutex("inbox/" + d.name)
+	if os.Getenv("PAWL_INBOX_KIND") == "rabbitmq quorum" { // whose broker delivers to one process at a time
+		single = nil
+	}
+	return d.consume(ctx, b, source, single)
 }
 
 // consume runs a consumer, whose handler fails now and then, until all is done.
@@ -260,8 +264,13 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 	if err != nil {
 		return err
 	}
-	for time.Now().UnixMilli() < deadline() {
-		got, err := feed.Receive(ctx, 8)
+	until, cancel := context.WithDeadline(ctx, time.UnixMilli(deadline()))
+	defer cancel()
+	for until.Err() == nil {
+		got, err := feed.Receive(until, 8)
+		if until.Err() != nil {
+			break
+		}
 		if err != nil {
 			return err
 		}

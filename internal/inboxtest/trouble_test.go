@@ -33,21 +33,41 @@ func each(t *testing.T, test func(t *testing.T, w *world, server *testservers.Se
 	for kind, is := range brokers {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			server := is.server(t, is.durable...)
-			w := &world{database: newDatabase(t, dialect.PostgreSQL), ran: make(map[string]int), fail: func(inbox.Message, int) error { return nil }}
-			w.opts = inbox.ConsumerOptions{Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, MaxAttempts: 4, OnError: func(err error) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.said = append(w.said, err.Error())
-			}}
-			var err error
-			if w.broker, err = is.connect(server.Addr, w.name); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(w.close)
+			w, server := newWorld(t, kind, is.durable...)
 			test(t, w, server)
 		})
 	}
+}
+
+// newWorld starts a broker of a kind with arguments.
+func newWorld(t *testing.T, kind string, args ...string) (*world, *testservers.Server) {
+	t.Helper()
+	server := brokers[kind].server(t, args...)
+	w := &world{database: newDatabase(t, dialect.PostgreSQL), ran: make(map[string]int), fail: func(inbox.Message, int) error { return nil }}
+	w.opts = inbox.ConsumerOptions{Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, MaxAttempts: 4, OnError: func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.said = append(w.said, err.Error())
+	}}
+	var err error
+	if w.broker, err = brokers[kind].connect(server.Addr, w.name); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := w.broker.(*rabbitBroker); ok {
+		r.server = server
+	}
+	t.Cleanup(w.close)
+	return w, server
+}
+
+// told waits until the consumer has told an error with a text.
+func (w *world) told(t *testing.T, text string) {
+	t.Helper()
+	until(t, "the consumer tells of "+text, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.ContainsFunc(w.said, func(one string) bool { return strings.Contains(one, text) })
+	})
 }
 
 // run runs the consumer until the test calls stop, or ends.

@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -100,12 +101,38 @@ func RabbitMQURL(addr string) string { return "amqp://guest:guest@" + addr + "/"
 // RabbitMQControl runs rabbitmqctl for a private RabbitMQ, and waits for its end.
 func RabbitMQControl(t testing.TB, s *Server, args ...string) {
 	t.Helper()
+	if err := run(rabbitmqctl(s, args)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rabbitmqctl(s *Server, args []string) *exec.Cmd {
 	p := s.own()
 	cmd := exec.Command(filepath.Join(filepath.Dir(p.path), "rabbitmqctl"), append([]string{"--quiet", "--node", fmt.Sprintf("pawl%d@localhost", p.ports[0])}, args...)...)
 	cmd.Env, cmd.SysProcAttr = append(os.Environ(), p.kind.env(p.dir)...), sysProcAttr()
-	if err := run(cmd); err != nil {
-		t.Fatal(err)
+	return cmd
+}
+
+// RabbitMQUnsettled is how many messages a queue of a private RabbitMQ has, with the messages that consumers have not settled. A
+// client of AMQP does not see the latter.
+func RabbitMQUnsettled(s *Server, queue string) (int, error) {
+	var out bytes.Buffer
+	cmd := rabbitmqctl(s, []string{"list_queues", "--no-table-headers", "name", "messages"})
+	cmd.Stdout = &out
+	if err := spawn(cmd); err != nil {
+		return 0, err
 	}
+	if err := cmd.Wait(); err != nil {
+		return 0, fmt.Errorf("%s: %w", cmd.Path, err)
+	}
+	for line := range strings.Lines(out.String()) {
+		var n int
+		if rest, found := strings.CutPrefix(line, queue+"\t"); found {
+			_, err := fmt.Sscan(rest, &n)
+			return n, err
+		}
+	}
+	return 0, fmt.Errorf("no queue %q: %s", queue, &out)
 }
 
 // rabbitmqReady logs in. The server listens for clients last.

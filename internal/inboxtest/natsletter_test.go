@@ -1,0 +1,65 @@
+package inboxtest_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pawl-go/pawl/inbox"
+)
+
+// TestLargeDeadLetter: a message that fits a stream or the server, and whose dead letter does not, is parted. The key of the message goes on.
+func TestLargeDeadLetter(t *testing.T) {
+	for name, is := range map[string]struct {
+		size  int // of the payload
+		limit int32
+	}{"for the server": {1<<20 - 120, 0}, "for the stream": {20_000, 4096}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := newWorld(t, "nats")
+			js := w.broker.(*natsBroker).js
+			if is.limit > 0 {
+				config := jetstream.StreamConfig{Name: w.name + "_dead", Subjects: []string{"dead." + w.name + ".>"}, MaxMsgSize: is.limit}
+				if _, err := js.CreateStream(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.fail = func(m inbox.Message, _ int) error {
+				if m.ID == "a-1" {
+					return fmt.Errorf("no such order: %w", inbox.ErrRefused)
+				}
+				return nil
+			}
+			w.run(t)
+			large := message("a", 1)
+			large.Payload = make([]byte, is.size)
+			for i := range large.Payload {
+				large.Payload[i] = byte(i % 251)
+			}
+			w.send(t, large, message("a", 2))
+			w.took(t, 1)
+			w.idle(t)
+			stream, err := js.Stream(t.Context(), w.name+"_dead")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var whole []byte
+			parts := stream.CachedInfo().State.LastSeq
+			for seq := uint64(1); seq <= parts; seq++ {
+				msg, err := stream.GetMsg(t.Context(), seq)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := fmt.Sprintf("%d/%d", seq, parts); msg.Header.Get("Pawl-Dead-Part") != want || msg.Header.Get("Pawl-ID") != "a-1" {
+					t.Errorf("letter %d: %v, want part %s", seq, msg.Header, want)
+				}
+				whole = append(whole, msg.Data...)
+			}
+			if parts < 2 || !bytes.Equal(whole, large.Payload) {
+				t.Errorf("%d letters with %d bytes of %d", parts, len(whole), len(large.Payload))
+			}
+		})
+	}
+}

@@ -1,0 +1,171 @@
+package inboxtest_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/inbox/rabbit"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// do calls fn with a channel of RabbitMQ.
+func (w *world) do(t *testing.T, fn func(*amqp.Channel) error) {
+	t.Helper()
+	if err := w.broker.(*rabbitBroker).with(t.Context(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRabbitTrouble: the broker closes the channel of a consumer, deletes queues or takes no dead letters. The consumer tells
+// the reason, and goes on when the trouble is over.
+func TestRabbitTrouble(t *testing.T) {
+	for name, test := range map[string]func(*testing.T, *world){"a slow message": slowMessage, "a deleted queue": deletedQueue, "dead letters": refusedLetters} {
+		for _, kind := range []string{"rabbitmq classic", "rabbitmq quorum"} {
+			t.Run(name+" in "+kind, func(t *testing.T) {
+				t.Parallel()
+				w, _ := newWorld(t, kind)
+				test(t, w)
+			})
+		}
+	}
+}
+
+// slowMessage runs longer than the consumer_timeout of the broker, which closes the channel. The message is delivered again
+// while its first run goes on, and takes effect once.
+func slowMessage(t *testing.T, w *world) {
+	testservers.RabbitMQControl(t, w.broker.(*rabbitBroker).server, "eval",
+		"application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 500).")
+	open := make(chan struct{})
+	w.fail = func(m inbox.Message, _ int) error {
+		if m.ID == "a-1" {
+			<-open
+		}
+		return nil
+	}
+	w.run(t)
+	w.send(t, message("a", 1), message("a", 2))
+	w.told(t, "timeout")
+	close(open)
+	if f := check(w.took(t, 2), 1, 2); f != (faults{}) {
+		t.Errorf("%+v", f)
+	}
+	w.idle(t)
+}
+
+func deletedQueue(t *testing.T, w *world) {
+	w.run(t)
+	w.send(t, message("a", 1))
+	w.took(t, 1)
+	w.do(t, func(ch *amqp.Channel) error { _, err := ch.QueueDelete(w.name, false, false, false); return err })
+	w.told(t, "cancelled the consumer")
+	w.told(t, "no queue '"+w.name+"'")
+	w.do(t, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(w.name, true, false, false, false, nil)
+		return err
+	})
+	w.send(t, message("a", 2))
+	if f := check(w.took(t, 2), 1, 2); f != (faults{}) {
+		t.Errorf("%+v", f)
+	}
+}
+
+// refusedLetters deletes the queue of dead letters, which is declared again. Then a full queue rejects a letter, until it has
+// room.
+func refusedLetters(t *testing.T, w *world) {
+	dead := w.name + ".dead"
+	w.fail = func(m inbox.Message, _ int) error {
+		if m.Key == "a" {
+			return fmt.Errorf("no such order: %w", inbox.ErrRefused)
+		}
+		return nil
+	}
+	w.run(t)
+	letters := func(n int) {
+		t.Helper()
+		until(t, fmt.Sprintf("%d dead letters", n), func() bool { all, err := w.dead(t.Context()); return err == nil && len(all) == n })
+	}
+	w.send(t, message("a", 1))
+	letters(1)
+	w.do(t, func(ch *amqp.Channel) error { _, err := ch.QueueDelete(dead, false, false, false); return err })
+	w.send(t, message("a", 2))
+	letters(1)
+	w.do(t, func(ch *amqp.Channel) error {
+		if _, err := ch.QueueDelete(dead, false, false, false); err != nil {
+			return err
+		}
+		_, err := ch.QueueDeclare(dead, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+		return err
+	})
+	w.send(t, message("a", 3), message("a", 4), message("b", 1))
+	w.took(t, 1)
+	w.told(t, "as a full queue may")
+	w.do(t, func(ch *amqp.Channel) error { _, err := ch.QueuePurge(dead, false); return err })
+	letters(1)
+	w.idle(t)
+}
+
+// TestRabbitCount: a quorum queue counts deliveries, and a classic queue tells the first from others.
+func TestRabbitCount(t *testing.T) {
+	for kind, want := range map[string][]int{"rabbitmq classic": {1, 2, 2}, "rabbitmq quorum": {1, 2, 3}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, _ := newWorld(t, kind)
+			w.send(t, message("a", 1))
+			source, err := w.source()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, n := range want {
+				feed, err := source.Open(t.Context(), false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 {
+					if _, err := source.Open(t.Context(), true); err == nil {
+						t.Error("opened beside another consumer, for a single one")
+					}
+				}
+				got, err := feed.Receive(t.Context(), 8)
+				if err != nil || len(got) != 1 || got[0].Count() != n {
+					t.Fatalf("delivery %d: %v %v, want count %d", i+1, got, err, n)
+				}
+				begun := time.Now()
+				if err := got[0].Nack(t.Context(), 200*time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+				back, err := feed.Receive(t.Context(), 8)
+				if err != nil || len(back) != 1 || back[0].Count() != n+1 || time.Since(begun) < 200*time.Millisecond {
+					t.Errorf("given back: %v %v after %v", back, err, time.Since(begun))
+				}
+				if err := feed.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := got[0].Ack(t.Context()); !errors.Is(err, pawl.ErrClosed) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestRabbitOptions: bad settings are refused by name, before anything is dialled.
+func TestRabbitOptions(t *testing.T) {
+	dial := rabbit.Dial("amqp://guest:secret@127.0.0.1:1/", amqp.Config{})
+	long := string(make([]byte, 256))
+	for name, fn := range map[string]func() (*rabbit.Source, error){
+		"dial":             func() (*rabbit.Source, error) { return rabbit.New(nil, "q", nil) },
+		"queue":            func() (*rabbit.Source, error) { return rabbit.New(dial, "", nil) },
+		"Options.Prefetch": func() (*rabbit.Source, error) { return rabbit.New(dial, "q", &rabbit.Options{Prefetch: 70_000}) },
+		"Options.Dead":     func() (*rabbit.Source, error) { return rabbit.New(dial, "q", &rabbit.Options{Dead: long}) },
+	} {
+		if _, err := fn(); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
