@@ -34,7 +34,7 @@ func connectQuorum(addr, name string) (broker, error) {
 }
 
 func connectRabbit(addr, name string, args amqp.Table) (broker, error) {
-	b := &rabbitBroker{dial: rabbit.Dial(testservers.RabbitMQURL(addr), amqp.Config{Heartbeat: time.Second}), queue: name, quorum: args != nil}
+	b := &rabbitBroker{dial: rabbit.Dial(testservers.RabbitMQURL(addr), amqp.Config{Heartbeat: 5 * time.Second}), queue: name, quorum: args != nil}
 	err := b.with(context.Background(), func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, args)
 		return err
@@ -114,8 +114,8 @@ func (b *rabbitBroker) unsettled(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// elect lets a quorum queue elect its leader, as an operator would. The only member of such a queue may stay a follower for ever after the
-// broker was killed: seen with RabbitMQ 3.10, which then takes no message and no consumer.
+// elect lets a quorum queue elect its leader, as an operator would. The only member of such a queue may stay a follower for ever after
+// RabbitMQ 3.10 was killed. Until an election the queue takes no message and no consumer.
 func (b *rabbitBroker) elect(t *testing.T) {
 	t.Helper()
 	if b.quorum {
