@@ -54,7 +54,7 @@ func (d *database) killed(t *testing.T, kind, addr, worker string, n int, troubl
 	if worker != "inbox" {
 		until = time.Now().Add(7 * time.Second)
 		if n == 1 {
-			until = time.Now().Add(15 * time.Second)
+			until = time.Now().Add(30 * time.Second)
 		}
 	}
 	env := []string{workerEnv + "=" + worker, "PAWL_INBOX_KIND=" + kind, "PAWL_INBOX_BROKER=" + addr, "PAWL_INBOX_DIALECT=" + strconv.Itoa(int(d.kind)), "PAWL_INBOX_SOURCE=" + d.dsn,

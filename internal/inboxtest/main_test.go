@@ -267,7 +267,7 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 	until, cancel := context.WithDeadline(ctx, time.UnixMilli(deadline()))
 	defer cancel()
 	for until.Err() == nil {
-		got, err := feed.Receive(until, 8)
+		got, err := feed.Receive(until, 64)
 		if until.Err() != nil {
 			break
 		}

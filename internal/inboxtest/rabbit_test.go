@@ -3,6 +3,8 @@ package inboxtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,6 +21,7 @@ type rabbitBroker struct {
 	dial      rabbit.DialFunc
 	publisher *publisher.Publisher
 	queue     string
+	quorum    bool
 	server    *testservers.Server // nil in a worker process
 }
 
@@ -31,7 +34,7 @@ func connectQuorum(addr, name string) (broker, error) {
 }
 
 func connectRabbit(addr, name string, args amqp.Table) (broker, error) {
-	b := &rabbitBroker{dial: rabbit.Dial(testservers.RabbitMQURL(addr), amqp.Config{Heartbeat: time.Second}), queue: name}
+	b := &rabbitBroker{dial: rabbit.Dial(testservers.RabbitMQURL(addr), amqp.Config{Heartbeat: 5 * time.Second}), queue: name, quorum: args != nil}
 	err := b.with(context.Background(), func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, args)
 		return err
@@ -109,6 +112,15 @@ func (b *rabbitBroker) unsettled(ctx context.Context) (n int, err error) {
 		return err
 	})
 	return n, err
+}
+
+// elect lets a quorum queue elect its leader, as an operator would. The only member of such a queue may stay a follower for ever after
+// RabbitMQ 3.10 was killed. Until an election the queue takes no message and no consumer.
+func (b *rabbitBroker) elect(t *testing.T) {
+	t.Helper()
+	if b.quorum {
+		testservers.RabbitMQControl(t, b.server, "eval", fmt.Sprintf("ra:trigger_election({list_to_atom(%q), node()}).", "%2F_"+b.queue))
+	}
 }
 
 func (b *rabbitBroker) close() {

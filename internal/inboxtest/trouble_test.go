@@ -281,6 +281,9 @@ func TestBrokerInTrouble(t *testing.T) {
 			case 4:
 				server.Kill()
 				server.Restart()
+				if r, ok := w.broker.(*rabbitBroker); ok {
+					r.elect(t)
+				}
 				until(t, "the broker answers", func() bool { _, err := w.unsettled(t.Context()); return err == nil })
 			}
 		}
