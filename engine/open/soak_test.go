@@ -2,6 +2,7 @@ package open_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -30,6 +31,7 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	var troubles atomic.Int64
 	round := func(n int) {
 		var left atomic.Int64
 		left.Store(int64(n))
@@ -38,7 +40,11 @@ func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, 
 			wg.Go(func() {
 				for left.Add(-1) >= 0 && !t.Failed() {
 					m := c.Mutex(fmt.Sprintf("soak/%d", rand.N(cycles)))
-					if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+					err := m.Do(t.Context(), func(context.Context) error { return nil })
+					if errors.Is(err, pawl.ErrUnavailable) && troubles.Add(1) <= 10 {
+						continue // a busy machine answers late, and a heartbeat repeats the release
+					}
+					if err != nil {
 						t.Error(err)
 					}
 				}
