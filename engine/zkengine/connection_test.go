@@ -2,7 +2,9 @@ package zkengine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -76,4 +78,64 @@ func TestGreetingIsNotAnswered(t *testing.T) {
 		t.Errorf("%d bytes of greeting, %d connections", greeted.Load(), dials.Load())
 	}
 	sessiontest.Leave(t, s, held)
+}
+
+// tardy is a connection whose answer to the making of a container comes when the client says goodbye.
+type tardy struct {
+	net.Conn
+	asked, goodbye chan struct{}
+}
+
+const (
+	opContainer = 19
+	opGoodbye   = -11
+)
+
+func (c tardy) Write(p []byte) (int, error) {
+	switch int32(binary.BigEndian.Uint32(p[8:])) {
+	case opContainer:
+		close(c.asked)
+	case opGoodbye:
+		close(c.goodbye)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c tardy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	select {
+	case <-c.asked:
+		select {
+		case <-c.goodbye:
+		case <-time.After(time.Second): // the session waits for the answer
+		}
+	default:
+	}
+	return n, err
+}
+
+// TestClosedBesideAContainer: the session is closed while a container is made, and the server answers then. The client reads and
+// writes that answer at once, which the race detector sees.
+func TestClosedBesideAContainer(t *testing.T) {
+	asked := make(chan struct{})
+	e := New([]string{testservers.SharedZooKeeper(t).Addr}, &Options{Tick: tick, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return tardy{conn, asked, make(chan struct{})}, err
+	}})
+	s := open(t, e, time.Minute)
+	claim := sessiontest.Whole(t, fair)
+	claim.Resource += fmt.Sprint("/", time.Now().UnixNano()) // has no container yet
+	entered := make(chan error, 1)
+	go func() {
+		_, err := s.Enter(ctx, claim, true)
+		entered <- err
+	}()
+	<-asked
+	s.Close(sessiontest.Soon(t)) //nolint:errcheck // the server may not have answered
+	if err := <-entered; err == nil {
+		t.Error("entered, and the session was closed meanwhile")
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
 }

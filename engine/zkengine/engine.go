@@ -157,9 +157,6 @@ func (l *link) nameOf(ctx context.Context, folder string) (string, error) {
 		return name, nil
 	}
 	title, _, err := look(ctx, l, l.engine.claims+"/"+folder, l.conn.Get)
-	if errors.Is(err, zk.ErrNoNode) {
-		err = nil
-	}
 	return string(title), err
 }
 
@@ -257,9 +254,6 @@ func (e *Engine) list(ctx context.Context, prefix string) (names []string, err e
 		return nil, err
 	}
 	folders, _, err := look(ctx, l, e.claims, l.conn.Children)
-	if errors.Is(err, zk.ErrNoNode) { // nobody has written anything
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -335,10 +329,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) (err error) 
 // went meanwhile.
 func (l *link) readNote(ctx context.Context, c *claim) error {
 	data, stat, err := look(ctx, l, c.Node.path, l.conn.Get)
-	if errors.Is(err, zk.ErrNoNode) {
-		return nil
-	}
-	if err == nil {
+	if err == nil && stat != nil {
 		c.Node.stat, c.Token = stat, cmp.Or(c.Token, stat.Czxid)
 		json.Unmarshal(data, &c.Node.note) //nolint:errcheck // it is ours
 	}

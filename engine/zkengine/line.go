@@ -122,11 +122,11 @@ type line struct {
 // list lists the claims of a resource by a method of the client.
 func (l *link) list(ctx context.Context, folder string, children func(string) ([]string, *zk.Stat, error)) (*line, error) {
 	names, stat, err := look(ctx, l, folder, children)
-	if errors.Is(err, zk.ErrNoNode) {
-		return &line{missing: true}, nil
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case stat == nil:
+		return &line{missing: true}, nil
 	}
 	return l.newLine(ctx, folder, names, stat)
 }

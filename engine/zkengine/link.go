@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -48,6 +47,10 @@ type link struct {
 	rearmed chan struct{}       // closed when the client has set them again, nil when there is no need
 	lists   map[string]*reading // the last ones, by folder
 	turns   chan struct{}       // one in it for each request under way
+
+	// containers is read-locked while a container is made, and locked for ever from the close of the client on. A client
+	// that is closed reads the answer at once, while that may just arrive.
+	containers sync.RWMutex
 }
 
 // dial starts a session and waits until it is there.
@@ -85,19 +88,17 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	err := l.checkFormat(ctx)
-	if l.unused = errors.Is(err, zk.ErrNoNode); l.unused {
-		err = nil
-	}
+	there, err := l.checkFormat(ctx)
+	l.unused = !there
 	return err
 }
 
-func (l *link) checkFormat(ctx context.Context) error {
-	format, _, err := look(ctx, l, l.engine.values, l.conn.Get)
-	if err != nil {
-		return err
+func (l *link) checkFormat(ctx context.Context) (there bool, err error) {
+	format, stat, err := look(ctx, l, l.engine.values, l.conn.Get)
+	if err != nil || stat == nil {
+		return false, err
 	}
-	return engine.CheckFormat(cmp.Or(string(format), "1"))
+	return true, engine.CheckFormat(cmp.Or(string(format), "1"))
 }
 
 // event is told by the client what happens.
@@ -330,7 +331,10 @@ func (l *link) close(ctx context.Context) error {
 		l.end()
 	}
 	defer context.AfterFunc(ctx, l.end)()
-	l.engine.partings.Go(l.conn.Close) // it waits for longer, perhaps for nothing
+	l.engine.partings.Go(func() {
+		l.containers.Lock()
+		l.conn.Close() // waits for longer, perhaps for nothing
+	})
 	for range l.events {
 	}
 	l.mu.Lock()

@@ -105,12 +105,15 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 	}
 }
 
-// look reads a node with a method of the client.
+// look reads a node with a method of the client. A node that is not there has no stat.
 func look[T any](ctx context.Context, l *link, path string, read func(string) (T, *zk.Stat, error)) (T, *zk.Stat, error) {
 	is, err := ask(ctx, l, func() (is seen[T], err error) {
 		is.value, is.stat, err = read(path)
 		return is, err
 	})
+	if errors.Is(err, zk.ErrNoNode) {
+		is.stat, err = nil, nil
+	}
 	return is.value, is.stat, err
 }
 
@@ -144,6 +147,10 @@ func conflicts(err error) bool {
 func (l *link) create(ctx context.Context, path string, data []byte, flags int32) error {
 	_, err := ask(ctx, l, func() (string, error) {
 		if flags == zk.FlagContainer {
+			if !l.containers.TryRLock() {
+				return "", l.ended
+			}
+			defer l.containers.RUnlock()
 			return l.conn.CreateContainer(path, data, flags, l.engine.acl)
 		}
 		return l.conn.Create(path, data, flags, l.engine.acl)
@@ -173,7 +180,8 @@ func (l *link) makeFolders(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.checkFormat(ctx) // others may have made them
+	_, err := l.checkFormat(ctx) // others may have made them
+	return err
 }
 
 // watch is a watch of a node, or of its children. A watch fires once, which tells all of its waiters,

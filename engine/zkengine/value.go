@@ -30,10 +30,7 @@ func (l *link) get(ctx context.Context, path string) (v engine.Value, err error)
 		return v, err
 	}
 	data, stat, err := look(ctx, l, path, l.conn.Get)
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		return v, nil
-	case err != nil:
+	if err != nil || stat == nil {
 		return v, err
 	}
 	// Never nil, which would delete when it is put again.
@@ -123,9 +120,6 @@ func (e *Engine) valueNames(ctx context.Context) (names []string, err error) {
 		return nil, err
 	}
 	names, _, err = look(ctx, l, e.values, l.conn.Children)
-	if errors.Is(err, zk.ErrNoNode) { // nobody has written anything
-		return nil, nil
-	}
 	return names, err
 }
 
