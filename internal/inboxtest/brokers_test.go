@@ -37,13 +37,14 @@ type broker interface {
 // brokers are all kinds. Connect makes a client of a server, with a stream of this name.
 var brokers = map[string]struct {
 	connect func(addr, name string) (broker, error)
-	server  func(t testing.TB, args ...string) *testservers.Server
+	shared  func(t testing.TB) *testservers.Server
+	own     func(t testing.TB, args ...string) *testservers.Server
 	durable []string // arguments of a server that keeps its data
 }{
-	"redis":            {connectRedis, testservers.Redis, []string{"--appendonly", "yes", "--appendfsync", "always"}},
-	"nats":             {connectNATS, testservers.NATS, nil},
-	"rabbitmq classic": {connectClassic, testservers.RabbitMQ, nil},
-	"rabbitmq quorum":  {connectQuorum, testservers.RabbitMQ, nil},
+	"redis":            {connectRedis, testservers.SharedRedis, testservers.Redis, []string{"--appendonly", "yes", "--appendfsync", "always"}},
+	"nats":             {connectNATS, testservers.SharedNATS, testservers.NATS, nil},
+	"rabbitmq classic": {connectClassic, testservers.SharedRabbitMQ, testservers.RabbitMQ, nil},
+	"rabbitmq quorum":  {connectQuorum, testservers.SharedRabbitMQ, testservers.RabbitMQ, nil},
 }
 
 type redisBroker struct {

@@ -3,7 +3,6 @@ package inboxtest_test
 import (
 	"context"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,8 +20,6 @@ const (
 // flow publishes numbers 1 to perKey of all keys, spread over a time. Some are published twice.
 func flow(ctx context.Context, t *testing.T, b broker, pause time.Duration) {
 	t.Helper()
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
 	for n := 1; n <= perKey; n++ {
 		var batch []inbox.Message
 		for k := range killedKeys {
@@ -38,59 +35,60 @@ func flow(ctx context.Context, t *testing.T, b broker, pause time.Duration) {
 				return
 			}
 		}
-		<-tick.C
+		<-time.After(pause)
 	}
 }
 
-// killed runs consumers of a kind in processes of their own, kills them, and checks the effects. Trouble goes on meanwhile.
-func (d *database) killed(t *testing.T, kind, addr, worker string, n int, trouble func()) faults {
+// killedConsumers are consumers of a kind in processes of their own, which the test kills.
+type killedConsumers struct {
+	*database
+	broker
+	worker string
+	start  func(n int) *killtest.Workers
+}
+
+func (d *database) consumers(t *testing.T, kind, worker string) *killedConsumers {
 	t.Helper()
-	b, err := brokers[kind].connect(addr, d.name)
+	server := brokers[kind].shared(t)
+	b, err := brokers[kind].connect(server.Addr, d.name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.close()
-	until := time.Now().Add(time.Hour)
-	if worker != "inbox" {
-		until = time.Now().Add(7 * time.Second)
-		if n == 1 {
-			until = time.Now().Add(30 * time.Second)
-		}
+	t.Cleanup(b.close)
+	if r, ok := b.(*rabbitBroker); ok {
+		r.server = server
 	}
-	env := []string{workerEnv + "=" + worker, "PAWL_INBOX_KIND=" + kind, "PAWL_INBOX_BROKER=" + addr, "PAWL_INBOX_DIALECT=" + strconv.Itoa(int(d.kind)), "PAWL_INBOX_SOURCE=" + d.dsn,
-		"PAWL_INBOX_TABLE=" + d.name, "PAWL_INBOX_DEADLINE=" + strconv.FormatInt(until.UnixMilli(), 10), "PAWL_INBOX_MESSAGES=" + strconv.Itoa(killedKeys*perKey),
-		"PAWL_INBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
-	flowing := make(chan struct{})
-	go func() { defer close(flowing); flow(t.Context(), t, b, 60*time.Millisecond) }()
-	workers := killtest.Start(t, n, env...)
-	troubled := make(chan struct{})
-	go func() { defer close(troubled); trouble() }()
-	kills := workers.KillUntilDone(8, 600*time.Millisecond)
-	<-flowing
-	<-troubled
-	all, err := d.effects(t.Context())
+	env := []string{workerEnv + "=" + worker, "PAWL_INBOX_KIND=" + kind, "PAWL_INBOX_BROKER=" + server.Addr, "PAWL_INBOX_DIALECT=" + strconv.Itoa(int(d.kind)), "PAWL_INBOX_SOURCE=" + d.dsn,
+		"PAWL_INBOX_TABLE=" + d.name, "PAWL_INBOX_MESSAGES=" + strconv.Itoa(killedKeys*perKey), "PAWL_INBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
+	return &killedConsumers{d, b, worker, func(n int) *killtest.Workers { return killtest.Start(t, n, env...) }}
+}
+
+// found compares the effects with the messages, when none is left.
+func (c *killedConsumers) found(t *testing.T, kills int) faults {
+	t.Helper()
+	until(t, "no message is left", func() bool { left, err := c.unsettled(t.Context()); return err == nil && left == 0 }) // RabbitMQ tells late
+	all, err := c.effects(t.Context())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if n == 1 { // what the broker still has is not lost
-		if left, err := b.unsettled(t.Context()); err != nil || left > 0 {
-			t.Errorf("%s has left %d messages: %v", worker, left, err)
-		}
 	}
 	f := check(all, killedKeys, perKey)
-	t.Logf("%s: killed %d consumers: %+v", worker, kills, f)
+	t.Logf("%s: killed %d consumers: %+v", c.worker, kills, f)
 	return f
 }
 
 // TestKilled: consumers are killed again and again while messages are delivered. Each message takes effect once, and those of a
-// key in their order. A consumer that acknowledges before the effect loses messages. A consumer that acknowledges behind the effect, without an inbox, repeats some.
+// key in their order.
 func TestKilled(t *testing.T) {
-	for kind, is := range brokers {
+	for kind := range brokers {
 		t.Run(kind, func(t *testing.T) {
-			server := is.server(t)
 			databases(t, func(t *testing.T, d *database) {
 				t.Parallel()
-				if f := d.killed(t, kind, server.Addr, "inbox", 3, func() {}); f != (faults{}) {
+				c := d.consumers(t, kind, "inbox")
+				flowing := make(chan struct{})
+				go func() { defer close(flowing); flow(t.Context(), t, c, 60*time.Millisecond) }()
+				kills := c.start(3).KillUntilDone(8, 600*time.Millisecond)
+				<-flowing
+				if f := c.found(t, kills); f != (faults{}) {
 					t.Errorf("%+v", f)
 				}
 			})
@@ -98,27 +96,31 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledNaive: the checker finds what consumers without an inbox do under the same load.
+// TestKilledNaive: the checker finds what consumers without an inbox do when they are killed at work. A consumer that acknowledges
+// before the effect loses messages. A consumer that acknowledges behind the effect repeats some.
 func TestKilledNaive(t *testing.T) {
-	for kind, is := range brokers {
-		t.Run(kind, func(t *testing.T) {
-			server := is.server(t)
-			for _, worker := range []string{"naive", "forgetful"} {
-				t.Run(worker, func(t *testing.T) {
-					t.Parallel()
-					n := 3
-					if strings.HasPrefix(kind, "rabbitmq") { // of several readers most would have nothing in hand when killed
-						n = 1
+	for kind := range brokers {
+		for _, worker := range []string{"naive", "forgetful"} {
+			t.Run(kind+"/"+worker, func(t *testing.T) {
+				t.Parallel()
+				d := newDatabase(t, dialect.PostgreSQL)
+				c := d.consumers(t, kind, worker)
+				flow(t.Context(), t, c, 0)
+				kills := c.start(1).KillAtWork(6, func() int {
+					all, err := d.effects(t.Context())
+					if err != nil {
+						t.Error(err)
 					}
-					f := newDatabase(t, dialect.PostgreSQL).killed(t, kind, server.Addr, worker, n, func() {})
-					if worker == "naive" && f.lost == 0 {
-						t.Errorf("acknowledged before the effect, and nothing was lost: %+v", f)
-					}
-					if worker == "forgetful" && f.twice == 0 {
-						t.Errorf("without an inbox, and nothing took effect twice: %+v", f)
-					}
+					return len(all)
 				})
-			}
-		})
+				f := c.found(t, kills)
+				if worker == "naive" && f.lost == 0 {
+					t.Errorf("acknowledged before the effect, and nothing was lost: %+v", f)
+				}
+				if worker == "forgetful" && f.twice == 0 {
+					t.Errorf("without an inbox, and nothing took effect twice: %+v", f)
+				}
+			})
+		}
 	}
 }

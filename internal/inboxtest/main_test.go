@@ -187,9 +187,9 @@ func work(ctx context.Context) error {
 	}
 	switch os.Getenv(workerEnv) {
 	case "naive":
-		return d.naive(ctx, source, true)
+		return d.naive(ctx, b, source, true)
 	case "forgetful":
-		return d.naive(ctx, source, false)
+		return d.naive(ctx, b, source, false)
 	}
 	eng, err := open.Open(ctx, os.Getenv("PAWL_INBOX_STORE"))
 	if err != nil {
@@ -246,33 +246,25 @@ func (d *database) finished(ctx context.Context, b broker) bool {
 		return false
 	}
 	all, err := d.effects(ctx)
-	return err == nil && len(all) >= want || time.Now().UnixMilli() > deadline()
+	return err == nil && len(all) >= want
 }
 
-// deadline is when a naive consumer, which has lost messages, gives up.
-func deadline() int64 {
-	ms, err := strconv.ParseInt(os.Getenv("PAWL_INBOX_DEADLINE"), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return ms
-}
-
-// naive takes messages without an inbox, and acknowledges before the effect or behind it.
-func (d *database) naive(ctx context.Context, source inbox.Source, before bool) error {
+// naive takes messages without an inbox, and acknowledges before the effect or behind it, until none is left.
+func (d *database) naive(ctx context.Context, b broker, source inbox.Source, before bool) error {
 	feed, err := source.Open(ctx, false)
 	if err != nil {
 		return err
 	}
-	until, cancel := context.WithDeadline(ctx, time.UnixMilli(deadline()))
-	defer cancel()
-	for until.Err() == nil {
-		got, err := feed.Receive(until, 64)
-		if until.Err() != nil || errors.Is(err, context.DeadlineExceeded) { // the client of Redis looks ahead
-			break
-		}
+	for {
+		got, err := gather(ctx, feed)
 		if err != nil {
 			return err
+		}
+		if len(got) == 0 {
+			if n, err := b.unsettled(ctx); err == nil && n == 0 {
+				return feed.Close(ctx)
+			}
+			continue
 		}
 		for _, one := range got {
 			if before {
@@ -280,8 +272,9 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 			}
 		}
 		for _, one := range got {
+			time.Sleep(3 * time.Millisecond) // as much work as a mail
 			err = errors.Join(err, d.effect(ctx, d.db, one.Message()))
-			time.Sleep(5 * time.Millisecond) // as much work as a mail
+			time.Sleep(3 * time.Millisecond)
 			if !before {
 				err = errors.Join(err, one.Ack(ctx))
 			}
@@ -290,5 +283,22 @@ func (d *database) naive(ctx context.Context, source inbox.Source, before bool) 
 			return err
 		}
 	}
-	return feed.Close(ctx)
+}
+
+// gather takes some messages at once, as a consumer with a queue of its own does. None come if there are none.
+func gather(ctx context.Context, feed inbox.Feed) (all []inbox.Delivery, _ error) {
+	for wait := hold; len(all) < 8; wait = 50 * time.Millisecond {
+		soon, cancel := context.WithTimeout(ctx, wait)
+		got, err := feed.Receive(soon, 8-len(all))
+		over := soon.Err() != nil || errors.Is(err, context.DeadlineExceeded) // the client of Redis looks ahead
+		cancel()
+		all = append(all, got...)
+		if over {
+			break
+		}
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }

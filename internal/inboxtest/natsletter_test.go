@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // TestLargeDeadLetter: a message that fits a stream or the server, and whose dead letter does not, is parted. The key of the message goes on.
@@ -18,7 +19,7 @@ func TestLargeDeadLetter(t *testing.T) {
 	}{"for the server": {1<<20 - 120, 0}, "for the stream": {20_000, 4096}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, _ := newWorld(t, "nats")
+			w := newWorld(t, "nats", testservers.SharedNATS(t))
 			js := w.broker.(*natsBroker).js
 			if is.limit > 0 {
 				config := jetstream.StreamConfig{Name: w.name + "_dead", Subjects: []string{"dead." + w.name + ".>"}, MaxMsgSize: is.limit}

@@ -29,8 +29,11 @@ func TestRabbitTrouble(t *testing.T) {
 		for _, kind := range []string{"rabbitmq classic", "rabbitmq quorum"} {
 			t.Run(name+" in "+kind, func(t *testing.T) {
 				t.Parallel()
-				w, _ := newWorld(t, kind)
-				test(t, w)
+				if name == "a slow message" { // changes the settings of the server
+					test(t, newWorld(t, kind, testservers.RabbitMQ(t)))
+				} else {
+					test(t, newWorld(t, kind, testservers.SharedRabbitMQ(t)))
+				}
 			})
 		}
 	}
@@ -115,7 +118,7 @@ func TestRabbitCount(t *testing.T) {
 	for kind, want := range map[string][]int{"rabbitmq classic": {1, 2, 2}, "rabbitmq quorum": {1, 2, 3}} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			w, _ := newWorld(t, kind)
+			w := newWorld(t, kind, testservers.SharedRabbitMQ(t))
 			w.send(t, message("a", 1))
 			source, err := w.source()
 			if err != nil {

@@ -28,21 +28,19 @@ type world struct {
 }
 
 // each runs a test with every broker, on PostgreSQL.
-func each(t *testing.T, test func(t *testing.T, w *world, server *testservers.Server)) {
+func each(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	for kind, is := range brokers {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			w, server := newWorld(t, kind, is.durable...)
-			test(t, w, server)
+			test(t, newWorld(t, kind, is.shared(t)))
 		})
 	}
 }
 
-// newWorld starts a broker of a kind with arguments.
-func newWorld(t *testing.T, kind string, args ...string) (*world, *testservers.Server) {
+// newWorld makes a stream, or a queue, in a server of a kind of brokers.
+func newWorld(t *testing.T, kind string, server *testservers.Server) *world {
 	t.Helper()
-	server := brokers[kind].server(t, args...)
 	w := &world{database: newDatabase(t, dialect.PostgreSQL), ran: make(map[string]int), fail: func(inbox.Message, int) error { return nil }}
 	w.opts = inbox.ConsumerOptions{Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, MaxAttempts: 4, OnError: func(err error) {
 		w.mu.Lock()
@@ -57,7 +55,7 @@ func newWorld(t *testing.T, kind string, args ...string) (*world, *testservers.S
 		r.server = server
 	}
 	t.Cleanup(w.close)
-	return w, server
+	return w
 }
 
 // told waits until the consumer has told an error with a text.
@@ -147,7 +145,7 @@ func until(t *testing.T, what string, holds func() bool) {
 // The producer gets a reply to each message, also to one whose consumer died between the commit and the reply. A reply that fails is told,
 // and keeps no message.
 func TestReply(t *testing.T) {
-	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+	each(t, func(t *testing.T, w *world) {
 		replies := make(map[string]int)
 		w.opts.Reply = func(_ context.Context, m inbox.Message) error {
 			w.mu.Lock()
@@ -189,7 +187,7 @@ func TestReply(t *testing.T) {
 // Poison becomes a dead letter with its reason, and so does a message that is too old, refused, or without an ID. Other keys go on, and a key
 // goes on behind its dead letter.
 func TestDeadLetters(t *testing.T) {
-	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+	each(t, func(t *testing.T, w *world) {
 		w.fail = func(m inbox.Message, run int) error {
 			switch {
 			case m.ID == "a-1":
@@ -229,7 +227,7 @@ func TestDeadLetters(t *testing.T) {
 
 // A key that fails for long fills the window with its messages. The others go on, and the key is in order at last.
 func TestPoisonKey(t *testing.T) {
-	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+	each(t, func(t *testing.T, w *world) {
 		open := make(chan struct{})
 		w.opts.Window, w.opts.Workers, w.opts.MaxAttempts = 8, 2, 1_000_000
 		w.fail = func(m inbox.Message, _ int) error {
@@ -263,41 +261,49 @@ func TestPoisonKey(t *testing.T) {
 
 // A broker that is frozen, or killed and started again, stops the consumer only meanwhile.
 func TestBrokerInTrouble(t *testing.T) {
-	each(t, func(t *testing.T, w *world, server *testservers.Server) {
-		w.run(t)
-		const rounds = 6
-		for n := 1; n <= rounds; n++ {
-			var batch []inbox.Message
-			for _, key := range []string{"a", "b", "c"} {
-				batch = append(batch, message(key, n))
-			}
-			w.send(t, batch...)
-			switch n {
-			case 2:
-				server.Pause()
-				timer := time.NewTimer(2 * hold)
-				<-timer.C
-				server.Resume()
-			case 4:
-				server.Kill()
-				server.Restart()
-				if r, ok := w.broker.(*rabbitBroker); ok {
-					r.elect(t)
-				}
-				until(t, "the broker answers", func() bool { _, err := w.unsettled(t.Context()); return err == nil })
-			}
+	for kind, is := range brokers {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			server := is.own(t, is.durable...)
+			newWorld(t, kind, server).troubled(t, server)
+		})
+	}
+}
+
+func (w *world) troubled(t *testing.T, server *testservers.Server) {
+	w.run(t)
+	const rounds = 6
+	for n := 1; n <= rounds; n++ {
+		var batch []inbox.Message
+		for _, key := range []string{"a", "b", "c"} {
+			batch = append(batch, message(key, n))
 		}
-		all := w.took(t, 3*rounds)
-		if f := check(all, 3, rounds); f.lost+f.twice > 0 {
-			t.Errorf("%+v: %v", f, all)
+		w.send(t, batch...)
+		switch n {
+		case 2:
+			server.Pause()
+			timer := time.NewTimer(2 * hold)
+			<-timer.C
+			server.Resume()
+		case 4:
+			server.Kill()
+			server.Restart()
+			if r, ok := w.broker.(*rabbitBroker); ok {
+				r.elect(t)
+			}
+			until(t, "the broker answers", func() bool { _, err := w.unsettled(t.Context()); return err == nil })
 		}
-		w.idle(t)
-	})
+	}
+	all := w.took(t, 3*rounds)
+	if f := check(all, 3, rounds); f.lost+f.twice > 0 {
+		t.Errorf("%+v: %v", f, all)
+	}
+	w.idle(t)
 }
 
 // A consumer that ends gives its messages to another, and is bounded by Grace also if a handler hangs.
 func TestShutdown(t *testing.T) {
-	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+	each(t, func(t *testing.T, w *world) {
 		hangs := make(chan struct{})
 		var first sync.Once
 		w.opts.Grace = 100 * time.Millisecond
@@ -324,7 +330,7 @@ func TestShutdown(t *testing.T) {
 
 // A database that is down counts no attempt.
 func TestDatabaseDown(t *testing.T) {
-	each(t, func(t *testing.T, w *world, _ *testservers.Server) {
+	each(t, func(t *testing.T, w *world) {
 		server := testservers.Postgres(t)
 		d := newDatabaseAt(t, dialect.PostgreSQL, testservers.PostgresURL(server.Addr))
 		w.database = d

@@ -103,6 +103,27 @@ func (w *Workers) KillUntilDone(kills int, pause time.Duration) int {
 	return w.kills
 }
 
+// KillAtWork kills a worker each time that work has grown, kills times at most, and returns when all workers
+// have ended by themselves. KillAtWork returns how many were killed.
+func (w *Workers) KillAtWork(kills int, work func() int) int {
+	done := make(chan struct{})
+	go func() { w.group.Wait(); close(done) }()
+	last := work()
+	for range kills {
+		for work() <= last {
+			select {
+			case <-done:
+				return w.kills
+			case <-time.After(time.Millisecond):
+			}
+		}
+		w.killOne()
+		last = work()
+	}
+	<-done
+	return w.kills
+}
+
 // end kills the workers of a test that has failed early.
 func (w *Workers) end() {
 	w.mu.Lock()
