@@ -234,12 +234,12 @@ const (
 // Judge returns the verdict on a branch that was listed as prepared before row and record were read, in this order.
 func Judge(row Row, record bool) Verdict {
 	switch {
+	case row == Live: // the coordinator finishes the branch itself
+		return Wait
 	case record:
 		return Complete
 	case row == Fenced:
 		return Undo
-	case row == Live:
-		return Wait
 	}
 	return Refuse
 }

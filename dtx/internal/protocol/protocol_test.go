@@ -34,7 +34,7 @@ const (
 	silenceIsYes       // the coordinator takes a lost vote for yes
 	silenceIsNo        // the coordinator takes silence of the log for an abort
 	asksLate           // the coordinator takes a record for missing that recovery may have deleted
-	forgetsLive        // recovery deletes records of a coordinator that is not fenced
+	forgetsLive        // recovery finishes branches, and deletes records, of a coordinator that is not fenced
 )
 
 // world is a coordinator, participants, a log, two recoverers and the messages on their way. A message stays on its way, so
@@ -268,7 +268,7 @@ func (w world) recover(i int, add func(world)) {
 // judged is the state of a prepared participant after recovery.
 func (w world) judged(fenced, record bool) int8 {
 	row := Live
-	if fenced {
+	if fenced || w.way == forgetsLive && record {
 		row = Fenced
 	}
 	switch Judge(row, record || w.way == presumesCommit) {
@@ -329,7 +329,7 @@ func TestProtocol(t *testing.T) {
 	}
 	for w, name := range map[way]string{noLog: "no log", noFence: "no fence", presumesCommit: "presumed commit", staleList: "a stale list",
 		silenceIsYes: "silence is yes", silenceIsNo: "silence is an abort", asksLate: "a late question", forgetsLive: "a live record is deleted"} {
-		got := explore.All(first(w, 2), bound, world.canonical, world.wrong)
+		got := explore.All(first(w, 1), bound, world.canonical, world.wrong)
 		if t.Logf("%s: %q after %d worlds and %d steps", name, got.Fault, got.States, len(got.Trail)); got.Fault == "" {
 			t.Errorf("%s is not found wrong", name)
 		}
