@@ -33,28 +33,37 @@ func (r *Resource) begin(ctx context.Context, id branchID, plain bool, lease tim
 		return nil, err
 	}
 	b := &branch{Resource: r, id: id, conn: conn, plain: plain || r.readOnly || r.log != nil, open: true}
-	statements := []string{"BEGIN"}
-	switch {
-	case r.dialect == dialect.SQLite && r.readOnly:
-		statements = []string{"PRAGMA query_only = 1", "BEGIN"}
-	case r.dialect == dialect.SQLite:
-		statements = []string{"BEGIN IMMEDIATE"}
-	case r.dialect == dialect.PostgreSQL && r.readOnly:
-		statements = []string{"BEGIN READ ONLY"}
-	case r.dialect == dialect.PostgreSQL:
-	case r.readOnly:
-		statements = []string{"START TRANSACTION READ ONLY"}
-	case b.plain:
-		statements = []string{"START TRANSACTION"}
-	default: // a connection that is silent ends, so that recovery can finish a prepared branch
-		seconds := max(1, int((lease+time.Second-1)/time.Second))
-		statements = []string{fmt.Sprintf("SET @pawl_wait = @@SESSION.wait_timeout, SESSION wait_timeout = %d", seconds), "XA START " + id.xid()}
-	}
-	if err := b.exec(ctx, statements...); err != nil {
+	if err := b.exec(ctx, b.beginning(lease)...); err != nil {
 		b.release(false)
 		return nil, fmt.Errorf("begin a branch on %s: %w", r.name, err)
 	}
 	return b, nil
+}
+
+// beginning returns the statements that begin the branch. A server ends a connection that is silent for the lease. So a frozen
+// coordinator keeps neither a prepared branch on MariaDB, nor the lock on its row.
+func (b *branch) beginning(lease time.Duration) []string {
+	begin := "BEGIN"
+	switch b.dialect {
+	case dialect.SQLite:
+		if b.readOnly {
+			return []string{"PRAGMA query_only = 1", begin}
+		}
+		return []string{"BEGIN IMMEDIATE"}
+	case dialect.PostgreSQL:
+		if b.readOnly {
+			begin += " READ ONLY"
+		}
+		return []string{fmt.Sprintf("%s; SET LOCAL idle_in_transaction_session_timeout = %d", begin, lease.Milliseconds())}
+	}
+	switch {
+	case b.readOnly:
+		begin = "START TRANSACTION READ ONLY"
+	case !b.plain:
+		begin = "XA START " + b.id.xid()
+	}
+	seconds := int((lease + time.Second - 1) / time.Second)
+	return []string{fmt.Sprintf("SET @pawl_wait = @@SESSION.wait_timeout, SESSION wait_timeout = %d", seconds), begin}
 }
 
 func (b *branch) exec(ctx context.Context, statements ...string) error {
@@ -147,12 +156,18 @@ func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	if err == nil {
 		return protocol.VotedYes, nil
 	}
-	if !dialect.Said(err) {
+	if unsure(err) {
 		b.release(false)
 		return protocol.NoAnswer, err
 	}
 	b.undo()
 	return protocol.VotedNo, err
+}
+
+// unsure reports whether the server may have run the statement that returned err. A driver returns ErrBadConn only
+// if it has sent nothing.
+func unsure(err error) bool {
+	return err != nil && !dialect.Said(err) && !errors.Is(err, driver.ErrBadConn)
 }
 
 // undo rolls back a branch that is not prepared. The server does so when the connection ends.
@@ -185,7 +200,7 @@ func (b *branch) commit(ctx context.Context) (lost bool, err error) {
 	if b.dialect == dialect.PostgreSQL {
 		query = savepoint + query
 	}
-	if err = b.exec(ctx, query); err != nil && dialect.Said(err) {
+	if err = b.exec(ctx, query); err != nil && !unsure(err) {
 		b.undo()
 		return false, err
 	}
@@ -223,7 +238,7 @@ func (b *branch) release(clean bool) {
 	}
 	reset := ""
 	switch {
-	case b.dialect == dialect.MySQL && !b.plain:
+	case b.dialect == dialect.MySQL:
 		reset = "SET SESSION wait_timeout = @pawl_wait"
 	case b.dialect == dialect.SQLite && b.readOnly:
 		reset = "PRAGMA query_only = 0"

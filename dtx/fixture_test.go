@@ -35,14 +35,14 @@ func TestMain(m *testing.M) {
 
 // place is a database of a test. Log says that the database has the log, too.
 type place struct {
-	dialect dialect.Dialect
-	source  string
-	log     bool
+	Dialect dialect.Dialect
+	Source  string
+	Log     bool
 }
 
 func (p place) open() (*sql.DB, error) {
-	driver := map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}[p.dialect]
-	db, err := sql.Open(driver, p.source)
+	driver := map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}[p.Dialect]
+	db, err := sql.Open(driver, p.Source)
 	if err == nil {
 		db.SetMaxOpenConns(8)
 	}
@@ -68,12 +68,12 @@ var shapes = []struct {
 	{"MariaDB and MariaDB", func(t *testing.T) [2]place { return [2]place{mariadb(t), mariadb(t)} }},
 	{"last agent PostgreSQL", func(t *testing.T) [2]place {
 		p := postgres(t, "postgres")
-		p.log = true
+		p.Log = true
 		return [2]place{p, postgres(t, "second")}
 	}},
 	{"last agent MariaDB", func(t *testing.T) [2]place {
 		p := mariadb(t)
-		p.log = true
+		p.Log = true
 		return [2]place{p, postgres(t, "second")}
 	}},
 	{"last agent SQLite", func(t *testing.T) [2]place {
@@ -96,18 +96,21 @@ func postgres(t *testing.T, database string) place {
 		t.Fatal("TestDatabases has started no server")
 	}
 	url := testservers.PostgresURL(prepares)
-	return place{dialect: dialect.PostgreSQL, source: strings.Replace(url, "/postgres?", "/"+database+"?", 1)}
+	return place{Dialect: dialect.PostgreSQL, Source: strings.Replace(url, "/postgres?", "/"+database+"?", 1)}
 }
 
 func mariadb(t *testing.T) place {
 	t.Helper()
-	return place{dialect: dialect.MySQL, source: testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN()}
+	return place{Dialect: dialect.MySQL, Source: testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN()}
 }
+
+// options are those of all coordinators.
+var options = &dtx.Options{Lease: time.Second}
 
 var banks atomic.Int64
 
 const (
-	accounts = 4
+	accounts = 24
 	balance  = 1000
 )
 
@@ -123,7 +126,7 @@ func newBank(t *testing.T, places [2]place) *bank {
 		t.Fatal(err)
 	}
 	for i, db := range b.dbs {
-		engine := map[dialect.Dialect]string{dialect.MySQL: " ENGINE=InnoDB"}[places[i].dialect]
+		engine := map[dialect.Dialect]string{dialect.MySQL: " ENGINE=InnoDB"}[places[i].Dialect]
 		queries := []string{fmt.Sprintf("CREATE TABLE %s_%d (id bigint PRIMARY KEY, n bigint NOT NULL)%s", b.table, i, engine)}
 		for id := range accounts {
 			queries = append(queries, fmt.Sprintf("INSERT INTO %s_%d VALUES (%d, %d)", b.table, i, id, balance))
@@ -146,7 +149,7 @@ func (b *bank) open() error {
 		}
 		b.dbs[i] = db
 	}
-	log, err := dtx.NewLog(b.places[0].dialect, b.dbs[0], &dtx.LogOptions{Table: b.table})
+	log, err := dtx.NewLog(b.places[0].Dialect, b.dbs[0], &dtx.LogOptions{Table: b.table})
 	if err != nil {
 		return err
 	}
@@ -154,9 +157,9 @@ func (b *bank) open() error {
 	for i, p := range b.places {
 		name := fmt.Sprintf("part%d", i)
 		switch {
-		case p.log:
+		case p.Log:
 			b.parts = append(b.parts, log.Resource(name))
-		case p.dialect == dialect.PostgreSQL:
+		case p.Dialect == dialect.PostgreSQL:
 			b.parts = append(b.parts, dtx.PostgreSQL(name, b.dbs[i]))
 		default:
 			b.parts = append(b.parts, dtx.MySQL(name, b.dbs[i]))
@@ -173,7 +176,7 @@ func (b *bank) close() {
 
 func (b *bank) coordinator(t *testing.T) *dtx.Coordinator {
 	t.Helper()
-	c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: time.Second})
+	c, err := dtx.New(t.Context(), b.log, b.parts, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,8 @@ type pass struct {
 // run reads the list first, then the rows, then the records: a branch that comes later is found by the next pass.
 func (p *pass) run(ctx context.Context) error {
 	listed, away := p.list(ctx)
-	if err := p.read(ctx); err != nil {
+	silent, err := p.read(ctx)
+	if away = errors.Join(away, silent); err != nil {
 		return errors.Join(away, err)
 	}
 	for r, branches := range listed {
@@ -95,11 +96,11 @@ func (p *pass) list(ctx context.Context) (map[*Resource][]branchID, error) {
 }
 
 // read reads the rows, fences those of the dead, and then reads the records.
-func (p *pass) read(ctx context.Context) error {
+func (p *pass) read(ctx context.Context) (away, err error) {
 	p.open, p.own = p.c.mine()
 	beats, fenced, err := p.c.log.beating(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, id := range fenced {
 		p.rows[id] = protocol.Fenced
@@ -110,8 +111,9 @@ func (p *pass) read(ctx context.Context) error {
 		if retired, own := p.own[id]; own && !retired || !own && !(p.others && silent[id]) {
 			continue
 		}
-		if err := p.c.log.fence(ctx, id); err != nil {
-			return err
+		if err := p.fence(ctx, id); err != nil { // by the next pass
+			away = errors.Join(away, fmt.Errorf("fence coordinator %x: %w", id, err))
+			continue
 		}
 		p.rows[id] = protocol.Fenced
 	}
@@ -119,7 +121,14 @@ func (p *pass) read(ctx context.Context) error {
 	for _, r := range records {
 		p.records[r.id] = r
 	}
-	return err
+	return away, err
+}
+
+// fence waits for a decision that is being written, but not for long.
+func (p *pass) fence(ctx context.Context, id int64) error {
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
+	return p.c.log.fence(ctx, id)
 }
 
 // row is the row of a transaction's coordinator. This coordinator's row is as good as fenced for each transaction that is over.

@@ -27,9 +27,8 @@ func PostgreSQL(name string, db *sql.DB) *Resource {
 	return &Resource{name: name, dialect: dialect.PostgreSQL, db: db}
 }
 
-// MySQL returns a database of MySQL 8.0 or MariaDB 10.5, or later, as a resource; see [PostgreSQL] for the name. A prepared branch
-// is bound to its connection on MariaDB. So a branch sets the wait_timeout of its connection to the lease of the coordinator. A function that sends a
-// branch no statement for longer loses the branch, and the transaction aborts.
+// MySQL returns a database of MySQL 8.0 or MariaDB 10.5, or later, as a resource; see [PostgreSQL] for the name. Server-side
+// rollback of silent connections is by wait_timeout, which a branch sets. A prepared branch of MariaDB is bound to its connection until that ends.
 func MySQL(name string, db *sql.DB) *Resource {
 	return &Resource{name: name, dialect: dialect.MySQL, db: db}
 }

@@ -262,7 +262,8 @@ func (t *Tx) decideLocally(ctx context.Context, names []string) (protocol.Kind, 
 		t.c.retire(t.id.coordinator)
 		return protocol.LogRefused, ErrRecovered
 	}
-	lost := err != nil && !dialect.Said(err)
+	step("record", 0)
+	lost := unsure(err)
 	if err == nil {
 		lost, err = t.local.commit(ctx)
 	}

@@ -32,7 +32,8 @@ func TestDatabases(t *testing.T) {
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
-			if b.places[0].dialect != dialect.SQLite { // whose file has one writer: a fence waits for the transaction
+			t.Run("crashes", b.crashes)
+			if b.places[0].Dialect != dialect.SQLite { // whose file has one writer: a fence waits for the transaction
 				t.Run("fenced", b.fencedRow)
 			}
 		})
@@ -77,6 +78,9 @@ func (b *bank) prepared(t *testing.T) (n int) {
 			if strings.HasPrefix(name, fmt.Sprintf("pawl-%x-", log)) {
 				n++
 			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return n
@@ -234,5 +238,5 @@ func TestSettings(t *testing.T) {
 }
 
 func driverOf(p place) string {
-	return []string{"", "pgx", "mysql", ""}[p.dialect]
+	return []string{"", "pgx", "mysql", ""}[p.Dialect]
 }
