@@ -36,6 +36,8 @@ type Coordinator struct {
 	row    *row           // nil: the next transaction registers one
 	rows   map[int64]*row // with open transactions or work left, and the row above
 	closed bool
+	status Status               // of recovery
+	met    map[string]time.Time // when a pass first saw a prepared branch
 
 	passing sync.Mutex // held by a pass of recovery
 	seen    map[int64]sign

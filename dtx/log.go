@@ -16,16 +16,16 @@ const format = 1 // of the tables
 // LogOptions are the settings of [NewLog].
 type LogOptions struct {
 	// Table is the name of the table of coordinators: 1 to 48 ASCII letters, digits and underscores. A schema and a dot
-	// may be before it. Two more tables have this name and "_beats" or "_decided". Default "pawl_dtx".
+	// may be before it. Three more tables have this name and "_beats", "_decided" or "_resolved". Default "pawl_dtx".
 	Table string
 }
 
-// Log is where transactions are decided: three tables in a database. A Log is safe for concurrent use.
+// Log is where transactions are decided: four tables in a database. A Log is safe for concurrent use.
 type Log struct {
 	dialect dialect.Dialect
 	db      *sql.DB
 	// A coordinator's row is locked by each decision and written by the fence only. So the beats have rows of their own.
-	rows, beats, decided dialect.Table
+	rows, beats, decided, resolved dialect.Table
 }
 
 // NewLog returns the log in a database. Nothing is asked yet. Nil opts are the defaults. Processes with the same
@@ -60,8 +60,16 @@ func NewLog(d dialect.Dialect, db *sql.DB, opts *LogOptions) (*Log, error) {
 			{Name: "decided", Type: dialect.Integer}, // in seconds since 1970
 			{Name: "resources", Type: dialect.Bytes}, // names of the prepared ones, with commas
 		}},
+		// Decisions of operators.
+		resolved: dialect.Table{Name: o.Table + "_resolved", Columns: []dialect.Column{
+			{Name: "coordinator", Type: dialect.Integer, Key: true},
+			{Name: "number", Type: dialect.Integer, Key: true},
+			{Name: "committed", Type: dialect.Integer},
+			{Name: "resolved", Type: dialect.Integer}, // in seconds since 1970
+			{Name: "reason", Type: dialect.Text},
+		}},
 	}
-	for _, table := range []dialect.Table{l.rows, l.beats, l.decided} {
+	for _, table := range l.tables() {
 		if _, err := table.Schema(d); err != nil || len(o.Table) > 48 {
 			return nil, fmt.Errorf("dtx: %w: LogOptions.Table or dialect: 1 to 48 letters, digits and underscores are allowed: %v", pawl.ErrInvalid, err)
 		}
@@ -69,9 +77,14 @@ func NewLog(d dialect.Dialect, db *sql.DB, opts *LogOptions) (*Log, error) {
 	return l, nil
 }
 
+// tables ends with the table that has the format, which Migrate thus makes last.
+func (l *Log) tables() []dialect.Table {
+	return []dialect.Table{l.beats, l.decided, l.resolved, l.rows}
+}
+
 // Schema returns the statements that make the tables if they are missing. Put them into your migrations.
 func (l *Log) Schema() (all []string) {
-	for _, table := range []dialect.Table{l.beats, l.decided, l.rows} {
+	for _, table := range l.tables() {
 		query, _ := table.Schema(l.dialect) //nolint:errcheck // NewLog has asked
 		all = append(all, strings.Split(query, ";\n")...)
 	}
@@ -100,7 +113,7 @@ func (l *Log) Check(ctx context.Context) error {
 
 // check returns the identity of the log.
 func (l *Log) check(ctx context.Context) (identity int64, err error) {
-	for _, table := range []dialect.Table{l.beats, l.decided, l.rows} {
+	for _, table := range l.tables() {
 		if err := table.Check(ctx, l.db, l.dialect); errors.Is(err, dialect.ErrShape) {
 			return 0, fmt.Errorf("%w: %w", pawl.ErrMismatch, err)
 		} else if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -41,6 +42,7 @@ func (c *Coordinator) Recover(ctx context.Context) (Report, error) {
 	}
 	p := &pass{c: c, others: others, rows: make(map[int64]protocol.Row), records: make(map[ID]record)}
 	err := p.run(ctx)
+	c.note(p, err)
 	return p.report, failed("recover", err)
 }
 
@@ -53,19 +55,22 @@ type pass struct {
 	unknown []ID           // listed, and of no coordinator
 	rows    map[int64]protocol.Row
 	records map[ID]record
+	orders  map[ID]Heuristic
+	last    map[*Resource][]listed
 	report  Report
 }
 
 // run reads the list first, then the rows, then the records: a branch that comes later is found by the next pass.
 func (p *pass) run(ctx context.Context) error {
-	listed, away := p.list(ctx)
+	all, away := p.list(ctx)
+	p.last = all
 	silent, err := p.read(ctx)
 	if away = errors.Join(away, silent); err != nil {
 		return errors.Join(away, err)
 	}
-	for r, branches := range listed {
+	for r, branches := range all {
 		for _, b := range branches {
-			if err := p.judge(ctx, r, b); err != nil {
+			if err := p.judge(ctx, r, b.branchID); err != nil {
 				away = errors.Join(away, fmt.Errorf("%s: %v: %w", r.name, b, err))
 			}
 		}
@@ -74,25 +79,30 @@ func (p *pass) run(ctx context.Context) error {
 		return away
 	}
 	left, err := p.list(ctx)
+	p.last = left
 	return errors.Join(away, err, p.forget(ctx, left))
 }
 
 // list reads the prepared branches of all resources that answer.
-func (p *pass) list(ctx context.Context) (map[*Resource][]branchID, error) {
-	listed := make(map[*Resource][]branchID)
+func (p *pass) list(ctx context.Context) (map[*Resource][]listed, error) {
+	return listAll(ctx, p.c.identity, slices.Collect(maps.Values(p.c.resources)))
+}
+
+func listAll(ctx context.Context, identity int64, resources []*Resource) (map[*Resource][]listed, error) {
+	all := make(map[*Resource][]listed)
 	var away error
-	for _, r := range p.c.resources {
+	for _, r := range resources {
 		if r.log != nil || r.readOnly {
 			continue
 		}
-		branches, err := r.list(ctx, p.c.identity)
+		branches, err := r.list(ctx, identity)
 		if err != nil {
 			away = errors.Join(away, fmt.Errorf("list the branches on %s: %w", r.name, err))
 			continue
 		}
-		listed[r] = branches
+		all[r] = branches
 	}
-	return listed, away
+	return all, away
 }
 
 // read reads the rows, fences those of the dead, and then reads the records.
@@ -121,6 +131,9 @@ func (p *pass) read(ctx context.Context) (away, err error) {
 	for _, r := range records {
 		p.records[r.id] = r
 	}
+	if err == nil {
+		p.orders, err = p.c.log.heuristics(ctx, p.c.identity)
+	}
 	return away, err
 }
 
@@ -145,6 +158,9 @@ func (p *pass) row(id ID) protocol.Row {
 func (p *pass) judge(ctx context.Context, r *Resource, b branchID) error {
 	_, decided := p.records[b.ID]
 	verdict := protocol.Judge(p.row(b.ID), decided)
+	if order, ordered := p.orders[b.ID]; ordered && verdict == protocol.Refuse {
+		verdict = map[bool]protocol.Verdict{true: protocol.Complete, false: protocol.Undo}[order.Commit]
+	}
 	switch verdict {
 	case protocol.Wait:
 		p.report.Waiting++
@@ -172,7 +188,7 @@ func (p *pass) judge(ctx context.Context, r *Resource, b branchID) error {
 func (p *pass) isOwn(id ID) bool { _, own := p.own[id.coordinator]; return own }
 
 // forget deletes the records whose branches are all gone. Left was listed after the records were read.
-func (p *pass) forget(ctx context.Context, left map[*Resource][]branchID) error {
+func (p *pass) forget(ctx context.Context, left map[*Resource][]listed) error {
 	still := make(map[ID]bool)
 	answered := make(map[string]bool)
 	for r, branches := range left {
@@ -233,12 +249,12 @@ func (c *Coordinator) silent(beats map[int64]int64) map[int64]bool {
 func (c *Coordinator) unregister(ctx context.Context) error {
 	c.beat(ctx)    // which deletes records
 	c.Recover(ctx) //nolint:errcheck // recovery of others does the rest
-	listed, err := (&pass{c: c}).list(ctx)
+	all, err := (&pass{c: c}).list(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // recovery does the rest
 	}
 	busy := make(map[int64]bool)
-	for _, branches := range listed {
+	for _, branches := range all {
 		for _, b := range branches {
 			busy[b.coordinator] = true
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -84,11 +85,19 @@ func (r *Resource) checkSlots(ctx context.Context) error {
 	return err
 }
 
+// listed is a prepared branch. Age is how long it has been prepared by the clock of the database, or unknown.
+type listed struct {
+	branchID
+	age time.Duration
+}
+
+const unknown time.Duration = -1 // to the database
+
 // list returns the prepared branches of a log. On MariaDB there are also branches whose connection still lives.
-func (r *Resource) list(ctx context.Context, identity int64) (all []branchID, err error) {
+func (r *Resource) list(ctx context.Context, identity int64) (all []listed, err error) {
 	s := dialect.New(r.dialect)
 	if r.dialect == dialect.PostgreSQL {
-		s.Add("SELECT 0, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix(identity) + "%")
+		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix(identity) + "%")
 	} else {
 		s.Add("XA RECOVER")
 	}
@@ -102,19 +111,22 @@ func (r *Resource) list(ctx context.Context, identity int64) (all []branchID, er
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var kind, length, rest int
+		var first int64
+		var length, rest int
 		var name string
-		if err := rows.Scan(&kind, &length, &rest, &name); err != nil {
+		if err := rows.Scan(&first, &length, &rest, &name); err != nil {
 			return nil, err
 		}
+		age := max(time.Duration(first)*time.Millisecond, 0)
 		if r.dialect == dialect.MySQL {
-			if kind != xaFormat || length > len(name) {
+			age = unknown
+			if first != xaFormat || length > len(name) {
 				continue
 			}
 			name = name[:length] + "-" + name[length:]
 		}
 		if b, ok := parseBranch(name); ok && b.log == identity {
-			all = append(all, b)
+			all = append(all, listed{b, age})
 		}
 	}
 	return all, rows.Err()
@@ -155,9 +167,9 @@ func (r *Resource) finished(ctx context.Context, b branchID, err error) error {
 	case r.dialect == dialect.PostgreSQL:
 		return nil
 	}
-	listed, err := r.list(ctx, b.log)
-	for _, other := range listed {
-		if other == b {
+	all, err := r.list(ctx, b.log)
+	for _, other := range all {
+		if other.branchID == b {
 			return errOwned
 		}
 	}

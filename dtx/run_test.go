@@ -32,6 +32,8 @@ func TestDatabases(t *testing.T) {
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("resolve", b.resolve)
+			t.Run("interfere", b.interfere)
 			t.Run("crashes", b.crashes)
 			if b.places[0].Dialect != dialect.SQLite { // whose file has one writer: a fence waits for the transaction
 				t.Run("fenced", b.fencedRow)

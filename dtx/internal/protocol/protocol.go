@@ -244,6 +244,30 @@ func Judge(row Row, record bool) Verdict {
 	return Refuse
 }
 
+// Answer is what the log says to an operator who wants a transaction to be committed or rolled back.
+type Answer int8
+
+// The answers.
+const (
+	Contradicted Answer = iota // the log says otherwise, or the coordinator may still decide otherwise
+	Agreed                     // the log says the same, so recovery does it
+	FenceFirst                 // the coordinator can be kept from deciding: fence its row, and ask again
+	Heuristic                  // the log does not know, so the operator decides
+)
+
+// Resolve returns the answer to an operator. Row was read before record.
+func Resolve(row Row, record, commit bool) Answer {
+	switch {
+	case record && commit, row == Fenced && !record && !commit:
+		return Agreed
+	case record, commit && row != Unknown:
+		return Contradicted
+	case row == Live:
+		return FenceFirst
+	}
+	return Heuristic
+}
+
 // CanForget reports whether recovery may delete a record. The branches were listed after the record was read, and none
 // of that transaction is prepared.
 func CanForget(row Row) bool { return row == Fenced }

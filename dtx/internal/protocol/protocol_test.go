@@ -62,6 +62,27 @@ type recoverer struct {
 	record bool
 }
 
+// TestResolve: an operator decides only what neither the log nor a coordinator can decide.
+func TestResolve(t *testing.T) {
+	for _, row := range []Row{Unknown, Live, Fenced} {
+		for _, record := range []bool{false, true} {
+			for _, commit := range []bool{false, true} {
+				is := Resolve(row, record, commit)
+				switch verdict := Judge(row, record); {
+				case is == Agreed && !record && row != Fenced, is == Agreed && record != commit:
+					t.Errorf("row %d, record %v, commit %v: agreed", row, record, commit)
+				case is == Heuristic && verdict != Refuse:
+					t.Errorf("row %d, record %v, commit %v: the operator decides what recovery decides", row, record, commit)
+				case is == FenceFirst && (commit || row != Live):
+					t.Errorf("row %d, record %v, commit %v: fenced", row, record, commit)
+				case is == Contradicted && verdict == Refuse:
+					t.Errorf("row %d, record %v, commit %v: no operator can decide", row, record, commit)
+				}
+			}
+		}
+	}
+}
+
 func first(w way, n int8) world { return world{way: w, c: State{N: n}, alive: true} }
 
 // tell gives the coordinator an event.
