@@ -29,6 +29,7 @@ type task struct {
 	Step    string // such as "prepared 1"
 	Stop    bool   // the worker is frozen, not killed
 	Naive   bool   // the worker commits the branches one after another
+	Endless bool   // the worker does transactions until it is killed
 }
 
 // moves is how much each task moves.
@@ -58,6 +59,9 @@ func work(ctx context.Context) error {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL) //nolint:errcheck // as above
 			select {}                                  // as above
 		}
+	}
+	if todo.Endless {
+		return b.moveEndlessly(ctx, todo.Naive)
 	}
 	if todo.Naive {
 		return b.moveNaively(ctx, todo.Account, at)

@@ -35,6 +35,7 @@ func TestDatabases(t *testing.T) {
 			t.Run("resolve", b.resolve)
 			t.Run("interfere", b.interfere)
 			t.Run("crashes", b.crashes)
+			t.Run("killed", b.killed)
 			if b.places[0].Dialect != dialect.SQLite { // whose file has one writer: a fence waits for the transaction
 				t.Run("fenced", b.fencedRow)
 			}
