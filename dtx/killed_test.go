@@ -37,7 +37,7 @@ func (b *bank) moveEndlessly(ctx context.Context, naive bool) error {
 	}
 }
 
-// killed kills processes at any moment, again and again. What is left of their transactions is finished, and the books balance. The
+// killed kills processes at any moment, again and again. Recovery finishes the transactions, and the books balance. The
 // same kills unbalance the books of processes that commit one database after the other.
 func (b *bank) killed(t *testing.T) {
 	kills := 12
