@@ -103,6 +103,8 @@ var importRules = []importRule{
 		"picks are pure: they know nodes, and neither a store nor a protocol"},
 	{"lb/httplb", []string{".", "lb"}, []string{"golang.org/x/net/http/httpguts"},
 		"as above, and HTTP; nodes may come from anywhere, and what no node would get is told by the rules of net/http"},
+	{"lb/grpclb", []string{".", "lb"}, []string{"google.golang.org/grpc"},
+		"as above, and gRPC"},
 	{"group", service, nil, "a service is built on what every user has, never on an engine or on another service"},
 	{"observe", []string{"."}, nil,
 		"it is an observer of clients, and brings no module"},
