@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
@@ -159,12 +160,12 @@ func (f *fleet) changed(n *node, s balancer.SubConnState) {
 
 // publish gives the calls what they pick from.
 func (f *fleet) publish() {
-	p := &picker{picks: f.picks, header: f.config.HashHeader, conns: make(map[string]balancer.SubConn, len(f.nodes))}
+	p := &picker{picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
 	var ready []lb.Node
 	for _, id := range f.order {
 		if n := f.nodes[id]; n != nil && n.state == connectivity.Ready {
 			ready = append(ready, n.Node)
-			p.conns[id] = n.conn
+			p.conns[id] = &connected{conn: n.conn}
 		}
 	}
 	if err := f.set.Update(ready...); err != nil {
@@ -224,7 +225,14 @@ func (f failing) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 type picker struct {
 	picks  *lb.Balancer
 	header string
-	conns  map[string]balancer.SubConn
+	alike  bool // all picks of a node end alike
+	conns  map[string]*connected
+}
+
+// connected is a connection that takes calls.
+type connected struct {
+	conn balancer.SubConn
+	done atomic.Pointer[func(balancer.DoneInfo)] // the end of each pick, where all end alike
 }
 
 // Pick implements [balancer.Picker].
@@ -237,12 +245,25 @@ func (p *picker) Pick(call balancer.PickInfo) (balancer.PickResult, error) {
 	if err != nil {
 		return balancer.PickResult{}, fmt.Errorf("choose a node: %w", err) // all are ejected, and Panic is -1
 	}
-	conn := p.conns[pick.Node().ID]
-	if conn == nil {
+	to := p.conns[pick.Node().ID]
+	if to == nil {
 		pick.Done(lb.Canceled)
 		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // the next picker is on its way
 	}
-	return balancer.PickResult{SubConn: conn, Done: func(is balancer.DoneInfo) { pick.Done(resultOf(is)) }}, nil
+	if done := to.done.Load(); done != nil {
+		return balancer.PickResult{SubConn: to.conn, Done: *done}, nil
+	}
+	return p.taken(pick, to), nil
+}
+
+// taken makes the end of a pick.
+func (p *picker) taken(pick lb.Pick, to *connected) balancer.PickResult {
+	done := func(is balancer.DoneInfo) { pick.Done(resultOf(is)) }
+	if p.alike {
+		kept := done // other policies need no variable on the heap
+		to.done.Store(&kept)
+	}
+	return balancer.PickResult{SubConn: to.conn, Done: done}
 }
 
 func (p *picker) key(call balancer.PickInfo) string {
@@ -256,13 +277,16 @@ func (p *picker) key(call balancer.PickInfo) string {
 
 // resultOf tells how a call ended. gRPC ends a pick whose connection was lost meanwhile without error or bytes.
 func resultOf(is balancer.DoneInfo) lb.Result {
+	if is.Err == nil && is.BytesReceived {
+		return lb.Succeeded
+	}
 	switch status.Code(is.Err) {
 	case codes.Unavailable, codes.DeadlineExceeded:
 		return lb.Failed
 	case codes.Canceled:
 		return lb.Canceled
 	}
-	if is.Err == nil && !is.BytesSent && !is.BytesReceived {
+	if is.Err == nil && !is.BytesSent {
 		return lb.Canceled
 	}
 	return lb.Succeeded

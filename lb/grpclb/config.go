@@ -74,3 +74,14 @@ func (c *config) open() (*lb.Set, *lb.Balancer, error) {
 	b, err := lb.New(set, p, &lb.Options{Bound: c.Bound, Tau: time.Duration(c.Tau)})
 	return set, b, err
 }
+
+// alike reports whether the end of a pick says nothing but how the node did. Other policies count each pick.
+func (c *config) alike() bool {
+	switch p, _ := lb.ParsePolicy(string(c.Policy)); p { //nolint:errcheck // open has parsed it
+	case lb.RoundRobin, lb.WeightedRoundRobin, lb.Random, lb.WeightedRandom:
+		return true
+	case lb.SourceHash:
+		return c.Bound == 0
+	}
+	return false
+}
