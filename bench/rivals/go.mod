@@ -8,10 +8,13 @@ require (
 	github.com/google/uuid v1.6.0
 	github.com/pawl-go/pawl v0.0.0
 	github.com/sony/sonyflake v1.2.0
+	github.com/vulcand/oxy/v2 v2.0.0
 	google.golang.org/grpc v1.71.1
 )
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.1.2 // indirect
+	github.com/segmentio/fasthash v1.0.3 // indirect
 	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.41.0 // indirect

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"github.com/go-kratos/kratos/v2/selector/p2c"
 	"github.com/go-kratos/kratos/v2/selector/random"
 	"github.com/go-kratos/kratos/v2/selector/wrr"
+	"github.com/vulcand/oxy/v2/roundrobin"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	_ "google.golang.org/grpc/balancer/leastrequest" // registers itself
@@ -69,7 +72,19 @@ func kratos(s selector.Selector, n int) func() {
 	}
 }
 
-// BenchmarkPolicies is a pick and its end, beside go-kratos. The floor of a round robin is an atomic addition, a remainder and an index.
+// oxy is a pick of vulcand/oxy, which is not told of the end.
+func oxy(n int) maker {
+	rr := must(roundrobin.New(http.NotFoundHandler()))
+	for i := range n {
+		to := &url.URL{Scheme: "http", Host: fmt.Sprintf("10.0.%d.%d:80", i>>8, i&255)}
+		if err := rr.UpsertServer(to, roundrobin.Weight(weight(i))); err != nil {
+			panic(err)
+		}
+	}
+	return maker{name: "vulcand/oxy roundrobin", ids: 20_000, each: 1, call: func() { must(rr.NextServer()) }, behind: true}
+}
+
+// BenchmarkPolicies is a pick and its end, beside go-kratos and vulcand/oxy. The floor of a round robin is an atomic addition, a remainder and an index.
 func BenchmarkPolicies(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
 		all := make([]*lb.Node, n)
@@ -90,7 +105,7 @@ func BenchmarkPolicies(b *testing.B) {
 		}
 		for name, makers := range map[string][]maker{
 			"RoundRobin":         {turns(n), of(lb.RoundRobin), {name: "an atomic addition and an index", ids: 200_000, each: 1, call: floor}},
-			"WeightedRoundRobin": {of(lb.WeightedRoundRobin), theirs("wrr", wrr.New())},
+			"WeightedRoundRobin": {of(lb.WeightedRoundRobin), theirs("wrr", wrr.New()), oxy(n)},
 			"Random":             {of(lb.Random), theirs("random", random.New())},
 			"PeakEWMA":           {of(lb.PeakEWMA), theirs("p2c", p2c.New())},
 		} {
