@@ -77,6 +77,8 @@ var importRules = []importRule{
 		"as above; gRPC, the messages that it carries, and the details of its errors"},
 	{"idem/*", []string{".", "dialect", "fence", "idem"}, nil,
 		"as above; a driver of SQL is the user's"},
+	{"dtx/threephase/internal/protocol", nil, nil,
+		"a protocol is pure: it knows neither databases nor messages"},
 	{"dtx", service, nil, "as above"},
 	{"outbox", []string{".", "dialect", "fence"}, nil,
 		"as above, and the SQL of databases; a driver of SQL is the user's, and so is a broker's client"},
