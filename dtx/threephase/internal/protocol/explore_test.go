@@ -1,6 +1,8 @@
 package protocol
 
-// key is a world in few bits. Two worlds with one key are equal.
+import "github.com/pawl-go/pawl/dtx/internal/explore"
+
+// key is a world in few bits, so that millions fit into memory. Two worlds with one key are equal.
 type key [5]uint64
 
 // packer writes numbers of few bits.
@@ -100,59 +102,6 @@ func (x *explorer) unpack(k key, like, w *world) {
 	}
 }
 
-// visited is a set of keys, each with the index of the key from which a step led there. A map of Go takes three times the memory.
-type visited struct {
-	keys  []key
-	from  []uint32
-	table []uint32 // indexes into keys plus one, by hash; 0: free
-}
-
-func newVisited() *visited {
-	return &visited{table: make([]uint32, 1<<12)}
-}
-
-// add reports whether the key is new.
-func (v *visited) add(k key, from uint32) bool {
-	if len(v.keys)*4 > len(v.table)*3 {
-		v.grow()
-	}
-	at := v.find(&k)
-	if v.table[at] != 0 {
-		return false
-	}
-	v.keys, v.from = append(v.keys, k), append(v.from, from)
-	v.table[at] = uint32(len(v.keys))
-	return true
-}
-
-// hash mixes all words, each by the finish of a known generator of random numbers, splitmix64.
-func (k *key) hash() (h uint64) {
-	for _, word := range k {
-		h = (h ^ word) + 0x9e3779b97f4a7c15
-		h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-		h = (h ^ h>>27) * 0x94d049bb133111eb
-		h ^= h >> 31
-	}
-	return h
-}
-
-// find returns the place of the key in the table, or the free place for it.
-func (v *visited) find(k *key) uint64 {
-	mask := uint64(len(v.table) - 1)
-	at := k.hash() & mask
-	for v.table[at] != 0 && v.keys[v.table[at]-1] != *k {
-		at = (at + 1) & mask
-	}
-	return at
-}
-
-func (v *visited) grow() {
-	v.table = make([]uint32, 2*len(v.table))
-	for i := range v.keys {
-		v.table[v.find(&v.keys[i])] = uint32(i + 1)
-	}
-}
-
 // found is the outcome of an exploration.
 type found struct {
 	states int
@@ -161,36 +110,31 @@ type found struct {
 	trail  []step // to the fault, the shortest there is
 }
 
-// explore visits every world that steps reach, nearest first, and stops at the first fault or after most worlds.
+// explore visits every world that steps reach, and stops at the first fault or after most worlds.
 func (x *explorer) explore(from world, most int, wrong func(*world) string) found {
-	v := newVisited()
-	v.add(x.pack(&from), 0)
 	var w, next world
-	for at := 0; at < len(v.keys); at++ {
-		x.unpack(v.keys[at], &from, &w)
-		if fault := wrong(&w); fault != "" {
-			return found{len(v.keys), false, fault, x.trail(v, from, at)}
-		}
-		if len(v.keys) > most {
-			return found{states: len(v.keys)}
-		}
+	got := explore.All(x.pack(&from), most, func(k key, add func(key)) {
+		x.unpack(k, &from, &w)
 		for _, st := range x.all(&w) {
 			if x.follow(&w, &next, st) {
-				v.add(x.pack(&next), uint32(at))
+				add(x.pack(&next))
 			}
 		}
-	}
-	return found{states: len(v.keys), whole: true}
+	}, func(k key) string {
+		x.unpack(k, &from, &w)
+		return wrong(&w)
+	})
+	return found{got.States, got.Fault == "" && got.States <= most, got.Fault, x.steps(from, got.Trail)}
 }
 
-// trail returns the steps to a world.
-func (x *explorer) trail(v *visited, from world, at int) (steps []step) {
-	for ; at != 0; at = int(v.from[at]) {
-		var w, next world
-		x.unpack(v.keys[v.from[at]], &from, &w)
-		for _, st := range append([]step(nil), x.all(&w)...) {
-			if x.follow(&w, &next, st) && x.pack(&next) == v.keys[at] {
-				steps = append([]step{st}, steps...)
+// steps returns the steps between worlds that follow one another.
+func (x *explorer) steps(from world, trail []key) (steps []step) {
+	var w, next world
+	for i := 1; i < len(trail); i++ {
+		x.unpack(trail[i-1], &from, &w)
+		for _, st := range x.all(&w) {
+			if x.follow(&w, &next, st) && x.pack(&next) == trail[i] {
+				steps = append(steps, st)
 				break
 			}
 		}

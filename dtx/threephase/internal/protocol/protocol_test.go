@@ -10,18 +10,19 @@ import (
 
 var soak = os.Getenv("PAWL_TEST_SOAK") != ""
 
-// most is how many states an exploration holds in memory: 64 bytes each, and less than 2 GB.
-const most = 20_000_000
+// most is how many states an exploration holds in less than 2 GB of memory.
+const most = 8_000_000
 
 func splits(w *world) string { return w.split() }
 
 // TestQuorum takes every order of the steps of all agents. Each agent may crash and restart anywhere, and any number of times. Each
 // message may be lost, late or repeated, so each partition is among the orders. The bound is the number of elections.
 func TestQuorum(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		agents          int8
 		elections, long Election
-	}{{3, 7, 11}, {4, 3, 6}, {5, 2, 4}} {
+	}{{3, 7, 10}, {4, 3, 6}, {5, 2, 4}} {
 		if soak {
 			c.elections = c.long
 		}
@@ -36,9 +37,14 @@ func TestQuorum(t *testing.T) {
 
 // TestClean: the messages that the explorer takes away make no difference. All records that agents can have stay the same.
 func TestClean(t *testing.T) {
+	t.Parallel()
+	elections := Election(3)
+	if soak {
+		elections = 4
+	}
 	records := func(keeps bool) map[[mostAgents]Record]bool {
 		all := make(map[[mostAgents]Record]bool)
-		x := explorer{elections: 4, keeps: keeps}
+		x := explorer{elections: elections, keeps: keeps}
 		got := x.explore(first(Quorum, 3), most, func(w *world) string {
 			var r [mostAgents]Record
 			for i := range w.n {
@@ -68,6 +74,7 @@ func TestClean(t *testing.T) {
 
 // TestWalks follows random steps further than all steps can be followed.
 func TestWalks(t *testing.T) {
+	t.Parallel()
 	walks := 2_000
 	if soak {
 		walks = 1_000_000
@@ -106,24 +113,25 @@ func TestWalks(t *testing.T) {
 // TestSplits: the textbook's way splits, and so does each naive way of the other mode. The shortest trail is told.
 func TestSplits(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		mode Mode
-		way  way
+		name      string
+		mode      Mode
+		way       way
+		elections Election
 	}{
-		{"the textbook", Classic, right},
-		{"the last election is left out", Quorum, noElected},
-		{"the last election is not stored", Quorum, electedForgotten},
-		{"the last attempt is left out", Quorum, noAttempt},
-		{"an abort without pre-abort", Quorum, noPreAbort},
-		{"a decision without a majority", Quorum, noQuorum},
-		{"an acknowledgement before its record is stored", Quorum, earlyAck},
-		{"a vote before its record is stored", Quorum, earlyVote},
-		{"an answer before its record is stored", Quorum, earlyAnswer},
-		{"a vote that does not bind", Quorum, looseVote},
-		{"a restarted agent decides", Quorum, restartDecides},
+		{"the textbook", Classic, right, 2},
+		{"the last election is left out", Quorum, noElected, 2},
+		{"the last election is not stored", Quorum, electedForgotten, 2},
+		{"the last attempt is left out", Quorum, noAttempt, 4},
+		{"an abort without pre-abort", Quorum, noPreAbort, 4},
+		{"a decision without a majority", Quorum, noQuorum, 2},
+		{"an acknowledgement before its record is stored", Quorum, earlyAck, 2},
+		{"a vote before its record is stored", Quorum, earlyVote, 2},
+		{"an answer before its record is stored", Quorum, earlyAnswer, 2},
+		{"a vote that does not bind", Quorum, looseVote, 2},
+		{"a restarted agent decides", Quorum, restartDecides, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := explorer{elections: 5, way: c.way}
+			x := explorer{elections: c.elections, way: c.way}
 			got := x.explore(first(c.mode, 3), most, splits)
 			if got.fault == "" {
 				t.Fatalf("not found wrong in %d states", got.states)
@@ -136,6 +144,7 @@ func TestSplits(t *testing.T) {
 // TestMajorityDecides: from every world, a connected majority decides when each of its agents has timed out once. All of its
 // agents may have crashed before, and all messages are lost. Agents without a majority, which are bound, wait.
 func TestMajorityDecides(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		agents          int8
 		elections, long Election
@@ -147,7 +156,7 @@ func TestMajorityDecides(t *testing.T) {
 		got := x.explore(first(Quorum, c.agents), most, func(w *world) string {
 			for group := uint8(1); group < 1<<w.n; group++ {
 				for from := range w.n {
-					if runs++; !meets(*w, group, from, false) || !meets(*w, group, from, true) {
+					if runs++; !meets(*w, group, from, w.n, false) || !meets(*w, group, from, w.n, true) {
 						return "agents wait, or decide, that should not"
 					}
 				}
@@ -161,8 +170,27 @@ func TestMajorityDecides(t *testing.T) {
 	}
 }
 
+// TestMeetings: the check finds agents that decide without a majority, and a majority that waits for ever.
+func TestMeetings(t *testing.T) {
+	for mode, timers := range map[Mode]int8{Classic: 3, Quorum: 0} {
+		x := explorer{elections: 2}
+		got := x.explore(first(mode, 3), most, func(w *world) string {
+			for group := uint8(1); group < 1<<w.n; group++ {
+				if !meets(*w, group, 0, timers, false) {
+					return "agents wait, or decide, that should not"
+				}
+			}
+			return ""
+		})
+		if got.fault == "" {
+			t.Errorf("mode %d with %d timers is not found wrong in %d states", mode, timers, got.states)
+		}
+	}
+}
+
 // meets reports whether the agents of a group, which hear of one another only, decide alike if they may decide, and wait else.
-func meets(w world, group uint8, from int8, restart bool) bool {
+// As many agents as timers says time out, in turn from agent from.
+func meets(w world, group uint8, from, timers int8, restart bool) bool {
 	size, free := 0, false // free: an agent has decided, or may still abort alone
 	for i := range w.n {
 		if s := &w.agents[i]; group>>i&1 != 0 {
@@ -172,8 +200,8 @@ func meets(w world, group uint8, from int8, restart bool) bool {
 			free = free || s.Phase.Final() || s.Phase == Initial || s.Role == Voting
 		}
 	}
-	for round := range w.n {
-		if i := (from + round) % w.n; group>>i&1 != 0 {
+	for turn := range timers {
+		if i := (from + turn) % w.n; group>>i&1 != 0 {
 			w.timeOut(i, group)
 		}
 	}

@@ -73,12 +73,12 @@ type explorer struct {
 	way
 	elections Election // the largest number of an election
 	keeps     bool     // keep the messages that no agent will ever take
-	steps     []step   // of the world at hand
+	next      []step   // of the world at hand
 }
 
 // all returns the steps that the world can take. The slice is valid until the next call.
 func (x *explorer) all(w *world) []step {
-	x.steps = x.steps[:0]
+	x.next = x.next[:0]
 	for i := range w.n {
 		s := &w.agents[i]
 		if s.Phase.Final() {
@@ -87,13 +87,13 @@ func (x *explorer) all(w *world) []step {
 		x.own(w, s)
 		x.received(w, s)
 	}
-	for _, st := range x.steps {
+	for _, st := range x.next {
 		if x.early(st.event.Kind) && st.crash == none {
 			st.crash = halfway
-			x.steps = append(x.steps, st)
+			x.next = append(x.next, st)
 		}
 	}
-	return x.steps
+	return x.next
 }
 
 // early reports whether the messages of a step are sent before the record is stored.
@@ -108,7 +108,7 @@ func (x *explorer) early(k Kind) bool {
 }
 
 func (x *explorer) add(s *State, kind Kind, from int8, e Election) {
-	x.steps = append(x.steps, step{agent: s.Self, event: Message{Kind: kind, Peer: from, Election: e}})
+	x.next = append(x.next, step{agent: s.Self, event: Message{Kind: kind, Peer: from, Election: e}})
 }
 
 // own adds the steps of an agent that need no message.
@@ -123,10 +123,10 @@ func (x *explorer) own(w *world, s *State) {
 		x.add(s, TimeOut, s.Self, 0)
 	}
 	if s.Role != Participant || x.way == electedForgotten {
-		x.steps = append(x.steps, step{agent: s.Self, crash: only})
+		x.next = append(x.next, step{agent: s.Self, crash: only})
 	}
 	if x.way == restartDecides && s.Phase != Initial {
-		x.steps = append(x.steps, step{agent: s.Self, crash: asDecider})
+		x.next = append(x.next, step{agent: s.Self, crash: asDecider})
 	}
 }
 
@@ -153,7 +153,7 @@ func (x *explorer) received(w *world, s *State) {
 				x.add(s, Ack, j, e)
 			}
 			if r := w.joined[e][j]; r != (joinedReply{}) {
-				x.steps = append(x.steps, step{agent: s.Self, event: Message{Joined, j, e, Phase(r.phase), Election(r.attempt)}})
+				x.next = append(x.next, step{agent: s.Self, event: Message{Joined, j, e, Phase(r.phase), Election(r.attempt)}})
 			}
 		}
 	}
