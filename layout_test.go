@@ -81,6 +81,8 @@ var importRules = []importRule{
 		"it takes the steps of any protocol, and knows none"},
 	{"dtx/internal/protocol", nil, nil,
 		"a protocol is pure: it knows neither databases nor messages"},
+	{"dtx/threephase/internal/protocol", nil, nil,
+		"as above"},
 	{"dtx", []string{".", "dialect", "dtx/internal/protocol"}, nil,
 		"as above, and the SQL of databases; a driver of SQL is the user's"},
 	{"outbox", []string{".", "dialect", "fence"}, nil,
