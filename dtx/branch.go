@@ -156,7 +156,7 @@ func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	if err == nil {
 		return protocol.VotedYes, nil
 	}
-	if unsure(err) {
+	if b.unsure(err) {
 		b.release(false)
 		return protocol.NoAnswer, err
 	}
@@ -164,10 +164,11 @@ func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	return protocol.VotedNo, err
 }
 
-// unsure reports whether the server may have run the statement that returned err. A driver returns ErrBadConn only
-// if it has sent nothing.
-func unsure(err error) bool {
-	return err != nil && !dialect.Said(err) && !errors.Is(err, driver.ErrBadConn)
+// unsure reports whether the server may have run the statement that returned err. That is so unless the server said no, or the
+// driver of MySQL says that nothing was sent. ErrBadConn of pgx proves nothing: pgx 5.12 returns it when the answer is lost.
+func (b *branch) unsure(err error) bool {
+	unsent := b.dialect == dialect.MySQL && errors.Is(err, driver.ErrBadConn)
+	return err != nil && !unsent && !dialect.Said(err)
 }
 
 // undo rolls back a branch that is not prepared. The server does so when the connection ends.
@@ -200,7 +201,7 @@ func (b *branch) commit(ctx context.Context) (lost bool, err error) {
 	if b.dialect == dialect.PostgreSQL {
 		query = savepoint + query
 	}
-	if err = b.exec(ctx, query); err != nil && !unsure(err) {
+	if err = b.exec(ctx, query); err != nil && !b.unsure(err) {
 		b.undo()
 		return false, err
 	}

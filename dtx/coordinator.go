@@ -53,6 +53,7 @@ type row struct {
 	open    map[int64]bool // numbers of transactions in Run
 	over    []int64        // numbers of records to delete
 	retired bool           // no transaction begins with it
+	late    bool           // a server may still prepare a branch
 }
 
 // New returns a coordinator of a log, whose tables exist. The resources are all databases that take part in
@@ -166,6 +167,14 @@ func (c *Coordinator) retire(id int64) {
 	}
 }
 
+// linger keeps a row in the log when the coordinator closes. A server may prepare a branch after its connection was lost, and
+// recovery then needs the row.
+func (c *Coordinator) linger(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows[id].late = true // a row with an open transaction stays
+}
+
 // leave ends a transaction. Forget says that all branches are committed, so a record is to be deleted.
 func (c *Coordinator) leave(id ID, forget bool) {
 	c.mu.Lock()
@@ -223,7 +232,7 @@ func (c *Coordinator) beat(ctx context.Context) {
 }
 
 // Close ends the background work. Transactions in Run go on to their end, and no new ones begin. Close waits for them until ctx ends. If
-// nothing is left to do, Close deletes the coordinator's row.
+// nothing is left to do, Close deletes the coordinator's row. Otherwise recovery fences the row after a lease.
 func (c *Coordinator) Close(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.closed

@@ -262,7 +262,7 @@ func (c *Coordinator) unregister(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, r := range c.rows {
-		if !busy[id] && !r.retired && len(r.over) == 0 {
+		if !busy[id] && !r.retired && !r.late && len(r.over) == 0 {
 			err = errors.Join(err, c.log.unregister(ctx, id))
 		}
 	}

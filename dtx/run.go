@@ -177,6 +177,9 @@ func (t *Tx) twoPhases(ctx context.Context) protocol.Outcome {
 		go func() {
 			step("prepare", i)
 			kind, err := b.vote(ctx)
+			if kind == protocol.NoAnswer {
+				t.c.linger(t.id.coordinator)
+			}
 			step("prepared", i)
 			answers <- answer{protocol.Event{Kind: kind, Branch: int8(i)}, err}
 		}()
@@ -263,7 +266,7 @@ func (t *Tx) decideLocally(ctx context.Context, names []string) (protocol.Kind, 
 		return protocol.LogRefused, ErrRecovered
 	}
 	step("record", 0)
-	lost := unsure(err)
+	lost := t.local.unsure(err)
 	if err == nil {
 		lost, err = t.local.commit(ctx)
 	}

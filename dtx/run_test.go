@@ -27,6 +27,8 @@ func TestDatabases(t *testing.T) {
 	if _, err := db.Exec("CREATE DATABASE second"); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("late prepare", latePrepare)
+	t.Run("late commit", lateCommit)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
