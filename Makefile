@@ -59,6 +59,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/...
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
 

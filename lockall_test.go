@@ -77,7 +77,7 @@ func TestLockAllOrNone(t *testing.T) {
 		_, err = pawl.LockAll(t.Context(), a.Mutex("a"), a.Semaphore("b", 2))
 		wantErr(t, err, pawl.ErrMismatch, pawl.ErrUnavailable)
 		store.set(nil, verbLeave)
-		pass(5 * time.Second)
+		pass(6 * time.Second) // past the next heartbeat
 		wantFree(t, eng, "a")
 		mustUnlock(t, held)
 	})

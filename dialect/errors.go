@@ -60,6 +60,26 @@ func Lost(err error) bool {
 		err != nil && strings.Contains(err.Error(), "invalid connection") // ErrInvalidConn of go-sql-driver, an error without a type
 }
 
+// Said reports whether the database itself refused the statement, so that the statement took no effect. An error
+// of a connection that breaks is no such error.
+func Said(err error) bool {
+	state, number, file := codes(err)
+	return (state != "" || number != 0 || file != 0) && !Lost(err)
+}
+
+// Unknown reports whether the error says that there is no prepared transaction of this name. MariaDB says so too while another connection
+// has the transaction.
+func Unknown(err error) bool {
+	state, number, _ := codes(err)
+	return state == "42704" || number == 1397
+}
+
+// Busy reports whether the error says that another connection of PostgreSQL finishes the same prepared transaction now.
+func Busy(err error) bool {
+	state, _, _ := codes(err)
+	return state == "55000" || state == "55006"
+}
+
 // codes finds the code of the database in an error of any driver. That is the SQLSTATE of
 // PostgreSQL, the number of MySQL, or the extended code of SQLite. Drivers agree on no interface,
 // so codes looks at the shape. Errors of pgx and lib/pq have a method SQLState. Those of go-sql-driver

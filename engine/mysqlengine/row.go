@@ -1,12 +1,14 @@
 package mysqlengine
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,11 +56,7 @@ func (Row) Caps() engine.Caps {
 // One server knows a row lock: clusters in which several servers take writes, such
 // as Galera, have a lock for each. The TTL is rounded up to seconds.
 func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
-	var o RowOptions
-	if opts != nil {
-		o = *opts
-	}
-	prefix, err := checkPrefix(o.Prefix)
+	prefix, err := checkPrefix(cmp.Or(opts, new(RowOptions)).Prefix)
 	if err == nil {
 		err = migrate(ctx, db, tables{
 			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) },
@@ -119,8 +117,14 @@ func (c *rowConn) call(ctx context.Context, procedure string, r *rowengine.Reque
 			return err
 		}
 		got := make([]driver.Value, 2)
-		err = errors.Join(rows.Next(got), rows.Close())
-		return errors.Join(err, token.Scan(got[0]), grace.Scan(got[1]))
+		err = rows.Next(got)
+		err = errors.Join(err, token.Scan(got[0]), grace.Scan(got[1]))     // before a packet overwrites got
+		if more, ok := rows.(driver.RowsNextResultSet); ok && err == nil { // Close would wait for the end of the call without ctx
+			if end := more.NextResultSet(); end != io.EOF {
+				err = end
+			}
+		}
+		return errors.Join(err, rows.Close())
 	})
 	if errors.Is(err, driver.ErrSkip) { // a driver around the driver
 		err = c.QueryRowContext(ctx, query).Scan(&token, &grace)
@@ -160,14 +164,13 @@ func (c *rowConn) Ping(ctx context.Context) error {
 // Alive implements [rowengine.Conn]: the driver looks at the socket when a
 // connection is taken from the pool.
 func (c *rowConn) Alive() bool {
-	alive := true
 	err := c.Raw(func(conn any) error {
 		if r, ok := conn.(driver.SessionResetter); ok {
-			alive = r.ResetSession(context.Background()) == nil
+			return r.ResetSession(context.Background())
 		}
 		return nil
 	})
-	return alive && err == nil
+	return err == nil
 }
 
 // Free implements [rowengine.Conn].
@@ -248,16 +251,13 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 // Break implements [rowengine.Store]. A waiter stays connected; a holder has nothing to interrupt.
 // To kill the query of an idle connection does nothing.
 func (s *rowStore) Break(ctx context.Context, resource, claim string, gently bool) (found bool, err error) {
-	query := `SELECT IF(c.held OR COALESCE(p.command, '') <> 'Query' AND NOT ` + strconv.FormatBool(gently) + `, 'CONNECTION', 'QUERY'), c.conn
+	query := `SELECT CONCAT('KILL ', IF(c.held OR COALESCE(p.command, '') <> 'Query' AND NOT ` + strconv.FormatBool(gently) + `, 'CONNECTION ', 'QUERY '), c.conn)
 		FROM pawl_row_claims c LEFT JOIN information_schema.processlist p ON p.id = c.conn
 		WHERE c.resource = ` + text(resource) + ` AND c.claim = ` + text(claim)
 	var kills []string
 	err = s.peek(ctx, query, func(scan func(...any) error) error {
-		var what string
-		var conn int64
-		err := scan(&what, &conn)
-		kills = append(kills, fmt.Sprintf("KILL %s %d", what, conn))
-		return err
+		kills = append(kills, "")
+		return scan(&kills[len(kills)-1])
 	})
 	for _, kill := range kills {
 		if _, failed := s.db.ExecContext(ctx, kill); failed != nil && !hasNumber(failed, noThread) {

@@ -53,7 +53,7 @@ func TestManyWaiters(t *testing.T) {
 
 func manyWaiters(t *testing.T, url string, connections func() int64) {
 	const clients, each, enough = 8, 125, 200
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	all := clientsOn(t, url, clients)
 	first, err := all[0].Mutex("many").Lock(t.Context())
@@ -128,7 +128,7 @@ func claimed(t *testing.T, eng engine.Engine, name string, n int, meanwhile func
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		meanwhile()
 		r, err := eng.Show(t.Context(), name)

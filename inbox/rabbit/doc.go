@@ -34,6 +34,16 @@
 // inbox.ConsumerOptions.MaxDeliveries thus protects from messages that end each process on quorum queues only. A quorum queue of
 // RabbitMQ 4 drops a message after 20 deliveries by default. Set its x-delivery-limit higher than MaxDeliveries.
 //
+// # A quorum queue without a leader
+//
+// The only member of a quorum queue may stay a follower for ever after its server was killed. That happens on RabbitMQ 3.10. The queue
+// then takes no message and no consumer, and OnError tells time-outs. An operator ends that by an election, here for the queue
+// "billing" of the virtual host "/":
+//
+//	rabbitmqctl eval 'ra:trigger_election({list_to_atom("%2F_billing"), node()}).'
+//
+// A queue with three members on three servers elects its leader by itself.
+//
 // # What is not promised
 //
 // A queue that is not durable forgets its messages when the broker restarts. A queue with a limit may drop messages that nobody has

@@ -108,10 +108,7 @@ func NewServer(server Server) (*Engine, error) {
 	return e, nil
 }
 
-func (s *routines) close() error {
-	s.burials.Wait()
-	return nil
-}
+func (s *routines) close() error { s.burials.Wait(); return nil }
 
 func (s *routines) listen(string) func() { return func() {} }
 
@@ -165,13 +162,16 @@ func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(sc
 	return s.Query(ctx, s.queries[name], args, row)
 }
 
-// Each hands over each row of the answer to a query, and closes it.
+// Each hands over each row of the answer to a query, and reads on to the end of the answer. The Close of
+// go-sql-driver/mysql would read that without a context.
 func Each(rows *sql.Rows, err error, row func(scan func(...any) error) error) error {
 	if err != nil {
 		return err
 	}
 	for err == nil && rows.Next() {
 		err = row(rows.Scan)
+	}
+	for rows.NextResultSet() {
 	}
 	return errors.Join(err, rows.Err(), rows.Close())
 }

@@ -1,0 +1,187 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// leftover leaves a prepared branch of a transaction whose coordinator the log does not know.
+func (s *shop) leftover() dtx.ID {
+	t := s.t
+	t.Helper()
+	c, err := dtx.New(t.Context(), s.log, []*dtx.Resource{dtx.MySQL("stock", s.stock)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id dtx.ID
+	enough := errors.New("enough")
+	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := s.stock.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	xid := fmt.Sprintf("'%v','0',%d", id, 0x7061776c)
+	for _, query := range []string{"XA START " + xid, "INSERT INTO " + s.name + " VALUES (1)", "XA END " + xid, "XA PREPARE " + xid} {
+		if _, err := conn.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is for the branch
+	conn.Close()                                           //nolint:errcheck // as above
+	return id
+}
+
+// shop is a log in a file, and a database that takes part.
+type shop struct {
+	t                *testing.T
+	file, name, stem string
+	db               *open.Database
+	stock            *sql.DB
+	log              *dtx.Log
+}
+
+func newShop(t *testing.T) *shop {
+	s := &shop{t: t, file: "sqlite:" + filepath.Join(t.TempDir(), "log.db"), name: "tx_" + strings.ToLower(rand.Text())}
+	s.stem = "stock=mysql://root@" + testservers.SharedMariaDB(t).Addr + "/pawl"
+	_, stderr := s.tx(64, "ls")
+	complaint(t, stderr, "(try: pawl tx migrate)")
+	for range 2 {
+		if stdout, _ := s.tx(0, "migrate"); stdout != s.name+" is ready\n" {
+			t.Error(stdout)
+		}
+	}
+	db, err := open.OpenDatabase(t.Context(), s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	s.db, s.stock = db, testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr)
+	if _, err := s.stock.ExecContext(t.Context(), "CREATE TABLE "+s.name+" (n int) ENGINE=InnoDB"); err != nil {
+		t.Fatal(err)
+	}
+	s.log, err = dtx.NewLog(dialect.SQLite, db.DB, &dtx.LogOptions{Table: s.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// tx runs pawl tx.
+func (s *shop) tx(code int, args ...string) (stdout, stderr string) {
+	s.t.Helper()
+	return want(s.t, code, "memory:", append([]string{"tx", "--db", s.file, "--table", s.name, "--resource", s.stem}, args...)...)
+}
+
+// rows is how many rows are committed.
+func (s *shop) rows() (n int) {
+	s.t.Helper()
+	if err := s.stock.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM "+s.name).Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// TestTx_lost: an operator decides a transaction that the log does not know.
+func TestTx_lost(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	if stdout, _ := s.tx(0, "recover"); stdout != "committed 0, rolled back 0, left 0\n" {
+		t.Error(stdout)
+	}
+	lost := s.leftover()
+	stdout, _ := s.tx(76, "recover", "--lease", "1s", "--within", "2s")
+	if !strings.HasPrefix(stdout, "committed 0, rolled back 0, left 1\n") || !strings.Contains(stdout, lost.String()+"  unknown  unknown  stock") {
+		t.Error(stdout)
+	}
+	var v transactionView
+	stdout, _ = s.tx(0, "show", lost.String(), "--json")
+	if err := json.Unmarshal([]byte(stdout), &v); err != nil || v.State != "unknown" || len(v.Prepared) != 1 || v.Prepared[0].Seconds != nil || v.Decision != nil {
+		t.Errorf("%s: %v", stdout, err)
+	}
+	_, stderr := s.tx(64, "resolve", lost.String(), "--commit")
+	complaint(t, stderr, "--reason is needed")
+	if stdout, _ = s.tx(0, "resolve", lost.String(), "--commit", "--reason", "the order is\npaid"); !strings.Contains(stdout, "are committed") || s.rows() != 1 {
+		t.Errorf("%s%d", stdout, s.rows())
+	}
+	if stdout, _ = s.tx(0, "ls", "--resolved"); !strings.Contains(stdout, lost.String()+"  commit") || !strings.Contains(stdout, "the order is?paid\n") {
+		t.Error(stdout)
+	}
+	if stdout, _ = s.tx(0, "show", lost.String()); !strings.HasPrefix(stdout, lost.String()+": resolved\n") || !strings.Contains(stdout, "commit, at ") {
+		t.Error(stdout)
+	}
+	_, stderr = s.tx(64, "show", "pawl-1-2-3")
+	complaint(t, stderr, "no such transaction")
+}
+
+// TestTx_dead: the transactions of a dead coordinator, with and without a record.
+func TestTx_dead(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	for i, record := range []bool{true, false} {
+		id := s.leftover()
+		coordinator := "0x" + strings.Split(id.String(), "-")[2]
+		queries := []string{"INSERT INTO " + s.name + " (id, fenced, began, name) VALUES (" + coordinator + ", 1, 0, 'shop 7')",
+			"INSERT INTO " + s.name + "_beats (id, beat) VALUES (" + coordinator + ", 0)"}
+		if record {
+			queries = append(queries, "INSERT INTO "+s.name+"_decided (coordinator, number, decided, resources) VALUES ("+coordinator+", 1, 0, CAST('stock' AS BLOB))")
+		}
+		for _, query := range queries {
+			if _, err := s.db.DB.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		state := map[bool]string{true: "committing", false: "aborting"}[record]
+		if stdout, _ := s.tx(0, "ls"); !strings.Contains(stdout, id.String()+"  "+state+"  unknown  stock     shop 7\n") {
+			t.Error(stdout)
+		}
+		_, stderr := s.tx(64, "resolve", id.String(), map[bool]string{true: "--abort", false: "--commit"}[record], "--reason", "no")
+		complaint(t, stderr, "not for an operator to decide")
+		if stdout, _ := s.tx(0, "recover"); stdout != fmt.Sprintf("committed %d, rolled back %d, left 0\n", 1-i, i) || s.rows() != 1 {
+			t.Errorf("%s%d", stdout, s.rows())
+		}
+	}
+}
+
+func TestTx_usage(t *testing.T) {
+	t.Parallel()
+	file := "sqlite:" + filepath.Join(t.TempDir(), "log.db")
+	want(t, 0, "memory:", "tx", "migrate", "--db", file)
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{64, "--db is missing", []string{"ls"}},
+		{64, "a verb is missing", nil},
+		{64, "no URL: give NAME=URL, or put the URL into PAWL_DB_stock", []string{"ls", "--db", file, "--resource", "stock"}},
+		{64, "only the log can be there", []string{"ls", "--db", file, "--resource", "stock=" + file}},
+		{64, "is no ID of a transaction", []string{"show", "7", "--db", file}},
+		{64, "either --commit or --abort", []string{"resolve", "pawl-1-2-3", "--commit", "--abort", "--db", file}},
+		{64, "--resource is needed", []string{"recover", "--db", file}},
+		{64, "--resource is needed", []string{"resolve", "pawl-1-2-3", "--abort", "--reason", "x", "--db", file}},
+		{69, "--resource stock", []string{"ls", "--db", file, "--resource", "stock=mysql://root@127.0.0.1:1/x"}},
+	} {
+		_, stderr := want(t, c.code, "memory:", append([]string{"tx"}, c.args...)...)
+		complaint(t, stderr, c.says)
+	}
+}

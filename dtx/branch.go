@@ -1,0 +1,256 @@
+package dtx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx/internal/protocol"
+)
+
+// branch is a transaction of one database in a connection of its own, and the [dialect.DB] of the caller.
+type branch struct {
+	*Resource
+	id    branchID
+	conn  *sql.Conn
+	plain bool // an ordinary transaction, which is never prepared
+	mu    sync.Mutex
+	open  bool  // the caller may send statements
+	doom  error // why the transaction can no longer be committed
+}
+
+// begin begins a branch. A plain one is never prepared. Lease is how long the connection may be silent.
+func (r *Resource) begin(ctx context.Context, id branchID, plain bool, lease time.Duration) (*branch, error) {
+	conn, err := r.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &branch{Resource: r, id: id, conn: conn, plain: plain || r.readOnly || r.log != nil, open: true}
+	if err := b.exec(ctx, b.beginning(lease)...); err != nil {
+		b.release(false)
+		return nil, fmt.Errorf("begin a branch on %s: %w", r.name, err)
+	}
+	return b, nil
+}
+
+// beginning returns the statements that begin the branch. A server ends a connection that is silent for the lease. So a frozen
+// coordinator keeps neither a prepared branch on MariaDB, nor the lock on its row.
+func (b *branch) beginning(lease time.Duration) []string {
+	begin := "BEGIN"
+	switch b.dialect {
+	case dialect.SQLite:
+		if b.readOnly {
+			return []string{"PRAGMA query_only = 1", begin}
+		}
+		return []string{"BEGIN IMMEDIATE"}
+	case dialect.PostgreSQL:
+		if b.readOnly {
+			begin += " READ ONLY"
+		}
+		return []string{fmt.Sprintf("%s; SET LOCAL idle_in_transaction_session_timeout = %d", begin, lease.Milliseconds())}
+	}
+	switch {
+	case b.readOnly:
+		begin = "START TRANSACTION READ ONLY"
+	case !b.plain:
+		begin = "XA START " + b.id.xid()
+	}
+	seconds := int((lease + time.Second - 1) / time.Second)
+	return []string{fmt.Sprintf("SET @pawl_wait = @@SESSION.wait_timeout, SESSION wait_timeout = %d", seconds), begin}
+}
+
+func (b *branch) exec(ctx context.Context, statements ...string) error {
+	for _, query := range statements {
+		if _, err := b.conn.ExecContext(ctx, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ending matches statements that would end the branch behind the coordinator's back.
+var (
+	ending  = regexp.MustCompile(`(?i)^\s*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|ROLLBACK|PREPARE\s+TRANSACTION|XA)\b`)
+	partial = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+((WORK|TRANSACTION)\s+)?TO\b`)
+)
+
+// may returns an error unless the caller may send a statement.
+func (b *branch) may(query string) error {
+	switch {
+	case !b.open:
+		return sql.ErrTxDone
+	case ending.MatchString(query) && !partial.MatchString(query):
+		b.doom = fmt.Errorf("%w: the coordinator alone begins and ends a branch: %.40q", pawl.ErrInvalid, query)
+	}
+	return b.doom
+}
+
+// ExecContext implements [dialect.DB].
+func (b *branch) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(query); err != nil {
+		return nil, err
+	}
+	result, err := b.conn.ExecContext(ctx, query, args...)
+	return result, b.judge(err)
+}
+
+// QueryContext implements [dialect.DB].
+func (b *branch) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(query); err != nil {
+		return nil, err
+	}
+	rows, err := b.conn.QueryContext(ctx, query, args...)
+	return rows, b.judge(err)
+}
+
+// judge remembers an error that has ended the transaction. After a deadlock MySQL has rolled back, and the connection would
+// commit each further statement.
+func (b *branch) judge(err error) error {
+	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) {
+		b.doom = err
+	}
+	return err
+}
+
+// shut ends the caller's use of the branch, and reports why it cannot be committed.
+func (b *branch) shut() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open = false
+	return b.doom
+}
+
+// savepoint fails in a transaction that has failed, and outside of any. PostgreSQL answers to PREPARE TRANSACTION and to COMMIT without an error
+// there, and rolls back.
+const savepoint = "SAVEPOINT pawl_dtx; "
+
+// vote prepares the branch, and returns what the coordinator hears. A branch that only reads ends. The branch of the
+// log's own database stays open.
+func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
+	err := b.shut()
+	switch {
+	case err != nil:
+	case b.log != nil:
+		return protocol.VotedReadOnly, nil // the decision is its commit
+	case b.readOnly:
+		if err = b.exec(ctx, "COMMIT"); err == nil {
+			b.release(true)
+			return protocol.VotedReadOnly, nil
+		}
+	case b.dialect == dialect.PostgreSQL:
+		err = b.exec(ctx, savepoint+fmt.Sprintf("PREPARE TRANSACTION '%v'", b.id))
+	default:
+		err = b.exec(ctx, "XA END "+b.id.xid(), "XA PREPARE "+b.id.xid())
+	}
+	if err == nil {
+		return protocol.VotedYes, nil
+	}
+	if unsure(err) {
+		b.release(false)
+		return protocol.NoAnswer, err
+	}
+	b.undo()
+	return protocol.VotedNo, err
+}
+
+// unsure reports whether the server may have run the statement that returned err. A driver returns ErrBadConn only
+// if it has sent nothing.
+func unsure(err error) bool {
+	return err != nil && !dialect.Said(err) && !errors.Is(err, driver.ErrBadConn)
+}
+
+// undo rolls back a branch that is not prepared. The server does so when the connection ends.
+func (b *branch) undo() {
+	b.shut() //nolint:errcheck // the branch is given up
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var err error
+	switch {
+	case b.conn == nil:
+		return
+	case b.plain || b.dialect != dialect.MySQL:
+		err = b.exec(ctx, "ROLLBACK")
+	default:
+		ended := b.exec(ctx, "XA END "+b.id.xid())
+		if err = b.exec(ctx, "XA ROLLBACK "+b.id.xid()); err != nil {
+			err = errors.Join(ended, err)
+		}
+	}
+	b.release(err == nil)
+}
+
+// commit commits a branch in one phase.
+func (b *branch) commit(ctx context.Context) (lost bool, err error) {
+	if err := b.shut(); err != nil {
+		b.undo()
+		return false, err
+	}
+	query := "COMMIT"
+	if b.dialect == dialect.PostgreSQL {
+		query = savepoint + query
+	}
+	if err = b.exec(ctx, query); err != nil && !unsure(err) {
+		b.undo()
+		return false, err
+	}
+	b.release(err == nil)
+	return err != nil, err
+}
+
+// end ends a prepared branch, through its own connection if that is well.
+func (b *branch) end(ctx context.Context, commit bool) error {
+	if b.conn != nil {
+		_, err := b.conn.ExecContext(ctx, b.finishing(b.id, commit))
+		b.release(err == nil)
+		if err == nil {
+			return nil
+		}
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) { // the server needs a moment to see that a connection has ended
+		err := b.finish(ctx, b.id, commit)
+		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// release gives the connection back. A connection that may have a transaction, or a prepared branch, is closed: it never
+// goes back to the pool.
+func (b *branch) release(clean bool) {
+	if b.conn == nil {
+		return
+	}
+	reset := ""
+	switch {
+	case b.dialect == dialect.MySQL:
+		reset = "SET SESSION wait_timeout = @pawl_wait"
+	case b.dialect == dialect.SQLite && b.readOnly:
+		reset = "PRAGMA query_only = 0"
+	}
+	if clean && reset != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		clean = b.exec(ctx, reset) == nil
+	}
+	if !clean {
+		b.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is the error
+	}
+	b.conn.Close() //nolint:errcheck // nothing is lost
+	b.conn = nil
+}

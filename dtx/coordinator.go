@@ -1,0 +1,257 @@
+package dtx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// Options are the settings of [New].
+type Options struct {
+	// Lease is how long a coordinator may be silent before recovery takes it for dead: 1 s to 1 h. All coordinators of a log
+	// have the same lease. A coordinator that was taken for dead loses its open transactions, and nothing else. Default 10 s.
+	Lease time.Duration
+	// Settle is how long Run waits for each answer of the log and, after the decision, of a database: 100 ms to 1 min. Default 5 s.
+	Settle time.Duration
+	// Client lets the processes of a log take turns in recovery, by a lock. That saves requests and nothing
+	// else: recovery is safe without it, and goes on while the store of the locks is away. Default: none.
+	Client *pawl.Client
+}
+
+// Coordinator runs transactions over several databases, and finishes the branches of dead coordinators of the same log. A process
+// needs one. A Coordinator is safe for concurrent use.
+type Coordinator struct {
+	log       *Log
+	identity  int64
+	name      string
+	resources map[string]*Resource
+	opts      Options
+
+	mu     sync.Mutex
+	row    *row           // nil: the next transaction registers one
+	rows   map[int64]*row // with open transactions or work left, and the row above
+	closed bool
+	status Status               // of recovery
+	met    map[string]time.Time // when a pass first saw a prepared branch
+
+	passing sync.Mutex // held by a pass of recovery
+	seen    map[int64]sign
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// row is a row of this coordinator in the log.
+type row struct {
+	id      int64
+	last    int64          // number of the last transaction
+	open    map[int64]bool // numbers of transactions in Run
+	over    []int64        // numbers of records to delete
+	retired bool           // no transaction begins with it
+}
+
+// New returns a coordinator of a log, whose tables exist. The resources are all databases that take part in
+// its transactions, under the same names in every process. A database that cannot prepare is refused with an error that
+// matches [pawl.ErrUnsupported] and names the setting. Nil opts are the defaults. New begins to beat and to
+// recover in the background; call Close in the end.
+func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*Coordinator, error) {
+	o, err := opts.complete()
+	if err != nil {
+		return nil, err
+	}
+	c := &Coordinator{log: log, opts: o, name: processName(), resources: make(map[string]*Resource), rows: make(map[int64]*row), seen: make(map[int64]sign), done: make(chan struct{})}
+	for _, r := range resources {
+		if err := r.validate(); err != nil {
+			return nil, err
+		}
+		if c.resources[r.name] != nil {
+			return nil, fmt.Errorf("dtx: %w: two resources have the name %s", pawl.ErrInvalid, r.name)
+		}
+		c.resources[r.name] = r
+	}
+	if err := log.Check(ctx); err != nil {
+		return nil, err
+	}
+	if c.identity, err = log.check(ctx); err != nil {
+		return nil, failed("check", err)
+	}
+	for _, r := range resources {
+		if err := r.check(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := c.enter(ctx); err != nil {
+		return nil, err
+	}
+	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go c.live(ctx)
+	return c, nil
+}
+
+func (o *Options) complete() (Options, error) {
+	all := Options{}
+	if o != nil {
+		all = *o
+	}
+	if all.Lease == 0 {
+		all.Lease = 10 * time.Second
+	}
+	if all.Settle == 0 {
+		all.Settle = 5 * time.Second
+	}
+	switch {
+	case all.Lease < time.Second || all.Lease > time.Hour:
+		return all, fmt.Errorf("dtx: %w: Options.Lease is %v: 1s to 1h are allowed", pawl.ErrInvalid, all.Lease)
+	case all.Settle < 100*time.Millisecond || all.Settle > time.Minute:
+		return all, fmt.Errorf("dtx: %w: Options.Settle is %v: 100ms to 1m are allowed", pawl.ErrInvalid, all.Settle)
+	}
+	return all, nil
+}
+
+// processName tells an operator which process a row is of.
+func processName() string {
+	host, _ := os.Hostname() //nolint:errcheck // an empty name does
+	return fmt.Sprintf("%.200s %d", host, os.Getpid())
+}
+
+// enter returns the row of new transactions, and registers one if there is none.
+func (c *Coordinator) enter(ctx context.Context) (*row, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, fmt.Errorf("dtx: %w", pawl.ErrClosed)
+	case c.row != nil:
+		return c.row, nil
+	}
+	id, err := c.log.register(ctx, c.name)
+	if err != nil {
+		return nil, err
+	}
+	c.row = &row{id: id, open: make(map[int64]bool)}
+	c.rows[id] = c.row
+	return c.row, nil
+}
+
+// begin gives a transaction its ID.
+func (c *Coordinator) begin(ctx context.Context) (*row, ID, error) {
+	r, err := c.enter(ctx)
+	if err != nil {
+		return nil, ID{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed { // or retired since: then the log refuses to decide
+		return nil, ID{}, fmt.Errorf("dtx: %w", pawl.ErrClosed)
+	}
+	r.last++
+	r.open[r.last] = true
+	return r, ID{c.identity, r.id, r.last}, nil
+}
+
+// retire lets the next transaction register a new row. This row is, or will be, fenced.
+func (c *Coordinator) retire(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.rows[id]; r != nil {
+		r.retired = true
+	}
+	if c.row != nil && c.row.id == id {
+		c.row = nil
+	}
+}
+
+// leave ends a transaction. Forget says that all branches are committed, so a record is to be deleted.
+func (c *Coordinator) leave(id ID, forget bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.rows[id.coordinator]
+	delete(r.open, id.number)
+	if forget {
+		r.over = append(r.over, id.number)
+	}
+}
+
+// live beats and recovers until the coordinator is closed.
+func (c *Coordinator) live(ctx context.Context) {
+	defer close(c.done)
+	tick := time.NewTicker(c.opts.Lease / 3)
+	defer tick.Stop()
+	for {
+		c.Recover(ctx) //nolint:errcheck // the next pass tries again
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.beat(ctx)
+	}
+}
+
+// beat tells recovery that this coordinator lives, and deletes records that are no longer needed.
+func (c *Coordinator) beat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Lease)
+	defer cancel()
+	c.mu.Lock()
+	now := c.row
+	over := make(map[int64][]int64)
+	for id, r := range c.rows {
+		over[id], r.over = r.over, nil
+	}
+	c.mu.Unlock()
+	if now != nil {
+		if fenced, err := c.log.beat(ctx, now.id); err == nil && fenced {
+			c.retire(now.id)
+		}
+	}
+	for id, numbers := range over {
+		err := c.log.forget(ctx, id, numbers)
+		c.mu.Lock()
+		switch r := c.rows[id]; {
+		case err != nil:
+			r.over = append(r.over, numbers...)
+		case r.retired && len(r.open)+len(r.over) == 0:
+			delete(c.rows, id) // recovery finishes the rest as that of any coordinator
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Close ends the background work. Transactions in Run go on to their end, and no new ones begin. Close waits for them until ctx ends. If
+// nothing is left to do, Close deletes the coordinator's row.
+func (c *Coordinator) Close(ctx context.Context) error {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if !first {
+		return nil
+	}
+	for c.busy() { // recovery and beats go on meanwhile
+		select {
+		case <-ctx.Done():
+			c.stop()
+			return errors.Join(fmt.Errorf("dtx: close: transactions are still open: %w", context.Cause(ctx)))
+		case <-time.After(time.Millisecond):
+		}
+	}
+	c.stop()
+	<-c.done
+	return c.unregister(ctx)
+}
+
+func (c *Coordinator) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.rows {
+		if len(r.open) > 0 {
+			return true
+		}
+	}
+	return false
+}

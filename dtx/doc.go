@@ -1,0 +1,42 @@
+// Package dtx commits a transaction over several databases: on all of them, or on none. This is two-phase commit, as a
+// library without a server.
+//
+//	log, err := dtx.NewLog(dialect.PostgreSQL, orders, nil)
+//	bank, stock := dtx.PostgreSQL("bank", bankDB), dtx.MySQL("stock", stockDB)
+//	c, err := dtx.New(ctx, log, []*dtx.Resource{bank, stock}, nil)
+//	...
+//	err = c.Run(ctx, func(ctx context.Context, tx *dtx.Tx) error {
+//		if _, err := tx.On(bank).ExecContext(ctx, "UPDATE accounts ..."); err != nil {
+//			return err
+//		}
+//		_, err := tx.On(stock).ExecContext(ctx, "UPDATE shelves ...")
+//		return err
+//	})
+//
+// A branch is a [dialect.DB], so outbox, idem and inbox work in a branch as in a *sql.Tx.
+//
+// # What is promised
+//
+//   - All branches are committed, or none, whichever process or server dies, and whichever message is lost.
+//   - Nil means that all are committed. [ErrAborted] means that none is. [ErrPending] means that commit is decided, and that some
+//     branches follow. [ErrInDoubt] means that the log gave no answer, so recovery decides.
+//   - Recovery needs no operator. Each [Coordinator] finishes the branches of dead coordinators of its log, and touches no others.
+//   - A frozen coordinator that wakes decides nothing after recovery has fenced it. No clock is trusted for that.
+//
+// # How
+//
+// The [Log] is in any SQL database. Each coordinator has one row in the log. The decision to commit is one INSERT that takes
+// effect only while that row is not fenced. A transaction that aborts leaves no record. Recovery lists the prepared branches,
+// fences the rows of silent coordinators, reads the records, and finishes the branches.
+//
+// The database of the log may take part by [Log.Resource]: its branch is committed together with the decision, and so is not
+// prepared. A transaction with one branch that writes is a plain commit.
+//
+// # What is not promised
+//
+// The transaction is atomic, and no snapshot: a reader may see one database committed and another not yet. The rows of a prepared branch
+// stay locked until it is finished, so a database that is away blocks the others' rows. PostgreSQL cannot clean rows
+// meanwhile. Where the second effect may follow later, package outbox is the better choice.
+//
+// A copy of the log's database has the same identity. Two copies must not be used with the same databases.
+package dtx

@@ -1,0 +1,156 @@
+package dtx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+const format = 1 // of the tables
+
+// LogOptions are the settings of [NewLog].
+type LogOptions struct {
+	// Table is the name of the table of coordinators: 1 to 48 ASCII letters, digits and underscores. A schema and a dot
+	// may be before it. Three more tables have this name and "_beats", "_decided" or "_resolved". Default "pawl_dtx".
+	Table string
+}
+
+// Log is where transactions are decided: four tables in a database. A Log is safe for concurrent use.
+type Log struct {
+	dialect dialect.Dialect
+	db      *sql.DB
+	// A coordinator's row is locked by each decision and written by the fence only. So the beats have rows of their own.
+	rows, beats, decided, resolved dialect.Table
+}
+
+// NewLog returns the log in a database. Nothing is asked yet. Nil opts are the defaults. Processes with the same
+// database and table share the log, and finish the transactions of one another. The database must be the
+// primary server, never a replica.
+func NewLog(d dialect.Dialect, db *sql.DB, opts *LogOptions) (*Log, error) {
+	o := LogOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Table == "" {
+		o.Table = "pawl_dtx"
+	}
+	if db == nil {
+		return nil, fmt.Errorf("dtx: %w: the database of the log is nil", pawl.ErrInvalid)
+	}
+	l := &Log{dialect: d, db: db,
+		// The row 0 has the format in fenced, and the identity of the log in began.
+		rows: dialect.Table{Name: o.Table, Columns: []dialect.Column{
+			{Name: "id", Type: dialect.Integer, Key: true},
+			{Name: "fenced", Type: dialect.Integer},
+			{Name: "began", Type: dialect.Integer}, // in seconds since 1970
+			{Name: "name", Type: dialect.Text},     // for operators
+		}},
+		beats: dialect.Table{Name: o.Table + "_beats", Columns: []dialect.Column{
+			{Name: "id", Type: dialect.Integer, Key: true},
+			{Name: "beat", Type: dialect.Integer},
+		}},
+		decided: dialect.Table{Name: o.Table + "_decided", Columns: []dialect.Column{
+			{Name: "coordinator", Type: dialect.Integer, Key: true},
+			{Name: "number", Type: dialect.Integer, Key: true},
+			{Name: "decided", Type: dialect.Integer}, // in seconds since 1970
+			{Name: "resources", Type: dialect.Bytes}, // names of the prepared ones, with commas
+		}},
+		// Decisions of operators.
+		resolved: dialect.Table{Name: o.Table + "_resolved", Columns: []dialect.Column{
+			{Name: "coordinator", Type: dialect.Integer, Key: true},
+			{Name: "number", Type: dialect.Integer, Key: true},
+			{Name: "committed", Type: dialect.Integer},
+			{Name: "resolved", Type: dialect.Integer}, // in seconds since 1970
+			{Name: "reason", Type: dialect.Text},
+		}},
+	}
+	for _, table := range l.tables() {
+		if _, err := table.Schema(d); err != nil || len(o.Table) > 48 {
+			return nil, fmt.Errorf("dtx: %w: LogOptions.Table or dialect: 1 to 48 letters, digits and underscores are allowed: %v", pawl.ErrInvalid, err)
+		}
+	}
+	return l, nil
+}
+
+// tables ends with the table that has the format, which Migrate thus makes last.
+func (l *Log) tables() []dialect.Table {
+	return []dialect.Table{l.beats, l.decided, l.resolved, l.rows}
+}
+
+// Schema returns the statements that make the tables if they are missing. Put them into your migrations.
+func (l *Log) Schema() (all []string) {
+	for _, table := range l.tables() {
+		query, _ := table.Schema(l.dialect) //nolint:errcheck // NewLog has asked
+		all = append(all, strings.Split(query, ";\n")...)
+	}
+	identity := map[dialect.Dialect]string{dialect.PostgreSQL: "floor(random() * 9e15)::bigint + 1", dialect.MySQL: "FLOOR(RAND() * 9e15) + 1",
+		dialect.SQLite: "abs(random() % 9000000000000000) + 1"}[l.dialect]
+	query, _, _ := l.new().Add("INSERT INTO ").Table(l.rows.Name).Add(" (id, fenced, began, name) SELECT 0, ", fmt.Sprint(format), ", ", identity, ", ''", //nolint:errcheck // as above
+		map[dialect.Dialect]string{dialect.MySQL: " FROM DUAL"}[l.dialect], " WHERE NOT EXISTS (SELECT 1 FROM ").Table(l.rows.Name).Add(" WHERE id = 0)").Build()
+	return append(all, query)
+}
+
+// Migrate makes the tables if they are missing. Several programs may do so at the same time. Tables of
+// another format or shape are refused with an error that matches [pawl.ErrMismatch], and are left as they are.
+func (l *Log) Migrate(ctx context.Context) error {
+	return failed("migrate", dialect.Migrate(ctx, l.db, l.Schema(), func(ctx context.Context) error { _, err := l.check(ctx); return err }))
+}
+
+// Check does what Migrate does, but makes nothing: its error matches [dialect.ErrMissing] if a table is missing. A
+// database that acknowledges commits before they are on disk is refused: the error names its setting.
+func (l *Log) Check(ctx context.Context) error {
+	_, err := l.check(ctx)
+	if err == nil {
+		err = durable(ctx, l.dialect, l.db)
+	}
+	return failed("check", err)
+}
+
+// check returns the identity of the log.
+func (l *Log) check(ctx context.Context) (identity int64, err error) {
+	for _, table := range l.tables() {
+		if err := table.Check(ctx, l.db, l.dialect); errors.Is(err, dialect.ErrShape) {
+			return 0, fmt.Errorf("%w: %w", pawl.ErrMismatch, err)
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	var is int
+	err = l.new().Add("SELECT fenced, began FROM ").Table(l.rows.Name).Add(" WHERE id = 0").Scan(ctx, l.db, &is, &identity)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, fmt.Errorf("%w: the row of table %s with its format", dialect.ErrMissing, l.rows.Name)
+	case err != nil:
+		return 0, fmt.Errorf("read the format of table %s: %w", l.rows.Name, err)
+	case is != format:
+		return 0, fmt.Errorf("%w: table %s has format %d, and this version of pawl knows format %d", pawl.ErrMismatch, l.rows.Name, is, format)
+	}
+	return identity, nil
+}
+
+// durable returns an error unless a commit is on disk when the database acknowledges the commit.
+func durable(ctx context.Context, d dialect.Dialect, db dialect.DB) error {
+	type setting struct{ name, query, bad string }
+	settings := map[dialect.Dialect][]setting{
+		dialect.PostgreSQL: {{"synchronous_commit", "SELECT current_setting('synchronous_commit')", "off"}, {"fsync", "SELECT current_setting('fsync')", "off"}},
+		dialect.MySQL: {{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "0"},
+			{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "2"}},
+	}
+	for _, s := range settings[d] {
+		var is string
+		if err := dialect.New(d).Add(s.query).Scan(ctx, db, &is); err != nil {
+			return err
+		}
+		if is == s.bad {
+			return fmt.Errorf("%w: the setting %s of %v is %s, so a crash would lose decisions", pawl.ErrUnsupported, s.name, d, is)
+		}
+	}
+	return nil
+}
+
+func (l *Log) new() *dialect.Statement { return dialect.New(l.dialect) }

@@ -1,0 +1,236 @@
+package dtx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx/internal/protocol"
+)
+
+// exec runs a statement of its own transaction, again while other transactions are in the way.
+func (l *Log) exec(ctx context.Context, s *dialect.Statement) (changed int64, err error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		result, err := s.Exec(ctx, l.db)
+		if err == nil {
+			return result.RowsAffected()
+		}
+		if !dialect.Again(err) {
+			return 0, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return 0, err
+		}
+	}
+}
+
+// register makes a coordinator's row. The row is on disk before the first branch is prepared. So a branch
+// without a row is of a log that was lost, and recovery does not touch the branch.
+func (l *Log) register(ctx context.Context, name string) (id int64, err error) {
+	id = rand.Int64N(1<<62) + 1
+	if _, err := l.exec(ctx, l.new().Add("INSERT INTO ").Table(l.beats.Name).Add(" (id, beat) VALUES (").Value(id).Add(", 0)")); err != nil {
+		return 0, failed("register", err)
+	}
+	_, err = l.exec(ctx, l.new().Add("INSERT INTO ").Table(l.rows.Name).Add(" (id, fenced, began, name) VALUES (").Value(id).
+		Add(", 0, ", dialect.Seconds(l.dialect), ", ").Value(name).Add(")"))
+	return id, failed("register", err)
+}
+
+// beat shows recovery that the coordinator lives. Fenced is true if a recovery has taken the coordinator for dead.
+func (l *Log) beat(ctx context.Context, id int64) (fenced bool, err error) {
+	if _, err := l.exec(ctx, l.new().Add("UPDATE ").Table(l.beats.Name).Add(" SET beat = beat + 1 WHERE id = ").Value(id)); err != nil {
+		return false, err
+	}
+	row, err := l.row(ctx, id)
+	return err == nil && row != protocol.Live, err
+}
+
+// row reads a coordinator's row.
+func (l *Log) row(ctx context.Context, id int64) (protocol.Row, error) {
+	var fenced int
+	err := l.new().Add("SELECT fenced FROM ").Table(l.rows.Name).Add(" WHERE id = ").Value(id).Scan(ctx, l.db, &fenced)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return protocol.Unknown, nil
+	case err != nil || fenced == 0:
+		return protocol.Live, err
+	}
+	return protocol.Fenced, nil
+}
+
+// decide is the commit point: one statement that writes the record only if the coordinator's row is not fenced. The statement
+// locks the row, so a fence waits for its end. Db is the log's database, or the transaction of its branch.
+func (l *Log) decide(ctx context.Context, db dialect.DB, id ID, resources []string) (written bool, err error) {
+	s := l.new().Add("INSERT INTO ").Table(l.decided.Name).Add(" (coordinator, number, decided, resources) SELECT id, ")
+	switch l.dialect { // which do not tell the type of a parameter by the column
+	case dialect.PostgreSQL:
+		s.Value(id.number).Add("::bigint, ", dialect.Seconds(l.dialect), ", ").Value([]byte(strings.Join(resources, ","))).Add("::bytea")
+	default:
+		s.Value(id.number).Add(", ", dialect.Seconds(l.dialect), ", ").Value([]byte(strings.Join(resources, ",")))
+	}
+	s.Add(" FROM ").Table(l.rows.Name).Add(" WHERE fenced = 0 AND id = ").Value(id.coordinator)
+	s.Add(map[dialect.Dialect]string{dialect.PostgreSQL: " FOR SHARE", dialect.MySQL: " LOCK IN SHARE MODE"}[l.dialect])
+	if db != dialect.DB(l.db) {
+		result, err := s.Exec(ctx, db)
+		if err != nil {
+			return false, err
+		}
+		n, err := result.RowsAffected()
+		return n == 1, err
+	}
+	n, err := l.exec(ctx, s)
+	return n == 1, err
+}
+
+// ask fences the coordinator's row and looks for the record, in one transaction. A missing record says that nothing is
+// committed only if no recovery has fenced the row before: recovery deletes records behind its fence.
+func (l *Log) ask(ctx context.Context, id ID) (protocol.Kind, error) {
+	opts := &sql.TxOptions{Isolation: sql.LevelReadCommitted} // the record is read after the wait for the row
+	if l.dialect == dialect.SQLite {
+		opts = nil
+	}
+	tx, err := l.db.BeginTx(ctx, opts)
+	if err != nil {
+		return protocol.LogSilent, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit
+	result, err := l.fencing(id.coordinator).Exec(ctx, tx)
+	if err != nil {
+		return protocol.LogSilent, err
+	}
+	first, err := result.RowsAffected()
+	if err != nil {
+		return protocol.LogSilent, err
+	}
+	found, err := l.has(ctx, tx, id)
+	if err != nil {
+		return protocol.LogSilent, err
+	}
+	switch err := tx.Commit(); {
+	case found: // a record stays
+		return protocol.LogFound, nil
+	case err != nil || first == 0:
+		return protocol.LogSilent, err
+	}
+	return protocol.LogMissing, nil
+}
+
+func (l *Log) fencing(coordinator int64) *dialect.Statement {
+	return l.new().Add("UPDATE ").Table(l.rows.Name).Add(" SET fenced = 1 WHERE fenced = 0 AND id = ").Value(coordinator)
+}
+
+// fence makes sure that a coordinator decides nothing more.
+func (l *Log) fence(ctx context.Context, coordinator int64) error {
+	_, err := l.exec(ctx, l.fencing(coordinator))
+	return err
+}
+
+func (l *Log) has(ctx context.Context, db dialect.DB, id ID) (bool, error) {
+	var one int
+	err := l.new().Add("SELECT 1 FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(id.coordinator).Add(" AND number = ").Value(id.number).Scan(ctx, db, &one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Committed reports whether commit of a transaction is decided and some branch may still have to follow. The record is deleted
+// some time after all branches are committed. So false says nothing about a transaction that was committed before.
+func (l *Log) Committed(ctx context.Context, id ID) (bool, error) {
+	is, err := l.has(ctx, l.db, id)
+	return is, failed("read the log", err)
+}
+
+// record is a decision to commit.
+type record struct {
+	id        ID
+	resources []string
+}
+
+// records returns all decisions.
+func (l *Log) records(ctx context.Context, identity int64) (all []record, err error) {
+	query, args, err := l.new().Add("SELECT coordinator, number, resources FROM ").Table(l.decided.Name).Build()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := l.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := record{id: ID{log: identity}}
+		var names []byte
+		if err := rows.Scan(&r.id.coordinator, &r.id.number, &names); err != nil {
+			return nil, err
+		}
+		if len(names) > 0 {
+			r.resources = strings.Split(string(names), ",")
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// beating returns the beats of all coordinators that are not fenced, and the others.
+func (l *Log) beating(ctx context.Context) (beats map[int64]int64, fenced []int64, err error) {
+	query, args, err := l.new().Add("SELECT r.id, r.fenced, b.beat FROM ").Table(l.rows.Name).Add(" r JOIN ").Table(l.beats.Name).
+		Add(" b ON b.id = r.id WHERE r.id > 0").Build()
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := l.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	beats = make(map[int64]int64)
+	for rows.Next() {
+		var id, is, beat int64
+		if err := rows.Scan(&id, &is, &beat); err != nil {
+			return nil, nil, err
+		}
+		if is != 0 {
+			fenced = append(fenced, id)
+		} else {
+			beats[id] = beat
+		}
+	}
+	return beats, fenced, rows.Err()
+}
+
+// unregister deletes a coordinator's row: nothing of its transactions is prepared, and none begins.
+func (l *Log) unregister(ctx context.Context, id int64) error {
+	for _, table := range []dialect.Table{l.rows, l.beats} {
+		s := l.new().Add("DELETE FROM ").Table(table.Name).Add(" WHERE id = ").Value(id)
+		if table.Name == l.rows.Name {
+			s.Add(" AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(id).Add(")")
+		}
+		if n, err := l.exec(ctx, s); err != nil || n == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget deletes records of a coordinator, all of whose branches are committed.
+func (l *Log) forget(ctx context.Context, coordinator int64, numbers []int64) error {
+	for len(numbers) > 0 {
+		n := min(len(numbers), 500)
+		s := l.new().Add("DELETE FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(coordinator).Add(" AND number IN (")
+		for i, number := range numbers[:n] {
+			s.Add([]string{"", ", "}[min(i, 1)]).Value(number)
+		}
+		if _, err := l.exec(ctx, s.Add(")")); err != nil {
+			return err
+		}
+		numbers = numbers[n:]
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package dtx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx/internal/protocol"
+)
+
+// ErrDecided says that the log, or a coordinator that lives, decides the transaction: an operator must not.
+var ErrDecided = errors.New("not for an operator to decide")
+
+// ErrNoTransaction says that neither the log nor a database that answered knows the transaction.
+var ErrNoTransaction = errors.New("no such transaction")
+
+// Heuristic is the decision of an operator on a transaction that the log does not know. The name is that of the
+// X/Open XA specification: nobody can tell whether the other branches were decided the same way.
+type Heuristic struct {
+	ID     ID
+	Commit bool
+	Reason string
+	Time   time.Time // by the clock of the log's database, in whole seconds
+}
+
+// maxReason is the most bytes of a reason.
+const maxReason = 500
+
+// Resolve decides a transaction for an operator, and finishes its branches on the resources that answer. Recovery finishes the
+// others. The reason has 1 to 500 bytes.
+//
+// If the log has lost the transaction's coordinator, the operator decides, and the decision is kept with its reason. The first
+// decision is for ever. To roll back a transaction whose coordinator lives is no such decision: Resolve
+// fences the coordinator, whose open transactions all abort. If the log decides otherwise, or a living coordinator may, the error matches [ErrDecided],
+// and nothing is changed.
+func (l *Log) Resolve(ctx context.Context, resources []*Resource, id ID, commit bool, reason string) error {
+	identity, err := l.named(ctx, resources)
+	if err == nil && (len(reason) < 1 || len(reason) > maxReason || !utf8.ValidString(reason)) {
+		err = fmt.Errorf("%w: the reason has %d bytes: 1 to %d of UTF-8 are allowed", pawl.ErrInvalid, len(reason), maxReason)
+	}
+	if err == nil && id.log != identity {
+		err = fmt.Errorf("%w: %v is of another log than %s", ErrNoTransaction, id, l.rows.Name)
+	}
+	if err == nil {
+		err = l.resolve(ctx, resources, id, commit, reason)
+	}
+	return failed("resolve", err)
+}
+
+func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit bool, reason string) error {
+	all, away := listAll(ctx, id.log, resources)
+	for {
+		row, err := l.row(ctx, id.coordinator)
+		if err != nil {
+			return err
+		}
+		record, err := l.has(ctx, l.db, id)
+		if err != nil {
+			return err
+		}
+		switch protocol.Resolve(row, record, commit) {
+		case protocol.Contradicted:
+			return contradiction(id, record, row)
+		case protocol.FenceFirst:
+			if err := l.fence(ctx, id.coordinator); err != nil {
+				return err
+			}
+			continue
+		case protocol.Heuristic:
+			if !prepared(all, id) {
+				return errors.Join(fmt.Errorf("%w: %v", ErrNoTransaction, id), away)
+			}
+			if err := l.order(ctx, Heuristic{ID: id, Commit: commit, Reason: reason}); err != nil {
+				return err
+			}
+		}
+		return errors.Join(away, finishAll(ctx, all, id, commit))
+	}
+}
+
+func contradiction(id ID, record bool, row protocol.Row) error {
+	why := "the coordinator is fenced and recorded no commit, so recovery rolls the branches back"
+	switch {
+	case record:
+		why = "commit is recorded, so recovery commits the branches"
+	case row == protocol.Live:
+		why = "the coordinator may live, and it alone can commit"
+	}
+	return fmt.Errorf("%w: %v: %s", ErrDecided, id, why)
+}
+
+func prepared(all map[*Resource][]listed, id ID) bool {
+	for _, branches := range all {
+		for _, b := range branches {
+			if b.ID == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func finishAll(ctx context.Context, all map[*Resource][]listed, id ID, commit bool) (failed error) {
+	for r, branches := range all {
+		for _, b := range branches {
+			if b.ID == id {
+				if err := r.finish(ctx, b.branchID, commit); err != nil && !errors.Is(err, errOwned) { // recovery tries again
+					failed = errors.Join(failed, fmt.Errorf("%s: %v: %w", r.name, b, err))
+				}
+			}
+		}
+	}
+	return failed
+}
+
+// order records the decision of an operator, unless there is one already.
+func (l *Log) order(ctx context.Context, h Heuristic) error {
+	s := l.new().Add("INSERT INTO ").Table(l.resolved.Name).Add(" (coordinator, number, committed, resolved, reason) VALUES (").
+		Value(h.ID.coordinator).Add(", ").Value(h.ID.number).Add(map[bool]string{true: ", 1, ", false: ", 0, "}[h.Commit], dialect.Seconds(l.dialect), ", ").
+		Value(h.Reason).Add(")")
+	_, failed := l.exec(ctx, s)
+	if failed == nil {
+		return nil
+	}
+	all, err := l.heuristics(ctx, h.ID.log)
+	was, known := all[h.ID]
+	switch {
+	case err != nil || !known:
+		return errors.Join(failed, err)
+	case was.Commit != h.Commit:
+		return fmt.Errorf("%w: %v: an operator decided otherwise at %s: %s", ErrDecided, h.ID, was.Time.UTC().Format(time.RFC3339), was.Reason)
+	}
+	return nil
+}
+
+// Heuristics returns the decisions of operators, by transaction. The log keeps them for ever.
+func (l *Log) Heuristics(ctx context.Context) (map[ID]Heuristic, error) {
+	identity, err := l.check(ctx)
+	if err != nil {
+		return nil, failed("read the decisions of operators", err)
+	}
+	all, err := l.heuristics(ctx, identity)
+	return all, failed("read the decisions of operators", err)
+}
+
+func (l *Log) heuristics(ctx context.Context, identity int64) (map[ID]Heuristic, error) {
+	query, args, err := l.new().Add("SELECT coordinator, number, committed, resolved, reason FROM ").Table(l.resolved.Name).Build()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := l.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := make(map[ID]Heuristic)
+	for rows.Next() {
+		h := Heuristic{ID: ID{log: identity}}
+		var at int64
+		if err := rows.Scan(&h.ID.coordinator, &h.ID.number, &h.Commit, &at, &h.Reason); err != nil {
+			return nil, err
+		}
+		h.Time = time.Unix(at, 0)
+		all[h.ID] = h
+	}
+	return all, rows.Err()
+}

@@ -1,0 +1,112 @@
+//go:build unix
+
+package dtx_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
+)
+
+// lostLog runs a transaction whose branches stay prepared, in a log that then loses the coordinator's row. The bank has no other coordinator.
+func (b *bank) lostLog(t *testing.T, account int) dtx.ID {
+	t.Helper()
+	cmd, said := b.start(t, task{Account: account, Step: "decide 0"})
+	if out, err := said.Scan(), cmd.Wait(); out || err == nil {
+		t.Fatalf("the worker came to its end: %s", said.Text())
+	}
+	all, err := b.log.Transactions(t.Context(), b.parts)
+	if err != nil || len(all) != 1 || all[0].State != dtx.Running || all[0].Coordinator == "" || len(all[0].Prepared) == 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	if _, err := b.dbs[0].ExecContext(t.Context(), "DELETE FROM "+b.table+" WHERE id > 0"); err != nil {
+		t.Fatal(err)
+	}
+	return all[0].ID
+}
+
+// resolve: recovery leaves the branches of a log that has lost rows, until an operator decides.
+func (b *bank) resolve(t *testing.T) {
+	if b.places[0].Log {
+		return // one branch is never prepared, and the other one is as here
+	}
+	for i, commit := range []bool{true, false} {
+		before := b.accounts(t)
+		id := b.lostLog(t, i)
+		c := b.coordinator(t)
+		r, err := c.Recover(t.Context())
+		if err != nil || len(r.Unknown) != 1 || r.Unknown[0] != id {
+			t.Errorf("recovery of a lost log: %v, %v", r, err)
+		}
+		if s := c.Status(); s.Prepared != 2 || s.Heuristics != i || len(s.Unknown) != 1 || s.Err != nil || s.Passed.IsZero() {
+			t.Errorf("%+v", s)
+		}
+		if err := b.log.Resolve(t.Context(), b.parts, id, commit, ""); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("no reason: %v", err)
+		}
+		// An operator reaches the first resource only. Recovery does the rest.
+		if err := b.log.Resolve(t.Context(), b.parts[:1], id, commit, "the log was lost"); err != nil {
+			t.Error(err)
+		}
+		if err := b.log.Resolve(t.Context(), b.parts, id, !commit, "no"); err == nil || !errors.Is(err, dtx.ErrDecided) && !errors.Is(err, dtx.ErrNoTransaction) {
+			t.Errorf("the other decision: %v", err)
+		}
+		until(t, "recovery has done the rest", func() bool {
+			if _, err := c.Recover(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return b.prepared(t) == 0
+		})
+		after := b.accounts(t)
+		moved, want := [2]int{before[i][0] - after[i][0], after[i][1] - before[i][1]}, map[bool]int{true: moves}[commit]
+		if moved != [2]int{want, want} {
+			t.Errorf("commit %v: %v were moved", commit, moved)
+		}
+		kept, err := b.log.Heuristics(t.Context())
+		if h := kept[id]; err != nil || len(kept) != i+1 || h.Commit != commit || h.Reason != "the log was lost" || time.Since(h.Time).Abs() > time.Hour {
+			t.Errorf("%v, %v", kept, err)
+		}
+		if err := b.log.Resolve(t.Context(), b.parts, dtx.ID{}, commit, "no"); !errors.Is(err, dtx.ErrNoTransaction) {
+			t.Errorf("the ID of another log: %v", err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// interfere: an operator cannot commit what a coordinator may roll back. To roll back fences the coordinator.
+func (b *bank) interfere(t *testing.T) {
+	if b.places[0].Dialect == dialect.SQLite {
+		return // whose file has one writer: a fence waits for the transaction
+	}
+	c := b.coordinator(t)
+	before := b.sums(t)
+	err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
+		if err := b.move(0, 0, moves)(ctx, tx); err != nil {
+			return err
+		}
+		if err := b.log.Resolve(ctx, b.parts, tx.ID(), true, "go on"); !errors.Is(err, dtx.ErrDecided) || !strings.Contains(err.Error(), "alone can commit") {
+			t.Error(err)
+		}
+		return b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow")
+	})
+	if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, dtx.ErrRecovered) {
+		t.Error(err)
+	}
+	if is := b.sums(t); is != before {
+		t.Errorf("%v, not %v", is, before)
+	}
+	if h, err := b.log.Heuristics(t.Context()); err != nil || len(h) > 2 {
+		t.Errorf("to fence is no heuristic decision: %v, %v", h, err)
+	}
+	if err := c.Run(t.Context(), b.move(0, 0, 0)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,177 @@
+package dtx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+)
+
+// Resource is a database that takes part in transactions. A Resource is safe for concurrent use.
+type Resource struct {
+	name     string
+	dialect  dialect.Dialect
+	db       *sql.DB
+	log      *Log // whose database this is, or nil
+	readOnly bool
+}
+
+// PostgreSQL returns a database as a resource. The name is 1 to 30 ASCII letters, digits and underscores. Recovery knows
+// the database by that name, so all processes use the same name. A pgxpool.Pool is such a database by stdlib.OpenDBFromPool of pgx. The server has to allow
+// prepared transactions: max_prepared_transactions is 0 as shipped. Recovery has to connect as the same user, or as a superuser.
+func PostgreSQL(name string, db *sql.DB) *Resource {
+	return &Resource{name: name, dialect: dialect.PostgreSQL, db: db}
+}
+
+// MySQL returns a database of MySQL 8.0 or MariaDB 10.5, or later, as a resource; see [PostgreSQL] for the name. Server-side
+// rollback of silent connections is by wait_timeout, which a branch sets. A prepared branch of MariaDB is bound to its connection until that ends.
+func MySQL(name string, db *sql.DB) *Resource {
+	return &Resource{name: name, dialect: dialect.MySQL, db: db}
+}
+
+// Resource returns the log's own database as a resource; see [PostgreSQL] for the name. The branch there is committed together with the
+// decision, in one local transaction. So that database need not be able to prepare. One such resource may be in a transaction.
+func (l *Log) Resource(name string) *Resource {
+	return &Resource{name: name, dialect: l.dialect, db: l.db, log: l}
+}
+
+// ReadOnly returns the same database for transactions that only read there. The database refuses writes, and the branch
+// ends before the decision, so it is not prepared.
+func ReadOnly(r *Resource) *Resource {
+	reads := *r
+	reads.readOnly, reads.log = true, nil
+	return &reads
+}
+
+// Name returns the name.
+func (r *Resource) Name() string { return r.name }
+
+var names = regexp.MustCompile(`^[A-Za-z0-9_]{1,30}$`)
+
+func (r *Resource) validate() error {
+	switch {
+	case r == nil || r.db == nil:
+		return fmt.Errorf("dtx: %w: a resource has no database", pawl.ErrInvalid)
+	case !names.MatchString(r.name):
+		return fmt.Errorf("dtx: %w: the name of a resource is %.40q: 1 to 30 letters, digits and underscores are allowed", pawl.ErrInvalid, r.name)
+	}
+	return nil
+}
+
+// check returns an error unless the database can prepare branches, and keeps them over a crash.
+func (r *Resource) check(ctx context.Context) error {
+	err := durable(ctx, r.dialect, r.db)
+	if err == nil && r.log == nil && !r.readOnly {
+		if r.dialect == dialect.PostgreSQL {
+			err = r.checkSlots(ctx)
+		} else {
+			_, err = r.list(ctx, 0)
+		}
+	}
+	return failed("check the resource "+r.name, err)
+}
+
+func (r *Resource) checkSlots(ctx context.Context) error {
+	var slots int
+	err := dialect.New(r.dialect).Add("SELECT current_setting('max_prepared_transactions')::bigint").Scan(ctx, r.db, &slots)
+	if err == nil && slots == 0 {
+		err = fmt.Errorf("%w: the setting max_prepared_transactions of PostgreSQL is 0, so it prepares no transaction; set it to max_connections and restart the server", pawl.ErrUnsupported)
+	}
+	return err
+}
+
+// listed is a prepared branch. Age is how long it has been prepared by the clock of the database, or unknown.
+type listed struct {
+	branchID
+	age time.Duration
+}
+
+const unknown time.Duration = -1 // to the database
+
+// list returns the prepared branches of a log. On MariaDB there are also branches whose connection still lives.
+func (r *Resource) list(ctx context.Context, identity int64) (all []listed, err error) {
+	s := dialect.New(r.dialect)
+	if r.dialect == dialect.PostgreSQL {
+		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix(identity) + "%")
+	} else {
+		s.Add("XA RECOVER")
+	}
+	query, args, err := s.Build()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := r.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var first int64
+		var length, rest int
+		var name string
+		if err := rows.Scan(&first, &length, &rest, &name); err != nil {
+			return nil, err
+		}
+		age := max(time.Duration(first)*time.Millisecond, 0)
+		if r.dialect == dialect.MySQL {
+			age = unknown
+			if first != xaFormat || length > len(name) {
+				continue
+			}
+			name = name[:length] + "-" + name[length:]
+		}
+		if b, ok := parseBranch(name); ok && b.log == identity {
+			all = append(all, listed{b, age})
+		}
+	}
+	return all, rows.Err()
+}
+
+// xaFormat is the format of the names of our branches: "pawl" as a number.
+const xaFormat = 0x7061776c
+
+// xid is the name of a branch as statements of XA have it. The name has letters, digits and hyphens only.
+func (b branchID) xid() string { return fmt.Sprintf("'%v','%x',%d", b.ID, b.branch, xaFormat) }
+
+// finishing returns the statement that ends a prepared branch.
+func (r *Resource) finishing(b branchID, commit bool) string {
+	verb := map[bool]string{true: "COMMIT", false: "ROLLBACK"}[commit]
+	if r.dialect == dialect.PostgreSQL {
+		return fmt.Sprintf("%s PREPARED '%v'", verb, b)
+	}
+	return "XA " + verb + " " + b.xid()
+}
+
+// errOwned says that the connection that prepared the branch lives, or that another connection finishes the branch now.
+var errOwned = errors.New("another connection has the branch")
+
+// finish ends a prepared branch through any connection. A branch that is gone is finished.
+func (r *Resource) finish(ctx context.Context, b branchID, commit bool) error {
+	_, err := r.db.ExecContext(ctx, r.finishing(b, commit))
+	return r.finished(ctx, b, err)
+}
+
+// finished judges the answer to finishing. MariaDB says that there is no such branch while another connection has it. So the
+// list decides whether the branch is gone.
+func (r *Resource) finished(ctx context.Context, b branchID, err error) error {
+	switch {
+	case r.dialect == dialect.PostgreSQL && dialect.Busy(err):
+		return errOwned
+	case !dialect.Unknown(err):
+		return err
+	case r.dialect == dialect.PostgreSQL:
+		return nil
+	}
+	all, err := r.list(ctx, b.log)
+	for _, other := range all {
+		if other.branchID == b {
+			return errOwned
+		}
+	}
+	return err
+}

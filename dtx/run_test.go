@@ -1,0 +1,245 @@
+package dtx_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestDatabases runs all tests of transactions on each pair of databases.
+func TestDatabases(t *testing.T) {
+	prepares = testservers.Postgres(t, "-c", "max_prepared_transactions=100").Addr
+	db, err := postgres(t, "postgres").open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("CREATE DATABASE second"); err != nil {
+		t.Fatal(err)
+	}
+	for _, shape := range shapes {
+		t.Run(shape.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBank(t, shape.places(t))
+			t.Run("run", b.run)
+			t.Run("failures", b.failures)
+			t.Run("resolve", b.resolve)
+			t.Run("interfere", b.interfere)
+			t.Run("crashes", b.crashes)
+			t.Run("killed", b.killed)
+			if b.places[0].Dialect != dialect.SQLite { // whose file has one writer: a fence waits for the transaction
+				t.Run("fenced", b.fencedRow)
+			}
+		})
+	}
+}
+
+// tidy fails the test if the log has rows, or a database has prepared branches of this bank.
+func (b *bank) tidy(t *testing.T) {
+	t.Helper()
+	var n int
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+b.table+"_decided").Scan(&n); err != nil || n > 0 {
+		t.Errorf("the log has %d records: %v", n, err)
+	}
+	if n := b.prepared(t); n > 0 {
+		t.Errorf("%d branches are prepared", n)
+	}
+}
+
+// prepared is how many branches are prepared.
+func (b *bank) prepared(t *testing.T) (n int) {
+	t.Helper()
+	var log int64
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT began FROM "+b.table+" WHERE id = 0").Scan(&log); err != nil {
+		t.Fatal(err)
+	}
+	for i, db := range b.dbs {
+		query := map[string]string{"pgx": "SELECT 0, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database()", "mysql": "XA RECOVER"}[driverOf(b.places[i])]
+		if query == "" {
+			continue
+		}
+		rows, err := db.QueryContext(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var kind, length, rest int
+			var name string
+			if err := rows.Scan(&kind, &length, &rest, &name); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(name, fmt.Sprintf("pawl-%x-", log)) {
+				n++
+			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// run commits, and the books balance.
+func (b *bank) run(t *testing.T) {
+	c := b.coordinator(t)
+	before := b.sums(t)
+	for i := range 5 {
+		if err := c.Run(t.Context(), b.move(i%accounts, 0, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is := b.sums(t); is[0] != before[0]-5 || is[1] != before[1]+5 {
+		t.Errorf("after 5 transactions: %v, not %v", is, before)
+	}
+	read := func(ctx context.Context, tx *dtx.Tx) error {
+		rows, err := tx.On(b.parts[0]).QueryContext(ctx, "SELECT n FROM "+b.table+"_0")
+		if err == nil {
+			err = rows.Close()
+		}
+		if err == nil {
+			_, err = tx.On(b.parts[1]).ExecContext(ctx, "UPDATE "+b.table+"_1 SET n = n + 1 WHERE id = 0")
+		}
+		return err
+	}
+	if err := c.Run(t.Context(), read, dtx.ReadOnly(b.parts[0]), b.parts[1]); err != nil {
+		t.Error(err)
+	}
+	one := func(ctx context.Context, tx *dtx.Tx) error {
+		_, err := tx.On(b.parts[0]).ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 0")
+		return err
+	}
+	if err := c.Run(t.Context(), one, b.parts[0]); err != nil {
+		t.Error(err)
+	}
+	if is := b.sums(t); is[0] != before[0]-6 || is[1] != before[1]+6 {
+		t.Errorf("after a branch that only reads, and a single one: %v, not %v", is, before)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.tidy(t)
+	if err := c.Run(t.Context(), one); !errors.Is(err, pawl.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// failures abort, and change nothing.
+func (b *bank) failures(t *testing.T) {
+	c := b.coordinator(t)
+	before := b.sums(t)
+	own := errors.New("not today")
+	failures := map[string]func(ctx context.Context, cancel func(), tx *dtx.Tx) error{
+		"an error": func(context.Context, func(), *dtx.Tx) error { return own },
+		"an error that is swallowed": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			tx.On(b.parts[1]).ExecContext(ctx, "BEGIN") //nolint:errcheck // that is the test
+			return nil
+		},
+		"an ended context": func(_ context.Context, cancel func(), _ *dtx.Tx) error { cancel(); return nil },
+		"a lost connection": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			kill := map[string]string{"pgx": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}[driverOf(b.places[1])]
+			tx.On(b.parts[1]).ExecContext(ctx, kill) //nolint:errcheck // as above
+			return nil
+		},
+	}
+	if driverOf(b.places[1]) == "pgx" {
+		failures["a failed statement that is swallowed"] = func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			tx.On(b.parts[1]).ExecContext(ctx, "SELECT 1/0") //nolint:errcheck // as above
+			return nil
+		}
+	}
+	for name, fail := range failures {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := c.Run(ctx, func(ctx context.Context, tx *dtx.Tx) error {
+			if err := b.move(0, 0, 7)(ctx, tx); err != nil {
+				return err
+			}
+			return fail(ctx, cancel, tx)
+		})
+		cancel()
+		var whole *dtx.Error
+		if !errors.Is(err, dtx.ErrAborted) || !errors.As(err, &whole) || whole.ID.String() == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if is := b.sums(t); is != before {
+			t.Errorf("%s: %v, not %v", name, is, before)
+		}
+		if name == "an error" && !errors.Is(err, own) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	func() {
+		defer func() { recover() }()                                                                              //nolint:errcheck // that is the test
+		c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error { b.move(0, 0, 7)(ctx, tx); panic("no") }) //nolint:errcheck // as above
+	}()
+	if is := b.sums(t); is != before {
+		t.Errorf("after a panic: %v, not %v", is, before)
+	}
+	b.tidy(t)
+}
+
+// fencedRow: a coordinator that recovery takes for dead decides nothing, and goes on with its next transaction.
+func (b *bank) fencedRow(t *testing.T) {
+	c := b.coordinator(t)
+	before := b.sums(t)
+	err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
+		if err := b.move(0, 0, 7)(ctx, tx); err != nil {
+			return err
+		}
+		_, err := b.dbs[0].ExecContext(ctx, "UPDATE "+b.table+" SET fenced = 1 WHERE id > 0")
+		return err
+	})
+	if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, dtx.ErrRecovered) {
+		t.Errorf("a fenced coordinator: %v", err)
+	}
+	if is := b.sums(t); is != before {
+		t.Errorf("%v, not %v", is, before)
+	}
+	if err := c.Run(t.Context(), b.move(0, 0, 0)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSettings: a server that prepares no transaction is refused with the name of its setting.
+func TestSettings(t *testing.T) {
+	if os.Getenv("PAWL_TEST_POSTGRES") != "" {
+		t.Log("the server was started by others")
+		return
+	}
+	db := testservers.PostgresPool(t, testservers.SharedPostgres(t).Addr)
+	log, err := dtx.NewLog(dialect.PostgreSQL, db, &dtx.LogOptions{Table: "settings"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = dtx.New(t.Context(), log, []*dtx.Resource{dtx.PostgreSQL("bank", db)}, nil)
+	if !errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(fmt.Sprint(err), "max_prepared_transactions") {
+		t.Error(err)
+	}
+	c, err := dtx.New(t.Context(), log, []*dtx.Resource{log.Resource("bank")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	var none sql.NullInt64
+	if err := db.QueryRowContext(t.Context(), "SELECT SUM(id) FROM settings").Scan(&none); err != nil || none.Int64 != 0 {
+		t.Errorf("rows are left: %v, %v", none, err)
+	}
+}
+
+func driverOf(p place) string {
+	return []string{"", "pgx", "mysql", ""}[p.Dialect]
+}
