@@ -17,8 +17,8 @@
 // # Promises
 //
 //   - A member that joins or leaves is seen by all watchers at once.
-//   - A member that dies is gone one TTL of its client and a second later. Another client must have been a member, or
-//     have watched, for longer than its TTL then. A group that nobody watches may list dead members, and [Group.Members] leaves them out.
+//   - A member that dies is gone one TTL of its client and a second later. Another client must then have been
+//     a member, or have watched, at least the time of its TTL. A group that nobody watches may list dead members, and [Group.Members] leaves them out.
 //   - A member that lost its session joins again by itself, as soon as the store answers.
 //   - Of two members with one ID, or with one address, the newest counts: the one with the larger [Member].Token.
 //   - A watcher goes on with the last members while the store is away, and says so.
