@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pawl-go/pawl"
@@ -32,6 +33,7 @@ func TestDatabases(t *testing.T) {
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("beside recovery", b.besideRecovery)
 			t.Run("resolve", b.resolve)
 			t.Run("interfere", b.interfere)
 			t.Run("crashes", b.crashes)
@@ -130,6 +132,40 @@ func (b *bank) run(t *testing.T) {
 	b.tidy(t)
 	if err := c.Run(t.Context(), one); !errors.Is(err, pawl.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// besideRecovery: recovery in the same process and in another touches no transaction that runs.
+func (b *bank) besideRecovery(t *testing.T) {
+	c, other := b.coordinator(t), b.coordinator(t)
+	before := b.sums(t)
+	const workers, each = 4, 15
+	var group sync.WaitGroup
+	for i := range workers {
+		group.Go(func() {
+			for range each {
+				if err := c.Run(t.Context(), b.move(i, i, 1)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	for open := true; open; {
+		for _, c := range []*dtx.Coordinator{c, other} {
+			if r, err := c.Recover(t.Context()); err != nil || len(r.Unknown) > 0 || r.RolledBack > 0 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		}
+		select {
+		case <-done:
+			open = false
+		default:
+		}
+	}
+	if is := b.sums(t); is[0] != before[0]-workers*each || is[1] != before[1]+workers*each {
+		t.Errorf("%v, and before %v", is, before)
 	}
 }
 

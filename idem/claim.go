@@ -42,6 +42,7 @@ type Claim struct {
 	mu     sync.Mutex
 	seen   pawl.Snapshot // the record as this claim knows it
 	result []byte        // given to Complete, which may have been kept
+	worked bool          // Complete was called: the effect has happened
 	ended  error
 }
 
@@ -159,6 +160,9 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 //
 // Give Complete a context that does not end with the claim.
 func (c *Claim) Complete(ctx context.Context, result []byte) error {
+	c.mu.Lock()
+	c.worked = true
+	c.mu.Unlock()
 	if len(result) > MaxResult {
 		return c.failed("complete", fmt.Errorf("%w: the result has %d bytes, and %d are allowed", ErrTooLarge, len(result), MaxResult))
 	}
@@ -182,7 +186,7 @@ func (c *Claim) Complete(ctx context.Context, result []byte) error {
 
 // Abort gives the key back without a result, so that the next caller begins at once. The key is
 // forgotten. But if a point was reached, or the claim was taken over from a worker that died, the
-// record stays for the next caller. The same holds after a Complete whose outcome is unknown.
+// record stays for the next caller. The same holds after a Complete that failed, because the effect has happened.
 // Abort of a claim that has ended does nothing, so it may be deferred.
 func (c *Claim) Abort(ctx context.Context) error {
 	c.mu.Lock()
@@ -193,7 +197,7 @@ func (c *Claim) Abort(ctx context.Context) error {
 	}
 	err := c.change(ctx, "abort", func(context.Context) (rule, error) {
 		return func(is *record) (*record, error) {
-			if c.result != nil {
+			if c.worked {
 				return is, nil
 			}
 			return is.abort(c.me.attempt)

@@ -387,3 +387,29 @@ func TestRequests(t *testing.T) {
 }
 
 var other7 = idem.Key{Scope: "mail", ID: "7"}
+
+// TestDoGivesTheKeyBack: the effect has happened when Complete fails. So Do neither keeps the key, which nobody could end,
+// nor forgets it: the next caller is told of an earlier worker.
+func TestDoGivesTheKeyBack(t *testing.T) {
+	for _, test := range []struct {
+		size  int
+		fault faulty.Fault
+		want  error
+	}{{idem.MaxResult + 1, nil, idem.ErrTooLarge}, {1, faulty.Fails, pawl.ErrUnavailable}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := faulty.New(memengine.New())
+			l := idem.NewLeases(party(t, store), nil)
+			_, _, err := l.Do(t.Context(), pay, print, nil, func(context.Context, *idem.Claim) ([]byte, error) {
+				store.Set(test.fault, faulty.Put)
+				return make([]byte, test.size), nil
+			})
+			wantErr(t, err, test.want)
+			store.Heal()
+			c, err := l.Begin(t.Context(), pay, print, &idem.BeginOptions{NoWait: true})
+			noErr(t, err)
+			if c.Attempts() != 2 {
+				t.Errorf("the claim after %v is number %d", test.want, c.Attempts())
+			}
+		})
+	}
+}

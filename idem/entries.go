@@ -40,7 +40,8 @@ func (r *record) entry() Entry {
 	return e
 }
 
-// Show reads a key; found is false when the store has no record of the key, or an expired one.
+// Show reads a key; found is false when the store has no record of the key, or an expired one. If the result is not whole,
+// Show returns the rest with an error that matches [pawl.ErrMismatch], and found is true.
 func (l *Leases) Show(ctx context.Context, key Key) (e Entry, found bool, err error) {
 	_, err = l.claimant(key, Fingerprint{}, 0)
 	if err == nil {

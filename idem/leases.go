@@ -234,7 +234,7 @@ func write(ctx context.Context, v *pawl.Value, seen pawl.Snapshot, change rule) 
 // The context of fn ends when ctx does or the claim is lost. An error or panic of fn aborts the
 // claim, so that a repeat runs fn again. A final outcome, such as a declined payment, is a
 // result. If Complete fails, Do returns the result with the error: the effect has happened, and the
-// store may not know of it.
+// store may not know of it. The key is then free, and the next caller is told of an earlier worker by [Claim.Attempts].
 func (l *Leases) Do(ctx context.Context, key Key, print Fingerprint, opts *BeginOptions, fn func(context.Context, *Claim) ([]byte, error)) (result []byte, kept bool, err error) {
 	c, err := l.Begin(ctx, key, print, opts)
 	if err != nil {
@@ -243,9 +243,9 @@ func (l *Leases) Do(ctx context.Context, key Key, print Fingerprint, opts *Begin
 	if result, kept = c.Kept(); kept {
 		return result, true, nil
 	}
-	finished := false
+	completed := false
 	defer func() {
-		if !finished {
+		if !completed {
 			err = errors.Join(err, c.Abort(ctx))
 		}
 	}()
@@ -254,6 +254,7 @@ func (l *Leases) Do(ctx context.Context, key Key, print Fingerprint, opts *Begin
 	if result, err = fn(work, c); err != nil {
 		return nil, false, err
 	}
-	finished = true
-	return result, false, c.Complete(ctx, result)
+	err = c.Complete(ctx, result)
+	completed = err == nil
+	return result, false, err
 }

@@ -100,7 +100,7 @@ func remove(ctx context.Context, v *pawl.Value) error {
 
 // sweepParts removes the parts that no record names.
 func (l *Leases) sweepParts(ctx context.Context) error {
-	live := make(map[string]string) // the attempt that may have parts, by the name of the key
+	live := make(map[string]string) // an attempt that may have parts, by the name of the key
 	for name, err := range l.scope.Values(ctx, partPrefix) {
 		if err != nil {
 			return err
@@ -109,16 +109,17 @@ func (l *Leases) sweepParts(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		if _, known := live[key]; !known {
-			is, _, err := l.load(ctx, l.scope.Value(keyPrefix+key))
-			if err != nil {
-				return err
-			}
-			if live[key] = ""; is != nil {
-				live[key] = is.Attempt
-			}
-		}
 		if live[key] == attempt {
+			continue
+		}
+		// The record is read after the name of the part was. A store lists page by page, so an earlier look
+		// at the record may be from before the claim that wrote the part.
+		is, _, err := l.load(ctx, l.scope.Value(keyPrefix+key))
+		if err != nil {
+			return err
+		}
+		if is != nil && is.Attempt == attempt {
+			live[key] = attempt
 			continue
 		}
 		if err := remove(ctx, l.scope.Value(name)); err != nil {

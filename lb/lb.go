@@ -144,6 +144,9 @@ func New(set *Set, policy Policy, opts *Options) (*Balancer, error) {
 	return b, nil
 }
 
+// Policy returns the policy of the balancer.
+func (b *Balancer) Policy() Policy { return b.policy }
+
 func (b *Balancer) random() uint64 {
 	if b.opts.Rand != nil {
 		return b.opts.Rand()

@@ -59,6 +59,8 @@ type maker struct {
 	ready func()  // is called before each run; nil: there is nothing to do
 	least float64 // IDs a second; 0: it is not for us to say
 	bare  bool    // a call allocates nothing
+
+	behind bool // the first maker must be faster
 }
 
 // beside times runs of all makers in turn. The fastest run of each counts, because the others had to share the
@@ -87,6 +89,9 @@ func beside(b *testing.B, all ...maker) {
 		fmt.Printf("%-36s %10.2f ns, %8.2f M/s, %.0f allocations a call, ratio %.3f\n", m.name, each, rate/1e6, allocs, first/each)
 		if rate < m.least {
 			b.Errorf("%s: %.2f M/s: %.2f are the least", m.name, rate/1e6, m.least/1e6)
+		}
+		if m.behind && first >= each {
+			b.Errorf("%s: %.2f ns: %s took %.2f ns", m.name, each, all[0].name, first)
 		}
 		if m.bare && allocs > 0 {
 			b.Errorf("%s: %.0f allocations a call", m.name, allocs)

@@ -36,7 +36,7 @@ func TestRedlockWithoutAMajority(t *testing.T) {
 	servers, addrs := redlockServers(t, 3)
 	servers[0].Kill()
 	eng := connect(t, "redlock:"+strings.Join(addrs, ","))
-	c := clientOf(t, eng, time.Second)
+	c := clientOf(t, eng, 5*time.Second)
 	l := mustLock(t, c.Mutex("majority"))
 	servers[1].Kill()
 	<-l.Context().Done()

@@ -71,7 +71,18 @@ func TestRoundTrips(t *testing.T) {
 		sessiontest.Hold(t, b, c) // makes the folder
 		sessiontest.Leave(t, b, c)
 		c = sessiontest.Claim(t, fair, fair.Capacity, owner)
-		trips("enter", 1, func() { sessiontest.Hold(t, b, c) })
+		for again := range 3 { // the server may have removed the empty folder
+			before := sent.Load()
+			sessiontest.Hold(t, b, c)
+			if n := sent.Load() - before; n == 1 {
+				break
+			} else if n != 3 || again == 2 {
+				t.Errorf("enter takes %d requests, want 1", n)
+				break
+			}
+			sessiontest.Leave(t, b, c)
+			c = sessiontest.Claim(t, fair, fair.Capacity, owner)
+		}
 		trips("leave", 1, func() { sessiontest.Leave(t, b, c) })
 		held, waits := sessiontest.Whole(t, fair), sessiontest.Claim(t, fair, fair.Capacity, owner)
 		sessiontest.Hold(t, a, held)

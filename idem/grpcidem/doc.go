@@ -14,8 +14,10 @@
 //   - FailedPrecondition, KEY_REUSED: the key was used for a call of another method, or with another message. This is not
 //     InvalidArgument, because the message is good and the state of the server refuses it.
 //   - FailedPrecondition, RESPONSE_NOT_KEPT: the call was carried out, and its response was too large to be kept.
-//   - Unavailable, STORE_UNAVAILABLE, with RetryInfo: the store of keys does not answer. Nothing was done.
-//   - Internal, STORE_BROKEN: the store refuses this program, or the message cannot be kept.
+//   - Unavailable, STORE_UNAVAILABLE, with RetryInfo: the store of keys does not answer. This call did nothing. An earlier one
+//     with the key may have been carried out, so a client repeats with the same key.
+//   - Internal, STORE_BROKEN: the store refuses this program, the message cannot be kept, or the kept response cannot be read.
+//     This call did nothing, as above.
 //
 // # What is promised
 //

@@ -201,9 +201,9 @@ func (i *interceptor) refuse(ctx context.Context, method string, err error) erro
 	}
 	i.opts.Report(ctx, method, err)
 	if errors.Is(err, pawl.ErrGrace) || errors.Is(err, pawl.ErrUnavailable) || ctx.Err() != nil {
-		return refusal(codes.Unavailable, StoreUnavailable, i.opts.RetryDelay, "the store of keys does not answer: nothing was done")
+		return refusal(codes.Unavailable, StoreUnavailable, i.opts.RetryDelay, "the store of keys does not answer: this call did nothing, and an earlier call with the key may have been carried out")
 	}
-	return refusal(codes.Internal, StoreBroken, 0, "the store of keys cannot be used: nothing was done")
+	return refusal(codes.Internal, StoreBroken, 0, "the store of keys cannot be used: this call did nothing, and an earlier call with the key may have been carried out")
 }
 
 // run has the handler make the response, and keeps it. The handler runs within the claim, not within the

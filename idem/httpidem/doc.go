@@ -13,8 +13,10 @@
 //   - 410 Gone: the request was carried out, and its response was not kept. The response was too large or streamed.
 //   - 413 Content Too Large: the body is larger than Options.MaxBody. Nothing was done.
 //   - 422 Unprocessable Content: the key was used for a request with another method, target or body.
-//   - 503 Service Unavailable, with Retry-After: the store of keys does not answer. Nothing was done.
-//   - 500 Internal Server Error: the store refuses this program, or its client was closed. Nothing was done.
+//   - 503 Service Unavailable, with Retry-After: the store of keys does not answer. This request did nothing. An earlier one
+//     with the key may have been carried out, so a client repeats with the same key.
+//   - 500 Internal Server Error: the store refuses this program, its client was closed, or the kept response cannot be read.
+//     This request did nothing, as above.
 //   - Any other reply is that of the handler. If it is a repeat, the header Idempotent-Replayed is true.
 //
 // Each of these replies has a body of type application/problem+json.
@@ -39,7 +41,7 @@
 //   - If the store stops to answer while the handler runs, the client gets the response, and the store may not have it.
 //     Options.Report is told.
 //   - Only the kept headers are replayed. Trailers, informational responses and hijacked connections are not. A response that
-//     declares a trailer counts as streamed.
+//     has a trailer counts as streamed.
 //   - The fingerprint of a request has its method, path, query and body, and no header. An API whose hosts or content types
 //     differ in meaning has them in Options.Identity.
 package httpidem

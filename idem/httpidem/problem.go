@@ -25,8 +25,8 @@ var (
 	inFlight    = problem{Status: http.StatusConflict, Title: "A request is outstanding for this Idempotency-Key", Detail: "Repeat the request later with the same key.", again: true}
 	takenOver   = problem{Status: http.StatusConflict, Title: "Another server works on this Idempotency-Key", Detail: "Repeat the request later with the same key, to get the response of that server.", again: true}
 	notKept     = problem{Status: http.StatusGone, Title: "The response was not kept"}
-	unavailable = problem{Status: http.StatusServiceUnavailable, Title: "The store of keys does not answer", Detail: "Nothing was done. Repeat the request later with the same key.", again: true}
-	broken      = problem{Status: http.StatusInternalServerError, Title: "The store of keys cannot be used", Detail: "Nothing was done."}
+	unavailable = problem{Status: http.StatusServiceUnavailable, Title: "The store of keys does not answer", Detail: "This request did nothing. An earlier request with the key may have been carried out. Repeat the request later with the same key.", again: true}
+	broken      = problem{Status: http.StatusInternalServerError, Title: "The store of keys cannot be used", Detail: "This request did nothing. An earlier request with the key may have been carried out."}
 )
 
 // because returns the problem with a detail.

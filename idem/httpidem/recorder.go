@@ -3,6 +3,7 @@ package httpidem
 import (
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // recorder is the http.ResponseWriter of a handler. A recorder holds the response back until the handler returns, so that a client
@@ -35,11 +36,12 @@ func (r *recorder) WriteHeader(status int) {
 		panic("httpidem: a handler has replied with an invalid status")
 	}
 	r.status, r.header = status, r.fields[:0]
-	h := r.under.Header()
-	for name, values := range h {
+	trailers := false
+	for name, values := range r.under.Header() {
 		r.header = append(r.header, field{name, values})
+		trailers = trailers || isTrailer(name)
 	}
-	if h["Trailer"] != nil {
+	if trailers {
 		r.pass(streamed)
 	}
 }
@@ -61,6 +63,21 @@ func (r *recorder) Write(data []byte) (int, error) {
 	r.begin(len(data))
 	r.text = append(r.text, data...)
 	return len(data), nil
+}
+
+// isTrailer reports whether the header declares trailers, or is one.
+func isTrailer(name string) bool {
+	return name == "Trailer" || strings.HasPrefix(name, http.TrailerPrefix)
+}
+
+// trailers returns the trailers that the handler has set after it had said the status.
+func (r *recorder) trailers() (late []field) {
+	for name, values := range r.under.Header() {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			late = append(late, field{name, values})
+		}
+	}
+	return late
 }
 
 // begin writes the head of the kept response, before a body of at least size bytes.
@@ -112,6 +129,10 @@ func (r *recorder) restore() {
 
 // response returns the response as it is kept, after the handler returned.
 func (r *recorder) response() []byte {
+	if late := r.trailers(); r.lacks == "" && late != nil {
+		r.header = append(r.header, late...) // package net/http has to know of trailers when the status is sent
+		r.pass(streamed)
+	}
 	if r.lacks == "" {
 		if r.begin(0); len(r.text) <= maxKept {
 			return r.text

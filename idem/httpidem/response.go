@@ -39,6 +39,10 @@ const (
 	streamed = "streamed"
 )
 
+// untyped is the header that a handler sets to no value at all, so that package net/http adds none. The header is then kept as a line
+// without a colon.
+const untyped = "Content-Type"
+
 // oneLine writes values as package net/http sends them.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
@@ -49,6 +53,9 @@ func appendHead(text []byte, status int, lacks string, headers []field, names []
 	for _, f := range headers {
 		if _, kept := slices.BinarySearch(names, f.name); !kept {
 			continue
+		}
+		if f.name == untyped && len(f.values) == 0 {
+			text = append(append(text, untyped...), '\n')
 		}
 		for _, value := range f.values {
 			text = append(append(text, f.name...), ": "...)
@@ -81,6 +88,10 @@ func decodeResponse(text []byte) (*response, error) {
 		if len(line) == 0 {
 			r.body = rest
 			return r, nil
+		}
+		if string(line) == untyped {
+			r.headers = append(r.headers, field{name: untyped})
+			continue
 		}
 		name, value, ok := strings.Cut(string(line), ": ")
 		if !ok {

@@ -2,6 +2,7 @@ package httpidem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -37,30 +38,30 @@ func WithKey(ctx context.Context, key string) context.Context {
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Attempts is how often a request is sent at most, 1 is without repeats. Default [DefaultAttempts].
+	// Attempts is how often a request is sent at most: 1 or more, and 1 is without repeats. Default [DefaultAttempts].
 	Attempts int
 	// Pause is the pause before the first repeat, which doubles from then on. Each pause is shortened by a random part, up to
-	// a half. Default [DefaultPause]. Retry-After makes it longer.
+	// a half. More than 0 and at most MaxPause. Default [DefaultPause], or MaxPause if that is shorter. Retry-After makes it longer.
 	Pause time.Duration
-	// MaxPause is the longest pause. Transport does not wait for a longer Retry-After, and returns that response. Default
+	// MaxPause is the longest pause: more than 0. Transport does not wait for a longer Retry-After, and returns that response. Default
 	// [DefaultMaxPause].
 	MaxPause time.Duration
 }
 
 // RoundTrip implements http.RoundTripper. RoundTrip fails without sending anything if the key has bytes
-// outside of printable ASCII.
+// outside of printable ASCII. The same holds if a field is out of range, and the error then matches [pawl.ErrInvalid].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := *t
 	orDefault(&s.Base, http.RoundTripper(http.DefaultTransport))
 	orDefault(&s.Attempts, DefaultAttempts)
-	orDefault(&s.Pause, DefaultPause)
 	orDefault(&s.MaxPause, DefaultMaxPause)
+	orDefault(&s.Pause, min(DefaultPause, s.MaxPause))
 	key, ok := r.Context().Value(contextKey{}).(string)
 	if !ok || slices.Contains(safeMethods, r.Method) || r.Method == "" {
 		return s.Base.RoundTrip(r)
 	}
 	text, err := formatKey(key)
-	if err != nil {
+	if err = errors.Join(s.validate(), err); err != nil {
 		if r.Body != nil {
 			r.Body.Close() //nolint:errcheck // nothing was read
 		}
@@ -69,6 +70,18 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	first := r.Clone(r.Context()) // it is not ours to change
 	first.Header.Set(Header, text)
 	return s.repeat(first)
+}
+
+func (t *Transport) validate() error {
+	switch {
+	case t.Attempts < 1:
+		return invalid("Transport.Attempts is %d: 1 or more are allowed", t.Attempts)
+	case t.MaxPause < 0:
+		return invalid("Transport.MaxPause is %v: more than 0 is allowed", t.MaxPause)
+	case t.Pause < 0 || t.Pause > t.MaxPause:
+		return invalid("Transport.Pause is %v: more than 0 and at most MaxPause (%v) are allowed", t.Pause, t.MaxPause)
+	}
+	return nil
 }
 
 // repeat sends a request until it has an outcome.

@@ -199,9 +199,17 @@ type tooFew struct{ free int64 }
 
 func (e *tooFew) Error() string { return "the part has too few units" }
 
+// errMore says that the part has too few units, and reservations that have expired and were not ended yet.
+var errMore = errors.New("more reservations have expired")
+
 func (s *Stock) reserve(ctx context.Context, id string, n int64) error {
 	part := s.home(id)
-	return s.answer(s.run(ctx, reserveScript, part, s.key(part, "id:"+id), id, text(n), millis(s.hold), millis(s.keep)))
+	for {
+		err := s.answer(s.run(ctx, reserveScript, part, s.key(part, "id:"+id), id, text(n), millis(s.hold), millis(s.keep)))
+		if !errors.Is(err, errMore) {
+			return err
+		}
+	}
 }
 
 // answer makes an error of the word that a script returned, alone or with a number.
@@ -222,6 +230,8 @@ func (s *Stock) answer(m rueidis.RedisMessage, err error) error {
 		return nil
 	case "few":
 		return &tooFew{number}
+	case "again":
+		return errMore
 	case "cancelled", "expired":
 		return fmt.Errorf("%w: it is %s", ErrEnded, word)
 	case "confirmed":

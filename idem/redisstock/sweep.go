@@ -83,6 +83,7 @@ func (s *Stock) yes(ctx context.Context, script *rueidis.Lua, part int, key stri
 type part struct {
 	lent, free, reserved, came int64
 	put                        bool // units were put there, whenever that was
+	more                       bool // reservations that have expired may still be there
 	loans                      map[string]string
 }
 
@@ -93,26 +94,29 @@ func (s *Stock) lend(ctx context.Context, from, to int, loan string, most int64)
 		return part{}, err
 	}
 	all, err := m.ToArray()
-	if err != nil || len(all) != 6 {
+	if err != nil || len(all) != 7 {
 		return part{}, errors.Join(fmt.Errorf("the script returned %d values", len(all)), err)
 	}
-	var put int64
+	var put, more int64
 	for i, n := range []*int64{&p.lent, &p.free, &p.reserved, &p.came, &put} {
 		if *n, err = all[i].AsInt64(); err != nil {
 			return part{}, err
 		}
 	}
-	p.put = put == 1
+	if more, err = all[6].AsInt64(); err != nil {
+		return part{}, err
+	}
+	p.put, p.more = put == 1, more == 1
 	p.loans, err = all[5].AsStrMap()
 	return p, err
 }
 
 // look reads a part, and ends the loans that it finds there: the caller has the lock, so their clients
-// are dead or late.
+// are dead or late. Reservations that have expired are ended too, however many these are.
 func (s *Stock) look(ctx context.Context, from int) (part, error) {
 	for {
 		p, err := s.lend(ctx, from, from, "", 0)
-		if err != nil || len(p.loans) == 0 {
+		if err != nil || len(p.loans) == 0 && !p.more {
 			return p, err
 		}
 		for loan, is := range p.loans {

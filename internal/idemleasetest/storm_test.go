@@ -152,7 +152,7 @@ func (s *storm) loaded() bool {
 		keys++
 		calls += len(is.results)
 	}
-	return keys >= block/2 && calls >= 300
+	return keys >= block/2 && calls >= 150
 }
 
 // trouble loses replies for a moment, and now and then for longer than a lease lasts.

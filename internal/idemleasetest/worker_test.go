@@ -25,7 +25,7 @@ const beWorker = "PAWL_IDEM_WORKER"
 
 func TestMain(m *testing.M) {
 	if order := os.Getenv(beWorker); order != "" {
-		if err := serve(strings.Split(order, "\n")); err != nil {
+		if err := work(strings.Split(order, "\n")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -39,6 +39,14 @@ const (
 	block      = 64 // keys that all goroutines work on at about the same time
 	each       = 8  // of them that one goroutine takes, in an order of its own
 )
+
+// work is what a worker of this kind does.
+func work(order []string) error {
+	if order[4] == "finish" {
+		return finish(order[0], order[1], order[3])
+	}
+	return serve(order)
+}
 
 // serve works until it is killed, or has been through all keys.
 func serve(order []string) error {

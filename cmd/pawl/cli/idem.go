@@ -233,7 +233,7 @@ func forgetExpired(ctx context.Context, leases *idem.Leases, w io.Writer) error 
 
 func forgetKey(ctx context.Context, leases *idem.Leases, key idem.Key, w io.Writer) error {
 	e, found, err := leases.Show(ctx, key)
-	if err == nil {
+	if err == nil || found { // a result that is not whole is forgotten too
 		err = leases.Forget(ctx, key)
 	}
 	switch {

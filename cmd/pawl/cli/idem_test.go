@@ -169,7 +169,7 @@ func TestIdem_killed_then_rerun_or_refuse(t *testing.T) {
 		killed(t, store, key)
 		for range 2 {
 			_, stderr := run(76, "--on-crash", "refuse") // waits until the lease of the dead caller ends
-			complaint(t, stderr, `then say "pawl idem forget `+key)
+			complaint(t, stderr, `then say: pawl idem forget `+key)
 			expectState(t, store, key, "unfinished")
 		}
 		stdout, _ := run(0)

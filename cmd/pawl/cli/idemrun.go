@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,14 +150,17 @@ func (q *acquisition) claimKey(ctx context.Context, c *pawl.Client) (lease *pawl
 	return q.claim.Lease(), nil
 }
 
-// runOnce runs the command, or repeats its kept result.
-func (j *job) runOnce(path string) error {
+// runOnce runs the command, or repeats its kept result. Missing is why the command cannot be run.
+func (j *job) runOnce(path string, missing error) error {
 	if kept, is := j.claim.Kept(); is {
 		return j.repeat(kept)
 	}
 	if attempts := j.claim.Attempts(); j.keyed.onCrash == refuse && attempts > 1 {
 		return errors.Join(j.release(), &exitError{exitUnfinished, fmt.Errorf(
-			"%q: an earlier run came to no end: look at its effects, and then say %q", j.name, j.forgetKey())})
+			"%q: an earlier run came to no end: look at its effects, and then say: %s", j.name, j.forgetKey())})
+	}
+	if missing != nil {
+		return errors.Join(j.release(), notRunnable(j.command[0], missing))
 	}
 	c, err := startCapture(j.keyed.most << 10)
 	if err != nil {
@@ -230,10 +234,23 @@ func (j *job) repeat(kept []byte) error {
 	return nil
 }
 
-// forgetKey is the command that gives the key back.
+// forgetKey is the command that gives the key back, as a shell reads it.
 func (j *job) forgetKey() string {
-	if j.keyed.key.Scope == defaultScope {
-		return "pawl idem forget " + j.name
+	command := "pawl idem forget "
+	if j.keyed.key.Scope != defaultScope {
+		command += "--scope=" + shellWord(j.keyed.key.Scope) + " "
 	}
-	return fmt.Sprintf("pawl idem forget --scope %s %s", j.keyed.key.Scope, j.name)
+	if strings.HasPrefix(j.name, "-") {
+		command += "-- "
+	}
+	return command + shellWord(j.name)
+}
+
+// shellWord returns a word that a shell reads as this text.
+func shellWord(text string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=@%+,"
+	if text != "" && strings.Trim(text, plain) == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

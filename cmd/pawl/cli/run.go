@@ -209,9 +209,9 @@ func (o *runOptions) held() string {
 // run runs the command under the lock. The guard starts first, because its start takes as long as
 // the store's answer.
 func (o *runOptions) run(ctx context.Context) (err error) {
-	path, err := lookPath(o.command[0])
-	if err != nil {
-		return notRunnable(o.command[0], err)
+	path, missing := lookPath(o.command[0])
+	if missing != nil && o.keyed == nil { // a repeat of a key runs no command
+		return notRunnable(o.command[0], missing)
 	}
 	j := &job{runOptions: o, signals: catchSignals()}
 	if j.guard, err = startGuard(); err != nil {
@@ -225,7 +225,7 @@ func (o *runOptions) run(ctx context.Context) (err error) {
 	}
 	j.lease = held.lease
 	if j.keyed != nil {
-		return j.runOnce(path)
+		return j.runOnce(path, missing)
 	}
 	code, err := j.execute(path)
 	if lost := j.release(); lost != nil && err == nil {

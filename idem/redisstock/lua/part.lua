@@ -20,7 +20,9 @@ local function ends(id)
   redis.call('HINCRBY', KEYS[1], 'r', '-' .. n)
   return n
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, 100)) do
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, 100)
+for _, id in ipairs(due) do
   comes(ends(id))
 end
+local more = #due == 100 -- others may have expired too: the client calls again
 local free = tonumber(redis.call('HGET', KEYS[1], 'n') or '0')

@@ -8,6 +8,7 @@ if is then
   if what == 'R' and redis.call('HEXISTS', KEYS[3], ARGV[2]) == 0 then return {'expired', 0} end
   return {'ok', 0}
 end
+if free < tonumber(ARGV[3]) and more then return {'again', 0} end
 if free < tonumber(ARGV[3]) then return {'few', free} end
 redis.call('HINCRBY', KEYS[1], 'n', '-' .. ARGV[3])
 redis.call('HINCRBY', KEYS[1], 'r', ARGV[3])

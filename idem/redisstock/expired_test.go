@@ -1,0 +1,34 @@
+package redisstock_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/idem/redisstock"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestManyExpire: one script ends at most 100 expired reservations. A caller that wants the units of more of them gets
+// these, and is not told that they are sold out.
+func TestManyExpire(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testservers.SharedRedis(t).Addr)
+	for _, parts := range []int{1, 3} {
+		s, err := redisstock.New(client, fmt.Sprintf("%s/%d", t.Name(), parts), &redisstock.Options{Parts: parts, Hold: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, "all", 900)
+		for i := range 900 {
+			if err := s.Reserve(t.Context(), fmt.Sprint("old", i), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(2100 * time.Millisecond) // the time of Redis decides: it runs on this machine
+		if err := s.Reserve(t.Context(), "new", 900); err != nil {
+			t.Errorf("%d parts: %v", parts, err)
+		}
+		totals(t, s, 0, 900)
+	}
+}

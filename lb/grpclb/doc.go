@@ -1,0 +1,27 @@
+// Package grpclb balances calls of gRPC by the policies of package lb. A program that imports grpclb chooses the policy in
+// the service config of a client:
+//
+//	conn, err := grpc.NewClient("fleet:///books",
+//		grpc.WithResolvers(grpclb.NewResolver("fleet", source)),
+//		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"pawl": {"policy": "peak-ewma"}}]}`))
+//
+// Any resolver does, such as dns. [NewResolver] makes a resolver of any source of nodes, with their IDs and weights. The client
+// connects to all nodes, and balances each call. So a long-lived connection does not bind a client to one node.
+//
+// # The config
+//
+// These are the fields of the object "pawl", see [lb.Options] and [lb.SetOptions]. Durations are texts such as "10s". An
+// unknown field is an error.
+//
+//   - policy: a name of [lb.Policy], such as "weighted-round-robin". There is no default.
+//   - hashHeader: the metadata of a call that source-hash hashes. A call without it goes to any node.
+//   - bound and tau: of the policy.
+//   - ejectAfter, ejectFor, slowStart and panic: of the set.
+//
+// # Failures
+//
+// A call fails its node by the status UNAVAILABLE or DEADLINE_EXCEEDED. A call that its caller canceled says nothing. Any other status is an answer. A node whose
+// connection is lost gets no call until it is connected again, and then has a slow start.
+//
+// Repeats are those of gRPC: list UNAVAILABLE in a retryPolicy of the service config.
+package grpclb
