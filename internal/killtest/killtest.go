@@ -21,6 +21,7 @@ type Workers struct {
 	running map[int]*exec.Cmd
 	kills   int
 	over    bool // the test has ended
+	once    bool // killed workers are not started again
 	group   sync.WaitGroup
 }
 
@@ -40,9 +41,17 @@ func init() {
 // Start starts n processes of this test binary with these further variables of the environment.
 // A TestMain sees a variable and does the work in place of the tests. A worker that ends by itself
 // has done its work; it fails the test unless its exit code is 0.
-func Start(t testing.TB, n int, env ...string) *Workers {
+func Start(t testing.TB, n int, env ...string) *Workers { t.Helper(); return start(t, n, false, env) }
+
+// StartOnce does as Start, and starts no worker again that was killed.
+func StartOnce(t testing.TB, n int, env ...string) *Workers {
 	t.Helper()
-	w := &Workers{t: t, env: append(append(os.Environ(), isWorker+"=1"), env...), running: make(map[int]*exec.Cmd)}
+	return start(t, n, true, env)
+}
+
+func start(t testing.TB, n int, once bool, env []string) *Workers {
+	t.Helper()
+	w := &Workers{t: t, once: once, env: append(append(os.Environ(), isWorker+"=1"), env...), running: make(map[int]*exec.Cmd)}
 	t.Cleanup(w.end)
 	for i := range n {
 		w.group.Go(func() {
@@ -53,8 +62,8 @@ func Start(t testing.TB, n int, env ...string) *Workers {
 	return w
 }
 
-// run runs a worker and reports whether the worker was killed.
-func (w *Workers) run(i int) (killed bool) {
+// run runs a worker and reports whether the worker was killed, and is to be started again.
+func (w *Workers) run(i int) (again bool) {
 	var said bytes.Buffer
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stdout, cmd.Stderr = w.env, &said, &said
@@ -75,7 +84,7 @@ func (w *Workers) run(i int) (killed bool) {
 	err = cmd.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	killed = w.running[i] == nil
+	killed := w.running[i] == nil
 	delete(w.running, i)
 	if w.over {
 		return false
@@ -83,7 +92,7 @@ func (w *Workers) run(i int) (killed bool) {
 	if err != nil && !killed {
 		w.t.Errorf("a worker ended: %v: %s", err, said.String())
 	}
-	return killed && err != nil
+	return killed && err != nil && !w.once
 }
 
 // KillUntilDone kills a worker now and then, kills times at most, and returns when all workers

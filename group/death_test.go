@@ -1,0 +1,241 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/enginetest/proxy"
+	"github.com/pawl-go/pawl/internal/killtest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// beMember makes the test binary a member. The lines are the URL of the store, the TTL and the name of the group.
+const beMember = "PAWL_GROUP_MEMBER"
+
+// serve is a member until it is killed.
+func serve(order []string) error {
+	ttl, err := time.ParseDuration(order[1])
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	eng, err := open.Open(ctx, order[0])
+	if err != nil {
+		return err
+	}
+	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	is, err := New(client, order[2]).Join(ctx, Member{ID: fmt.Sprint(os.Getpid())})
+	if err != nil {
+		return err
+	}
+	<-is.Ended()
+	return errors.New("the member has ended")
+}
+
+// deaths follows what happens to members that are killed.
+type deaths struct {
+	mu      sync.Mutex
+	from    time.Time   // kills begin
+	killed  []time.Time // when each was killed
+	expired []time.Time // when the store first listed fewer locks
+	gone    []time.Time // when a view first had fewer members
+}
+
+// note notes that so many of all are left.
+func (d *deaths) note(all, left int, when *[]time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(*when) < all-left {
+		*when = append(*when, time.Now())
+	}
+}
+
+// next allows a kill when the member before is gone. A kill follows at once.
+func (d *deaths) next() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Now().After(d.from) && len(d.gone) == len(d.killed) && len(d.expired) == len(d.killed) {
+		d.killed = append(d.killed, time.Now())
+	}
+	return len(d.killed)
+}
+
+// TestDeaths: on every store processes are killed with SIGKILL. Each is gone a second after the store ended its session,
+// and one TTL and a second after its death. Any of the processes may have been the sweeper.
+func TestDeaths(t *testing.T) {
+	for kind, store := range stores {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			const members = 3
+			url, name, ttl := store(t), unused(), ttlOf(kind)
+			workers := killtest.StartOnce(t, members, beMember+"="+url+"\n"+ttl.String()+"\n"+name)
+			g := New(connect(t, url, ttl), name)
+			seen := follow(t, g)
+			seen.until("all join", time.Minute, func(v View) bool { return len(v.Members) == members })
+			d := &deaths{from: time.Now().Add(ttl)} // sweepers are patient for one TTL first
+			ctx, stop := context.WithCancel(t.Context())
+			var watching sync.WaitGroup
+			watching.Go(func() {
+				for ctx.Err() == nil {
+					if held, err := g.held(ctx); err == nil {
+						d.note(members, len(held), &d.expired)
+					}
+					<-time.After(20 * time.Millisecond)
+				}
+			})
+			watching.Go(func() {
+				for len(d.gone) < members {
+					select {
+					case v := <-seen.ch:
+						d.note(members, len(v.Members), &d.gone)
+					case <-ctx.Done():
+						return
+					}
+				}
+			})
+			kills := workers.KillAtWork(members, d.next)
+			seenAll := make(chan struct{})
+			go func() { watching.Wait(); close(seenAll) }()
+			for end := time.Now().Add(time.Minute); ; {
+				d.mu.Lock()
+				done := len(d.gone) == members && len(d.expired) == members
+				d.mu.Unlock()
+				if done || time.Now().After(end) {
+					break
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+			stop()
+			<-seenAll
+			if kills != members || len(d.gone) != members || len(d.expired) != members {
+				t.Fatalf("%d kills, %d expired, %d gone", kills, len(d.expired), len(d.gone))
+			}
+			for i := range members {
+				after, late := d.gone[i].Sub(d.killed[i]), d.gone[i].Sub(d.expired[i])
+				t.Logf("gone %v after its death, and %v after its session", after.Round(time.Millisecond), late.Round(time.Millisecond))
+				if late > time.Second {
+					t.Errorf("member %d is gone %v after the store ended its session", i, late)
+				}
+			}
+		})
+	}
+}
+
+// TestLostData: a Redis server restarts empty. For one TTL the watcher keeps the members that it knew, and members join again.
+func TestLostData(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--save", "", "--appendonly", "no")
+	url, ttl := "redis://"+server.Addr, time.Second
+	mine, other := New(connect(t, url, ttl), "g"), New(connect(t, url, ttl), "g")
+	join(t, mine, Member{ID: "a"})
+	join(t, mine, Member{ID: "b"})
+	seen := follow(t, other)
+	seen.until("two join", slow, has("ab"))
+	server.Kill()
+	seen.until("the store is away", slow, func(v View) bool { return v.Stale })
+	server.Restart()
+	view := seen.until("the store is back", slow, func(v View) bool {
+		if ids(v.Members) != "ab" {
+			t.Errorf("%v are seen", v)
+		}
+		return !v.Stale
+	})
+	if view.Members[0].Token == 0 {
+		t.Errorf("%v", view)
+	}
+	if all, err := other.Members(t.Context()); err != nil || ids(all) != "ab" {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// TestOutage: the network of all is away for longer than the TTL, so that all sessions end. No view lacks a member
+// before a member that has really died is gone.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"postgres", "etcd", "redis"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			ttl, name := ttlOf(kind), unused()
+			addr, url := map[string]string{}, map[string]string{}
+			switch kind {
+			case "postgres":
+				addr[kind] = testservers.SharedPostgres(t).Addr
+				url[kind] = "postgres://postgres@%s/postgres"
+			case "etcd":
+				addr[kind], url[kind] = testservers.SharedEtcd(t).Addr, "etcd://%s"
+			case "redis":
+				addr[kind], url[kind] = testservers.SharedRedis(t).Addr, "redis://%s"
+			}
+			link, doomed := proxy.New(t, addr[kind]), proxy.New(t, addr[kind])
+			at := func(p *proxy.Proxy) *Group { return New(connect(t, fmt.Sprintf(url[kind], p.Addr), ttl), name) }
+			join(t, at(link), Member{ID: "a"})
+			join(t, at(link), Member{ID: "b"})
+			join(t, at(doomed), Member{ID: "c"})
+			seen := follow(t, at(link))
+			seen.until("all join", slow, has("abc"))
+			link.Freeze()
+			doomed.Freeze()
+			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
+			direct := New(connect(t, fmt.Sprintf(url[kind], addr[kind]), ttl), name)
+			for held := map[string]bool{"": true}; len(held) > 0; { // until the sessions have ended
+				var err error
+				if held, err = direct.held(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+			link.Heal()
+			seen.until("the dead member is gone", slow, func(v View) bool {
+				all := ids(v.Members)
+				if all != "abc" && all != "ab" {
+					t.Errorf("%v are seen", v)
+				}
+				return all == "ab" && !v.Stale
+			})
+			doomed.Heal() // so that its client can close
+		})
+	}
+}
+
+// TestThousand: a thousand members of ten clients are all seen, and the death of one client takes a hundred off the list.
+func TestThousand(t *testing.T) {
+	t.Parallel()
+	const clients, each = 10, 100
+	name, url, ttl := unused(), "redis://"+testservers.SharedRedis(t).Addr, 8*time.Second
+	link := proxy.New(t, testservers.SharedRedis(t).Addr)
+	seen := follow(t, New(connect(t, url, ttl), name))
+	var joining sync.WaitGroup
+	began := time.Now()
+	for c := range clients {
+		from := url
+		if c == 0 {
+			from = "redis://" + link.Addr
+		}
+		g := New(connect(t, from, ttl), name)
+		joining.Go(func() {
+			for i := range each {
+				if _, err := g.Join(t.Context(), Member{Addr: fmt.Sprintf("10.0.%d.%d:8080", c, i), Meta: map[string]string{"zone": "north-1", "version": "1.2.3"}}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	joining.Wait()
+	seen.until("all join", slow, func(v View) bool { return len(v.Members) == clients*each })
+	t.Logf("%d members joined in %v", clients*each, time.Since(began))
+	cut := time.Now()
+	link.Freeze()
+	seen.until("the members of a client are gone", slow, func(v View) bool { return len(v.Members) == (clients-1)*each })
+	t.Logf("%d members are gone in %v", each, time.Since(cut))
+}

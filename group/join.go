@@ -1,0 +1,227 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/fence"
+)
+
+// Membership is a member that stays in its group until [Membership.Leave]. When the client loses its session,
+// the member joins again by itself, as soon as the store answers. All methods are safe for concurrent use.
+type Membership struct {
+	group  *Group
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when the goroutine of the membership has ended
+
+	mu     sync.Mutex // while the page is written
+	is     Member
+	lease  *pawl.Lease
+	err    error
+	unsure bool // nobody knows whether the last change was written
+}
+
+// Join makes m a member of the group. When Join has returned, watchers learn of m at once. The same ID
+// again replaces the member that has it: that member ends with [ErrReplaced]. A field out of its range is a
+// [pawl.ErrInvalid], and a group without room an [ErrFull]. After an error m is no member, or ceases to be one
+// within a TTL. ctx bounds the joining only.
+func (g *Group) Join(ctx context.Context, m Member) (*Membership, error) {
+	m, err := m.check()
+	if err == nil {
+		err = g.err
+	}
+	if err != nil {
+		return nil, g.failed("join", err)
+	}
+	life, cancel := context.WithCancel(context.Background())
+	is := &Membership{group: g, cancel: cancel, ended: make(chan struct{}), is: m}
+	if err := is.enter(ctx, math.MaxUint64); err != nil {
+		cancel()
+		return nil, g.failed("join", err)
+	}
+	g.use()
+	go is.keep(life)
+	return is, nil
+}
+
+// enter takes the lock of the member and writes the member into its page. A member with the
+// same ID and a larger token than most stays there. The lock comes first, so that an entry without a lock is dead.
+func (m *Membership) enter(ctx context.Context, most uint64) error {
+	lock := m.group.locks.Mutex(m.group.name + "/" + rand.Text())
+	lease, err := lock.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	is := m.is
+	if is.Token, err = m.group.ticket(ctx); err == nil {
+		err = m.write(ctx, is, lease, most)
+	}
+	if err != nil {
+		lingering, stop := pawl.Linger(ctx)
+		defer stop()
+		lease.Unlock(lingering) //nolint:errcheck // the heartbeat tells the store again
+		return err
+	}
+	m.is, m.lease, m.unsure = is, lease, false
+	return nil
+}
+
+// write puts the member into its page, in place of an older member with its ID.
+func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, most uint64) error {
+	mine := entry{is, lease.Name(), uint64(lease.Token()), m.group.client.TTL().Milliseconds()}
+	var old entry
+	err := m.group.changePage(ctx, pageOf(is.ID), func(p *pageValue) error {
+		var changed bool
+		var err error
+		if p.Members, old, changed, err = place(p.Members, mine, most); err == nil && !changed {
+			err = pawl.ErrUnchanged
+		}
+		return err
+	})
+	if err == nil && old.Lock != "" { // that member learns at once; without this it learns within its TTL
+		m.group.client.Break(ctx, old.Lock, pawl.BreakOptions{Token: fence.Token(old.Grant), Reason: "the same ID has joined again"}) //nolint:errcheck // as said
+	}
+	return err
+}
+
+// keep joins again after a loss, and looks now and then whether the member still stands in its page.
+func (m *Membership) keep(life context.Context) {
+	defer m.group.unuse()
+	defer close(m.ended)
+	look := time.NewTicker(m.group.client.TTL())
+	defer look.Stop()
+	for {
+		m.mu.Lock()
+		lease := m.lease
+		m.mu.Unlock()
+		var err error
+		select {
+		case <-life.Done():
+			return
+		case <-lease.Context().Done():
+			err = m.group.client.Retry(life, 0, func() error { return m.enter(life, m.Member().Token) })
+		case <-look.C:
+			err = m.look(life, lease)
+		}
+		if errors.Is(err, ErrReplaced) || errors.Is(err, pawl.ErrClosed) {
+			m.end(err)
+			return
+		}
+		if err != nil && lease.Err() != nil { // such as a page that became full meanwhile
+			select {
+			case <-life.Done():
+				return
+			case <-look.C:
+			}
+		}
+	}
+}
+
+// look writes the member again if the store has forgotten it. A page that contains the end of the lock's name has the member.
+// No page is parsed here, because pages are long and each member looks. That end is random letters, which JSON leaves as they are.
+func (m *Membership) look(ctx context.Context, lease *pawl.Lease) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	page, err := m.group.pages[pageOf(m.is.ID)].Get(ctx)
+	if err != nil || !m.unsure && bytes.Contains(page.Data, []byte(path.Base(lease.Name()))) {
+		return err
+	}
+	if err = m.write(ctx, m.is, lease, m.is.Token); err == nil {
+		m.unsure = false
+	}
+	return err
+}
+
+// end notes why the member is no member any more.
+func (m *Membership) end(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = m.group.failed("stay", err)
+	ctx, stop := context.WithTimeout(context.Background(), m.group.client.TTL())
+	defer stop()
+	m.lease.Unlock(ctx) //nolint:errcheck // the lock is lost, or ends with the session
+}
+
+// Member returns the member as it joined last.
+func (m *Membership) Member() Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.is
+}
+
+// Ended returns a channel that is closed when the member stays no longer: after Leave, or for the reason of Err.
+func (m *Membership) Ended() <-chan struct{} { return m.ended }
+
+// Err returns the reason why the member stays no longer, without Leave. [ErrReplaced]: another member has joined with
+// its ID. [pawl.ErrClosed]: the client was closed. Err returns nil otherwise, also while the store is away.
+func (m *Membership) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// Update changes the address, weight and meta of the member. The ID must be that of the member, or empty.
+// If Update fails with [pawl.ErrUnavailable], the change may have been made, or is made within a TTL.
+func (m *Membership) Update(ctx context.Context, to Member) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if to.ID == "" {
+		to.ID = m.is.ID
+	}
+	to, err := to.check()
+	if err == nil && to.ID != m.is.ID {
+		err = fmt.Errorf("%w: Member.ID is %q: only %q is allowed, with which the member joined", pawl.ErrInvalid, to.ID, m.is.ID)
+	}
+	if err == nil {
+		err = m.err
+	}
+	if err == nil && m.lease == nil {
+		err = fmt.Errorf("%w: the member has left", pawl.ErrClosed)
+	}
+	if err != nil {
+		return m.group.failed("update", err)
+	}
+	to.Token = m.is.Token
+	err = m.write(ctx, to, m.lease, m.is.Token)
+	if err == nil || errors.Is(err, pawl.ErrUnavailable) {
+		m.is, m.unsure = to, err != nil
+	}
+	if err != nil {
+		return m.group.failed("update", err)
+	}
+	return nil
+}
+
+// Leave takes the member off the group. Watchers learn of that at once. If Leave fails, the member
+// is gone one TTL later. A second Leave does nothing.
+func (m *Membership) Leave(ctx context.Context) error {
+	m.cancel()
+	<-m.ended
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil || m.lease == nil {
+		return nil
+	}
+	lease := m.lease
+	m.lease = nil
+	err := m.group.without(ctx, pageOf(m.is.ID), []string{lease.Name()})
+	lingering, stop := pawl.Linger(ctx)
+	defer stop()
+	if gone := lease.Unlock(lingering); err == nil && !errors.Is(gone, pawl.ErrLost) {
+		err = gone
+	}
+	if err != nil {
+		return m.group.failed("leave", err)
+	}
+	return nil
+}

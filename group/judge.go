@@ -1,0 +1,81 @@
+package group
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// This file says what the pages of a group and the locks of its members mean. The functions ask no store and no
+// clock, so a test takes them through every series of events.
+
+// newest returns the members in the order of their IDs. Of each address the newest is returned.
+func newest(all []Member) []Member {
+	at := make(map[string]uint64)
+	for _, m := range all {
+		at[m.Addr] = max(at[m.Addr], m.Token)
+	}
+	all = slices.DeleteFunc(all, func(m Member) bool { return m.Addr != "" && m.Token < at[m.Addr] })
+	slices.SortFunc(all, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// place puts a member into the entries of a page, in place of an older member with its ID. place fails with
+// ErrReplaced if a newer member than the token most has the ID. place returns the entry that was replaced, and whether
+// the entries changed.
+func place(all []entry, mine entry, most uint64) (placed []entry, old entry, changed bool, err error) {
+	i := slices.IndexFunc(all, func(e entry) bool { return e.ID == mine.ID })
+	switch {
+	case i < 0:
+		return append(all, mine), entry{}, true, nil
+	case all[i].Lock == mine.Lock && all[i].equal(mine.Member):
+		return all, entry{}, false, nil
+	case all[i].Lock == mine.Lock:
+	case all[i].Token > min(most, mine.Token):
+		return all, entry{}, false, ErrReplaced
+	default:
+		old = all[i]
+	}
+	all[i] = mine
+	return all, old, true, nil
+}
+
+// dead returns the locks of the members that are to be swept. held has the locks with a holder, and was read after the
+// entries: each member takes its lock before it stands in a page. quiet is how long the store has answered the
+// sweeper without a gap. After a gap a member has one TTL, its own or the sweeper's, to join again.
+func dead(all []entry, held map[string]bool, quiet, ttl time.Duration) (locks []string) {
+	for _, e := range all {
+		if !held[e.Lock] && quiet >= max(ttl, e.ttl()) {
+			locks = append(locks, e.Lock)
+		}
+	}
+	return locks
+}
+
+// memory is what a watcher remembers of the members.
+type memory struct {
+	known []Member
+	until time.Time // members that are not listed are kept until then
+}
+
+// learn returns the members of a watcher that has read the list now. stale: some of them may be those of an
+// earlier time. lost: the store has lost an earlier list. open: the store grants locks, so that members can join again. ttl is
+// how long the members then have to do so.
+func (m *memory) learn(listed []Member, lost, open bool, now time.Time, ttl time.Duration) (members []Member, stale bool) {
+	if lost || !open && m.keeps(now) {
+		m.until = now.Add(ttl)
+	}
+	if m.keeps(now) {
+		stale = true
+		for _, old := range m.known {
+			if !slices.ContainsFunc(listed, func(o Member) bool { return o.ID == old.ID }) {
+				listed = append(listed, old)
+			}
+		}
+	}
+	m.known = newest(listed)
+	return m.known, stale
+}
+
+// keeps reports whether members that are not listed are kept.
+func (m *memory) keeps(now time.Time) bool { return now.Before(m.until) }

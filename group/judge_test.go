@@ -1,0 +1,319 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The test takes a small world through every series of events: three processes, a sweeper, and a watcher. A unit of time is the
+// TTL, in which every living process joins again.
+
+type phase int
+
+const (
+	out    phase = iota // has not begun
+	locked              // has its lock and stands in no page yet
+	in                  // a member
+	lost                // has lost its lock, and is to join again
+	over                // has left, or was replaced
+	dying               // dead, and the store does not know yet
+	gone                // dead, without a lock
+)
+
+// process joins. Two of the three have the same ID, and two have the same address.
+type process struct {
+	is     phase
+	token  uint64 // of the lock and of the join
+	joined uint64 // the token of the last join that succeeded
+}
+
+var identities = [3]Member{{ID: "a", Addr: "x"}, {ID: "a", Addr: "y"}, {ID: "b", Addr: "x"}}
+
+// world is the state of all.
+type world struct {
+	next    uint64
+	all     [3]process
+	entries []entry
+	read    []entry         // by the sweeper
+	held    map[string]bool // read by a sweeper that looks at the locks first
+	quiet   int
+	now     int
+	lost    bool // since the last look
+	memory  memory
+	seen    []Member // at the last look
+}
+
+// naive says which mistake a variant makes.
+type naive string
+
+const (
+	sound       naive = ""
+	impatient   naive = "sweeps right after an outage"
+	forgetful   naive = "believes an empty store"
+	byID        naive = "sweeps an ID instead of a lock"
+	lastWriter  naive = "the last writer wins"
+	locksFirst  naive = "reads the locks before the pages"
+	addrsDouble naive = "lists an address twice"
+)
+
+var epoch = time.Unix(1e9, 0)
+
+func (w world) clone() world {
+	w.entries, w.read, w.seen = slices.Clone(w.entries), slices.Clone(w.read), slices.Clone(w.seen)
+	w.memory.known = slices.Clone(w.memory.known)
+	return w
+}
+
+func lockOf(token uint64) string { return fmt.Sprint(token) }
+
+func (p process) holds() bool  { return p.is == locked || p.is == in || p.is == dying }
+func (p process) lives() bool  { return p.is == locked || p.is == in || p.is == lost }
+func (p process) member() bool { return p.joined > 0 && p.lives() }
+
+func (w *world) locks() map[string]bool {
+	held := make(map[string]bool)
+	for _, p := range w.all {
+		if p.holds() {
+			held[lockOf(p.token)] = true
+		}
+	}
+	return held
+}
+
+func (w *world) begin(i int) {
+	w.next++
+	w.all[i].token, w.all[i].is = w.next, locked
+}
+
+func (w *world) write(i int, how naive) {
+	p := &w.all[i]
+	most := p.joined
+	if most == 0 {
+		most = math.MaxUint64
+	}
+	mine := entry{Member: identities[i], Lock: lockOf(p.token)}
+	mine.Token = p.token
+	if how == lastWriter {
+		w.entries = slices.DeleteFunc(w.entries, func(e entry) bool { return e.ID == mine.ID })
+	}
+	placed, old, _, err := place(w.entries, mine, most)
+	if errors.Is(err, ErrReplaced) {
+		p.is = over
+		return
+	}
+	w.entries, p.is, p.joined = placed, in, p.token
+	for j := range w.all {
+		if o := &w.all[j]; j != i && old.Lock != "" && lockOf(o.token) == old.Lock && o.is != over {
+			if o.lives() {
+				o.is = over
+			} else {
+				o.is = gone
+			}
+		}
+	}
+}
+
+// events are all that can happen now.
+func (w *world) events(how naive) (all map[string]func(*world)) {
+	all = map[string]func(*world){
+		"time":   func(w *world) { w.pass(how) },
+		"outage": func(w *world) { w.outage() },
+		"loss":   func(w *world) { w.outage(); w.entries = nil; w.lost = true },
+		"read":   func(w *world) { w.read, w.held = slices.Clone(w.entries), w.locks() },
+		"look":   func(w *world) { w.look(how) },
+	}
+	if w.read != nil {
+		all["sweep"] = func(w *world) { w.sweep(how) }
+	}
+	for i, p := range w.all {
+		switch {
+		case p.is == out, p.is == lost:
+			all[fmt.Sprintf("begin %d", i)] = func(w *world) { w.begin(i) }
+		case p.is == locked:
+			all[fmt.Sprintf("write %d", i)] = func(w *world) { w.write(i, how) }
+		case p.is == in:
+			all[fmt.Sprintf("leave %d", i)] = func(w *world) {
+				w.all[i].is = over
+				w.entries = slices.DeleteFunc(w.entries, func(e entry) bool { return e.Lock == lockOf(p.token) })
+			}
+		}
+		if p.lives() {
+			all[fmt.Sprintf("die %d", i)] = func(w *world) {
+				if w.all[i].is = gone; p.holds() {
+					w.all[i].is = dying
+				}
+			}
+		}
+	}
+	return all
+}
+
+// pass lets a TTL pass.
+func (w *world) pass(how naive) {
+	for i := range w.all {
+		if w.all[i].is == lost {
+			w.begin(i)
+		}
+		if w.all[i].is == locked {
+			w.write(i, how)
+		}
+		if w.all[i].is == dying {
+			w.all[i].is = gone
+		}
+	}
+	w.now, w.quiet = w.now+1, min(w.quiet+1, 2)
+}
+
+func (w *world) outage() {
+	for i := range w.all {
+		switch w.all[i].is {
+		case locked, in:
+			if w.all[i].is = lost; w.all[i].joined == 0 {
+				w.all[i].is = out
+			}
+		case dying:
+			w.all[i].is = gone
+		}
+	}
+	w.quiet, w.read = 0, nil
+}
+
+func (w *world) sweep(how naive) {
+	held, quiet := w.locks(), time.Duration(w.quiet)
+	if how == impatient {
+		quiet = 2
+	}
+	if how == locksFirst { // the pages are read now, and the locks were read before
+		w.read, held = slices.Clone(w.entries), w.held
+	}
+	locks := dead(w.read, held, quiet, 1)
+	ids := make(map[string]bool)
+	for _, e := range w.read {
+		ids[e.ID] = ids[e.ID] || slices.Contains(locks, e.Lock)
+	}
+	w.entries = slices.DeleteFunc(w.entries, func(e entry) bool {
+		return slices.Contains(locks, e.Lock) || how == byID && ids[e.ID]
+	})
+	w.read = nil
+}
+
+func (w *world) look(how naive) {
+	var listed []Member
+	for _, e := range w.entries {
+		listed = append(listed, e.Member)
+	}
+	if how == addrsDouble {
+		w.seen, w.lost = slices.Clone(listed), false
+		return
+	}
+	w.seen, _ = w.memory.learn(newest(listed), w.lost && how != forgetful, true, epoch.Add(time.Duration(w.now)), 1)
+	w.lost = false
+}
+
+// check compares a look with the look before.
+func (w *world) check(before []Member) error {
+	ids, addrs := make(map[string]bool), make(map[string]bool)
+	for _, m := range w.seen {
+		if ids[m.ID] || addrs[m.Addr] {
+			return fmt.Errorf("an ID or address is seen twice: %v", w.seen)
+		}
+		ids[m.ID], addrs[m.Addr] = true, true
+	}
+	for i, p := range w.all {
+		is := identities[i]
+		known := func(m Member) bool { return m.ID == is.ID && m.Addr == is.Addr }
+		hides := func(m Member) bool { return known(m) || (m.ID == is.ID || m.Addr == is.Addr) && m.Token >= p.joined }
+		if p.member() && slices.ContainsFunc(before, known) && !slices.ContainsFunc(w.seen, hides) {
+			return fmt.Errorf("process %d lives and is seen no more: %v after %v", i, w.seen, before)
+		}
+	}
+	return nil
+}
+
+// settle lets everything come to rest: then exactly the members are seen.
+func (w world) settle(how naive) error {
+	w = w.clone()
+	w.look(how) // which learns of a loss
+	for range 2 {
+		w.pass(how)
+	}
+	w.read, w.held = slices.Clone(w.entries), w.locks()
+	w.sweep(how)
+	w.look(how)
+	var want []Member
+	for i, p := range w.all {
+		if p.member() {
+			m := identities[i]
+			m.Token = p.joined
+			want = append(want, m)
+		}
+	}
+	if want = newest(want); !slices.EqualFunc(w.seen, want, Member.equal) {
+		return fmt.Errorf("at rest %v are seen and %v are members", w.seen, want)
+	}
+	return nil
+}
+
+// explore returns the first series of events, of at most so many, after which a check fails.
+func explore(how naive, most int) (worlds int, series []string, err error) {
+	visited := make(map[string]bool)
+	type step struct {
+		world
+		path []string
+	}
+	front := []step{{world: world{quiet: 1}}}
+	for range most {
+		var then []step
+		for _, s := range front {
+			for name, do := range s.events(how) {
+				w := s.clone()
+				do(&w)
+				path := append(slices.Clone(s.path), name)
+				err := w.settle(how)
+				if name == "look" {
+					err = errors.Join(err, w.check(s.seen))
+				}
+				if err != nil {
+					return len(visited), path, err
+				}
+				if key := fmt.Sprintf("%v", w); !visited[key] {
+					visited[key] = true
+					then = append(then, step{w, path})
+				}
+			}
+		}
+		front = then
+	}
+	return len(visited), nil, nil
+}
+
+// TestEverySeries: after every series of events a watcher loses no living member, sees no ID or address twice, and at rest
+// sees exactly the members. Variants with a mistake are found.
+func TestEverySeries(t *testing.T) {
+	t.Parallel()
+	most := 7
+	switch {
+	case os.Getenv("PAWL_TEST_SOAK") != "":
+		most = 9
+	case raceDetector: // which finds nothing here, and slows the test down
+		most = 6
+	}
+	worlds, series, err := explore(sound, most)
+	if err != nil {
+		t.Fatalf("%s: %v", strings.Join(series, ", "), err)
+	}
+	t.Logf("%d worlds", worlds)
+	for _, how := range []naive{impatient, forgetful, byID, lastWriter, locksFirst, addrsDouble} {
+		_, series, err := explore(how, 9)
+		if err == nil {
+			t.Errorf("%s: that is not found", how)
+		}
+		t.Logf("%s: %s: %v", how, strings.Join(series, ", "), err)
+	}
+}

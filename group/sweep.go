@@ -1,0 +1,155 @@
+package group
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// sweepEvery is how often the locks of all members are looked at.
+const sweepEvery = 250 * time.Millisecond
+
+// sweeper takes dead members off the list, as one of two clients that do so. The second sweeps when the first
+// is dead itself.
+type sweeper struct {
+	*Group
+	witness *pawl.Lease               // lost when the store does not know this client any more
+	gap     atomic.Pointer[time.Time] // when the store did not answer this client
+}
+
+// sweep sweeps until ctx ends.
+func (g *Group) sweep(ctx context.Context) {
+	s := &sweeper{Group: g}
+	go s.listen(ctx)
+	for going := true; going; {
+		err := s.testify(ctx)
+		if err == nil {
+			err = s.serve(ctx)
+		}
+		going = s.pause(ctx, err)
+	}
+	if s.witness != nil {
+		s.witness.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+	}
+}
+
+// listen notes when the heartbeat of the client gets no answer, also while the sweeper waits for its turn.
+func (s *sweeper) listen(ctx context.Context) {
+	tick := time.NewTicker(min(100*time.Millisecond, s.client.TTL()/20))
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if s.client.Err() != nil {
+			s.missed()
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *sweeper) missed() {
+	now := time.Now()
+	s.gap.Store(&now)
+}
+
+// testify holds a lock that is lost with the session of the client.
+func (s *sweeper) testify(ctx context.Context) error {
+	if s.witness != nil && s.witness.Err() == nil {
+		return nil
+	}
+	lease, err := s.sweeps.Mutex(s.name + "/witness/" + rand.Text()).Lock(ctx)
+	if err == nil {
+		s.witness = lease
+		s.missed()
+	}
+	return err
+}
+
+// pause waits a moment, and reports whether the sweeper goes on.
+func (s *sweeper) pause(ctx context.Context, err error) bool {
+	if errors.Is(err, pawl.ErrClosed) || errors.Is(err, pawl.ErrUnsupported) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(sweepEvery):
+		return true
+	}
+}
+
+// turn returns the lock of one of the two sweepers, or fails after one TTL.
+func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
+	lease, err := s.sweeps.Mutex(s.name + "/0").TryLock(ctx)
+	if err == nil {
+		return lease, nil
+	}
+	ctx, stop := context.WithTimeout(ctx, s.client.TTL())
+	defer stop()
+	return s.sweeps.Mutex(s.name + "/1").Lock(ctx)
+}
+
+// serve waits for a turn and sweeps while this client has the turn. An outage may have ended the sessions of members, and these
+// need time to join again. So a gap in the answers of the store begins a TTL in which nobody is swept.
+func (s *sweeper) serve(ctx context.Context) error {
+	turn, err := s.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer turn.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+	work, stop := turn.Within(ctx)
+	defer stop()
+	r := &round{sweeper: s, list: newList(s.Group)}
+	for work.Err() == nil && s.witness.Err() == nil {
+		began := time.Now()
+		err := r.sweep(work)
+		if errors.Is(err, pawl.ErrUnavailable) {
+			s.missed()
+		} else if err != nil {
+			return err
+		}
+		select {
+		case <-work.Done():
+		case <-time.After(max(sweepEvery, 5*time.Since(began))):
+		}
+	}
+	return nil
+}
+
+// round is a turn of a sweeper.
+type round struct {
+	*sweeper
+	list  *list
+	whole time.Time // when all pages were read
+}
+
+// sweep takes all members that are dead now off the list.
+func (r *round) sweep(ctx context.Context) error {
+	began, ttl := time.Now(), r.client.TTL()
+	all := began.Sub(r.whole) >= ttl/3
+	if _, err := r.list.read(ctx, all); err != nil {
+		return err
+	}
+	if all {
+		r.whole = began
+	}
+	held, err := r.held(ctx)
+	if err != nil {
+		return err
+	}
+	for page, entries := range r.list.entries {
+		locks := dead(entries, held, began.Sub(*r.gap.Load()), ttl)
+		if len(locks) == 0 || r.witness.Err() != nil {
+			continue
+		}
+		if err := r.without(ctx, page, locks); err != nil {
+			return err
+		}
+	}
+	return nil
+}

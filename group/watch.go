@@ -1,0 +1,105 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// View is the members of a group as a watcher sees them.
+type View struct {
+	Members []Member // in the order of their IDs
+
+	// Stale says that the members are those of an earlier time. The store does not answer, or has
+	// lost the group a short time ago.
+	Stale bool
+}
+
+func (v View) equal(o View) bool {
+	return v.Stale == o.Stale && slices.EqualFunc(v.Members, o.Members, Member.equal)
+}
+
+// Watch yields the members, and then all members again after each change. Of changes that follow one another
+// quickly Watch may yield only the last. Watch ends when ctx does. Watch yields an error only if no more
+// changes can come.
+//
+// While the store is away Watch goes on with the last members, and yields them as [View].Stale. When the
+// store comes back and has lost the group, members join again one by one. So for one TTL after the store grants locks
+// again Watch keeps the members that were known before.
+func (g *Group) Watch(ctx context.Context) iter.Seq2[View, error] {
+	return func(yield func(View, error) bool) {
+		if g.err != nil {
+			yield(View{}, g.failed("watch", g.err))
+			return
+		}
+		g.use()
+		defer g.unuse()
+		w := &watch{list: newList(g)}
+		var last *View
+		for ctx.Err() == nil {
+			is, err := w.look(ctx)
+			if err != nil && ctx.Err() == nil {
+				yield(View{}, g.failed("watch", err))
+			}
+			if err != nil {
+				return
+			}
+			if w.read && (last == nil || !is.equal(*last)) {
+				if last = &is; !yield(View{slices.Clone(is.Members), is.Stale}, nil) {
+					return
+				}
+			}
+			if err := w.wait(ctx); err != nil && ctx.Err() == nil {
+				yield(View{}, g.failed("watch", err))
+				return
+			}
+		}
+	}
+}
+
+// watch is one watcher.
+type watch struct {
+	*list
+	memory
+	read  bool // once at least
+	stale bool // the store did not answer
+	ttl   time.Duration
+}
+
+// look reads the members.
+func (w *watch) look(ctx context.Context) (View, error) {
+	lost, err := w.list.read(ctx, false)
+	if w.stale = errors.Is(err, pawl.ErrUnavailable); w.stale {
+		return View{w.known, true}, nil
+	}
+	if err != nil {
+		return View{}, err
+	}
+	w.read = true
+	w.ttl = max(w.ttl, w.group.client.TTL(), w.longest()) // after a loss the list tells the TTL of no member
+	open := true
+	if lost || w.keeps(time.Now()) {
+		r, err := w.group.probe(ctx)
+		open = err == nil && !r.Grace.On()
+	}
+	members, stale := w.learn(w.members(func(entry) bool { return true }), lost, open, time.Now(), w.ttl)
+	return View{members, stale}, nil
+}
+
+// wait waits until the head has changed, and at most a sixth of the TTL, or a second where that is less.
+func (w *watch) wait(ctx context.Context) error {
+	bound, stop := context.WithTimeout(ctx, min(w.group.client.TTL()/6, time.Second))
+	defer stop()
+	_, err := w.group.head.Next(bound, w.number)
+	if w.stale { // Next may return at once
+		<-bound.Done()
+	}
+	if bound.Err() != nil {
+		return nil
+	}
+	return err
+}
