@@ -105,6 +105,7 @@ func (b *bank) start(t *testing.T, todo task) (cmd *exec.Cmd, said *bufio.Scanne
 	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "PAWL_DTX_WORKER="+string(text), "PAWL_KILLTEST_WORKER=1")
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a stopped process of a group without a parent gets SIGHUP and SIGCONT
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		_, err = cmd.StdinPipe()
