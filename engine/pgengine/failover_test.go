@@ -81,7 +81,8 @@ func TestLaggingReplicaPromoted(t *testing.T) {
 				gone, err := a.Renew(t.Context(), []*engine.Claim{held})
 				return len(gone) == 1 || errors.Is(err, engine.ErrGone)
 			})
-			master.Reset() // an idle connection to the dead server fails the request that gets it, and an engine retries nothing
+			// An idle connection to the dead server fails the request that gets it, and an engine retries nothing.
+			master.Reset()
 			b, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - ttl, Heartbeat: ttl / 3}) // no heartbeat is needed
 			if err != nil {
 				t.Fatal(err)
