@@ -76,8 +76,8 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // KeyOf makes a key of the business content of a request. Such a key is useful where callers send no key: two
 // requests with equal content have the same key. The scope is the operation. Content is encoded as
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
-// The error matches [pawl.ErrInvalid] if content has no JSON, or if other content would have the same JSON: a text
-// that is not UTF-8, or a struct of which all fields are unexported.
+// The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
+// of text that is not UTF-8, and of a struct without exported fields.
 func KeyOf(operation string, content any) (Key, error) {
 	text, err := json.Marshal(content)
 	switch is := reflect.Indirect(reflect.ValueOf(content)); {
@@ -93,8 +93,8 @@ func KeyOf(operation string, content any) (Key, error) {
 	return key, key.Validate()
 }
 
-// replaced reports whether JSON was made of text that is not UTF-8: package json writes each bad byte as this escape, and
-// the character itself as it is.
+// replaced reports whether JSON was made of text that is not UTF-8. Package json writes each bad byte as this escape. The
+// character U+FFFD itself is written as it is.
 func replaced(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {

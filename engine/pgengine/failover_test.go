@@ -39,7 +39,7 @@ func cutOff(t *testing.T, primary, replica *pgxpool.Pool) {
 	sessiontest.Until(t, "the replica is cut off", func() bool { return count(t, replica, "SELECT count(*) FROM pg_stat_wal_receiver") == 0 })
 }
 
-// lasting opens a session that needs no heartbeat in a test. Its holder believes for as long as belief says.
+// lasting opens a session that needs no heartbeat in a test, and whose holder believes for as long as belief says.
 func lasting(t *testing.T, e engine.Engine, belief time.Duration) engine.Session {
 	t.Helper()
 	s, err := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Delay: time.Minute - belief, Heartbeat: belief / 3})
