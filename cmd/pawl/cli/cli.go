@@ -142,7 +142,7 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
 	s.given = func() bool { return root.PersistentFlags().Changed("store") }
-	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newIdem(s), newOutbox(s), newTx(), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newSlot(s), newElect(s), newJoin(s), newMembers(s), newProxy(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newIdem(s), newOutbox(s), newTx(), newStore(s), newVersion())
 	strictHelp(root)
 	return root
 }
