@@ -27,7 +27,7 @@ import (
 // beServer makes the test binary a server: a backend, or a bare proxy before the backend at this URL.
 const beServer = "PAWL_BENCH_BE"
 
-// serveAs is that server. It prints its address.
+// serveAs is that server, and prints its address.
 func serveAs(what string) int {
 	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, strings.Repeat("text ", 100)) //nolint:errcheck // the client sees it

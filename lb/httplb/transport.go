@@ -115,7 +115,7 @@ func unavailable(res *http.Response) bool {
 	return false
 }
 
-// NewBase returns the default of Options.Base, for a caller that changes some of its fields, such as TLSClientConfig. NewBase differs from
+// NewBase returns the default of Options.Base. A caller may change its fields, such as TLSClientConfig. That default differs from
 // [http.DefaultTransport], which keeps two idle connections to a node and asks a proxy.
 func NewBase() *http.Transport {
 	return &http.Transport{

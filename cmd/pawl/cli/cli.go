@@ -109,8 +109,8 @@ func newRoot() *cobra.Command {
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
 		Long: `pawl runs programs under locks that machines share. The command shows, breaks and resizes locks,
-runs commands once for a key, balances requests over live servers, makes IDs, and shows messages
-that wait for a broker.
+runs commands once for a key, makes IDs, and shows messages that wait for a broker. Servers
+join groups, and a proxy balances requests over them.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):

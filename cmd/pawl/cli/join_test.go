@@ -20,7 +20,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// beMember makes the test binary a server that joins. Its next argument is a file that makes the server unhealthy.
+// beMember makes the test binary a server that joins. The next argument is a file that makes the server unhealthy.
 const beMember = "__member"
 
 // serveMember serves at PAWL_ADDR until TERM. Then it says so, and exits with 9.

@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestMembers: what is printed, over each store.
+// TestMembers: the list of a group, over each store.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	overStores(t, func(t *testing.T, store, name string) {

@@ -34,9 +34,9 @@ again when they change. Without, clients use HTTP/1.1, or HTTP/2 with prior know
 are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Certificates of
 members must be of the host of their address, or of --upstream-name.
 
-A request that failed is sent to another member, --tries in all, if that cannot do harm: the member got nothing
-of it, or the method may be repeated, or the request has an Idempotency-Key. Members that fail
---eject-after times one after another get no requests for a while.
+A request that failed is sent to another member, --tries in all, if that cannot do harm. So the first member
+got nothing of the request, the method may be repeated, or there is an Idempotency-Key. Members that
+fail --eject-after times one after another get no requests for a while.
 
 Without any member the answer is 503 with Retry-After. A store that is away changes nothing: the
 proxy goes on with the last members, and the metrics say so.
