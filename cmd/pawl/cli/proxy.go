@@ -68,6 +68,7 @@ type proxyCommand struct {
 	set           lb.SetOptions
 	balance       lb.Options
 	way           httplb.ProxyOptions
+	ttl           time.Duration
 	drain, finish time.Duration
 }
 
@@ -111,6 +112,7 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.DurationVar(&p.set.EjectFor, "eject-for", 10*time.Second, "how long such a member is out the first time, 1ms to 1h")
 	f.DurationVar(&p.set.SlowStart, "slow-start", 0, "the time in which a new member rises to its full weight, up to 1h")
 	f.Float64Var(&p.balance.Bound, "bound", 0, "for source-hash: the most load of a member beside its share, such as 1.25 (default: no bound)")
+	f.DurationVar(&p.ttl, "ttl", defaultTTL, "how long members that are missing after an outage of the store are kept, unless their own --ttl is longer")
 	f.DurationVar(&p.drain, "drain", 5*time.Second, "how long the proxy takes requests after it is no longer ready; 0 to 1h")
 	f.DurationVar(&p.finish, "finish", 30*time.Second, "how long requests under way have after that; 0 to 1h")
 }
@@ -140,6 +142,8 @@ func (p *proxyCommand) complete(cmd *cobra.Command) error {
 		}
 	}
 	switch {
+	case p.ttl <= 0:
+		return usageError("--ttl is %v: more than 0 is allowed", p.ttl)
 	case p.drain < 0 || p.drain > time.Hour:
 		return usageError("--drain is %v: 0 to 1h are allowed", p.drain)
 	case p.finish < 0 || p.finish > time.Hour:
@@ -245,7 +249,7 @@ func (p *proxyCommand) proxy(ctx context.Context, w io.Writer) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	err = p.store.operating(ctx, func(ctx context.Context, client *pawl.Client) error {
+	err = p.store.operatingFor(ctx, p.ttl, func(ctx context.Context, client *pawl.Client) error {
 		from := group.New(client, p.group)
 		if err := s.begin(ctx, from); err != nil {
 			return err

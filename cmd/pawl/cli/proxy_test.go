@@ -58,7 +58,7 @@ func (p proxied) ends(code int) {
 }
 
 // memberOf makes a server of this process a member of the group api.
-func memberOf(t *testing.T, store, id string, server *httptest.Server) *group.Membership {
+func memberOf(t *testing.T, store, id string, at net.Listener) {
 	t.Helper()
 	eng, err := open.Open(t.Context(), store)
 	if err != nil {
@@ -70,12 +70,11 @@ func memberOf(t *testing.T, store, id string, server *httptest.Server) *group.Me
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // the end
-	m, err := group.New(client, "api").Join(t.Context(), group.Member{ID: id, Addr: server.Listener.Addr().String()})
+	m, err := group.New(client, "api").Join(t.Context(), group.Member{ID: id, Addr: at.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Leave(context.Background()) }) //nolint:errcheck // the end
-	return m
 }
 
 // backend starts a server that is a member. The answer has the ID and the protocol.
@@ -83,7 +82,7 @@ func backend(t *testing.T, store, id string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, id, " ", r.Proto) }))
 	t.Cleanup(s.Close)
-	memberOf(t, store, id, s)
+	memberOf(t, store, id, s.Listener)
 	return s
 }
 
@@ -142,7 +141,7 @@ func TestProxy_ends_gracefully(t *testing.T) {
 		fmt.Fprint(w, "done")
 	}))
 	t.Cleanup(s.Close)
-	memberOf(t, store, "a", s)
+	memberOf(t, store, "a", s.Listener)
 	p := proxying(t, store, "--drain", "1s", "--finish", "2s")
 	slow := make(chan string, 1)
 	go func() { text, _ := get(t, 200, p.url+"/slow"); slow <- text }()
@@ -168,7 +167,7 @@ func TestProxy_ends_gracefully(t *testing.T) {
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	complaint(t, p.errors(), "1 requests are cut, because they have not ended within 2s")
+	complaint(t, p.errors(), "requests that have not ended within 2s are cut: 1")
 }
 
 // TestProxy_store_away: the proxy goes on with the last members, and its metric says so.
@@ -177,7 +176,7 @@ func TestProxy_store_away(t *testing.T) {
 	server := testservers.Redis(t)
 	store := "redis://" + server.Addr
 	backend(t, store, "a")
-	p := proxying(t, store, "--drain", "0")
+	p := proxying(t, store, "--drain", "0", "--ttl", "1s")
 	ready(t, p.admin)
 	get(t, 200, p.url)
 	server.Kill()

@@ -144,7 +144,7 @@ func (p *proxyCommand) serve(ctx context.Context, s *proxyService, front *http.S
 	err := front.Shutdown(finish)
 	s.idle(finish) // connections that have switched protocols are the service's own
 	if s.counts.inFlight.Load() > 0 {
-		complain(fmt.Errorf("%d requests are cut, because they have not ended within %v", s.counts.inFlight.Load(), p.finish))
+		complain(fmt.Errorf("requests that have not ended within %v are cut: %d", p.finish, s.counts.inFlight.Load()))
 		cut()
 		err = front.Close()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)

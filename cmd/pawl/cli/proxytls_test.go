@@ -3,15 +3,25 @@
 package cli
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	grpchealth "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -76,7 +86,7 @@ func backendTLS(t *testing.T, store string, ca *testservers.CA) {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of a proxy that does not trust this server
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	memberOf(t, store, "a", s)
+	memberOf(t, store, "a", s.Listener)
 }
 
 // TestProxy_TLS: TLS with HTTP/2 and HTTP/1.1 on both sides, websockets too. A renewed certificate is used without a restart.
@@ -146,7 +156,7 @@ func TestProxy_h2c(t *testing.T) {
 	s.Config.Protocols = protocols
 	s.Start()
 	t.Cleanup(s.Close)
-	memberOf(t, store, "a", s)
+	memberOf(t, store, "a", s.Listener)
 	p := proxying(t, store, "--upstream", "h2c", "--drain", "0")
 	transport := &http.Transport{Protocols: protocols}
 	defer transport.CloseIdleConnections()
@@ -161,5 +171,48 @@ func TestProxy_h2c(t *testing.T) {
 	if text, _ := get(t, 200, p.url); text != "HTTP/2.0" { // a client of HTTP/1.1
 		t.Errorf("got %q", text)
 	}
+	p.ends(0)
+}
+
+// TestProxy_gRPC: a call and a stream of gRPC, whose status is in a trailer.
+func TestProxy_gRPC(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, state := grpc.NewServer(), grpchealth.NewServer()
+	healthpb.RegisterHealthServer(server, state)
+	var serving sync.WaitGroup
+	serving.Go(func() { server.Serve(listener) }) //nolint:errcheck // it was stopped
+	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	memberOf(t, store, "a", listener)
+	p := proxying(t, store, "--upstream", "h2c", "--drain", "0")
+	conn, err := grpc.NewClient(strings.TrimPrefix(p.url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client := healthpb.NewHealthClient(conn)
+	if is, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil || is.Status != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("check: %v, %v", is, err)
+	}
+	if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: "none"}); grpcstatus.Code(err) != grpccodes.NotFound {
+		t.Errorf("check of no service: %v", err)
+	}
+	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
+		if is, err := stream.Recv(); err != nil || is.Status != want {
+			t.Fatalf("watch: %v, %v", is, err)
+		}
+		state.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	}
+	cancel()
 	p.ends(0)
 }

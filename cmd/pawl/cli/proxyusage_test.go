@@ -43,6 +43,7 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 		"--listen :0 --group g --retry-after 1ms":                                  "1s to 1h are allowed",
 		"--listen :0 --group g --eject-after=-2":                                   "1 to 1000000 and -1 (never) are allowed",
 		"--listen :0 --group g --slow-start 2h":                                    "0 (none) to 1h are allowed",
+		"--listen :0 --group g --ttl 0":                                            "--ttl is 0s: more than 0 is allowed",
 		"--listen :0 --group g --drain=-1s":                                        "--drain is -1s: 0 to 1h are allowed",
 		"--listen :0 --group g --finish 2h":                                        "--finish is 2h0m0s: 0 to 1h are allowed",
 		"--listen :0 --group g --upstream ftp":                                     `--upstream is "ftp": http, https and h2c are allowed`,
