@@ -156,7 +156,7 @@ var importRules = []importRule{
 		"it is for any client of any server, and brings no module"},
 	{"cmd/pawl", []string{"cmd/pawl/cli"}, nil,
 		"main is a door: what a command does is tested as a library"},
-	{"cmd/pawl/cli", []string{".", "dialect", "dtx", "engine", "engine/open", "fence", "id", "id/*", "idem", "outbox", "outbox/*"},
+	{"cmd/pawl/cli", []string{".", "dialect", "dtx", "engine", "engine/open", "fence", "group", "id", "id/*", "idem", "lb", "lb/httplb", "outbox", "outbox/*"},
 		[]string{"github.com/spf13/cobra", "golang.org/x/sys", "github.com/google/uuid", "github.com/redis/rueidis", "github.com/nats-io/nats.go/jetstream",
 			"github.com/rabbitmq/amqp091-go"},
 		"the command sees stores through the URL only, as its users do; UUIDs and clients of Redis and of brokers are of the types of their libraries"},

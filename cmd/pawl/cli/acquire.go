@@ -58,6 +58,14 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 
 func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
+// reach connects to the store. A signal ends the attempt, like every wait.
+func (j *job) reach(ctx context.Context) (access, error) {
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	a, err := j.connect(ctx)
+	return a, j.said(ctx, err)
+}
+
 // acquisition is the way to the lock. acquisition ends soon after its time, also when the store hangs: the
 // end of the process then drops the requests under way.
 type acquisition struct {
