@@ -241,61 +241,64 @@ func TestThousand(t *testing.T) {
 }
 
 // TestTwoSweepersDie: both sweepers die within a TTL, one after the other. The first is off the list before the store has ended the session
-// of the second. A third client takes the turn of the first at once.
+// of the second, because a third client takes the turn of the first at once.
 func TestTwoSweepersDie(t *testing.T) {
 	t.Parallel()
-	ttl, name, addr := 8*time.Second, unused(), testservers.SharedRedis(t).Addr
+	ttl, name, addr := 12*time.Second, unused(), testservers.SharedRedis(t).Addr
 	first, second := proxy.New(t, addr), proxy.New(t, addr)
 	at := func(addr string) *Group { return New(connect(t, "redis://"+addr, ttl), name) }
-	join(t, at(first.Addr), Member{ID: "a"})
 	last := at(addr)
+	join(t, at(first.Addr), Member{ID: "a"})
 	of := last.awaitSweepers(t, 1)
 	join(t, at(second.Addr), Member{ID: "b"})
 	last.awaitSweepers(t, 2)
 	seen := follow(t, last)
 	seen.until("all join", slow, has("ab"))
+	await(t, "the third client waits", func() bool { return len(last.turnOf(t, 1).Waiters) > 0 })
+	left := func() time.Duration { return last.turnOf(t, of).Holders[0].Left }
+	await(t, "the first has just renewed its session", func() bool { return left() > ttl-time.Second })
 	first.Freeze()
-	for left := ttl; left > 3*time.Second; <-time.After(10 * time.Millisecond) { // the store may grant longer to the second
-		left = last.leftOf(t, of)
-	}
+	await(t, "the first has little time left", func() bool { return left() < 4*time.Second })
 	second.Freeze()
 	seen.until("the first is gone", time.Minute, has("b"))
 	if held, err := last.held(t.Context()); err != nil || len(held) != 1 {
 		t.Errorf("the first is gone after the session of the second: %v, %v", held, err)
 	}
-	seen.until("the second is gone", time.Minute, has(""))
 	first.Heal() // so that the clients can close
 	second.Heal()
+}
+
+// await waits for a condition.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
 }
 
 // awaitSweepers waits until so many sweepers have their turns, and returns the last of these turns.
 func (g *Group) awaitSweepers(t *testing.T, n int) (last int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+	await(t, "sweepers have their turns", func() bool {
 		have := 0
 		for i := range sweepers {
-			if g.leftOf(t, i) > 0 {
+			if len(g.turnOf(t, i).Holders) > 0 {
 				have, last = have+1, i
 			}
 		}
-		if have >= n {
-			return last
-		}
-		if time.Now().After(end) {
-			t.Fatalf("there are %d sweepers", have)
-		}
-	}
+		return have >= n
+	})
+	return last
 }
 
-// leftOf is how long the session of a sweeper has to live in the store. 0: there is no such sweeper.
-func (g *Group) leftOf(t *testing.T, i int) time.Duration {
+// turnOf returns the lock of a sweeper.
+func (g *Group) turnOf(t *testing.T, i int) pawl.Resource {
 	t.Helper()
 	r, err := g.client.Show(t.Context(), g.sweeps.Mutex(fmt.Sprintf("%s/%d", g.name, i)).Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Holders) == 0 {
-		return 0
-	}
-	return r.Holders[0].Left
+	return r
 }

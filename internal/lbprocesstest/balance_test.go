@@ -25,7 +25,7 @@ func goals() (kills int, away time.Duration) {
 	return 10, 2 * ttl
 }
 
-const ttl = 2 * time.Second
+const ttl = 3 * time.Second
 
 // store is where the members are listed.
 type store struct {
@@ -160,9 +160,10 @@ func (tr *trial) begin() {
 		tr.Fatal(err)
 	}
 	for by, b := range tr.balancers {
-		load(&tr.loads, tr.stopLoad, tr.books, by, 2, b.get)
+		load(&tr.loads, tr.stopLoad, tr.books, by, b.get)
 	}
-	load(&tr.loads, tr.stopLoad, tr.books, calls, 2, tr.caller.get)
+	load(&tr.loads, tr.stopLoad, tr.books, usual, tr.balancers[usual].get)
+	load(&tr.loads, tr.stopLoad, tr.books, calls, tr.caller.get)
 }
 
 func (tr *trial) end() {
@@ -179,7 +180,7 @@ func (tr *trial) run() {
 	ready := time.Now()
 	tr.fleet.killEverySecond(kills)
 	tr.until("the dead servers are gone", func() bool { return tr.books.allExpired() && tr.whole() })
-	tr.more(60) // of which none goes to a dead server
+	tr.more(30) // of which none goes to a dead server
 	gone := time.Now()
 	slowest, gaps := tr.books.busy()
 	tr.Logf("the slowest list of sessions took %v, and the store was silent %d times", slowest.Round(time.Millisecond), gaps)
@@ -212,7 +213,7 @@ func (tr *trial) outage(away time.Duration) {
 		})
 	}
 	<-since
-	tr.more(60)
+	tr.more(30)
 	w, old := tr.webs.has(before[0])
 	r, older := tr.rpcs.has(before[1])
 	if !w || !r || old != tr.told || older != tr.told {
@@ -220,7 +221,7 @@ func (tr *trial) outage(away time.Duration) {
 	}
 	ended()
 	tr.until("the store is back", tr.whole)
-	tr.more(60)
+	tr.more(30)
 }
 
 // judge looks at the books.

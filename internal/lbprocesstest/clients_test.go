@@ -206,22 +206,20 @@ func (c *caller) get(ctx context.Context) error {
 	return err
 }
 
-// load sends requests from several goroutines until stop is closed.
-func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, goroutines int, get func(context.Context) error) {
-	for range goroutines {
-		running.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				b.ended(by, get(ctx))
-				cancel()
+// load sends requests one after another until stop is closed.
+func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, get func(context.Context) error) {
+	running.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(15 * time.Millisecond):
 			}
-		})
-	}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			b.ended(by, get(ctx))
+			cancel()
+		}
+	})
 }
 
 // heldBy notes the servers whose sessions the store has, until ctx ends.
@@ -240,6 +238,6 @@ func heldBy(ctx context.Context, client *pawl.Client, b *books) {
 		if whole {
 			b.alive(alive, time.Since(began))
 		}
-		<-time.After(20 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 }

@@ -3,7 +3,6 @@ package lbprocesstest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,7 +51,7 @@ func connect(ctx context.Context, url string, ttl time.Duration, label string) (
 	if err != nil {
 		return nil, err
 	}
-	return pawl.New(ctx, eng, &pawl.Options{TTL: ttl, Label: label})
+	return pawl.New(ctx, eng, &pawl.Options{TTL: ttl, Label: label, Lazy: true}) // a join opens the session
 }
 
 // serve is a member until it is killed. The end of its input is that of the test. The member tells its ID when it has joined,
@@ -94,20 +93,15 @@ func serve(text string) error {
 
 // join tries again while the machine is busy with the start of others.
 func join(is role, m group.Member) (client *pawl.Client, joined *group.Membership, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	for ctx.Err() == nil {
-		if client == nil {
-			client, err = connect(ctx, is.Store, is.TTL, m.ID)
-		}
-		if err == nil {
-			joined, err = group.New(client, is.Kind).Join(ctx, m)
-		}
-		if err == nil || !errors.Is(err, pawl.ErrUnavailable) {
-			return client, joined, err
-		}
+	client, err = connect(context.Background(), is.Store, is.TTL, m.ID)
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, err
+	err = client.Retry(context.Background(), 5*time.Minute, func() error {
+		joined, err = group.New(client, is.Kind).Join(context.Background(), m)
+		return err
+	})
+	return client, joined, err
 }
 
 func serveAt(l net.Listener, kind, id string) error {
