@@ -33,7 +33,7 @@ const (
 	slowTimes = 10
 )
 
-// request is one that is under way.
+// request is a request that is under way.
 type request struct {
 	pick      lb.Pick
 	came, end time.Duration

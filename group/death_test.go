@@ -240,8 +240,8 @@ func TestThousand(t *testing.T) {
 	t.Logf("%d members are gone in %v", each, time.Since(cut))
 }
 
-// TestTwoSweepersDie: both sweepers die within a TTL, one after the other. The first is off the list before the store has ended the session
-// of the second, because a third client takes the turn of the first at once.
+// TestTwoSweepersDie: both sweepers die within a TTL, one after the other. A third client takes the turn of the first at once. So the first
+// is off the list before the store has ended the session of the second.
 func TestTwoSweepersDie(t *testing.T) {
 	t.Parallel()
 	ttl, name, addr := 12*time.Second, unused(), testservers.SharedRedis(t).Addr
@@ -249,13 +249,29 @@ func TestTwoSweepersDie(t *testing.T) {
 	at := func(addr string) *Group { return New(connect(t, "redis://"+addr, ttl), name) }
 	last := at(addr)
 	join(t, at(first.Addr), Member{ID: "a"})
-	of := last.awaitSweepers(t, 1)
+	var locks []string // of the first
+	for r, err := range last.client.List(t.Context(), last.locks.Mutex(name+"/").Name()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks = append(locks, r.Name)
+	}
+	show := func(lock string) pawl.Resource {
+		r, err := last.client.Show(t.Context(), lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	turn := func(i int) pawl.Resource { return show(last.sweeps.Mutex(fmt.Sprintf("%s/%d", name, i)).Name()) }
+	left := func() time.Duration { return show(locks[0]).Holders[0].Left }
+	await(t, "the first sweeps", func() bool { return len(turn(0).Holders)+len(turn(1).Holders) > 0 })
 	join(t, at(second.Addr), Member{ID: "b"})
-	last.awaitSweepers(t, 2)
+	await(t, "both sweep", func() bool { return len(turn(0).Holders) > 0 && len(turn(1).Holders) > 0 })
 	seen := follow(t, last)
 	seen.until("all join", slow, has("ab"))
-	await(t, "the third client waits", func() bool { return len(last.turnOf(t, 1).Waiters) > 0 })
-	left := func() time.Duration { return last.turnOf(t, of).Holders[0].Left }
+	await(t, "the third client waits", func() bool { return len(turn(1).Waiters) > 0 })
+	await(t, "the first is to renew its session", func() bool { return left() < ttl-2*time.Second })
 	await(t, "the first has just renewed its session", func() bool { return left() > ttl-time.Second })
 	first.Freeze()
 	await(t, "the first has little time left", func() bool { return left() < 4*time.Second })
@@ -276,29 +292,4 @@ func await(t *testing.T, what string, is func() bool) {
 			t.Fatalf("%s: not within a minute", what)
 		}
 	}
-}
-
-// awaitSweepers waits until so many sweepers have their turns, and returns the last of these turns.
-func (g *Group) awaitSweepers(t *testing.T, n int) (last int) {
-	t.Helper()
-	await(t, "sweepers have their turns", func() bool {
-		have := 0
-		for i := range sweepers {
-			if len(g.turnOf(t, i).Holders) > 0 {
-				have, last = have+1, i
-			}
-		}
-		return have >= n
-	})
-	return last
-}
-
-// turnOf returns the lock of a sweeper.
-func (g *Group) turnOf(t *testing.T, i int) pawl.Resource {
-	t.Helper()
-	r, err := g.client.Show(t.Context(), g.sweeps.Mutex(fmt.Sprintf("%s/%d", g.name, i)).Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }

@@ -87,8 +87,8 @@ func (s *sweeper) pause(ctx context.Context, err error) bool {
 	}
 }
 
-// turn returns the lock of one of the two sweepers. A client waits for both locks, because each dead sweeper needs a follower at once:
-// if both die within a TTL, the followers of one lock would learn of the other death a TTL late.
+// turn returns the lock of one of the two sweepers. A client waits for both locks, because each dead sweeper needs a follower
+// at once. If both die within a TTL, a follower of the second only would take the first off the list a TTL late.
 func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

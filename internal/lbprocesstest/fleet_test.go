@@ -243,7 +243,7 @@ func (b *books) ended(by string, err error) {
 }
 
 // late says which requests of a balancer went to a server that was dead for longer than the TTL and a second, and more. The second begins
-// later where the store ends the session late. It also does so after a gap in the answers of the store, in which nobody is taken for dead.
+// later where the store ends the session late. A gap in the answers of the store also delays the second, because nobody is taken for dead then.
 func (b *books) late(by string, ttl, more time.Duration) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
