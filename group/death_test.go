@@ -207,6 +207,51 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// TestCatchesUp: the network of a watcher is away while a member leaves, another joins, and a third changes. The watcher keeps what it knew, and then sees
+// all of that.
+func TestCatchesUp(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[string]struct{ addr, url string }{
+		"postgres": {testservers.SharedPostgres(t).Addr, "postgres://postgres@%s/postgres"},
+		"etcd":     {testservers.SharedEtcd(t).Addr, "etcd://%s"},
+		"redis":    {testservers.SharedRedis(t).Addr, "redis://%s"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			link, name := proxy.New(t, of.addr), unused()
+			direct := New(connect(t, fmt.Sprintf(of.url, of.addr), 10*time.Second), name)
+			a, b := join(t, direct, Member{ID: "a"}), join(t, direct, Member{ID: "b"})
+			seen := follow(t, New(connect(t, fmt.Sprintf(of.url, link.Addr), 3*time.Second), name))
+			seen.until("both join", slow, has("ab"))
+			link.Freeze()
+			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
+			if err := a.Leave(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			join(t, direct, Member{ID: "c"})
+			if err := b.Update(t.Context(), Member{Weight: 7}); err != nil {
+				t.Fatal(err)
+			}
+			link.Heal()
+			seen.until("all changes are seen", slow, func(v View) bool {
+				if v.Stale && ids(v.Members) != "ab" {
+					t.Errorf("while the store is away %v are seen", v)
+				}
+				return !v.Stale && ids(v.Members) == "bc" && v.Members[0].Weight == 7
+			})
+		})
+	}
+}
+
+// TestNobodyInGrace: an empty list is not believed while the store grants no locks, because members cannot join yet.
+func TestNobodyInGrace(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t) // which may have forgotten its locks
+	if all, err := New(connect(t, "redis://"+server.Addr, time.Minute), "g").Members(t.Context()); !errors.Is(err, pawl.ErrGrace) {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // TestThousand: a thousand members of ten clients are all seen, and the death of one client takes a hundred off the list.
 func TestThousand(t *testing.T) {
 	t.Parallel()

@@ -98,11 +98,11 @@ type trial struct {
 
 func newTrial(t *testing.T, s store) *trial {
 	t.Helper()
-	client, err := connect(t.Context(), s.url, ttl, "balancer")
+	client, end, err := connect(t.Context(), s.url, ttl, "balancer")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // the test is over
+	t.Cleanup(end)
 	b := newBooks()
 	tr := &trial{T: t, store: s, client: client, books: b, balancers: make(map[string]*balancer), stopLoad: make(chan struct{})}
 	tr.fleet = newFleet(t, s.url, ttl, b)

@@ -45,13 +45,17 @@ type role struct {
 	Kind  string
 }
 
-// connect returns a client of the store behind the URL.
-func connect(ctx context.Context, url string, ttl time.Duration, label string) (*pawl.Client, error) {
+// connect returns a client of the store behind the URL, and a function that closes both.
+func connect(ctx context.Context, url string, ttl time.Duration, label string) (*pawl.Client, func(), error) {
 	eng, err := open.Open(ctx, url)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return pawl.New(ctx, eng, &pawl.Options{TTL: ttl, Label: label, Lazy: true}) // a join opens the session
+	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, Label: label, Lazy: true}) // a join opens the session
+	return client, func() {
+		client.Close(context.Background()) //nolint:errcheck // the test is over
+		eng.Close()                        //nolint:errcheck // as above
+	}, err
 }
 
 // serve is a member until it is killed. The end of its input is that of the test. The member tells its ID when it has joined,
@@ -93,7 +97,7 @@ func serve(text string) error {
 
 // join tries again while the machine is busy with the start of others.
 func join(is role, m group.Member) (client *pawl.Client, joined *group.Membership, err error) {
-	client, err = connect(context.Background(), is.Store, is.TTL, m.ID)
+	client, _, err = connect(context.Background(), is.Store, is.TTL, m.ID)
 	if err != nil {
 		return nil, nil, err
 	}
