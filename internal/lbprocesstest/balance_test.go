@@ -15,21 +15,21 @@ import (
 	"github.com/pawl-go/pawl/group"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/lb"
+	"github.com/pawl-go/pawl/lb/httplb"
 )
 
-// goals are how long the test goes on.
-func goals() (kills int, away time.Duration) {
+// goals are how long the test goes on. All sessions end while the store is away.
+func goals(ttl time.Duration) (kills int, away time.Duration) {
 	if os.Getenv("PAWL_TEST_SOAK") != "" {
 		return 60, 30 * time.Second
 	}
-	return 10, 2 * ttl
+	return 10, ttl * 3 / 2
 }
-
-const ttl = 3 * time.Second
 
 // store is where the members are listed.
 type store struct {
 	url  string
+	ttl  time.Duration
 	away func() (back func()) // takes the store away
 	told bool                 // watchers learn that it is away
 }
@@ -43,12 +43,13 @@ var stores = map[string]func(*testing.T) store{
 
 // paused is a server that hangs. The sessions of all members end meanwhile.
 func paused(s *testservers.Server, scheme, database string) store {
-	return store{scheme + s.Addr + database, func() func() { s.Pause(); return s.Resume }, true}
+	return store{scheme + s.Addr + database, 3 * time.Second, func() func() { s.Pause(); return s.Resume }, true}
 }
 
-// locked is a file in which another program keeps a transaction open. Clients can read the file, and so are not told.
+// locked is a file in which another program keeps a transaction open. Clients can read the file, and so are not told. The race
+// detector makes SQLite slow, so the TTL is longer.
 func locked(t *testing.T, file string) store {
-	return store{"sqlite:" + file, func() func() {
+	return store{"sqlite:" + file, 6 * time.Second, func() func() {
 		db, err := sql.Open("sqlite3", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 		if err != nil {
 			t.Fatal(err)
@@ -98,17 +99,17 @@ type trial struct {
 
 func newTrial(t *testing.T, s store) *trial {
 	t.Helper()
-	client, end, err := connect(t.Context(), s.url, ttl, "balancer")
+	client, end, err := connect(t.Context(), s.url, s.ttl, "balancer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(end)
 	b := newBooks()
 	tr := &trial{T: t, store: s, client: client, books: b, balancers: make(map[string]*balancer), stopLoad: make(chan struct{})}
-	tr.fleet = newFleet(t, s.url, ttl, b)
-	tr.balancers[usual] = newBalancer(t, b, usual, lb.PowerOfTwo, nil, webs)
-	tr.balancers[strict] = newBalancer(t, b, strict, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, webs)
-	tr.balancers[naive] = newBalancer(t, b, naive, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, 1)
+	tr.fleet = newFleet(t, s.url, s.ttl, b)
+	tr.balancers[usual] = newBalancer(t, b, usual, lb.PowerOfTwo, nil, httplb.Options{Tries: webs})
+	tr.balancers[strict] = newBalancer(t, b, strict, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, httplb.Options{Tries: webs, Budget: -1})
+	tr.balancers[naive] = newBalancer(t, b, naive, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, httplb.Options{Tries: 1})
 	tr.watch()
 	tr.caller = newCaller(t, client, b, &tr.rpcs)
 	return tr
@@ -172,7 +173,7 @@ func (tr *trial) end() {
 }
 
 func (tr *trial) run() {
-	kills, away := goals()
+	kills, away := goals(tr.ttl)
 	began := time.Now()
 	tr.begin()
 	ended := sync.OnceFunc(tr.end)
@@ -227,13 +228,13 @@ func (tr *trial) outage(away time.Duration) {
 // judge looks at the books.
 func (tr *trial) judge(kills int, busy time.Duration) {
 	for _, by := range []string{usual, strict, calls} {
-		late, failed := tr.books.late(by, ttl, busy), tr.books.failed[by]
+		late, failed := tr.books.late(by, tr.ttl, busy), tr.books.failed[by]
 		tr.Logf("%s: %d of %d requests failed", by, failed, tr.books.done[by])
 		if failed > 0 || len(late) > 0 {
 			tr.Errorf("%s: %d requests failed, %v: %q", by, failed, tr.books.why, late)
 		}
 	}
-	late, failed := tr.books.late(naive, ttl, 0), tr.books.failed[naive]
+	late, failed := tr.books.late(naive, tr.ttl, 0), tr.books.failed[naive]
 	tr.Logf("%s: %d of %d requests failed, and %d servers got requests after their end", naive, failed, tr.books.done[naive], len(late))
 	if failed == 0 || len(late) == 0 {
 		tr.Errorf("%s: the test finds nothing wrong", naive)

@@ -88,7 +88,7 @@ type balancer struct {
 	client *http.Client
 }
 
-func newBalancer(t *testing.T, b *books, name string, p lb.Policy, of *lb.SetOptions, tries int) *balancer {
+func newBalancer(t *testing.T, b *books, name string, p lb.Policy, of *lb.SetOptions, opts httplb.Options) *balancer {
 	t.Helper()
 	set, err := lb.NewSet(of)
 	if err != nil {
@@ -98,9 +98,8 @@ func newBalancer(t *testing.T, b *books, name string, p lb.Policy, of *lb.SetOpt
 	if err != nil {
 		t.Fatal(err)
 	}
-	through, err := httplb.NewTransport(picks, &httplb.Options{Tries: tries, Observe: func(is httplb.Try) {
-		b.sent(name, is.Node.ID, time.Now().Add(-is.Took))
-	}})
+	opts.Observe = func(is httplb.Try) { b.sent(name, is.Node.ID, time.Now().Add(-is.Took)) }
+	through, err := httplb.NewTransport(picks, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
