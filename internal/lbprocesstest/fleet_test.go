@@ -175,11 +175,17 @@ type books struct {
 	death   map[string]time.Time
 	expired map[string]time.Time // when the store had ended the session
 	gaps    []time.Time          // when the store did not answer a server
-	slowest time.Duration        // list of the sessions
+	lists   []list               // of the sessions
 	last    map[string]time.Time // request of each balancer to each server
 	failed  map[string]int       // by balancer
 	done    map[string]int
 	why     error
+}
+
+// list is how long the store took for a list.
+type list struct {
+	at   time.Time
+	took time.Duration
 }
 
 func newBooks() *books {
@@ -204,7 +210,7 @@ func (b *books) silent() {
 func (b *books) alive(now map[string]bool, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.slowest = max(b.slowest, took)
+	b.lists = append(b.lists, list{time.Now(), took})
 	for id := range b.death {
 		if now[id] {
 			delete(b.expired, id)
@@ -212,13 +218,6 @@ func (b *books) alive(now map[string]bool, took time.Duration) {
 			b.expired[id] = time.Now()
 		}
 	}
-}
-
-// busy is how long the slowest list took, and how often the store did not answer.
-func (b *books) busy() (slowest time.Duration, gaps int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.slowest, len(b.gaps)
 }
 
 // sent notes a request to a server.
@@ -242,9 +241,10 @@ func (b *books) ended(by string, err error) {
 	}
 }
 
-// late says which requests of a balancer went to a server that was dead for longer than the TTL and a second, and more. The second begins
-// later where the store ends the session late. A gap in the answers of the store also delays the second, because nobody is taken for dead then.
-func (b *books) late(by string, ttl, more time.Duration) (all []string) {
+// late says which requests of a balancer went to a server that was dead for longer than the TTL and a second, and how long after a death the
+// last request went there. The second begins later where the store ends the session late. A gap in the answers of the store also delays the second,
+// because nobody is taken for dead then. A sweeper pauses for as long as five lists take, so on a busy machine so many lists are added.
+func (b *books) late(by string, ttl time.Duration, lists int) (all []string, most time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for id, died := range b.death {
@@ -258,11 +258,18 @@ func (b *books) late(by string, ttl, more time.Duration) (all []string) {
 				end = after
 			}
 		}
-		if last.Sub(end) > time.Second+more {
+		slowest := time.Duration(0)
+		for _, is := range b.lists {
+			if is.at.After(died) && is.at.Before(last) {
+				slowest = max(slowest, is.took)
+			}
+		}
+		most = max(most, last.Sub(died))
+		if last.Sub(end) > time.Second+time.Duration(lists)*slowest {
 			all = append(all, fmt.Sprintf("%s: a request %v after the death, and %v after the session", id, last.Sub(died), last.Sub(end)))
 		}
 	}
-	return all
+	return all, most
 }
 
 // served is how many requests of a balancer have ended.
