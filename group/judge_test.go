@@ -33,6 +33,7 @@ type process struct {
 	token  uint64 // of the lock and of the join
 	joined uint64 // the token of the last join that succeeded
 	tries  string // the tokens of later joins that were written, and whose answers were lost
+	fooled bool   // by one of these
 }
 
 var identities = [3]Member{{ID: "a", Addr: "x"}, {ID: "a", Addr: "y"}, {ID: "b", Addr: "x"}}
@@ -130,6 +131,8 @@ func (w *world) write(i int, how naive, heard bool) {
 		w.entries, p.is, p.tries = placed, lost, fmt.Sprint(p.tries, p.token, " ")
 	case errors.Is(err, ErrReplaced):
 		p.is = over
+		i := slices.IndexFunc(w.entries, func(e entry) bool { return e.ID == mine.ID })
+		p.fooled = slices.Contains(p.earlier(), w.entries[i].Token)
 		return
 	default:
 		w.entries, p.is, p.joined, p.tries = placed, in, p.token, ""
@@ -277,6 +280,9 @@ func (w world) settle(how naive) error {
 	w.look(how)
 	var want []Member
 	for i, p := range w.all {
+		if p.fooled {
+			return fmt.Errorf("process %d was replaced by itself", i)
+		}
 		if p.member() {
 			m := identities[i]
 			m.Token = p.joined

@@ -241,8 +241,8 @@ func (b *books) ended(by string, err error) {
 	}
 }
 
-// late says which requests of a balancer went to a server that was dead for longer than the TTL and a second, and how long after a death the
-// last request went there. The second begins later where the store ends the session late. A gap in the answers of the store also delays the second,
+// late says which requests of a balancer went to a server that was dead for longer than the TTL and a second. most is the longest time from a death
+// to the last request there. The second begins later where the store ends the session late. A gap in the answers of the store also delays the second,
 // because nobody is taken for dead then. A sweeper pauses for as long as five lists take, so on a busy machine so many lists are added.
 func (b *books) late(by string, ttl time.Duration, lists int) (all []string, most time.Duration) {
 	b.mu.Lock()
