@@ -56,6 +56,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox

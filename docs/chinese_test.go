@@ -9,7 +9,7 @@ import (
 )
 
 // bilingual are the pages in two languages: the translation of PAGE.md is PAGE.zh.md.
-var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox"}
+var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox", "recipes/balancing"}
 
 var (
 	anyHeading = regexp.MustCompile(`(?m)^(#+) `)
@@ -103,6 +103,12 @@ var chinese = map[string]string{
 	"What it lacks":                      "不支持",
 	"Shortest TTL":                       "最短 TTL",
 	"lacks":                              "不支持",
+	"policy":                             "策略",
+	"share of a":                         "a 的占比",
+	"share of e":                         "e 的占比",
+	"p99":                                "p99",
+	"share of e, when it is slow":        "e 变慢后 e 的占比",
+	"p99, when e is slow":                "e 变慢后的 p99",
 	"because":                            "原因",
 	"one process":                        "单进程",
 	"one machine":                        "单机",

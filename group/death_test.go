@@ -207,6 +207,51 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// TestCatchesUp: the network of a watcher is away while a member leaves, another joins, and a third changes. The watcher keeps what it knew, and then sees
+// all of that.
+func TestCatchesUp(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[string]struct{ addr, url string }{
+		"postgres": {testservers.SharedPostgres(t).Addr, "postgres://postgres@%s/postgres"},
+		"etcd":     {testservers.SharedEtcd(t).Addr, "etcd://%s"},
+		"redis":    {testservers.SharedRedis(t).Addr, "redis://%s"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			link, name := proxy.New(t, of.addr), unused()
+			direct := New(connect(t, fmt.Sprintf(of.url, of.addr), 10*time.Second), name)
+			a, b := join(t, direct, Member{ID: "a"}), join(t, direct, Member{ID: "b"})
+			seen := follow(t, New(connect(t, fmt.Sprintf(of.url, link.Addr), 3*time.Second), name))
+			seen.until("both join", slow, has("ab"))
+			link.Freeze()
+			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
+			if err := a.Leave(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			join(t, direct, Member{ID: "c"})
+			if err := b.Update(t.Context(), Member{Weight: 7}); err != nil {
+				t.Fatal(err)
+			}
+			link.Heal()
+			seen.until("all changes are seen", slow, func(v View) bool {
+				if v.Stale && ids(v.Members) != "ab" {
+					t.Errorf("while the store is away %v are seen", v)
+				}
+				return !v.Stale && ids(v.Members) == "bc" && v.Members[0].Weight == 7
+			})
+		})
+	}
+}
+
+// TestNobodyInGrace: an empty list is not believed while the store grants no locks, because members cannot join yet.
+func TestNobodyInGrace(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t) // which may have forgotten its locks
+	if all, err := New(connect(t, "redis://"+server.Addr, time.Minute), "g").Members(t.Context()); !errors.Is(err, pawl.ErrGrace) {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // TestThousand: a thousand members of ten clients are all seen, and the death of one client takes a hundred off the list.
 func TestThousand(t *testing.T) {
 	t.Parallel()
@@ -238,4 +283,58 @@ func TestThousand(t *testing.T) {
 	link.Freeze()
 	seen.until("the members of a client are gone", slow, func(v View) bool { return len(v.Members) == (clients-1)*each })
 	t.Logf("%d members are gone in %v", each, time.Since(cut))
+}
+
+// TestTwoSweepersDie: both sweepers die within a TTL, one after the other. A third client takes the turn of the first at once. So the first
+// is off the list before the store has ended the session of the second.
+func TestTwoSweepersDie(t *testing.T) {
+	t.Parallel()
+	ttl, name, addr := 12*time.Second, unused(), testservers.SharedRedis(t).Addr
+	first, second := proxy.New(t, addr), proxy.New(t, addr)
+	at := func(addr string) *Group { return New(connect(t, "redis://"+addr, ttl), name) }
+	last := at(addr)
+	join(t, at(first.Addr), Member{ID: "a"})
+	var locks []string // of the first
+	for r, err := range last.client.List(t.Context(), last.locks.Mutex(name+"/").Name()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks = append(locks, r.Name)
+	}
+	show := func(lock string) pawl.Resource {
+		r, err := last.client.Show(t.Context(), lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	turn := func(i int) pawl.Resource { return show(last.sweeps.Mutex(fmt.Sprintf("%s/%d", name, i)).Name()) }
+	left := func() time.Duration { return show(locks[0]).Holders[0].Left }
+	await(t, "the first sweeps", func() bool { return len(turn(0).Holders)+len(turn(1).Holders) > 0 })
+	join(t, at(second.Addr), Member{ID: "b"})
+	await(t, "both sweep", func() bool { return len(turn(0).Holders) > 0 && len(turn(1).Holders) > 0 })
+	seen := follow(t, last)
+	seen.until("all join", slow, has("ab"))
+	await(t, "the third client waits", func() bool { return len(turn(1).Waiters) > 0 })
+	await(t, "the first is to renew its session", func() bool { return left() < ttl-2*time.Second })
+	await(t, "the first has just renewed its session", func() bool { return left() > ttl-time.Second })
+	first.Freeze()
+	await(t, "the first has little time left", func() bool { return left() < 4*time.Second })
+	second.Freeze()
+	seen.until("the first is gone", time.Minute, has("b"))
+	if held, err := last.held(t.Context()); err != nil || len(held) != 1 {
+		t.Errorf("the first is gone after the session of the second: %v, %v", held, err)
+	}
+	first.Heal() // so that the clients can close
+	second.Heal()
+}
+
+// await waits for a condition.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
 }

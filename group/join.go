@@ -26,7 +26,8 @@ type Membership struct {
 	is     Member
 	lease  *pawl.Lease
 	err    error
-	unsure bool // nobody knows whether the last change was written
+	unsure bool     // nobody knows whether the last change was written
+	tries  []uint64 // the tokens of joins that may have been written, though they failed
 }
 
 // Join makes m a member of the group. When Join has returned, watchers learn of m at once. The same ID
@@ -64,7 +65,9 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 	defer m.mu.Unlock()
 	is := m.is
 	if is.Token, err = m.group.ticket(ctx); err == nil {
-		err = m.write(ctx, is, lease, most)
+		if err = m.write(ctx, is, lease, most); err != nil {
+			m.tries = append(m.tries, is.Token)
+		}
 	}
 	if err != nil {
 		lingering, stop := pawl.Linger(ctx)
@@ -72,7 +75,7 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 		lease.Unlock(lingering) //nolint:errcheck // the heartbeat tells the store again
 		return err
 	}
-	m.is, m.lease, m.unsure = is, lease, false
+	m.is, m.lease, m.unsure, m.tries = is, lease, false, nil
 	return nil
 }
 
@@ -83,7 +86,7 @@ func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, mo
 	err := m.group.changePage(ctx, pageOf(is.ID), func(p *pageValue) error {
 		var changed bool
 		var err error
-		if p.Members, old, changed, err = place(p.Members, mine, most); err == nil && !changed {
+		if p.Members, old, changed, err = place(p.Members, mine, most, m.tries); err == nil && !changed {
 			err = pawl.ErrUnchanged
 		}
 		return err

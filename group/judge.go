@@ -21,9 +21,10 @@ func newest(all []Member) []Member {
 }
 
 // place puts a member into the entries of a page, in place of an older member with its ID. place fails with
-// ErrReplaced if a newer member than the token most has the ID. place returns the entry that was replaced, and whether
+// ErrReplaced if a newer member than the token most has the ID. The tokens of tries are of earlier joins of the same member, whose answers
+// were lost: these joins replace nobody. place returns the entry that was replaced, and whether
 // the entries changed.
-func place(all []entry, mine entry, most uint64) (placed []entry, old entry, changed bool, err error) {
+func place(all []entry, mine entry, most uint64, tries []uint64) (placed []entry, old entry, changed bool, err error) {
 	i := slices.IndexFunc(all, func(e entry) bool { return e.ID == mine.ID })
 	switch {
 	case i < 0:
@@ -31,7 +32,7 @@ func place(all []entry, mine entry, most uint64) (placed []entry, old entry, cha
 	case all[i].Lock == mine.Lock && all[i].equal(mine.Member):
 		return all, entry{}, false, nil
 	case all[i].Lock == mine.Lock:
-	case all[i].Token > min(most, mine.Token):
+	case all[i].Token > min(most, mine.Token) && !slices.Contains(tries, all[i].Token):
 		return all, entry{}, false, ErrReplaced
 	default:
 		old = all[i]

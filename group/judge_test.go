@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,8 @@ type process struct {
 	is     phase
 	token  uint64 // of the lock and of the join
 	joined uint64 // the token of the last join that succeeded
+	tries  string // the tokens of later joins that were written, and whose answers were lost
+	fooled bool   // by one of these
 }
 
 var identities = [3]Member{{ID: "a", Addr: "x"}, {ID: "a", Addr: "y"}, {ID: "b", Addr: "x"}}
@@ -60,6 +63,7 @@ const (
 	lastWriter  naive = "the last writer wins"
 	locksFirst  naive = "reads the locks before the pages"
 	addrsDouble naive = "lists an address twice"
+	suspicious  naive = "takes its own join, whose answer was lost, for that of another"
 )
 
 var epoch = time.Unix(1e9, 0)
@@ -71,6 +75,17 @@ func (w world) clone() world {
 }
 
 func lockOf(token uint64) string { return fmt.Sprint(token) }
+
+func (p process) earlier() (tokens []uint64) {
+	for _, word := range strings.Fields(p.tries) {
+		token, err := strconv.ParseUint(word, 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
 
 func (p process) holds() bool  { return p.is == locked || p.is == in || p.is == dying }
 func (p process) lives() bool  { return p.is == locked || p.is == in || p.is == lost }
@@ -91,9 +106,14 @@ func (w *world) begin(i int) {
 	w.all[i].token, w.all[i].is = w.next, locked
 }
 
-func (w *world) write(i int, how naive) {
+// write puts a process into its page. The process may not hear of that.
+func (w *world) write(i int, how naive, heard bool) {
 	p := &w.all[i]
 	most := p.joined
+	var tries []uint64
+	if how != suspicious {
+		tries = p.earlier()
+	}
 	if most == 0 {
 		most = math.MaxUint64
 	}
@@ -102,12 +122,21 @@ func (w *world) write(i int, how naive) {
 	if how == lastWriter {
 		w.entries = slices.DeleteFunc(w.entries, func(e entry) bool { return e.ID == mine.ID })
 	}
-	placed, old, _, err := place(w.entries, mine, most)
-	if errors.Is(err, ErrReplaced) {
-		p.is = over
+	placed, old, _, err := place(w.entries, mine, most, tries)
+	switch {
+	case !heard && err != nil:
+		p.is = lost
 		return
+	case !heard:
+		w.entries, p.is, p.tries = placed, lost, fmt.Sprint(p.tries, p.token, " ")
+	case errors.Is(err, ErrReplaced):
+		p.is = over
+		i := slices.IndexFunc(w.entries, func(e entry) bool { return e.ID == mine.ID })
+		p.fooled = slices.Contains(p.earlier(), w.entries[i].Token)
+		return
+	default:
+		w.entries, p.is, p.joined, p.tries = placed, in, p.token, ""
 	}
-	w.entries, p.is, p.joined = placed, in, p.token
 	for j := range w.all {
 		if o := &w.all[j]; j != i && old.Lock != "" && lockOf(o.token) == old.Lock && o.is != over {
 			if o.lives() {
@@ -136,7 +165,10 @@ func (w *world) events(how naive) (all map[string]func(*world)) {
 		case p.is == out, p.is == lost:
 			all[fmt.Sprintf("begin %d", i)] = func(w *world) { w.begin(i) }
 		case p.is == locked:
-			all[fmt.Sprintf("write %d", i)] = func(w *world) { w.write(i, how) }
+			all[fmt.Sprintf("write %d", i)] = func(w *world) { w.write(i, how, true) }
+			if p.joined > 0 {
+				all[fmt.Sprintf("write %d unheard", i)] = func(w *world) { w.write(i, how, false) }
+			}
 		case p.is == in:
 			all[fmt.Sprintf("leave %d", i)] = func(w *world) {
 				w.all[i].is = over
@@ -161,7 +193,7 @@ func (w *world) pass(how naive) {
 			w.begin(i)
 		}
 		if w.all[i].is == locked {
-			w.write(i, how)
+			w.write(i, how, true)
 		}
 		if w.all[i].is == dying {
 			w.all[i].is = gone
@@ -248,6 +280,9 @@ func (w world) settle(how naive) error {
 	w.look(how)
 	var want []Member
 	for i, p := range w.all {
+		if p.fooled {
+			return fmt.Errorf("process %d was replaced by itself", i)
+		}
 		if p.member() {
 			m := identities[i]
 			m.Token = p.joined
@@ -309,7 +344,7 @@ func TestEverySeries(t *testing.T) {
 		t.Fatalf("%s: %v", strings.Join(series, ", "), err)
 	}
 	t.Logf("%d worlds", worlds)
-	for _, how := range []naive{impatient, forgetful, byID, lastWriter, locksFirst, addrsDouble} {
+	for _, how := range []naive{impatient, forgetful, byID, lastWriter, locksFirst, addrsDouble, suspicious} {
 		_, series, err := explore(how, 9)
 		if err == nil {
 			t.Errorf("%s: that is not found", how)

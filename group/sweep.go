@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 
 // sweepEvery is how often the locks of all members are looked at.
 const sweepEvery = 250 * time.Millisecond
+
+// sweepers is how many clients sweep. A second sweeper takes a dead sweeper off the list in time.
+const sweepers = 2
 
 // sweeper takes dead members off the list, as one of two clients that do so. The second sweeps when the first
 // is dead itself.
@@ -83,15 +87,34 @@ func (s *sweeper) pause(ctx context.Context, err error) bool {
 	}
 }
 
-// turn returns the lock of one of the two sweepers, or fails after one TTL.
+// turn returns the lock of one of the two sweepers. A client waits for both locks, because each dead sweeper needs a follower
+// at once. If both die within a TTL, a follower of the second only would take the first off the list a TTL late.
 func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
-	lease, err := s.sweeps.Mutex(s.name + "/0").TryLock(ctx)
-	if err == nil {
-		return lease, nil
-	}
-	ctx, stop := context.WithTimeout(ctx, s.client.TTL())
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	return s.sweeps.Mutex(s.name + "/1").Lock(ctx)
+	type answer struct {
+		lease *pawl.Lease
+		err   error
+	}
+	answers := make(chan answer, sweepers)
+	for i := range sweepers {
+		go func() {
+			lease, err := s.sweeps.Mutex(fmt.Sprintf("%s/%d", s.name, i)).Lock(ctx)
+			answers <- answer{lease, err}
+		}()
+	}
+	var turn answer
+	for range sweepers {
+		is := <-answers
+		stop()
+		switch {
+		case is.err == nil && turn.lease != nil:
+			is.lease.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+		case is.err == nil || turn.err == nil && turn.lease == nil:
+			turn = is
+		}
+	}
+	return turn.lease, turn.err
 }
 
 // serve waits for a turn and sweeps while this client has the turn. An outage may have ended the sessions of members, and these
