@@ -20,8 +20,11 @@ import (
 type trial struct {
 	settings
 	orders, stock *database
-	roles         []string // of the processes
-	expected      string   // words of the books; empty: not known
+	payments      *database                   // nil: nothing is paid
+	roles         []string                    // of the processes
+	expected      string                      // words of the books; empty: not known
+	route         func(*settings)             // changes the settings of a process for its role, or nil
+	meanwhile     func(context.Context) error // is called when each customer has ordered, or nil
 
 	mu      sync.Mutex
 	running map[*child]bool
@@ -50,8 +53,7 @@ const (
 // run runs all processes until the books are final.
 func (t *trial) run(ctx context.Context, killing bool) (b books, err error) {
 	t.running, t.kills, t.through = make(map[*child]bool), make(map[string]int), make(chan struct{})
-	defer t.orders.db.Close()
-	defer t.stock.db.Close()
+	defer t.close() //nolint:errcheck // nothing is lost with it
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var all errgroup.Group
@@ -75,10 +77,22 @@ func (t *trial) run(ctx context.Context, killing bool) (b books, err error) {
 	return b, err
 }
 
+func (t *trial) close() (err error) {
+	for _, d := range []*database{t.orders, t.payments, t.stock} {
+		if d != nil {
+			err = errors.Join(err, d.db.Close())
+		}
+	}
+	return err
+}
+
 // keepRunning starts a process again when it was killed, and ends it when ctx ends.
 func (t *trial) keepRunning(ctx context.Context, role string) error {
 	s := t.settings
 	s.Role = role
+	if t.route != nil {
+		t.route(&s)
+	}
 	for ctx.Err() == nil {
 		c, out, err := start(s)
 		if err != nil {
@@ -162,9 +176,14 @@ func (t *trial) settle(ctx context.Context) (b books, err error) {
 	case <-ctx.Done():
 		return b, fmt.Errorf("not all customers have ordered: %w", ctx.Err())
 	}
+	if t.meanwhile != nil {
+		if err := t.meanwhile(ctx); err != nil {
+			return b, err
+		}
+	}
 	since, deadline := time.Now(), time.Now().Add(within)
 	for {
-		now, err := readBooks(ctx, t.orders, t.stock)
+		now, err := t.readBooks(ctx)
 		if err != nil {
 			return b, err
 		}
