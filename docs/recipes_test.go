@@ -18,7 +18,7 @@ const pawl = "github.com/pawl-go/pawl"
 
 // recipeImports are the packages that fragments of recipes may name.
 var recipeImports = []string{"context", "database/sql", "errors", "fmt", "net/http", "strings", "time", "github.com/redis/rueidis",
-	pawl, pawl + "/dialect", pawl + "/fence/sqlfence", pawl + "/id", pawl + "/id/readable", pawl + "/id/redisid",
+	pawl, pawl + "/dialect", pawl + "/dtx", pawl + "/fence/sqlfence", pawl + "/id", pawl + "/id/readable", pawl + "/id/redisid",
 	pawl + "/id/segment", pawl + "/id/sequence", pawl + "/id/snowflake", pawl + "/id/sqlmark", pawl + "/id/uuids",
 	pawl + "/idem", pawl + "/idem/httpidem", pawl + "/idem/sqlidem", pawl + "/idem/sqlupdate", pawl + "/idem/state", pawl + "/idem/stock",
 	pawl + "/inbox", pawl + "/outbox", pawl + "/outbox/redisstream"}

@@ -42,7 +42,7 @@ type settings struct {
 	ByHand                bool          // a clerk does two-phase commit without dtx
 	WithStock             bool          // the stock takes part in the transaction of a clerk
 	Late                  bool          // the customers of a clerk come at a word
-	Patience              time.Duration // of the customers of a clerk; 0: without end
+	Patience              time.Duration // of the customers of a clerk, when they come first; 0: without end
 
 	words chan string // from the program
 	out   io.Writer

@@ -18,7 +18,7 @@ const (
 )
 
 // takeOrders is a clerk: it takes the orders of its customers, and says what became of each. At a word, the customers that got nothing come
-// again.
+// again, and are patient.
 func takeOrders(ctx context.Context, s *settings) error {
 	p, err := openShop(ctx, s)
 	if err != nil {
@@ -44,6 +44,7 @@ func takeOrders(ctx context.Context, s *settings) error {
 		if err := s.wait(ctx); err != nil {
 			return err
 		}
+		s.Patience = 0
 	}
 }
 
@@ -60,7 +61,7 @@ func (s *settings) wait(ctx context.Context) error {
 	}
 }
 
-// attend takes an order, for as long as the customer is patient.
+// attend takes an order. The customer waits for as long as Patience says.
 func (p *shop) attend(ctx context.Context, o order) error {
 	if p.Patience > 0 {
 		var cancel context.CancelFunc

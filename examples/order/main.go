@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(*n)*100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute+time.Duration(*n)*200*time.Millisecond)
 	defer cancel()
 	p, err := openPlaces(ctx, w, out)
 	if err != nil {

@@ -99,7 +99,7 @@ func shown(t *testing.T, recipe, out string) {
 	}
 }
 
-// TestCommands: each command of the recipes is one that a test runs, and each cut and fault has its command.
+// TestCommands: a test runs each command of the recipes, and each cut and fault has its command.
 func TestCommands(t *testing.T) {
 	commands := map[string]bool{usual: false, naively: false, unpaid: false, allCuts: false, allFaults: false, "-tx " + partition: false}
 	for _, c := range cuts {

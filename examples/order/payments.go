@@ -46,7 +46,7 @@ func (d *database) prepared(ctx context.Context) (n int, err error) {
 	return 0, nil
 }
 
-// openCoordinator opens the databases of payments and, for some clerks, of the stock. The log is in the database of orders.
+// openCoordinator opens the database of payments, and that of the stock if it takes part. The log is in the database of orders.
 // So an order is committed together with the decision, and is never prepared.
 func (p *shop) openCoordinator(ctx context.Context) (err error) {
 	if p.payments, err = openDatabase(ctx, p.Payments); err != nil {

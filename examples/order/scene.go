@@ -27,7 +27,7 @@ const (
 	// stuck is how long a thing that never comes is waited for. Dtx needs a lease and a pass of recovery.
 	stuck = 3 * ttl
 	// takes is how long a thing that comes may take on a busy machine.
-	takes = 40 * time.Second
+	takes = 100 * time.Second
 )
 
 func (p *places) scene(ctx context.Context, s settings) (*scene, error) {
