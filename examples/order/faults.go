@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 // fault is a problem of two-phase commit. The fault is shown in one order, by hand and with the cure.
 type fault struct {
 	name, text  string
-	byHand, dtx func(context.Context, *places) (string, error) // what came of it
-	bad, good   string                                         // should come of it
+	byHand, dtx func(context.Context, *stage) (string, error) // what came of it
+	bad, good   string                                        // should come of it
 }
 
 var faults = []fault{
@@ -32,6 +33,12 @@ var faults = []fault{
 	{"conservative", "the database of the stock is away",
 		allOrNothing, voteOfTwo,
 		noOrder, "ordered and paid, delivered later"},
+}
+
+// stage is where faults are shown.
+type stage struct {
+	*places
+	messaged func() (side, error) // is called once, because two faults show it
 }
 
 const partition = "partition" // the same network fault for both, see showPartition
@@ -61,10 +68,11 @@ func faultsOf(name string) (chosen []fault, withPartition bool, err error) {
 func showFaults(ctx context.Context, p *places, chosen []fault, withPartition bool, out io.Writer) error {
 	all, ctx := errgroup.WithContext(ctx)
 	found := make([][2]string, len(chosen))
+	st := &stage{p, sync.OnceValues(func() (side, error) { return messaged(ctx, p) })}
 	for i, f := range chosen {
-		for j, show := range []func(context.Context, *places) (string, error){f.byHand, f.dtx} {
+		for j, show := range []func(context.Context, *stage) (string, error){f.byHand, f.dtx} {
 			all.Go(func() (err error) {
-				if found[i][j], err = show(ctx, p); err != nil {
+				if found[i][j], err = show(ctx, st); err != nil {
 					err = fmt.Errorf("%s: %w", f.name, err)
 				}
 				return err
@@ -73,8 +81,8 @@ func showFaults(ctx context.Context, p *places, chosen []fault, withPartition bo
 	}
 	var sides [2]side
 	if withPartition {
-		all.Go(func() (err error) { sides[0], err = partitioned(ctx, p); return err })
-		all.Go(func() (err error) { sides[1], err = messaged(ctx, p, severalCustomers); return err })
+		all.Go(func() (err error) { sides[0], err = across(ctx, p, settings{N: severalCustomers}); return err })
+		all.Go(func() (err error) { sides[1], err = st.messaged(); return err })
 	}
 	if err := all.Wait(); err != nil {
 		return err
@@ -132,9 +140,9 @@ func (sc *scene) between(ctx context.Context) (*hired, error) {
 }
 
 // show makes a scene in which one customer orders, and ends it.
-func show(byHand bool, in func(context.Context, *scene) (string, error)) func(context.Context, *places) (string, error) {
-	return func(ctx context.Context, p *places) (text string, err error) {
-		sc, err := p.scene(ctx, settings{N: 1, ByHand: byHand})
+func show(byHand bool, in func(context.Context, *scene) (string, error)) func(context.Context, *stage) (string, error) {
+	return func(ctx context.Context, st *stage) (text string, err error) {
+		sc, err := st.scene(ctx, settings{N: 1, ByHand: byHand})
 		if err != nil {
 			return "", err
 		}
@@ -154,7 +162,7 @@ func (sc *scene) patience() time.Duration {
 	return takes
 }
 
-func blocked(byHand bool) func(context.Context, *places) (string, error) {
+func blocked(byHand bool) func(context.Context, *stage) (string, error) {
 	return show(byHand, func(ctx context.Context, sc *scene) (string, error) {
 		if _, err := sc.between(ctx); err != nil {
 			return "", err
@@ -176,7 +184,7 @@ func blocked(byHand bool) func(context.Context, *places) (string, error) {
 	})
 }
 
-func killed(byHand bool) func(context.Context, *places) (string, error) {
+func killed(byHand bool) func(context.Context, *stage) (string, error) {
 	return show(byHand, func(ctx context.Context, sc *scene) (string, error) {
 		h, err := sc.between(ctx)
 		if err != nil {
@@ -202,7 +210,7 @@ func killed(byHand bool) func(context.Context, *places) (string, error) {
 	})
 }
 
-func half(byHand bool) func(context.Context, *places) (string, error) {
+func half(byHand bool) func(context.Context, *stage) (string, error) {
 	return show(byHand, func(ctx context.Context, sc *scene) (string, error) {
 		sc.toPayments.severAt(commitPrepared)
 		h, err := sc.hire(sc.settings, true)

@@ -52,7 +52,7 @@ func TestNaive(t *testing.T) {
 	for command, wrong := range map[string]string{naively: `deliveries without an order +[1-9]`, unpaid: `payments without an order +[1-9]`} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
-			out := ran(t, false, command, "-n", "25")
+			out := ran(t, false, command, "-n", "15")
 			if !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") || !regexp.MustCompile(wrong).MatchString(out) {
 				t.Errorf("it prints\n%s", out)
 			}

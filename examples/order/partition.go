@@ -19,24 +19,19 @@ const hasty = 500 * time.Millisecond
 type side struct{ during, after books }
 
 // allOrNothing takes an order by hand, in one transaction of all databases, of which that of the stock is away.
-func allOrNothing(ctx context.Context, p *places) (text string, err error) {
-	s, err := across(ctx, p, settings{N: 1, ByHand: true})
+func allOrNothing(ctx context.Context, st *stage) (text string, err error) {
+	s, err := across(ctx, st.places, settings{N: 1, ByHand: true})
 	return s.during.account(), err
 }
 
 // voteOfTwo lets only orders and payments agree. The stock hears by the outbox, when it can.
-func voteOfTwo(ctx context.Context, p *places) (text string, err error) {
-	s, err := messaged(ctx, p, 1)
+func voteOfTwo(_ context.Context, st *stage) (text string, err error) {
+	s, err := st.messaged()
 	text = s.during.account()
 	if s.during.lost > 0 && s.after.balance() {
 		text += ", delivered later"
 	}
 	return text, err
-}
-
-// partitioned takes orders by dtx, in one transaction of all databases.
-func partitioned(ctx context.Context, p *places) (side, error) {
-	return across(ctx, p, settings{N: severalCustomers})
 }
 
 // across takes orders in one transaction of all databases while the stock cannot be reached, and again after that.
@@ -72,8 +67,8 @@ func across(ctx context.Context, p *places, s settings) (is side, err error) {
 
 // messaged takes orders with their payments, and tells the stock by the outbox. The same network is cut, and heals when all
 // customers have ordered.
-func messaged(ctx context.Context, p *places, customers int) (is side, err error) {
-	sc, err := p.scene(ctx, settings{N: customers})
+func messaged(ctx context.Context, p *places) (is side, err error) {
+	sc, err := p.scene(ctx, settings{N: severalCustomers})
 	if err != nil {
 		return is, err
 	}
