@@ -212,13 +212,18 @@ func killed(byHand bool) func(context.Context, *stage) (string, error) {
 
 func half(byHand bool) func(context.Context, *stage) (string, error) {
 	return show(byHand, func(ctx context.Context, sc *scene) (string, error) {
-		sc.toPayments.severAt(commitPrepared)
+		severed := sc.toPayments.severAt(commitPrepared)
 		h, err := sc.hire(sc.settings, true)
 		if err != nil {
 			return "", err
 		}
 		if _, err := h.hear(ctx, takes); err != nil { // by hand, that it failed
 			return "", err
+		}
+		select {
+		case <-severed:
+		default:
+			return "", errors.New("the network has not failed")
 		}
 		sc.toPayments.heal()
 		if _, err := sc.becomes(ctx, 0, sc.patience()); err != nil {
