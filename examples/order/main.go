@@ -121,8 +121,13 @@ func keepBooks(ctx context.Context, p *places, s settings, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%d customers ordered. Killed meanwhile: the producer %d times, relays %d times, consumers %d times.\n\n",
+	fmt.Fprintf(out, "\n%d customers ordered. Killed meanwhile: the producer %d times, relays %d times, consumers %d times.\n",
 		s.N, t.kills[producer], t.kills[relay], t.kills[consumer])
+	if b.haveAccounts && !s.Naive {
+		fmt.Fprintf(out, "The producer was killed %d times between the phases. Recovery committed %d payments, and rolled back %d.\n",
+			t.between, t.committed, t.rolledBack)
+	}
+	fmt.Fprintln(out)
 	b.print(out)
 	if !b.balance() {
 		return errBooks

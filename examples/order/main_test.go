@@ -64,7 +64,8 @@ func TestNaive(t *testing.T) {
 func TestServers(t *testing.T) {
 	t.Parallel()
 	out := ran(t, true, usual, "-orders", "postgres", "-payments", "mariadb", "-stock", "mariadb", "-broker", "redis", "-n", "20")
-	if !strings.Contains(out, "Orders are in PostgreSQL") || !strings.Contains(out, "a third database, in MariaDB") || !strings.Contains(out, "Redis Streams") {
+	if !strings.Contains(out, "Orders are in PostgreSQL") || !strings.Contains(out, "a third database, in MariaDB") || !strings.Contains(out, "Redis Streams") ||
+		!regexp.MustCompile(`killed [1-9]\d* times between the phases`).MatchString(out) {
 		t.Errorf("it prints\n%s", out)
 	}
 }

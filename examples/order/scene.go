@@ -40,7 +40,7 @@ func (p *places) scene(ctx context.Context, s settings) (*scene, error) {
 		wire **wire
 		to   string
 	}{{&sc.toOrders, host(t.Orders)}, {&sc.toPayments, host(t.Payments)}, {&sc.toStock, host(t.Stock)}, {&sc.toWarehouse, host(t.Broker)}, {&sc.toShop, t.Shop}} {
-		if *w.wire, err = newWire(w.to); err != nil {
+		if *w.wire, err = newWire(w.to, nil); err != nil {
 			return nil, errors.Join(err, sc.end())
 		}
 	}

@@ -10,6 +10,7 @@ import (
 // wire is the network between a process and a server. The faults of -tx are faults of it.
 type wire struct {
 	addr, server string
+	watch        func(request []byte) (pass bool) // or nil
 	listener     net.Listener
 	working      sync.WaitGroup
 
@@ -43,12 +44,12 @@ func (l *link) end() {
 }
 
 // newWire returns a wire to a server, which need not listen yet.
-func newWire(server string) (*wire, error) {
+func newWire(server string, watch func(request []byte) (pass bool)) (*wire, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{addr: listener.Addr().String(), server: server, listener: listener, links: make(map[*link]bool), gate: make(chan struct{})}
+	w := &wire{addr: listener.Addr().String(), server: server, watch: watch, listener: listener, links: make(map[*link]bool), gate: make(chan struct{})}
 	close(w.gate)
 	w.working.Go(func() {
 		for {
@@ -96,6 +97,9 @@ func (w *wire) carry(client net.Conn) {
 		case <-w.passing(buf[:n]):
 		case <-l.ended:
 			return
+		}
+		if w.watch != nil && !w.watch(buf[:n]) {
+			continue
 		}
 		if _, err := server.Write(buf[:n]); err != nil {
 			return
