@@ -142,7 +142,7 @@ func (sc *scene) between(ctx context.Context) (*hired, error) {
 // show makes a scene in which one customer orders, and ends it.
 func show(byHand bool, in func(context.Context, *scene) (string, error)) func(context.Context, *stage) (string, error) {
 	return func(ctx context.Context, st *stage) (text string, err error) {
-		sc, err := st.scene(ctx, settings{N: 1, ByHand: byHand})
+		sc, err := st.scene(ctx, settings{N: 1, ByHand: byHand, Stock: unused})
 		if err != nil {
 			return "", err
 		}
@@ -197,7 +197,7 @@ func killed(byHand bool) func(context.Context, *stage) (string, error) {
 		if _, err := sc.hire(s, false); err != nil {
 			return "", err
 		}
-		finished, err := sc.becomes(ctx, 0, sc.patience())
+		finished, err := sc.finished(ctx, sc.patience())
 		if err != nil || !finished {
 			return "THE ROWS STAY LOCKED", err
 		}
@@ -226,7 +226,7 @@ func half(byHand bool) func(context.Context, *stage) (string, error) {
 			return "", errors.New("the network has not failed")
 		}
 		sc.toPayments.heal()
-		if _, err := sc.becomes(ctx, 0, sc.patience()); err != nil {
+		if _, err := sc.finished(ctx, sc.patience()); err != nil {
 			return "", err
 		}
 		b, err := sc.readBooks(ctx)

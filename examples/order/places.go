@@ -168,6 +168,9 @@ func (p *places) close() (err error) {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
+// unused is the stock of a trial that delivers nothing, which needs no database of its own.
+const unused = "unused"
+
 // trial makes new tables, and everything else that the processes of a trial share.
 func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
 	n := p.trials.Add(1)
@@ -175,13 +178,15 @@ func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
 	if t.Orders, t.Locks, err = p.newDatabase(ctx, p.orders, fmt.Sprintf("orders_%d", n)); err != nil {
 		return nil, err
 	}
-	if t.Stock, t.StockLocks, err = p.newDatabase(ctx, p.stock, fmt.Sprintf("stock_%d", n)); err != nil {
-		return nil, err
-	}
 	if p.payments.name != nowhere.name {
 		if t.Payments, _, err = p.newDatabase(ctx, p.payments, fmt.Sprintf("payments_%d", n)); err != nil {
 			return nil, err
 		}
+	}
+	if s.Stock == unused {
+		t.Stock = t.Payments
+	} else if t.Stock, t.StockLocks, err = p.newDatabase(ctx, p.stock, fmt.Sprintf("stock_%d", n)); err != nil {
+		return nil, err
 	}
 	ports, err := freePorts(2)
 	if err != nil {

@@ -121,24 +121,19 @@ func (h *hired) fire() {
 	}
 }
 
-// prepared counts the prepared transactions of the scene.
-func (sc *scene) prepared(ctx context.Context) (n int, err error) {
-	for _, d := range []*database{sc.orders, sc.payments, sc.stock} {
-		some, err := d.prepared(ctx)
-		if err != nil {
-			return 0, err
-		}
-		n += some
-	}
-	return n, nil
-}
-
-// becomes waits until so many transactions are prepared, and reports whether that came.
-func (sc *scene) becomes(ctx context.Context, prepared int, within time.Duration) (bool, error) {
+// finished waits until nothing is prepared, and reports whether that came.
+func (sc *scene) finished(ctx context.Context, within time.Duration) (bool, error) {
 	for deadline := time.Now().Add(within); ; {
-		n, err := sc.prepared(ctx)
-		if err != nil || n == prepared || time.Now().After(deadline) {
-			return n == prepared, err
+		left := 0
+		for _, d := range []*database{sc.orders, sc.payments} {
+			n, err := d.prepared(ctx)
+			if err != nil {
+				return false, err
+			}
+			left += n
+		}
+		if left == 0 || time.Now().After(deadline) {
+			return left == 0, nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
