@@ -52,7 +52,7 @@ func TestNaive(t *testing.T) {
 	for command, wrong := range map[string]string{naively: `deliveries without an order +[1-9]`, unpaid: `payments without an order +[1-9]`} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
-			out := ran(t, false, command, "-n", "15")
+			out := ran(t, false, command, "-n", "10")
 			if !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") || !regexp.MustCompile(wrong).MatchString(out) {
 				t.Errorf("it prints\n%s", out)
 			}
@@ -63,7 +63,7 @@ func TestNaive(t *testing.T) {
 // TestServers: the books balance on servers that the program starts.
 func TestServers(t *testing.T) {
 	t.Parallel()
-	out := ran(t, true, usual, "-orders", "postgres", "-payments", "mariadb", "-stock", "mariadb", "-broker", "redis", "-n", "20")
+	out := ran(t, true, usual, "-orders", "postgres", "-payments", "mariadb", "-stock", "mariadb", "-broker", "redis", "-n", "15")
 	if !strings.Contains(out, "Orders are in PostgreSQL") || !strings.Contains(out, "a third database, in MariaDB") || !strings.Contains(out, "Redis Streams") ||
 		!regexp.MustCompile(`killed [1-9]\d* times between the phases`).MatchString(out) {
 		t.Errorf("it prints\n%s", out)
