@@ -30,7 +30,8 @@ import (
 const childArg = "child"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// SIGPIPE: the reader of the output is gone, and the servers have to end.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	err := error(nil)
 	if len(os.Args) == 2 && os.Args[1] == childArg {
 		err = beChild(ctx, os.Stdin, os.Stdout)
