@@ -113,7 +113,7 @@ var importRules = []importRule{
 	{"observe/pawlslog", []string{".", "engine"}, nil, "as above"},
 	{"observe/pawlotel", []string{".", "engine"}, []string{"go.opentelemetry.io/otel"},
 		"as above, and the library that it reports to"},
-	{"examples/*", []string{".", "dialect", "engine", "engine/*", "fence", "fence/*", "group", "id", "id/*", "idem", "idem/*", "inbox", "inbox/*", "lb", "lb/*", "outbox", "outbox/*"}, []string{"*"},
+	{"examples/*", []string{".", "dialect", "dtx", "engine", "engine/*", "fence", "fence/*", "group", "id", "id/*", "idem", "idem/*", "inbox", "inbox/*", "lb", "lb/*", "outbox", "outbox/*"}, []string{"*"},
 		"an example has nothing that a user has not; servers it starts by os/exec, because internal/testservers is for tests"},
 	{"engine", []string{"fence"}, nil,
 		"the seam is the contract: who writes an engine needs nothing else"},
