@@ -67,7 +67,7 @@ func (d *deaths) next() int {
 	return len(d.killed)
 }
 
-// late is how long a member was listed after the store had ended its session, and after the machine had not been busy for a TTL.
+// late is how long a member was listed too long: after its session had ended, and after a TTL in which the machine was not busy.
 func (d *deaths) late(i int, ttl time.Duration) time.Duration {
 	from := d.expired[i]
 	for _, busy := range d.busy {
