@@ -9,7 +9,7 @@ import (
 )
 
 // bilingual are the pages in two languages: the translation of PAGE.md is PAGE.zh.md.
-var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox"}
+var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox", "recipes/three-phases"}
 
 var (
 	anyHeading = regexp.MustCompile(`(?m)^(#+) `)
