@@ -354,6 +354,10 @@ func (g *group) quiet() bool {
 // splits returns how many transactions one ledger has committed and the other has not.
 func (g *group) splits() (n int) {
 	bank, stock := g.ledgers["bank"], g.ledgers["stock"]
+	for _, l := range []*ledger{bank, stock} {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+	}
 	for id := range bank.committed {
 		if !stock.committed[id] {
 			n++
