@@ -18,7 +18,7 @@ import (
 // branch is a transaction of one database in a connection of its own, and the [dialect.DB] of the caller.
 type branch struct {
 	*Resource
-	id    branchID
+	id    branchName
 	conn  *sql.Conn
 	plain bool // an ordinary transaction, which is never prepared
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ type branch struct {
 }
 
 // begin begins a branch. A plain one is never prepared. Lease is how long the connection may be silent.
-func (r *Resource) begin(ctx context.Context, id branchID, plain bool, lease time.Duration) (*branch, error) {
+func (r *Resource) begin(ctx context.Context, id branchName, plain bool, lease time.Duration) (*branch, error) {
 	conn, err := r.db.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -218,17 +218,7 @@ func (b *branch) end(ctx context.Context, commit bool) error {
 			return nil
 		}
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) { // the server needs a moment to see that a connection has ended
-		err := b.finish(ctx, b.id, commit)
-		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return err
-		}
-	}
+	return b.settle(ctx, b.id, commit)
 }
 
 // release gives the connection back. A connection that may have a transaction, or a prepared branch, is closed: it never

@@ -82,7 +82,7 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		return nil, failed("check", err)
 	}
 	for _, r := range resources {
-		if err := r.check(ctx); err != nil {
+		if err := r.Check(ctx); err != nil {
 			return nil, err
 		}
 	}

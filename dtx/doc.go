@@ -36,7 +36,8 @@
 //
 // The transaction is atomic, and no snapshot: a reader may see one database committed and another not yet. The rows of a prepared branch
 // stay locked until it is finished, so a database that is away blocks the others' rows. PostgreSQL cannot clean rows
-// meanwhile. Where the second effect may follow later, package outbox is the better choice.
+// meanwhile. Where the second effect may follow later, package outbox is the better choice. Package threephase lets a majority of agents
+// finish what one log would hold up.
 //
 // A copy of the log's database has the same identity. Two copies must not be used with the same databases.
 package dtx

@@ -172,7 +172,7 @@ func (p *pass) judge(ctx context.Context, r *Resource, b branchID) error {
 	if !p.others && p.row(b.ID) == protocol.Fenced && !p.isOwn(b.ID) {
 		return nil
 	}
-	switch err := r.finish(ctx, b, verdict == protocol.Complete); {
+	switch err := r.finish(ctx, b.name(), verdict == protocol.Complete); {
 	case errors.Is(err, errOwned):
 		p.report.Waiting++
 	case err != nil:

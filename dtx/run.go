@@ -99,7 +99,7 @@ func (t *Tx) open(ctx context.Context, resources []*Resource) error {
 		}
 	}
 	for i, r := range resources {
-		b, err := r.begin(ctx, branchID{t.id, i}, writers == 1, t.c.opts.Lease)
+		b, err := r.begin(ctx, branchID{t.id, i}.name(), writers == 1, t.c.opts.Lease)
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ func TestDatabases(t *testing.T) {
 	}
 	t.Run("late prepare", latePrepare)
 	t.Run("late commit", lateCommit)
+	t.Run("other protocols", otherProtocols)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
