@@ -23,7 +23,7 @@ var recipeImports = []string{"context", "database/sql", "errors", "fmt", "iter",
 	pawl + "/id", pawl + "/id/readable", pawl + "/id/redisid",
 	pawl + "/id/segment", pawl + "/id/sequence", pawl + "/id/snowflake", pawl + "/id/sqlmark", pawl + "/id/uuids",
 	pawl + "/idem", pawl + "/idem/httpidem", pawl + "/idem/sqlidem", pawl + "/idem/sqlupdate", pawl + "/idem/state", pawl + "/idem/stock",
-	pawl + "/dtx", pawl + "/dtx/threephase", pawl + "/inbox", pawl + "/outbox", pawl + "/outbox/redisstream"}
+	pawl + "/dtx/threephase", pawl + "/inbox", pawl + "/outbox", pawl + "/outbox/redisstream"}
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 

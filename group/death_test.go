@@ -67,7 +67,7 @@ func (d *deaths) next() int {
 	return len(d.killed)
 }
 
-// late is how long a member was listed too long: after its session had ended, and after a TTL in which the machine was not busy.
+// late is how long a member was listed after its session had ended. A TTL in which the machine was busy does not count.
 func (d *deaths) late(i int, ttl time.Duration) time.Duration {
 	from := d.expired[i]
 	for _, busy := range d.busy {
