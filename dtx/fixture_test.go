@@ -168,6 +168,17 @@ func (b *bank) open() error {
 	return nil
 }
 
+// seenFrom returns the same bank, whose databases are reached elsewhere.
+func (b *bank) seenFrom(t *testing.T, places [2]place) *bank {
+	t.Helper()
+	other := &bank{table: b.table, places: places}
+	if err := other.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.close)
+	return other
+}
+
 func (b *bank) close() {
 	for _, db := range b.dbs {
 		db.Close() //nolint:errcheck // nothing is lost

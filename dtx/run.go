@@ -3,6 +3,7 @@ package dtx
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -46,9 +47,12 @@ func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *
 	if err != nil {
 		return err
 	}
-	_, id, err := c.begin(ctx)
-	if err != nil {
+	id, err := c.begin(ctx)
+	switch {
+	case errors.Is(err, pawl.ErrClosed):
 		return err
+	case err != nil:
+		return fmt.Errorf("dtx: %w before it began: %w", ErrAborted, err)
 	}
 	t := &Tx{c: c, id: id}
 	forget := false
