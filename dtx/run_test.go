@@ -183,6 +183,14 @@ func (b *bank) failures(t *testing.T) {
 			return nil
 		},
 		"an ended context": func(_ context.Context, cancel func(), _ *dtx.Tx) error { cancel(); return nil },
+		"rows that are left open": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			_, err := tx.On(b.parts[1]).QueryContext(ctx, "SELECT n FROM "+b.table+"_1") //nolint:sqlclosecheck,rowserrcheck // that is the test
+			return err
+		},
+		"an error beside rows": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			tx.On(b.parts[1]).QueryContext(ctx, "SELECT n FROM "+b.table+"_1") //nolint:errcheck,sqlclosecheck,rowserrcheck // as above
+			return own
+		},
 		"a lost connection": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
 			kill := map[string]string{"pgx": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}[driverOf(b.places[1])]
 			tx.On(b.parts[1]).ExecContext(ctx, kill) //nolint:errcheck // as above
