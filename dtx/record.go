@@ -68,6 +68,27 @@ func (l *Log) beat(ctx context.Context, id int64) (fenced bool, err error) {
 	return err == nil && row != protocol.Live, err
 }
 
+// probe runs each statement that a coordinator needs, without effect, so that a missing right is found at the start.
+func (l *Log) probe(ctx context.Context, id int64) error {
+	none := ID{coordinator: -1}
+	_, err := l.beat(ctx, id)
+	if err == nil {
+		err = l.fence(ctx, none.coordinator)
+	}
+	if err == nil {
+		_, err = l.decide(ctx, l.db, none, nil)
+	}
+	if err == nil {
+		err = l.forget(ctx, none.coordinator, []int64{none.number})
+	}
+	for _, table := range []dialect.Table{l.rows, l.beats} {
+		if err == nil {
+			_, err = l.repeat(ctx, l.new().Add("DELETE FROM ").Table(table.Name).Add(" WHERE id = ").Value(none.coordinator))
+		}
+	}
+	return failed("try the log", err)
+}
+
 // row reads a coordinator's row.
 func (l *Log) row(ctx context.Context, id int64) (protocol.Row, error) {
 	var fenced int

@@ -57,6 +57,15 @@ func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *
 	t := &Tx{c: c, id: id}
 	forget := false
 	defer func() { c.leave(id, forget) }()
+	if slices.ContainsFunc(resources, func(r *Resource) bool { return r.db == c.log.db }) && c.room != nil {
+		select {
+		case c.room <- struct{}{}:
+			defer func() { <-c.room }()
+		case <-ctx.Done():
+			t.reason = context.Cause(ctx)
+			return t.result(protocol.Aborted)
+		}
+	}
 	defer t.undo()
 	err = t.open(ctx, resources)
 	if err == nil {

@@ -29,6 +29,11 @@ func TestDatabases(t *testing.T) {
 	}
 	t.Run("late prepare", latePrepare)
 	t.Run("late commit", lateCommit)
+	t.Run("hangs", hangs)
+	t.Run("hanging log", hangingLog)
+	t.Run("small pool", smallPool)
+	t.Run("turns", turns)
+	t.Run("lost logs", lostLogs)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
