@@ -13,7 +13,8 @@ import (
 // Options are the settings of [New].
 type Options struct {
 	// Lease is how long a coordinator may be silent before recovery takes it for dead: 1 s to 1 h. All coordinators of a log
-	// have the same lease. A coordinator that was taken for dead loses its open transactions, and nothing else. Default 10 s.
+	// have the same lease. A coordinator that was taken for dead loses its open transactions, and nothing else. Servers roll a branch
+	// back whose connection is silent for the lease, so fn must use each branch that often. Default 10 s.
 	Lease time.Duration
 	// Settle is how long Run waits for each answer of the log and, after the decision, of a database. Recovery waits as long for
 	// each answer. 100 ms to 1 min. Default 5 s.
@@ -94,10 +95,11 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		return nil, err
 	}
 	r, err := c.enter(ctx)
-	if err == nil {
-		err = log.probe(ctx, r.id)
-	}
 	if err != nil {
+		return nil, err
+	}
+	if err := log.probe(ctx, r.id); err != nil {
+		log.unregister(ctx, r.id) //nolint:errcheck // else recovery fences the row
 		return nil, err
 	}
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))

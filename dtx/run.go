@@ -39,9 +39,10 @@ func (t *Tx) On(r *Resource) dialect.DB {
 // returns nil. If fn returns an error or panics, all are rolled back.
 //
 // The error matches [ErrAborted], [ErrPending] or [ErrInDoubt], and [Error] tells the ID. If ctx ends before the
-// decision, the transaction aborts. After the decision, Run waits for Options.Settle at most, whether or not ctx has ended.
+// decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. After the decision, Run
+// waits for Options.Settle at most, whether or not ctx has ended.
 //
-// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT.
+// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries.
 func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, resources ...*Resource) error {
 	resources, err := c.choose(resources)
 	if err != nil {

@@ -34,12 +34,14 @@ func TestDatabases(t *testing.T) {
 	t.Run("small pool", smallPool)
 	t.Run("turns", turns)
 	t.Run("lost logs", lostLogs)
+	t.Run("rights", rights)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("foreign", b.foreign)
 			t.Run("beside recovery", b.besideRecovery)
 			t.Run("resolve", b.resolve)
 			t.Run("interfere", b.interfere)
@@ -56,7 +58,7 @@ func TestDatabases(t *testing.T) {
 func (b *bank) tidy(t *testing.T) {
 	t.Helper()
 	var n int
-	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+b.table+"_decided").Scan(&n); err != nil || n > 0 {
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+b.logTable()+"_decided").Scan(&n); err != nil || n > 0 {
 		t.Errorf("the log has %d records: %v", n, err)
 	}
 	if n := b.prepared(t); n > 0 {
@@ -68,7 +70,7 @@ func (b *bank) tidy(t *testing.T) {
 func (b *bank) prepared(t *testing.T) (n int) {
 	t.Helper()
 	var log int64
-	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT began FROM "+b.table+" WHERE id = 0").Scan(&log); err != nil {
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT began FROM "+b.logTable()+" WHERE id = 0").Scan(&log); err != nil {
 		t.Fatal(err)
 	}
 	for i, db := range b.dbs {
