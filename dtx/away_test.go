@@ -229,7 +229,7 @@ func lostLogs(t *testing.T) {
 	}
 	refused("a new log")
 	id := c.Status().Unknown[0]
-	for i, db := range b.dbs { // as the operator does, who knows no log any more
+	for i, db := range b.dbs { // as an operator does without a log
 		if _, err := db.ExecContext(t.Context(), fmt.Sprintf("COMMIT PREPARED '%v-%d'", id, i)); err != nil {
 			t.Error(err)
 		}

@@ -156,8 +156,8 @@ func (b *bank) crashSteps() (all []crash) {
 }
 
 // crashes kills and freezes coordinators at every step, each in a process of its own and with an account of its own. Recovery
-// finishes all branches, and both places have moved the money, or neither. A frozen coordinator that wakes says the same. Where the
-// answer to its own commit is lost, the record may be deleted already: then the outcome is in doubt.
+// finishes all branches, and both places have moved the money, or neither. A frozen coordinator that wakes says the same. Or the outcome
+// is in doubt, because the record may be deleted already, or because a busy machine gave no answer in time.
 func (b *bank) crashes(t *testing.T) {
 	c := b.coordinator(t)
 	before := b.accounts(t)
@@ -199,7 +199,7 @@ func (b *bank) crashes(t *testing.T) {
 	for i, crash := range steps {
 		if frozen[i] != nil {
 			want := map[bool]string{false: "aborted", true: "committed"}[crash.commits]
-			if said := frozen[i](); said != want && !(crash.step == "record 0" && strings.Contains(said, dtx.ErrInDoubt.Error())) {
+			if said := frozen[i](); said != want && !strings.Contains(said, dtx.ErrInDoubt.Error()) {
 				t.Errorf("%v: the frozen coordinator says %q, not %q", crash, said, want)
 			}
 		}

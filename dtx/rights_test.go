@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/dtx"
 )
 
-// as returns a place that is reached as another user, who is no superuser.
+// as returns a place that is reached as another user without the rights of a superuser.
 func (p place) as(user string) place {
 	p.Source = strings.Replace(p.Source, "postgres@", user+"@", 1)
 	return p
@@ -47,6 +47,11 @@ func rights(t *testing.T) {
 		}
 		b.exec(t, 0, "GRANT "+grant+" TO "+owner)
 	}
+	b.recoverAs(t, mine, b.seenFrom(t, [2]place{places[0].as(other), places[1].as(other)}))
+}
+
+// recoverAs: the dead coordinators of two users leave branches. Each recovery may finish those of its own user.
+func (b *bank) recoverAs(t *testing.T, mine, theirs *bank) {
 	c, err := dtx.New(t.Context(), mine.log, mine.parts, options)
 	if err != nil {
 		t.Fatal(err)
@@ -54,8 +59,6 @@ func rights(t *testing.T) {
 	if err := c.Run(t.Context(), mine.move(0, 0, 1)); err != nil {
 		t.Error(err)
 	}
-	// The dead coordinators of two users leave branches. Each recovery may finish those of its own user.
-	theirs := b.seenFrom(t, [2]place{places[0].as(other), places[1].as(other)})
 	for i, dead := range []*bank{mine, theirs} {
 		cmd, _ := dead.start(t, task{Account: 1 + i, Step: "decided 0"})
 		cmd.Wait() //nolint:errcheck // the worker killed itself
@@ -106,7 +109,7 @@ func (b *bank) foreign(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		update := fmt.Sprintf("UPDATE %s_%d SET n = n WHERE id = %d", b.table, i, j)
+		update := fmt.Sprintf("UPDATE %s_%d SET n = n + 1 WHERE id = %d", b.table, i, j)
 		queries := []string{"BEGIN", update, "PREPARE TRANSACTION '" + name + "'"}
 		ends = append(ends, "ROLLBACK PREPARED '"+name+"'")
 		if driverOf(b.places[i]) == "mysql" {
@@ -124,11 +127,11 @@ func (b *bank) foreign(t *testing.T) {
 	if r, err := c.Recover(t.Context()); err != nil || r.Committed+r.RolledBack+r.Waiting+len(r.Unknown) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if err := c.Run(t.Context(), b.move(20, 20, 0)); err != nil {
-		t.Error(err)
-	}
 	if all, err := b.log.Transactions(t.Context(), b.parts); err != nil || len(all) > 0 {
 		t.Errorf("%v, %v", all, err)
+	}
+	if err := c.Run(t.Context(), b.move(20, 20, 0)); err != nil {
+		t.Error(err)
 	}
 	for _, end := range ends { // each is still prepared
 		until(t, end, func() bool { _, err := b.dbs[i].ExecContext(t.Context(), end); return err == nil })

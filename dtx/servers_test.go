@@ -66,10 +66,12 @@ func TestServersDie(t *testing.T) {
 	}
 }
 
+func (b *bank) ledgerOf(i int) string { return fmt.Sprint(b.table, "_log", i) }
+
 // withLog returns a bank with the same accounts, another log and new connections.
 func (b *bank) withLog(t *testing.T, i int) *bank {
 	t.Helper()
-	other := &bank{table: b.table, ledger: fmt.Sprint(b.table, "_", i), places: b.places}
+	other := &bank{table: b.table, ledger: b.ledgerOf(i), places: b.places}
 	if err := other.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +111,13 @@ func (b *bank) serverDies(t *testing.T, name string, server *testservers.Server,
 	}
 }
 
-// surviveServer kills a server while coordinators stand still, starts it again, and returns what the coordinators say. Their leases
+// surviveServer kills a server while coordinators stand still, starts it again, and returns what the coordinators say. The leases of coordinators
 // are long, because a coordinator must not be late when it goes on.
 func (b *bank) surviveServer(t *testing.T, server *testservers.Server, steps []crash) []string {
 	t.Helper()
 	cmds, lines, answers := make([]*exec.Cmd, len(steps)), make([]*bufio.Scanner, len(steps)), make([]string, len(steps))
 	for i, step := range steps {
-		cmds[i], lines[i] = b.start(t, task{Ledger: fmt.Sprint(b.table, "_", i), Account: i, Step: step.step, Stop: true, Lease: time.Minute})
+		cmds[i], lines[i] = b.start(t, task{Ledger: b.ledgerOf(i), Account: i, Step: step.step, Stop: true, Lease: time.Minute})
 	}
 	for i, step := range steps {
 		if !lines[i].Scan() || lines[i].Text() != "frozen" {
