@@ -191,7 +191,15 @@ func (b *bank) close() {
 
 func (b *bank) coordinator(t *testing.T) *dtx.Coordinator {
 	t.Helper()
-	c, err := dtx.New(t.Context(), b.log, b.parts, options)
+	return b.leased(t, options.Lease)
+}
+
+// patient returns a coordinator that no busy machine makes silent for a lease.
+func (b *bank) patient(t *testing.T) *dtx.Coordinator { t.Helper(); return b.leased(t, time.Minute) }
+
+func (b *bank) leased(t *testing.T, lease time.Duration) *dtx.Coordinator {
+	t.Helper()
+	c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

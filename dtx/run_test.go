@@ -102,7 +102,7 @@ func (b *bank) prepared(t *testing.T) (n int) {
 
 // run commits, and the books balance.
 func (b *bank) run(t *testing.T) {
-	c := b.coordinator(t)
+	c := b.patient(t)
 	before := b.sums(t)
 	for i := range 5 {
 		if err := c.Run(t.Context(), b.move(i%accounts, 0, 1)); err != nil {
@@ -146,7 +146,7 @@ func (b *bank) run(t *testing.T) {
 
 // besideRecovery: recovery in the same process and in another touches no transaction that runs.
 func (b *bank) besideRecovery(t *testing.T) {
-	c, other := b.coordinator(t), b.coordinator(t)
+	c, other := b.patient(t), b.patient(t)
 	before := b.sums(t)
 	const workers, each = 4, 15
 	var group sync.WaitGroup
@@ -242,7 +242,7 @@ func (b *bank) failures(t *testing.T) {
 
 // fencedRow: a coordinator that recovery takes for dead decides nothing, and goes on with its next transaction.
 func (b *bank) fencedRow(t *testing.T) {
-	c := b.coordinator(t)
+	c := b.patient(t)
 	before := b.sums(t)
 	err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
 		if err := b.move(0, 0, 7)(ctx, tx); err != nil {

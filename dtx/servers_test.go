@@ -84,14 +84,20 @@ func (b *bank) serverDies(t *testing.T, name string, server *testservers.Server,
 	before := b.withLog(t, 0).accounts(t)
 	answers := b.surviveServer(t, server, steps)
 	var banks []*bank
+	var closes []func(context.Context) error
 	for i := range steps {
 		other := b.withLog(t, i)
-		other.coordinator(t)
+		closes = append(closes, other.coordinator(t).Close)
 		banks = append(banks, other)
 	}
 	until(t, "all branches are finished", func() bool {
 		return !slices.ContainsFunc(banks, func(b *bank) bool { return b.prepared(t) != 0 || b.records(t) != 0 || b.live(t) != 1 })
 	})
+	for _, end := range closes { // before another server dies
+		if err := end(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 	after := banks[0].accounts(t)
 	for i, step := range steps {
 		moved := [2]int{before[i][0] - after[i][0], after[i][1] - before[i][1]}
