@@ -216,9 +216,9 @@ func (l *Log) records(ctx context.Context, identity int64) (all []record, err er
 	return all, rows.Err()
 }
 
-// beating returns the beats of all coordinators that are not fenced, and the others.
+// beating returns the beats of all coordinators that are not fenced, and the others. A coordinator that died in register never beats.
 func (l *Log) beating(ctx context.Context) (beats map[int64]int64, fenced []int64, err error) {
-	query, args, err := l.new().Add("SELECT r.id, r.fenced, b.beat FROM ").Table(l.rows.Name).Add(" r JOIN ").Table(l.beats.Name).
+	query, args, err := l.new().Add("SELECT r.id, r.fenced, COALESCE(b.beat, -1) FROM ").Table(l.rows.Name).Add(" r LEFT JOIN ").Table(l.beats.Name).
 		Add(" b ON b.id = r.id WHERE r.id > 0").Build()
 	if err != nil {
 		return nil, nil, err
