@@ -74,9 +74,9 @@ func (b *bank) recoverAs(t *testing.T, mine, theirs *bank) {
 		t.Error(err)
 	}
 	super := b.coordinator(t)
-	until(t, "a superuser finishes the rest", func() bool {
+	until(t, "a superuser finishes the rest, and fences the coordinators that did not start", func() bool {
 		_, err := super.Recover(t.Context())
-		return err == nil && b.prepared(t) == 0 && b.records(t) == 0
+		return err == nil && b.prepared(t) == 0 && b.records(t) == 0 && b.live(t) == 1
 	})
 	after := b.accounts(t)
 	for i := 1; i <= 2; i++ {
