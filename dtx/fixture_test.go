@@ -80,7 +80,7 @@ var shapes = []struct {
 	}},
 	{"last agent SQLite", func(t *testing.T) [2]place {
 		file := filepath.ToSlash(filepath.Join(t.TempDir(), "log.db"))
-		return [2]place{{dialect.SQLite, "file:" + file + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)", true}, mariadb(t)}
+		return [2]place{{dialect.SQLite, "file:" + file + "?_pragma=busy_timeout(120000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)", true}, mariadb(t)}
 	}},
 }
 
