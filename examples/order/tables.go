@@ -36,7 +36,7 @@ type database struct {
 func openDatabase(ctx context.Context, url string) (*database, error) {
 	if path, isFile := strings.CutPrefix(url, "sqlite:"); isFile {
 		db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(path)+
-			"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
+			"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)")
 		return &database{db, dialect.SQLite}, err
 	}
 	d, err := open.OpenDatabase(ctx, url+"?connections=30")
