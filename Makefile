@@ -66,7 +66,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
 	go test -run '^$$' -bench . -timeout 30m ./bench
-	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle' -timeout 30m ./bench
+	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle|Transactions' -timeout 30m ./bench
 	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s .
 
 lint: ## Run golangci-lint

@@ -397,6 +397,9 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	} else {
 		a.withdraw(ctx)
 	}
+	if ctx.Err() != nil && !errors.Is(err, ErrUnavailable) {
+		err = s.client.unheard() // the wait itself asks nothing
+	}
 	cause := context.Cause(s.life)
 	switch {
 	case errors.Is(cause, ErrClosed):

@@ -266,6 +266,28 @@ func TestLockUnavailable(t *testing.T) {
 	}
 }
 
+// TestWaitInTrouble: a wait that its context ends says why the store does not answer, although only
+// heartbeats ask the store. A store that is well is not in the error.
+func TestWaitInTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		wait := func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+			defer cancel()
+			_, err := c.Mutex("m").Lock(ctx)
+			wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+			return err
+		}
+		if err := wait(); errors.Is(err, pawl.ErrUnavailable) {
+			t.Errorf("the store is well: %v", err)
+		}
+		store.set(fails, verbRenew)
+		wantErr(t, wait(), pawl.ErrUnavailable, errTrouble)
+	})
+}
+
 // TestManyUnavailable: the error comes in the same time when many callers ask.
 func TestManyUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -343,7 +343,7 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 // lock opens another session, and [ErrClosed] after Close.
 func (c *Client) Err() error {
 	c.mu.Lock()
-	s, trouble := c.current, c.trouble
+	s := c.current
 	c.mu.Unlock()
 	var lost error
 	switch {
@@ -355,7 +355,7 @@ func (c *Client) Err() error {
 	case s.left() <= 0: // the timer is late, or the machine slept
 		lost = fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, c.opts.TTL)
 	}
-	return errors.Join(lost, trouble)
+	return errors.Join(lost, c.unheard())
 }
 
 // hears remembers whether the store answered the last request for the session.
@@ -367,4 +367,11 @@ func (c *Client) hears(err error) {
 	} else {
 		c.trouble = nil
 	}
+}
+
+// unheard returns the error of the last request for the session, or nil if the store answered it.
+func (c *Client) unheard() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trouble
 }

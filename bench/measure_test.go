@@ -15,7 +15,12 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(beServer); what != "" {
+		os.Exit(serveAs(what))
+	}
+	os.Exit(testservers.Main(m))
+}
 
 var ctx = context.Background()
 

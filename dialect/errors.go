@@ -43,11 +43,12 @@ func ReadOnly(err error) bool {
 	return state == "25006" || slices.Contains([]int64{1290, 1792, 1836}, number) || file&0xff == 8
 }
 
-// Lost reports whether the error says that the connection broke, or that the server was
-// about to end. Then nobody knows whether the statement took effect.
+// Lost reports whether the error says that the connection broke, or that the server was about to end. A server may also have ended
+// the connection because it was silent. Then nobody knows whether the statement took effect.
 func Lost(err error) bool {
 	if state, number, file := codes(err); state != "" || number != 0 || file != 0 { // the database said it
 		return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") ||
+			state == "25P03" || state == "25P04" || // idle in a transaction, or a long transaction
 			number == 1053 || number == 1927 // shutting down, connection killed
 	}
 	for _, is := range []error{driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {

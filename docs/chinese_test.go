@@ -9,7 +9,7 @@ import (
 )
 
 // bilingual are the pages in two languages: the translation of PAGE.md is PAGE.zh.md.
-var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox", "recipes/balancing"}
+var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempotency", "recipes/outbox", "recipes/transactions", "recipes/three-phases", "recipes/balancing"}
 
 var (
 	anyHeading = regexp.MustCompile(`(?m)^(#+) `)

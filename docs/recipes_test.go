@@ -19,11 +19,11 @@ const pawl = "github.com/pawl-go/pawl"
 // recipeImports are the packages that fragments of recipes may name.
 var recipeImports = []string{"context", "database/sql", "errors", "fmt", "iter", "net/http", "net/netip", "strings", "time", "github.com/redis/rueidis",
 	"google.golang.org/grpc", "google.golang.org/grpc/credentials/insecure",
-	pawl, pawl + "/dialect", pawl + "/fence/sqlfence", pawl + "/group", pawl + "/lb", pawl + "/lb/grpclb", pawl + "/lb/httplb",
+	pawl, pawl + "/dialect", pawl + "/dtx", pawl + "/fence/sqlfence", pawl + "/group", pawl + "/lb", pawl + "/lb/grpclb", pawl + "/lb/httplb",
 	pawl + "/id", pawl + "/id/readable", pawl + "/id/redisid",
 	pawl + "/id/segment", pawl + "/id/sequence", pawl + "/id/snowflake", pawl + "/id/sqlmark", pawl + "/id/uuids",
 	pawl + "/idem", pawl + "/idem/httpidem", pawl + "/idem/sqlidem", pawl + "/idem/sqlupdate", pawl + "/idem/state", pawl + "/idem/stock",
-	pawl + "/inbox", pawl + "/outbox", pawl + "/outbox/redisstream"}
+	pawl + "/dtx/threephase", pawl + "/inbox", pawl + "/outbox", pawl + "/outbox/redisstream"}
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 

@@ -1,12 +1,14 @@
 package dtx
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,16 +20,25 @@ import (
 // branch is a transaction of one database in a connection of its own, and the [dialect.DB] of the caller.
 type branch struct {
 	*Resource
-	id    branchID
+	id    branchName
 	conn  *sql.Conn
 	plain bool // an ordinary transaction, which is never prepared
 	mu    sync.Mutex
 	open  bool  // the caller may send statements
 	doom  error // why the transaction can no longer be committed
+	asked []query
 }
 
+// query is a query of the caller. End closes its rows, and breaks the connection if there are more.
+type query struct {
+	rows *sql.Rows
+	end  context.CancelFunc
+}
+
+func (q query) open() bool { _, err := q.rows.Columns(); return err == nil }
+
 // begin begins a branch. A plain one is never prepared. Lease is how long the connection may be silent.
-func (r *Resource) begin(ctx context.Context, id branchID, plain bool, lease time.Duration) (*branch, error) {
+func (r *Resource) begin(ctx context.Context, id branchName, plain bool, lease time.Duration) (*branch, error) {
 	conn, err := r.db.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -104,14 +115,27 @@ func (b *branch) ExecContext(ctx context.Context, query string, args ...any) (sq
 }
 
 // QueryContext implements [dialect.DB].
-func (b *branch) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+func (b *branch) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.may(query); err != nil {
+	if err := b.may(statement); err != nil {
 		return nil, err
 	}
-	rows, err := b.conn.QueryContext(ctx, query, args...)
-	return rows, b.judge(err)
+	ctx, end := context.WithCancel(ctx)
+	rows, err := b.conn.QueryContext(ctx, statement, args...)
+	if err != nil {
+		end()
+		return nil, b.judge(err)
+	}
+	b.asked = slices.DeleteFunc(b.asked, func(q query) bool {
+		over := !q.open()
+		if over {
+			q.end()
+		}
+		return over
+	})
+	b.asked = append(b.asked, query{rows, end})
+	return rows, nil
 }
 
 // judge remembers an error that has ended the transaction. After a deadlock MySQL has rolled back, and the connection would
@@ -123,11 +147,18 @@ func (b *branch) judge(err error) error {
 	return err
 }
 
-// shut ends the caller's use of the branch, and reports why it cannot be committed.
+// shut ends the caller's use of the branch, and reports why it cannot be committed. Rows that are open would keep the connection for ever.
 func (b *branch) shut() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = false
+	for _, q := range b.asked {
+		if q.open() {
+			b.doom = cmp.Or(b.doom, fmt.Errorf("%w: the caller has not closed the rows of a query on %s", pawl.ErrInvalid, b.name))
+		}
+		q.end()
+	}
+	b.asked = nil
 	return b.doom
 }
 
@@ -218,17 +249,7 @@ func (b *branch) end(ctx context.Context, commit bool) error {
 			return nil
 		}
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) { // the server needs a moment to see that a connection has ended
-		err := b.finish(ctx, b.id, commit)
-		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return err
-		}
-	}
+	return b.settle(ctx, b.id, commit)
 }
 
 // release gives the connection back. A connection that may have a transaction, or a prepared branch, is closed: it never

@@ -2,7 +2,6 @@ package dtx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -14,9 +13,11 @@ import (
 // Options are the settings of [New].
 type Options struct {
 	// Lease is how long a coordinator may be silent before recovery takes it for dead: 1 s to 1 h. All coordinators of a log
-	// have the same lease. A coordinator that was taken for dead loses its open transactions, and nothing else. Default 10 s.
+	// have the same lease. A coordinator that was taken for dead loses its open transactions, and nothing else. Servers roll a branch
+	// back whose connection is silent for the lease, so fn must use each branch that often. Default 10 s.
 	Lease time.Duration
-	// Settle is how long Run waits for each answer of the log and, after the decision, of a database: 100 ms to 1 min. Default 5 s.
+	// Settle is how long Run waits for each answer of the log and, after the decision, of a database. Recovery waits as long for
+	// each answer. 100 ms to 1 min. Default 5 s.
 	Settle time.Duration
 	// Client lets the processes of a log take turns in recovery, by a lock. That saves requests and nothing
 	// else: recovery is safe without it, and goes on while the store of the locks is away. Default: none.
@@ -32,6 +33,9 @@ type Coordinator struct {
 	resources map[string]*Resource
 	opts      Options
 
+	room     chan struct{} // has an element for each transaction with a connection of the log's pool; nil: the pool is unlimited
+	entering chan struct{} // has an element while a row is registered
+
 	mu     sync.Mutex
 	row    *row           // nil: the next transaction registers one
 	rows   map[int64]*row // with open transactions or work left, and the row above
@@ -43,7 +47,7 @@ type Coordinator struct {
 	seen    map[int64]sign
 
 	stop context.CancelFunc
-	done chan struct{}
+	work sync.WaitGroup // in the background
 }
 
 // row is a row of this coordinator in the log.
@@ -58,14 +62,15 @@ type row struct {
 
 // New returns a coordinator of a log, whose tables exist. The resources are all databases that take part in
 // its transactions, under the same names in every process. A database that cannot prepare is refused with an error that
-// matches [pawl.ErrUnsupported] and names the setting. Nil opts are the defaults. New begins to beat and to
+// matches [pawl.ErrUnsupported] and names the setting. If the log's pool is limited, one connection stays free of
+// transactions, so that the others are decided. Nil opts are the defaults. New begins to beat and to
 // recover in the background; call Close in the end.
 func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*Coordinator, error) {
 	o, err := opts.complete()
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{log: log, opts: o, name: processName(), resources: make(map[string]*Resource), rows: make(map[int64]*row), seen: make(map[int64]sign), done: make(chan struct{})}
+	c := &Coordinator{log: log, opts: o, name: processName(), resources: make(map[string]*Resource), rows: make(map[int64]*row), seen: make(map[int64]sign), entering: make(chan struct{}, 1)}
 	for _, r := range resources {
 		if err := r.validate(); err != nil {
 			return nil, err
@@ -82,16 +87,43 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		return nil, failed("check", err)
 	}
 	for _, r := range resources {
-		if err := r.check(ctx); err != nil {
+		if err := r.Check(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := c.enter(ctx); err != nil {
+	if err := c.makeRoom(); err != nil {
+		return nil, err
+	}
+	r, err := c.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := log.probe(ctx, r.id); err != nil {
+		log.unregister(ctx, r.id) //nolint:errcheck // else recovery fences the row
 		return nil, err
 	}
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go c.live(ctx)
+	c.work.Go(func() { c.every(ctx, c.beat) })
+	c.work.Go(func() {
+		c.Recover(ctx)                                             //nolint:errcheck // the next pass tries again
+		c.every(ctx, func(ctx context.Context) { c.Recover(ctx) }) //nolint:errcheck // as above
+	})
 	return c, nil
+}
+
+// makeRoom keeps a connection of the log's pool from transactions. Else transactions that wait for a decision could hold every
+// connection, and no decision would have any.
+func (c *Coordinator) makeRoom() error {
+	most := c.log.db.Stats().MaxOpenConnections
+	for _, r := range c.resources {
+		if most == 1 && r.db == c.log.db && r.log == nil {
+			return fmt.Errorf("dtx: %w: the pool of the log has 1 connection, and the resource %s uses the same pool: at least 2 are needed", pawl.ErrInvalid, r.name)
+		}
+	}
+	if most > 0 {
+		c.room = make(chan struct{}, max(most-1, 1))
+	}
+	return nil
 }
 
 func (o *Options) complete() (Options, error) {
@@ -122,37 +154,52 @@ func processName() string {
 
 // enter returns the row of new transactions, and registers one if there is none.
 func (c *Coordinator) enter(ctx context.Context) (*row, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return nil, fmt.Errorf("dtx: %w", pawl.ErrClosed)
-	case c.row != nil:
-		return c.row, nil
+	select {
+	case c.entering <- struct{}{}:
+		defer func() { <-c.entering }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	id, err := c.log.register(ctx, c.name)
+	c.mu.Lock()
+	r, closed := c.row, c.closed
+	c.mu.Unlock()
+	if r != nil || closed { // begin says so
+		return r, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Settle)
+	defer cancel()
+	id, err := c.log.register(ctx, c.identity, c.name)
 	if err != nil {
 		return nil, err
 	}
-	c.row = &row{id: id, open: make(map[int64]bool)}
-	c.rows[id] = c.row
-	return c.row, nil
+	r = &row{id: id, open: make(map[int64]bool)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.row, c.rows[id] = r, r
+	return r, nil
 }
 
 // begin gives a transaction its ID.
-func (c *Coordinator) begin(ctx context.Context) (*row, ID, error) {
-	r, err := c.enter(ctx)
-	if err != nil {
-		return nil, ID{}, err
+func (c *Coordinator) begin(ctx context.Context) (ID, error) {
+	for {
+		r, err := c.enter(ctx)
+		if err != nil {
+			return ID{}, err
+		}
+		c.mu.Lock()
+		closed, retired := c.closed, r != nil && r.retired
+		if !closed && !retired {
+			r.last++
+			r.open[r.last] = true
+			id := ID{c.identity, r.id, r.last}
+			c.mu.Unlock()
+			return id, nil
+		}
+		c.mu.Unlock()
+		if closed {
+			return ID{}, fmt.Errorf("dtx: %w", pawl.ErrClosed)
+		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed { // or retired since: then the log refuses to decide
-		return nil, ID{}, fmt.Errorf("dtx: %w", pawl.ErrClosed)
-	}
-	r.last++
-	r.open[r.last] = true
-	return r, ID{c.identity, r.id, r.last}, nil
 }
 
 // retire lets the next transaction register a new row. This row is, or will be, fenced.
@@ -186,19 +233,17 @@ func (c *Coordinator) leave(id ID, forget bool) {
 	}
 }
 
-// live beats and recovers until the coordinator is closed.
-func (c *Coordinator) live(ctx context.Context) {
-	defer close(c.done)
+// every calls f three times in a lease, until the coordinator is closed. Beats do not wait for recovery, because a database may hang.
+func (c *Coordinator) every(ctx context.Context, f func(context.Context)) {
 	tick := time.NewTicker(c.opts.Lease / 3)
 	defer tick.Stop()
 	for {
-		c.Recover(ctx) //nolint:errcheck // the next pass tries again
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		c.beat(ctx)
+		f(ctx)
 	}
 }
 
@@ -245,12 +290,13 @@ func (c *Coordinator) Close(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			c.stop()
-			return errors.Join(fmt.Errorf("dtx: close: transactions are still open: %w", context.Cause(ctx)))
+			c.work.Wait()
+			return fmt.Errorf("dtx: close: transactions are still open: %w", context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}
 	c.stop()
-	<-c.done
+	c.work.Wait()
 	return c.unregister(ctx)
 }
 

@@ -32,11 +32,28 @@
 // The database of the log may take part by [Log.Resource]: its branch is committed together with the decision, and so is not
 // prepared. A transaction with one branch that writes is a plain commit.
 //
+// # Metrics
+//
+// [Coordinator.Status] sends no request, so a metrics library may call Status at each collection:
+//
+//	expvar.Publish("dtx", expvar.Func(func() any { return c.Status() }))
+//
+// An alarm belongs on Oldest, which is small while recovery works, on Unknown, and on Err. The same numbers of a log come from
+// [Log.Transactions] and from "pawl tx ls --json", without a coordinator.
+//
 // # What is not promised
 //
 // The transaction is atomic, and no snapshot: a reader may see one database committed and another not yet. The rows of a prepared branch
-// stay locked until it is finished, so a database that is away blocks the others' rows. PostgreSQL cannot clean rows
-// meanwhile. Where the second effect may follow later, package outbox is the better choice.
+// stay locked until it is finished, so a database that is away blocks the others' rows. The recipe docs/recipes/transactions.md of the
+// repository compares this with an outbox, in a table. Where the second effect may follow later, package outbox is the better choice.
+// Package threephase lets a majority of agents finish what one log would hold up.
+//
+// A prepared branch holds back VACUUM in every database of its PostgreSQL server, as an old open transaction does. A replica of
+// MariaDB holds the rows of a prepared branch too. A dump that MariaDB takes meanwhile does not have the branch, so it cannot start a replica.
+//
+// The log must keep each commit that its database has acknowledged. A failover to an asynchronous replica, or an older backup, loses
+// decisions. Then delete all rows of the table with an id above 0 before any coordinator starts. Recovery thus takes no branch
+// for aborted, and leaves each to an operator. A log whose rows, or whose identity, are gone is noticed without that.
 //
 // A copy of the log's database has the same identity. Two copies must not be used with the same databases.
 package dtx

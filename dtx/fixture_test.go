@@ -1,6 +1,7 @@
 package dtx_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -51,7 +52,8 @@ func (p place) open() (*sql.DB, error) {
 
 // bank has accounts in two places. The log is in the first place.
 type bank struct {
-	table  string
+	table  string // of accounts
+	ledger string // the table of the log; empty: as table
 	places [2]place
 	dbs    [2]*sql.DB
 	log    *dtx.Log
@@ -78,7 +80,7 @@ var shapes = []struct {
 	}},
 	{"last agent SQLite", func(t *testing.T) [2]place {
 		file := filepath.ToSlash(filepath.Join(t.TempDir(), "log.db"))
-		return [2]place{{dialect.SQLite, "file:" + file + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)", true}, mariadb(t)}
+		return [2]place{{dialect.SQLite, "file:" + file + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)", true}, mariadb(t)}
 	}},
 }
 
@@ -140,6 +142,8 @@ func newBank(t *testing.T, places [2]place) *bank {
 	return b
 }
 
+func (b *bank) logTable() string { return cmp.Or(b.ledger, b.table) }
+
 // open opens the databases of a bank.
 func (b *bank) open() error {
 	for i, p := range b.places {
@@ -149,7 +153,7 @@ func (b *bank) open() error {
 		}
 		b.dbs[i] = db
 	}
-	log, err := dtx.NewLog(b.places[0].Dialect, b.dbs[0], &dtx.LogOptions{Table: b.table})
+	log, err := dtx.NewLog(b.places[0].Dialect, b.dbs[0], &dtx.LogOptions{Table: b.logTable()})
 	if err != nil {
 		return err
 	}
@@ -168,6 +172,17 @@ func (b *bank) open() error {
 	return nil
 }
 
+// seenFrom returns the same bank, whose databases are reached elsewhere.
+func (b *bank) seenFrom(t *testing.T, places [2]place) *bank {
+	t.Helper()
+	other := &bank{table: b.table, ledger: b.ledger, places: places}
+	if err := other.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.close)
+	return other
+}
+
 func (b *bank) close() {
 	for _, db := range b.dbs {
 		db.Close() //nolint:errcheck // nothing is lost
@@ -176,7 +191,15 @@ func (b *bank) close() {
 
 func (b *bank) coordinator(t *testing.T) *dtx.Coordinator {
 	t.Helper()
-	c, err := dtx.New(t.Context(), b.log, b.parts, options)
+	return b.leased(t, options.Lease)
+}
+
+// patient returns a coordinator that no busy machine makes silent for a lease.
+func (b *bank) patient(t *testing.T) *dtx.Coordinator { t.Helper(); return b.leased(t, time.Minute) }
+
+func (b *bank) leased(t *testing.T, lease time.Duration) *dtx.Coordinator {
+	t.Helper()
+	c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

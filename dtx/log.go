@@ -106,7 +106,7 @@ func (l *Log) Migrate(ctx context.Context) error {
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
-		err = durable(ctx, l.dialect, l.db)
+		err = CheckDurable(ctx, l.dialect, l.db)
 	}
 	return failed("check", err)
 }
@@ -133,13 +133,15 @@ func (l *Log) check(ctx context.Context) (identity int64, err error) {
 	return identity, nil
 }
 
-// durable returns an error unless a commit is on disk when the database acknowledges the commit.
-func durable(ctx context.Context, d dialect.Dialect, db dialect.DB) error {
+// CheckDurable returns an error that matches [pawl.ErrUnsupported], and names the setting, unless a commit is on disk when the
+// database acknowledges the commit. In SQLite the setting is of each connection: CheckDurable sees that of one.
+func CheckDurable(ctx context.Context, d dialect.Dialect, db dialect.DB) error {
 	type setting struct{ name, query, bad string }
 	settings := map[dialect.Dialect][]setting{
 		dialect.PostgreSQL: {{"synchronous_commit", "SELECT current_setting('synchronous_commit')", "off"}, {"fsync", "SELECT current_setting('fsync')", "off"}},
 		dialect.MySQL: {{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "0"},
 			{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "2"}},
+		dialect.SQLite: {{"synchronous", "PRAGMA synchronous", "0"}, {"synchronous", "PRAGMA synchronous", "1"}},
 	}
 	for _, s := range settings[d] {
 		var is string

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx/internal/protocol"
 )
@@ -30,25 +32,61 @@ func (l *Log) exec(ctx context.Context, s *dialect.Statement) (changed int64, er
 	}
 }
 
-// register makes a coordinator's row. The row is on disk before the first branch is prepared. So a branch
-// without a row is of a log that was lost, and recovery does not touch the branch.
-func (l *Log) register(ctx context.Context, name string) (id int64, err error) {
-	id = rand.Int64N(1<<62) + 1
-	if _, err := l.exec(ctx, l.new().Add("INSERT INTO ").Table(l.beats.Name).Add(" (id, beat) VALUES (").Value(id).Add(", 0)")); err != nil {
-		return 0, failed("register", err)
+// repeat runs a statement that may run twice, again while connections of the pool turn out to be lost.
+func (l *Log) repeat(ctx context.Context, s *dialect.Statement) (changed int64, err error) {
+	for {
+		changed, err = l.exec(ctx, s)
+		if !dialect.Lost(err) || !pause(ctx) {
+			return changed, err
+		}
 	}
-	_, err = l.exec(ctx, l.new().Add("INSERT INTO ").Table(l.rows.Name).Add(" (id, fenced, began, name) VALUES (").Value(id).
-		Add(", 0, ", dialect.Seconds(l.dialect), ", ").Value(name).Add(")"))
+}
+
+// register makes a coordinator's row, if the log still has its identity. The row is on disk before the first branch is prepared. So a branch
+// without a row is of a log that was lost, and recovery does not touch the branch.
+func (l *Log) register(ctx context.Context, identity int64, name string) (id int64, err error) {
+	id = rand.Int64N(1<<62) + 1
+	s := l.new().Add("INSERT INTO ").Table(l.rows.Name).Add(" (id, fenced, began, name) SELECT ")
+	typed := map[dialect.Dialect][2]string{dialect.PostgreSQL: {"::bigint", "::text"}}[l.dialect]
+	s.Value(id).Add(typed[0], ", 0, ", dialect.Seconds(l.dialect), ", ").Value(name).Add(typed[1])
+	n, err := l.exec(ctx, s.Add(" FROM ").Table(l.rows.Name).Add(" WHERE id = 0 AND began = ").Value(identity))
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: table %s is no longer the log with which this coordinator began", pawl.ErrMismatch, l.rows.Name)
+	}
+	if err == nil {
+		_, err = l.exec(ctx, l.new().Add("INSERT INTO ").Table(l.beats.Name).Add(" (id, beat) VALUES (").Value(id).Add(", 0)"))
+	}
 	return id, failed("register", err)
 }
 
 // beat shows recovery that the coordinator lives. Fenced is true if a recovery has taken the coordinator for dead.
 func (l *Log) beat(ctx context.Context, id int64) (fenced bool, err error) {
-	if _, err := l.exec(ctx, l.new().Add("UPDATE ").Table(l.beats.Name).Add(" SET beat = beat + 1 WHERE id = ").Value(id)); err != nil {
+	if _, err := l.repeat(ctx, l.new().Add("UPDATE ").Table(l.beats.Name).Add(" SET beat = beat + 1 WHERE id = ").Value(id)); err != nil {
 		return false, err
 	}
 	row, err := l.row(ctx, id)
 	return err == nil && row != protocol.Live, err
+}
+
+// probe runs each statement that a coordinator needs, without effect, so that a missing right is found at the start.
+func (l *Log) probe(ctx context.Context, id int64) error {
+	none := ID{coordinator: -1}
+	_, err := l.beat(ctx, id)
+	if err == nil {
+		err = l.fence(ctx, none.coordinator)
+	}
+	if err == nil {
+		_, err = l.decide(ctx, l.db, none, nil)
+	}
+	if err == nil {
+		err = l.forget(ctx, none.coordinator, []int64{none.number})
+	}
+	for _, table := range []dialect.Table{l.rows, l.beats} {
+		if err == nil {
+			_, err = l.repeat(ctx, l.new().Add("DELETE FROM ").Table(table.Name).Add(" WHERE id = ").Value(none.coordinator))
+		}
+	}
+	return failed("try the log", err)
 }
 
 // row reads a coordinator's row.
@@ -127,7 +165,7 @@ func (l *Log) fencing(coordinator int64) *dialect.Statement {
 
 // fence makes sure that a coordinator decides nothing more.
 func (l *Log) fence(ctx context.Context, coordinator int64) error {
-	_, err := l.exec(ctx, l.fencing(coordinator))
+	_, err := l.repeat(ctx, l.fencing(coordinator))
 	return err
 }
 
@@ -178,9 +216,9 @@ func (l *Log) records(ctx context.Context, identity int64) (all []record, err er
 	return all, rows.Err()
 }
 
-// beating returns the beats of all coordinators that are not fenced, and the others.
+// beating returns the beats of all coordinators that are not fenced, and the others. A coordinator that died in register never beats.
 func (l *Log) beating(ctx context.Context) (beats map[int64]int64, fenced []int64, err error) {
-	query, args, err := l.new().Add("SELECT r.id, r.fenced, b.beat FROM ").Table(l.rows.Name).Add(" r JOIN ").Table(l.beats.Name).
+	query, args, err := l.new().Add("SELECT r.id, r.fenced, COALESCE(b.beat, -1) FROM ").Table(l.rows.Name).Add(" r LEFT JOIN ").Table(l.beats.Name).
 		Add(" b ON b.id = r.id WHERE r.id > 0").Build()
 	if err != nil {
 		return nil, nil, err
@@ -212,7 +250,7 @@ func (l *Log) unregister(ctx context.Context, id int64) error {
 		if table.Name == l.rows.Name {
 			s.Add(" AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(id).Add(")")
 		}
-		if n, err := l.exec(ctx, s); err != nil || n == 0 {
+		if n, err := l.repeat(ctx, s); err != nil || n == 0 {
 			return err
 		}
 	}
@@ -227,7 +265,7 @@ func (l *Log) forget(ctx context.Context, coordinator int64, numbers []int64) er
 		for i, number := range numbers[:n] {
 			s.Add([]string{"", ", "}[min(i, 1)]).Value(number)
 		}
-		if _, err := l.exec(ctx, s.Add(")")); err != nil {
+		if _, err := l.repeat(ctx, s.Add(")")); err != nil {
 			return err
 		}
 		numbers = numbers[n:]

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx/internal/protocol"
 )
 
@@ -32,18 +34,29 @@ type Report struct {
 func (c *Coordinator) Recover(ctx context.Context) (Report, error) {
 	c.passing.Lock()
 	defer c.passing.Unlock()
-	others := true
-	if c.opts.Client != nil {
-		lease, err := c.opts.Client.Mutex(fmt.Sprintf("pawl/dtx/%x", c.identity)).TryLock(ctx)
-		if err == nil {
-			defer lease.Unlock(context.WithoutCancel(ctx)) //nolint:errcheck // the session ends it
-		}
-		others = !errors.Is(err, pawl.ErrNotAcquired) || errors.Is(err, pawl.ErrUnavailable)
-	}
+	others, unlock := c.turn(ctx)
+	defer unlock()
 	p := &pass{c: c, others: others, rows: make(map[int64]protocol.Row), records: make(map[ID]record)}
 	err := p.run(ctx)
 	c.note(p, err)
 	return p.report, failed("recover", err)
+}
+
+// turn reports whether this process recovers other coordinators now, and returns a function that ends its turn.
+func (c *Coordinator) turn(ctx context.Context) (others bool, unlock func()) {
+	if c.opts.Client == nil {
+		return true, func() {}
+	}
+	asking, cancel := context.WithTimeout(ctx, c.opts.Settle)
+	defer cancel()
+	lease, err := c.opts.Client.Mutex(fmt.Sprintf("pawl/dtx/%x", c.identity)).TryLock(asking)
+	switch {
+	case err == nil:
+		return true, func() { lease.Unlock(context.WithoutCancel(ctx)) } //nolint:errcheck // the session ends it
+	case errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrGrace), asking.Err() != nil:
+		return true, func() {} // nobody knows whether another process has the turn
+	}
+	return !errors.Is(err, pawl.ErrNotAcquired), func() {}
 }
 
 // pass is one pass of recovery.
@@ -72,6 +85,9 @@ func (p *pass) run(ctx context.Context) error {
 		for _, b := range branches {
 			if err := p.judge(ctx, r, b.branchID); err != nil {
 				away = errors.Join(away, fmt.Errorf("%s: %v: %w", r.name, b, err))
+				if !dialect.Said(err) { // the database hangs, or is away
+					break
+				}
 			}
 		}
 	}
@@ -85,30 +101,42 @@ func (p *pass) run(ctx context.Context) error {
 
 // list reads the prepared branches of all resources that answer.
 func (p *pass) list(ctx context.Context) (map[*Resource][]listed, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
 	return listAll(ctx, p.c.identity, slices.Collect(maps.Values(p.c.resources)))
 }
 
+// listAll asks all resources at once, because a resource that hangs answers nothing until ctx ends.
 func listAll(ctx context.Context, identity int64, resources []*Resource) (map[*Resource][]listed, error) {
 	all := make(map[*Resource][]listed)
 	var away error
+	var mu sync.Mutex
+	var group sync.WaitGroup
 	for _, r := range resources {
 		if r.log != nil || r.readOnly {
 			continue
 		}
-		branches, err := r.list(ctx, identity)
-		if err != nil {
-			away = errors.Join(away, fmt.Errorf("list the branches on %s: %w", r.name, err))
-			continue
-		}
-		all[r] = branches
+		group.Go(func() {
+			branches, err := r.list(ctx, identity)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				away = errors.Join(away, fmt.Errorf("list the branches on %s: %w", r.name, err))
+				return
+			}
+			all[r] = branches
+		})
 	}
+	group.Wait()
 	return all, away
 }
 
 // read reads the rows, fences those of the dead, and then reads the records.
 func (p *pass) read(ctx context.Context) (away, err error) {
 	p.open, p.own = p.c.mine()
-	beats, fenced, err := p.c.log.beating(ctx)
+	asking, cancel := context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
+	beats, fenced, err := p.c.log.beating(asking)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +155,14 @@ func (p *pass) read(ctx context.Context) (away, err error) {
 		}
 		p.rows[id] = protocol.Fenced
 	}
-	records, err := p.c.log.records(ctx, p.c.identity)
+	asking, cancel = context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
+	records, err := p.c.log.records(asking, p.c.identity)
 	for _, r := range records {
 		p.records[r.id] = r
 	}
 	if err == nil {
-		p.orders, err = p.c.log.heuristics(ctx, p.c.identity)
+		p.orders, err = p.c.log.heuristics(asking, p.c.identity)
 	}
 	return away, err
 }
@@ -144,14 +174,13 @@ func (p *pass) fence(ctx context.Context, id int64) error {
 	return p.c.log.fence(ctx, id)
 }
 
-// row is the row of a transaction's coordinator. This coordinator's row is as good as fenced for each transaction that is over.
+// row is the row of a transaction's coordinator.
 func (p *pass) row(id ID) protocol.Row {
-	if _, own := p.own[id.coordinator]; own && p.open[id] {
-		return protocol.Live
-	} else if own {
-		return protocol.Fenced
+	row := p.rows[id.coordinator]
+	if retired, own := p.own[id.coordinator]; own {
+		row = protocol.Own(p.open[id], retired, row)
 	}
-	return p.rows[id.coordinator]
+	return row
 }
 
 // judge finishes a listed branch if the log says how.
@@ -172,7 +201,9 @@ func (p *pass) judge(ctx context.Context, r *Resource, b branchID) error {
 	if !p.others && p.row(b.ID) == protocol.Fenced && !p.isOwn(b.ID) {
 		return nil
 	}
-	switch err := r.finish(ctx, b, verdict == protocol.Complete); {
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
+	switch err := r.finish(ctx, b.name(), verdict == protocol.Complete); {
 	case errors.Is(err, errOwned):
 		p.report.Waiting++
 	case err != nil:
@@ -202,6 +233,8 @@ func (p *pass) forget(ctx context.Context, left map[*Resource][]listed) error {
 			p.report.Unknown = append(p.report.Unknown, id)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Settle)
+	defer cancel()
 	var failed error
 	for id, r := range p.records {
 		all := !slices.ContainsFunc(r.resources, func(name string) bool { return !answered[name] })
@@ -259,14 +292,18 @@ func (c *Coordinator) unregister(ctx context.Context) error {
 			busy[b.coordinator] = true
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id, r := range c.rows {
-		if !busy[id] && !r.retired && !r.late && len(r.over) == 0 {
-			err = errors.Join(err, c.log.unregister(ctx, id))
+	for id := range c.rows { // nothing runs any more
+		if r := c.rows[id]; !busy[id] && !r.retired && !r.late && len(r.over) == 0 {
+			err = errors.Join(err, c.drop(ctx, id))
 		}
 	}
 	return failed("close", err)
+}
+
+func (c *Coordinator) drop(ctx context.Context, id int64) error {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Settle)
+	defer cancel()
+	return c.log.unregister(ctx, id)
 }
 
 // pause waits a moment. pause returns false if ctx has ended.

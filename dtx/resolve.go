@@ -108,7 +108,7 @@ func finishAll(ctx context.Context, all map[*Resource][]listed, id ID, commit bo
 	for r, branches := range all {
 		for _, b := range branches {
 			if b.ID == id {
-				if err := r.finish(ctx, b.branchID, commit); err != nil && !errors.Is(err, errOwned) { // recovery tries again
+				if err := r.finish(ctx, b.name(), commit); err != nil && !errors.Is(err, errOwned) { // recovery tries again
 					failed = errors.Join(failed, fmt.Errorf("%s: %v: %w", r.name, b, err))
 				}
 			}

@@ -86,7 +86,7 @@ func (b *bank) interfere(t *testing.T) {
 	if b.places[0].Dialect == dialect.SQLite {
 		return // whose file has one writer: a fence waits for the transaction
 	}
-	c := b.coordinator(t)
+	c := b.patient(t)
 	before := b.sums(t)
 	err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
 		if err := b.move(0, 0, moves)(ctx, tx); err != nil {

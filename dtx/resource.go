@@ -63,9 +63,12 @@ func (r *Resource) validate() error {
 	return nil
 }
 
-// check returns an error unless the database can prepare branches, and keeps them over a crash.
-func (r *Resource) check(ctx context.Context) error {
-	err := durable(ctx, r.dialect, r.db)
+// Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change.
+func (r *Resource) Check(ctx context.Context) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	err := CheckDurable(ctx, r.dialect, r.db)
 	if err == nil && r.log == nil && !r.readOnly {
 		if r.dialect == dialect.PostgreSQL {
 			err = r.checkSlots(ctx)
@@ -95,9 +98,45 @@ const unknown time.Duration = -1 // to the database
 
 // list returns the prepared branches of a log. On MariaDB there are also branches whose connection still lives.
 func (r *Resource) list(ctx context.Context, identity int64) (all []listed, err error) {
+	named, err := r.listNames(ctx, prefix(identity))
+	for _, n := range named {
+		b, ok := parseBranch(n.String())
+		if ok && b.log == identity && (r.dialect == dialect.PostgreSQL || n.format == xaFormat) {
+			all = append(all, listed{b, n.age})
+		}
+	}
+	return all, err
+}
+
+// branchName is the name of a branch in its database. PostgreSQL has the text only.
+type branchName struct {
+	global, qualifier string
+	format            int
+}
+
+func (b branchID) name() branchName {
+	return branchName{b.ID.String(), fmt.Sprintf("%x", b.branch), xaFormat}
+}
+
+// String is the name as one text.
+func (n branchName) String() string {
+	if n.qualifier == "" {
+		return n.global
+	}
+	return n.global + "-" + n.qualifier
+}
+
+// named is a prepared branch of any program.
+type named struct {
+	branchName
+	age time.Duration
+}
+
+// listNames returns the prepared branches whose names have a prefix, and on MySQL all others too.
+func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, err error) {
 	s := dialect.New(r.dialect)
 	if r.dialect == dialect.PostgreSQL {
-		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix(identity) + "%")
+		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix + "%")
 	} else {
 		s.Add("XA RECOVER")
 	}
@@ -117,16 +156,11 @@ func (r *Resource) list(ctx context.Context, identity int64) (all []listed, err 
 		if err := rows.Scan(&first, &length, &rest, &name); err != nil {
 			return nil, err
 		}
-		age := max(time.Duration(first)*time.Millisecond, 0)
-		if r.dialect == dialect.MySQL {
-			age = unknown
-			if first != xaFormat || length > len(name) {
-				continue
-			}
-			name = name[:length] + "-" + name[length:]
-		}
-		if b, ok := parseBranch(name); ok && b.log == identity {
-			all = append(all, listed{b, age})
+		switch {
+		case r.dialect == dialect.PostgreSQL:
+			all = append(all, named{branchName{global: name}, max(time.Duration(first)*time.Millisecond, 0)})
+		case length <= len(name):
+			all = append(all, named{branchName{name[:length], name[length:], int(first)}, unknown})
 		}
 	}
 	return all, rows.Err()
@@ -136,10 +170,10 @@ func (r *Resource) list(ctx context.Context, identity int64) (all []listed, err 
 const xaFormat = 0x7061776c
 
 // xid is the name of a branch as statements of XA have it. The name has letters, digits and hyphens only.
-func (b branchID) xid() string { return fmt.Sprintf("'%v','%x',%d", b.ID, b.branch, xaFormat) }
+func (n branchName) xid() string { return fmt.Sprintf("'%s','%s',%d", n.global, n.qualifier, n.format) }
 
 // finishing returns the statement that ends a prepared branch.
-func (r *Resource) finishing(b branchID, commit bool) string {
+func (r *Resource) finishing(b branchName, commit bool) string {
 	verb := map[bool]string{true: "COMMIT", false: "ROLLBACK"}[commit]
 	if r.dialect == dialect.PostgreSQL {
 		return fmt.Sprintf("%s PREPARED '%v'", verb, b)
@@ -151,14 +185,29 @@ func (r *Resource) finishing(b branchID, commit bool) string {
 var errOwned = errors.New("another connection has the branch")
 
 // finish ends a prepared branch through any connection. A branch that is gone is finished.
-func (r *Resource) finish(ctx context.Context, b branchID, commit bool) error {
+func (r *Resource) finish(ctx context.Context, b branchName, commit bool) error {
 	_, err := r.db.ExecContext(ctx, r.finishing(b, commit))
 	return r.finished(ctx, b, err)
 }
 
+// settle is finish, again while another connection has the branch. The server needs a moment to see that a connection has ended.
+func (r *Resource) settle(ctx context.Context, b branchName, commit bool) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := r.finish(ctx, b, commit)
+		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // finished judges the answer to finishing. MariaDB says that there is no such branch while another connection has it. So the
 // list decides whether the branch is gone.
-func (r *Resource) finished(ctx context.Context, b branchID, err error) error {
+func (r *Resource) finished(ctx context.Context, b branchName, err error) error {
 	switch {
 	case r.dialect == dialect.PostgreSQL && dialect.Busy(err):
 		return errOwned
@@ -167,9 +216,9 @@ func (r *Resource) finished(ctx context.Context, b branchID, err error) error {
 	case r.dialect == dialect.PostgreSQL:
 		return nil
 	}
-	all, err := r.list(ctx, b.log)
+	all, err := r.listNames(ctx, b.global)
 	for _, other := range all {
-		if other.branchID == b {
+		if other.branchName == b {
 			return errOwned
 		}
 	}

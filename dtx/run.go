@@ -3,6 +3,7 @@ package dtx
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -38,21 +39,34 @@ func (t *Tx) On(r *Resource) dialect.DB {
 // returns nil. If fn returns an error or panics, all are rolled back.
 //
 // The error matches [ErrAborted], [ErrPending] or [ErrInDoubt], and [Error] tells the ID. If ctx ends before the
-// decision, the transaction aborts. After the decision, Run waits for Options.Settle at most, whether or not ctx has ended.
+// decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. After the decision, Run
+// waits for Options.Settle at most, whether or not ctx has ended.
 //
-// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT.
+// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries.
 func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, resources ...*Resource) error {
 	resources, err := c.choose(resources)
 	if err != nil {
 		return err
 	}
-	_, id, err := c.begin(ctx)
-	if err != nil {
+	id, err := c.begin(ctx)
+	switch {
+	case errors.Is(err, pawl.ErrClosed):
 		return err
+	case err != nil:
+		return fmt.Errorf("dtx: %w before it began: %w", ErrAborted, err)
 	}
 	t := &Tx{c: c, id: id}
 	forget := false
 	defer func() { c.leave(id, forget) }()
+	if slices.ContainsFunc(resources, func(r *Resource) bool { return r.db == c.log.db }) && c.room != nil {
+		select {
+		case c.room <- struct{}{}:
+			defer func() { <-c.room }()
+		case <-ctx.Done():
+			t.reason = context.Cause(ctx)
+			return t.result(protocol.Aborted)
+		}
+	}
 	defer t.undo()
 	err = t.open(ctx, resources)
 	if err == nil {
@@ -99,7 +113,7 @@ func (t *Tx) open(ctx context.Context, resources []*Resource) error {
 		}
 	}
 	for i, r := range resources {
-		b, err := r.begin(ctx, branchID{t.id, i}, writers == 1, t.c.opts.Lease)
+		b, err := r.begin(ctx, branchID{t.id, i}.name(), writers == 1, t.c.opts.Lease)
 		if err != nil {
 			return err
 		}

@@ -29,12 +29,20 @@ func TestDatabases(t *testing.T) {
 	}
 	t.Run("late prepare", latePrepare)
 	t.Run("late commit", lateCommit)
+	t.Run("other protocols", otherProtocols)
+	t.Run("hangs", hangs)
+	t.Run("hanging log", hangingLog)
+	t.Run("small pool", smallPool)
+	t.Run("turns", turns)
+	t.Run("lost logs", lostLogs)
+	t.Run("rights", rights)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("foreign", b.foreign)
 			t.Run("beside recovery", b.besideRecovery)
 			t.Run("resolve", b.resolve)
 			t.Run("interfere", b.interfere)
@@ -51,7 +59,7 @@ func TestDatabases(t *testing.T) {
 func (b *bank) tidy(t *testing.T) {
 	t.Helper()
 	var n int
-	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+b.table+"_decided").Scan(&n); err != nil || n > 0 {
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+b.logTable()+"_decided").Scan(&n); err != nil || n > 0 {
 		t.Errorf("the log has %d records: %v", n, err)
 	}
 	if n := b.prepared(t); n > 0 {
@@ -63,7 +71,7 @@ func (b *bank) tidy(t *testing.T) {
 func (b *bank) prepared(t *testing.T) (n int) {
 	t.Helper()
 	var log int64
-	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT began FROM "+b.table+" WHERE id = 0").Scan(&log); err != nil {
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT began FROM "+b.logTable()+" WHERE id = 0").Scan(&log); err != nil {
 		t.Fatal(err)
 	}
 	for i, db := range b.dbs {
@@ -95,7 +103,7 @@ func (b *bank) prepared(t *testing.T) (n int) {
 
 // run commits, and the books balance.
 func (b *bank) run(t *testing.T) {
-	c := b.coordinator(t)
+	c := b.patient(t)
 	before := b.sums(t)
 	for i := range 5 {
 		if err := c.Run(t.Context(), b.move(i%accounts, 0, 1)); err != nil {
@@ -139,7 +147,7 @@ func (b *bank) run(t *testing.T) {
 
 // besideRecovery: recovery in the same process and in another touches no transaction that runs.
 func (b *bank) besideRecovery(t *testing.T) {
-	c, other := b.coordinator(t), b.coordinator(t)
+	c, other := b.patient(t), b.patient(t)
 	before := b.sums(t)
 	const workers, each = 4, 15
 	var group sync.WaitGroup
@@ -183,6 +191,14 @@ func (b *bank) failures(t *testing.T) {
 			return nil
 		},
 		"an ended context": func(_ context.Context, cancel func(), _ *dtx.Tx) error { cancel(); return nil },
+		"rows that are left open": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			_, err := tx.On(b.parts[1]).QueryContext(ctx, "SELECT n FROM "+b.table+"_1") //nolint:sqlclosecheck,rowserrcheck // that is the test
+			return err
+		},
+		"an error beside rows": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			tx.On(b.parts[1]).QueryContext(ctx, "SELECT n FROM "+b.table+"_1") //nolint:errcheck,sqlclosecheck,rowserrcheck // as above
+			return own
+		},
 		"a lost connection": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
 			kill := map[string]string{"pgx": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}[driverOf(b.places[1])]
 			tx.On(b.parts[1]).ExecContext(ctx, kill) //nolint:errcheck // as above
@@ -227,7 +243,7 @@ func (b *bank) failures(t *testing.T) {
 
 // fencedRow: a coordinator that recovery takes for dead decides nothing, and goes on with its next transaction.
 func (b *bank) fencedRow(t *testing.T) {
-	c := b.coordinator(t)
+	c := b.patient(t)
 	before := b.sums(t)
 	err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
 		if err := b.move(0, 0, 7)(ctx, tx); err != nil {

@@ -47,6 +47,10 @@ type Harness struct {
 	// store. The copy is a function that brings the data back. Nil for a store that keeps nothing,
 	// or that keeps data on more than one server.
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
+
+	// Full returns the opener of another store, and a function that leaves no space in that store for
+	// new claims. Nil for a store that a test cannot fill, or that takes no releases then.
+	Full func(t *testing.T) (open func(t *testing.T) engine.Engine, fill func())
 }
 
 // Network is trouble between a client and the store.
@@ -89,6 +93,9 @@ func (h *Harness) cases() []Case {
 	}
 	if h.Snapshot != nil {
 		all = append(all, snapshotCase)
+	}
+	if h.Full != nil {
+		all = append(all, fullCase)
 	}
 	return all
 }

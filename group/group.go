@@ -73,7 +73,7 @@ type Group struct {
 
 	mu    sync.Mutex
 	users int // memberships and watches
-	stop  context.CancelFunc
+	stop  func()
 }
 
 // New returns the group of this name in the store of the client. New asks the store nothing. A name
@@ -161,13 +161,14 @@ func (g *Group) use() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.users++; g.users == 1 {
-		ctx, stop := context.WithCancel(context.Background())
-		g.stop = stop
-		go g.sweep(ctx)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() { defer close(ended); g.sweep(ctx) }()
+		g.stop = func() { cancel(); <-ended }
 	}
 }
 
-// unuse ends what use began.
+// unuse ends what use began. The last user waits until the sweeper has ended.
 func (g *Group) unuse() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 type Membership struct {
 	group  *Group
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the goroutine of the membership has ended
+	ended  chan struct{} // closed when the member stays no longer
+	done   chan struct{} // closed when the goroutine of the membership has ended
 
 	mu     sync.Mutex // while the page is written
 	is     Member
@@ -43,7 +44,7 @@ func (g *Group) Join(ctx context.Context, m Member) (*Membership, error) {
 		return nil, g.failed("join", err)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	is := &Membership{group: g, cancel: cancel, ended: make(chan struct{}), is: m}
+	is := &Membership{group: g, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{}), is: m}
 	if err := is.enter(ctx, math.MaxUint64); err != nil {
 		cancel()
 		return nil, g.failed("join", err)
@@ -99,6 +100,7 @@ func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, mo
 
 // keep joins again after a loss, and looks now and then whether the member still stands in its page.
 func (m *Membership) keep(life context.Context) {
+	defer close(m.done)
 	defer m.group.unuse()
 	defer close(m.ended)
 	look := time.NewTicker(m.group.client.TTL())
@@ -209,6 +211,7 @@ func (m *Membership) Update(ctx context.Context, to Member) error {
 // is gone one TTL later. A second Leave does nothing.
 func (m *Membership) Leave(ctx context.Context) error {
 	m.cancel()
+	defer func() { <-m.done }()
 	<-m.ended
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,9 @@ type sweeper struct {
 // sweep sweeps until ctx ends.
 func (g *Group) sweep(ctx context.Context) {
 	s := &sweeper{Group: g}
-	go s.listen(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() { s.listen(ctx) })
 	for going := true; going; {
 		err := s.testify(ctx)
 		if err == nil {
@@ -37,7 +40,7 @@ func (g *Group) sweep(ctx context.Context) {
 		going = s.pause(ctx, err)
 	}
 	if s.witness != nil {
-		s.witness.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+		s.witness.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
 	}
 }
 
@@ -126,7 +129,7 @@ func (s *sweeper) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer turn.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+	defer turn.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
 	work, stop := turn.Within(ctx)
 	defer stop()
 	r := &round{sweeper: s, list: newList(s.Group)}

@@ -80,6 +80,9 @@ func TestRepeat(t *testing.T) {
 			if result, kept := c.Kept(); !kept || string(result) != "paid" {
 				t.Errorf("a repeat has %q, %v", result, kept)
 			}
+			if c.Lease() != nil || c.Token() != 0 || c.Err() == nil {
+				t.Errorf("a repeat holds %v, token %d, %v", c.Lease(), c.Token(), c.Err())
+			}
 		}
 		if _, err := l.Begin(t.Context(), pay, other, nil); !errors.Is(err, idem.ErrReused) {
 			t.Errorf("another request with the key: %v", err)

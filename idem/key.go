@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -8,6 +9,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -73,15 +76,36 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // KeyOf makes a key of the business content of a request. Such a key is useful where callers send no key: two
 // requests with equal content have the same key. The scope is the operation. Content is encoded as
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
-// The error matches [pawl.ErrInvalid] if content has no JSON.
+// The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
+// of text that is not UTF-8, and of a struct without exported fields.
 func KeyOf(operation string, content any) (Key, error) {
 	text, err := json.Marshal(content)
-	if err != nil {
+	switch is := reflect.Indirect(reflect.ValueOf(content)); {
+	case err != nil:
 		return Key{}, fmt.Errorf("%w: content has no JSON: %w", pawl.ErrInvalid, err)
+	case replaced(text):
+		return Key{}, fmt.Errorf("%w: content has a text that is not UTF-8, which JSON would change", pawl.ErrInvalid)
+	case string(text) == "{}" && is.Kind() == reflect.Struct && is.NumField() > 0 && !slices.ContainsFunc(reflect.VisibleFields(is.Type()), reflect.StructField.IsExported):
+		return Key{}, fmt.Errorf("%w: content is a %v, of which JSON has no field", pawl.ErrInvalid, is.Type())
 	}
 	sum := sha256.Sum256(text)
 	key := Key{Scope: operation, ID: hex.EncodeToString(sum[:])}
 	return key, key.Validate()
+}
+
+// replaced reports whether JSON was made of text that is not UTF-8. Package json writes each bad byte as this escape. The
+// character U+FFFD itself is written as it is.
+func replaced(text []byte) bool {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if bytes.HasPrefix(text[i:], []byte(`\ufffd`)) {
+			return true
+		}
+		i++ // the escaped character
+	}
+	return false
 }
 
 // NewToken returns a random ID for a form or a button. A server puts the token into the page that

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -73,6 +74,27 @@ func TestKeyOf(t *testing.T) {
 		if _, err := idem.KeyOf(operation, content); !errors.Is(err, pawl.ErrInvalid) {
 			t.Errorf("%q, %v: %v", operation, content, err)
 		}
+	}
+}
+
+// TestKeyOfLosesNothing: content of which JSON loses a part is refused, because different content would have one key.
+func TestKeyOfLosesNothing(t *testing.T) {
+	type hidden struct{ amount int }
+	for _, content := range []any{"\xff", map[string]any{"a": []string{`\`, "b\xfe"}}, map[string]int{"\xc0": 1}, hidden{1}, &hidden{2}} {
+		if key, err := idem.KeyOf("order", content); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%+v: %q, %v", content, key, err)
+		}
+	}
+	seen := make(map[idem.Key]any)
+	for _, content := range []any{"\ufffd", `\ufffd`, `\\ufffd`, `\`, `a\`, "é", struct{}{}, nil, []int{}, time.Unix(1, 0).UTC(), struct {
+		A int `json:",omitempty"`
+		b int
+	}{1, 2}} {
+		key, err := idem.KeyOf("order", content)
+		if other, is := seen[key]; is || err != nil {
+			t.Errorf("%#v: the key of %#v, %v", content, other, err)
+		}
+		seen[key] = content
 	}
 }
 

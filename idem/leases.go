@@ -132,6 +132,7 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 	}
 	lost := c.lease.Err()
 	c.lease.Unlock(ctx) //nolint:errcheck // a heartbeat repeats it, and the record says all
+	c.lease = nil       // of a repeat
 	if err != nil && lost != nil {
 		err = errors.Join(lost, err)
 	}

@@ -190,6 +190,7 @@ func TestRedis(t *testing.T) {
 				func() { server.Kill(); server.Restart() }
 		},
 		Snapshot: snapshot(testservers.Redis, redisURL, "--appendonly", "yes", "--appendfsync", "always"),
+		Full:     fullRedis,
 	})
 }
 
@@ -221,5 +222,6 @@ func TestEtcd(t *testing.T) {
 		Fresh:       unused(etcdURL(addr) + "?prefix=NEW/"),
 		KillSession: etcdKiller(t, addr),
 		Snapshot:    snapshot(testservers.Etcd, etcdURL),
+		Full:        fullEtcd,
 	})
 }

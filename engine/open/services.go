@@ -189,7 +189,7 @@ func sqliteDatabase(ctx context.Context, u *url.URL) (*Database, error) {
 		return nil, fmt.Errorf("sqlite %s: %w", path, engine.ErrNoStore)
 	}
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(absolute), "/")}
-	db, err := sql.Open("sqlite3", "file:"+location.EscapedPath()+"?_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite3", "file:"+location.EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=synchronous(full)")
 	if err != nil {
 		return nil, fmt.Errorf("sqlite %s: %w", path, err)
 	}

@@ -159,6 +159,7 @@ func TestGraceOfBeliefs(t *testing.T) {
 	}
 	server.Kill()
 	server.Restart()
+	p.Reset() // no request gets a connection to the dead server
 	var s engine.Session
 	sessiontest.Until(t, "a session is open", func() (ok bool) {
 		var err error

@@ -28,7 +28,7 @@ const hold = time.Second
 // connectNATS returns the JetStream of a server, and the stream. The stream drops repeats for a short time only. Else it would
 // drop those of Resend, too.
 func connectNATS(ctx context.Context, s *settings) (*nats.Conn, jetstream.JetStream, error) {
-	nc, err := nats.Connect(s.Broker, nats.MaxReconnects(-1))
+	nc, err := nats.Connect(s.Broker, nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ const (
 	producer = "producer" // takes orders, and hears confirmations
 	relay    = "relay"    // sends messages
 	consumer = "consumer" // lowers the stock, and confirms
+	clerk    = "clerk"    // takes orders in one transaction with their payments, and hears the program
 )
 
 // childFailed is the exit code of a process that has failed by itself. A process that was killed has another.
@@ -27,19 +29,29 @@ const childFailed = 3
 type settings struct {
 	Role                  string
 	Orders, Stock, Broker string // URLs
+	Payments              string // URL; empty: nothing is paid
 	Locks, StockLocks     string // URLs of the stores of locks: for relays, and for consumers
 	Stream                string // of the broker
 	Shop                  string // host and port where the producer hears confirmations
-	N                     int    // customers
+	N, First              int    // customers, and the number of the first
 	Naive                 bool
-	Form                  string // of the naive producer; empty: each customer gets another
-	Declined              bool   // all cards are declined, and not every fifth
-	Die                   string // the point at which a process dies, or the reply that is lost
-	Odds                  int    // a process dies at each of Odds points, by chance; 0: never
+	Form                  string        // of the naive producer; empty: each customer gets another
+	Declined              bool          // all cards are declined, and not every fifth
+	Die                   string        // the point at which a process dies, or the reply that is lost
+	Odds                  int           // a process dies at each of Odds points, by chance; 0: never
+	ByHand                bool          // a clerk does two-phase commit without dtx
+	WithStock             bool          // the stock takes part in the transaction of a clerk
+	Late                  bool          // the customers of a clerk come at a word
+	Patience              time.Duration // of the customers of a clerk, when they come first; 0: without end
+
+	words chan string // from the program
+	out   io.Writer
 }
 
 // The points at which a process may die, and a reply that may be lost.
 const (
+	beforeVote   = "after the statements of an order and of its payment"
+	afterPayment = "after a naive producer has taken the payment"
 	afterCommit  = "after the commit of an order"
 	afterSend    = "after a naive producer has sent"
 	afterConfirm = "after the broker has confirmed"
@@ -74,12 +86,17 @@ func beChild(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	s.out, s.words = out, make(chan string, 16)
 	go func() {
-		io.Copy(io.Discard, in) //nolint:errcheck // its end is all that counts
+		for lines := bufio.NewScanner(io.MultiReader(d.Buffered(), in)); lines.Scan(); {
+			if lines.Text() != "" { // the end of the settings
+				s.words <- lines.Text()
+			}
+		}
 		stop()
 	}()
-	role := map[string]func(context.Context, *settings, io.Writer) error{producer: produce, relay: relayAll, consumer: consume}[s.Role]
-	if err := role(ctx, &s, out); err != nil && ctx.Err() == nil {
+	role := map[string]func(context.Context, *settings) error{producer: produce, relay: relayAll, consumer: consume, clerk: takeOrders}[s.Role]
+	if err := role(ctx, &s); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s: %w", s.Role, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/outbox/webhook"
@@ -26,7 +27,7 @@ type warehouse struct {
 }
 
 // consume lowers the stock.
-func consume(ctx context.Context, s *settings, _ io.Writer) error {
+func consume(ctx context.Context, s *settings) error {
 	db, err := openDatabase(ctx, s.Stock)
 	if err != nil {
 		return err
@@ -74,10 +75,15 @@ func (w *warehouse) deliver(ctx context.Context, tx *sql.Tx, m inbox.Message) er
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, w.bind("UPDATE stock SET units = units - ?, delivered = delivered + 1 WHERE item = ?"), o.Units, o.Item); err != nil {
+	return w.lower(ctx, tx, o)
+}
+
+// lower takes the units of an order from the stock.
+func (d *database) lower(ctx context.Context, tx dialect.DB, o order) error {
+	if _, err := tx.ExecContext(ctx, d.bind("UPDATE stock SET units = units - ?, delivered = delivered + 1 WHERE item = ?"), o.Units, o.Item); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, w.bind("INSERT INTO deliveries SELECT item, delivered, ?, ? FROM stock WHERE item = ?"), o.ID, o.Units, o.Item)
+	_, err := tx.ExecContext(ctx, d.bind("INSERT INTO deliveries SELECT item, delivered, ?, ? FROM stock WHERE item = ?"), o.ID, o.Units, o.Item)
 	return err
 }
 

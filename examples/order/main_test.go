@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -18,10 +19,20 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// The commands of the recipes, without a number of customers. Tests run all of them.
+const (
+	usual     = "" // on the kinds of TestServers
+	naively   = "-orders sqlite -payments none -stock sqlite -broker webhook -naive"
+	unpaid    = "-orders sqlite -payments postgres -stock sqlite -broker webhook -naive"
+	allCuts   = "-cut all"
+	allFaults = "-tx all"
+)
+
 // ran runs the program and returns its words. The books have to balance, or not to.
-func ran(t *testing.T, balance bool, args ...string) string {
+func ran(t *testing.T, balance bool, command string, more ...string) string {
 	t.Helper()
 	var out strings.Builder
+	args := append(strings.Fields(command), more...)
 	err := run(t.Context(), args, &out)
 	if balance && err != nil || !balance && !errors.Is(err, errBooks) {
 		t.Errorf("%q: %v\n%s", args, err, out.String())
@@ -29,29 +40,32 @@ func ran(t *testing.T, balance bool, args ...string) string {
 	return out.String()
 }
 
-func files(broker string, args ...string) []string {
-	return append([]string{"-orders", "sqlite", "-stock", "sqlite", "-broker", broker}, args...)
-}
-
 // TestFiles: without a server the books balance.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	ran(t, true, files("webhook", "-n", "25")...)
+	ran(t, true, strings.TrimSuffix(naively, " -naive"), "-n", "25")
 }
 
-// TestNaive: without outbox and inbox the books are found not to balance.
+// TestNaive: without outbox and inbox the books are found not to balance, and without dtx those of the payments.
 func TestNaive(t *testing.T) {
 	t.Parallel()
-	if out := ran(t, false, files("webhook", "-n", "25", "-naive")...); !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") {
-		t.Errorf("it prints\n%s", out)
+	for command, wrong := range map[string]string{naively: `deliveries without an order +[1-9]`, unpaid: `payments without an order +[1-9]`} {
+		t.Run(wrong, func(t *testing.T) {
+			t.Parallel()
+			out := ran(t, false, command, "-n", "10")
+			if !strings.Contains(out, "THE BOOKS DO NOT BALANCE.") || !regexp.MustCompile(wrong).MatchString(out) {
+				t.Errorf("it prints\n%s", out)
+			}
+		})
 	}
 }
 
 // TestServers: the books balance on servers that the program starts.
 func TestServers(t *testing.T) {
 	t.Parallel()
-	out := ran(t, true, "-orders", "postgres", "-stock", "mariadb", "-broker", "redis", "-n", "20")
-	if !strings.Contains(out, "PostgreSQL") || !strings.Contains(out, "MariaDB") || !strings.Contains(out, "Redis Streams") {
+	out := ran(t, true, usual, "-orders", "postgres", "-payments", "mariadb", "-stock", "mariadb", "-broker", "redis", "-n", "15")
+	if !strings.Contains(out, "Orders are in PostgreSQL") || !strings.Contains(out, "a third database, in MariaDB") || !strings.Contains(out, "Redis Streams") ||
+		!regexp.MustCompile(`killed [1-9]\d* times between the phases`).MatchString(out) {
 		t.Errorf("it prints\n%s", out)
 	}
 }
@@ -59,19 +73,59 @@ func TestServers(t *testing.T) {
 // TestCuts: each cut shows the fault, and the cure. The recipes show the output.
 func TestCuts(t *testing.T) {
 	t.Parallel()
-	_, out, _ := strings.Cut(ran(t, true, files("nats", "-cut", "all")...), "\n")
-	for _, page := range []string{"outbox.md", "outbox.zh.md"} {
+	_, out, _ := strings.Cut(ran(t, true, allCuts, "-orders", "sqlite", "-stock", "sqlite", "-broker", "nats"), "\n")
+	shown(t, "outbox", out)
+}
+
+// TestFaults: each problem of two-phase commit is shown, and the cure. The recipes show the output.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	_, out, _ := strings.Cut(ran(t, true, allFaults), "\n\n")
+	found, sides, _ := strings.Cut(out, "\n\nPARTITION")
+	shown(t, "transactions", "\n"+found+"\n")
+	shown(t, "transactions", "\nPARTITION"+sides)
+}
+
+// shown holds both languages of a recipe to an output.
+func shown(t *testing.T, recipe, out string) {
+	t.Helper()
+	for _, language := range []string{".md", ".zh.md"} {
+		text, err := os.ReadFile("../../docs/recipes/" + recipe + language)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "```text\n"+out+"```") {
+			t.Errorf("it prints\n%s\nand %s%s does not show that", out, recipe, language)
+		}
+	}
+}
+
+// TestCommands: a test runs each command of the recipes, and each cut and fault has its command.
+func TestCommands(t *testing.T) {
+	commands := map[string]bool{usual: false, naively: false, unpaid: false, allCuts: false, allFaults: false, "-tx " + partition: false}
+	for _, c := range cuts {
+		commands["-cut "+c.name] = false
+	}
+	for _, f := range faults {
+		commands["-tx "+f.name] = false
+	}
+	customers := regexp.MustCompile(` -n \d+`)
+	for _, page := range []string{"outbox.md", "outbox.zh.md", "transactions.md", "transactions.zh.md"} {
 		text, err := os.ReadFile("../../docs/recipes/" + page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), out+"```") {
-			t.Errorf("it prints\n%s\nand %s does not show that", out, page)
-		}
-		for _, c := range cuts {
-			if !strings.Contains(string(text), "\ngo run ./examples/order -cut "+c.name+"\n") {
-				t.Errorf("%s does not cut %s", page, c.name)
+		for _, line := range regexp.MustCompile(`(?m)^go run \./examples/order(.*)$`).FindAllStringSubmatch(string(text), -1) {
+			command := strings.TrimSpace(customers.ReplaceAllString(line[1], ""))
+			if _, known := commands[command]; !known {
+				t.Errorf("%s: no test runs %q", page, line[0])
 			}
+			commands[command] = true
+		}
+	}
+	for command, is := range commands {
+		if !is {
+			t.Errorf("no page has the command %q", command)
 		}
 	}
 }
@@ -83,7 +137,7 @@ func TestLeftOut(t *testing.T) {
 	folders = nil
 	defer func() { folders = usual }()
 	var out strings.Builder
-	p, err := openPlaces(t.Context(), auto, auto, auto, &out)
+	p, err := openPlaces(t.Context(), wanted{auto, auto, auto, auto}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +158,16 @@ func TestLeftOut(t *testing.T) {
 
 // TestUsage: a wrong value is named, with the allowed values.
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-n", "0"}, {"-cut", "all of them"}, {"-orders", "oracle"}, {"-stock", "nats"}, {"-broker", "kafka"}} {
+	for _, args := range [][]string{{"-n", "0"}, {"-cut", "all of them"}, {"-tx", "none"}, {"-payments", "sqlite"}, {"-orders", "oracle"}, {"-stock", "nats"}, {"-broker", "kafka"}} {
 		err := run(t.Context(), args, &strings.Builder{})
 		if err == nil || !strings.Contains(err.Error(), args[0]+" is ") || !strings.Contains(err.Error(), "allowed") {
 			t.Errorf("%q: %v", args, err)
+		}
+	}
+	for _, command := range []string{"-tx all -cut all", "-tx all -orders postgres"} {
+		err := run(t.Context(), strings.Fields(command), &strings.Builder{})
+		if err == nil || !strings.Contains(err.Error(), "not allowed") {
+			t.Errorf("%s: %v", command, err)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 	sendFirst   = "send, then commit"
 )
 
-// takeNaively takes an order without an outbox. A process that dies between the two steps forgets the second, or repeats
+// takeNaively takes an order without dtx and an outbox. A process that dies between the two steps forgets the second, or repeats
 // the first.
 func (p *shop) takeNaively(ctx context.Context, customer int, o order, declined bool) error {
 	form := p.Form
@@ -29,6 +29,9 @@ func (p *shop) takeNaively(ctx context.Context, customer int, o order, declined 
 			return err
 		}
 		if form == sendFirst {
+			if err := p.payNaively(ctx, o); err != nil {
+				return err
+			}
 			if err := p.send(ctx, o); err != nil {
 				return err
 			}
@@ -43,7 +46,22 @@ func (p *shop) takeNaively(ctx context.Context, customer int, o order, declined 
 		return err
 	}
 	p.die(afterCommit)
+	if err := p.payNaively(ctx, o); err != nil {
+		return err
+	}
 	return p.send(ctx, o)
+}
+
+// payNaively takes the payment in a transaction of its own.
+func (p *shop) payNaively(ctx context.Context, o order) error {
+	if p.payments == nil {
+		return nil
+	}
+	if err := p.payments.inTx(ctx, func(tx *sql.Tx) error { return p.payments.pay(ctx, tx, o) }); err != nil {
+		return err
+	}
+	p.die(afterPayment)
+	return nil
 }
 
 // sendNaively sends until the broker confirms. Each message gets an ID of its own, because nothing has kept an ID.

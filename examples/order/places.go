@@ -26,6 +26,7 @@ type kind struct {
 }
 
 var (
+	nowhere  = kind{name: "none", title: "nowhere"}
 	postgres = kind{"postgres", "PostgreSQL", "initdb", startPostgres}
 	mariadb  = kind{"mariadb", "MariaDB", "mariadbd", startMariaDB}
 	sqlite   = kind{name: "sqlite", title: "SQLite"}
@@ -40,19 +41,22 @@ type place struct {
 	url string // of the server
 }
 
-// places are those of orders, stock and messages.
+// places are those of orders, payments, stock and messages.
 type places struct {
-	dir                   string
-	orders, stock, broker place
-	trials                atomic.Int64
+	dir                             string
+	orders, payments, stock, broker place
+	trials                          atomic.Int64
 
 	mu      sync.Mutex // guards the fields below, while servers start
 	servers []*server
 	started map[string]string // URLs by kind
 }
 
+// wanted are the names of kinds, as the flags have them.
+type wanted struct{ orders, payments, stock, broker string }
+
 // openPlaces starts the servers that were chosen, and says which they are.
-func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer) (p *places, err error) {
+func openPlaces(ctx context.Context, w wanted, out io.Writer) (p *places, err error) {
 	p = &places{started: make(map[string]string)}
 	if p.dir, err = os.MkdirTemp("", "pawl-order-"); err != nil {
 		return nil, err
@@ -63,9 +67,10 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 		}
 	}()
 	choices := []choice{
-		{"orders", orders, []kind{postgres, sqlite, mariadb}, &p.orders},
-		{"stock", stock, []kind{mariadb, sqlite, postgres}, &p.stock},
-		{"broker", broker, []kind{natsJS, redisKV, hook}, &p.broker},
+		{"orders", w.orders, []kind{postgres, sqlite, mariadb}, &p.orders},
+		{"payments", w.payments, []kind{postgres, mariadb, nowhere}, &p.payments}, // SQLite prepares no transactions
+		{"stock", w.stock, []kind{mariadb, sqlite, postgres}, &p.stock},
+		{"broker", w.broker, []kind{natsJS, redisKV, hook}, &p.broker},
 	}
 	for _, c := range choices {
 		if err := c.check(); err != nil {
@@ -73,8 +78,9 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 		}
 	}
 	var starting errgroup.Group
+	missing := make(map[string]bool)
 	for _, c := range choices {
-		k, program, err := c.choose(out)
+		k, program, err := c.choose(out, missing)
 		if err != nil {
 			return p, errors.Join(err, starting.Wait())
 		}
@@ -97,6 +103,9 @@ func openPlaces(ctx context.Context, orders, stock, broker string, out io.Writer
 		c.place.url = p.started[c.place.name]
 	}
 	fmt.Fprintf(out, "Orders are in %s, the stock is in %s, and %s is between them.\n", p.orders.title, p.stock.title, p.broker.title)
+	if p.payments.name != nowhere.name {
+		fmt.Fprintf(out, "Payments are in a third database, in %s.\n", p.payments.title)
+	}
 	return p, nil
 }
 
@@ -118,15 +127,18 @@ func (c choice) check() error {
 	return fmt.Errorf("-%s is %q: %s or auto are allowed", c.flag, c.name, strings.Join(allowed, ", "))
 }
 
-// choose returns the kind, and where its program is.
-func (c choice) choose(out io.Writer) (k kind, program string, err error) {
+// choose returns the kind, and where its program is. A kind that is missing is said once.
+func (c choice) choose(out io.Writer, missing map[string]bool) (k kind, program string, err error) {
 	for _, k := range c.kinds {
 		if c.name != auto && c.name != k.name {
 			continue
 		}
 		program, err := find(k.program)
 		if err != nil && c.name == auto {
-			fmt.Fprintf(out, "%s is left out: %v.\n", k.title, err)
+			if !missing[k.name] {
+				fmt.Fprintf(out, "%s is left out: %v.\n", k.title, err)
+			}
+			missing[k.name] = true
 			continue
 		}
 		if err != nil {
@@ -156,6 +168,9 @@ func (p *places) close() (err error) {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
+// unused is the stock of a trial that delivers nothing, which needs no database of its own.
+const unused = "unused"
+
 // trial makes new tables, and everything else that the processes of a trial share.
 func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
 	n := p.trials.Add(1)
@@ -163,7 +178,14 @@ func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
 	if t.Orders, t.Locks, err = p.newDatabase(ctx, p.orders, fmt.Sprintf("orders_%d", n)); err != nil {
 		return nil, err
 	}
-	if t.Stock, t.StockLocks, err = p.newDatabase(ctx, p.stock, fmt.Sprintf("stock_%d", n)); err != nil {
+	if p.payments.name != nowhere.name {
+		if t.Payments, _, err = p.newDatabase(ctx, p.payments, fmt.Sprintf("payments_%d", n)); err != nil {
+			return nil, err
+		}
+	}
+	if s.Stock == unused {
+		t.Stock = t.Payments
+	} else if t.Stock, t.StockLocks, err = p.newDatabase(ctx, p.stock, fmt.Sprintf("stock_%d", n)); err != nil {
 		return nil, err
 	}
 	ports, err := freePorts(2)
@@ -177,13 +199,27 @@ func (p *places) trial(ctx context.Context, s settings) (t *trial, err error) {
 	if s.Naive {
 		t.roles = slices.DeleteFunc(t.roles, func(role string) bool { return role == relay })
 	}
+	return t, t.open(ctx)
+}
+
+// open opens the databases of a trial, and makes the tables.
+func (t *trial) open(ctx context.Context) (err error) {
 	if t.orders, err = openDatabase(ctx, t.Orders); err != nil {
-		return nil, err
+		return err
 	}
 	if t.stock, err = openDatabase(ctx, t.Stock); err != nil {
-		return nil, errors.Join(err, t.orders.db.Close())
+		return errors.Join(err, t.close())
 	}
-	return t, errors.Join(t.orders.createOrders(ctx), t.stock.createStock(ctx))
+	err = errors.Join(t.orders.createOrders(ctx), t.stock.createStock(ctx))
+	if err == nil && t.Payments != "" {
+		if t.payments, err = openDatabase(ctx, t.Payments); err == nil {
+			err = t.payments.createPayments(ctx)
+		}
+	}
+	if err != nil {
+		err = errors.Join(err, t.close())
+	}
+	return err
 }
 
 // newDatabase returns the URL of a new database, and that of a store of locks.

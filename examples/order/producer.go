@@ -6,36 +6,44 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/outbox"
 )
 
-// shop is the producer.
+// shop takes orders: a producer or a clerk.
 type shop struct {
 	*settings
-	*database
-	box  *outbox.Table
-	send func(context.Context, order) error // of the naive producer
+	*database                 // of orders
+	payments, stock *database // nil: not of the transaction
+	box             *outbox.Table
+	coordinator     *dtx.Coordinator // nil: there are no payments, or dtx is left out
+	resources       []*dtx.Resource
+	send            func(context.Context, order) error // of the naive producer
 }
 
-// errDeclined rolls an order back.
-var errDeclined = errors.New("the card is declined")
+var (
+	// errDeclined rolls an order back.
+	errDeclined = errors.New("the card is declined")
+	// errKnown says that the customer has ordered before.
+	errKnown = errors.New("the order is known")
+)
+
+func (p *shop) openBox() (err error) {
+	p.box, err = outbox.New(p.dialect, nil)
+	return err
+}
 
 // produce lets each customer order once, and says when it is through. A process that goes on after another one finds its orders.
-func produce(ctx context.Context, s *settings, out io.Writer) error {
-	db, err := openDatabase(ctx, s.Orders)
+func produce(ctx context.Context, s *settings) error {
+	p, err := openShop(ctx, s)
 	if err != nil {
 		return err
 	}
-	defer db.db.Close()
-	box, err := outbox.New(db.dialect, nil)
-	if err != nil {
-		return err
-	}
-	p := &shop{settings: s, database: db, box: box}
+	defer p.close()
 	if s.Naive {
 		broker, end, err := openPublisher(ctx, s)
 		if err != nil {
@@ -51,7 +59,7 @@ func produce(ctx context.Context, s *settings, out io.Writer) error {
 			return fmt.Errorf("customer %d: %w", i, err)
 		}
 	}
-	if _, err := fmt.Fprintln(out, "through"); err != nil {
+	if _, err := fmt.Fprintln(s.out, "through"); err != nil {
 		return err
 	}
 	return <-ended
@@ -59,19 +67,26 @@ func produce(ctx context.Context, s *settings, out io.Writer) error {
 
 // take takes the order of a customer, unless an earlier process has taken it.
 func (p *shop) take(ctx context.Context, customer int) error {
-	o := order{ID: fmt.Sprintf("order-%05d", customer), Item: item(customer % items), Units: 1 + customer%3}
-	var known int
-	err := p.db.QueryRowContext(ctx, p.bind("SELECT COUNT(*) FROM orders WHERE id = ?"), o.ID).Scan(&known)
-	if err != nil || known > 0 {
+	o := newOrder(customer)
+	known, err := p.known(ctx, p.db, o)
+	if err != nil || known {
 		return err
 	}
 	declined := p.Declined || customer%5 == 4
-	if p.Naive {
+	switch {
+	case p.Naive:
 		err = p.takeNaively(ctx, customer, o, declined)
-	} else {
-		err = p.inTx(ctx, func(tx *sql.Tx) error { return p.order(ctx, tx, o, declined) })
+	case p.coordinator != nil:
+		err = p.together(ctx, o, declined)
+	default:
+		err = p.inTx(ctx, func(tx *sql.Tx) error {
+			if err := p.order(ctx, tx, o); err != nil || !declined {
+				return err
+			}
+			return errDeclined
+		})
 	}
-	if err != nil && !errors.Is(err, errDeclined) {
+	if err != nil && !errors.Is(err, errDeclined) && !errors.Is(err, errKnown) {
 		return err
 	}
 	if err == nil {
@@ -87,7 +102,7 @@ func (p *shop) take(ctx context.Context, customer int) error {
 
 // order writes the order and its message in one transaction. The row of the item is locked from the first statement on.
 // So the messages of an item are enqueued in the order of the orders.
-func (p *shop) order(ctx context.Context, tx *sql.Tx, o order, declined bool) error {
+func (p *shop) order(ctx context.Context, tx dialect.DB, o order) error {
 	o, err := p.insert(ctx, tx, o)
 	if err != nil {
 		return err
@@ -97,23 +112,36 @@ func (p *shop) order(ctx context.Context, tx *sql.Tx, o order, declined bool) er
 		return err
 	}
 	// The ID of the message is that of the order. The relay polls every 50 ms, so nobody wakes it.
-	if _, err := p.box.Enqueue(ctx, tx, outbox.Message{ID: o.ID, Topic: p.Stream, Key: o.Item, Payload: payload}); err != nil {
-		return err
-	}
-	if declined {
-		return errDeclined
-	}
-	return nil
+	_, err = p.box.Enqueue(ctx, tx, outbox.Message{ID: o.ID, Topic: p.Stream, Key: o.Item, Payload: payload})
+	return err
 }
 
-func (p *shop) insert(ctx context.Context, tx *sql.Tx, o order) (order, error) {
+func newOrder(customer int) order {
+	return order{ID: fmt.Sprintf("order-%05d", customer), Item: item(customer % items), Units: 1 + customer%3}
+}
+
+func (p *shop) known(ctx context.Context, db dialect.DB, o order) (bool, error) {
+	var n int
+	err := dialect.New(p.dialect).Add("SELECT COUNT(*) FROM orders WHERE id = ").Value(o.ID).Scan(ctx, db, &n)
+	return n > 0, err
+}
+
+// insert writes an order. The commit of an earlier process may be under way: then the row of the item is locked until the order is known.
+func (p *shop) insert(ctx context.Context, tx dialect.DB, o order) (order, error) {
 	if _, err := tx.ExecContext(ctx, p.bind("UPDATE items SET ordered = ordered + 1 WHERE item = ?"), o.Item); err != nil {
 		return o, err
 	}
-	if err := tx.QueryRowContext(ctx, p.bind("SELECT ordered FROM items WHERE item = ?"), o.Item).Scan(&o.Place); err != nil {
+	known, err := p.known(ctx, tx, o)
+	if err == nil && known {
+		err = errKnown
+	}
+	if err == nil {
+		err = dialect.New(p.dialect).Add("SELECT ordered FROM items WHERE item = ").Value(o.Item).Scan(ctx, tx, &o.Place)
+	}
+	if err != nil {
 		return o, err
 	}
-	_, err := tx.ExecContext(ctx, p.bind("INSERT INTO orders VALUES (?, ?, ?, ?, 'placed')"), o.ID, o.Item, o.Place, o.Units)
+	_, err = tx.ExecContext(ctx, p.bind("INSERT INTO orders VALUES (?, ?, ?, ?, 'placed')"), o.ID, o.Item, o.Place, o.Units)
 	return o, err
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -31,7 +30,7 @@ func locks(ctx context.Context, url string) (*pawl.Client, func(), error) {
 }
 
 // relayAll sends the messages of the outbox.
-func relayAll(ctx context.Context, s *settings, _ io.Writer) error {
+func relayAll(ctx context.Context, s *settings) error {
 	db, err := openDatabase(ctx, s.Orders)
 	if err != nil {
 		return err

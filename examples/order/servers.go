@@ -140,7 +140,7 @@ func startPostgres(ctx context.Context, p *places, initdb string) (string, error
 			return exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 		},
 		func(dir, port string) []string {
-			return []string{"-D", filepath.Join(dir, "data"), "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "max_connections=400", "-c", "log_min_messages=fatal"}
+			return []string{"-D", filepath.Join(dir, "data"), "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "max_connections=400", "-c", "max_prepared_transactions=100", "-c", "log_min_messages=fatal"}
 		},
 		func(addr string) string { return "postgres://postgres@" + addr + "/postgres" }, databaseAnswers)
 }

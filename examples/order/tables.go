@@ -12,6 +12,7 @@ import (
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/outbox"
@@ -24,7 +25,7 @@ const (
 
 func item(i int) string { return fmt.Sprintf("item-%d", i) }
 
-// database is that of orders or that of the stock.
+// database is that of orders, of payments or of the stock.
 type database struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -83,10 +84,14 @@ func (d *database) createOrders(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	log, err := dtx.NewLog(d.dialect, d.db, nil)
+	if err != nil {
+		return err
+	}
 	return errors.Join(d.create(ctx,
 		"CREATE TABLE items (item varchar(20) PRIMARY KEY, ordered int NOT NULL)",
 		"CREATE TABLE orders (id varchar(20) PRIMARY KEY, item varchar(20) NOT NULL, place int NOT NULL, units int NOT NULL, state varchar(20) NOT NULL)",
-		"INSERT INTO items VALUES (?, 0)"), box.Migrate(ctx, d.db))
+		"INSERT INTO items VALUES (?, 0)"), box.Migrate(ctx, d.db), log.Migrate(ctx))
 }
 
 // createStock makes no unique index on the deliveries, so that a delivery that comes again is seen.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,14 +21,20 @@ import (
 type trial struct {
 	settings
 	orders, stock *database
-	roles         []string // of the processes
-	expected      string   // words of the books; empty: not known
+	payments      *database                   // nil: nothing is paid
+	roles         []string                    // of the processes
+	expected      string                      // words of the books; empty: not known
+	route         func(*settings)             // changes the settings of a process for its role, or nil
+	meanwhile     func(context.Context) error // is called when each customer has ordered, or nil
 
-	mu      sync.Mutex
-	running map[*child]bool
-	kills   map[string]int // processes that ended as if by kill -9, by role
-	through chan struct{}  // is closed when each customer has ordered
-	once    sync.Once
+	mu                    sync.Mutex
+	running               map[*child]bool
+	kills                 map[string]int // processes that ended as if by kill -9, by role
+	votes                 int            // requests to prepare or commit a payment
+	between               int            // producers that were killed between the phases of a transaction
+	committed, rolledBack int64          // payments that this program has finished after that
+	through               chan struct{}  // is closed when each customer has ordered
+	once                  sync.Once
 }
 
 // child is a process as its parent sees it.
@@ -50,10 +57,16 @@ const (
 // run runs all processes until the books are final.
 func (t *trial) run(ctx context.Context, killing bool) (b books, err error) {
 	t.running, t.kills, t.through = make(map[*child]bool), make(map[string]int), make(chan struct{})
-	defer t.orders.db.Close()
-	defer t.stock.db.Close()
+	defer t.close() //nolint:errcheck // nothing is lost with it
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	if killing && t.payments != nil && !t.Naive {
+		end, err := t.endanger(ctx)
+		if err != nil {
+			return b, err
+		}
+		defer end()
+	}
 	var all errgroup.Group
 	for _, role := range t.roles {
 		all.Go(func() error {
@@ -75,10 +88,22 @@ func (t *trial) run(ctx context.Context, killing bool) (b books, err error) {
 	return b, err
 }
 
+func (t *trial) close() (err error) {
+	for _, d := range []*database{t.orders, t.payments, t.stock} {
+		if d != nil {
+			err = errors.Join(err, d.db.Close())
+		}
+	}
+	return err
+}
+
 // keepRunning starts a process again when it was killed, and ends it when ctx ends.
 func (t *trial) keepRunning(ctx context.Context, role string) error {
 	s := t.settings
 	s.Role = role
+	if t.route != nil {
+		t.route(&s)
+	}
 	for ctx.Err() == nil {
 		c, out, err := start(s)
 		if err != nil {
@@ -155,6 +180,53 @@ func (t *trial) killSome(ctx context.Context) {
 	}
 }
 
+// endanger lets the producer be killed between the phases of transactions. This program recovers, because a producer that lives for less than a lease
+// cannot.
+func (t *trial) endanger(ctx context.Context) (end func(), err error) {
+	w, err := newWire(host(t.Payments), t.killBetween)
+	if err != nil {
+		return nil, err
+	}
+	t.route = func(s *settings) {
+		if s.Role == producer {
+			s.Payments = by(w, s.Payments)
+		}
+	}
+	p, err := openShop(ctx, &t.settings)
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return func() {
+		s := p.coordinator.Status()
+		t.committed, t.rolledBack = s.Committed, s.RolledBack
+		p.close()
+		w.close() //nolint:errcheck // nothing is lost with it
+	}, nil
+}
+
+// killBetween kills the producer between the phases of some of its transactions. Either the request to prepare the payment passes and nothing
+// is decided, or commit is decided and that request does not pass.
+func (t *trial) killBetween(request []byte) (pass bool) {
+	prepare := bytes.Contains(request, []byte("PREPARE TRANSACTION")) || bytes.Contains(request, []byte("XA PREPARE"))
+	commit := bytes.Contains(request, []byte(commitPrepared)) || bytes.Contains(request, []byte("XA COMMIT"))
+	if !prepare && !commit {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.votes++; t.votes < 7+60*t.between {
+		return true
+	}
+	for c := range t.running {
+		if c.role == producer {
+			c.cmd.Process.Kill() //nolint:errcheck // it may have ended
+			t.between++
+			return prepare
+		}
+	}
+	return true
+}
+
 // settle returns the books when they do not change any more.
 func (t *trial) settle(ctx context.Context) (b books, err error) {
 	select {
@@ -162,9 +234,14 @@ func (t *trial) settle(ctx context.Context) (b books, err error) {
 	case <-ctx.Done():
 		return b, fmt.Errorf("not all customers have ordered: %w", ctx.Err())
 	}
+	if t.meanwhile != nil {
+		if err := t.meanwhile(ctx); err != nil {
+			return b, err
+		}
+	}
 	since, deadline := time.Now(), time.Now().Add(within)
 	for {
-		now, err := readBooks(ctx, t.orders, t.stock)
+		now, err := t.readBooks(ctx)
 		if err != nil {
 			return b, err
 		}

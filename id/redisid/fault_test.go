@@ -239,19 +239,41 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestRestored: a dump of the key is noticed also by a process that has seen no number.
+// TestRestored: a dump of the key is noticed also by a process that has seen no number, however long
+// the key is.
 func TestRestored(t *testing.T) {
 	client, opts := dial(t, testservers.Redis(t).Addr), &redisid.Options{Mark: newMark(t), Ahead: 100}
-	adds(t, counter(t, client, t.Name(), opts), 1)
-	dump, _ := does(t, client, "DUMP", t.Name()).ToString()
-	before := adds(t, counter(t, client, t.Name(), opts), 10)
-	for _, words := range [][]string{{"0"}, {"3600000"}, {strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10), "ABSTTL"}} {
-		does(t, client, append([]string{"RESTORE", t.Name(), words[0], dump, "REPLACE"}, words[1:]...)...)
-		after := adds(t, counter(t, client, t.Name(), opts), 1)
-		if after <= before {
-			t.Errorf("%v: %d after %d", words, after, before)
+	for _, key := range []string{t.Name(), strings.Repeat("k", 40), strings.Repeat("k", 41), strings.Repeat("k", 1024)} {
+		first := adds(t, counter(t, client, key, opts), 1)
+		dump, _ := does(t, client, "DUMP", key).ToString()
+		before := adds(t, counter(t, client, key, opts), 10)
+		if before != first+10 {
+			t.Errorf("%d after %d and 10 more: the key was begun anew", before, first)
 		}
-		before = after
+		for _, words := range [][]string{{"0"}, {"3600000"}, {strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10), "ABSTTL"}} {
+			does(t, client, append([]string{"RESTORE", key, words[0], dump, "REPLACE"}, words[1:]...)...)
+			after := adds(t, counter(t, client, key, opts), 1)
+			if after <= before {
+				t.Errorf("%d bytes, %v: %d after %d", len(key), words, after, before)
+			}
+			before = after
+		}
+	}
+}
+
+// TestOneForm: a server on which a dump of the key would not be noticed is refused.
+func TestOneForm(t *testing.T) {
+	client := dial(t, testservers.Redis(t).Addr)
+	for setting, value := range map[string][2]string{"entries": {"2", "128"}, "value": {"20", "64"}, " value": {"20000", "64"}} {
+		setting = "hash-max-listpack-" + strings.TrimSpace(setting)
+		c := counter(t, client, "ids", &redisid.Options{Mark: newMark(t)})
+		does(t, client, "CONFIG", "SET", setting, value[0])
+		if last, err := c.Add(t.Context(), 1); !errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), setting) {
+			t.Errorf("%s %s: %d, %v", setting, value[0], last, err)
+		}
+		does(t, client, "CONFIG", "SET", setting, value[1])
+		adds(t, c, 1)
+		does(t, client, "DEL", "ids")
 	}
 }
 

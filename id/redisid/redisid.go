@@ -15,7 +15,8 @@
 //     makes up its replication id (master_replid) at both times. So the id names one
 //     reign of one process. The script asks INFO for the id, which costs 2 µs. The run_id,
 //     or an earlier answer, would not show a server that became a replica and master again;
-//   - was put back by RESTORE: a dump does not keep the form in which a hash is in memory;
+//   - was put back by RESTORE: a dump does not keep the form in which a hash is in memory. A server
+//     whose settings give small and large hashes one form is refused by [pawl.ErrUnsupported];
 //   - is the key of another counter, which was renamed.
 //
 // The client that finds the key so claims the key and raises the mark by a compare-and-set.

@@ -34,29 +34,34 @@ func (m deafMark) Raise(ctx context.Context, to int64, from id.Reading) (id.Read
 }
 
 // TestCloseIsBounded: the mark of somebody does not look at its context, and Close returns in time.
+// Later calls get no ID, also of a reserve that is left.
 func TestCloseIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newStore())
-		values, err := id.Values(p.client, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := &deaf{Registers: values, until: make(chan struct{})}
-		g, err := snowflake.New(t.Context(), p.client, d, "ids", &snowflake.Options{Layout: layout})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.on.Store(true)
-		pass(time.Minute) // the generator raises its mark
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		began := time.Now()
-		wantErr(t, g.Close(ctx), context.DeadlineExceeded)
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("Close took %v", took)
-		}
-		_, err = g.Next(t.Context())
-		wantErr(t, err, pawl.ErrClosed)
-		close(d.until)
-	})
+	for name, after := range map[string]time.Duration{"reserve left": 1500 * time.Millisecond, "reserve used up": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newStore())
+				values, err := id.Values(p.client, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := &deaf{Registers: values, until: make(chan struct{})}
+				g, err := snowflake.New(t.Context(), p.client, d, "ids", &snowflake.Options{Layout: layout})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.on.Store(true)
+				pass(after) // the generator raises its mark
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				wantErr(t, g.Close(ctx), context.DeadlineExceeded)
+				if took := time.Since(began); took != time.Second {
+					t.Errorf("Close took %v", took)
+				}
+				_, err = g.Next(t.Context())
+				wantErr(t, err, pawl.ErrClosed)
+				close(d.until)
+			})
+		})
+	}
 }

@@ -152,7 +152,11 @@ func (g *Generator) replace(old *term) bool {
 	for {
 		t, err := g.begin(g.life, old)
 		if err == nil {
-			t.follow(t.used(old.state.Swap(sealed)))
+			if last := old.state.Swap(sealed); last != sealed {
+				t.follow(t.used(last))
+			} else { // Close did not wait for this
+				t.state.Store(sealed)
+			}
 			g.term.Store(t)
 			g.tell(nil)
 			if old.slot != t.slot {

@@ -286,6 +286,7 @@ func (g *Generator) Close(ctx context.Context) error {
 	select {
 	case <-kept:
 	case <-ctx.Done():
+		g.term.Load().state.Store(sealed)
 		g.tell(pawl.ErrClosed)
 		return g.failed(fmt.Errorf("close: the mark did not return: %w", context.Cause(ctx)))
 	}

@@ -32,3 +32,24 @@ func TestManyExpire(t *testing.T) {
 		totals(t, s, 0, 900)
 	}
 }
+
+// TestLostAmounts: a part whose reservations somebody deleted goes on with the units that it knows.
+func TestLostAmounts(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testservers.SharedRedis(t).Addr)
+	s, err := redisstock.New(client, t.Name(), &redisstock.Options{Parts: 1, Hold: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "all", 9)
+	if err := s.Reserve(t.Context(), "lost", 4); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Do(t.Context(), client.B().Del().Key("pawl:stock:{TestLostAmounts/0}:held").Build()).AsInt64(); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	<-time.After(10 * time.Millisecond) // the time of Redis decides: it runs on this machine
+	if err := s.Reserve(t.Context(), "next", 5); err != nil {
+		t.Error(err)
+	}
+}

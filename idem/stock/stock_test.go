@@ -1,6 +1,7 @@
 package stock_test
 
 import (
+	"database/sql"
 	"errors"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/stock"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 // TestTake: units are taken from one part or several, and all of them can be taken.
@@ -134,6 +136,30 @@ func TestSoldOutWaits(t *testing.T) {
 				s.Run(t, s.db, "DELETE FROM "+s.quoted())
 				s.put(t, "sku", 10)
 			})
+		}
+	})
+}
+
+// TestOldSnapshot: nobody is told "sold out" because of what the transaction has read before others put units.
+func TestOldSnapshot(t *testing.T) {
+	all := []sqltest.Database{sqltest.SQLite(t, ""), sqltest.Postgres(t, "").At(sql.LevelSerializable), sqltest.MariaDB(t).At(sql.LevelRepeatableRead)}
+	each(t, all, 1, func(t *testing.T, s *stocks) {
+		s.put(t, "sku", 1)
+		if err := s.take(t.Context(), "sku", 1); err != nil { // from now on this process sweeps at once
+			t.Fatal(err)
+		}
+		err := s.transact(t.Context(), func(tx dialect.DB) error {
+			if n, err := s.Total(t.Context(), tx, "sku"); n != 0 || err != nil {
+				t.Fatal(n, err)
+			}
+			other := s.with(t, 1)
+			if err := s.transact(t.Context(), func(tx dialect.DB) error { return other.Put(t.Context(), tx, "sku", 5) }); err != nil {
+				t.Fatal(err)
+			}
+			return s.Take(t.Context(), tx, "sku", 1)
+		})
+		if err != nil && !dialect.Again(err) {
+			t.Error(err)
 		}
 	})
 }

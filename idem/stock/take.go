@@ -80,9 +80,15 @@ func (t *Table) rebalance(ctx context.Context, tx dialect.DB, name string) error
 }
 
 // lock locks all parts of a name in the order of their numbers and returns them. lock fails with [ErrNotFound] when
-// there is none. SQLite has one
-// writer at a time, which this transaction becomes at its first write.
+// there is none. SQLite has one writer at a time. A write that changes nothing makes this transaction the writer. That
+// write fails if the transaction has read an older state of the file, in which the parts may have had less.
 func (t *Table) lock(ctx context.Context, tx dialect.DB, name string) (all []amount, err error) {
+	if t.dialect == dialect.SQLite {
+		nothing := dialect.New(t.dialect).Add("UPDATE ").Table(t.table.Name).Add(" SET n = n WHERE name = ").Value(name).Add(" AND part < 0")
+		if _, err := nothing.Exec(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
 	s := dialect.New(t.dialect).Add("SELECT part, n FROM ").Table(t.table.Name).Add(" WHERE name = ").Value(name).Add(" ORDER BY part")
 	if t.dialect != dialect.SQLite {
 		s.Add(" FOR UPDATE")

@@ -41,7 +41,7 @@ func pages(t *testing.T) (names []string) {
 }
 
 // aCommand is a line that shows how to run pawl.
-var aCommand = regexp.MustCompile(`^\s*(\$ )?(pawl (run|slot|elect|ls|show|break|resize|id|idem|outbox|tx|store) |go run \./cmd/pawl)`)
+var aCommand = regexp.MustCompile(`^\s*(\$ )?(pawl (run|slot|elect|join|members|proxy|ls|show|break|resize|id|idem|outbox|tx|store) |go run \./cmd/pawl)`)
 
 // blocks are those of all pages. A command of pawl in a block of another kind fails the test,
 // because it would not be run.

@@ -21,9 +21,12 @@ var (
 	Five    = engine.Spec{Kind: engine.KindSemaphore, Capacity: 5}
 )
 
-const patience = 10 * time.Second
+const (
+	patience = time.Minute      // what a busy machine needs
+	farewell = 10 * time.Second // to a store that may be away
+)
 
-// Soon bounds a step that should happen at once.
+// Soon bounds a step that should happen at once on a machine that is not busy.
 func Soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -50,7 +53,11 @@ func Open(t testing.TB, e engine.Engine, ttl time.Duration) engine.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close(Soon(t)) }) //nolint:errcheck // the session may be gone
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		defer cancel()
+		s.Close(ctx) //nolint:errcheck // the session may be gone
+	})
 	return s
 }
 

@@ -85,7 +85,7 @@ func NewProxy(b *lb.Balancer, opts *ProxyOptions) (*Proxy, error) {
 		o.Key = ClientKey(o.Trusted)
 	}
 	if o.Base == nil {
-		base := newBase()
+		base := NewBase()
 		base.DisableCompression = true
 		o.Base = base
 	}
@@ -145,6 +145,7 @@ func (p *Proxy) keep(r *http.Request) (*http.Request, error) {
 // rewrite makes the request for the nodes. The transport sets the address.
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.Scheme = p.opts.Scheme
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // httputil drops parts that it cannot parse, and a node may know them
 	pr.SetXForwarded()
 	pr.Out.Header.Del("X-Forwarded-For")
 	if list := forwarded(pr.In, p.opts.Trusted); list != "" {

@@ -212,6 +212,18 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
+// TestQuery: a node gets the query as the client has sent it, also where Go cannot parse that query.
+func TestQuery(t *testing.T) {
+	n := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.RequestURI()) })
+	_, b := balance(t, lb.RoundRobin, nil, n.addr())
+	url, client := front(t, newProxy(t, b, nil))
+	for _, uri := range []string{"/", "/a?b=1&c", "/a?b;c=%zz&d=1", "/a%2Fb?x=a%20b+c"} {
+		if _, got := ask(t, client, request(t, "GET", url+uri, "")); got != uri {
+			t.Errorf("the node saw %s, want %s", got, uri)
+		}
+	}
+}
+
 // TestSticky: with SourceHash each client has its node. A key of the user's own overrides the address.
 func TestSticky(t *testing.T) {
 	var addrs []string

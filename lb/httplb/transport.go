@@ -49,12 +49,13 @@ type Options struct {
 
 // Try is one try of a request, as Options.Observe sees it.
 type Try struct {
-	Node   lb.Node
-	N      int           // from 1 on
-	Took   time.Duration // to the header of the response, or to the error
-	Status int           // of the response; 0: there is none
-	Result lb.Result
-	Err    error
+	Request *http.Request // of the caller, or of the proxy; it has the context of the request that came in. Not to be changed
+	Node    lb.Node
+	N       int           // from 1 on
+	Took    time.Duration // to the header of the response, or to the error
+	Status  int           // of the response; 0: there is none
+	Result  lb.Result
+	Err     error
 }
 
 // Transport is an [http.RoundTripper] that sends each request to a node of its balancer. The scheme, the path and the
@@ -78,7 +79,7 @@ func NewTransport(b *lb.Balancer, opts *Options) (*Transport, error) {
 		return nil, err
 	}
 	if t.opts.Base == nil {
-		t.opts.Base = newBase()
+		t.opts.Base = NewBase()
 	}
 	t.budget.fill(t.opts.Budget, t.opts.Reserve)
 	return t, nil
@@ -114,8 +115,9 @@ func unavailable(res *http.Response) bool {
 	return false
 }
 
-// newBase differs from http.DefaultTransport, which keeps two idle connections to a node and asks a proxy.
-func newBase() *http.Transport {
+// NewBase returns the default of Options.Base. A caller may change its fields, such as TLSClientConfig. That default differs from
+// [http.DefaultTransport], which keeps two idle connections to a node and asks a proxy.
+func NewBase() *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
@@ -238,7 +240,7 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 		}
 		res, err = nil, tryTimeout(t.opts.TryTimeout)
 	}
-	is := Try{Node: pick.Node(), N: n, Took: time.Since(began), Err: err}
+	is := Try{Request: r, Node: pick.Node(), N: n, Took: time.Since(began), Err: err}
 	if err != nil {
 		if is.Result = lb.ResultOf(err); sent.mistaken() || errors.Is(r.Context().Err(), context.Canceled) {
 			is.Result = lb.Canceled

@@ -58,11 +58,30 @@ func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 
 func (a access) isFile() bool { return a.eng.Caps().Processes == engine.ReachMachine }
 
+// reach connects to the store. A signal ends the attempt, like every wait.
+func (j *job) reach(ctx context.Context) (access, error) {
+	ctx, stop := j.interruptible(ctx)
+	defer stop()
+	a, err := j.connect(ctx)
+	return a, j.said(ctx, err)
+}
+
 // acquisition is the way to the lock. acquisition ends soon after its time, also when the store hangs: the
 // end of the process then drops the requests under way.
 type acquisition struct {
 	*job
 	farewell atomic.Int64 // how long a healthy store needs at most to answer the farewell, in ns
+	client   atomic.Pointer[pawl.Client]
+}
+
+// silence says that the store does not answer, and why if heartbeats were told.
+func (q *acquisition) silence() error {
+	if c := q.client.Load(); c != nil {
+		if err := c.Err(); errors.Is(err, pawl.ErrUnavailable) {
+			return fmt.Errorf("wait for %q: %w", q.name, err)
+		}
+	}
+	return engine.Unavailable(fmt.Sprintf("wait for %q", q.name), errors.New("the store does not answer"))
 }
 
 // leastFarewell bounds the farewell to a store that hangs: there pawl withdraws its waiting claim.
@@ -103,7 +122,7 @@ func (j *job) acquire(ctx context.Context) (access, error) {
 	case r := <-done:
 		return r.access, j.said(ctx, r.err)
 	case <-time.After(time.Duration(q.farewell.Load())):
-		return access{}, j.said(ctx, engine.Unavailable(fmt.Sprintf("wait for %q", j.name), errors.New("the store does not answer")))
+		return access{}, j.said(ctx, q.silence())
 	}
 }
 
@@ -113,6 +132,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 	if err != nil {
 		return a, err
 	}
+	q.client.Store(a.client)
 	within := max(leastFarewell, min(closeWithin, 4*time.Since(began)))
 	if a.isFile() {
 		within = closeWithin

@@ -88,25 +88,37 @@ func (j *job) execute(path string) (code int, err error) {
 	if err := j.guard.ready(); err != nil {
 		return 0, fmt.Errorf("start the guard: %w", err)
 	}
+	env := []string{"PAWL_NAME=" + j.name, "PAWL_TOKEN=" + j.lease.Token().String(), "PAWL_OWNER=" + j.lease.Owner()}
+	if j.slots {
+		env = append(env, "PAWL_SLOT="+strconv.Itoa(j.number))
+	}
+	if j.claim != nil {
+		env = append(env, "PAWL_ATTEMPT="+strconv.Itoa(j.claim.Attempts()))
+	}
+	j.extend()
+	if err := j.begin(path, env...); err != nil {
+		return 0, err
+	}
+	return j.finish(j.supervise())
+}
+
+// begin starts the command with these variables. The guard is ready.
+func (j *job) begin(path string, env ...string) (err error) {
 	cmd := exec.Command(path)
 	cmd.Args = j.command
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, cmp.Or(j.stdout, os.Stdout), cmp.Or(j.stderr, os.Stderr)
-	cmd.Env = append(os.Environ(),
-		"PAWL_NAME="+j.name, "PAWL_TOKEN="+j.lease.Token().String(), "PAWL_OWNER="+j.lease.Owner())
-	if j.slots {
-		cmd.Env = append(cmd.Env, "PAWL_SLOT="+strconv.Itoa(j.number))
-	}
-	if j.claim != nil {
-		cmd.Env = append(cmd.Env, "PAWL_ATTEMPT="+strconv.Itoa(j.claim.Attempts()))
-	}
-	j.extend()
+	cmd.Env = append(os.Environ(), env...)
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {
-		return 0, notRunnable(j.command[0], err)
+		return notRunnable(j.command[0], err)
 	}
 	j.guard.watch(j.child.process.Pid) // until then the guard knows only the group
 	signal.Notify(j.signals, syscall.SIGTSTP, syscall.SIGCONT)
 	j.tty = openTerminal()
-	end := j.supervise()
+	return nil
+}
+
+// finish returns the exit code of the command that has ended.
+func (j *job) finish(end childEvent) (code int, err error) {
 	j.tty.takeBack(end.status)
 	defer j.guard.end()
 	return j.result(end)

@@ -109,7 +109,8 @@ func newRoot() *cobra.Command {
 		Use:   "pawl",
 		Short: "Distributed locks for any program",
 		Long: `pawl runs programs under locks that machines share. The command shows, breaks and resizes locks,
-runs commands once for a key, makes IDs, and shows messages that wait for a broker.
+runs commands once for a key, makes IDs, and shows messages that wait for a broker. Servers
+join groups, and a proxy balances requests over them.
 
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
@@ -142,7 +143,7 @@ Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
 	root.SetFlagErrorFunc(wrongFlag)
 	root.PersistentFlags().StringVar(&s.url, "store", "", "URL of the store (default: $PAWL_STORE, else a SQLite file)")
 	s.given = func() bool { return root.PersistentFlags().Changed("store") }
-	root.AddCommand(newRun(s), newSlot(s), newElect(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newIdem(s), newOutbox(s), newTx(), newStore(s), newVersion())
+	root.AddCommand(newRun(s), newSlot(s), newElect(s), newJoin(s), newMembers(s), newProxy(s), newLs(s), newShow(s), newBreak(s), newResize(s), newID(s), newIdem(s), newOutbox(s), newTx(), newStore(s), newVersion())
 	strictHelp(root)
 	return root
 }

@@ -26,6 +26,9 @@ import (
 const bePawl = "PAWL_BE_PAWL"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == beMember {
+		os.Exit(serveMember())
+	}
 	if os.Getenv(bePawl) != "" {
 		os.Exit(Main())
 	}

@@ -97,7 +97,7 @@ func (o *electOptions) elect(ctx context.Context) error {
 		o.value = o.label
 	}
 	c := &candidate{electOptions: o, signals: catchSignals()}
-	a, err := c.connect(ctx)
+	a, err := c.job().reach(ctx)
 	defer a.leave(closeWithin)
 	if err != nil {
 		return err
@@ -124,15 +124,6 @@ func (o *electOptions) elect(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// connect connects to the store. A signal ends the attempt, like every wait.
-func (c *candidate) connect(ctx context.Context) (access, error) {
-	j := c.job()
-	ctx, stop := j.interruptible(ctx)
-	defer stop()
-	a, err := c.runOptions.connect(ctx)
-	return a, j.said(ctx, err)
 }
 
 // errAgain says that there is no reason to end. errStore says that the store is the trouble.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -171,30 +170,8 @@ func (r *relayCommand) run(ctx context.Context, s *relayService, log *relayLog, 
 	return errors.Join(all...)
 }
 
-// relayLog tells an operator the news of a relay, and no flood of them.
-type relayLog struct {
-	since   atomic.Int64 // when the first error of this while was printed, in Unix seconds
-	printed atomic.Int64 // errors since
-	unsaid  atomic.Int64 // errors that were not printed
-}
-
-const (
-	logWhile = 10 // seconds
-	mostLogs = 5  // errors that are printed in a while
-)
-
-// failed prints an error, unless there were many.
-func (l *relayLog) failed(err error) {
-	if now := time.Now().Unix(); now-l.since.Load() >= logWhile {
-		l.since.Store(now)
-		l.printed.Store(0)
-	}
-	if l.printed.Add(1) > mostLogs {
-		l.unsaid.Add(1)
-		return
-	}
-	complain(err)
-}
+// relayLog tells an operator the news of a relay.
+type relayLog struct{ errorLog }
 
 // watch prints the changes that matter to an operator, until ctx ends.
 func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
@@ -220,9 +197,7 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 			news("a sending does not return, though its time is over")
 		}
 		if n%logWhile == 0 {
-			if n := l.unsaid.Swap(0); n > 0 {
-				news("%d further errors like these", n)
-			}
+			l.rest()
 		}
 		fails := is.Blocked+is.Failed > before.Blocked+before.Failed
 		if fails && !troubled {
@@ -235,6 +210,3 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 		before = is
 	}
 }
-
-// news prints a line for the operator.
-func news(format string, args ...any) { stderr.say("pawl: " + fmt.Sprintf(format, args...) + "\n") }

@@ -25,6 +25,9 @@ func newSlot(*store) *cobra.Command {
 // newElect needs the same.
 func newElect(*store) *cobra.Command { return unixOnly("elect", "Keep one command running in a fleet") }
 
+// newJoin needs the same.
+func newJoin(*store) *cobra.Command { return unixOnly("join", "Run a server as a member of a group") }
+
 // newIdemRun needs the same.
 func newIdemRun(*store, *string) *cobra.Command {
 	return unixOnly("run", "Run a command once for a key")

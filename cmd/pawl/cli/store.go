@@ -85,7 +85,7 @@ func (s *store) reading(ctx context.Context, fn func(context.Context, *pawl.Clie
 	if err != nil {
 		return err
 	}
-	return operate(ctx, eng, fn)
+	return operate(ctx, eng, max(defaultTTL, eng.Caps().MinTTL), fn)
 }
 
 // operating calls fn with a client.
@@ -94,14 +94,25 @@ func (s *store) operating(ctx context.Context, fn func(context.Context, *pawl.Cl
 	if err != nil {
 		return err
 	}
-	return operate(ctx, eng, fn)
+	return operate(ctx, eng, max(defaultTTL, eng.Caps().MinTTL), fn)
+}
+
+// operatingFor calls fn with a client whose TTL the user has given by --ttl.
+func (s *store) operatingFor(ctx context.Context, ttl time.Duration, fn func(context.Context, *pawl.Client) error) error {
+	eng, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	return operate(ctx, eng, ttl, fn)
 }
 
 // operate calls fn with a client that opens a session only if it has to.
-func operate(ctx context.Context, eng engine.Engine, fn func(context.Context, *pawl.Client) error) error {
+func operate(ctx context.Context, eng engine.Engine, ttl time.Duration, fn func(context.Context, *pawl.Client) error) error {
 	defer soon(closeWithin, func() { eng.Close() }) //nolint:errcheck // the process ends
-	ttl := max(defaultTTL, eng.Caps().MinTTL)
-	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: answerWithin, Lazy: true, Label: operator()})
+	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: ttl, RequestTimeout: min(ttl/3, answerWithin), Lazy: true, Label: operator()})
+	if errors.Is(err, pawl.ErrInvalid) { // the error names the option TTL, which --ttl sets
+		err = fmt.Errorf("--ttl: %w", err)
+	}
 	if err != nil {
 		return err
 	}

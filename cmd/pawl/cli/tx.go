@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/dtx/threephase"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 )
@@ -38,8 +39,10 @@ Exit codes:
 
 // ledger is the user's choice of a log and of resources.
 type ledger struct {
-	db, table string
-	resources []string
+	db, table  string
+	resources  []string
+	agent      bool // the log is that of an agent
+	tableGiven bool
 }
 
 func newTx() *cobra.Command {
@@ -55,7 +58,7 @@ func newTx() *cobra.Command {
 	f.StringVar(&l.db, flagDB, "", "URL of the database of the log (default: $PAWL_DB)")
 	f.StringVar(&l.table, "table", "pawl_dtx", "the table of the log, with its schema")
 	f.StringArrayVar(&l.resources, "resource", nil, "NAME=URL of a database of the programs, or NAME with the URL in $PAWL_DB_NAME; several may be given")
-	cmd.AddCommand(newTxMigrate(l), newTxLs(l), newTxShow(l), newTxRecover(l), newTxResolve(l))
+	cmd.AddCommand(newTxMigrate(l), newTxLs(l), newTxShow(l), newTxRecover(l), newTxResolve(l), newTxAgent(l), newTxTrust(l))
 	return cmd
 }
 
@@ -143,12 +146,21 @@ func unlogged(err error) error {
 }
 
 func newTxMigrate(l *ledger) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make the tables of the log if they are missing",
-		Long:  `Make the four tables of the log if they are missing. Tables of another version are refused, and are left as they are.`,
+		Long:  `Make the tables of the log if they are missing. Tables of another version are refused, and are left as they are.`,
 		Args:  takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
+			if l.agent {
+				return l.withAgentLog(cmd.Context(), true, func(ctx context.Context, log *threephase.Log, _ *open.Database, _ threephase.Handler) error {
+					if err := log.Migrate(ctx); err != nil {
+						return err
+					}
+					_, err := fmt.Fprintln(cmd.OutOrStdout(), "the log of the agent is ready")
+					return err
+				})
+			}
 			return l.with(cmd.Context(), true, func(ctx context.Context, o opened) error {
 				if err := o.Migrate(ctx); err != nil {
 					return err
@@ -158,6 +170,8 @@ func newTxMigrate(l *ledger) *cobra.Command {
 			})
 		}),
 	}
+	l.agentFlag(cmd)
+	return cmd
 }
 
 func newTxLs(l *ledger) *cobra.Command {
@@ -167,10 +181,16 @@ func newTxLs(l *ledger) *cobra.Command {
 		Short: "List transactions that are not finished",
 		Long: `List the transactions that have a prepared branch on a --resource, or a record in the log. OLDEST is how long the
 oldest branch has been prepared: its rows are locked since then. MySQL and MariaDB do not tell that. "pawl help tx" tells the
-states. --resolved lists the decisions of operators instead. --json prints one object a line.`,
-		Example: "  pawl tx ls --resource stock=mysql://root@localhost/stock",
+states. --resolved lists the decisions of operators instead. --json prints one object a line.
+
+With --agent these are the transactions of an agent that are not over at all agents. An agent that is ready, precommitted or
+preaborted waits for a decision, and keeps its rows locked. Unknown is work that the --resource has prepared and the log has lost.`,
+		Example: "  pawl tx ls --resource stock=mysql://root@localhost/stock\n  pawl tx ls --agent --db sqlite:stock.db",
 		Args:    takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
+			if l.agent {
+				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.ls(ctx, cmd.OutOrStdout(), decisions, asJSON) })
+			}
 			return l.with(cmd.Context(), false, func(ctx context.Context, o opened) error {
 				if decisions {
 					all, err := o.Heuristics(ctx)
@@ -186,6 +206,7 @@ states. --resolved lists the decisions of operators instead. --json prints one o
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	cmd.Flags().BoolVar(&decisions, "resolved", false, "list the decisions of operators")
+	l.agentFlag(cmd)
 	return cmd
 }
 
@@ -197,6 +218,9 @@ func newTxShow(l *ledger) *cobra.Command {
 		Long:  `Show a transaction with its branches, and the decision of an operator if there is one.`,
 		Args:  takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
+			if l.agent {
+				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.show(ctx, cmd.OutOrStdout(), args[0], asJSON) })
+			}
 			id, err := dtx.ParseID(args[0])
 			if err != nil {
 				return err
@@ -211,6 +235,7 @@ func newTxShow(l *ledger) *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	l.agentFlag(cmd)
 	return cmd
 }
 
@@ -242,18 +267,27 @@ An unknown transaction waits for that, because the log has lost its coordinator.
 branch that is not prepared on a resource that answers was committed there, or rolled back. Look at its rows before you decide.
 
 --abort of a running transaction fences its coordinator: the coordinator's open transactions are all rolled
-back. A decision against the log is refused.`,
+back. A decision against the log is refused.
+
+With --agent the decision is that of one agent, which acts within its time-out, or when it runs again. That is for agents
+that have lost their majority for ever. Tell all agents that are left the same.`,
 		Example: `  pawl tx resolve pawl-1f-2a-3 --abort --reason "the order is not there, see ticket 12" --resource stock`,
 		Args:    takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
-			id, err := dtx.ParseID(args[0])
 			switch {
-			case err != nil:
-				return err
 			case commit == abort:
 				return usageError("either --commit or --abort is needed: the form is: %s", cmd.UseLine())
 			case reason == "":
 				return usageError("--reason is needed: 1 to 500 bytes")
+			case l.agent:
+				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error {
+					return a.resolve(ctx, cmd.OutOrStdout(), args[0], commit, reason)
+				})
+			}
+			id, err := dtx.ParseID(args[0])
+			switch {
+			case err != nil:
+				return err
 			case len(l.resources) == 0:
 				return usageError("--resource is needed: the databases whose branches are to be finished")
 			}
@@ -271,6 +305,7 @@ back. A decision against the log is refused.`,
 	f.BoolVar(&commit, "commit", false, "commit the branches")
 	f.BoolVar(&abort, "abort", false, "roll the branches back")
 	f.StringVar(&reason, "reason", "", "the reason, which the log keeps: 1 to 500 bytes")
+	l.agentFlag(cmd)
 	return cmd
 }
 

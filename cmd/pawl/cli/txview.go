@@ -144,25 +144,9 @@ func printTransaction(w io.Writer, t dtx.Transaction, asJSON bool) error {
 }
 
 func printDecisions(w io.Writer, all map[dtx.ID]dtx.Heuristic, asJSON bool) error {
-	var sorted []dtx.Heuristic
+	var views []decisionView
 	for _, h := range all {
-		sorted = append(sorted, h)
+		views = append(views, viewDecision(h))
 	}
-	slices.SortFunc(sorted, func(a, b dtx.Heuristic) int { return a.Time.Compare(b.Time) })
-	rows := [][]string{{"ID", "DECISION", "TIME", "REASON"}}
-	encoder := json.NewEncoder(w)
-	for _, h := range sorted {
-		v := viewDecision(h)
-		if asJSON {
-			if err := encoder.Encode(v); err != nil {
-				return err
-			}
-			continue
-		}
-		rows = append(rows, []string{v.ID, v.Decision, v.Time.Format(time.RFC3339), printable(v.Reason)})
-	}
-	if asJSON {
-		return nil
-	}
-	return table(w, rows)
+	return printDecisionViews(w, views, asJSON)
 }

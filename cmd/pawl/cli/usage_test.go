@@ -46,6 +46,9 @@ func TestUsage_help(t *testing.T) {
 	for line, says := range map[string]string{
 		"help":                 "pawl runs programs under locks",
 		"help run":             "pawl run [flags] NAME",
+		"help join":            "pawl join NAME --addr HOST:PORT [flags] -- CMD [ARG...]",
+		"help members":         "pawl members NAME [flags]",
+		"help proxy":           "pawl proxy --listen HOST:PORT --group NAME [flags]",
 		"help store":           "pawl store [command]",
 		"help store init":      "pawl store init [flags]",
 		"help id":              "pawl id [command]",

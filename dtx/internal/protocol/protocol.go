@@ -220,6 +220,19 @@ const (
 	Fenced             // the coordinator can decide nothing more
 )
 
+// Own returns the row of a coordinator as recovery in its own process takes it for one of its transactions. Open says that
+// the transaction is not over, and retired that the coordinator has got no answer to some decision. Row is as recovery of any
+// other process takes it.
+func Own(open, retired bool, row Row) Row {
+	switch {
+	case open:
+		return Live
+	case retired, row == Unknown: // that decision may be on its way still, or the log is lost
+		return row
+	}
+	return Fenced // each decision was answered, so the log has all records
+}
+
 // Verdict is what recovery does with a branch that is prepared.
 type Verdict int8
 

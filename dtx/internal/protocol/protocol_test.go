@@ -35,6 +35,8 @@ const (
 	silenceIsNo        // the coordinator takes silence of the log for an abort
 	asksLate           // the coordinator takes a record for missing that recovery may have deleted
 	forgetsLive        // recovery finishes branches, and deletes records, of a coordinator that is not fenced
+	readsFirst         // recovery reads the log, and then lists
+	ownIsOver          // recovery in the coordinator's process takes a transaction without an answer for decided
 )
 
 // world is a coordinator, participants, a log, two recoverers and the messages on their way. A message stays on its way, so
@@ -47,6 +49,7 @@ type world struct {
 	fenced                           bool
 	record                           bool
 	forgets                          bool // the record may be deleted
+	asked                            bool // the coordinator got no answer to its decision
 	decide, ask                      bool
 	commits, backs                   [most]bool // requests of the second phase
 	yes, no, done                    [most]bool // answers of participants
@@ -57,6 +60,7 @@ type world struct {
 // recoverer is a process of recovery: it lists, fences, reads, acts, lists again, and forgets.
 type recoverer struct {
 	at     int8
+	own    bool // in the coordinator's process: fences nothing
 	listed [most]bool
 	fenced bool // as the row was read
 	record bool
@@ -85,6 +89,13 @@ func TestResolve(t *testing.T) {
 
 func first(w way, n int8) world { return world{way: w, c: State{N: n}, alive: true} }
 
+// beside has a recoverer in the coordinator's process and another elsewhere.
+func beside(w way, n int8) world {
+	from := first(w, n)
+	from.r[1].own = true
+	return from
+}
+
 // tell gives the coordinator an event.
 func (w world) tell(e Event) world {
 	if w.way == silenceIsYes && e.Kind == NoAnswer && w.c.Phase == Preparing {
@@ -103,7 +114,7 @@ func (w world) tell(e Event) world {
 			}
 			w.decide = true
 		case Ask:
-			w.ask = true
+			w.ask, w.asked = true, true
 		case Commit:
 			w.commits[a.Branch] = true
 		case RollBack:
@@ -153,7 +164,7 @@ func (w *world) swap(i int8) {
 }
 
 func (r recoverer) weight() (n int) {
-	for _, bit := range append(r.listed[:], r.fenced, r.record) {
+	for _, bit := range append(r.listed[:], r.own, r.fenced, r.record) {
 		n *= 2
 		if bit {
 			n++
@@ -246,12 +257,24 @@ func (w world) log(add func(world)) {
 
 func (w world) recover(i int, add func(world)) {
 	r := &w.r[i]
+	switch {
+	case r.own && !w.alive:
+		return
+	case r.own && r.at == 1:
+		r.fenced = w.own() == Fenced
+		r.at++
+		add(w)
+		return
+	}
 	switch r.at {
 	case absent:
 		return
 	case 0, 4:
 		if r.at == 0 || w.way != staleList {
 			r.listed = w.listed()
+		}
+		if r.at == 0 && w.way == readsFirst {
+			r.record = w.record
 		}
 		r.at++
 	case 1:
@@ -263,7 +286,9 @@ func (w world) recover(i int, add func(world)) {
 		r.fenced = w.fenced || w.way == noFence
 		r.at++
 	case 2:
-		r.record = w.record
+		if w.way != readsFirst {
+			r.record = w.record
+		}
 		r.at++
 	case 3: // requests may be lost
 		r.at = 4
@@ -281,9 +306,18 @@ func (w world) recover(i int, add func(world)) {
 		if r.record && (r.fenced && CanForget(Fenced) || w.way == forgetsLive) && r.listed == ([most]bool{}) && (w.way == staleList || w.listed() == [most]bool{}) {
 			w.record, w.decide = false, false
 		}
-		*r = recoverer{}
+		*r = recoverer{own: r.own}
 	}
 	add(w)
+}
+
+// own is the row as recovery in the coordinator's process takes it.
+func (w world) own() Row {
+	row := Live
+	if w.fenced {
+		row = Fenced
+	}
+	return Own(w.c.Phase != Over, w.asked && w.way != ownIsOver, row)
 }
 
 // judged is the state of a prepared participant after recovery.
@@ -348,9 +382,20 @@ func TestProtocol(t *testing.T) {
 			t.Errorf("%s after %d steps: %+v", got.Fault, len(got.Trail), got.Trail[max(0, len(got.Trail)-4):])
 		}
 	}
+	for _, n := range []int8{1, 2} {
+		got := explore.All(beside(right, n), bound, world.canonical, world.wrong)
+		t.Logf("%d participants, and recovery in the coordinator's process: %d worlds", n, got.States)
+		if got.Fault != "" || got.States < 100 || got.States > bound {
+			t.Errorf("%s after %d steps: %+v", got.Fault, len(got.Trail), got.Trail[max(0, len(got.Trail)-4):])
+		}
+	}
 	for w, name := range map[way]string{noLog: "no log", noFence: "no fence", presumesCommit: "presumed commit", staleList: "a stale list",
-		silenceIsYes: "silence is yes", silenceIsNo: "silence is an abort", asksLate: "a late question", forgetsLive: "a live record is deleted"} {
-		got := explore.All(first(w, 1), bound, world.canonical, world.wrong)
+		silenceIsYes: "silence is yes", silenceIsNo: "silence is an abort", asksLate: "a late question", forgetsLive: "a live record is deleted", readsFirst: "the log is read before the list", ownIsOver: "a lost decision is over"} {
+		from := first(w, 1)
+		if w == ownIsOver {
+			from = beside(w, 2)
+		}
+		got := explore.All(from, bound, world.canonical, world.wrong)
 		if t.Logf("%s: %q after %d worlds and %d steps", name, got.Fault, got.States, len(got.Trail)); got.Fault == "" {
 			t.Errorf("%s is not found wrong", name)
 		}

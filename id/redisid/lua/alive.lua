@@ -13,7 +13,8 @@ if not string.find(info, '\nrole:master', 1, true) then return redis.error_reply
 local is = redis.pcall('HMGET', KEYS[1], 'pawl', 'reign', 'form', 'life', 'limit', 'left', 'claim', 'till')
 if is.err then return is end
 local pawl, was, form, life, limit, left, claim, till = unpack(is)
-local mine = 'counter 1 ' .. KEYS[1]
+-- At most 55 bytes, because a long text in a small hash gives it the form of a large one.
+local mine = 'counter 1 ' .. (#KEYS[1] <= 40 and KEYS[1] or 'sha1:' .. redis.sha1hex(KEYS[1]))
 -- A small hash that was a large one keeps the form of a large one until it is dumped.
 local alive = pawl == mine and was == reign and redis.call('OBJECT', 'ENCODING', KEYS[1]) == form
 if life and not (string.find(left or '', '^%d+$') and string.find(limit or '', '^%d+$')) then alive = false end -- somebody wrote to it

@@ -17,9 +17,16 @@ if alive and claim then
 end
 if not alive then
   redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[1], 'pawl', mine, 'reign', reign, 'large', string.rep('.', 8192))
-  redis.call('HDEL', KEYS[1], 'large')
-  redis.call('HSET', KEYS[1], 'form', redis.call('OBJECT', 'ENCODING', KEYS[1]))
+  redis.call('HSET', KEYS[1], 'pawl', mine, 'reign', reign, 'form', '', 'life', '', 'limit', '', 'left', '', 'claim', '', 'till', '')
+  local small = redis.call('OBJECT', 'ENCODING', KEYS[1]) -- which RESTORE gives to a dump
+  redis.call('HSET', KEYS[1], 'large', string.rep('.', 8192))
+  redis.call('HDEL', KEYS[1], 'large', 'life', 'limit', 'left')
+  local large = redis.call('OBJECT', 'ENCODING', KEYS[1])
+  if small == large then
+    redis.call('DEL', KEYS[1])
+    return redis.error_reply('UNSUPPORTED the settings hash-max-listpack-entries and hash-max-listpack-value give all hashes the form ' .. small .. ', by which a restored key is noticed')
+  end
+  redis.call('HSET', KEYS[1], 'form', large)
 end
 redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'till', string.format('%.0f', now + ARGV[2]))
 if pawl ~= mine or not limit or not string.find(limit, '^%d+$') then limit = '0' end

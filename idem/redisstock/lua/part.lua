@@ -14,10 +14,10 @@ local function comes(n)
   redis.call('HINCRBY', KEYS[1], 'in', 1)
 end
 local function ends(id)
-  local n = redis.call('HGET', KEYS[3], id)
+  local n = redis.call('HGET', KEYS[3], id) or '0' -- somebody deleted the amounts: the units are lost, and the part goes on
   redis.call('HDEL', KEYS[3], id)
   redis.call('ZREM', KEYS[2], id)
-  redis.call('HINCRBY', KEYS[1], 'r', '-' .. n)
+  if n ~= '0' then redis.call('HINCRBY', KEYS[1], 'r', '-' .. n) end
   return n
 end
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, 100)

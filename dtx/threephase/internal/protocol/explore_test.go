@@ -58,6 +58,7 @@ func (x *explorer) pack(w *world) key {
 	}
 	p.put(bit(w.can)|bit(w.commit)<<1|bit(w.abort)<<2, 3)
 	p.put(uint64(w.yes), n)
+	p.put(uint64(w.cut), n)
 	p.put(uint64(w.elect>>1), wide)
 	p.put(uint64(w.pre>>1), wide)
 	p.put(uint64(w.back>>1), wide)
@@ -92,6 +93,7 @@ func (x *explorer) unpack(k key, like, w *world) {
 	bits := p.take(3)
 	w.can, w.commit, w.abort = bits&1 != 0, bits&2 != 0, bits&4 != 0
 	w.yes = uint8(p.take(n))
+	w.cut = uint8(p.take(n))
 	w.elect, w.pre, w.back = uint16(p.take(wide))<<1, uint16(p.take(wide))<<1, uint16(p.take(wide))<<1
 	for e := Election(2); e <= x.elections; e++ {
 		for i := range w.n {

@@ -122,7 +122,8 @@ func New(mode Mode, self, n int8, r Record) State {
 
 // Step takes an event, and returns the next state, the messages to send, and the decision if this step brought it.
 // The caller stores a changed Record durably, before it sends the messages and acts on the decision. Messages may be
-// lost, late and repeated. The caller sets a timer while the phase is not final.
+// lost, late and repeated. The caller sets a timer while the phase is not final, and checks that a sender is an agent
+// of the transaction.
 func (s State) Step(e Message) (State, []Message, Decision) {
 	if s.Phase.Final() {
 		return s.answer(e)
@@ -130,13 +131,15 @@ func (s State) Step(e Message) (State, []Message, Decision) {
 	switch e.Kind {
 	case VoteYes:
 		return s.vote()
-	case VoteNo, Abort:
-		if e.Kind == Abort || s.Phase == Initial {
+	case VoteNo:
+		if s.Phase == Initial {
 			return s.end(Aborted)
 		}
+	case Abort:
+		return s.told(Aborted)
 	case Commit:
 		if s.Phase != Initial { // else this agent has lost its log, or the sender is no agent
-			return s.end(Committed)
+			return s.told(Committed)
 		}
 	case TimeOut:
 		return s.timeOut()
@@ -289,6 +292,12 @@ func (s *State) heardAll(e *Message) bool {
 func (s *State) heardEnough(e *Message) bool {
 	all := s.heardAll(e)
 	return all || s.Mode == Quorum && bits.OnesCount8(s.Heard) > int(s.N)/2
+}
+
+// told takes the decision of another agent. That agent has told the others too, or they ask when they time out.
+func (s State) told(to Phase) (State, []Message, Decision) {
+	s, _, decision := s.end(to)
+	return s, nil, decision
 }
 
 func (s State) end(to Phase) (State, []Message, Decision) {

@@ -3,7 +3,6 @@ package protocol
 import (
 	"math/rand/v2"
 	"os"
-	"slices"
 	"testing"
 	"time"
 )
@@ -19,6 +18,7 @@ func splits(w *world) string { return w.split() }
 // message may be lost, late or repeated, so each partition is among the orders. The bound is the number of elections.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
+	var rows [][]text
 	for _, c := range []struct {
 		agents          int8
 		elections, long Election
@@ -27,10 +27,31 @@ func TestQuorum(t *testing.T) {
 			c.elections = c.long
 		}
 		x, begin := explorer{elections: c.elections}, time.Now()
-		got := x.explore(first(Quorum, c.agents), most, splits)
+		var reached [Aborted + 1][Aborted + 1]bool
+		got := x.explore(first(Quorum, c.agents), most, func(w *world) string {
+			w.reach(&reached)
+			return w.split()
+		})
+		if !reached[Committed][PreAborted] && c.agents == 3 || !reached[Aborted][PreCommitted] || !reached[Committed][Committed] {
+			t.Errorf("%d agents: too little happens: %v", c.agents, reached)
+		}
+		rows = append(rows, []text{number(int(c.agents)), number(int(c.elections)), number(got.states), number(0)})
 		t.Logf("%d agents, elections 1 to %d: %d states in %v", c.agents, c.elections, got.states, time.Since(begin).Round(time.Millisecond))
 		if got.fault != "" || !got.whole {
 			t.Errorf("%q, whole: %v\n%s", got.fault, got.whole, x.tell(first(Quorum, c.agents), got.trail))
+		}
+	}
+	if !soak && !t.Failed() { // the page has the shorter bounds
+		onPage(t, "states", table(stateColumns, rows))
+	}
+}
+
+// reach notes the phases that two agents have at once.
+func (w *world) reach(pairs *[Aborted + 1][Aborted + 1]bool) {
+	for i := range w.n {
+		for j := range i {
+			a, b := w.agents[i].Phase, w.agents[j].Phase
+			pairs[a][b], pairs[b][a] = true, true
 		}
 	}
 }
@@ -112,133 +133,19 @@ func TestWalks(t *testing.T) {
 
 // TestSplits: the textbook's way splits, and so does each naive way of the other mode. The shortest trail is told.
 func TestSplits(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		mode      Mode
-		way       way
-		elections Election
-	}{
-		{"the textbook", Classic, right, 2},
-		{"the last election is left out", Quorum, noElected, 2},
-		{"the last election is not stored", Quorum, electedForgotten, 2},
-		{"the last attempt is left out", Quorum, noAttempt, 4},
-		{"an abort without pre-abort", Quorum, noPreAbort, 4},
-		{"a decision without a majority", Quorum, noQuorum, 2},
-		{"an acknowledgement before its record is stored", Quorum, earlyAck, 2},
-		{"a vote before its record is stored", Quorum, earlyVote, 2},
-		{"an answer before its record is stored", Quorum, earlyAnswer, 2},
-		{"a vote that does not bind", Quorum, looseVote, 2},
-		{"a restarted agent decides", Quorum, restartDecides, 2},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	var rows [][]text
+	for _, c := range splitRows {
+		t.Run(c.name[english], func(t *testing.T) {
 			x := explorer{elections: c.elections, way: c.way}
-			got := x.explore(first(c.mode, 3), most, splits)
+			got := x.explore(first(c.mode, c.agents), most, splits)
 			if got.fault == "" {
 				t.Fatalf("not found wrong in %d states", got.states)
 			}
-			t.Logf("%s, after %d states:\n%s", got.fault, got.states, x.tell(first(c.mode, 3), got.trail))
+			t.Logf("%s, after %d states:\n%s", got.fault, got.states, x.tell(first(c.mode, c.agents), got.trail))
+			rows = append(rows, []text{c.name, number(len(got.trail)), number(got.states)})
 		})
 	}
-}
-
-// TestMajorityDecides: from every world, a connected majority decides when each of its agents has timed out once. All of its
-// agents may have crashed before, and all messages are lost. Agents without a majority, which are bound, wait.
-func TestMajorityDecides(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		agents          int8
-		elections, long Election
-	}{{3, 5, 7}, {4, 2, 4}, {5, 1, 2}} {
-		if soak {
-			c.elections = c.long
-		}
-		x, runs := explorer{elections: c.elections}, 0
-		got := x.explore(first(Quorum, c.agents), most, func(w *world) string {
-			for group := uint8(1); group < 1<<w.n; group++ {
-				for from := range w.n {
-					if runs++; !meets(*w, group, from, w.n, false) || !meets(*w, group, from, w.n, true) {
-						return "agents wait, or decide, that should not"
-					}
-				}
-			}
-			return ""
-		})
-		t.Logf("%d agents, elections 1 to %d: %d states, %d meetings", c.agents, c.elections, got.states, runs)
-		if got.fault != "" || !got.whole {
-			t.Errorf("%q, whole: %v\n%s", got.fault, got.whole, x.tell(first(Quorum, c.agents), got.trail))
-		}
-	}
-}
-
-// TestMeetings: the check finds agents that decide without a majority, and a majority that waits for ever.
-func TestMeetings(t *testing.T) {
-	for mode, timers := range map[Mode]int8{Classic: 3, Quorum: 0} {
-		x := explorer{elections: 2}
-		got := x.explore(first(mode, 3), most, func(w *world) string {
-			for group := uint8(1); group < 1<<w.n; group++ {
-				if !meets(*w, group, 0, timers, false) {
-					return "agents wait, or decide, that should not"
-				}
-			}
-			return ""
-		})
-		if got.fault == "" {
-			t.Errorf("mode %d with %d timers is not found wrong in %d states", mode, timers, got.states)
-		}
-	}
-}
-
-// meets reports whether the agents of a group, which hear of one another only, decide alike if they may decide, and wait else.
-// As many agents as timers says time out, in turn from agent from.
-func meets(w world, group uint8, from, timers int8, restart bool) bool {
-	size, free := 0, false // free: an agent has decided, or may still abort alone
-	for i := range w.n {
-		if s := &w.agents[i]; group>>i&1 != 0 {
-			if size++; restart {
-				*s = New(s.Mode, s.Self, s.N, s.Record)
-			}
-			free = free || s.Phase.Final() || s.Phase == Initial || s.Role == Voting
-		}
-	}
-	for turn := range timers {
-		if i := (from + turn) % w.n; group>>i&1 != 0 {
-			w.timeOut(i, group)
-		}
-	}
-	var some [Aborted + 1]int
-	for i := range w.n {
-		if group>>i&1 != 0 {
-			some[w.agents[i].Phase]++
-		}
-	}
-	switch {
-	case size > int(w.n)/2:
-		return some[Committed] == size || some[Aborted] == size
-	case !free:
-		return some[Committed]+some[Aborted] == 0
-	}
-	return some[Committed] == 0 || some[Aborted] == 0
-}
-
-// timeOut gives an agent of a group a time-out, and the group all messages that follow.
-func (w *world) timeOut(i int8, group uint8) {
-	queue := []Message{{Kind: TimeOut, Peer: i}}
-	froms := []int8{i}
-	for len(queue) > 0 {
-		m, from := queue[0], froms[0]
-		queue, froms = queue[1:], froms[1:]
-		for to := range w.n {
-			if group>>to&1 == 0 || m.Peer != to && (m.Peer != All || to == from) {
-				continue
-			}
-			e := m
-			if e.Peer = from; e.Kind == CanCommit {
-				e.Kind = VoteYes
-			}
-			next, messages, _ := w.agents[to].Step(e)
-			w.agents[to] = next
-			queue = append(queue, messages...)
-			froms = append(froms, slices.Repeat([]int8{to}, len(messages))...)
-		}
+	if len(rows) == len(splitRows) { // else -run chose some
+		onPage(t, "splits", table(splitColumns, rows))
 	}
 }

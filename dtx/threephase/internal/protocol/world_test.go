@@ -1,5 +1,7 @@
 package protocol
 
+import "math/bits"
+
 // The largest world that is explored.
 const (
 	mostAgents    = 5
@@ -16,6 +18,9 @@ const (
 	noAttempt            // a pre-commit counts more than a pre-abort, whichever was later
 	noPreAbort           // an election that finds no pre-commit aborts at once
 	noQuorum             // a time-out stands for the answer of another agent
+	halfQuorum           // half of the agents are enough
+	allAgents            // an election waits for all agents
+	twoPhase             // two-phase commit: all votes are the decision, and bound agents wait for the coordinator
 	earlyAck             // an acknowledgement is sent before the record is stored
 	earlyVote            // a yes is sent before the record is stored
 	earlyAnswer          // any message is sent before the record is stored
@@ -29,6 +34,7 @@ const (
 type world struct {
 	n      int8
 	agents [mostAgents]State
+	cut    uint8 // no message comes from these agents to the others, or back; 0: the network is whole
 
 	can, commit, abort bool                                       // to any agent
 	yes                uint8                                      // a bit for each sender
@@ -45,6 +51,8 @@ type step struct {
 	agent int8
 	event Message
 	crash crash
+	cut   uint8 // nothing but this cut happens
+	heal  bool  // nothing happens but the end of the cut
 }
 
 // crash says when the agent of a step crashes, and restarts.
@@ -73,6 +81,7 @@ type explorer struct {
 	way
 	elections Election // the largest number of an election
 	keeps     bool     // keep the messages that no agent will ever take
+	cuts      bool     // the only fault is a cut of the network: see onlyCut
 	next      []step   // of the world at hand
 }
 
@@ -92,6 +101,9 @@ func (x *explorer) all(w *world) []step {
 			st.crash = halfway
 			x.next = append(x.next, st)
 		}
+	}
+	if x.cuts {
+		x.onlyCut(w)
 	}
 	return x.next
 }
@@ -185,6 +197,10 @@ func (x *explorer) follow(w, next *world, st step) bool {
 
 // change takes a step, and reports whether it changed anything.
 func (x *explorer) change(w *world, st step) bool {
+	if st.cut != 0 || st.heal {
+		w.cut = st.cut
+		return true
+	}
 	s := w.agents[st.agent]
 	if st.crash != only && st.crash != asDecider {
 		return x.run(w, s, st.event, st.crash)
@@ -207,7 +223,7 @@ func (x *explorer) run(w *world, s State, e Message, c crash) bool {
 	if x.way != right {
 		s, e = x.naively(s, e)
 	}
-	next, messages, _ := s.Step(e)
+	next, messages := x.step(s, e)
 	switch {
 	case x.way == noAttempt && next.Phase == PreCommitted:
 		next.Attempt = 2
@@ -224,6 +240,27 @@ func (x *explorer) run(w *world, s State, e Message, c crash) bool {
 		w.send(s.Self, m)
 	}
 	return len(messages) > 0 || next != before
+}
+
+// step is State.Step, or a naive form of it that needs the state.
+func (x *explorer) step(s State, e Message) (State, []Message) {
+	if x.way == twoPhase && e.Kind == TimeOut && s.Phase == Ready && s.Role == Participant {
+		return s, nil
+	}
+	if e.Election == s.Elected && (e.Kind == Joined && s.Role == Electing || e.Kind == Ack && s.Role == Attempting) {
+		switch heard := s.Heard | 1<<e.Peer; {
+		case x.way == halfQuorum && 2*bits.OnesCount8(heard) >= int(s.N):
+			s.Heard = 1<<s.N - 1
+		case x.way == allAgents && bits.OnesCount8(heard) < int(s.N):
+			s.Heard = heard
+			return s, nil
+		}
+	}
+	next, messages, _ := s.Step(e)
+	if x.way == twoPhase && next.Phase == PreCommitted {
+		next, messages, _ = s.end(Committed)
+	}
+	return next, messages
 }
 
 // naively changes the state or the event, so that a right step becomes a naive one.

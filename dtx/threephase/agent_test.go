@@ -1,0 +1,140 @@
+package threephase_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/dtx/threephase"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+func TestMain(m *testing.M) {
+	mysql.SetLogger(&mysql.NopLogger{}) //nolint:errcheck // every important message comes as an error
+	if os.Getenv("PAWL_3PC_WORKER") != "" {
+		fmt.Fprintln(os.Stderr, "worker:", serveStation(context.Background()))
+		os.Exit(1)
+	}
+	os.Exit(testservers.Main(m))
+}
+
+// TestCommit: the results of Commit without trouble on the network.
+func TestCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		for _, name := range g.names {
+			begin := time.Now()
+			id, err := g.agents[name].Commit(t.Context(), work)
+			if took := time.Since(begin); err != nil || took > 200*time.Millisecond || !g.ledgers["bank"].committed[id] || !g.ledgers["stock"].committed[id] {
+				t.Errorf("%s: %v after %v", name, err, took)
+			}
+		}
+		id, err := g.agents["bank"].Commit(t.Context(), map[string][]byte{"bank": []byte("take"), "stock": []byte("no")})
+		var is *threephase.Error
+		if !errors.Is(err, dtx.ErrAborted) || !errors.As(err, &is) || is.ID != id || !strings.Contains(err.Error(), "agent stock: the balance is too small") || g.ledgers["bank"].committed[id] {
+			t.Error(err)
+		}
+		if _, err := g.agents["bank"].Commit(t.Context(), map[string][]byte{"witness": nil}); !errors.Is(err, dtx.ErrAborted) || !strings.Contains(err.Error(), "is a witness") {
+			t.Error(err)
+		}
+		for _, payloads := range []map[string][]byte{{"shop": nil}, {"bank": make([]byte, 1<<20+1)}} {
+			if _, err := g.agents["bank"].Commit(t.Context(), payloads); !errors.Is(err, pawl.ErrInvalid) {
+				t.Error(err)
+			}
+		}
+		g.until("all is forgotten", g.quiet)
+		if len(g.ledgers["bank"].committed) != 3 || g.splits() != 0 {
+			t.Error(g.ledgers["bank"].committed, g.ledgers["stock"].committed)
+		}
+	})
+}
+
+// TestMissing: while an agent is down, a new transaction aborts after a time-out. The caller's ctx aborts it sooner.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		g.kill("witness")
+		begin := time.Now()
+		_, err := g.agents["bank"].Commit(t.Context(), work)
+		if took := time.Since(begin); !errors.Is(err, dtx.ErrAborted) || !strings.Contains(err.Error(), "no vote in time of: witness") || took > 2*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		begin = time.Now()
+		_, err = g.agents["bank"].Commit(ctx, work)
+		if took := time.Since(begin); !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, context.DeadlineExceeded) || took > 500*time.Millisecond {
+			t.Errorf("%v after %v", err, took)
+		}
+		if s := g.agents["bank"].Status(); s.Peers["witness"] == nil || s.Peers["stock"] != nil || s.Undecided != 0 {
+			t.Errorf("%+v", s)
+		}
+		g.start("witness")
+		g.until("all is forgotten", g.quiet)
+		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLogDatabases: a log may be in any database. An agent that is started again goes on with it, and a second process ends the first.
+func TestLogDatabases(t *testing.T) {
+	t.Parallel()
+	table := fmt.Sprintf("log_%d", time.Now().UnixNano())
+	postgres, maria := testservers.PostgresPool(t, testservers.SharedPostgres(t).Addr), testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr)
+	file, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "log.db"))+"?_pragma=busy_timeout(20000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]place{"bank": {dialect.PostgreSQL, postgres}, "stock": {dialect.MySQL, maria}, "witness": {dialect.SQLite, file}}
+	g := newGroupIn(t, threephase.Options{Timeout: 20 * time.Second}, places, table, "bank", "stock", "witness")
+	defer g.close()
+	for range 3 {
+		for _, name := range g.names {
+			if id, err := g.agents[name].Commit(t.Context(), work); err != nil || !g.ledgers["bank"].committed[id] {
+				t.Errorf("%s: %v", name, err)
+			}
+			g.kill(name)
+			g.start(name)
+		}
+	}
+	if n := len(g.ledgers["stock"].committed); n != 9 || g.splits() > 0 {
+		t.Error(n)
+	}
+	for _, name := range g.names {
+		first := g.agents[name]
+		g.start(name)
+		if _, err := first.Commit(t.Context(), work); err == nil {
+			t.Errorf("%s: the first process commits", name)
+		}
+		if err := first.Status().Err; !errors.Is(err, threephase.ErrReplaced) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := first.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := g.logs[name].Resolve(t.Context(), threephase.ID{}, true, "x"); err != nil {
+			t.Error(err)
+		}
+		if all, err := g.logs[name].Heuristics(t.Context()); err != nil || len(all) != 1 {
+			t.Error(all, err)
+		}
+	}
+}

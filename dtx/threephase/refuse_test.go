@@ -1,0 +1,288 @@
+package threephase_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/dtx/threephase"
+)
+
+// TestOldMessages: all messages of transactions that are over come again, in any order, and change nothing.
+func TestOldMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		for _, name := range g.names {
+			if _, err := g.agents[name].Commit(t.Context(), work); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := g.agents["bank"].Commit(t.Context(), map[string][]byte{"bank": []byte("take"), "stock": []byte("no")}); !errors.Is(err, dtx.ErrAborted) {
+			t.Error(err)
+		}
+		g.until("all is forgotten", g.quiet)
+		g.kill("stock")
+		g.start("stock") // which knows of old transactions by its log only
+		g.net.mu.Lock()
+		sent := g.net.sent
+		g.net.mu.Unlock()
+		for i := range sent {
+			m := sent[len(sent)-1-i]
+			for _, again := range []sentBefore{m, sent[i]} {
+				if w := g.post(again.to, string(again.body)); w.Code != http.StatusOK {
+					t.Errorf("%s: %d %s", again.body, w.Code, w.Body)
+				}
+			}
+		}
+		if !g.quiet() {
+			t.Error("an old message began a transaction")
+		}
+	})
+}
+
+// post gives a message to an agent.
+func (g *group) post(to, body string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	g.agents[to].ServeHTTP(w, httptest.NewRequestWithContext(g.t.Context(), http.MethodPost, "/", strings.NewReader(body)))
+	return w
+}
+
+// TestForeignMessages: what no agent of the group can have sent is refused, and changes nothing.
+func TestForeignMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil {
+			t.Fatal(err)
+		}
+		g.net.mu.Lock()
+		var can map[string]any
+		for _, m := range g.net.sent {
+			if m.to == "stock" && bytes.Contains(m.body, []byte(`"kind":3`)) {
+				if err := json.Unmarshal(m.body, &can); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		g.net.mu.Unlock()
+		fresh := strings.TrimSuffix(can["id"].(string), "-1") + "-f"
+		for name, c := range foreignMessages(fresh) {
+			m := make(map[string]any)
+			for key, value := range can {
+				m[key] = value
+			}
+			m["id"] = fresh
+			for key, value := range c.change {
+				m[key] = value
+			}
+			body, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w := g.post("stock", string(body)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+		}
+		if w := g.post("stock", "{"); w.Code != 400 {
+			t.Error(w.Code)
+		}
+		w := httptest.NewRecorder()
+		if g.agents["stock"].ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil)); w.Code != 400 {
+			t.Error(w.Code)
+		}
+		g.until("all is forgotten", g.quiet)
+		if ids, _ := g.ledgers["stock"].Prepared(t.Context()); len(ids) > 0 {
+			t.Error(ids)
+		}
+	})
+}
+
+// foreign is a message with changes, and how it is refused.
+type foreign struct {
+	change map[string]any
+	status int
+	says   string
+}
+
+// foreignMessages are changes of a message from the bank to the stock about a new transaction of the bank.
+func foreignMessages(fresh string) map[string]foreign {
+	return map[string]foreign{
+		"another version":             {map[string]any{"version": 2}, 403, "version 2"},
+		"no agent":                    {map[string]any{"from": "shop"}, 403, `knows no agent \"shop\"`},
+		"another group":               {map[string]any{"group": "quorum bank stock"}, 403, "is of the group"},
+		"another mode":                {map[string]any{"group": "classic bank stock witness"}, 403, "is of the group"},
+		"a new log":                   {map[string]any{"log": 77}, 403, "see Log.Trust"},
+		"for an old log":              {map[string]any{"to": 78}, 403, "which is lost"},
+		"no log":                      {map[string]any{"log": 0}, 400, "the log of agent bank is 0"},
+		"no ID":                       {map[string]any{"id": "bank-1"}, 400, "no ID"},
+		"a transaction of no agent":   {map[string]any{"id": "shop-1-1"}, 403, "of no agent"},
+		"a transaction of an old log": {map[string]any{"id": "bank-1-1"}, 403, "does not have"},
+		"a transaction of this agent": {map[string]any{"id": "stock-" + strings.Split(fresh, "-")[1] + "-9", "kind": 4}, 403, "has no transaction"},
+		"an event":                    {map[string]any{"kind": 0}, 400, "cannot send"},
+		"an unknown kind":             {map[string]any{"kind": 99}, 400, "cannot send"},
+		"another agent's election":    {map[string]any{"kind": 8, "election": 2}, 400, "cannot send"},
+		"no election":                 {map[string]any{"kind": 9}, 400, "cannot send"},
+		"too large":                   {map[string]any{"payload": bytes.Repeat([]byte("x"), 2<<20)}, 400, "too large"},
+	}
+}
+
+// TestLostLog: an agent whose log was replaced is refused until an operator trusts it. An operator decides the agent's prepared work.
+func TestLostLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		result := make(chan error, 1)
+		go func() { _, err := g.agents["bank"].Commit(t.Context(), work); result <- err }()
+		prepared := func() (ids []threephase.ID) { ids, _ = g.ledgers["stock"].Prepared(t.Context()); return ids }
+		for len(prepared()) == 0 {
+			time.Sleep(time.Millisecond / 10)
+		}
+		g.kill("stock")
+		err := <-result
+		id := prepared()[0]
+		for _, query := range []string{"DELETE FROM pawl_3pc", "DELETE FROM pawl_3pc_agents"} {
+			if _, err := g.dbs["stock"].Exec(query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.logs["stock"].Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		g.start("stock")
+		g.until("the work is reported", func() bool { return len(g.agents["stock"].Status().Unknown) == 1 })
+		all, listed := g.logs["stock"].Transactions(t.Context(), g.ledgers["stock"])
+		if listed != nil || len(all) != 1 || all[0].ID != id || all[0].State != threephase.Unknown {
+			t.Errorf("%+v, %v", all, listed)
+		}
+		if _, err := g.agents["stock"].Commit(t.Context(), work); !errors.Is(err, dtx.ErrAborted) {
+			t.Error(err)
+		}
+		if err := g.agents["bank"].Status().Peers["stock"]; err == nil || !strings.Contains(err.Error(), "Log.Trust") {
+			t.Error(err)
+		}
+		commit := !errors.Is(err, dtx.ErrAborted)
+		if err := g.logs["stock"].Resolve(t.Context(), id, commit, "the bank says so"); err != nil {
+			t.Error(err)
+		}
+		if err := g.logs["stock"].Resolve(t.Context(), id, !commit, "the bank says so"); !errors.Is(err, dtx.ErrDecided) {
+			t.Error(err)
+		}
+		g.until("the operator is obeyed", func() bool { return len(prepared()) == 0 })
+		for _, name := range []string{"bank", "witness"} {
+			if err := g.logs[name].Trust(t.Context(), "stock"); err != nil {
+				t.Error(err)
+			}
+			if err := g.logs[name].Trust(t.Context(), name); !errors.Is(err, pawl.ErrInvalid) {
+				t.Error(err)
+			}
+		}
+		if g.splits() > 0 {
+			t.Error("split")
+		}
+		g.until("a transaction commits", func() bool { _, err := g.agents["stock"].Commit(t.Context(), work); return err == nil })
+	})
+}
+
+// TestResolve: agents that have lost their majority for ever obey an operator.
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		result := make(chan error, 1)
+		go func() { _, err := g.agents["bank"].Commit(t.Context(), work); result <- err }()
+		var ids []threephase.ID
+		for len(ids) == 0 {
+			time.Sleep(time.Millisecond / 10)
+			ids, _ = g.ledgers["stock"].Prepared(t.Context())
+		}
+		g.net.split([]string{"stock"})
+		<-result
+		log := g.logs["stock"]
+		for _, reason := range []string{"", strings.Repeat("x", 501)} {
+			if err := log.Resolve(t.Context(), ids[0], false, reason); !errors.Is(err, pawl.ErrInvalid) {
+				t.Error(err)
+			}
+		}
+		if err := log.Resolve(t.Context(), ids[0], false, "the others burned down"); err != nil {
+			t.Error(err)
+		}
+		g.until("the operator is obeyed", func() bool { is, _ := g.ledgers["stock"].Prepared(t.Context()); return len(is) == 0 })
+		if all, err := log.Heuristics(t.Context()); err != nil || all[ids[0]] == nil || all[ids[0]].Reason != "the others burned down" {
+			t.Error(all, err)
+		}
+		if err := log.Resolve(t.Context(), ids[0], true, "no"); !errors.Is(err, dtx.ErrDecided) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTakeOver: a second process that takes the log ends the first.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		first := g.agents["bank"]
+		g.start("bank")
+		if _, err := first.Commit(t.Context(), work); !errors.Is(err, dtx.ErrInDoubt) && !errors.Is(err, dtx.ErrAborted) && !errors.Is(err, pawl.ErrClosed) {
+			t.Error(err)
+		}
+		<-first.Done()
+		if err := first.Status().Err; !errors.Is(err, threephase.ErrReplaced) {
+			t.Error(err)
+		}
+		if err := first.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if len(g.ledgers["bank"].asked) > 0 {
+			t.Error("the handler was asked")
+		}
+		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNew: wrong settings are refused.
+func TestNew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		peers := map[string]string{"a": "http://a/", "b": "http://b/"}
+		for says, err := range map[string]error{
+			"2 agents":       second(threephase.New(t.Context(), g.logs["bank"], "bank", map[string]string{"a": "http://a/"}, nil, nil)),
+			"its own peer":   second(threephase.New(t.Context(), g.logs["bank"], "a", peers, nil, nil)),
+			"the name of":    second(threephase.New(t.Context(), g.logs["bank"], "bank-1", peers, nil, nil)),
+			"the URL of":     second(threephase.New(t.Context(), g.logs["bank"], "bank", map[string]string{"a": "a:80", "b": "http://b/"}, nil, nil)),
+			"50ms to 1m":     second(threephase.New(t.Context(), g.logs["bank"], "bank", peers, nil, &threephase.Options{Timeout: time.Hour})),
+			"Quorum and":     second(threephase.New(t.Context(), g.logs["bank"], "bank", peers, nil, &threephase.Options{Mode: 7})),
+			"is nil":         second(threephase.NewLog(dialect.SQLite, nil, nil)),
+			"LogOptions":     second(threephase.NewLog(dialect.SQLite, g.dbs["bank"], &threephase.LogOptions{Table: "a b"})),
+			"of agent":       second(threephase.New(t.Context(), g.logs["bank"], "shop", peers, nil, nil)),
+			"the resource":   second(threephase.Database(nil, nil)),
+			"no ID":          second(threephase.ParseID("bank-01-1")),
+			"no ID of a tra": second(threephase.ParseID("bank-1-0")),
+		} {
+			if err == nil || !strings.Contains(err.Error(), says) || !errors.Is(err, pawl.ErrInvalid) && !errors.Is(err, pawl.ErrMismatch) {
+				t.Errorf("%s: %v", says, err)
+			}
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }

@@ -1,0 +1,51 @@
+package open_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// fullRedis is the hook of a Redis that has used up its maxmemory.
+func fullRedis(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+	addr := testservers.Redis(t).Addr
+	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	return func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) }, func() {
+		if err := raw.Do(t.Context(), raw.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1mb").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fullEtcd is the hook of an etcd that has used up its quota.
+func fullEtcd(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+	addr := testservers.Etcd(t, "--quota-backend-bytes", "16777216").Addr
+	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { raw.Close() })
+	return func(t *testing.T) engine.Engine { return connect(t, etcdURL(addr)) }, func() {
+		for i := 0; ; i++ {
+			_, err := raw.Put(t.Context(), fmt.Sprint("fill", i), strings.Repeat("x", 1<<20))
+			if errors.Is(err, rpctypes.ErrNoSpace) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
