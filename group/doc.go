@@ -19,6 +19,7 @@
 //   - A member that joins or leaves is seen by all watchers at once.
 //   - A member that dies is gone one TTL of its client and a second later. Another client must then have been
 //     a member, or have watched, at least the time of its TTL. A group that nobody watches may list dead members, and [Group.Members] leaves them out.
+//     Two clients sweep. If both and the clients that follow them die within one TTL, dead members stay until a living client follows.
 //   - A member that lost its session joins again by itself, as soon as the store answers.
 //   - Of two members with one ID, or with one address, the newest counts: the one with the larger [Member].Token.
 //   - A watcher goes on with the last members while the store is away, and says so.

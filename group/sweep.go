@@ -123,6 +123,8 @@ func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 // serve waits for a turn and sweeps while this client has the turn. An outage may have ended the sessions of members, and these
 // need time to join again. So a gap in the answers of the store begins a TTL in which nobody is swept.
 func (s *sweeper) serve(ctx context.Context) error {
+	ctx, end := s.witness.Within(ctx) // so that a client which lost its session has a new witness before its turn comes
+	defer end()
 	turn, err := s.turn(ctx)
 	if err != nil {
 		return err

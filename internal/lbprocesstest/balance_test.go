@@ -183,6 +183,7 @@ func (tr *trial) run() {
 	tr.until("the dead servers are gone", func() bool { return tr.books.allExpired() && tr.whole() })
 	tr.more(30) // of which none goes to a dead server
 	gone := time.Now()
+	tr.Logf("the store did not answer %d times", tr.books.gapsNow())
 	tr.outage(away)
 	ended()
 	tr.Logf("ready in %v, %d kills in %v, an outage in %v", ready.Sub(began).Round(time.Millisecond), tr.fleet.kills, gone.Sub(ready).Round(time.Millisecond), time.Since(gone).Round(time.Millisecond))

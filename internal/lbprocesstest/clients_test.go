@@ -221,6 +221,20 @@ func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, ge
 	})
 }
 
+// sweepers are the clients that take dead members off the list of a group.
+func sweepers(ctx context.Context, client *pawl.Client, kind string) (labels []string) {
+	for _, turn := range []string{"/0", "/1"} {
+		r, err := client.Show(ctx, client.Scope("group-sweep").Mutex(kind+turn).Name())
+		if err != nil {
+			return nil
+		}
+		for _, h := range r.Holders {
+			labels = append(labels, h.Label)
+		}
+	}
+	return labels
+}
+
 // heldBy notes the servers whose sessions the store has, until ctx ends.
 func heldBy(ctx context.Context, client *pawl.Client, b *books) {
 	for ctx.Err() == nil {
@@ -236,6 +250,12 @@ func heldBy(ctx context.Context, client *pawl.Client, b *books) {
 		}
 		if whole {
 			b.alive(alive, time.Since(began))
+		}
+		for _, kind := range []string{web, rpc} {
+			b.swept(kind, sweepers(ctx, client, kind))
+		}
+		if !whole || client.Err() != nil { // this client may be the sweeper
+			b.silent()
 		}
 		<-time.After(50 * time.Millisecond)
 	}

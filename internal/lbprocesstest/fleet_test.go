@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -139,16 +140,21 @@ func (f *fleet) ids(kind string) map[string]bool {
 	return all
 }
 
-// killEverySecond replaces one server after another.
+// killEverySecond replaces one server after another, in no order. In the order of their start, the next server to be killed would follow each sweeper.
 func (f *fleet) killEverySecond(kills int) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var replacing sync.WaitGroup
 	defer replacing.Wait()
 	busy := make([]sync.Mutex, len(f.all)) // a server that starts slowly is not killed before
-	for i := range kills {
+	var order []int
+	for range kills {
 		<-tick.C
-		i %= len(f.all)
+		if len(order) == 0 {
+			order = rand.Perm(len(f.all))
+		}
+		i := order[0]
+		order = order[1:]
 		replacing.Go(func() {
 			busy[i].Lock()
 			defer busy[i].Unlock()
@@ -173,11 +179,12 @@ func (f *fleet) end() {
 type books struct {
 	mu      sync.Mutex
 	death   map[string]time.Time
-	expired map[string]time.Time // when the store had ended the session
-	gaps    []time.Time          // when the store did not answer a server
-	lists   []list               // of the sessions
-	last    map[string]time.Time // request of each balancer to each server
-	failed  map[string]int       // by balancer
+	expired map[string]time.Time   // when the store had ended the session
+	gaps    []time.Time            // when the store did not answer a server
+	lists   []list                 // of the sessions
+	unswept map[string][]time.Time // when all sweepers of a group were dead
+	last    map[string]time.Time   // request of each balancer to each server
+	failed  map[string]int         // by balancer
 	done    map[string]int
 	why     error
 }
@@ -190,7 +197,7 @@ type list struct {
 
 func newBooks() *books {
 	return &books{death: make(map[string]time.Time), expired: make(map[string]time.Time), last: make(map[string]time.Time),
-		failed: make(map[string]int), done: make(map[string]int)}
+		failed: make(map[string]int), done: make(map[string]int), unswept: make(map[string][]time.Time)}
 }
 
 func (b *books) died(id string) {
@@ -206,6 +213,13 @@ func (b *books) silent() {
 	b.gaps = append(b.gaps, time.Now())
 }
 
+// gapsNow is how often the store did not answer.
+func (b *books) gapsNow() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.gaps)
+}
+
 // alive notes the servers whose sessions the store has, and how long the list took.
 func (b *books) alive(now map[string]bool, took time.Duration) {
 	b.mu.Lock()
@@ -218,6 +232,18 @@ func (b *books) alive(now map[string]bool, took time.Duration) {
 			b.expired[id] = time.Now()
 		}
 	}
+}
+
+// swept notes whether a sweeper of the group lives.
+func (b *books) swept(kind string, by []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, label := range by {
+		if b.death[label].IsZero() {
+			return
+		}
+	}
+	b.unswept[kind] = append(b.unswept[kind], time.Now())
 }
 
 // sent notes a request to a server.
@@ -243,7 +269,7 @@ func (b *books) ended(by string, err error) {
 
 // late says which requests of a balancer went to a server that was dead for longer than the TTL and a second. most is the longest time from a death
 // to the last request there. The second begins later where the store ends the session late. A gap in the answers of the store also delays the second,
-// because nobody is taken for dead then. A sweeper pauses for as long as five lists take, so on a busy machine so many lists are added.
+// because nobody is taken for dead then. So does a time in which all sweepers are dead themselves. A sweeper pauses for as long as five lists take, so on a busy machine so many lists are added.
 func (b *books) late(by string, ttl time.Duration, lists int) (all []string, most time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,6 +282,15 @@ func (b *books) late(by string, ttl time.Duration, lists int) (all []string, mos
 		for _, gap := range b.gaps {
 			if after := gap.Add(ttl); after.After(end) && gap.Before(end.Add(time.Second)) {
 				end = after
+			}
+		}
+		kind := web
+		if by == calls {
+			kind = rpc
+		}
+		for _, at := range b.unswept[kind] {
+			if at.After(end) && at.Before(end.Add(time.Second)) {
+				end = at
 			}
 		}
 		slowest := time.Duration(0)
