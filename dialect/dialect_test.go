@@ -333,27 +333,6 @@ func TestLost(t *testing.T) {
 			}
 		})
 	}
-	t.Run("silent for too long", func(t *testing.T) {
-		db := open(t, "pgx", testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback() //nolint:errcheck // its connection has ended
-		var pid, left int
-		if err := tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		exec(t, tx, "SET LOCAL idle_in_transaction_session_timeout = 10")
-		for left = 1; left > 0; {
-			if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid).Scan(&left); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := tx.ExecContext(t.Context(), "SELECT 1"); !dialect.Lost(err) || dialect.Said(err) {
-			t.Error(err)
-		}
-	})
 	for _, err := range []error{io.EOF, fmt.Errorf("read: %w", net.ErrClosed), errors.Join(errors.New("x"), mysql.ErrInvalidConn)} {
 		if !dialect.Lost(err) {
 			t.Error(err)
@@ -363,5 +342,28 @@ func TestLost(t *testing.T) {
 		if dialect.Lost(err) || dialect.Again(err) || dialect.ReadOnly(err) {
 			t.Error(err)
 		}
+	}
+}
+
+// TestLostBySilence: PostgreSQL ends a connection whose transaction was silent for too long.
+func TestLostBySilence(t *testing.T) {
+	db := open(t, "pgx", testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // its connection has ended
+	var pid, left int
+	if err := tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, tx, "SET LOCAL idle_in_transaction_session_timeout = 10")
+	for left = 1; left > 0; {
+		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT 1"); !dialect.Lost(err) || dialect.Said(err) {
+		t.Error(err)
 	}
 }

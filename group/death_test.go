@@ -115,8 +115,6 @@ func TestDeaths(t *testing.T) {
 				}
 			})
 			kills := workers.KillAtWork(members, d.next)
-			seenAll := make(chan struct{})
-			go func() { watching.Wait(); close(seenAll) }()
 			for end := time.Now().Add(slow); ; {
 				d.mu.Lock()
 				done := len(d.gone) == members && len(d.expired) == members
@@ -127,7 +125,7 @@ func TestDeaths(t *testing.T) {
 				<-time.After(10 * time.Millisecond)
 			}
 			stop()
-			<-seenAll
+			watching.Wait()
 			if kills != members || len(d.gone) != members || len(d.expired) != members {
 				t.Fatalf("%d kills, %d expired, %d gone", kills, len(d.expired), len(d.gone))
 			}
