@@ -8,10 +8,10 @@
 # it off.
 RACE := CGO_ENABLED=1 go
 
-# Two test binaries run at a time, and more tests in each than there are cores, because most
+# Three test binaries run at a time, and more tests in each than there are cores, because most
 # tests wait: until a session ends, or a server is back.
 TEST := $(RACE) test -race -timeout 40m
-BUSY := -p 2 -parallel 4
+BUSY := -p 3 -parallel 4
 
 # The rows with a crowd measure how long a hand-over takes, so nothing runs beside them. They are rows of
 # the tests in the files named conformance. A crowd on three NATS servers is left to `make soak`.
