@@ -179,9 +179,15 @@ func TestCoordinatorDies(t *testing.T) {
 				sent, dies := 0, make(chan struct{})
 				g.net.mu.Lock()
 				g.net.after = func(from string) {
+					if from != "bank" {
+						return
+					}
 					g.net.mu.Lock()
-					defer g.net.mu.Unlock()
-					if sent++; from == "bank" && sent == message {
+					sent++
+					now := sent == message
+					g.net.mu.Unlock()
+					if now {
+						g.net.split([]string{"bank"})
 						close(dies)
 					}
 				}
@@ -192,6 +198,9 @@ func TestCoordinatorDies(t *testing.T) {
 				case <-dies:
 				case <-time.After(timeout / 2): // the message is of another agent
 				}
+				g.net.mu.Lock()
+				g.net.after = nil
+				g.net.mu.Unlock()
 				if g.net.split([]string{"bank"}); !cut {
 					g.kill("bank")
 				}

@@ -214,6 +214,7 @@ type group struct {
 	ledgers map[string]*ledger
 	agents  map[string]*threephase.Agent
 	dead    map[string]chan struct{}
+	keepers []*sql.Conn
 }
 
 // place is a database for a log.
@@ -225,15 +226,23 @@ type place struct {
 func newGroup(t *testing.T, opts threephase.Options, names ...string) *group {
 	t.Helper()
 	places := make(map[string]place)
+	var keepers []*sql.Conn
 	for _, name := range names {
 		db, err := sql.Open("sqlite3", fmt.Sprintf("file:/%s-%d?vfs=memdb", name, rand.Uint64()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		db.SetMaxOpenConns(1)
+		db.SetMaxOpenConns(2)
+		keeper, err := db.Conn(t.Context()) // the file is gone with its last connection, and a canceled call closes one
+		if err != nil {
+			t.Fatal(err)
+		}
+		keepers = append(keepers, keeper)
 		places[name] = place{dialect.SQLite, db}
 	}
-	return newGroupIn(t, opts, places, "", names...)
+	g := newGroupIn(t, opts, places, "", names...)
+	g.keepers = keepers
+	return g
 }
 
 // newGroupIn starts agents whose logs are in these databases.
@@ -312,6 +321,9 @@ func (g *group) close() {
 		if a != nil {
 			g.kill(name)
 		}
+	}
+	for _, keeper := range g.keepers {
+		keeper.Close() //nolint:errcheck // nothing is lost
 	}
 	for _, db := range g.dbs {
 		db.Close() //nolint:errcheck // nothing is lost
