@@ -15,6 +15,9 @@ import (
 	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/inbox/redisstream"
 	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
+	outboxnats "github.com/pawl-go/pawl/outbox/natsjs"
+	outboxredis "github.com/pawl-go/pawl/outbox/redisstream"
 )
 
 // hold is how long a broker leaves a delivery to a process that died.
@@ -24,6 +27,8 @@ const hold = time.Second
 type broker interface {
 	// source returns the source of a stream.
 	source() (inbox.Source, error)
+	// outbox returns a publisher for an outbox.
+	outbox() (outbox.Publisher, error)
 	// publish puts messages into the stream, in their order.
 	publish(ctx context.Context, messages ...inbox.Message) error
 	// dead returns the reasons of the dead letters by ID.
@@ -33,6 +38,8 @@ type broker interface {
 	// close ends the client.
 	close()
 }
+
+const quorum = "rabbitmq quorum"
 
 // brokers are all kinds. Connect makes a client of a server, with a stream of this name.
 var brokers = map[string]struct {
@@ -44,7 +51,7 @@ var brokers = map[string]struct {
 	"redis":            {connectRedis, testservers.SharedRedis, testservers.Redis, []string{"--appendonly", "yes", "--appendfsync", "always"}},
 	"nats":             {connectNATS, testservers.SharedNATS, testservers.NATS, nil},
 	"rabbitmq classic": {connectClassic, testservers.SharedRabbitMQ, testservers.RabbitMQ, nil},
-	"rabbitmq quorum":  {connectQuorum, testservers.SharedRabbitMQ, testservers.RabbitMQ, nil},
+	quorum:             {connectQuorum, testservers.SharedRabbitMQ, testservers.RabbitMQ, nil},
 }
 
 type redisBroker struct {
@@ -59,6 +66,10 @@ func connectRedis(addr, name string) (broker, error) {
 
 func (b *redisBroker) source() (inbox.Source, error) {
 	return redisstream.New(b.client, b.stream, "g", &redisstream.Options{Hold: hold, Block: 200 * time.Millisecond, Dead: b.stream + ":dead"})
+}
+
+func (b *redisBroker) outbox() (outbox.Publisher, error) {
+	return outboxredis.New(b.client, &outboxredis.Options{MaxLen: 10 * wholeAhead})
 }
 
 func (b *redisBroker) publish(ctx context.Context, messages ...inbox.Message) error {
@@ -121,13 +132,18 @@ func connectNATS(addr, name string) (broker, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name}})
-	return &natsBroker{nc, js, name}, err
+	if _, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name}}); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return &natsBroker{nc, js, name}, nil
 }
 
 func (b *natsBroker) source() (inbox.Source, error) {
 	return natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: hold, Block: 200 * time.Millisecond})
 }
+
+func (b *natsBroker) outbox() (outbox.Publisher, error) { return outboxnats.New(b.nc, b.js), nil }
 
 func (b *natsBroker) publish(ctx context.Context, messages ...inbox.Message) error {
 	for _, m := range messages {

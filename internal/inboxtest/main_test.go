@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -176,6 +174,9 @@ func work(ctx context.Context) error {
 		return err
 	}
 	defer d.db.Close()
+	if whole := wholeWorkers[os.Getenv(workerEnv)]; whole != nil {
+		return whole(d, ctx)
+	}
 	b, err := brokers[os.Getenv("PAWL_INBOX_KIND")].connect(os.Getenv("PAWL_INBOX_BROKER"), d.name)
 	if err != nil {
 		return err
@@ -191,39 +192,14 @@ func work(ctx context.Context) error {
 	case "forgetful":
 		return d.naive(ctx, b, source, false)
 	}
-	eng, err := open.Open(ctx, os.Getenv("PAWL_INBOX_STORE"))
+	client, end, err := locks(ctx)
 	if err != nil {
 		return err
 	}
-	defer eng.Close()
-	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: time.Second})
-	if err != nil {
-		return err
-	}
-	defer client.Close(context.Background()) //nolint:errcheck // nothing is lost
+	defer end()
 	single := client.Mutex("inbox/" + d.name)
-	if os.Getenv("PAWL_INBOX_KIND") == "rabbitmq quorum" { // whose broker delivers to one process at a time
+	if os.Getenv("PAWL_INBOX_KIND") == quorum { // whose broker delivers to one process at a time
 		single = nil
-	}
-	return d.consume(ctx, b, source, single)
-}
-
-// consume runs a consumer, whose handler fails now and then, until all is done.
-func (d *database) consume(ctx context.Context, b broker, source inbox.Source, single *pawl.Mutex) error {
-	box, err := inbox.New("test", nil)
-	if err != nil {
-		return err
-	}
-	handle := func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
-		err := d.effect(ctx, tx, m)
-		if lot := rand.IntN(30); lot == 0 {
-			return errors.New("bad luck")
-		}
-		return err
-	}
-	c, err := box.Consumer(d.db, d.store, source, handle, &inbox.ConsumerOptions{Workers: 4, Backoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond, MaxAttempts: 1000, Grace: 5 * time.Second, Single: single, MaxDeliveries: 10_000})
-	if err != nil {
-		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -233,6 +209,19 @@ func (d *database) consume(ctx context.Context, b broker, source inbox.Source, s
 		}
 		stop()
 	}()
+	return d.consume(ctx, source, single)
+}
+
+// consume runs a consumer, whose handler fails now and then, until ctx ends.
+func (d *database) consume(ctx context.Context, source inbox.Source, single *pawl.Mutex) error {
+	box, err := inbox.New("test", nil)
+	if err != nil {
+		return err
+	}
+	c, err := box.Consumer(d.db, d.store, source, d.unlucky, &inbox.ConsumerOptions{Workers: 4, Backoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond, MaxAttempts: 1000, Grace: 5 * time.Second, Single: single, MaxDeliveries: 10_000})
+	if err != nil {
+		return err
+	}
 	return c.Run(ctx)
 }
 

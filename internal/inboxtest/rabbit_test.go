@@ -65,6 +65,8 @@ func (b *rabbitBroker) source() (inbox.Source, error) {
 	return rabbit.New(b.dial, b.queue, nil)
 }
 
+func (b *rabbitBroker) outbox() (outbox.Publisher, error) { return b.publisher, nil }
+
 func (b *rabbitBroker) publish(ctx context.Context, messages ...inbox.Message) error {
 	for _, m := range messages {
 		out := outbox.Message{ID: m.ID, Topic: b.queue, Key: m.Key, Headers: m.Headers, Payload: m.Payload, Time: m.Time}
