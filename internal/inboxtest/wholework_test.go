@@ -26,7 +26,7 @@ import (
 const (
 	wholeKeys  = 50
 	wholeBatch = 5     // messages of one transaction
-	wholeAhead = 4_000 // messages that producers are ahead of the effects
+	wholeAhead = 4_000 // messages that producers are ahead of the effects at most
 	webhooks   = "webhook"
 )
 
@@ -77,11 +77,15 @@ func (d *database) produce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ahead, err := strconv.Atoi(os.Getenv("PAWL_INBOX_AHEAD"))
+	if err != nil {
+		return err
+	}
 	for !d.over(ctx) {
 		n, err := d.produced(ctx)
 		if err == nil && n < target {
 			var there int
-			if there, err = d.reached(ctx); err == nil && n-there < wholeAhead {
+			if there, err = d.reached(ctx); err == nil && n-there < ahead {
 				for i := 0; i < 10 && err == nil; i++ {
 					err = d.produceOne(ctx, rand.IntN(wholeKeys), rand.IntN(20) > 0)
 				}
@@ -224,7 +228,7 @@ func (d *database) relayUnconfirmed(ctx context.Context) error {
 }
 
 func (d *database) relayPage(ctx context.Context, p outbox.Publisher) (n int, err error) {
-	rows, err := d.db.QueryContext(ctx, "SELECT seq, id, payload FROM out_"+d.name+" WHERE state = 0 ORDER BY seq LIMIT 50")
+	rows, err := d.db.QueryContext(ctx, "SELECT seq, id, payload FROM out_"+d.name+" WHERE state = 0 ORDER BY seq LIMIT 100")
 	if err != nil {
 		return 0, err
 	}
