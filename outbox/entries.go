@@ -148,32 +148,41 @@ type HaltedKey struct {
 	Key     string // never empty
 	Dead    int    // dead messages of the key
 	Waiting int    // messages that wait
+	ID      string // of the first dead message
+	Reason  string // why the first dead message failed the last time
 }
 
 // HaltedKeys returns keys with a dead message, in the order of the keys, at most limit of them. Limit is 1 to 1,000. A
 // relay with ContinueKeys does not halt them.
-func (t *Table) HaltedKeys(ctx context.Context, db *sql.DB, limit int) (all []HaltedKey, err error) {
+func (t *Table) HaltedKeys(ctx context.Context, db *sql.DB, limit int) ([]HaltedKey, error) {
 	if limit < 1 || limit > maxBatch {
 		return nil, fmt.Errorf("outbox: %w: limit is %d: 1 to %d are allowed", pawl.ErrInvalid, limit, maxBatch)
 	}
-	s := t.new().Add("SELECT ").Name("key").Add(", SUM(CASE state WHEN 4 THEN 1 ELSE 0 END), SUM(CASE state WHEN 0 THEN 1 ELSE 0 END) FROM ").Table(t.messages.Name).
+	all, err := t.haltedKeys(ctx, db, limit)
+	return all, failed("halted keys", err)
+}
+
+func (t *Table) haltedKeys(ctx context.Context, db *sql.DB, limit int) (all []HaltedKey, err error) {
+	s := t.new().Add("SELECT h.").Name("key").Add(", h.dead, h.waiting, m.id, m.reason FROM (SELECT ").Name("key").
+		Add(", SUM(CASE state WHEN 4 THEN 1 ELSE 0 END) AS dead, SUM(CASE state WHEN 0 THEN 1 ELSE 0 END) AS waiting, MIN(CASE state WHEN 4 THEN seq END) AS first FROM ").Table(t.messages.Name).
 		Add(" WHERE part IN (", every(), ") AND state IN (0, 4) AND ").Name("key").Add(" IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
-		Add(" WHERE part IN (", every(), ") AND state = 4 AND ").Name("key").Add(" <> '') GROUP BY ").Name("key").Add(" ORDER BY ").Name("key").Add(" LIMIT ").Value(limit)
+		Add(" WHERE part IN (", every(), ") AND state = 4 AND ").Name("key").Add(" <> '') GROUP BY ").Name("key").Add(" ORDER BY ").Name("key").Add(" LIMIT ").Value(limit).
+		Add(") h JOIN ").Table(t.messages.Name).Add(" m ON m.seq = h.first ORDER BY h.").Name("key")
 	query, args, err := s.Build()
 	if err != nil {
-		return nil, failed("halted keys", err)
+		return nil, err
 	}
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, failed("halted keys", err)
+		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var k HaltedKey
-		if err := rows.Scan(&k.Key, &k.Dead, &k.Waiting); err != nil {
-			return nil, failed("halted keys", err)
+		if err := rows.Scan(&k.Key, &k.Dead, &k.Waiting, &k.ID, &k.Reason); err != nil {
+			return nil, err
 		}
 		all = append(all, k)
 	}
-	return all, failed("halted keys", rows.Err())
+	return all, rows.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,19 +122,28 @@ func (t *Table) RequeueDead(ctx context.Context, db dialect.DB, key string) (int
 // purgeTries is how often Purge repeats a statement that collided with those of relays.
 const purgeTries = 10
 
-// Purge deletes the messages that have been confirmed or done for a time, and returns how many. Older is 0 or more, and
-// is counted in whole seconds. With dead, Purge deletes dead messages of that age too. Such messages are never sent,
-// and the relay goes on with the other messages of their keys. After an error the messages that Purge counts are deleted.
-func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, dead bool) (n int64, err error) {
+// Purge deletes the messages that have been in some states for a time, and returns how many. Older is 0 or more, and is
+// counted in whole seconds. The states are some of [Confirmed], [Done] and [Dead].
+//
+// Where relays have Resend, a confirmed message is not sent again after Purge. So purge [Done] alone there. Dead messages
+// that are purged are never sent, and the relay goes on with the other messages of their keys. After an error the messages that
+// Purge counts are deleted.
+func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, states ...State) (n int64, err error) {
 	if older < 0 {
 		return 0, fmt.Errorf("outbox: %w: older is %v: 0 or more is allowed", pawl.ErrInvalid, older)
 	}
-	states := "2, 3"
-	if dead {
-		states = "2, 3, 4"
+	var list []string
+	for _, state := range states {
+		if state < Confirmed || state > Dead {
+			return 0, fmt.Errorf("outbox: %w: states has %v: confirmed, done and dead are allowed", pawl.ErrInvalid, state)
+		}
+		list = append(list, strconv.Itoa(int(state)))
+	}
+	if len(list) == 0 {
+		return 0, fmt.Errorf("outbox: %w: states are missing: confirmed, done and dead are allowed", pawl.ErrInvalid)
 	}
 	for tries := 1; ; {
-		found, deleted, err := t.purge(ctx, db, states, int64(older/time.Second))
+		found, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second))
 		n += deleted
 		switch {
 		case err != nil && dialect.Again(err) && tries < purgeTries:

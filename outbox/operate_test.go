@@ -108,20 +108,26 @@ func TestPurge(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		d.states(t)
+		every := []outbox.State{outbox.Confirmed, outbox.Done, outbox.Dead}
 		for _, c := range []struct {
-			older time.Duration
-			dead  bool
-			want  int64
-		}{{time.Hour, true, 0}, {50 * time.Second, false, 2}, {50 * time.Second, true, 1}, {0, false, 2}, {0, true, 1}, {0, true, 0}} {
-			if n, err := d.table.Purge(t.Context(), d.db, c.older, c.dead); err != nil || n != c.want {
+			older  time.Duration
+			states []outbox.State
+			want   int64
+		}{{time.Hour, every, 0}, {50 * time.Second, every[1:2], 1}, {50 * time.Second, every[:2], 1}, {50 * time.Second, every, 1}, {0, every[:2], 2}, {0, every[2:], 1}, {0, every, 0}} {
+			if n, err := d.table.Purge(t.Context(), d.db, c.older, c.states...); err != nil || n != c.want {
 				t.Errorf("%+v: %d, %v", c, n, err)
 			}
 		}
 		if all, err := d.table.List(t.Context(), d.db, outbox.Filter{}); err != nil || fmt.Sprint(ids(all)) != "[pending-0 pending-1 sent-0 sent-1]" {
 			t.Errorf("left: %v, %v", ids(all), err)
 		}
-		if _, err := d.table.Purge(t.Context(), d.db, -1, false); !errors.Is(err, pawl.ErrInvalid) {
-			t.Error(err)
+		for _, c := range []struct {
+			older  time.Duration
+			states []outbox.State
+		}{{-1, every}, {0, nil}, {0, []outbox.State{outbox.Pending}}, {0, []outbox.State{outbox.Done, 5}}} {
+			if _, err := d.table.Purge(t.Context(), d.db, c.older, c.states...); !errors.Is(err, pawl.ErrInvalid) {
+				t.Errorf("%+v: %v", c, err)
+			}
 		}
 	})
 }

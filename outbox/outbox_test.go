@@ -92,7 +92,7 @@ func TestADeadMessageHaltsItsKey(t *testing.T) {
 			t.Errorf("%+v, %v", dead, err)
 		}
 		halted, err := d.table.HaltedKeys(t.Context(), d.db, 10)
-		if want := []outbox.HaltedKey{{Key: "a", Dead: 1, Waiting: 3}}; err != nil || !slices.Equal(halted, want) {
+		if want := []outbox.HaltedKey{{Key: "a", Dead: 1, Waiting: 3, ID: "a1", Reason: dead[0].Reason}}; err != nil || !slices.Equal(halted, want) {
 			t.Errorf("%+v, %v", halted, err)
 		}
 		if err := d.table.Requeue(t.Context(), d.db, "a2"); !errors.Is(err, outbox.ErrNotDead) {

@@ -138,7 +138,7 @@ func schemeOf(rawURL string) (scheme, error) {
 	name, _, found := strings.Cut(rawURL, ":")
 	s, known := schemes[name]
 	if !found || !known {
-		return scheme{}, unknown(name, found)
+		return scheme{}, unknown(name, found, slices.Sorted(maps.Keys(schemes)))
 	}
 	return s, nil
 }
@@ -208,8 +208,8 @@ func (s scheme) allowed() []string {
 	return slices.Concat(s.params, passwordParams)
 }
 
-func unknown(name string, found bool) error {
-	known := strings.Join(slices.Sorted(maps.Keys(schemes)), ", ")
+func unknown(name string, found bool, all []string) error {
+	known := strings.Join(all, ", ")
 	if !found || strings.ContainsAny(name, "/@") { // it may be anything, also a secret
 		return fmt.Errorf("%w: it has no scheme: known are %s", ErrURL, known)
 	}

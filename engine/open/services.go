@@ -116,14 +116,17 @@ func OpenNATS(ctx context.Context, rawURL string) (*nats.Conn, error) {
 }
 
 func openTwin[T any](ctx context.Context, rawURL, what string, twins map[string]twin[T]) (none T, err error) {
+	name, _, found := strings.Cut(rawURL, ":")
+	t, ok := twins[name]
+	if _, known := schemes[name]; !ok && known && found {
+		return none, wrong("%s is no %s: allowed are %s", name, what, strings.Join(slices.Sorted(maps.Keys(twins)), ", "))
+	}
+	if !ok || !found {
+		return none, unknown(name, found, slices.Sorted(maps.Keys(twins)))
+	}
 	s, err := schemeOf(rawURL)
 	if err != nil {
 		return none, err
-	}
-	name, _, _ := strings.Cut(rawURL, ":")
-	t, ok := twins[name]
-	if !ok {
-		return none, wrong("%s is no %s: allowed are %s", name, what, strings.Join(slices.Sorted(maps.Keys(twins)), ", "))
 	}
 	s.params = t.params
 	return connect(ctx, rawURL, s, t.open)

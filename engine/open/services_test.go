@@ -102,7 +102,7 @@ func TestOpen_wrong_service_URL(t *testing.T) {
 		says         string
 	}{
 		{"database", "", ErrURL, "it has no scheme"},
-		{"database", "oracle://u:s3cret@h", ErrURL, `unknown scheme "oracle"`},
+		{"database", "oracle://u:s3cret@h", ErrURL, `unknown scheme "oracle": known are mysql, postgres, postgresql, sqlite`},
 		{"database", "redis://u:s3cret@h", ErrURL, "redis is no SQL database: allowed are mysql, postgres, postgresql, sqlite"},
 		{"database", "memory:", ErrURL, "memory is no SQL database"},
 		{"database", "postgres://u:s3cret@h", ErrURL, "the database is missing"},

@@ -71,7 +71,7 @@ var brokerKinds = map[string]func(context.Context, brokerOptions) (broker, error
 
 func openRabbit(_ context.Context, o brokerOptions) (broker, error) {
 	if _, err := amqp.ParseURI(o.url); err != nil { // whose text may have the password
-		return broker{}, usageError("the URL is not one of AMQP: amqp://USER:PASSWORD@HOST:PORT/VHOST")
+		return broker{}, usageError("--to is no URL of AMQP: the form is amqp://USER:PASSWORD@HOST:PORT/VHOST")
 	}
 	p, err := rabbit.New(rabbit.Dial(o.url, amqp.Config{}), &rabbit.Options{Exchange: o.exchange}) // which dials later
 	if err != nil {

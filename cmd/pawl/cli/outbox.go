@@ -79,7 +79,7 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	}
 	db, err := open.OpenDatabase(opening, location)
 	if err != nil {
-		return unmade(err)
+		return unmade(badDatabase(err))
 	}
 	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: b.table})
@@ -96,6 +96,14 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 		return nil
 	}
 	return bySignal(ctx, err)
+}
+
+// badDatabase names the option of a URL that is wrong.
+func badDatabase(err error) error {
+	if errors.Is(err, open.ErrURL) {
+		return fmt.Errorf("--db: %w", err)
+	}
+	return err
 }
 
 // unmade says how tables that are missing are made.
@@ -131,7 +139,8 @@ func newOutboxStatus(b *box) *cobra.Command {
 		Use:   "status",
 		Short: "Count the messages",
 		Long: `Count the messages of each state, and tell how long the oldest unconfirmed message waits, by the
-clock of the database. The command reads the whole table.`,
+clock of the database. Name the first 20 halted keys, each with the reason: their messages wait behind a dead
+one, unless the relay has --continue-keys. The command reads the whole table.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			return b.with(cmd.Context(), false, func(ctx context.Context, table *outbox.Table, db *open.Database) error {
@@ -139,7 +148,11 @@ clock of the database. The command reads the whole table.`,
 				if err != nil {
 					return err
 				}
-				return printSummary(cmd.OutOrStdout(), s, asJSON)
+				halted, err := table.HaltedKeys(ctx, db.DB, shownKeys)
+				if err != nil {
+					return err
+				}
+				return printSummary(cmd.OutOrStdout(), s, halted, asJSON)
 			})
 		}),
 	}
@@ -281,20 +294,30 @@ is not dead is refused; the IDs before it are requeued.`,
 
 func newOutboxPurge(b *box) *cobra.Command {
 	var older time.Duration
-	var dead bool
+	var dead, done bool
 	cmd := &cobra.Command{
 		Use:   "purge",
 		Short: "Delete old messages",
 		Long: `Delete the messages that have been confirmed or done for the time of --older, by the clock of the database. With
 --dead, delete dead messages of that age too: they are never sent, and the other messages of their keys
-are. A relay that waits for completions would send confirmed messages again: purge less than its time then.`,
+are.
+
+A relay with --resend sends a confirmed message again until it is done. A confirmed message that is purged is
+not sent again, though its consumer may have lost it. So use --done then, which deletes no confirmed message.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("older") || older < 0 {
 				return usageError("--older is needed: a time as 168h, 0 or more")
 			}
 			return b.with(cmd.Context(), false, func(ctx context.Context, table *outbox.Table, db *open.Database) error {
-				n, err := table.Purge(ctx, db.DB, older, dead)
+				states := []outbox.State{outbox.Done, outbox.Confirmed}
+				if done {
+					states = states[:1]
+				}
+				if dead {
+					states = append(states, outbox.Dead)
+				}
+				n, err := table.Purge(ctx, db.DB, older, states...)
 				if err == nil || n > 0 {
 					if _, failed := fmt.Fprintf(cmd.OutOrStdout(), "purged %d\n", n); err == nil {
 						err = failed
@@ -306,5 +329,6 @@ are. A relay that waits for completions would send confirmed messages again: pur
 	}
 	cmd.Flags().DurationVar(&older, "older", 0, "the least age, as 168h")
 	cmd.Flags().BoolVar(&dead, "dead", false, "also delete dead messages")
+	cmd.Flags().BoolVar(&done, "done", false, "delete no confirmed message that is not done")
 	return cmd
 }

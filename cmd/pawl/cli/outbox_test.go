@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,7 +63,10 @@ func TestOutbox(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &s); err != nil || s.Pending != 1 || s.Confirmed != 1 || s.Dead != 1 || s.HaltedKeys != 1 || s.Oldest == nil {
 			t.Errorf("%s: %v", stdout, err)
 		}
-		if stdout, _ = box(0, "status"); !strings.Contains(stdout, "halted keys         1\n") || !strings.Contains(stdout, "Z, ") {
+		if want := []haltedView{{"k", 1, 1, "dead\n", "the broker refused the message: too large\n"}}; !slices.Equal(s.Halted, want) {
+			t.Errorf("%+v", s.Halted)
+		}
+		if stdout, _ = box(0, "status"); !strings.Contains(stdout, "halted keys         1\n") || !strings.Contains(stdout, "Z, ") || !strings.Contains(stdout, "\nk           1        1     dead?       the broker refused the message: too large?\n") {
 			t.Error(stdout)
 		}
 		stdout, _ = box(0, "ls")
@@ -106,8 +110,10 @@ func boxMended(t *testing.T, box func(int, ...string) (string, string)) {
 	if stdout, _ := box(0, "show", "dead\n"); !strings.Contains(stdout, "dead?: pending\n") {
 		t.Error(stdout)
 	}
-	if stdout, _ := box(0, "purge", "--older", "1h"); stdout != "purged 0\n" {
-		t.Error(stdout)
+	for _, args := range [][]string{{"--older", "1h"}, {"--older", "0s", "--done"}} {
+		if stdout, _ := box(0, append([]string{"purge"}, args...)...); stdout != "purged 0\n" {
+			t.Error(stdout)
+		}
 	}
 	if stdout, _ := box(0, "purge", "--older", "0s", "--dead"); stdout != "purged 1\n" {
 		t.Error(stdout)
@@ -170,9 +176,10 @@ func TestOutbox_usage(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "box.db")
 	want(t, 0, "memory:", "outbox", "migrate", "--db", "sqlite:"+file, "--table", "other")
 	for line, says := range map[string]string{
-		"outbox":                       "a verb is missing (try: pawl help outbox)",
-		"outbox status":                "--db is missing: the URL of the database, or put it into PAWL_DB",
-		"outbox status --db redis://h": "redis is no SQL database: allowed are",
+		"outbox":                                  "a verb is missing (try: pawl help outbox)",
+		"outbox status":                           "--db is missing: the URL of the database, or put it into PAWL_DB",
+		"outbox status --db oracle://h":           "--db: bad store URL: unknown scheme \"oracle\": known are mysql, postgres, postgresql, sqlite",
+		"outbox status --db redis://h":            "redis is no SQL database: allowed are",
 		"outbox status --table a;b --db sqlite:x": "--table: outbox: invalid: Options.Table",
 		"outbox ls --state odd --db sqlite:x":     `--state is "odd": allowed are pending, sent, confirmed, done, dead`,
 		"outbox ls -n 0 --db sqlite:x":            "-n is 0: 1 to 1000 are allowed",

@@ -89,7 +89,7 @@ func (s *relayService) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	metric("gauge", "pawl_outbox_table_read", "1 if the figures of the table could be read.", map[bool]int{true: 1}[err == nil])
 	if err == nil {
 		metric("gauge", "pawl_outbox_pending", "Messages of the table that are not confirmed and not dead.", table.Pending)
-		metric("gauge", "pawl_outbox_oldest_seconds", "Since when the oldest of them waits.", table.Oldest.Seconds())
+		metric("gauge", "pawl_outbox_oldest_seconds", "How long the oldest of them has waited.", table.Oldest.Seconds())
 		metric("gauge", "pawl_outbox_dead", "Messages of the table that are dead.", table.Dead)
 		metric("gauge", "pawl_outbox_halted_keys", "Keys of the table whose messages wait behind a dead one.", table.HaltedKeys)
 	}

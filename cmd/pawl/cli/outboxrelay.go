@@ -25,13 +25,13 @@ table: they share its 16 partitions. All of them use the same --store, whose loc
   amqp:, amqps:       the routing key in RabbitMQ, of --exchange
   nats:               the subject in NATS JetStream
   redis:, rediss:     the name of the stream; also redis+cluster:, redis+sentinel:
-  http:, https:       a header: all messages are posted to the URL as CloudEvents, and signed
-                      with the secret of PAWL_WEBHOOK_SECRET, as Standard Webhooks describes
+  http:, https:       the header Ce-Type: all messages are posted to the URL as CloudEvents, and
+                      signed with the secret of PAWL_WEBHOOK_SECRET, as Standard Webhooks describes
 
-A message is sent at least once: again, when its outcome is unknown. Consumers recognise repeats by its ID,
-see package inbox. The messages of a key are sent one after another. A message that the broker
+A message whose outcome is unknown is sent again, so a message may come twice. Consumers recognise repeats by
+the ID, see package inbox. The messages of a key are sent one after another. A message that the broker
 refuses --attempts times is dead. The later messages of its key wait then, until "pawl outbox requeue".
-A broker or database that is away makes no message dead: the relay tries again.
+A broker or database that is away makes no message dead: the relay tries again, and prints the errors.
 
 --listen serves HTTP:
 
@@ -92,7 +92,7 @@ func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
 	}
 	db, err := relayDatabase(ctx, location)
 	if err != nil {
-		return unmade(err)
+		return unmade(badDatabase(err))
 	}
 	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: r.box.table})

@@ -24,11 +24,27 @@ type summaryView struct {
 	HaltedKeys int64      `json:"halted_keys"`
 	Oldest     *time.Time `json:"oldest"` // of the messages that are not confirmed, by the clock of the database
 	LagSeconds int64      `json:"lag_seconds"`
+	Halted     []haltedView  `json:"halted"` // the first of the halted keys
 }
 
-func printSummary(w io.Writer, s outbox.Summary, asJSON bool) error {
+// haltedView is a halted key in JSON.
+type haltedView struct {
+	Key     string `json:"key"`
+	Dead    int    `json:"dead"`
+	Waiting int    `json:"waiting"`
+	ID      string `json:"id"`     // of the first dead message
+	Reason  string `json:"reason"` // why that message failed
+}
+
+// shownKeys is how many halted keys are named.
+const shownKeys = 20
+
+func printSummary(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey, asJSON bool) error {
 	if asJSON {
-		v := summaryView{s.Pending, s.Sent, s.Confirmed, s.Done, s.Dead, s.HaltedKeys, nil, int64(s.Lag / time.Second)}
+		v := summaryView{s.Pending, s.Sent, s.Confirmed, s.Done, s.Dead, s.HaltedKeys, nil, int64(s.Lag / time.Second), []haltedView{}}
+		for _, k := range halted {
+			v.Halted = append(v.Halted, haltedView(k))
+		}
 		if !s.Oldest.IsZero() {
 			oldest := s.Oldest.UTC()
 			v.Oldest = &oldest
@@ -46,7 +62,27 @@ func printSummary(w io.Writer, s outbox.Summary, asJSON bool) error {
 	if !s.Oldest.IsZero() {
 		oldest = s.Oldest.UTC().Format(time.RFC3339) + ", " + span(s.Lag) + " ago"
 	}
-	return table(w, append(rows, []string{"oldest unconfirmed", oldest}))
+	if err := table(w, append(rows, []string{"oldest unconfirmed", oldest})); err != nil || len(halted) == 0 {
+		return err
+	}
+	return printHalted(w, s, halted)
+}
+
+// printHalted names halted keys, and says what an operator can do.
+func printHalted(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey) error {
+	rows := [][]string{{"HALTED KEY", "WAITING", "DEAD", "FIRST DEAD", "REASON"}}
+	for _, k := range halted {
+		rows = append(rows, []string{printable(k.Key), strconv.Itoa(k.Waiting), strconv.Itoa(k.Dead), printable(k.ID), cmp.Or(printable(k.Reason), "-")})
+	}
+	fmt.Fprintln(w) //nolint:errcheck // the next write tells
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	if more := s.HaltedKeys - int64(len(halted)); more > 0 {
+		fmt.Fprintf(w, "and %d further keys (try: pawl outbox ls --state dead)\n", more) //nolint:errcheck // as above
+	}
+	_, err := fmt.Fprintln(w, "The messages of a halted key wait for: pawl outbox requeue --key KEY")
+	return err
 }
 
 // messageView is a message in JSON.
