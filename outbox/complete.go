@@ -18,9 +18,12 @@ import (
 // dead message becomes done. The later messages of its key are sent then, after RelayOptions.Rescan at the latest.
 //
 // Complete takes 1 to 1,000 IDs. If the table lacks some of them, Complete marks the others and returns an error
-// that matches [ErrUnknown] and names the first that is missing. The database is a *sql.DB or a transaction. A transaction
-// that stays open stops the partition when the relay marks the same message. With a *sql.DB Complete
+// that matches [ErrUnknown] and names the first that is missing. The database is a *sql.DB or a transaction. With a *sql.DB Complete
 // repeats after a deadlock.
+//
+// A transaction that stays open or in doubt keeps its messages locked. The relay leaves these for later, and goes on with all other
+// keys. Until then the later messages of a pending message's key wait. On MySQL nobody can enqueue meanwhile an ID that sorts just
+// before a locked one; IDs of [NewID] do not.
 func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) error {
 	if len(ids) < 1 || len(ids) > maxBatch {
 		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
@@ -41,7 +44,7 @@ func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) erro
 }
 
 func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (sql.Result, error) {
-	return in(t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
+	return in(t.update(t.new(), "id").Add("state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
 }
 
 // missing returns an error that names the first ID that the table lacks.

@@ -110,7 +110,7 @@ func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, er
 // Requeue makes a dead message pending, with no attempt counted. The relay sends the message, and then those of its
 // key that waited for it, after RelayOptions.Rescan at the latest. The error matches [ErrUnknown] or [ErrNotDead].
 func (t *Table) Requeue(ctx context.Context, db dialect.DB, id string) error {
-	result, err := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 0, attempt = 0, changed = ", t.now(), " WHERE id = ").Value(id).
+	result, err := t.update(t.new(), "id").Add("state = 0, attempt = 0, changed = ", t.now(), " WHERE id = ").Value(id).
 		Add(" AND state = 4").Exec(ctx, db)
 	if err != nil {
 		return failed("requeue", err)

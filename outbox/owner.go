@@ -24,7 +24,8 @@ type owner struct {
 	plan    *plan
 	watch   watch
 	results chan result
-	lost    []result // that could not be written
+	lost    []result            // that could not be written
+	locked  map[int64]time.Time // messages that another transaction had locked when they were to be marked: no repeat before this time
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
 	fully   bool      // the pass is a full one
@@ -40,7 +41,7 @@ func (o *owner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer o.last(ctx, stop)
 	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
-	o.results = make(chan result, o.opts.Window)
+	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]time.Time)
 	o.full, o.passes = time.Time{}, false
 	if err := o.bounded(ctx, o.takeOver); err != nil {
 		return err
@@ -249,6 +250,10 @@ func (o *owner) settle(ctx context.Context, first result) error {
 		return failed("write results", err)
 	}
 	for _, r := range batch {
+		if r.locked {
+			o.wait(r)
+			continue
+		}
 		o.counters.count(r, o.lastTry(r))
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
@@ -267,6 +272,21 @@ func (o *owner) settle(ctx context.Context, first result) error {
 		}
 	}
 	return nil
+}
+
+// wait leaves a message that is locked for later. A pending message that the broker has confirmed is not sent again, but only marked.
+// A repeat is found again when it is due, so that its key goes on.
+func (o *owner) wait(r result) {
+	if r.row.again {
+		o.plan.confirm(r.row)
+	} else {
+		r.row.kept = r.err == nil
+		r.row.tries++
+		o.plan.retry(r.row, time.Now().Add(backoff(r.row.tries, o.opts.Backoff, o.opts.MaxBackoff)))
+	}
+	if o.opts.OnError != nil {
+		o.opts.OnError(fmt.Errorf("outbox: mark message %s: %w", r.row.ID, errLocked))
+	}
 }
 
 // lastTry reports whether a failed message is to be dead.

@@ -39,6 +39,7 @@ type row struct {
 	wait  time.Time // no sending before this time
 	tries int       // sendings in a row that failed, counted or not
 	again bool      // the message is confirmed, and is sent again because it is not done
+	kept  bool      // the broker has confirmed this sending, and the message was locked when it was to be marked
 	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
 }
 

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -18,7 +19,7 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return failed("read messages that are not done", err)
 	}
-	o.plan.repeat(page)
+	o.plan.repeat(slices.DeleteFunc(slices.Clone(page), func(e Entry) bool { return o.locked[e.seq].After(now) }))
 	o.repeats = now.Add(o.opts.Poll)
 	if len(page) < limit {
 		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))

@@ -133,9 +133,14 @@ func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, af
 	if err != nil || len(seqs) == 0 {
 		return 0, err
 	}
-	result, err := in(t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
-		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(ctx, db)
-	if dialect.Again(err) {
+	bounded, stop := t.patient(ctx, lockWait)
+	defer stop()
+	result, err := in(t.waiting(t.new(), lockWait).Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
+		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(bounded, db)
+	switch {
+	case err != nil && ctx.Err() == nil && t.waited(bounded, err) && len(seqs) == maxBatch:
+		return seqs[len(seqs)-1], nil // these the next time
+	case err != nil && ctx.Err() == nil && t.waited(bounded, err), dialect.Again(err):
 		return 0, nil // the next time
 	}
 	if err != nil {

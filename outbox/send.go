@@ -23,6 +23,7 @@ type result struct {
 	err    error
 	counts bool // the failure is an attempt
 	done   bool // the sending failed, and the message was completed all the same
+	locked bool // another transaction has locked the message, so that nothing was written
 }
 
 // publish sends a message in a goroutine of its own. A call that hangs has a result, too: a fault of a publisher keeps no
@@ -43,7 +44,7 @@ func (o *owner) publish(ctx context.Context, r *row) {
 	var told atomic.Bool
 	tell := func(err error) (first bool) {
 		if first = told.CompareAndSwap(false, true); first {
-			if err == nil {
+			if err == nil && !r.kept {
 				o.counters.confirmed.Add(1)
 			}
 			o.counters.sending.Add(-1)
@@ -72,6 +73,9 @@ func (o *owner) publish(ctx context.Context, r *row) {
 
 // call calls the publisher, and turns a panic into an error.
 func (o *owner) call(ctx context.Context, r *row, m Message) (err error) {
+	if r.kept {
+		return nil
+	}
 	if r.broken != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, r.broken)
 	}

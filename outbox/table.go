@@ -104,6 +104,16 @@ func (t *Table) Schema() []string {
 	return all
 }
 
+// update begins an UPDATE of messages that are chosen by a column with a unique index. MariaDB would read a small table without the index, and lock
+// every message. Then nobody could enqueue while the transaction is open or in doubt.
+func (t *Table) update(s *dialect.Statement, by string) *dialect.Statement {
+	s.Add("UPDATE ").Table(t.messages.Name)
+	if t.dialect == dialect.MySQL {
+		s.Add(" FORCE INDEX (", map[string]string{"seq": "PRIMARY", "id": "id"}[by], ")")
+	}
+	return s.Add(" SET ")
+}
+
 // Migrate makes the tables if they are missing. Several programs may do so at the same time. Tables of
 // another format or shape are refused with an error that matches [pawl.ErrMismatch], and are left as they are.
 func (t *Table) Migrate(ctx context.Context, db *sql.DB) error {

@@ -15,8 +15,18 @@ import (
 	"github.com/pawl-go/pawl/fence"
 )
 
-// errChanged says that a message is no longer as its owner knows it.
-var errChanged = errors.New("a message has another state than its owner has read")
+// The reasons why a message was not marked.
+var (
+	errChanged = errors.New("a message has another state than its owner has read")
+	errLocked  = errors.New("another transaction has locked the message")
+)
+
+// How long a statement waits for locks of other transactions. The transaction of a completion may be in doubt, and then it keeps
+// its locks for long. So only the messages of that transaction wait.
+const (
+	lockWait  = 3 * time.Second // of a batch
+	aloneWait = time.Second     // of a single message
+)
 
 // takeOver makes the partition's row refuse all earlier owners.
 func (o *owner) takeOver(ctx context.Context) error {
@@ -44,17 +54,17 @@ func (o *owner) mine(ctx context.Context) error {
 	return err
 }
 
-// write marks messages. Each statement is a transaction of its own, and refuses a stale owner. So an owner that is
-// frozen between two statements keeps no lock that its successor needs.
+// write marks messages, and notes in the batch which are locked. Each statement is a transaction of its own, and refuses a stale
+// owner. So an owner that is frozen between two statements keeps no lock that its successor needs.
 func (o *owner) write(ctx context.Context, batch []result) error {
-	var confirmed, repeated []int64
-	for _, r := range batch {
+	var confirmed, repeated []*result
+	for i, r := range batch {
 		switch {
 		case r.err != nil:
 		case r.row.again:
-			repeated = append(repeated, r.row.seq)
+			repeated = append(repeated, &batch[i])
 		default:
-			confirmed = append(confirmed, r.row.seq)
+			confirmed = append(confirmed, &batch[i])
 		}
 	}
 	if err := o.mark(ctx, confirmed, "state = 2", Pending); err != nil {
@@ -69,10 +79,10 @@ func (o *owner) write(ctx context.Context, batch []result) error {
 		case r.err == nil:
 		case r.counts:
 			all, err := o.fail(ctx, r)
-			if err != nil {
+			if batch[i].locked = errors.Is(err, errLocked); err != nil && !batch[i].locked {
 				return err
 			}
-			batch[i].done = !all
+			batch[i].done = err == nil && !all
 		default:
 			unknown = append(unknown, r.row.seq)
 		}
@@ -97,13 +107,42 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 	return err
 }
 
-// mark changes messages of a state. A message may be done since: a consumer may be faster than the confirm.
-func (o *owner) mark(ctx context.Context, seqs []int64, set string, is State) error {
+// mark changes messages of a state. A message may be done since: a consumer may be faster than the confirm. If one of the messages is
+// locked, each is marked alone.
+func (o *owner) mark(ctx context.Context, batch []*result, set string, is State) error {
+	var all []int64
+	var alone []*result
+	for _, r := range batch {
+		if !o.locked[r.row.seq].IsZero() {
+			alone = append(alone, r)
+		} else {
+			all = append(all, r.row.seq)
+		}
+	}
+	err := o.markAll(ctx, all, set, is, lockWait)
+	if errors.Is(err, errLocked) {
+		alone, err = batch, nil
+	}
+	for _, r := range alone {
+		if err != nil {
+			break
+		}
+		err = o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
+		if r.locked = errors.Is(err, errLocked); r.locked {
+			o.locked[r.row.seq], err = time.Now().Add(o.opts.Resend), nil
+		} else {
+			delete(o.locked, r.row.seq)
+		}
+	}
+	return err
+}
+
+func (o *owner) markAll(ctx context.Context, seqs []int64, set string, is State, wait time.Duration) error {
 	if len(seqs) == 0 {
 		return nil
 	}
-	s := o.guarded().Add("UPDATE ").Table(o.table.messages.Name).Add(" SET ", set, ", changed = ", o.table.now(), " WHERE state = ", strconv.Itoa(int(is)), " AND ")
-	_, err := o.exec(ctx, seqs, o.among(s, seqs))
+	s := o.table.update(o.guarded(wait), "seq").Add(set, ", changed = ", o.table.now(), " WHERE state = ", strconv.Itoa(int(is)), " AND ")
+	_, err := o.exec(ctx, seqs, o.among(s, seqs), wait)
 	return err
 }
 
@@ -127,7 +166,7 @@ func (o *owner) fail(ctx context.Context, r result) (all bool, err error) {
 	if len(reason) > 500 {
 		reason = strings.ToValidUTF8(reason[:500], "")
 	}
-	s := o.guarded().Add("UPDATE ").Table(o.table.messages.Name).Add(" SET reason = ").Value(reason)
+	s := o.table.update(o.guarded(aloneWait), "seq").Add("reason = ").Value(reason)
 	switch {
 	case r.row.again: // a failed repeat is a repeat, so that it does not stand in the way of others
 		s.Add(", repeats = repeats + 1, changed = ", o.table.now(), " WHERE state = 2")
@@ -136,15 +175,24 @@ func (o *owner) fail(ctx context.Context, r result) (all bool, err error) {
 	default:
 		s.Add(", attempt = attempt + 1 WHERE state = 0")
 	}
-	return o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt))
+	return o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
 }
 
-// guarded begins an UPDATE of messages on PostgreSQL. The row of the partition is locked by a SELECT there. An UPDATE would
+// guarded begins an UPDATE of messages. On PostgreSQL a SELECT locks the row of the partition. An UPDATE would
 // leave a version of the row, which PostgreSQL cannot clean while an old transaction is open.
-func (o *owner) guarded() *dialect.Statement {
+func (o *owner) guarded(wait time.Duration) *dialect.Statement {
 	s := o.table.new()
 	if o.table.dialect == dialect.PostgreSQL {
 		o.row(s.Add("WITH mine AS (")).Add(") ")
+	}
+	return o.table.waiting(s, wait)
+}
+
+// waiting bounds how long a statement of MariaDB waits for locks. MariaDB goes on with a statement whose client has gone, and
+// keeps the locks of that statement. MySQL does so too, and reads the bound as a comment.
+func (t *Table) waiting(s *dialect.Statement, wait time.Duration) *dialect.Statement {
+	if t.dialect == dialect.MySQL {
+		s.Add("/*M! SET STATEMENT innodb_lock_wait_timeout = ", strconv.Itoa(int(wait/time.Second)), " FOR */ ")
 	}
 	return s
 }
@@ -159,8 +207,9 @@ func (o *owner) row(s *dialect.Statement) *dialect.Statement {
 	return s
 }
 
-// exec runs an UPDATE of these messages, unless a later owner was there. All is false if some are done, or cleaned, since.
-func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement) (all bool, err error) {
+// exec runs an UPDATE of these messages, unless a later owner was there. All is false if some are done, or cleaned, since. The
+// error matches errLocked if another transaction has locked some of them for longer than wait.
+func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement, wait time.Duration) (all bool, err error) {
 	s.Add(" AND EXISTS (")
 	if o.table.dialect == dialect.PostgreSQL {
 		s.Add("SELECT 1 FROM mine")
@@ -171,17 +220,40 @@ func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement) (a
 	if err != nil {
 		return false, err
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		result, err := o.db.ExecContext(ctx, query, args...)
-		if !dialect.Again(err) {
+	bounded, stop := o.table.patient(ctx, min(wait, o.opts.Timeout/4))
+	defer stop()
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		result, err := o.db.ExecContext(bounded, query, args...)
+		switch {
+		case err != nil && ctx.Err() == nil && o.table.waited(bounded, err):
+			if err := o.mine(ctx); err != nil { // the database is away
+				return false, err
+			}
+			return false, fmt.Errorf("%w: %w", errLocked, err)
+		case !dialect.Again(err):
 			return o.changed(ctx, seqs, result, err)
 		}
 		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return false, err
+		case <-time.After(pause):
+		case <-bounded.Done():
 		}
 	}
+}
+
+// patient bounds a statement that may wait for a lock. The bound is longer where the database knows the wait, too. SQLite locks the file and no rows.
+func (t *Table) patient(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	switch t.dialect {
+	case dialect.PostgreSQL:
+		return context.WithTimeout(ctx, wait)
+	case dialect.MySQL:
+		return context.WithTimeout(ctx, 2*wait)
+	}
+	return context.WithCancel(ctx)
+}
+
+// waited reports whether a statement that was bounded by patient has failed because it waited for a lock.
+func (t *Table) waited(bounded context.Context, err error) bool {
+	return t.dialect != dialect.SQLite && (bounded.Err() != nil || dialect.LockTimeout(err))
 }
 
 // changed reports whether a statement has changed these messages. The others are done or cleaned since, or there is an error.
