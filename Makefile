@@ -2,7 +2,7 @@
 # package manager: `make setup` installs the servers that the tests start.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-quick soak bench lint fuzz cover
+.PHONY: help setup check test test-quick soak whole bench lint fuzz cover
 
 # The race detector needs a C compiler, and cgo where the environment turned
 # it off.
@@ -60,13 +60,18 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 24h -parallel 1 -run '^TestWhole$$' ./internal/inboxtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/...
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
 
+# 10^5 messages go from one database to one broker and through the inbox, while all processes and servers are killed.
+whole: setup ## Send 10^5 messages through an outbox, a broker and an inbox, in each of five pairs of servers
+	PAWL_TEST_MESSAGES=100000 go test -count 1 -v -timeout 4h -parallel 1 -run '^TestWhole$$' ./internal/inboxtest
+
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
 	go test -run '^$$' -bench . -timeout 30m ./bench
-	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle|Transactions' -timeout 30m ./bench
+	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle|Transactions|Outbox' -timeout 30m ./bench
 	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s .
 
 lint: ## Run golangci-lint

@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/outbox"
 )
 
-// doubt leaves a transaction in doubt. Its coordinator is gone, and end commits it.
+// doubt leaves a transaction in doubt, whose session is gone. The function end commits the transaction.
 func (d *database) doubt(t *testing.T, name string, work func(tx dialect.DB) error) (end func()) {
 	t.Helper()
 	id := "'" + strings.TrimPrefix(d.name, "box_") + name + "'"

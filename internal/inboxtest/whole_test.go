@@ -233,7 +233,7 @@ func (w *whole) run(t *testing.T, relay string, relays int) (f faults, all int) 
 	return f, all
 }
 
-// empty waits until neither the outbox nor the broker has a message. What was not delivered by then is lost.
+// empty waits until neither the outbox nor the broker has a message. A message that was not delivered by then is lost.
 func (w *whole) empty(t *testing.T) {
 	t.Helper()
 	quiet := 0
@@ -314,12 +314,12 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestWholeUnconfirmed: the same checker sees that a relay loses messages which deletes what was not confirmed.
+// TestWholeUnconfirmed: the same checker sees that a relay loses messages if it deletes them without a confirm.
 func TestWholeUnconfirmed(t *testing.T) {
 	t.Parallel()
 	for range 3 { // a kill may find nothing under way
 		w := newWhole(t, dialect.PostgreSQL, "nats")
-		w.ahead, w.patience = max(500, w.ahead), 30*time.Second // what is lost is never an effect
+		w.ahead, w.patience = max(500, w.ahead), 30*time.Second // a lost message is never an effect
 		if f, _ := w.run(t, "unconfirmed", 1); f.lost > 0 {
 			return
 		}

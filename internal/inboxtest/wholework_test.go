@@ -286,7 +286,7 @@ func (d *database) consumeWhole(ctx context.Context) error {
 	return d.consume(ctx, source, single)
 }
 
-// serve is the consumer of webhooks. Its predecessor, which was killed, may still have the port for a moment.
+// serve is the consumer of webhooks. The killed process before may still have the port for a moment.
 func (d *database) serve(ctx context.Context, addr string) error {
 	box, err := inbox.New("test", nil)
 	if err != nil {
