@@ -49,7 +49,7 @@ func benchBroker(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
 	floor := rows.quantile(.5) + broker.quantile(.5)
 	compare(b, name+" relay to a Redis stream, a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
 	delays := delaysOf(b, d, db, publisher, 5*ours.quantile(.5))
-	b.Logf("%s: from the commit to the confirm: p50 %v, p99 %v", name, delays.quantile(.5), delays.quantile(.99))
+	fmt.Printf("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)\n", name, delays.quantile(.5), delays.quantile(.99))
 	b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
 }
 
