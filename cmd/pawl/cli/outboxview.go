@@ -16,15 +16,15 @@ import (
 
 // summaryView is the counts of a table in JSON.
 type summaryView struct {
-	Pending    int64      `json:"pending"`
-	Sent       int64      `json:"sent"`
-	Confirmed  int64      `json:"confirmed"`
-	Done       int64      `json:"done"`
-	Dead       int64      `json:"dead"`
-	HaltedKeys int64      `json:"halted_keys"`
-	Oldest     *time.Time `json:"oldest"` // of the messages that are not confirmed, by the clock of the database
-	LagSeconds int64      `json:"lag_seconds"`
-	Halted     []haltedView  `json:"halted"` // the first of the halted keys
+	Pending    int64        `json:"pending"`
+	Sent       int64        `json:"sent"`
+	Confirmed  int64        `json:"confirmed"`
+	Done       int64        `json:"done"`
+	Dead       int64        `json:"dead"`
+	HaltedKeys int64        `json:"halted_keys"`
+	Oldest     *time.Time   `json:"oldest"` // of the messages that are not confirmed, by the clock of the database
+	LagSeconds int64        `json:"lag_seconds"`
+	Halted     []haltedView `json:"halted"` // the first of the halted keys
 }
 
 // haltedView is a halted key in JSON.
