@@ -178,6 +178,7 @@ func (p *Publisher) request(ctx context.Context, m outbox.Message, now time.Time
 		return nil, errors.New("the URL cannot be used") // the error would have the URL in it
 	}
 	request.Header.Set("Content-Type", p.opts.ContentType)
+	seen := make(map[string]bool)
 	for name, value := range m.Headers {
 		if own(name) {
 			return nil, fmt.Errorf("%w: header %q is of the outbox or of HTTP itself", outbox.ErrRefused, name)
@@ -185,6 +186,10 @@ func (p *Publisher) request(ctx context.Context, m outbox.Message, now time.Time
 		if err := httpheader.Check(name, value); err != nil {
 			return nil, err
 		}
+		if name = http.CanonicalHeaderKey(name); seen[name] {
+			return nil, fmt.Errorf("%w: header %q is there twice, in upper and lower case", outbox.ErrRefused, name)
+		}
+		seen[name] = true
 		request.Header.Set(name, value)
 	}
 	set := map[string]string{

@@ -129,6 +129,7 @@ func TestPublisher(t *testing.T) {
 			"a header of HTTP":      {Headers: map[string]string{"Content-Length": "7"}},
 			"a header of two lines": {Headers: map[string]string{"a": "b\r\nc: d"}},
 			"a key of two lines":    {Key: "a\nb"},
+			"a header twice":        {Headers: map[string]string{"trace": "1", "Trace": "2"}},
 		},
 	})
 }
