@@ -76,7 +76,7 @@ func (b *bank) recoverAs(t *testing.T, mine, theirs *bank) {
 	super := b.coordinator(t)
 	until(t, "a superuser finishes the rest, and fences the coordinators that did not start", func() bool {
 		_, err := super.Recover(t.Context())
-		return err == nil && b.prepared(t) == 0 && b.records(t) == 0 && b.live(t) == 1
+		return err == nil && b.prepared(t) == 0 && b.records(t) == 0 && b.count(t, b.table+" WHERE id > 0 AND fenced = 0") <= 1
 	})
 	after := b.accounts(t)
 	for i := 1; i <= 2; i++ {

@@ -91,7 +91,7 @@ func (b *bank) serverDies(t *testing.T, name string, server *testservers.Server,
 		banks = append(banks, other)
 	}
 	until(t, "all branches are finished", func() bool {
-		return !slices.ContainsFunc(banks, func(b *bank) bool { return b.prepared(t) != 0 || b.records(t) != 0 || b.live(t) != 1 })
+		return !slices.ContainsFunc(banks, func(b *bank) bool { return b.prepared(t) != 0 || b.records(t) != 0 || b.live(t) != 0 })
 	})
 	for _, end := range closes { // before another server dies
 		if err := end(t.Context()); err != nil {
