@@ -106,7 +106,7 @@ func mariadb(t *testing.T) place {
 	return place{Dialect: dialect.MySQL, Source: testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN()}
 }
 
-// brief waits for no lock of MariaDB for long. A transaction that waits has the only lock of the file with the log, so no recovery
+// brief waits for no lock of MariaDB for long. A transaction that waits has the only lock of the file with the log. So no recovery
 // can finish the transaction that has the other lock.
 func brief(t *testing.T) place {
 	t.Helper()
