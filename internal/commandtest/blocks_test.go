@@ -88,16 +88,33 @@ var notRun = []struct{ begins, why string }{
 	{"go get ", "it needs a release and changes the go.mod of the caller"},
 	{"go test ", "it is a test or a benchmark itself; TestGoArguments looks whether its package exists"},
 	{"go run ./examples/", "the tests of the example run it and compare its output; TestGoArguments looks whether it exists"},
+	{"pawl tx agent ", "it serves until it is stopped; TestTx_agent of the command starts three agents"},
+	{"curl http://127.0.0.1:765", "it asks these agents; TestTx_agent sends such requests"},
 	{"etcdctl ", "it sets up users of an etcd; TestEtcdUser of engine/open does the same by etcd's interface"},
 }
 
-func excluded(line string) bool {
+func excluded(command string) bool {
 	for _, n := range notRun {
-		if strings.HasPrefix(line, n.begins) {
+		if strings.HasPrefix(command, n.begins) {
 			return true
 		}
 	}
 	return false
+}
+
+// commands returns the commands of a block. A command goes on after a backslash, and within quotation marks.
+func (b block) commands() (all []string) {
+	open := false
+	for _, line := range b.lines {
+		if open {
+			all[len(all)-1] += "\n" + line
+		} else {
+			all = append(all, line)
+		}
+		last := all[len(all)-1]
+		open = strings.HasSuffix(line, "\\") || strings.Count(last, "'")%2 == 1
+	}
+	return all
 }
 
 // TestMakeTargets: a target that a document names is in the Makefile.

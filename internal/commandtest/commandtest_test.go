@@ -42,9 +42,9 @@ func TestCommands(t *testing.T) {
 	ran := make(map[string]int)
 	for _, b := range blocks(t) {
 		var script []string
-		for _, line := range b.lines {
-			if !excluded(line) {
-				script = append(script, line)
+		for _, command := range b.commands() {
+			if !excluded(command) {
+				script = append(script, command)
 			}
 		}
 		if strings.TrimSpace(strings.Join(script, "")) == "" {
