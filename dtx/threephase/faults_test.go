@@ -165,6 +165,27 @@ func (g *group) cutOnce(victim string, message int) {
 	})
 }
 
+// splitAfter cuts an agent off at one of its messages. The channel is closed then.
+func (n *network) splitAfter(agent string, message int) <-chan struct{} {
+	sent, is := 0, make(chan struct{})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.after = func(from string) {
+		if from != agent {
+			return
+		}
+		n.mu.Lock()
+		sent++
+		now := sent == message
+		n.mu.Unlock()
+		if now {
+			n.split([]string{agent})
+			close(is)
+		}
+	}
+	return is
+}
+
 // TestCoordinatorDies: whenever the coordinator dies or is cut off, the others decide within three time-outs. A coordinator that
 // was cut off after the votes waits for them.
 func TestCoordinatorDies(t *testing.T) {
@@ -176,22 +197,7 @@ func TestCoordinatorDies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGroup(t, threephase.Options{Timeout: timeout}, "bank", "stock", "witness")
 				defer g.close()
-				sent, dies := 0, make(chan struct{})
-				g.net.mu.Lock()
-				g.net.after = func(from string) {
-					if from != "bank" {
-						return
-					}
-					g.net.mu.Lock()
-					sent++
-					now := sent == message
-					g.net.mu.Unlock()
-					if now {
-						g.net.split([]string{"bank"})
-						close(dies)
-					}
-				}
-				g.net.mu.Unlock()
+				dies := g.net.splitAfter("bank", message)
 				result := make(chan error, 1)
 				go func() { _, err := g.agents["bank"].Commit(t.Context(), work); result <- err }()
 				select {

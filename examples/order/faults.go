@@ -217,13 +217,8 @@ func half(byHand bool) func(context.Context, *stage) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if _, err := h.hear(ctx, takes); err != nil { // by hand, that it failed
+		if err := h.meets(ctx, severed); err != nil {
 			return "", err
-		}
-		select {
-		case <-severed:
-		default:
-			return "", errors.New("the network has not failed")
 		}
 		sc.toPayments.heal()
 		if _, err := sc.finished(ctx, sc.patience()); err != nil {

@@ -30,13 +30,14 @@ import (
 const childArg = "child"
 
 func main() {
-	// SIGPIPE: the reader of the output is gone, and the servers have to end.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGPIPE) // which would end the program before its servers have ended
+	out := &output{os.Stdout, stop}
 	err := error(nil)
 	if len(os.Args) == 2 && os.Args[1] == childArg {
-		err = beChild(ctx, os.Stdin, os.Stdout)
+		err = beChild(ctx, os.Stdin, out)
 	} else {
-		err = run(ctx, os.Args[1:], os.Stdout)
+		err = run(ctx, os.Args[1:], out)
 	}
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -46,6 +47,20 @@ func main() {
 		}
 		os.Exit(1)
 	}
+}
+
+// output stops the program when nobody reads what it prints.
+type output struct {
+	io.Writer
+	stop context.CancelFunc
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	if err != nil {
+		o.stop()
+	}
+	return n, err
 }
 
 // errBooks says that the books do not balance.

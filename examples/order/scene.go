@@ -108,6 +108,29 @@ func (h *hired) await(ctx context.Context) error {
 	}
 }
 
+// meets waits until a customer has met a fault. On a busy machine a transaction may fail before that, and the customer comes again.
+func (h *hired) meets(ctx context.Context, fault <-chan struct{}) error {
+	for {
+		line, err := h.hear(ctx, takes)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-fault:
+			return nil
+		default:
+		}
+		switch line {
+		case "", ordered:
+			return errors.New("the network has not failed")
+		case ready:
+			if err := h.say(goOn); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 func (h *hired) say(word string) error {
 	_, err := h.in.Write([]byte(word + "\n"))
 	return err

@@ -49,7 +49,7 @@ const (
 	// killed consumer, or a store its locks.
 	quiet = 2 * time.Second
 	// within is how long the books have to balance after the last order.
-	within = 40 * time.Second
+	within = 2 * time.Minute
 	// endsWithin is how long a process may take to end.
 	endsWithin = 3 * time.Second
 )

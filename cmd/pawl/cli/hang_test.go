@@ -55,7 +55,7 @@ func TestRun_waits_no_longer_for_a_store_that_hangs(t *testing.T) {
 		store := "redis://" + server.Addr
 		want(t, 0, store, "run", "--ttl", "1s", "warm", "--", "true")
 		held(t, store, "--ttl", "1m", "x")
-		p := start(t, command(t, store, "run", "--ttl", "9s", "--wait", "6s", "x", "--", "true"))
+		p := start(t, command(t, store, "run", "--ttl", "20s", "--wait", "15s", "x", "--", "true"))
 		eventually(t, "it waits", func() bool { return states(t, store, "x") == "granted waiting" })
 		server.Kill()
 		if code := p.wait(); code != 69 {
