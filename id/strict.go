@@ -2,7 +2,6 @@ package id
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 )
@@ -96,7 +95,7 @@ func (s *strict) ask(ctx context.Context, b *batch) {
 	s.mu.Lock()
 	s.next = nil // a call that comes now may not share a request that is under way: its number could be too small
 	s.mu.Unlock()
-	b.err = errors.New("the request panicked")
+	b.again = true // the calls that share the batch ask again if the counter panics
 	defer func() { // also when the counter panics, because others wait
 		close(b.done)
 		s.mu.Lock()

@@ -169,21 +169,22 @@ func TestStrictErrors(t *testing.T) {
 	})
 }
 
-// panicking is a counter with a bug, which shows once.
+// panicking is a slow counter with a bug, which shows at the second request.
 type panicking struct {
 	id.Counter
-	once sync.Once
+	requests atomic.Int64
 }
 
 func (c *panicking) Add(ctx context.Context, n int64) (int64, error) {
-	c.once.Do(func() {
-		<-time.After(time.Second)
+	is := c.requests.Add(1)
+	<-time.After(time.Second)
+	if is == 2 {
 		panic("a bug")
-	})
+	}
 	return c.Counter.Add(ctx, n)
 }
 
-// A counter that panics under one caller is in the way of no other caller.
+// A counter that panics under one caller is in the way of no other caller. Callers that shared its request ask again.
 func TestStrictSurvivesAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := id.NewStrict(&panicking{Counter: slow(t)})
@@ -204,6 +205,7 @@ func TestStrictSurvivesAPanic(t *testing.T) {
 				}
 				served.Add(1)
 			})
+			synctest.Wait() // the first call asks alone, and the others share the second request
 		}
 		group.Wait()
 		if served.Load() != 9 || panicked.Load() != 1 {
