@@ -35,12 +35,12 @@ check: setup
 # What shows most on servers with the settings of their makers: durable, and slower.
 SHIPPED := ^Test(Redis|PostgresLease|PostgresUnlogged|MariaDBLease|Etcd|ZooKeeper)$$/^(one_holds|first_come_first_served|barging|tokens_grow|permits_have_weight|a_lost_reply_counts_once|a_crashed_holder_is_followed_in_time)$$
 
-# A failure of a part does not hide those of the next.
+# A failure of a part does not hide those of the next. scripts/test runs a test that failed once more, and says so.
 test: check ## Run all tests, with the race detector, against real servers
 	failed=0; \
-	$(TEST) $(BUSY) -skip '/$(CROWD)' ./... || failed=1; \
-	$(TEST) -p 1 -parallel 1 -run "^($(CONFORMANCE))\$$/$(CROWD)" -skip '$(NOCROWD)' ./engine/... || failed=1; \
-	PAWL_TEST_AS_SHIPPED=1 $(TEST) -parallel 4 -run '$(SHIPPED)' ./engine/open || failed=1; \
+	scripts/test -race -timeout 40m $(BUSY) -skip '/$(CROWD)' -- ./... || failed=1; \
+	scripts/test -race -timeout 40m -p 1 -parallel 1 -run "^($(CONFORMANCE))\$$/$(CROWD)" -skip '$(NOCROWD)' -- ./engine/... || failed=1; \
+	PAWL_TEST_AS_SHIPPED=1 scripts/test -race -timeout 40m -parallel 4 -run '$(SHIPPED)' -- ./engine/open || failed=1; \
 	exit $$failed
 
 # Packages whose tests start no server do not import internal/testservers.
