@@ -35,5 +35,5 @@
 // and send payloads. [Options].Authenticate ties a certificate to the name of an agent.
 //
 // Package dtx needs no agents: there one log decides, and branches wait while it is away. This package is for transactions that must
-// not wait for one machine. The price is agents, two more round trips, and several flushed writes an agent.
+// not wait for one machine. The price is agents, one more round trip, and several flushed writes an agent.
 package threephase
