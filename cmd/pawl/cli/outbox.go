@@ -54,10 +54,10 @@ func newOutbox(s *store) *cobra.Command {
 	return cmd
 }
 
-// location is the URL of the database.
-func (b *box) location() (string, error) {
-	if b.db != "" {
-		return b.db, nil
+// databaseURL is the URL that an operator gave with --db, or in PAWL_DB.
+func databaseURL(given string) (string, error) {
+	if given != "" {
+		return given, nil
 	}
 	if location := os.Getenv("PAWL_DB"); location != "" {
 		return location, nil
@@ -65,23 +65,30 @@ func (b *box) location() (string, error) {
 	return "", usageError("--db is missing: the URL of the database, or put it into PAWL_DB")
 }
 
+// openGiven opens the database of databaseURL. A file that is missing is made only if make says so. End closes the database.
+func openGiven(ctx context.Context, given string, make bool) (db *open.Database, end func(), err error) {
+	location, err := databaseURL(given)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !make {
+		ctx = engine.Existing(ctx)
+	}
+	if db, err = open.OpenDatabase(ctx, location); err != nil {
+		return nil, nil, err
+	}
+	return db, func() { soon(closeWithin, func() { db.Close() }) }, nil //nolint:errcheck // the process ends
+}
+
 // with calls fn with the table of the user, which has to be there unless make says otherwise.
 func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *outbox.Table, *open.Database) error) error {
-	location, err := b.location()
-	if err != nil {
-		return err
-	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	opening := ctx
-	if !make {
-		opening = engine.Existing(ctx)
-	}
-	db, err := open.OpenDatabase(opening, location)
+	db, end, err := openGiven(ctx, b.db, make)
 	if err != nil {
 		return unmade(badDatabase(err))
 	}
-	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
+	defer end()
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: b.table})
 	if err != nil {
 		return fmt.Errorf("--table: %w", err)

@@ -86,7 +86,7 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 
 // relay sends until a signal comes.
 func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
-	location, err := r.box.location()
+	location, err := databaseURL(r.box.db)
 	if err != nil {
 		return err
 	}

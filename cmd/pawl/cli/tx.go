@@ -70,21 +70,13 @@ type opened struct {
 
 // with calls fn with the log and the resources of the user. The log has to be there unless make says otherwise.
 func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, opened) error) error {
-	location, err := (&box{db: l.db}).location()
-	if err != nil {
-		return err
-	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	opening := ctx
-	if !make {
-		opening = engine.Existing(ctx)
-	}
-	db, err := open.OpenDatabase(opening, location)
+	db, end, err := openGiven(ctx, l.db, make)
 	if err != nil {
 		return unlogged(err)
 	}
-	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
+	defer end()
 	log, err := dtx.NewLog(db.Dialect, db.DB, &dtx.LogOptions{Table: l.table})
 	if err != nil {
 		return fmt.Errorf("--table: %w", err)

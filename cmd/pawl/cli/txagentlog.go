@@ -14,7 +14,6 @@ import (
 
 	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/dtx/threephase"
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 )
 
@@ -30,21 +29,13 @@ func (l *ledger) agentFlag(cmd *cobra.Command) {
 
 // withAgentLog does for the log of an agent what with does for the log of coordinators. The handler is nil without a resource.
 func (l *ledger) withAgentLog(ctx context.Context, make bool, fn func(context.Context, *threephase.Log, *open.Database, threephase.Handler) error) error {
-	location, err := (&box{db: l.db}).location()
-	if err != nil {
-		return err
-	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	opening := ctx
-	if !make {
-		opening = engine.Existing(ctx)
-	}
-	db, err := open.OpenDatabase(opening, location)
+	db, end, err := openGiven(ctx, l.db, make)
 	if err != nil {
 		return bySignal(ctx, unlogged(err))
 	}
-	defer soon(closeWithin, func() { db.Close() }) //nolint:errcheck // the process ends
+	defer end()
 	table := ""
 	if l.tableGiven {
 		table = l.table
