@@ -23,8 +23,10 @@ type owner struct {
 	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
 	plan    *plan
 	watch   watch
+	horizon horizon
 	results chan result
 	lost    []result            // that could not be written
+	writing time.Duration       // how long the last write took
 	locked  map[int64]time.Time // messages that another transaction had locked when they were to be marked: no repeat before this time
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
@@ -41,6 +43,7 @@ func (o *owner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer o.last(ctx, stop)
 	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
+	o.horizon = horizon{}
 	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]time.Time)
 	o.full, o.passes = time.Time{}, false
 	if err := o.bounded(ctx, o.takeOver); err != nil {
@@ -110,9 +113,7 @@ func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wai
 		return false, wait, err
 	}
 	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
-	for _, r := range send {
-		o.publish(ctx, r)
-	}
+	o.publish(ctx, send)
 	return o.reads() && len(send) > 0, wait, nil
 }
 
@@ -154,7 +155,7 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
 	if !o.passes && (woken || o.plan.hidden()) {
-		o.plan.again(now)
+		o.plan.again(now, o.horizon.floor)
 		o.fully = false
 		if now.Sub(o.full) >= o.opts.Rescan {
 			dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
@@ -164,6 +165,11 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 			o.plan.full(dead, now)
 			o.full, o.fully = now, true
 		}
+		late, err := o.visible(ctx)
+		if err != nil {
+			return failed("read messages of open transactions", err)
+		}
+		o.plan.missed(late)
 		o.passes = true
 	}
 	if o.reads() {
@@ -207,36 +213,76 @@ func (o *owner) readPage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	floor := int64(0)
-	if p.seen != "" {
-		floor = o.watch.look(p.seen, o.plan.newest)
-	}
-	// SQLite has one writer, so that its numbers are in the order of the commits.
-	if keys := o.plan.arrivals(p.entries); len(keys) > 0 && o.plan.pos > floor && o.table.dialect != dialect.SQLite {
-		earlier, err := o.table.earlier(ctx, o.db, o.part, floor, o.plan.pos, keys, len(o.plan.rows)+1)
-		if err != nil {
-			return err
-		}
-		if o.plan.missed(earlier) {
-			return nil
-		}
+	if earlier, err := o.behind(ctx, p); err != nil || o.plan.missed(earlier) {
+		return err
 	}
 	o.plan.add(p.entries)
 	o.passes = p.more
 	return nil
 }
 
-// settle writes what the brokers said, of all messages that have a result by now, in one transaction.
-func (o *owner) settle(ctx context.Context, first result) error {
+// behind returns the numbers of pending messages that are before a page, and may be unknown. The messages of keys that the page brings are among them.
+func (o *owner) behind(ctx context.Context, p page) (seqs []int64, err error) {
+	floor := int64(0)
+	if p.seen != "" {
+		floor = o.watch.look(p.seen, o.plan.newest)
+	}
+	keys := o.plan.arrivals(p.entries)
+	switch {
+	case len(keys) == 0 || o.table.dialect == dialect.SQLite: // which has one writer, so that its numbers are in the order of the commits
+		return nil, nil
+	case o.table.dialect == dialect.MySQL:
+		if err := o.lift(ctx); err != nil {
+			return nil, err
+		}
+		if seqs, err = o.visible(ctx); err != nil {
+			return nil, err
+		}
+		floor = o.horizon.floor
+	}
+	if o.plan.pos <= floor {
+		return seqs, nil
+	}
+	if o.plan.whole() {
+		keys = nil // the index of the table then has all that is asked
+	}
+	earlier, err := o.table.earlier(ctx, o.db, o.part, floor, o.plan.pos, keys, len(o.plan.rows)+1)
+	seqs = append(seqs, earlier...)
+	slices.Sort(seqs)
+	return seqs, err
+}
+
+// maxLinger bounds how long confirmed messages wait for others.
+const maxLinger = 2 * time.Millisecond
+
+// gather collects results to be written together. The first result is soon followed by those of all messages that were sent with its
+// message. So gather waits for these, but for no longer than half of the last write took: a broker may be slower than the database.
+func (o *owner) gather(ctx context.Context, first result) []result {
 	batch := []result{first}
-	for more := true; more && len(batch) < o.opts.Window; {
+	linger := time.NewTimer(min(o.writing/2, maxLinger))
+	defer linger.Stop()
+	for len(batch) < len(o.plan.flying) {
 		select {
 		case r := <-o.results:
 			batch = append(batch, r)
+			continue
 		default:
-			more = false
+		}
+		select {
+		case r := <-o.results:
+			batch = append(batch, r)
+		case <-linger.C:
+			return batch
+		case <-ctx.Done():
+			return batch
 		}
 	}
+	return batch
+}
+
+// settle writes what the brokers said, of all messages that have a result by now, in one transaction.
+func (o *owner) settle(ctx context.Context, first result) error {
+	batch := o.gather(ctx, first)
 	if ctx.Err() != nil { // the publishers were interrupted: a failure would not be the fault of a message
 		batch = slices.DeleteFunc(batch, func(r result) bool { return r.err != nil })
 	}
@@ -245,10 +291,12 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	}
 	lasting, stop := o.lasting(ctx)
 	defer stop()
+	began := time.Now()
 	if err := o.write(lasting, batch); err != nil {
 		o.lost = batch
 		return failed("write results", err)
 	}
+	o.writing = time.Since(began)
 	for _, r := range batch {
 		if r.locked {
 			o.wait(r)

@@ -75,8 +75,8 @@ func (p *plan) begin(pos int64) {
 }
 
 // again begins the next pass. That pass begins behind the newest number of a lag ago, because transactions that
-// began before may have committed smaller numbers since. Later ones are found by the next full pass.
-func (p *plan) again(now time.Time) {
+// began before may have committed smaller numbers since. Later ones are found by the next full pass. Nothing is missed up to floor.
+func (p *plan) again(now time.Time, floor int64) {
 	from := int64(0)
 	for len(p.marks) > 1 && now.Sub(p.marks[1].at) >= p.lag {
 		p.marks = p.marks[1:]
@@ -87,7 +87,7 @@ func (p *plan) again(now time.Time) {
 	if n := len(p.marks); n == 0 || now.Sub(p.marks[n-1].at) >= p.lag/16 {
 		p.marks = append(p.marks, mark{now, p.newest})
 	}
-	p.begin(min(from, p.lowest-1))
+	p.begin(min(max(from, floor), p.lowest-1))
 }
 
 // hidden reports whether the last pass left out messages of a lane that has room again.
@@ -119,7 +119,7 @@ func (p *plan) left() (keys []string) {
 // free is how many messages the next page may have, and how many bytes. Few at a time are not worth a page.
 func (p *plan) free() (n, bytes int) {
 	n, bytes = p.room-len(p.rows), p.maxBytes-p.bytes
-	if n < max(1, p.window/2) || bytes < p.maxBytes/4 {
+	if n < p.room/2 || bytes < p.maxBytes/4 {
 		return 0, 0
 	}
 	if len(p.rows) > 0 {
@@ -151,6 +151,9 @@ func (p *plan) missed(earlier []int64) bool {
 	return false
 }
 
+// whole reports whether this pass has taken all messages that it has read.
+func (p *plan) whole() bool { return len(p.skipped)+len(p.resting)+len(p.halted) == 0 }
+
 // leaves reports whether this pass takes no message of a lane.
 func (p *plan) leaves(lane string) bool {
 	_, rests := p.resting[lane]
@@ -175,7 +178,7 @@ func (p *plan) add(page []Entry) {
 }
 
 func (p *plan) insert(r *row) {
-	at, _ := slices.BinarySearchFunc(p.rows, r.seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
+	at, _ := p.find(r.seq)
 	p.rows = slices.Insert(p.rows, at, r)
 	p.known[r.seq] = r
 	p.inLane[r.lane()]++
@@ -237,7 +240,7 @@ func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
 // confirm takes a message that the table has as confirmed or done.
 func (p *plan) confirm(r *row) {
 	p.land(r)
-	p.remove(func(o *row) bool { return o == r })
+	p.drop(r)
 }
 
 // retry takes a message that is to be sent again at a time.
@@ -251,7 +254,7 @@ func (p *plan) die(r *row) {
 	p.land(r)
 	lane := r.lane()
 	if p.continues || r.Key == "" {
-		p.remove(func(o *row) bool { return o == r })
+		p.drop(r)
 		return
 	}
 	p.halted[lane] = true
@@ -262,18 +265,36 @@ func (p *plan) land(r *row) {
 	delete(p.flying, r.lane())
 }
 
+// find returns the place of a number in rows.
+func (p *plan) find(seq int64) (at int, found bool) {
+	return slices.BinarySearchFunc(p.rows, seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
+}
+
+// drop removes a message, if it is in memory.
+func (p *plan) drop(r *row) {
+	if at, found := p.find(r.seq); found && p.rows[at] == r {
+		p.rows = slices.Delete(p.rows, at, at+1)
+		p.forget(r)
+	}
+}
+
 func (p *plan) remove(leaves func(*row) bool) {
 	p.rows = slices.DeleteFunc(p.rows, func(r *row) bool {
 		if !leaves(r) {
 			return false
 		}
-		delete(p.known, r.seq)
-		p.bytes -= r.size()
-		if lane := r.lane(); p.inLane[lane] > 1 {
-			p.inLane[lane]--
-		} else {
-			delete(p.inLane, lane)
-		}
+		p.forget(r)
 		return true
 	})
+}
+
+// forget counts a message no more.
+func (p *plan) forget(r *row) {
+	delete(p.known, r.seq)
+	p.bytes -= r.size()
+	if lane := r.lane(); p.inLane[lane] > 1 {
+		p.inLane[lane]--
+	} else {
+		delete(p.inLane, lane)
+	}
 }

@@ -65,14 +65,13 @@ func (t *Table) number(s *dialect.Statement, n int64) *dialect.Statement {
 	return s.Value(n)
 }
 
-// earlier reads the numbers of pending messages of some keys, after a number and up to another.
+// earlier reads the numbers of pending messages of some keys, or of all, after a number and up to another.
 func (t *Table) earlier(ctx context.Context, db *sql.DB, part int, after, upTo int64, keys []string, limit int) (seqs []int64, err error) {
-	s := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).Add(" AND state = 0 AND seq > ").Value(after).Add(" AND seq <= ").Value(upTo).
-		Add(" AND ").Name("key").Add(" IN (")
-	for i, key := range keys {
-		s.Add([]string{"", ", "}[min(i, 1)]).Value(key)
+	s := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).Add(" AND state = 0 AND seq > ").Value(after).Add(" AND seq <= ").Value(upTo)
+	if len(keys) > 0 {
+		s = in(s.Add(" AND ").Name("key").Add(" IN "), keys)
 	}
-	query, args, err := s.Add(") ORDER BY seq LIMIT ").Value(limit).Build()
+	query, args, err := s.Add(" ORDER BY seq LIMIT ").Value(limit).Build()
 	if err != nil {
 		return nil, err
 	}

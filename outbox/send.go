@@ -26,65 +26,88 @@ type result struct {
 	locked bool // another transaction has locked the message, so that nothing was written
 }
 
-// publish sends a message in a goroutine of its own. A call that hangs has a result, too: a fault of a publisher keeps no
-// partition. The place of such a call in the window stays taken until the call returns.
-func (o *owner) publish(ctx context.Context, r *row) {
-	m := r.Message
-	m.Attempt++
-	if r.again {
-		m.Attempt += 1 + r.Repeats
+// sending is a call of the publisher.
+type sending struct {
+	row  *row
+	m    Message
+	told atomic.Bool // the owner has a result
+}
+
+// publish sends messages, each in a goroutine of its own. The messages share the time for a sending. A call that hangs has a result,
+// too: a fault of a publisher keeps no partition. The place of such a call in the window stays taken until the call returns.
+func (o *owner) publish(ctx context.Context, rows []*row) {
+	if len(rows) == 0 {
+		return
 	}
-	if now := o.counters.confirmed.Load() + 1; r.calm[0] == 0 {
-		r.calm = [2]uint64{now, now}
-	} else {
-		r.calm = [2]uint64{r.calm[1], now}
-	}
-	o.sending.Add(1)
-	o.counters.sending.Add(1)
-	var told atomic.Bool
-	tell := func(err error) (first bool) {
-		if first = told.CompareAndSwap(false, true); first {
-			if err == nil && !r.kept {
-				o.counters.confirmed.Add(1)
-			}
-			o.counters.sending.Add(-1)
-			o.results <- result{row: r, err: err} // which has room for the window
-			o.sending.Done()
-		}
-		return first
-	}
-	go func() {
-		ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
-		defer stop()
-		late := context.AfterFunc(ctx, func() {
-			time.AfterFunc(grace, func() {
+	ctx, stop := context.WithTimeout(ctx, o.opts.Timeout)
+	batch := make([]sending, len(rows))
+	late := context.AfterFunc(ctx, func() {
+		time.AfterFunc(grace, func() {
+			for i := range batch {
 				o.hung.Add(1)
-				if !tell(errHangs) { // the call has returned meanwhile
+				if !o.tell(&batch[i], errHangs) { // the call has returned meanwhile
 					o.hung.Add(-1)
 				}
-			})
+			}
 		})
-		err := o.call(ctx, r, m)
-		if late(); !tell(err) {
-			o.hung.Add(-1)
+	})
+	ends := func() { late(); stop() }
+	o.sending.Add(len(rows))
+	o.counters.sending.Add(int64(len(rows)))
+	now := o.counters.confirmed.Load() + 1
+	var left atomic.Int64
+	left.Store(int64(len(rows)))
+	for i, r := range rows {
+		s := &batch[i]
+		s.row, s.m = r, r.Message
+		s.m.Attempt++
+		if r.again {
+			s.m.Attempt += 1 + r.Repeats
 		}
-	}()
+		if r.calm[0] == 0 {
+			r.calm = [2]uint64{now, now}
+		} else {
+			r.calm = [2]uint64{r.calm[1], now}
+		}
+		go func() {
+			err := o.call(ctx, s)
+			if left.Add(-1) == 0 {
+				ends()
+			}
+			if !o.tell(s, err) {
+				o.hung.Add(-1)
+			}
+		}()
+	}
+}
+
+// tell gives the owner the result of a sending, unless the owner has one.
+func (o *owner) tell(s *sending, err error) (first bool) {
+	if first = s.told.CompareAndSwap(false, true); first {
+		if err == nil && !s.row.kept {
+			o.counters.confirmed.Add(1)
+		}
+		o.counters.sending.Add(-1)
+		o.results <- result{row: s.row, err: err} // which has room for the window
+		o.sending.Done()
+	}
+	return first
 }
 
 // call calls the publisher, and turns a panic into an error.
-func (o *owner) call(ctx context.Context, r *row, m Message) (err error) {
-	if r.kept {
+func (o *owner) call(ctx context.Context, s *sending) (err error) {
+	if s.row.kept {
 		return nil
 	}
-	if r.broken != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, r.broken)
+	if s.row.broken != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, s.row.broken)
 	}
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("%w: %v", errPanicked, fault)
 		}
 	}()
-	return o.publisher.Publish(ctx, m)
+	return o.publisher.Publish(ctx, s.m)
 }
 
 // counts reports whether a failed sending is an attempt. A failure of unknown outcome is one only if the broker has

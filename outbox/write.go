@@ -96,7 +96,7 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 		return nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 3 AND ")
-	query, args, err := o.among(s, unknown).Build()
+	query, args, err := o.table.among(s, unknown).Build()
 	if err != nil {
 		return err
 	}
@@ -142,18 +142,18 @@ func (o *owner) markAll(ctx context.Context, seqs []int64, set string, is State,
 		return nil
 	}
 	s := o.table.update(o.guarded(wait), "seq").Add(set, ", changed = ", o.table.now(), " WHERE state = ", strconv.Itoa(int(is)), " AND ")
-	_, err := o.exec(ctx, seqs, o.among(s, seqs), wait)
+	_, err := o.exec(ctx, seqs, o.table.among(s, seqs), wait)
 	return err
 }
 
 // among appends the condition that a message has one of these numbers.
-func (o *owner) among(s *dialect.Statement, seqs []int64) *dialect.Statement {
+func (t *Table) among(s *dialect.Statement, seqs []int64) *dialect.Statement {
 	var list strings.Builder
 	for i, seq := range seqs {
 		list.WriteString([]string{"", ","}[min(i, 1)])
 		list.WriteString(strconv.FormatInt(seq, 10))
 	}
-	if o.table.dialect == dialect.PostgreSQL { // one text of the statement, so that the database can keep it prepared
+	if t.dialect == dialect.PostgreSQL { // one text of the statement, so that the database can keep it prepared
 		return s.Add("seq = ANY(").Value("{" + list.String() + "}").Add("::bigint[])")
 	}
 	return s.Add("seq IN (", list.String(), ")")
@@ -269,7 +269,7 @@ func (o *owner) changed(ctx context.Context, seqs []int64, result sql.Result, er
 	}
 	var open int
 	s := o.table.new().Add("SELECT COUNT(*) FROM ").Table(o.table.messages.Name).Add(" WHERE state IN (0, 4) AND ")
-	err = o.among(s, seqs).Scan(ctx, o.db, &open)
+	err = o.table.among(s, seqs).Scan(ctx, o.db, &open)
 	if err == nil && open > 0 {
 		err = fmt.Errorf("%w: %d of %d", errChanged, open, len(seqs))
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,13 +70,14 @@ func TestOverKills(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			var byCounter, byMark idtest.Checker[int64]
+			var counted, marked atomic.Int64
 			var group sync.WaitGroup
 			for range 3 {
 				r := registers(t, open(), d, "marks")
-				group.Go(func() { countOn(ctx, r.Counter("it"), byCounter.Log()) })
-				group.Go(func() { countOn(ctx, id.CounterOf(r.Mark("it")), byMark.Log()) })
+				group.Go(func() { countOn(ctx, r.Counter("it"), byCounter.Log(), &counted) })
+				group.Go(func() { countOn(ctx, id.CounterOf(r.Mark("it")), byMark.Log(), &marked) })
 			}
-			for range 8 {
+			for kills := 0; kills < 8 || kills < 100 && min(counted.Load(), marked.Load()) < 100; kills++ {
 				pause(t, time.Duration(50+rand.IntN(100))*time.Millisecond)
 				server.Kill()
 				server.Restart()
@@ -95,10 +97,11 @@ func TestOverKills(t *testing.T) {
 }
 
 // countOn counts until ctx ends, whatever errors come.
-func countOn(ctx context.Context, counter id.Counter, log *idtest.Log[int64]) {
+func countOn(ctx context.Context, counter id.Counter, log *idtest.Log[int64], n *atomic.Int64) {
 	for ctx.Err() == nil {
 		if last, err := counter.Add(ctx, 1); err == nil {
 			log.Add(last)
+			n.Add(1)
 		}
 	}
 }
