@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	relayed   = 20_000 // messages of a round
+	relayed   = 100_000 // messages of a round
 	keys      = 1_000
 	outWindow = 64
 )

@@ -139,9 +139,10 @@ func (d *database) relay(ctx context.Context, file *os.File) error {
 		return err
 	}
 	defer eng.Close()
-	client, err := pawl.New(ctx, eng, &pawl.Options{TTL: time.Second})
+	as := &pawl.Options{TTL: time.Second, Label: strconv.Itoa(os.Getpid())}
+	client, err := pawl.New(ctx, eng, as)
 	for tries := 0; errors.Is(err, pawl.ErrUnavailable) && tries < 20; tries++ { // a busy machine took longer than the TTL
-		client, err = pawl.New(ctx, eng, &pawl.Options{TTL: time.Second})
+		client, err = pawl.New(ctx, eng, as)
 	}
 	if err != nil {
 		return err

@@ -143,7 +143,7 @@ func (d *database) table() (*outbox.Table, error) {
 
 // connected connects to the broker, which may be away now.
 func (d *database) connected() (b broker, err error) {
-	for range 600 {
+	for range 6000 { // a busy machine starts a broker in minutes
 		if b, err = brokers[os.Getenv("PAWL_INBOX_KIND")].connect(os.Getenv("PAWL_INBOX_BROKER"), d.name); err == nil {
 			break
 		}
