@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -120,47 +121,54 @@ func relayAll(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outb
 	stop()
 }
 
-// bareRelay reads and marks rows of each partition, a window at a time.
+// bareRelay reads and marks rows of each partition, a window at a time and in the order of their numbers.
 func bareRelay(b *testing.B, d dialect.Dialect, db *sql.DB, name string, _ *outbox.Table) {
 	var group sync.WaitGroup
 	for part := range outbox.Partitions {
 		group.Go(func() {
-			for {
-				n, err := bareWindow(d, db, name, part)
+			for last := int64(0); ; {
+				seqs, err := bareWindow(d, db, name, part, last)
 				if err != nil {
 					b.Error(err)
 				}
-				if n == 0 || err != nil {
+				if len(seqs) == 0 || err != nil {
 					return
 				}
+				last = seqs[len(seqs)-1]
 			}
 		})
 	}
 	group.Wait()
 }
 
-// bareWindow reads and marks a window of rows, and returns how many there were.
-func bareWindow(d dialect.Dialect, db *sql.DB, name string, part int) (n int, err error) {
-	key := map[dialect.Dialect]string{dialect.PostgreSQL: `"key"`, dialect.MySQL: "`key`"}[d]
-	rows, err := db.Query(fmt.Sprintf("SELECT seq, id, topic, %s, headers, payload FROM %s WHERE part = %d AND state = 0 ORDER BY seq LIMIT %d", key, name, part, outWindow))
+// bareWindow reads and marks a window of rows after a number, and returns their numbers.
+func bareWindow(d dialect.Dialect, db *sql.DB, name string, part int, after int64) (seqs []int64, err error) {
+	read := "SELECT seq, id, topic, `key`, headers, payload FROM " + name + " WHERE part = ? AND state = 0 AND seq > ? ORDER BY seq LIMIT ?"
+	if d == dialect.PostgreSQL {
+		read = "SELECT seq, id, topic, key, headers, payload FROM " + name + " WHERE part = $1 AND state = 0 AND seq > $2 ORDER BY seq LIMIT $3"
+	}
+	rows, err := db.Query(read, part, after, outWindow)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer rows.Close()
-	list := "0"
 	for rows.Next() {
 		var seq int64
 		var m outbox.Message
 		var headers []byte
 		if err := rows.Scan(&seq, &m.ID, &m.Topic, &m.Key, &headers, &m.Payload); err != nil {
-			return 0, err
+			return nil, err
 		}
-		list += fmt.Sprint(",", seq)
-		n++
+		seqs = append(seqs, seq)
 	}
-	if err := rows.Close(); err != nil || n == 0 {
-		return 0, err
+	if err := rows.Close(); err != nil || len(seqs) == 0 {
+		return nil, err
 	}
+	if d == dialect.PostgreSQL {
+		_, err = db.Exec("UPDATE "+name+" SET state = 2 WHERE state = 0 AND seq = ANY($1)", seqs)
+		return seqs, err
+	}
+	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(seqs), " ", ","), "[]")
 	_, err = db.Exec("UPDATE " + name + " SET state = 2 WHERE state = 0 AND seq IN (" + list + ")")
-	return n, err
+	return seqs, err
 }

@@ -297,6 +297,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 		return failed("write results", err)
 	}
 	o.writing = time.Since(began)
+	var ended []*row
 	for _, r := range batch {
 		if r.locked {
 			o.wait(r)
@@ -305,7 +306,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 		o.counters.count(r, o.lastTry(r))
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
-			o.plan.confirm(r.row)
+			ended = append(ended, r.row)
 		case o.lastTry(r):
 			o.plan.die(r.row)
 		default:
@@ -319,6 +320,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 			o.opts.OnError(fmt.Errorf("outbox: publish message %s: %w", r.row.ID, r.err))
 		}
 	}
+	o.plan.confirm(ended...)
 	return nil
 }
 

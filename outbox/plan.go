@@ -38,6 +38,7 @@ type row struct {
 	Entry
 	wait  time.Time // no sending before this time
 	tries int       // sendings in a row that failed, counted or not
+	gone  bool      // the message is no longer pending
 	again bool      // the message is confirmed, and is sent again because it is not done
 	kept  bool      // the broker has confirmed this sending, and the message was locked when it was to be marked
 	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
@@ -178,7 +179,7 @@ func (p *plan) add(page []Entry) {
 }
 
 func (p *plan) insert(r *row) {
-	at, _ := p.find(r.seq)
+	at, _ := slices.BinarySearchFunc(p.rows, r.seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
 	p.rows = slices.Insert(p.rows, at, r)
 	p.known[r.seq] = r
 	p.inLane[r.lane()]++
@@ -237,10 +238,13 @@ func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
 	return send, wait
 }
 
-// confirm takes a message that the table has as confirmed or done.
-func (p *plan) confirm(r *row) {
-	p.land(r)
-	p.drop(r)
+// confirm takes messages that the table has as confirmed or done.
+func (p *plan) confirm(rows ...*row) {
+	for _, r := range rows {
+		p.land(r)
+		r.gone = true
+	}
+	p.remove(func(r *row) bool { return r.gone })
 }
 
 // retry takes a message that is to be sent again at a time.
@@ -254,7 +258,7 @@ func (p *plan) die(r *row) {
 	p.land(r)
 	lane := r.lane()
 	if p.continues || r.Key == "" {
-		p.drop(r)
+		p.confirm(r)
 		return
 	}
 	p.halted[lane] = true
@@ -265,36 +269,18 @@ func (p *plan) land(r *row) {
 	delete(p.flying, r.lane())
 }
 
-// find returns the place of a number in rows.
-func (p *plan) find(seq int64) (at int, found bool) {
-	return slices.BinarySearchFunc(p.rows, seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
-}
-
-// drop removes a message, if it is in memory.
-func (p *plan) drop(r *row) {
-	if at, found := p.find(r.seq); found && p.rows[at] == r {
-		p.rows = slices.Delete(p.rows, at, at+1)
-		p.forget(r)
-	}
-}
-
 func (p *plan) remove(leaves func(*row) bool) {
 	p.rows = slices.DeleteFunc(p.rows, func(r *row) bool {
 		if !leaves(r) {
 			return false
 		}
-		p.forget(r)
+		delete(p.known, r.seq)
+		p.bytes -= r.size()
+		if lane := r.lane(); p.inLane[lane] > 1 {
+			p.inLane[lane]--
+		} else {
+			delete(p.inLane, lane)
+		}
 		return true
 	})
-}
-
-// forget counts a message no more.
-func (p *plan) forget(r *row) {
-	delete(p.known, r.seq)
-	p.bytes -= r.size()
-	if lane := r.lane(); p.inLane[lane] > 1 {
-		p.inLane[lane]--
-	} else {
-		delete(p.inLane, lane)
-	}
 }
