@@ -146,9 +146,9 @@ func (tr *trial) watch() {
 // until waits for a condition.
 func (tr *trial) until(what string, is func() bool) {
 	tr.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); {
+	for end := time.Now().Add(10 * time.Minute); !is(); { // a guard, which judges nothing
 		if time.Now().After(end) || tr.Failed() {
-			tr.Fatalf("%s: not within two minutes", what)
+			tr.Fatalf("%s: not within ten minutes", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
