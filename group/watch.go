@@ -27,8 +27,8 @@ func (v View) equal(o View) bool {
 // quickly Watch may yield only the last. Watch ends when ctx does. Watch yields an error only if no more
 // changes can come.
 //
-// While the store is away Watch goes on with the last members, and yields them as [View].Stale. A store that can be read, and
-// does not answer the heartbeat of the client, is away too, because nobody can take a dead member off the list. When the
+// While the store is away Watch goes on with the last members, and yields them as [View].Stale. A store that can be read,
+// and does not answer the heartbeat of the client, is away too. Nobody can take a dead member off its list. When the
 // store comes back and has lost the group, members join again one by one. So for one TTL after the store grants locks
 // again Watch keeps the members that were known before.
 func (g *Group) Watch(ctx context.Context) iter.Seq2[View, error] {
