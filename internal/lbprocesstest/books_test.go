@@ -12,15 +12,16 @@ import (
 //   - The store has the session of the dead server for longer than the TTL.
 //   - Each sweeper of the group is dead itself, or the store did not answer it less than a TTL ago. Such a sweeper takes nobody for dead.
 //   - The store did not answer the balancers.
-//   - The store took long for a list of the sessions, which a sweeper needs too.
+//   - The store took long for a list of the sessions and a write, which a sweeper needs too.
 //
 // TestBooks holds the excuses to that. In each trial a list that is late is found late by the same books.
 
 // watcher is the label of the client of all balancers.
 const watcher = "balancer"
 
-// listsAPause is how many lists of the store an allowance is for. A sweeper pauses for as long as five lists take, and needs one.
-const listsAPause = 6
+// listsARound is how many lists of the store an allowance is for. A death just after the list of one round is seen in the next. Both
+// rounds have a list and a write, and read pages.
+const listsARound = 6
 
 // books are the requests to servers, and the deaths of servers.
 type books struct {
@@ -39,7 +40,7 @@ type books struct {
 	why     error
 }
 
-// list is how long the store took for a list.
+// list is how long the store took for a list and a write.
 type list struct {
 	at   time.Time
 	took time.Duration
@@ -67,7 +68,7 @@ func (b *books) silent(label string) {
 	}
 }
 
-// silences says how often the store did not answer, for the log.
+// silences says how many servers had no answer of the store, and how often.
 func (b *books) silences() (servers, times int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,7 +78,19 @@ func (b *books) silences() (servers, times int) {
 	return len(b.gaps), times
 }
 
-// alive notes the servers whose sessions the store has, and how long the list took.
+// dead is how many of these servers are dead.
+func (b *books) dead(ids []string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range ids {
+		if !b.death[id].IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// alive notes the servers whose sessions the store has, and how long the list and a write took.
 func (b *books) alive(now map[string]bool, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -148,7 +161,7 @@ func (b *books) judge(by string) (v verdict) {
 		if b.expired[id].After(end) {
 			end = b.expired[id]
 		}
-		allowed := time.Second + listsAPause*b.slowest(died, last)
+		allowed := time.Second + listsARound*b.slowest(died, last)
 		for _, at := range excuses {
 			if at.After(end) && at.Before(end.Add(allowed)) {
 				end = at

@@ -59,6 +59,16 @@ func (f *follower) has(ids map[string]bool) (same, stale bool) {
 	return same, f.view.Stale
 }
 
+// ids are the servers that are seen.
+func (f *follower) ids() (all []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.view.Members {
+		all = append(all, m.ID)
+	}
+	return all
+}
+
 func nodesOf(v group.View) (all []lb.Node) {
 	for _, m := range v.Members {
 		all = append(all, lb.Node{ID: m.ID, Addr: m.Addr, Weight: m.Weight})
@@ -246,8 +256,13 @@ func heldBy(ctx context.Context, client *pawl.Client, b *books) {
 	}
 }
 
+// held does what a sweeper does, a write and a list, and notes how long that took.
 func held(ctx context.Context, client *pawl.Client, b *books) error {
 	alive, began := make(map[string]bool), time.Now()
+	write := func(pawl.Snapshot) ([]byte, error) { return []byte(began.String()), nil }
+	if _, err := client.Scope("books").Value("probe").Update(ctx, write); err != nil {
+		return err
+	}
 	for r, err := range client.List(ctx, client.Scope("group-member").Mutex("").Name()) {
 		if err != nil {
 			return err

@@ -140,7 +140,8 @@ func (f *fleet) ids(kind string) map[string]bool {
 }
 
 // killEverySecond replaces one server after another, in no order. In the order of their start, the next server to be killed would follow each sweeper.
-func (f *fleet) killEverySecond(kills int) {
+// ready waits until the next may be killed.
+func (f *fleet) killEverySecond(kills int, ready func()) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var replacing sync.WaitGroup
@@ -149,6 +150,7 @@ func (f *fleet) killEverySecond(kills int) {
 	var order []int
 	for range kills {
 		<-tick.C
+		ready()
 		if len(order) == 0 {
 			order = rand.Perm(len(f.all))
 		}
