@@ -104,7 +104,7 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.StringSliceVar(&p.trusted, "trusted", nil, "networks or addresses of proxies before this proxy, such as 10.0.0.0/8")
 	f.StringVar(&p.cert, "tls-cert", "", "PEM file of the certificate for clients, with those above it")
 	f.StringVar(&p.key, "tls-key", "", "PEM file of its key")
-	f.StringVar(&p.clientCA, "tls-client-ca", "", "PEM file of the authorities for clients, who need a certificate then (default: clients need none)")
+	f.StringVar(&p.clientCA, "tls-client-ca", "", "PEM file of authorities; each client then needs a certificate of theirs (default: clients need none)")
 	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c")
 	f.StringVar(&p.upstream.ca, "upstream-ca", "", "PEM file of the authorities for members (default: those of the system)")
 	f.StringVar(&p.upstream.name, "upstream-name", "", "the name in the certificates of members (default: the host of their address)")

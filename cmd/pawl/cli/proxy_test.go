@@ -249,9 +249,27 @@ func TestProxy_hash(t *testing.T) {
 			t.Errorf("line %s", line)
 		}
 	}
+	// A request for another proxy is refused.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n")
+	if text, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(text, " 405 ") {
+		t.Errorf("CONNECT: %q, %v", text, err)
+	}
 	p.ends(0)
+}
 
-	p = proxying(t, store, "--policy", "source-hash", "--hash-header", "host", "--drain", "0")
+// TestProxy_hashes_the_host: net/http keeps the header Host apart.
+func TestProxy_hashes_the_host(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		backend(t, store, id)
+	}
+	p := proxying(t, store, "--policy", "source-hash", "--hash-header", "host", "--drain", "0")
 	eventually(t, "it has all members", func() bool { return p.figure("pawl_proxy_members", "") == 4 })
 	ids := make(map[string]bool)
 	for i := range 30 {
@@ -264,16 +282,6 @@ func TestProxy_hash(t *testing.T) {
 	}
 	if len(ids) != 4 {
 		t.Errorf("30 hosts are at %v", ids)
-	}
-	// A request for another proxy is refused.
-	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	fmt.Fprint(conn, "CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n")
-	if text, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(text, " 405 ") {
-		t.Errorf("CONNECT: %q, %v", text, err)
 	}
 	p.ends(0)
 }

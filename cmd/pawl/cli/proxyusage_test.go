@@ -74,6 +74,11 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 			t.Errorf("%s: prints %s", args, stdout)
 		}
 	}
+}
+
+// TestProxy_refuses_at_start: the proxy ends where it cannot serve.
+func TestProxy_refuses_at_start(t *testing.T) {
+	t.Parallel()
 	_, stderr := want(t, 69, "redis://127.0.0.1:1", "proxy", "--listen", "127.0.0.1:0", "--group", "g")
 	complaint(t, stderr, "unavailable")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
