@@ -248,8 +248,8 @@ func (tr *trial) outage(away time.Duration) {
 func (tr *trial) judge(kills int) {
 	for _, by := range []string{usual, strict, calls} {
 		v, failed := tr.books.judge(by), tr.books.failed[by]
-		tr.Logf("%s: %d of %d requests failed, the last to a dead server %v after its death, %d of %d deaths excused",
-			by, failed, tr.books.done[by], v.most.Round(time.Millisecond), v.excused, tr.fleet.kills)
+		tr.Logf("%s: %d of %d requests failed, the last to a dead server %v after its death, %d of %d deaths excused: %q",
+			by, failed, tr.books.done[by], v.most.Round(time.Millisecond), len(v.excused), tr.fleet.kills, v.excused)
 		if failed > 0 || len(v.late) > 0 {
 			tr.Errorf("%s: %d requests failed, %v: %q", by, failed, tr.books.why, v.late)
 		}

@@ -143,7 +143,7 @@ func (b *books) ended(by string, err error) {
 type verdict struct {
 	late    []string      // requests without an excuse
 	most    time.Duration // the longest time from a death to the last request there
-	excused int           // servers whose last request needed an excuse
+	excused []string      // requests with an excuse
 }
 
 // judge looks at each death. A server is dead for its TTL, and then for a second. The second begins anew at each excuse.
@@ -172,7 +172,8 @@ func (b *books) judge(by string) (v verdict) {
 		case last.Sub(end) > allowed:
 			v.late = append(v.late, fmt.Sprintf("%s: a request %v after the death, and %v after the last excuse, with %v allowed", id, last.Sub(died), last.Sub(end), allowed))
 		case last.Sub(died) > b.ttl+time.Second:
-			v.excused++
+			v.excused = append(v.excused, fmt.Sprintf("%v after the death, of which facts excuse %v and slow lists %v",
+				last.Sub(died).Round(time.Millisecond), end.Sub(died.Add(b.ttl)).Round(time.Millisecond), (allowed-time.Second).Round(time.Millisecond)))
 		}
 	}
 	return v
