@@ -53,6 +53,12 @@ func dead(all []entry, held map[string]bool, quiet, ttl time.Duration) (locks []
 	return locks
 }
 
+// rest is how long a sweeper pauses after a round that took so long. Sweepers of a large group leave the store time for others. But a
+// slow store must not keep dead members in the list for many seconds.
+func rest(took time.Duration) time.Duration {
+	return min(max(sweepEvery, 5*took), time.Second/2)
+}
+
 // memory is what a watcher remembers of the members.
 type memory struct {
 	known []Member

@@ -352,3 +352,17 @@ func TestEverySeries(t *testing.T) {
 		t.Logf("%s: %s: %v", how, strings.Join(series, ", "), err)
 	}
 }
+
+// TestRest: a round of a second had a pause of five seconds, in which a dead member stayed in the list.
+func TestRest(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond:      250 * time.Millisecond,
+		80 * time.Millisecond: 400 * time.Millisecond,
+		time.Second:           500 * time.Millisecond,
+		100 * time.Second:     500 * time.Millisecond,
+	} {
+		if is := rest(took); is != want {
+			t.Errorf("after a round of %v the pause is %v, want %v", took, is, want)
+		}
+	}
+}

@@ -143,7 +143,7 @@ func (s *sweeper) serve(ctx context.Context) error {
 		}
 		select {
 		case <-work.Done():
-		case <-time.After(max(sweepEvery, 5*time.Since(began))):
+		case <-time.After(rest(time.Since(began))):
 		}
 	}
 	return nil

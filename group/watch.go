@@ -14,7 +14,7 @@ import (
 type View struct {
 	Members []Member // in the order of their IDs
 
-	// Stale says that the members are those of an earlier time. The store does not answer, or has
+	// Stale says that the members may be those of an earlier time. The store does not answer, can only be read, or has
 	// lost the group a short time ago.
 	Stale bool
 }
@@ -27,7 +27,8 @@ func (v View) equal(o View) bool {
 // quickly Watch may yield only the last. Watch ends when ctx does. Watch yields an error only if no more
 // changes can come.
 //
-// While the store is away Watch goes on with the last members, and yields them as [View].Stale. When the
+// While the store is away Watch goes on with the last members, and yields them as [View].Stale. A store that can be read,
+// and does not answer the heartbeat of the client, is away too. Nobody can take a dead member off its list. When the
 // store comes back and has lost the group, members join again one by one. So for one TTL after the store grants locks
 // again Watch keeps the members that were known before.
 func (g *Group) Watch(ctx context.Context) iter.Seq2[View, error] {
@@ -87,7 +88,7 @@ func (w *watch) look(ctx context.Context) (View, error) {
 		open = err == nil && !r.Grace.On()
 	}
 	members, stale := w.learn(w.members(func(entry) bool { return true }), lost, open, time.Now(), w.ttl)
-	return View{members, stale}, nil
+	return View{members, stale || w.group.client.Err() != nil}, nil
 }
 
 // wait waits until the head has changed, and at most a sixth of the TTL, or a second where that is less.

@@ -31,7 +31,6 @@ type store struct {
 	url  string
 	ttl  time.Duration
 	away func() (back func()) // takes the store away
-	told bool                 // watchers learn that it is away
 }
 
 var stores = map[string]func(*testing.T) store{
@@ -43,11 +42,11 @@ var stores = map[string]func(*testing.T) store{
 
 // paused is a server that hangs. The sessions of all members end meanwhile.
 func paused(s *testservers.Server, scheme, database string) store {
-	return store{scheme + s.Addr + database, 3 * time.Second, func() func() { s.Pause(); return s.Resume }, true}
+	return store{scheme + s.Addr + database, 3 * time.Second, func() func() { s.Pause(); return s.Resume }}
 }
 
-// locked is a file in which another program keeps a transaction open. Clients can read the file, and so are not told. The race
-// detector makes SQLite slow, so the TTL is longer.
+// locked is a file in which another program keeps a transaction open. Clients can read the file, and only their heartbeats get no
+// answer. The race detector makes SQLite slow, so the TTL is longer.
 func locked(t *testing.T, file string) store {
 	return store{"sqlite:" + file, 6 * time.Second, func() func() {
 		db, err := sql.Open("sqlite3", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)")
@@ -66,12 +65,13 @@ func locked(t *testing.T, file string) store {
 				t.Error(err)
 			}
 		}
-	}, false}
+	}}
 }
 
 // TestKilledServers: 10 servers of HTTP and 3 of gRPC are processes in two groups, and one is killed each second under
 // load. No repeatable request fails. No request goes to a server later than the TTL and a second after its death. At the end no request is counted as
-// in flight. While the store is away balancing goes on with the last members, and views are stale. A list that stays, without repeats, fails by the same books.
+// in flight. While the store is away balancing goes on with the last members, and views are stale. The same books find
+// two balancers wrong: one whose list stays and which repeats nothing, and one whose list is late.
 func TestKilledServers(t *testing.T) {
 	for kind, open := range stores {
 		t.Run(kind, func(t *testing.T) {
@@ -99,17 +99,18 @@ type trial struct {
 
 func newTrial(t *testing.T, s store) *trial {
 	t.Helper()
-	client, end, err := connect(t.Context(), s.url, s.ttl, "balancer")
+	client, end, err := connect(t.Context(), s.url, s.ttl, watcher)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(end)
-	b := newBooks()
+	b := newBooks(s.ttl)
 	tr := &trial{T: t, store: s, client: client, books: b, balancers: make(map[string]*balancer), stopLoad: make(chan struct{})}
 	tr.fleet = newFleet(t, s.url, s.ttl, b)
 	tr.balancers[usual] = newBalancer(t, b, usual, lb.PowerOfTwo, nil, httplb.Options{Tries: webs})
 	tr.balancers[strict] = newBalancer(t, b, strict, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, httplb.Options{Tries: webs, Budget: -1})
 	tr.balancers[naive] = newBalancer(t, b, naive, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, httplb.Options{Tries: 1})
+	tr.balancers[slow] = newBalancer(t, b, slow, lb.RoundRobin, &lb.SetOptions{EjectAfter: -1}, httplb.Options{Tries: webs, Budget: -1})
 	tr.watch()
 	tr.caller = newCaller(t, client, b, &tr.rpcs)
 	return tr
@@ -118,13 +119,23 @@ func newTrial(t *testing.T, s store) *trial {
 // watch keeps the nodes of the balancers, and the sessions of members in the books.
 func (tr *trial) watch() {
 	ctx, stop := context.WithCancel(context.Background())
+	lists := make(chan []lb.Node)
 	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err := later(ctx, 2*tr.ttl, lists, tr.balancers[slow].set); err != nil {
+			tr.Error(err)
+		}
+	})
 	watching.Go(func() {
 		for nodes := range follow(ctx, tr.T, group.New(tr.client, web), &tr.webs) {
 			for _, by := range []string{usual, strict} {
 				if err := tr.balancers[by].set.Update(nodes...); err != nil {
 					tr.Error(err)
 				}
+			}
+			select {
+			case lists <- nodes:
+			case <-ctx.Done():
 			}
 		}
 	})
@@ -135,9 +146,9 @@ func (tr *trial) watch() {
 // until waits for a condition.
 func (tr *trial) until(what string, is func() bool) {
 	tr.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); {
+	for end := time.Now().Add(10 * time.Minute); !is(); { // a guard, which judges nothing
 		if time.Now().After(end) || tr.Failed() {
-			tr.Fatalf("%s: not within two minutes", what)
+			tr.Fatalf("%s: not within ten minutes", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -157,8 +168,10 @@ func (tr *trial) begin() {
 	for _, is := range tr.balancers[usual].set.Nodes() {
 		now = append(now, is.Node)
 	}
-	if err := tr.balancers[naive].set.Update(now...); err != nil {
-		tr.Fatal(err)
+	for _, by := range []string{naive, slow} {
+		if err := tr.balancers[by].set.Update(now...); err != nil {
+			tr.Fatal(err)
+		}
 	}
 	for by, b := range tr.balancers {
 		load(&tr.loads, tr.stopLoad, tr.books, by, b.get)
@@ -179,15 +192,24 @@ func (tr *trial) run() {
 	ended := sync.OnceFunc(tr.end)
 	defer ended()
 	ready := time.Now()
-	tr.fleet.killEverySecond(kills)
+	tr.fleet.killEverySecond(kills, tr.fewDead)
 	tr.until("the dead servers are gone", func() bool { return tr.books.allExpired() && tr.whole() })
 	tr.more(30) // of which none goes to a dead server
 	gone := time.Now()
-	tr.Logf("the store did not answer %d times", tr.books.gapsNow())
+	clients, times := tr.books.silences()
+	tr.Logf("the store did not answer %d clients, noted %d times", clients, times)
 	tr.outage(away)
 	ended()
 	tr.Logf("ready in %v, %d kills in %v, an outage in %v", ready.Sub(began).Round(time.Millisecond), tr.fleet.kills, gone.Sub(ready).Round(time.Millisecond), time.Since(gone).Round(time.Millisecond))
 	tr.judge(kills)
+}
+
+// fewDead waits until no more dead servers are listed than die in a TTL and three seconds. On a machine that is too busy for the sweepers nearly
+// all listed servers would be dead, and then no budget of repeats is enough.
+func (tr *trial) fewDead() {
+	tr.until("few dead servers are listed", func() bool {
+		return tr.books.dead(tr.webs.ids())+tr.books.dead(tr.rpcs.ids()) <= int(tr.ttl/time.Second)+3
+	})
 }
 
 // more waits for so many further requests of each balancer.
@@ -205,18 +227,16 @@ func (tr *trial) outage(away time.Duration) {
 	ended := sync.OnceFunc(back)
 	defer ended()
 	since := time.After(away)
-	if tr.told {
-		tr.until("the views are stale", func() bool {
-			_, w := tr.webs.has(nil)
-			_, r := tr.rpcs.has(nil)
-			return w && r
-		})
-	}
+	tr.until("the views are stale", func() bool {
+		_, w := tr.webs.has(nil)
+		_, r := tr.rpcs.has(nil)
+		return w && r
+	})
 	<-since
 	tr.more(30)
 	w, old := tr.webs.has(before[0])
 	r, older := tr.rpcs.has(before[1])
-	if !w || !r || old != tr.told || older != tr.told {
+	if !w || !r || !old || !older {
 		tr.Errorf("while the store is away the views are %+v and %+v", tr.webs.view, tr.rpcs.view)
 	}
 	ended()
@@ -227,18 +247,19 @@ func (tr *trial) outage(away time.Duration) {
 // judge looks at the books.
 func (tr *trial) judge(kills int) {
 	for _, by := range []string{usual, strict, calls} {
-		late, most := tr.books.late(by, tr.ttl, 6)
-		failed := tr.books.failed[by]
-		tr.Logf("%s: %d of %d requests failed, the last to a dead server %v after its death", by, failed, tr.books.done[by], most.Round(time.Millisecond))
-		if failed > 0 || len(late) > 0 {
-			tr.Errorf("%s: %d requests failed, %v: %q", by, failed, tr.books.why, late)
+		v, failed := tr.books.judge(by), tr.books.failed[by]
+		tr.Logf("%s: %d of %d requests failed, the last to a dead server %v after its death, %d of %d deaths excused: %q",
+			by, failed, tr.books.done[by], v.most.Round(time.Millisecond), len(v.excused), tr.fleet.kills, v.excused)
+		if failed > 0 || len(v.late) > 0 {
+			tr.Errorf("%s: %d requests failed, %v: %q", by, failed, tr.books.why, v.late)
 		}
 	}
-	late, _ := tr.books.late(naive, tr.ttl, 0)
-	failed := tr.books.failed[naive]
-	tr.Logf("%s: %d of %d requests failed, and %d servers got requests after their end", naive, failed, tr.books.done[naive], len(late))
-	if failed == 0 || len(late) == 0 {
-		tr.Errorf("%s: the test finds nothing wrong", naive)
+	for _, by := range []string{naive, slow} {
+		v, failed := tr.books.judge(by), tr.books.failed[by]
+		tr.Logf("%s: %d of %d requests failed, and %d servers got requests after their end", by, failed, tr.books.done[by], len(v.late))
+		if failed == 0 && by == naive || len(v.late) == 0 {
+			tr.Errorf("%s: the test finds nothing wrong", by)
+		}
 	}
 	for by, b := range tr.balancers {
 		if n := b.inFlight(); n != 0 {

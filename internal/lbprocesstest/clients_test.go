@@ -29,6 +29,7 @@ const (
 	strict = "round robin, without ejection" // so that a request to a dead server is seen
 	calls  = "least connections of gRPC"
 	naive  = "a list that stays, without repeats"
+	slow   = "a list that is two TTLs late"
 )
 
 // follower watches a group.
@@ -56,6 +57,16 @@ func (f *follower) has(ids map[string]bool) (same, stale bool) {
 		same = same && ids[m.ID]
 	}
 	return same, f.view.Stale
+}
+
+// ids are the servers that are seen.
+func (f *follower) ids() (all []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.view.Members {
+		all = append(all, m.ID)
+	}
+	return all
 }
 
 func nodesOf(v group.View) (all []lb.Node) {
@@ -222,41 +233,77 @@ func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, ge
 }
 
 // sweepers are the clients that take dead members off the list of a group.
-func sweepers(ctx context.Context, client *pawl.Client, kind string) (labels []string) {
+func sweepers(ctx context.Context, client *pawl.Client, kind string) (labels []string, err error) {
 	for _, turn := range []string{"/0", "/1"} {
 		r, err := client.Show(ctx, client.Scope("group-sweep").Mutex(kind+turn).Name())
 		if err != nil {
-			return nil
+			return nil, err
 		}
 		for _, h := range r.Holders {
 			labels = append(labels, h.Label)
 		}
 	}
-	return labels
+	return labels, nil
 }
 
-// heldBy notes the servers whose sessions the store has, until ctx ends.
+// heldBy notes the servers whose sessions the store has, and the sweepers, until ctx ends.
 func heldBy(ctx context.Context, client *pawl.Client, b *books) {
 	for ctx.Err() == nil {
-		alive, whole, began := make(map[string]bool), true, time.Now()
-		for r, err := range client.List(ctx, client.Scope("group-member").Mutex("").Name()) {
-			if err != nil {
-				whole = false
-				break
-			}
-			for _, h := range r.Holders {
-				alive[h.Label] = true
-			}
-		}
-		if whole {
-			b.alive(alive, time.Since(began))
-		}
-		for _, kind := range []string{web, rpc} {
-			b.swept(kind, sweepers(ctx, client, kind))
-		}
-		if !whole || client.Err() != nil { // this client may be the sweeper
-			b.silent()
+		if err := held(ctx, client, b); err != nil || client.Err() != nil {
+			b.silent(watcher)
 		}
 		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// held does what a sweeper does, a write and a list, and notes how long that took.
+func held(ctx context.Context, client *pawl.Client, b *books) error {
+	alive, began := make(map[string]bool), time.Now()
+	write := func(pawl.Snapshot) ([]byte, error) { return []byte(began.String()), nil }
+	if _, err := client.Scope("books").Value("probe").Update(ctx, write); err != nil {
+		return err
+	}
+	for r, err := range client.List(ctx, client.Scope("group-member").Mutex("").Name()) {
+		if err != nil {
+			return err
+		}
+		for _, h := range r.Holders {
+			alive[h.Label] = true
+		}
+	}
+	b.alive(alive, time.Since(began))
+	for _, kind := range []string{web, rpc} {
+		by, err := sweepers(ctx, client, kind)
+		if err != nil {
+			return err
+		}
+		b.swept(kind, by)
+	}
+	return nil
+}
+
+// later hands each list on after a time.
+func later(ctx context.Context, after time.Duration, lists <-chan []lb.Node, to *lb.Set) error {
+	type late struct {
+		nodes []lb.Node
+		due   time.Time
+	}
+	var waiting []late
+	for {
+		var due <-chan time.Time
+		if len(waiting) > 0 {
+			due = time.After(time.Until(waiting[0].due))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case nodes := <-lists:
+			waiting = append(waiting, late{nodes, time.Now().Add(after)})
+		case <-due:
+			if err := to.Update(waiting[0].nodes...); err != nil {
+				return err
+			}
+			waiting = waiting[1:]
+		}
 	}
 }

@@ -48,7 +48,7 @@ func newIDServe(s *store) *cobra.Command {
 				err = o.complete(k)
 			}
 			if err == nil {
-				err = checkListen(listen)
+				err = checkListen("--listen", listen)
 			}
 			if err != nil {
 				return err
@@ -106,13 +106,13 @@ func servedKind(kind string, names []string) (k idKind, err error) {
 
 // checkListen refuses a text that is an address on no machine. An address that is taken or
 // not of this machine may be right later.
-func checkListen(address string) error {
+func checkListen(flag, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
 	if err != nil {
-		return usageError("--listen is %q: HOST:PORT is allowed, with a port from 0 to 65535", address)
+		return usageError("%s is %q: HOST:PORT is allowed, with a port from 0 to 65535", flag, address)
 	}
 	return nil
 }

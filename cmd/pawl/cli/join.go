@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"syscall"
@@ -133,12 +134,16 @@ func (o *joinOptions) complete(cmd *cobra.Command, args []string) error {
 func (o *joinOptions) completeMember(cmd *cobra.Command) error {
 	m := &o.member
 	host, port, err := net.SplitHostPort(m.Addr)
-	n, wrong := strconv.Atoi(port)
+	n, wrong := strconv.ParseUint(port, 10, 16) // no sign: it would be no port in a URL
 	switch {
 	case !cmd.Flags().Changed("addr"):
 		return usageError("--addr is missing: the address at which balancers reach CMD")
-	case err != nil || wrong != nil || host == "" || n < 1 || n > 65535:
+	case err != nil || wrong != nil || host == "" || n == 0:
 		return usageError("--addr is %q: HOST:PORT is allowed, with a port from 1 to 65535", m.Addr)
+	case unspecified(host):
+		return usageError("--addr is %q, at which a server listens: an address that balancers can reach is allowed", m.Addr)
+	case strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\?#@"<>[]`, r) }):
+		return usageError("--addr is %q: the host is neither a name nor an address", m.Addr)
 	case m.Weight < 1 || m.Weight > group.MaxWeight:
 		return usageError("--weight is %d: 1 to %d are allowed", m.Weight, group.MaxWeight)
 	}
@@ -162,6 +167,12 @@ func (o *joinOptions) completeMember(cmd *cobra.Command) error {
 		return usageError("--id, --addr and --meta have %d bytes: at most %d are allowed", size, group.MaxMember)
 	}
 	return nil
+}
+
+// unspecified reports whether a host is 0.0.0.0 or ::. A balancer that dials such a host reaches its own machine.
+func unspecified(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsUnspecified()
 }
 
 // join runs the command as a member. The store is asked before, because a wrong store is a mistake of the operator.

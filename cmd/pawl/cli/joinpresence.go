@@ -28,6 +28,9 @@ func (h *health) reads(text string) error {
 		return nil
 	}
 	u, err := url.Parse(text)
+	if err == nil && u.Port() != "" {
+		_, err = net.LookupPort("tcp", u.Port())
+	}
 	switch {
 	case err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "":
 		h.ask = func(ctx context.Context) error { return askHTTP(ctx, text) }

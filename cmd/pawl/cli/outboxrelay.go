@@ -60,7 +60,7 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 		Args:    takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if r.listen != "" {
-				if err := checkListen(r.listen); err != nil {
+				if err := checkListen("--listen", r.listen); err != nil {
 					return err
 				}
 			}

@@ -32,14 +32,16 @@ and websockets. Members join by "pawl join" or by package group.
 With --tls-cert and --tls-key clients use HTTPS with HTTP/1.1 or 2, and the files are read
 again when they change. Without, clients use HTTP/1.1, or HTTP/2 with prior knowledge. --upstream says how members
 are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Certificates of
-members must be of the host of their address, or of --upstream-name.
+members must be of the host of their address, or of --upstream-name. With --upstream-cert and
+--upstream-key the proxy shows members a certificate, whose files are read again too. With
+--tls-client-ca only clients with a certificate of these authorities are served.
 
 A request that failed is sent to another member, --tries in all, if that cannot do harm. So the first member
 got nothing of the request, the method may be repeated, or there is an Idempotency-Key. Members that
 fail --eject-after times one after another get no requests for a while.
 
-Without any member the answer is 503 with Retry-After. A store that is away changes nothing: the
-proxy goes on with the last members, and the metrics say so.
+Without any member the answer is 503 with Retry-After. The store has to answer at the start: else the exit code
+is 69. A store that is away later changes nothing: the proxy goes on with the last members, and the metrics say so.
 
 A client is the peer of the connection. X-Forwarded-For is believed from --trusted networks only.
 
@@ -63,6 +65,7 @@ type proxyCommand struct {
 	hashHeader    string
 	trusted       []string
 	cert, key     string
+	clientCA      string
 	upstream      upstream
 	accessLog     bool
 	set           lb.SetOptions
@@ -101,9 +104,12 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.StringSliceVar(&p.trusted, "trusted", nil, "networks or addresses of proxies before this proxy, such as 10.0.0.0/8")
 	f.StringVar(&p.cert, "tls-cert", "", "PEM file of the certificate for clients, with those above it")
 	f.StringVar(&p.key, "tls-key", "", "PEM file of its key")
+	f.StringVar(&p.clientCA, "tls-client-ca", "", "PEM file of authorities; each client then needs a certificate of theirs (default: clients need none)")
 	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c")
 	f.StringVar(&p.upstream.ca, "upstream-ca", "", "PEM file of the authorities for members (default: those of the system)")
 	f.StringVar(&p.upstream.name, "upstream-name", "", "the name in the certificates of members (default: the host of their address)")
+	f.StringVar(&p.upstream.cert, "upstream-cert", "", "PEM file of the certificate that the proxy shows to members, with those above it (default: none)")
+	f.StringVar(&p.upstream.key, "upstream-key", "", "PEM file of its key")
 	f.BoolVar(&p.accessLog, "access-log", false, "print each request")
 	f.IntVar(&p.way.Tries, "tries", 3, "how many members a request is sent to at most, 1 to 100")
 	f.DurationVar(&p.way.TryTimeout, "try-timeout", time.Minute, "how long a member may take to begin its response, 1ms to 1h")
@@ -117,6 +123,9 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.DurationVar(&p.finish, "finish", 30*time.Second, "how long requests under way have after that; 0 to 1h")
 }
 
+// notEmpty are the flags whose default is no TLS, or less of it.
+var notEmpty = []string{"tls-cert", "tls-key", "tls-client-ca", "upstream-ca", "upstream-name", "upstream-cert", "upstream-key"}
+
 // complete checks the options without a store.
 func (p *proxyCommand) complete(cmd *cobra.Command) error {
 	for _, needed := range []string{"listen", "group"} {
@@ -124,11 +133,18 @@ func (p *proxyCommand) complete(cmd *cobra.Command) error {
 			return usageError("--%s is missing: the form is: %s", needed, cmd.UseLine())
 		}
 	}
-	if err := checkListen(p.listen); err != nil {
+	for _, name := range notEmpty {
+		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" { // a variable that is not set must not end the TLS of the proxy
+			return usageError("--%s is empty", name)
+		}
+	}
+	if err := checkListen("--listen", p.listen); err != nil {
 		return err
 	}
-	if _, _, err := net.SplitHostPort(p.admin); p.admin != "" && err != nil {
-		return usageError("--admin is %q: HOST:PORT is allowed", p.admin)
+	if cmd.Flags().Changed("admin") {
+		if err := checkListen("--admin", p.admin); err != nil {
+			return err
+		}
 	}
 	if err := pawl.CheckName(p.group); err != nil {
 		return fmt.Errorf("--group: %w", err)
@@ -161,7 +177,7 @@ func (p *proxyCommand) completeTrusted() error {
 		if addr, wrong := netip.ParseAddr(text); err != nil && wrong == nil {
 			network, err = addr.Prefix(addr.BitLen())
 		}
-		if err != nil {
+		if err != nil || network.Addr().Is4In6() { // clients of IPv4 have addresses of IPv4 here
 			return usageError("--trusted is %q: a network such as 10.0.0.0/8, or an address, is allowed", text)
 		}
 		p.way.Trusted = append(p.way.Trusted, network.Masked())
@@ -191,7 +207,11 @@ func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 	}
 	client := httplb.ClientKey(p.way.Trusted)
 	p.way.Key = func(r *http.Request) string {
-		if value := r.Header.Get(p.hashHeader); value != "" {
+		value := r.Header.Get(p.hashHeader)
+		if strings.EqualFold(p.hashHeader, "Host") { // net/http keeps this header apart
+			value = r.Host
+		}
+		if value != "" {
 			return value
 		}
 		return client(r)

@@ -170,23 +170,39 @@ func TestProxy_ends_gracefully(t *testing.T) {
 	complaint(t, p.errors(), "requests that have not ended within 2s are cut: 1")
 }
 
-// TestProxy_store_away: the proxy goes on with the last members, and its metric says so.
+// TestProxy_store_away: while requests come the store is killed and comes back empty. The proxy goes on with both members, no request fails, and the
+// metric says when the members are those of an earlier time. The members are real processes too.
 func TestProxy_store_away(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	store := "redis://" + server.Addr
-	backend(t, store, "a")
-	p := proxying(t, store, "--drain", "0", "--ttl", "1s")
-	ready(t, p.admin)
-	get(t, 200, p.url)
+	one, two := join(t, store, "api", freeAddr(t)), join(t, store, "api", freeAddr(t))
+	p := proxying(t, store, "--policy", "round-robin", "--drain", "0", "--ttl", "1s")
+	eventually(t, "it has both members", func() bool { return p.figure("pawl_proxy_members", "") == 2 })
+	eventually(t, "both listen", func() bool { return one.serves() && two.serves() })
+	load := asking(t, p.url, 2)
+	bothServe := func(when string) {
+		t.Helper()
+		a, b := load.count(one.addr), load.count(two.addr)
+		eventually(t, "both serve "+when, func() bool { return load.count(one.addr) >= a+10 && load.count(two.addr) >= b+10 })
+		get(t, 200, p.admin+"/readyz")
+		eventually(t, "it has both members "+when, func() bool { return p.figure("pawl_proxy_members", "") == 2 }) // a busy member may join again late
+	}
+	bothServe("before")
+	if p.figure("pawl_proxy_members_stale", "") != 0 {
+		t.Error("the members are stale before the store is away")
+	}
 	server.Kill()
 	eventually(t, "the members are stale", func() bool { return p.figure("pawl_proxy_members_stale", "") == 1 })
-	get(t, 200, p.url)
-	get(t, 200, p.admin+"/readyz")
+	bothServe("while the store is away")
+	if p.figure("pawl_proxy_members_stale", "") != 1 {
+		t.Error("the members are not stale any more, although the store is away")
+	}
 	server.Restart()
 	eventually(t, "the members are known", func() bool { return p.figure("pawl_proxy_members_stale", "") == 0 })
-	get(t, 200, p.url)
-	if text := p.errors(); !strings.Contains(text, "going on with 1\n") || !strings.Contains(text, "the members are known again\n") {
+	bothServe("when the store is back")
+	load.stop()
+	if text := p.errors(); !strings.Contains(text, "going on with 2\n") || !strings.Contains(text, "the members are known again\n") {
 		t.Errorf("standard error: %s", text)
 	}
 	server.Kill()
@@ -246,6 +262,30 @@ func TestProxy_hash(t *testing.T) {
 	p.ends(0)
 }
 
+// TestProxy_hashes_the_host: net/http keeps the header Host apart.
+func TestProxy_hashes_the_host(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		backend(t, store, id)
+	}
+	p := proxying(t, store, "--policy", "source-hash", "--hash-header", "host", "--drain", "0")
+	eventually(t, "it has all members", func() bool { return p.figure("pawl_proxy_members", "") == 4 })
+	ids := make(map[string]bool)
+	for i := range 30 {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", p.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = fmt.Sprintf("tenant%d.org", i)
+		ids[sent(t, r)] = true
+	}
+	if len(ids) != 4 {
+		t.Errorf("30 hosts are at %v", ids)
+	}
+	p.ends(0)
+}
+
 // clients send requests one after another until they are stopped. A request that fails fails the test.
 type clients struct {
 	mu     sync.Mutex
@@ -287,6 +327,23 @@ func (c *clients) count(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.served[text]
+}
+
+// sent returns the answer to a request.
+func sent(t *testing.T, r *http.Request) string {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport, Timeout: patience}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Errorf("%s: %q, %v", res.Status, text, err)
+	}
+	return string(text)
 }
 
 // closes reports whether a client is told that its connection ends.

@@ -72,17 +72,26 @@ func echo(t *testing.T, conn io.ReadWriter, text string) {
 	}
 }
 
-// backendTLS starts a server with TLS that is a member.
-func backendTLS(t *testing.T, store string, ca *testservers.CA) {
+// backendTLS starts a server with TLS that is a member. With clients, the server demands a certificate of that authority, ends each
+// connection after its response, and answers with the certificate's number.
+func backendTLS(t *testing.T, store string, ca, clients *testservers.CA) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
 			echoes(w)
 			return
 		}
+		if clients != nil {
+			w.Header().Set("Connection", "close")
+			fmt.Fprint(w, r.TLS.PeerCertificates[0].SerialNumber)
+			return
+		}
 		fmt.Fprint(w, r.Proto, " ", r.Header.Get("X-Forwarded-Proto"))
 	}))
 	s.EnableHTTP2, s.TLS = true, &tls.Config{Certificates: ca.Client(ca.Issue("member")).Certificates}
+	if clients != nil {
+		s.TLS.ClientAuth, s.TLS.ClientCAs = tls.RequireAndVerifyClientCert, clients.Client().RootCAs
+	}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of a proxy that does not trust this server
 	s.StartTLS()
 	t.Cleanup(s.Close)
@@ -94,7 +103,7 @@ func TestProxy_TLS(t *testing.T) {
 	t.Parallel()
 	store, ca := sqliteStore(t), testservers.NewCA(t)
 	cert := ca.Issue("proxy")
-	backendTLS(t, store, ca)
+	backendTLS(t, store, ca, nil)
 	flags := []string{"--tls-cert", cert.CertFile, "--tls-key", cert.KeyFile, "--upstream", "https", "--drain", "0"}
 	p := proxying(t, store, append(flags, "--upstream-ca", ca.File)...)
 	serial := func(h2 bool) string {
@@ -133,7 +142,7 @@ func TestProxy_TLS(t *testing.T) {
 func TestProxy_trusts_no_other_authority(t *testing.T) {
 	t.Parallel()
 	store, ca := sqliteStore(t), testservers.NewCA(t)
-	backendTLS(t, store, ca)
+	backendTLS(t, store, ca, nil)
 	for _, flags := range [][]string{{"--upstream-ca", testservers.NewCA(t).File}, {"--upstream-ca", ca.File, "--upstream-name", "other.org"}, {}} {
 		p := proxying(t, store, append(flags, "--upstream", "https", "--drain", "0")...)
 		if is := status(t, nil, p.url); is != 502 {
@@ -144,6 +153,53 @@ func TestProxy_trusts_no_other_authority(t *testing.T) {
 	}
 	p := proxying(t, store, "--upstream", "https", "--upstream-ca", ca.File, "--upstream-name", "localhost", "--drain", "0")
 	get(t, 200, p.url)
+	p.ends(0)
+}
+
+// TestProxy_client_certificates: members and the proxy both demand certificates. The proxy shows members its own, also after a renewal,
+// and serves no client without a certificate of its authority.
+func TestProxy_client_certificates(t *testing.T) {
+	t.Parallel()
+	store, ca, inside, outside := sqliteStore(t), testservers.NewCA(t), testservers.NewCA(t), testservers.NewCA(t)
+	backendTLS(t, store, ca, inside)
+	front, shown := ca.Issue("proxy"), inside.Issue("shown")
+	flags := []string{"--upstream", "https", "--upstream-ca", ca.File, "--drain", "0"}
+	wrong := ca.Issue("wrong")
+	for _, more := range [][]string{{}, {"--upstream-cert", wrong.CertFile, "--upstream-key", wrong.KeyFile}} {
+		p := proxying(t, store, append(more, flags...)...)
+		if is := status(t, nil, p.url); is != 502 {
+			t.Errorf("%v: status %d", more, is)
+		}
+		p.ends(0)
+		complaint(t, p.errors(), `send a request to node "a"`)
+	}
+	p := proxying(t, store, append(flags, "--upstream-cert", shown.CertFile, "--upstream-key", shown.KeyFile,
+		"--tls-cert", front.CertFile, "--tls-key", front.KeyFile, "--tls-client-ca", outside.File)...)
+	as := func(config *tls.Config) (string, error) {
+		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
+		defer transport.CloseIdleConnections()
+		res, err := (&http.Client{Transport: transport, Timeout: patience}).Get(p.url)
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return string(text), err
+	}
+	client := ca.Client()
+	client.Certificates = outside.Client(outside.Issue("client")).Certificates
+	first, err := as(client)
+	if err != nil || first == "" {
+		t.Errorf("with a certificate: %q, %v", first, err)
+	}
+	websocket(t, p.url, client).Close()
+	for _, config := range []*tls.Config{ca.Client(), ca.Client(wrong)} {
+		if text, err := as(config); err == nil { // the error may be that of a connection which was reset
+			t.Errorf("without a certificate of the authority: %q, %v", text, err)
+		}
+	}
+	inside.Issue("shown")
+	eventually(t, "the proxy shows the new certificate", func() bool { text, err := as(client); return err == nil && text != first })
 	p.ends(0)
 }
 

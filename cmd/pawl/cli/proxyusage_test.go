@@ -27,33 +27,46 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, says := range map[string]string{
-		"":                                      "--listen is missing: the form is: pawl proxy --listen HOST:PORT --group NAME [flags]",
-		"--listen :0":                           "--group is missing",
-		"--listen x --group g":                  `--listen is "x": HOST:PORT is allowed`,
-		"--listen :0 --group g --policy best":   `--policy: invalid: policy is "best": one of ["round-robin"`,
-		"--listen :0 --group g --admin x":       `--admin is "x": HOST:PORT is allowed`,
-		"--listen :0 --group g --hash-header X": "--hash-header is for --policy source-hash",
-		"--listen :0 --group g --bound 2":       "--bound is for --policy source-hash",
-		"--listen :0 --group g --policy source-hash --bound 0.5":                   "Options.Bound is 0.5: 0 (no limit) and 1 to 100 are allowed",
-		"--listen :0 --group g --policy source-hash --hash-header a:b":             `--hash-header is "a:b": the name of a header is allowed`,
-		"--listen :0 --group g --trusted 10.0.0.0/99":                              `--trusted is "10.0.0.0/99": a network such as 10.0.0.0/8, or an address, is allowed`,
-		"--listen :0 --group g --tries 0":                                          "--tries is 0: more than 0 is allowed",
-		"--listen :0 --group g --tries 101":                                        "Options.Tries is 101: 1 to 100 are allowed",
-		"--listen :0 --group g --try-timeout 2h":                                   "1ms to 1h",
-		"--listen :0 --group g --retry-after 1ms":                                  "1s to 1h are allowed",
-		"--listen :0 --group g --eject-after=-2":                                   "1 to 1000000 and -1 (never) are allowed",
-		"--listen :0 --group g --slow-start 2h":                                    "0 (none) to 1h are allowed",
-		"--listen :0 --group g --ttl 0":                                            "--ttl is 0s: more than 0 is allowed",
-		"--listen :0 --group g --drain=-1s":                                        "--drain is -1s: 0 to 1h are allowed",
-		"--listen :0 --group g --finish 2h":                                        "--finish is 2h0m0s: 0 to 1h are allowed",
-		"--listen :0 --group g --upstream ftp":                                     `--upstream is "ftp": http, https and h2c are allowed`,
-		"--listen :0 --group g --upstream-ca " + ca.File:                           "--upstream-ca and --upstream-name are for --upstream https",
-		"--listen :0 --group g --upstream https --upstream-ca " + text:             "has no certificate in PEM",
-		"--listen :0 --group g --upstream https --upstream-ca /no/such":            "no such file",
-		"--listen :0 --group g --tls-cert " + cert.CertFile:                        "--tls-cert and --tls-key belong together: one of them is missing",
-		"--listen :0 --group g --tls-key " + text + " --tls-cert " + cert.CertFile: "--tls-cert and --tls-key: ",
-		"--listen :0 --group " + strings.Repeat("g", 300):                          "at most 256 are allowed",
-		"--listen :0 --group g x":                                                  "the number of arguments is 1",
+		"":                                     "--listen is missing: the form is: pawl proxy --listen HOST:PORT --group NAME [flags]",
+		"--listen :0":                          "--group is missing",
+		"--listen x --group g":                 `--listen is "x": HOST:PORT is allowed`,
+		"--listen :0 --group g --policy best":  `--policy: invalid: policy is "best": one of ["round-robin"`,
+		"--listen :0 --group g --admin x":      `--admin is "x": HOST:PORT is allowed`,
+		"--listen :0 --group g --admin=":       `--admin is "": HOST:PORT is allowed`,
+		"--listen :0 --group g --admin :70000": `--admin is ":70000": HOST:PORT is allowed, with a port from 0 to 65535`,
+		"--listen :0 --group g --trusted ::ffff:10.0.0.0/104":                                                           `--trusted is "::ffff:10.0.0.0/104": a network`,
+		"--listen :0 --group g --policy source-hash --bound NaN":                                                        "Options.Bound is NaN: 0 (no limit) and 1 to 100 are allowed",
+		"--listen :0 --group g --hash-header X":                                                                         "--hash-header is for --policy source-hash",
+		"--listen :0 --group g --bound 2":                                                                               "--bound is for --policy source-hash",
+		"--listen :0 --group g --policy source-hash --bound 0.5":                                                        "Options.Bound is 0.5: 0 (no limit) and 1 to 100 are allowed",
+		"--listen :0 --group g --policy source-hash --hash-header a:b":                                                  `--hash-header is "a:b": the name of a header is allowed`,
+		"--listen :0 --group g --trusted 10.0.0.0/99":                                                                   `--trusted is "10.0.0.0/99": a network such as 10.0.0.0/8, or an address, is allowed`,
+		"--listen :0 --group g --tries 0":                                                                               "--tries is 0: more than 0 is allowed",
+		"--listen :0 --group g --tries 101":                                                                             "Options.Tries is 101: 1 to 100 are allowed",
+		"--listen :0 --group g --try-timeout 2h":                                                                        "1ms to 1h",
+		"--listen :0 --group g --retry-after 1ms":                                                                       "1s to 1h are allowed",
+		"--listen :0 --group g --eject-after=-2":                                                                        "1 to 1000000 and -1 (never) are allowed",
+		"--listen :0 --group g --slow-start 2h":                                                                         "0 (none) to 1h are allowed",
+		"--listen :0 --group g --ttl 0":                                                                                 "--ttl is 0s: more than 0 is allowed",
+		"--listen :0 --group g --drain=-1s":                                                                             "--drain is -1s: 0 to 1h are allowed",
+		"--listen :0 --group g --finish 2h":                                                                             "--finish is 2h0m0s: 0 to 1h are allowed",
+		"--listen :0 --group g --upstream ftp":                                                                          `--upstream is "ftp": http, https and h2c are allowed`,
+		"--listen :0 --group g --upstream-ca " + ca.File:                                                                "--upstream-ca, --upstream-name, --upstream-cert and --upstream-key are for --upstream https",
+		"--listen :0 --group g --upstream-key " + cert.KeyFile:                                                          "--upstream-ca, --upstream-name, --upstream-cert and --upstream-key are for --upstream https",
+		"--listen :0 --group g --upstream https --upstream-key " + cert.KeyFile:                                         "--upstream-cert and --upstream-key belong together: one of them is missing",
+		"--listen :0 --group g --upstream https --upstream-cert /no --upstream-key " + cert.KeyFile:                     "--upstream-cert and --upstream-key: ",
+		"--listen :0 --group g --tls-client-ca " + ca.File:                                                              "--tls-client-ca is for --tls-cert and --tls-key: both are missing",
+		"--listen :0 --group g --tls-client-ca " + text + " --tls-key " + cert.KeyFile + " --tls-cert " + cert.CertFile: "--tls-client-ca: " + text + " has no certificate in PEM",
+		"--listen :0 --group g --tls-cert= --tls-key=":                                                                  "--tls-cert is empty",
+		"--listen :0 --group g --tls-client-ca=":                                                                        "--tls-client-ca is empty",
+		"--listen :0 --group g --upstream https --upstream-cert= --upstream-key=":                                       "--upstream-cert is empty",
+		"--listen :0 --group g --upstream https --upstream-ca=":                                                         "--upstream-ca is empty",
+		"--listen :0 --group g --upstream https --upstream-ca " + text:                                                  "has no certificate in PEM",
+		"--listen :0 --group g --upstream https --upstream-ca /no/such":                                                 "no such file",
+		"--listen :0 --group g --tls-cert " + cert.CertFile:                                                             "--tls-cert and --tls-key belong together: one of them is missing",
+		"--listen :0 --group g --tls-key " + text + " --tls-cert " + cert.CertFile:                                      "--tls-cert and --tls-key: ",
+		"--listen :0 --group " + strings.Repeat("g", 300):                                                               "at most 256 are allowed",
+		"--listen :0 --group g x":                                                                                       "the number of arguments is 1",
 	} {
 		stdout, stderr := want(t, 64, "redis://127.0.0.1:1", append([]string{"proxy"}, strings.Fields(args)...)...)
 		complaint(t, stderr, says)
@@ -61,6 +74,11 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 			t.Errorf("%s: prints %s", args, stdout)
 		}
 	}
+}
+
+// TestProxy_refuses_at_start: the proxy ends where it cannot serve.
+func TestProxy_refuses_at_start(t *testing.T) {
+	t.Parallel()
 	_, stderr := want(t, 69, "redis://127.0.0.1:1", "proxy", "--listen", "127.0.0.1:0", "--group", "g")
 	complaint(t, stderr, "unavailable")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -96,7 +96,7 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 	if len(a.resources) > 1 {
 		return usageError("--resource is given %d times: an agent has one database at most", len(a.resources))
 	}
-	if err := checkListen(a.listen); err != nil {
+	if err := checkListen("--listen", a.listen); err != nil {
 		return err
 	}
 	secure, err := a.secure()
