@@ -222,7 +222,7 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 	case err != nil:
 		return fmt.Errorf("look at table %s: %w", t.Name, err)
 	case len(found) == 0:
-		return fmt.Errorf("%w: %s", ErrMissing, t.Name)
+		return t.missing(ctx, db, d)
 	}
 	for _, want := range t.Columns {
 		_, catalog := d.typeName(want.Type)
@@ -250,6 +250,19 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 		return fmt.Errorf("table %s has %w: column %s is not known", t.Name, ErrShape, name)
 	}
 	return nil
+}
+
+// missing returns the error of a table that the catalog does not have. The catalog of MySQL hides tables to which the user
+// has no right.
+func (t Table) missing(ctx context.Context, db *sql.DB, d Dialect) error {
+	if d == MySQL {
+		var none int
+		err := New(d).Add("SELECT 1 FROM ").Table(t.Name).Add(" LIMIT 0").Scan(ctx, db, &none)
+		if _, number, _ := codes(err); number == 1142 { // denied
+			return fmt.Errorf("look at table %s: %w", t.Name, err)
+		}
+	}
+	return fmt.Errorf("%w: %s", ErrMissing, t.Name)
 }
 
 // found is a column as it is in the database.
