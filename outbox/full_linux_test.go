@@ -19,7 +19,7 @@ import (
 func fullable(t *testing.T, kind dialect.Dialect) (d *database, payload int, fill func() (room func())) {
 	t.Helper()
 	var server *testservers.Server
-	size := uint64(2 << 20)
+	size := 2 << 20
 	switch kind {
 	case dialect.PostgreSQL:
 		server = testservers.Postgres(t)

@@ -102,11 +102,11 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	if err = unmade(err); err == nil {
 		return nil
 	}
-	return bySignal(ctx, refused(err))
+	return bySignal(ctx, byDatabase(err))
 }
 
-// refused gives the errors of the database itself, and of its connection, their exit code.
-func refused(err error) error {
+// byDatabase gives the errors of the database itself, and of its connection, their exit code.
+func byDatabase(err error) error {
 	if exit := (*exitError)(nil); !errors.As(err, &exit) && (dialect.Lost(err) || dialect.Said(err)) {
 		return &exitError{exitUnavailable, err}
 	}
