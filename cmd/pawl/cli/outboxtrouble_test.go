@@ -197,7 +197,9 @@ func TestOutbox_rights(t *testing.T) {
 		box(0, "show", "1")
 		refused("requeue", "--all")
 		refused("requeue", "1")
+		do("UPDATE " + name + " SET state = 2 WHERE id = '9'") // else there is nothing to delete
 		refused("purge", "--older", "0s")
+		do("UPDATE " + name + " SET state = 0 WHERE id = '9'")
 		p, at := relaying(t, sqliteStore(t), as, name, "redis://"+redis.Addr)
 		eventually(t, "the relay says what it may not", func() bool {
 			return strings.Contains(p.errors(), "outbox: relay: change table "+name+": ") && strings.Contains(p.errors(), denied)
