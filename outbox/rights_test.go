@@ -63,7 +63,7 @@ func (f *faults) add(err error) {
 	f.all = append(f.all, err.Error())
 }
 
-// some returns the first error with all of these texts, of those that came since the last call of some.
+// some returns the first error with all of these texts that came since the last call of some.
 func (f *faults) some(texts ...string) (found string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -157,25 +157,10 @@ func TestOutbox_rights(t *testing.T) {
 		redis := testservers.Redis(t)
 		enqueue := boxOf(t, url, name, "orders")
 		enqueue(10)
-		db, err := open.OpenDatabase(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		do := func(queries ...string) {
-			for _, query := range queries {
-				if _, err := db.DB.ExecContext(t.Context(), query); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		user, denied := "u_"+name, "permission denied for table "
-		as := strings.Replace(strings.Replace(url, "postgres@", user+"@", 1), "root@", user+"@", 1)
+		as, user, do := rightless(t, url, name)
+		denied := "permission denied for table "
 		if strings.HasPrefix(url, "mysql:") {
 			denied = "command denied to user "
-			do("CREATE USER "+user, "CREATE TABLE seen_"+user+" (n int)", "GRANT SELECT ON seen_"+user+" TO "+user)
-		} else {
-			do("CREATE ROLE " + user + " LOGIN")
 		}
 		box := func(code int, args ...string) (stdout, stderr string) {
 			t.Helper()
@@ -215,6 +200,31 @@ func TestOutbox_rights(t *testing.T) {
 	})
 }
 
+// rightless makes a user without rights, and returns the URL and the name of this user. Do runs statements with all rights.
+func rightless(t *testing.T, url, name string) (as, user string, do func(queries ...string)) {
+	t.Helper()
+	db, err := open.OpenDatabase(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // the end
+	do = func(queries ...string) {
+		t.Helper()
+		for _, query := range queries {
+			if _, err := db.DB.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	user = "u_" + name
+	if strings.HasPrefix(url, "mysql:") { // without any right the user cannot connect to the database
+		do("CREATE USER "+user, "CREATE TABLE seen_"+user+" (n int)", "GRANT SELECT ON seen_"+user+" TO "+user)
+	} else {
+		do("CREATE ROLE " + user + " LOGIN")
+	}
+	return strings.NewReplacer("postgres://postgres@", "postgres://"+user+"@", "root@", user+"@").Replace(url), user, do
+}
+
 // TestOutbox_version: no verb touches a table of another version, and each says which one it is.
 func TestOutbox_version(t *testing.T) {
 	t.Parallel()
@@ -236,8 +246,8 @@ func TestOutbox_version(t *testing.T) {
 	})
 }
 
-// TestOutbox_relay_databases: a database that restarts, and one that does not let the operator in. Neither ends the relay. No line has
-// a password.
+// TestOutbox_relay_databases: neither a database that restarts ends the relay, nor a database that does not let the operator in. No
+// line has a password.
 func TestOutbox_relay_databases(t *testing.T) {
 	t.Parallel()
 	for kind, server := range map[string]func(t *testing.T) (*testservers.Server, string){
