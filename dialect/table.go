@@ -218,11 +218,14 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 		return err
 	}
 	found, err := t.read(ctx, db, d)
+	if d == MySQL && err == nil && len(found) == 0 {
+		found, err = t.visible(ctx, db)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at table %s: %w", t.Name, err)
 	case len(found) == 0:
-		return t.missing(ctx, db, d)
+		return fmt.Errorf("%w: %s", ErrMissing, t.Name)
 	}
 	for _, want := range t.Columns {
 		_, catalog := d.typeName(want.Type)
@@ -252,17 +255,15 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 	return nil
 }
 
-// missing returns the error of a table that the catalog does not have. The catalog of MySQL hides tables to which the user
-// has no right.
-func (t Table) missing(ctx context.Context, db *sql.DB, d Dialect) error {
-	if d == MySQL {
-		var none int
-		err := New(d).Add("SELECT 1 FROM ").Table(t.Name).Add(" LIMIT 0").Scan(ctx, db, &none)
-		if _, number, _ := codes(err); number == 1142 { // denied
-			return fmt.Errorf("look at table %s: %w", t.Name, err)
-		}
+// visible reads the columns of a table that the catalog of MySQL did not have. That catalog hides tables to which the user
+// has no right. The user may have got a right meanwhile.
+func (t Table) visible(ctx context.Context, db *sql.DB) (map[string]found, error) {
+	var none int
+	err := New(MySQL).Add("SELECT 1 FROM ").Table(t.Name).Add(" LIMIT 0").Scan(ctx, db, &none)
+	if _, number, _ := codes(err); number == 1142 { // denied
+		return nil, err
 	}
-	return fmt.Errorf("%w: %s", ErrMissing, t.Name)
+	return t.read(ctx, db, MySQL)
 }
 
 // found is a column as it is in the database.
