@@ -218,6 +218,9 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 		return err
 	}
 	found, err := t.read(ctx, db, d)
+	if d == MySQL && err == nil && len(found) == 0 {
+		found, err = t.visible(ctx, db)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at table %s: %w", t.Name, err)
@@ -250,6 +253,17 @@ func (t Table) Check(ctx context.Context, db *sql.DB, d Dialect) error {
 		return fmt.Errorf("table %s has %w: column %s is not known", t.Name, ErrShape, name)
 	}
 	return nil
+}
+
+// visible reads the columns of a table that the catalog of MySQL did not have. That catalog hides tables to which the user
+// has no right. The user may have got a right meanwhile.
+func (t Table) visible(ctx context.Context, db *sql.DB) (map[string]found, error) {
+	var none int
+	err := New(MySQL).Add("SELECT 1 FROM ").Table(t.Name).Add(" LIMIT 0").Scan(ctx, db, &none)
+	if _, number, _ := codes(err); number == 1142 { // denied
+		return nil, err
+	}
+	return t.read(ctx, db, MySQL)
 }
 
 // found is a column as it is in the database.

@@ -40,6 +40,10 @@
 //
 // With go-sql-driver, set InterpolateParams for the relay's database handle: else each statement with parameters is prepared first.
 //
+// A producer needs the right INSERT on the table of messages, and on PostgreSQL the right USAGE on its sequence. A relay needs
+// SELECT, UPDATE and DELETE on the table of messages, and SELECT and UPDATE on the table of partitions. While a right is
+// missing, a relay that starts sends nothing, and tells OnError what it may not do. To look at messages needs SELECT on both.
+//
 // Relays share the partitions evenly, whenever relays start and end. Each relay process needs a client of its own: relays of
 // one client count as one. [Relay.Stats] and [Table.Stats] are for metrics.
 //

@@ -138,7 +138,7 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 // are free for others. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
 	for tries := 1; ; tries++ {
-		err := r.table.Check(ctx, r.db)
+		err := r.check(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -157,6 +157,16 @@ func (r *Relay) Run(ctx context.Context) error {
 		group.Go(func() { r.own(ctx, slot, o) })
 	})
 	return nil
+}
+
+// check looks at the tables, and at the rights of this user, within the time of one visit.
+func (r *Relay) check(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	defer stop()
+	if err := r.table.Check(ctx, r.db); err != nil {
+		return err
+	}
+	return failed("relay", r.table.mayRelay(ctx, r.db))
 }
 
 // add makes an owner of a partition.

@@ -28,6 +28,22 @@ const (
 	aloneWait = time.Second     // of a single message
 )
 
+// mayRelay returns an error if the user lacks a right that a relay needs. The statements change nothing. A relay that may
+// not mark a message would send that message again and again.
+func (t *Table) mayRelay(ctx context.Context, db *sql.DB) error {
+	for _, may := range []struct{ doing, query, table, rest string }{
+		{"read", "SELECT COUNT(*) FROM ", t.messages.Name, ""},
+		{"change", "UPDATE ", t.messages.Name, " SET state = state, attempt = attempt, changed = changed, reason = reason, repeats = repeats"},
+		{"delete from", "DELETE FROM ", t.messages.Name, ""},
+		{"change", "UPDATE ", t.parts.Name, " SET token = token"},
+	} {
+		if _, err := t.new().Add(may.query).Table(may.table).Add(may.rest, " WHERE 1 = 0").Exec(ctx, db); err != nil {
+			return fmt.Errorf("%s table %s: %w", may.doing, may.table, err)
+		}
+	}
+	return nil
+}
+
 // takeOver makes the partition's row refuse all earlier owners.
 func (o *owner) takeOver(ctx context.Context) error {
 	err := o.table.checkFormat(ctx, o.db)

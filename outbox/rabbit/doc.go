@@ -7,8 +7,8 @@
 //
 // Message.Topic is the routing key. Without an exchange that is the name of a queue. The payload is the body, and the
 // delivery mode is persistent. The message ID is the property message_id, and the time is the property timestamp.
-// The headers of the message are headers of AMQP, beside the header Pawl-Key with Message.Key, if there is one. A header
-// Content-Type becomes the property content_type. The publisher declares nothing.
+// The headers of the message are headers of AMQP, beside the header Pawl-Key with Message.Key, if there is one. The header
+// Content-Type, in this spelling, is the property content_type instead. The publisher declares nothing.
 //
 // # What is promised
 //

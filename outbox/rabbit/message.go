@@ -12,6 +12,9 @@ import (
 // HeaderKey is the header of AMQP that has Message.Key. A message without a key lacks it.
 const HeaderKey = "Pawl-Key"
 
+// headerCount is the header in which a quorum queue counts deliveries.
+const headerCount = "x-delivery-count"
+
 const maxShort = 255 // bytes of a short string of AMQP
 
 // encode makes the message of AMQP, or refuses what the client library could not write.
@@ -25,7 +28,9 @@ func (p *Publisher) encode(m outbox.Message) (sending, error) {
 		switch {
 		case strings.EqualFold(name, HeaderKey):
 			return x, fmt.Errorf("%w: header %q is of the outbox", outbox.ErrRefused, name)
-		case strings.EqualFold(name, "Content-Type"):
+		case name == headerCount:
+			return x, fmt.Errorf("%w: header %q is of RabbitMQ", outbox.ErrRefused, name)
+		case name == "Content-Type" && value != "": // another spelling, or an empty value, would not come back from the property
 			x.message.ContentType = value
 		case len(name) > maxShort:
 			return x, fmt.Errorf("%w: the name of a header has %d bytes, and AMQP has %d", outbox.ErrRefused, len(name), maxShort)

@@ -151,7 +151,8 @@ func TestPublisher(t *testing.T) {
 			"a header with another type": {Headers: map[string]string{"CC": "orders"}},
 			"a header of the outbox":     {Headers: map[string]string{"pawl-key": "other"}},
 			"a header with a long name":  {Headers: map[string]string{long: "x"}},
-			"a long type of content":     {Headers: map[string]string{"content-type": long}},
+			"a header of the broker":     {Headers: map[string]string{"x-delivery-count": "7"}},
+			"a long type of content":     {Headers: map[string]string{"Content-Type": long}},
 			"a long routing key":         {Topic: long},
 		},
 	})
@@ -221,6 +222,31 @@ func TestProperties(t *testing.T) {
 	}
 	if all := kept(t, "properties"); len(all) != 1 || !maps.Equal(all[0].Headers, map[string]string{"Content-Type": "text/plain", "content-length": "0"}) {
 		t.Errorf("%+v", all)
+	}
+}
+
+// TestSpellings: each header arrives with the name and the value that it was enqueued with, whatever its upper and lower case.
+func TestSpellings(t *testing.T) {
+	declare(t, "spellings", nil)
+	p := newPublisher(t, 0)
+	sent := []map[string]string{
+		{"Content-Type": "text/plain", "content-type": "application/json", "CONTENT-TYPE": ""},
+		{"content-type": "text/plain", "Trace": "1", "trace": "2"},
+		{"Content-Type": ""},
+	}
+	for i, headers := range sent {
+		if err := p.Publish(t.Context(), outbox.Message{ID: fmt.Sprint(i), Topic: "spellings", Headers: headers}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := kept(t, "spellings")
+	if len(all) != len(sent) {
+		t.Fatalf("%d messages", len(all))
+	}
+	for i, got := range all {
+		if !maps.Equal(got.Headers, sent[i]) {
+			t.Errorf("%q arrived as %q", sent[i], got.Headers)
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ users of the machine see arguments, but not variables: put a URL with a password
 Exit codes:
     0  success
    64  wrong usage, no such table, no such message, or a table of another version
-   69  the database is unavailable
+   69  the database is unavailable, or refuses the statement, as without a right
    70  internal error`
 
 // box is the user's choice of a table.
@@ -102,7 +102,15 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	if err = unmade(err); err == nil {
 		return nil
 	}
-	return bySignal(ctx, err)
+	return bySignal(ctx, byDatabase(err))
+}
+
+// byDatabase gives the errors of the database itself, and of its connection, their exit code.
+func byDatabase(err error) error {
+	if exit := (*exitError)(nil); !errors.As(err, &exit) && (dialect.Lost(err) || dialect.Said(err)) {
+		return &exitError{exitUnavailable, err}
+	}
+	return err
 }
 
 // badDatabase names the option of a URL that is wrong.
@@ -147,7 +155,10 @@ func newOutboxStatus(b *box) *cobra.Command {
 		Short: "Count the messages",
 		Long: `Count the messages of each state, and tell how long the oldest unconfirmed message waits, by the
 clock of the database. Name the first 20 halted keys, each with the reason: their messages wait behind a dead
-one, unless the relay has --continue-keys. The command reads the whole table.`,
+one, unless the relay has --continue-keys. The command reads the whole table.
+
+A broker that takes no messages leaves no mark in the table. The relays print its reason, and count such
+sendings in pawl_outbox_blocked_total.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			return b.with(cmd.Context(), false, func(ctx context.Context, table *outbox.Table, db *open.Database) error {

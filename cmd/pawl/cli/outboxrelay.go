@@ -31,7 +31,8 @@ table: they share its 16 partitions. All of them use the same --store, whose loc
 A message whose outcome is unknown is sent again, so a message may come twice. Consumers recognise repeats by
 the ID, see package inbox. The messages of a key are sent one after another. A message that the broker
 refuses --attempts times is dead. The later messages of its key wait then, until "pawl outbox requeue".
-A broker or database that is away makes no message dead: the relay tries again, and prints the errors.
+A broker or database that is away makes no message dead, and nor does a broker that takes no messages. The
+relay tries again, and prints each reason once a minute.
 
 --listen serves HTTP:
 
@@ -173,6 +174,15 @@ func (r *relayCommand) run(ctx context.Context, s *relayService, log *relayLog, 
 // relayLog tells an operator the news of a relay.
 type relayLog struct{ errorLog }
 
+// failed prints an error. Errors of many messages for one reason are one line, with the ID of the first message.
+func (l *relayLog) failed(err error) {
+	reason := err.Error()
+	if inner := errors.Unwrap(err); inner != nil && strings.HasPrefix(reason, "outbox: publish message ") {
+		reason = inner.Error()
+	}
+	l.failedBy(reason, err)
+}
+
 // watch prints the changes that matter to an operator, until ctx ends.
 func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 	tick := time.NewTicker(time.Second)
@@ -196,7 +206,7 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 		if is.Hung > 0 && before.Hung == 0 {
 			news("a sending does not return, though its time is over")
 		}
-		if n%logWhile == 0 {
+		if n%int(sameWhile/time.Second) == 0 {
 			l.rest()
 		}
 		fails := is.Blocked+is.Failed > before.Blocked+before.Failed
@@ -206,6 +216,7 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 		if troubled && !fails && is.Confirmed > then {
 			news("the broker confirms messages again")
 			troubled = false
+			l.forget()
 		}
 		before = is
 	}

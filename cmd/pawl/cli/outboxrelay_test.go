@@ -38,6 +38,7 @@ func boxOf(t *testing.T, url, name, topic string) (enqueue func(n int)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() }) //nolint:errcheck // the end
+	db.DB.SetMaxIdleConns(0)         // a test may restart the server
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: name})
 	if err != nil {
 		t.Fatal(err)

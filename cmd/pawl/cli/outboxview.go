@@ -36,6 +36,9 @@ type haltedView struct {
 	Reason  string `json:"reason"` // why that message failed
 }
 
+// waitsLong is a wait after which an operator has to look at the relays.
+const waitsLong = time.Minute
+
 // shownKeys is how many halted keys are named.
 const shownKeys = 20
 
@@ -62,10 +65,15 @@ func printSummary(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey, asJS
 	if !s.Oldest.IsZero() {
 		oldest = s.Oldest.UTC().Format(time.RFC3339) + ", " + span(s.Lag) + " ago"
 	}
-	if err := table(w, append(rows, []string{"oldest unconfirmed", oldest})); err != nil || len(halted) == 0 {
-		return err
+	err := table(w, append(rows, []string{"oldest unconfirmed", oldest}))
+	switch {
+	case err != nil:
+	case len(halted) > 0:
+		err = printHalted(w, s, halted)
+	case s.Lag >= waitsLong:
+		_, err = fmt.Fprintln(w, "\nMessages wait for long. The relays print the reason, if any relay runs.")
 	}
-	return printHalted(w, s, halted)
+	return err
 }
 
 // printHalted names halted keys, and says what an operator can do.
