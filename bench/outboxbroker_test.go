@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,10 +140,26 @@ func (p *timedPublisher) Publish(ctx context.Context, m outbox.Message) error {
 
 // relayTo runs a relay until all is confirmed.
 func relayTo(b *testing.B, db *sql.DB, table *outbox.Table, publisher outbox.Publisher) {
-	timed := &timedPublisher{Publisher: publisher, confirmed: make(map[string]time.Time), all: make(chan struct{}), left: relayed}
-	_, stop := running(b, db, table, timed)
-	<-timed.all
+	counting := &counted{Publisher: publisher}
+	_, stop := running(b, db, table, counting)
+	for counting.confirmed.Load() < relayed {
+		time.Sleep(time.Millisecond)
+	}
 	stop()
+}
+
+// counted counts what a publisher confirms.
+type counted struct {
+	outbox.Publisher
+	confirmed atomic.Int64
+}
+
+func (p *counted) Publish(ctx context.Context, m outbox.Message) error {
+	err := p.Publisher.Publish(ctx, m)
+	if err == nil {
+		p.confirmed.Add(1)
+	}
+	return err
 }
 
 // running runs a relay until stop is called.
