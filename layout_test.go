@@ -131,7 +131,7 @@ var importRules = []importRule{
 		"an engine knows its own client only, never the root or another engine"},
 	{"engine/redisengine/goredis", []string{"engine/redisengine"}, []string{"github.com/redis/go-redis/"},
 		"it knows the seam and its own library, and nothing of locks"},
-	{"engine/etcdengine", append(slices.Clone(engineParts), "internal/lines"), []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
+	{"engine/etcdengine", append(slices.Clone(engineParts), "internal/lines", "internal/turn"), []string{"go.etcd.io/etcd/", "google.golang.org/grpc"},
 		"as above; grpc is how its client tells errors"},
 	{"engine/zkengine", append(slices.Clone(engineParts), "internal/lines"), []string{"github.com/go-zookeeper/zk"},
 		"an engine knows its own client only, never the root or another engine"},

@@ -47,3 +47,14 @@ func (t Turn) TryTake() bool {
 
 // Give gives a place back.
 func (t Turn) Give() { <-t }
+
+// Bell wakes the goroutine that reads it, or has it look once more. Create it with make(Bell, 1).
+type Bell chan struct{}
+
+// Ring wakes the reader, now or when it reads next.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default: // it has rung already
+	}
+}
