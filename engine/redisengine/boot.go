@@ -99,7 +99,7 @@ func (e *Engine) load(ctx context.Context) error {
 	for {
 		e.demoted.Store(false)
 		now := e.life.Load()
-		cmds := []Command{e.checking(e.opened.belief(), "", 0, false)}
+		cmds := []Command{e.checking(e.belief(), "", 0, false)}
 		for _, s := range now.scripts {
 			cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
 		}
@@ -131,7 +131,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 	if belief > 0 && e.graceTTL > 0 {
 		belief = e.graceTTL
 	}
-	if e.opened.belief() == 0 { // nobody here believes in anything from before
+	if e.belief() == 0 { // nobody here believes in anything from before
 		known = ""
 	}
 	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session}
@@ -152,10 +152,8 @@ func (e *Engine) checked(result Reply) error {
 	if policy, _ := answer[2].(string); policy != "" && policy != "noeviction" {
 		return evicts(policy)
 	}
-	e.opened.mu.Lock()
-	defer e.opened.mu.Unlock()
-	if mark != e.life.Load().mark {
-		e.life.Store(e.newLife(mark))
+	if now := e.life.Load(); mark != now.mark {
+		e.life.CompareAndSwap(now, e.newLife(mark)) // or others have learnt it
 	}
 	return nil
 }
@@ -188,7 +186,7 @@ func (e *Engine) check(ctx context.Context) error {
 	if e.cluster {
 		return nil
 	}
-	result := e.client.Do(ctx, e.checking(e.opened.belief(), "", 0, false))
+	result := e.client.Do(ctx, e.checking(e.belief(), "", 0, false))
 	return e.checked(result)
 }
 

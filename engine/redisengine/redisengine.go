@@ -49,6 +49,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -109,7 +110,7 @@ type Engine struct {
 
 	life    atomic.Pointer[life]
 	demoted atomic.Bool // the server was a replica: it may have lost grants, and know the scripts
-	opened  sessions
+	opened  sync.Map    // its sessions
 	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
 
 	renew, show, put, resize *script
@@ -131,7 +132,7 @@ func NewOn(client Client, opts *Options) *Engine { return on(ending{client, nil}
 
 func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
-	e.hub.engine = e
+	e.hub.engine, e.hub.dialing, e.notices.engine = e, turn.New(1), e
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
