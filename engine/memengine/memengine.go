@@ -20,6 +20,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
 )
 
 // Engine is a store in memory. Create it with [New].
@@ -89,20 +90,14 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // list yields the names that start with prefix. The names are collected under e.mu.
 func (e *Engine) list(ctx context.Context, prefix string, collect func() []string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
+	return names.Of(func() ([]string, error) {
 		if err := ctx.Err(); err != nil {
-			yield("", err)
-			return
+			return nil, err
 		}
 		e.mu.Lock()
-		names := collect()
-		e.mu.Unlock()
-		for _, name := range names {
-			if strings.HasPrefix(name, prefix) && !yield(name, nil) {
-				return
-			}
-		}
-	}
+		defer e.mu.Unlock()
+		return slices.DeleteFunc(collect(), func(name string) bool { return !strings.HasPrefix(name, prefix) }), nil
+	})
 }
 
 // Show implements [engine.Engine].

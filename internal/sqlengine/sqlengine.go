@@ -31,6 +31,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
 )
 
 // pollEvery is how often to read what nothing tells of.
@@ -113,27 +114,12 @@ func Receive(e *Engine, m Message) bool {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return names(ctx, prefix, e.store.list)
+	return names.Of(func() ([]string, error) { return e.store.list(ctx, prefix) })
 }
 
 // ListValues implements [engine.Values].
 func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return names(ctx, prefix, e.store.listValues)
-}
-
-func names(ctx context.Context, prefix string, list func(context.Context, string) ([]string, error)) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := list(ctx, prefix) // all of them first: yield may want the connection
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return names.Of(func() ([]string, error) { return e.store.listValues(ctx, prefix) })
 }
 
 // Show implements [engine.Engine].
