@@ -53,11 +53,7 @@ func (s *session) lives(ctx context.Context, i int, is engine.Session) error {
 	if errors.Is(err, engine.ErrGone) {
 		s.lost(ctx, i, is)
 	} else if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n := &s.nodes[i]; n.session == is {
-			n.down = true
-		}
+		s.silent(i, is, true)
 	}
 	return err
 }
@@ -165,11 +161,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 	s.engine.each(ctx, bound{s.opts.Heartbeat / 2, 0}, func(ctx context.Context, i int) error {
 		err := s.work(ctx, todo[i])
 		if unknown(err) && ctx.Err() == nil {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if n := &s.nodes[i]; n.session == on[i] {
-				n.down = true
-			}
+			s.silent(i, on[i], true)
 		}
 		return err
 	})
