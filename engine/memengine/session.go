@@ -93,13 +93,10 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if out.Next > now {
 			pause = min(pause, time.Duration(out.Next-now)*time.Microsecond)
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-wake:
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			timer.Stop()
 			return engine.Grant{}, ctx.Err()
 		}
 	}

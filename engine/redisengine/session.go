@@ -237,12 +237,10 @@ var errForgotten = errors.New("the store does not know the claim any more")
 // keys of its name or its session there. A forgotten claim may enter again. The message of an
 // eviction may come a little later than the answer.
 func (s *session) whyGone(ctx context.Context, claim string) error {
-	timer := time.NewTimer(min(s.opts.Heartbeat/10, 100*time.Millisecond))
-	defer timer.Stop()
 	select {
 	case <-s.inbox.Removed(claim):
 		return fmt.Errorf("await: %w", engine.ErrGone)
-	case <-timer.C:
+	case <-time.After(min(s.opts.Heartbeat/10, 100*time.Millisecond)):
 		return engine.Unavailable("await", errForgotten)
 	case <-ctx.Done():
 		return context.Cause(ctx)

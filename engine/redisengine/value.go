@@ -58,8 +58,6 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 		return engine.Value{}, failed(ctx, "watch", err)
 	}
 	defer in.close()
-	timer := time.NewTicker(watchPoll)
-	defer timer.Stop()
 	for {
 		v, err := e.Get(ctx, key)
 		if err != nil || v.Version != version {
@@ -67,7 +65,7 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 		}
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(watchPoll):
 		case err := <-in.broken:
 			return v, failed(ctx, "watch", err)
 		case <-ctx.Done():
