@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -147,7 +148,7 @@ func (e *Engine) checked(result Reply) error {
 	}
 	mark, _ := answer[1].(string)
 	if answer[0] == int64(0) {
-		return engine.CheckFormat(mark)
+		return cmp.Or(engine.CheckFormat(mark), errUsed)
 	}
 	if policy, _ := answer[2].(string); policy != "" && policy != "noeviction" {
 		return evicts(policy)
@@ -157,6 +158,9 @@ func (e *Engine) checked(result Reply) error {
 	}
 	return nil
 }
+
+// errUsed refuses a server that is said to be new.
+var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrUsed)
 
 // suspect notes that the server is a replica.
 func (e *Engine) suspect(r Reply) {
@@ -198,15 +202,8 @@ func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)
 	}
-	result := e.client.Do(ctx, e.checking(0, "", 0, true))
-	if answer, err := result.list(); err == nil && answer[0] == int64(0) {
-		if err := engine.CheckFormat(fmt.Sprint(answer[1])); err != nil {
-			return fmt.Errorf("init: %w", err)
-		}
-		return fmt.Errorf("init: %w: the server has a mark: it is not new", engine.ErrUsed)
-	}
-	err := e.checked(result)
-	if errors.Is(err, engine.ErrUnsupported) {
+	err := e.checked(e.client.Do(ctx, e.checking(0, "", 0, true)))
+	if errors.Is(err, errUsed) || errors.Is(err, engine.ErrUnsupported) {
 		return fmt.Errorf("init: %w", err)
 	}
 	return failed(ctx, "init", err)
