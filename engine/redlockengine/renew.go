@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Renew implements [engine.Session].
@@ -175,26 +176,21 @@ const workers = 32
 func (s *session) work(ctx context.Context, steps []func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	next := make(chan func(context.Context) error)
+	places := turn.New(workers)
 	var all sync.WaitGroup
-	for range min(workers, len(steps)) {
+	for _, step := range steps {
+		if places.Take(ctx) != nil || ctx.Err() != nil {
+			break
+		}
 		all.Go(func() {
-			for step := range next {
-				once, cancel := context.WithTimeout(ctx, s.timeout)
-				if err := step(once); unknown(err) {
-					stop(err)
-				}
-				cancel()
+			defer places.Give()
+			once, cancel := context.WithTimeout(ctx, s.timeout)
+			defer cancel()
+			if err := step(once); unknown(err) {
+				stop(err)
 			}
 		})
 	}
-	for _, step := range steps {
-		if ctx.Err() != nil {
-			break
-		}
-		next <- step
-	}
-	close(next)
 	all.Wait()
 	return context.Cause(ctx)
 }
