@@ -185,6 +185,14 @@ func evicts(policy string) error {
 		engine.ErrUnsupported, policy)
 }
 
+// unchecked is failed for a look at the boot mark. A server that is refused has answered.
+func unchecked(ctx context.Context, verb string, err error) error {
+	if errors.Is(err, errUsed) || errors.Is(err, engine.ErrUnsupported) {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	return failed(ctx, verb, err)
+}
+
 // check looks at the boot mark.
 func (e *Engine) check(ctx context.Context) error {
 	if e.cluster {
@@ -202,9 +210,5 @@ func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)
 	}
-	err := e.checked(e.client.Do(ctx, e.checking(0, "", 0, true)))
-	if errors.Is(err, errUsed) || errors.Is(err, engine.ErrUnsupported) {
-		return fmt.Errorf("init: %w", err)
-	}
-	return failed(ctx, "init", err)
+	return unchecked(ctx, "init", e.checked(e.client.Do(ctx, e.checking(0, "", 0, true))))
 }

@@ -43,7 +43,6 @@ import (
 	"crypto/sha1" //nolint:gosec // EVALSHA names scripts by it
 	_ "embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -400,11 +399,8 @@ const unknownTTL = 15 * time.Second
 // Evict implements [engine.Engine]. Evict looks at the boot mark first, as a session does when it
 // is opened.
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
-	err := e.check(ctx)
-	if errors.Is(err, engine.ErrUnsupported) {
-		return fmt.Errorf("evict: %w", err)
-	} else if err != nil {
-		return failed(ctx, "evict", err)
+	if err := e.check(ctx); err != nil {
+		return unchecked(ctx, "evict", err)
 	}
 	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
 	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")

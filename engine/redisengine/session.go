@@ -65,10 +65,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		in.close()
-		if errors.Is(err, engine.ErrUnsupported) {
-			return nil, fmt.Errorf("open session: %w", err)
-		}
-		return nil, failed(ctx, "open session", err)
+		return nil, unchecked(ctx, "open session", err)
 	}
 	s.known.mark, s.known.touched = e.life.Load().mark, time.Now()
 	if e.notices.join(s) {
