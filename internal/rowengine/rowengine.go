@@ -201,10 +201,9 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	e.sessions.Range(func(_, s any) bool { // that nobody closed
+	for _, s := range e.sessions.Range { // that nobody closed
 		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
-		return true
-	})
+	}
 	return nil
 }
 
