@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -94,14 +93,7 @@ func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
 // as they were. A member may hang that watches for us. A claim that finds something else looks by
 // itself.
 func (s *session) lookOut(ctx context.Context) {
-	beat := time.NewTicker(s.opts.Heartbeat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-beat.C:
-		case <-ctx.Done():
-			return
-		}
+	for turn.Pause(ctx, s.opts.Heartbeat) == nil {
 		if revs, err := s.revisions(ctx); err == nil { // else the next time, or the renewal, will do
 			s.wake(revs)
 		}

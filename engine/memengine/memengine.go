@@ -21,6 +21,7 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/names"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Engine is a store in memory. Create it with [New].
@@ -66,7 +67,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle() // what the dead left in names that nobody uses again goes now
-	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]chan struct{})}
+	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]turn.Bell)}
 	s.ends = e.now() + opts.TTL.Microseconds()
 	s.lapse = time.AfterFunc(opts.TTL, s.lapsed)
 	e.sessions[s.id] = s
@@ -245,11 +246,8 @@ func (e *Engine) ends(session string) int64 {
 }
 
 func (e *Engine) signal(session, claim string) {
-	if s := e.sessions[session]; s != nil && s.wake[claim] != nil {
-		select {
-		case s.wake[claim] <- struct{}{}:
-		default: // it will look anyway
-		}
+	if s := e.sessions[session]; s != nil {
+		s.wake[claim].Ring() // if it is awaited
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/names"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // pollEvery is how often to read what nothing tells of.
@@ -89,14 +90,14 @@ type Engine struct {
 	life   context.Context
 	stop   context.CancelFunc
 	asking sync.WaitGroup
-	count  atomic.Int64  // how many claims are awaited
-	wake   chan struct{} // there is one
-	next   chan struct{} // ask for news now
-	full   chan struct{} // ask for all now
+	count  atomic.Int64 // how many claims are awaited
+	wake   turn.Bell    // there is one
+	next   turn.Bell    // ask for news now
+	full   turn.Bell    // ask for all now
 }
 
 func newEngine(minTTL time.Duration) *Engine {
-	e := &Engine{minTTL: minTTL, wake: make(chan struct{}, 1), next: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	e := &Engine{minTTL: minTTL, wake: make(turn.Bell, 1), next: make(turn.Bell, 1), full: make(turn.Bell, 1)}
 	e.life, e.stop = context.WithCancel(context.Background())
 	return e
 }
@@ -156,17 +157,13 @@ func otherVersion(is, want uint64) error {
 
 // Watch implements [engine.Values]. Watch polls, because the store does not know its watchers.
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
 	for {
 		v, err := e.Get(ctx, key)
 		if err != nil || v.Version != version {
 			return v, err
 		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return engine.Value{}, ctx.Err()
+		if err := turn.Pause(ctx, pollEvery); err != nil {
+			return engine.Value{}, err
 		}
 	}
 }
@@ -175,9 +172,8 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 func (e *Engine) Close() error {
 	e.stop()
 	e.asking.Wait()
-	e.sessions.Range(func(_, s any) bool { // that nobody closed
+	for _, s := range e.sessions.Range { // that nobody closed
 		s.(*session).stop()
-		return true
-	})
+	}
 	return e.store.close()
 }
