@@ -159,7 +159,7 @@ func (e *Engine) checked(result Reply) error {
 	return nil
 }
 
-// errUsed refuses a server that is said to be new.
+// errUsed says that a server has a mark, although the operator calls that server new.
 var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrUsed)
 
 // suspect notes that the server is a replica.
