@@ -43,16 +43,7 @@ func TestFrozen(t *testing.T) {
 			relays = append(relays, relay)
 		}
 		until(t, "all partitions have a relay", func() bool { return !d.anyOf(t, map[int64]bool{0: true}) })
-		eng, err := open.Open(t.Context(), "redis://"+testservers.SharedRedis(t).Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { eng.Close() }) //nolint:errcheck // nothing is lost
-		store, err := pawl.New(t.Context(), eng, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { store.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+		store := lockStore(t)
 		var rounds atomic.Int64
 		produced := make(chan error, 1)
 		go func() { produced <- d.produceIn(t.Context(), &rounds) }()
@@ -86,6 +77,22 @@ func TestFrozen(t *testing.T) {
 }
 
 const frozenRounds = 6
+
+// lockStore returns a client of the store where the relays have their locks.
+func lockStore(t *testing.T) *pawl.Client {
+	t.Helper()
+	eng, err := open.Open(t.Context(), "redis://"+testservers.SharedRedis(t).Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() }) //nolint:errcheck // nothing is lost
+	store, err := pawl.New(t.Context(), eng, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+	return store
+}
 
 // produceIn commits messages, an equal part of all in each round.
 func (d *database) produceIn(ctx context.Context, rounds *atomic.Int64) error {

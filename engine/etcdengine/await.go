@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Await implements [engine.Session].
@@ -72,7 +72,7 @@ func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int
 // waits notes that a claim waits, until it is done. The first of a session begins to
 // look for all of them.
 func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
-	wake := make(chan struct{}, 1)
+	wake := make(turn.Bell, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting[p] = wake; len(s.waiting) == 1 {
@@ -93,14 +93,7 @@ func (s *session) waits(p *place) (woken <-chan struct{}, done func()) {
 // as they were. A member may hang that watches for us. A claim that finds something else looks by
 // itself.
 func (s *session) lookOut(ctx context.Context) {
-	beat := time.NewTicker(s.opts.Heartbeat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-beat.C:
-		case <-ctx.Done():
-			return
-		}
+	for turn.Pause(ctx, s.opts.Heartbeat) == nil {
 		if revs, err := s.revisions(ctx); err == nil { // else the next time, or the renewal, will do
 			s.wake(revs)
 		}
@@ -137,9 +130,6 @@ func (s *session) wake(revs map[string]int64) {
 		if revs[p.key] == p.rev && p.blocker.rev != 0 && revs[p.blocker.key] == p.blocker.rev {
 			continue
 		}
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
+		woken.Ring()
 	}
 }

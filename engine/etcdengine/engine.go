@@ -66,6 +66,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -81,8 +82,8 @@ type Engine struct {
 	kv     clientv3.KV
 	leases pb.LeaseClient
 	prefix string
-	stream atomic.Int64  // of watches, the number of it; see [Engine.watch]
-	turns  chan struct{} // one in it for each transaction under way
+	stream atomic.Int64 // of watches, the number of it; see [Engine.watch]
+	turns  turn.Turn    // of transactions under way
 }
 
 // inFlight is how many transactions of an engine are under way besides its heartbeats.
@@ -93,7 +94,7 @@ var _ engine.Engine = (*Engine)(nil)
 // New returns an engine over the client, which stays the caller's. Nil opts
 // are the defaults.
 func New(client *clientv3.Client, opts *Options) *Engine {
-	e := &Engine{client: client, prefix: "pawl/", leases: pb.NewLeaseClient(client.ActiveConnection()), turns: make(chan struct{}, inFlight)}
+	e := &Engine{client: client, prefix: "pawl/", leases: pb.NewLeaseClient(client.ActiveConnection()), turns: turn.New(inFlight)}
 	e.kv = clientv3.NewKVFromKVClient(failFast{clientv3.RetryKVClient(client)}, client)
 	if opts != nil && opts.Prefix != "" {
 		e.prefix = opts.Prefix
@@ -147,7 +148,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	s := &session{
 		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
-		places: make(map[string]*place), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]chan struct{}),
+		places: make(map[string]*place), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]turn.Bell),
 	}
 	s.meets(&conn)
 	return s, nil
@@ -363,20 +364,11 @@ func (e *Engine) Close() error { return nil }
 // the client never repeats a transaction by itself. The number is bounded, so that heartbeats
 // do not have to wait for long.
 func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if err := e.turn(ctx); err != nil {
+	if err := e.turns.Take(ctx); err != nil {
 		return nil, failed(ctx, doing, err)
 	}
-	defer func() { <-e.turns }()
+	defer e.turns.Give()
 	return e.txn(ctx, doing, guards, then, otherwise)
-}
-
-func (e *Engine) turn(ctx context.Context) error {
-	select {
-	case e.turns <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // remove deletes a key of a claim, and its mark, and reports whether the key was there. Without
@@ -386,10 +378,10 @@ func (e *Engine) remove(ctx context.Context, key string, marked bool) (there boo
 		reply, err := e.commit(ctx, "leave", nil, e.removal(key, true), nil)
 		return err == nil && reply.Responses[0].GetResponseDeleteRange().Deleted > 0, err
 	}
-	if err := e.turn(ctx); err != nil {
+	if err := e.turns.Take(ctx); err != nil {
 		return false, failed(ctx, "leave", err)
 	}
-	defer func() { <-e.turns }()
+	defer e.turns.Give()
 	reply, err := e.kv.Delete(ctx, key)
 	if err != nil {
 		return false, failed(ctx, "leave", err)

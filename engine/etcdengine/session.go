@@ -20,6 +20,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/lines"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 type session struct {
@@ -29,13 +30,13 @@ type session struct {
 	opts   engine.SessionOptions
 
 	mu      sync.Mutex
-	places  map[string]*place        // by claim id, from Enter to Leave
-	last    map[string]*place        // the last claim of all of a resource, by dir
-	slots   int                      // how many were ever in use at once
-	free    []int                    // the unused ones
-	tombs   []tomb                   // that are in the store
-	waiting map[*place]chan struct{} // the calls of Await, to be woken
-	rest    context.CancelFunc       // ends lookOut
+	places  map[string]*place    // by claim id, from Enter to Leave
+	last    map[string]*place    // the last claim of all of a resource, by dir
+	slots   int                  // how many were ever in use at once
+	free    []int                // the unused ones
+	tombs   []tomb               // that are in the store
+	waiting map[*place]turn.Bell // the calls of Await, to be woken
+	rest    context.CancelFunc   // ends lookOut
 
 	crowded atomic.Bool // the last claim that entered met others
 

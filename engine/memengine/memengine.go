@@ -20,6 +20,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Engine is a store in memory. Create it with [New].
@@ -65,7 +67,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle() // what the dead left in names that nobody uses again goes now
-	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]chan struct{})}
+	s := &session{engine: e, id: rand.Text(), opts: opts, wake: make(map[string]turn.Bell)}
 	s.ends = e.now() + opts.TTL.Microseconds()
 	s.lapse = time.AfterFunc(opts.TTL, s.lapsed)
 	e.sessions[s.id] = s
@@ -89,20 +91,14 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 
 // list yields the names that start with prefix. The names are collected under e.mu.
 func (e *Engine) list(ctx context.Context, prefix string, collect func() []string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
+	return names.Of(func() ([]string, error) {
 		if err := ctx.Err(); err != nil {
-			yield("", err)
-			return
+			return nil, err
 		}
 		e.mu.Lock()
-		names := collect()
-		e.mu.Unlock()
-		for _, name := range names {
-			if strings.HasPrefix(name, prefix) && !yield(name, nil) {
-				return
-			}
-		}
-	}
+		defer e.mu.Unlock()
+		return slices.DeleteFunc(collect(), func(name string) bool { return !strings.HasPrefix(name, prefix) }), nil
+	})
 }
 
 // Show implements [engine.Engine].
@@ -250,11 +246,8 @@ func (e *Engine) ends(session string) int64 {
 }
 
 func (e *Engine) signal(session, claim string) {
-	if s := e.sessions[session]; s != nil && s.wake[claim] != nil {
-		select {
-		case s.wake[claim] <- struct{}{}:
-		default: // it will look anyway
-		}
+	if s := e.sessions[session]; s != nil {
+		s.wake[claim].Ring() // if it is awaited
 	}
 }
 

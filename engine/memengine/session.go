@@ -7,6 +7,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 type session struct {
@@ -16,8 +17,8 @@ type session struct {
 
 	// guarded by engine.mu
 	ends  int64
-	lapse *time.Timer              // wakes the waiters behind it when the session may have ended
-	wake  map[string]chan struct{} // by claim id, while it is awaited
+	lapse *time.Timer          // wakes the waiters behind it when the session may have ended
+	wake  map[string]turn.Bell // by claim id, while it is awaited
 }
 
 func (s *session) ID() string { return s.id }
@@ -69,7 +70,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	e := s.engine
-	wake := make(chan struct{}, 1)
+	wake := make(turn.Bell, 1)
 	e.lock()
 	s.wake[c.ID] = wake
 	e.mu.Unlock()
@@ -93,13 +94,10 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if out.Next > now {
 			pause = min(pause, time.Duration(out.Next-now)*time.Microsecond)
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-wake:
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			timer.Stop()
 			return engine.Grant{}, ctx.Err()
 		}
 	}

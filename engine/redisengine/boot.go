@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -99,7 +100,7 @@ func (e *Engine) load(ctx context.Context) error {
 	for {
 		e.demoted.Store(false)
 		now := e.life.Load()
-		cmds := []Command{e.checking(e.opened.belief(), "", 0, false)}
+		cmds := []Command{e.checking(e.belief(), "", 0, false)}
 		for _, s := range now.scripts {
 			cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
 		}
@@ -131,7 +132,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 	if belief > 0 && e.graceTTL > 0 {
 		belief = e.graceTTL
 	}
-	if e.opened.belief() == 0 { // nobody here believes in anything from before
+	if e.belief() == 0 { // nobody here believes in anything from before
 		known = ""
 	}
 	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session}
@@ -147,18 +148,19 @@ func (e *Engine) checked(result Reply) error {
 	}
 	mark, _ := answer[1].(string)
 	if answer[0] == int64(0) {
-		return engine.CheckFormat(mark)
+		return cmp.Or(engine.CheckFormat(mark), errUsed)
 	}
 	if policy, _ := answer[2].(string); policy != "" && policy != "noeviction" {
 		return evicts(policy)
 	}
-	e.opened.mu.Lock()
-	defer e.opened.mu.Unlock()
-	if mark != e.life.Load().mark {
-		e.life.Store(e.newLife(mark))
+	if now := e.life.Load(); mark != now.mark {
+		e.life.CompareAndSwap(now, e.newLife(mark)) // or others have learnt it
 	}
 	return nil
 }
+
+// errUsed says that a server has a mark, although the operator calls that server new.
+var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrUsed)
 
 // suspect notes that the server is a replica.
 func (e *Engine) suspect(r Reply) {
@@ -183,12 +185,20 @@ func evicts(policy string) error {
 		engine.ErrUnsupported, policy)
 }
 
+// unchecked is failed for a look at the boot mark. A server that is refused has answered.
+func unchecked(ctx context.Context, verb string, err error) error {
+	if errors.Is(err, errUsed) || errors.Is(err, engine.ErrUnsupported) {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	return failed(ctx, verb, err)
+}
+
 // check looks at the boot mark.
 func (e *Engine) check(ctx context.Context) error {
 	if e.cluster {
 		return nil
 	}
-	result := e.client.Do(ctx, e.checking(e.opened.belief(), "", 0, false))
+	result := e.client.Do(ctx, e.checking(e.belief(), "", 0, false))
 	return e.checked(result)
 }
 
@@ -200,16 +210,5 @@ func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
 		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)
 	}
-	result := e.client.Do(ctx, e.checking(0, "", 0, true))
-	if answer, err := result.list(); err == nil && answer[0] == int64(0) {
-		if err := engine.CheckFormat(fmt.Sprint(answer[1])); err != nil {
-			return fmt.Errorf("init: %w", err)
-		}
-		return fmt.Errorf("init: %w: the server has a mark: it is not new", engine.ErrUsed)
-	}
-	err := e.checked(result)
-	if errors.Is(err, engine.ErrUnsupported) {
-		return fmt.Errorf("init: %w", err)
-	}
-	return failed(ctx, "init", err)
+	return unchecked(ctx, "init", e.checked(e.client.Do(ctx, e.checking(0, "", 0, true))))
 }

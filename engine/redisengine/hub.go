@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
+
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // hub is the one connection of an engine for all messages: the inboxes of
 // its sessions, and the channels of watched values. The hub exists as long as
 // somebody listens.
 type hub struct {
-	engine *Engine
-
-	mu      sync.Mutex
-	dialing chan struct{} // closed when that ends; nil: nobody dials
-	line    *line         // nil: no connection
+	engine  *Engine
+	dialing turn.Turn            // of the listener that dials for all
+	line    atomic.Pointer[line] // nil: no connection
 }
 
 // line is one connection of a hub.
@@ -23,7 +24,7 @@ type line struct {
 	in   *Listener
 	life context.Context
 	end  context.CancelFunc
-	work chan struct{} // there is something to ask for
+	work turn.Bell // there is something to ask for
 
 	mu       sync.Mutex
 	lost     error
@@ -32,7 +33,7 @@ type line struct {
 
 // channel is a channel with its listeners.
 type channel struct {
-	ears  map[*Subscription]func(message string)
+	ears  map[*subscription]func(message string)
 	asked bool
 	done  bool          // the server has confirmed, or the line is lost, because of err
 	heard chan struct{} // closed then
@@ -46,22 +47,19 @@ func (c *channel) settle(err error) {
 	}
 }
 
-// Subscription is one listener to one channel.
-type Subscription struct {
-	Broken <-chan error // says once that the connection ended: messages published meanwhile are lost
-	Close  func()       // ends it without waiting
-
-	broken chan error
+// subscription is one listener to one channel.
+type subscription struct {
+	broken chan error // says once that the connection ended: messages published meanwhile are lost
+	close  func()     // ends it without waiting
 }
 
 // listen returns when the server has confirmed.
-func (h *hub) listen(ctx context.Context, name string, receive func(message string)) (*Subscription, error) {
+func (h *hub) listen(ctx context.Context, name string, receive func(message string)) (*subscription, error) {
 	l, err := h.connected(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sub := &Subscription{broken: make(chan error, 1)}
-	sub.Broken = sub.broken
+	sub := &subscription{broken: make(chan error, 1)}
 	l.mu.Lock()
 	if l.lost != nil { // ended meanwhile, as when nobody listened any more: there is another
 		l.mu.Unlock()
@@ -69,60 +67,44 @@ func (h *hub) listen(ctx context.Context, name string, receive func(message stri
 	}
 	c := l.channels[name]
 	if c == nil {
-		c = &channel{ears: make(map[*Subscription]func(string)), heard: make(chan struct{})}
+		c = &channel{ears: make(map[*subscription]func(string)), heard: make(chan struct{})}
 		l.channels[name] = c
 	}
 	c.ears[sub] = receive
 	l.mu.Unlock()
-	l.look()
-	sub.Close = sync.OnceFunc(func() { l.leave(name, c, sub) })
+	l.work.Ring()
+	sub.close = sync.OnceFunc(func() { l.leave(c, sub) })
 	select {
 	case <-c.heard:
 		if c.err != nil {
-			sub.Close()
+			sub.close()
 		}
 		return sub, c.err
 	case <-ctx.Done():
-		sub.Close()
+		sub.close()
 		return nil, context.Cause(ctx)
 	}
 }
 
 // connected returns the line, and makes it if there is none.
 func (h *hub) connected(ctx context.Context) (*line, error) {
-	for {
-		h.mu.Lock()
-		if h.line != nil {
-			defer h.mu.Unlock()
-			return h.line, nil
-		}
-		if turn := h.dialing; turn != nil {
-			h.mu.Unlock()
-			select {
-			case <-turn:
-				continue
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
-		}
-		h.dialing = make(chan struct{})
-		h.mu.Unlock()
-		l := &line{hub: h, work: make(chan struct{}, 1), channels: make(map[string]*channel)}
-		in, err := h.engine.dialListener(ctx, l)
-		h.mu.Lock()
-		close(h.dialing)
-		h.dialing = nil
-		if err == nil {
-			l.in = in
-			l.life, l.end = context.WithCancel(context.Background())
-			h.line = l
-			go l.keep()
-		}
-		h.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
+	if err := h.dialing.Take(ctx); err != nil {
+		return nil, err
 	}
+	defer h.dialing.Give()
+	if l := h.line.Load(); l != nil {
+		return l, nil
+	}
+	l := &line{hub: h, work: make(turn.Bell, 1), channels: make(map[string]*channel)}
+	in, err := h.engine.dialListener(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	l.in = in
+	l.life, l.end = context.WithCancel(context.Background())
+	h.line.Store(l)
+	go l.keep()
+	return l, nil
 }
 
 func (e *Engine) dialListener(ctx context.Context, l *line) (*Listener, error) {
@@ -165,22 +147,15 @@ func (l *line) confirmed(name string) {
 	if again {
 		go l.lose(errors.New("connection lost")) // this is where messages are read
 	}
-	l.look()
-}
-
-func (l *line) look() {
-	select {
-	case l.work <- struct{}{}:
-	default:
-	}
+	l.work.Ring()
 }
 
 // leave ends one subscription.
-func (l *line) leave(name string, c *channel, sub *Subscription) {
+func (l *line) leave(c *channel, sub *subscription) {
 	l.mu.Lock()
 	delete(c.ears, sub)
 	l.mu.Unlock()
-	l.look()
+	l.work.Ring()
 }
 
 // keep subscribes channels, and unsubscribes channels to which nobody listens any more. keep ends
@@ -250,8 +225,6 @@ func (l *line) ask(what func(context.Context, []string) error, channels []string
 
 // idle ends the line when nobody listens.
 func (l *line) idle() bool {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost != nil {
@@ -263,20 +236,14 @@ func (l *line) idle() bool {
 		}
 	}
 	l.lost = errors.New("nobody listened")
-	if l.hub.line == l {
-		l.hub.line = nil
-	}
+	l.hub.line.CompareAndSwap(l, nil)
 	l.in.Close()
 	return true
 }
 
 // lose tells all listeners.
 func (l *line) lose(err error) {
-	l.hub.mu.Lock()
-	if l.hub.line == l {
-		l.hub.line = nil
-	}
-	l.hub.mu.Unlock()
+	l.hub.line.CompareAndSwap(l, nil)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost != nil {
@@ -290,5 +257,5 @@ func (l *line) lose(err error) {
 		}
 	}
 	l.in.Close()
-	l.look()
+	l.work.Ring()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/bounded"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // notices is a client that the server tells when any command changes or deletes a key of ours that
@@ -18,13 +19,13 @@ import (
 // is a client of its own, because a client with such a hook has no fast path. On a single server
 // its one connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
+	engine *Engine               // whose sessions are told
 	option *rueidis.ClientOption // nil: the server tells nothing
 	tasks  sync.WaitGroup
 
-	mu       sync.Mutex
-	client   rueidis.Client // nil: not yet
-	dialing  bool
-	sessions map[*session]struct{}
+	mu      sync.Mutex
+	client  rueidis.Client // nil: not yet
+	dialing bool
 }
 
 // watched is the head of a name on which a session holds claims.
@@ -46,18 +47,8 @@ func (n *notices) join(s *session) bool {
 	if n.option == nil || s.opts.Gone == nil {
 		return false
 	}
-	if n.sessions == nil {
-		n.sessions = make(map[*session]struct{})
-	}
-	n.sessions[s] = struct{}{}
-	s.alarms, s.settled = make(chan struct{}, 1), time.NewTimer(s.opts.TTL)
+	s.alarms, s.settled = make(turn.Bell, 1), time.NewTimer(s.opts.TTL)
 	return true
-}
-
-func (n *notices) part(s *session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.sessions, s)
 }
 
 // ready returns the client once there is one. ready does not wait for it: sessions
@@ -104,8 +95,8 @@ func (n *notices) made(client rueidis.Client, err error) (rueidis.Client, error)
 	switch {
 	case err == nil:
 		n.client = client
-		for s := range n.sessions {
-			s.alarm()
+		for s := range n.engine.opened.Range {
+			s.(*session).alarms.Ring()
 		}
 	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
 		n.option, client, err = nil, nil, nil
@@ -116,9 +107,8 @@ func (n *notices) made(client rueidis.Client, err error) (rueidis.Client, error)
 // changed makes sessions look that hold these heads. With nil, all sessions look, because all keys
 // are gone, or the connection. The reader of messages calls it.
 func (n *notices) changed(keys []rueidis.RedisMessage) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for s := range n.sessions {
+	for is := range n.engine.opened.Range {
+		s := is.(*session)
 		s.mu.Lock()
 		if keys == nil {
 			for _, w := range s.watched {
@@ -132,15 +122,7 @@ func (n *notices) changed(keys []rueidis.RedisMessage) {
 			}
 		}
 		s.mu.Unlock()
-		s.alarm()
-	}
-}
-
-// alarm makes the session look at its watched claims.
-func (s *session) alarm() {
-	select {
-	case s.alarms <- struct{}{}:
-	default:
+		s.alarms.Ring()
 	}
 }
 

@@ -78,7 +78,7 @@ func (n *noticing) watches() {
 		}
 		n.mu.Unlock()
 		if !on {
-			n.alarm()
+			n.alarms.Ring()
 		}
 		return on && n.tracked() > 0
 	})
@@ -202,7 +202,7 @@ func TestNoticesOfNothing(t *testing.T) {
 func (n *noticing) attends() {
 	n.t.Helper()
 	for range 2 { // the second alarm is taken after what the first one made it do
-		n.alarm()
+		n.alarms.Ring()
 		sessiontest.Until(n.t, "it looks", func() bool { return len(n.alarms) == 0 })
 	}
 }
@@ -268,7 +268,7 @@ func TestNoticesRefused(t *testing.T) {
 	if gone, err := n.Renew(sessiontest.Soon(t), []*engine.Claim{n.claim(all)}); err != nil || len(gone) > 0 {
 		t.Fatal(gone, err)
 	}
-	n.alarm()
+	n.alarms.Ring()
 	sessiontest.Until(t, "it is known that there are none", func() bool {
 		e.notices.mu.Lock()
 		defer e.notices.mu.Unlock()

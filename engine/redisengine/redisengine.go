@@ -43,12 +43,12 @@ import (
 	"crypto/sha1" //nolint:gosec // EVALSHA names scripts by it
 	_ "embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -109,7 +109,7 @@ type Engine struct {
 
 	life    atomic.Pointer[life]
 	demoted atomic.Bool // the server was a replica: it may have lost grants, and know the scripts
-	opened  sessions
+	opened  sync.Map    // its sessions
 	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
 
 	renew, show, put, resize *script
@@ -131,7 +131,7 @@ func NewOn(client Client, opts *Options) *Engine { return on(ending{client, nil}
 
 func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
-	e.hub.engine = e
+	e.hub.engine, e.hub.dialing, e.notices.engine = e, turn.New(1), e
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
@@ -344,47 +344,41 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err != nil {
 		return engine.Resource{}, failed(ctx, "show", err)
 	}
-	r := engine.Resource{Name: name}
 	now, _ := reply[0].(int64)
-	r.Grace = graceOf(reply[1:3])
+	grace := graceOf(reply[1:3])
 	if len(reply) < 4 {
-		return r, nil
+		return engine.Resource{Name: name, Grace: grace}, nil
 	}
 	spec, _ := reply[3].(string)
-	r.Spec = parseSpec(spec)
+	is, ends := queue.State{Spec: parseSpec(spec)}, make(map[string]int64)
 	for i := 4; i+2 < len(reply); i += 3 {
 		id, _ := reply[i].(string)
 		record, _ := reply[i+1].(string)
-		ends, _ := reply[i+2].(int64)
+		until, _ := reply[i+2].(int64)
 		f := strings.SplitN(record, "\x1f", 6)
 		if len(f) < 6 {
-			return r, fmt.Errorf("show: %w: record %q", engine.ErrUnavailable, record)
+			return engine.Resource{Name: name}, fmt.Errorf("show: %w: record %q", engine.ErrUnavailable, record)
 		}
 		weight, _ := strconv.ParseInt(f[2], 10, 64)
 		token, _ := fence.ParseToken(f[3])
 		since, _ := strconv.ParseInt(f[4], 10, 64)
-		claim := engine.ClaimInfo{
-			ID: id, Session: sessionOf(f[0]), Owner: f[1], Weight: weight, Token: token, Label: f[5],
-			Age: lasted(since, now), Held: engine.Unknown, Left: lasted(now, ends*1000),
-		}
-		if token != 0 { // which is of when it was granted, or the grant that it shares
-			claim.Held = min(lasted(int64(token), now), claim.Age)
-		}
-		r.Claims = append(r.Claims, claim)
+		is.Claims = append(is.Claims, queue.Claim{
+			ID: id, Session: sessionOf(f[0]), Owner: f[1], Weight: weight, Token: token, Label: f[5], Since: since,
+			Granted: max(int64(token), since), // the token is of when it was granted, or the grant that it shares
+		})
+		ends[sessionOf(f[0])] = until * 1000
 	}
 	// In order of arrival: the hash of the holders has no order.
-	slices.SortStableFunc(r.Claims, func(a, b engine.ClaimInfo) int {
+	slices.SortStableFunc(is.Claims, func(a, b queue.Claim) int {
 		if a.Token == 0 || b.Token == 0 {
 			return 0
 		}
-		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Token, b.Token), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Token, b.Token), cmp.Compare(a.ID, b.ID))
 	})
-	queue.Sort(r.Claims)
+	r := is.Show(name, now, func(session string) int64 { return ends[session] })
+	r.Grace = grace
 	return r, nil
 }
-
-// lasted is the time from one instant to the other in us, 0 if the clock was set back.
-func lasted(from, to int64) time.Duration { return time.Duration(max(0, to-from)) * time.Microsecond }
 
 // graceOf reads the age of a grace and the time left, in ms.
 func graceOf(reply []any) (g engine.Grace) {
@@ -405,11 +399,8 @@ const unknownTTL = 15 * time.Second
 // Evict implements [engine.Engine]. Evict looks at the boot mark first, as a session does when it
 // is opened.
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
-	err := e.check(ctx)
-	if errors.Is(err, engine.ErrUnsupported) {
-		return fmt.Errorf("evict: %w", err)
-	} else if err != nil {
-		return failed(ctx, "evict", err)
+	if err := e.check(ctx); err != nil {
+		return unchecked(ctx, "evict", err)
 	}
 	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
 	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,33 +13,10 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// sessions are the sessions that an engine has opened.
-type sessions struct {
-	mu  sync.Mutex
-	all map[*session]struct{}
-}
-
-func (o *sessions) add(s *session) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.all == nil {
-		o.all = make(map[*session]struct{})
-	}
-	o.all[s] = struct{}{}
-}
-
-func (o *sessions) remove(s *session) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.all, s)
-}
-
-// belief is the longest time for which a session of these may believe in a grant.
-func (o *sessions) belief() (longest time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for s := range o.all {
-		longest = max(longest, s.opts.Belief())
+// belief is the longest time for which an open session of the engine may believe in a grant.
+func (e *Engine) belief() (longest time.Duration) {
+	for s := range e.opened.Range {
+		longest = max(longest, s.(*session).opts.Belief())
 	}
 	return longest
 }
@@ -61,15 +39,8 @@ func (k *known) leaves(name string, ttl time.Duration) {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.names == nil {
-		k.names = make(map[string]time.Time)
-	}
 	if _, is := k.names[name]; !is && len(k.names) >= maxKnown {
-		for other, until := range k.names {
-			if now.After(until) {
-				delete(k.names, other)
-			}
-		}
+		maps.DeleteFunc(k.names, func(_ string, until time.Time) bool { return now.After(until) })
 		if len(k.names) >= maxKnown {
 			k.more = now.Add(2 * ttl)
 			clear(k.names)
@@ -83,12 +54,8 @@ func (k *known) lately() (names []string, more bool) {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for name, until := range k.names {
-		if now.Before(until) {
-			names = append(names, name)
-		}
-	}
-	return names, now.Before(k.more)
+	maps.DeleteFunc(k.names, func(_ string, until time.Time) bool { return !now.Before(until) })
+	return slices.Collect(maps.Keys(k.names)), now.Before(k.more)
 }
 
 // begin begins the life of the session.
@@ -103,7 +70,7 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	belief := s.opts.Belief()
 	if belief > 0 {
-		belief = max(belief, e.opened.belief())
+		belief = max(belief, e.belief())
 	}
 	result := e.ackedNow(ctx, e.checking(belief, s.id, s.opts.TTL, false), e.wait)
 	return cmp.Or(e.checked(result), result.short)
@@ -159,7 +126,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		kept, s.known.touched = s.keep, start
 	}
 	s.known.mu.Unlock()
-	var keys, args [][]string
+	var cmds []Command
 	for i := 0; i == 0 || i < len(held); i += perRenewal {
 		part := held[i:min(i+perRenewal, len(held))]
 		k := append(make([]string, 0, 3+2*len(part)), e.sessions, s.key, now.key)
@@ -170,11 +137,11 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		for _, c := range part {
 			k, a = append(k, e.keys(c.Resource, "")[:2]...), append(a, c.ID)
 		}
-		keys, args = append(keys, k), append(args, a)
+		cmds = append(cmds, e.renew.run(k, a...))
 	}
 	// Replicas have to know the first command, and a server that does not know the script
 	// may be another.
-	first := e.ackedNow(ctx, e.renew.run(keys[0], args[0]...), e.wait)
+	first := e.ackedNow(ctx, cmds[0], e.wait)
 	if first.says("NOSCRIPT") {
 		if err := e.check(ctx); err != nil {
 			return nil, err
@@ -188,12 +155,8 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		return nil, first.short
 	}
 	replies := []Reply{first}
-	if len(keys) > 1 && first.Err == nil {
-		rest := make([]Command, len(keys)-1)
-		for i := range rest {
-			rest[i] = e.renew.run(keys[i+1], args[i+1]...)
-		}
-		replies = append(replies, e.client.Pipeline(ctx, rest)...)
+	if len(cmds) > 1 && first.Err == nil {
+		replies = append(replies, e.client.Pipeline(ctx, cmds[1:])...)
 	}
 	for i, reply := range replies {
 		list, err := reply.list()

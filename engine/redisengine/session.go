@@ -39,7 +39,7 @@ type session struct {
 
 	mu      sync.Mutex
 	watched map[string]*watched // by head
-	alarms  chan struct{}       // nil: nobody is told; see notice.go
+	alarms  turn.Bell           // it is to look at watched claims; nil: nobody is told
 	settled *time.Timer         // after a renewal
 }
 
@@ -48,7 +48,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	s := &session{engine: e, id: rand.Text(), opts: opts}
 	s.inbox = inbox.New(inbox.Options{Heartbeat: opts.Heartbeat, Verify: e.wait > 0, Gone: opts.Gone})
-	s.members.byName = make(map[string]*member)
+	s.members.byName, s.known.names = make(map[string]*member), make(map[string]time.Time)
 	s.key = e.prefix + "session:" + s.id
 	s.keep = ms(keep(opts.TTL))
 	for ttl := opts.TTL.Milliseconds(); ; {
@@ -64,18 +64,15 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	if err := s.begin(ctx); err != nil {
 		s.end()
-		in.Close()
-		if errors.Is(err, engine.ErrUnsupported) {
-			return nil, fmt.Errorf("open session: %w", err)
-		}
-		return nil, failed(ctx, "open session", err)
+		in.close()
+		return nil, unchecked(ctx, "open session", err)
 	}
 	s.known.mark, s.known.touched = e.life.Load().mark, time.Now()
-	e.opened.add(s)
-	s.done.Go(func() { s.listen(in) })
 	if e.notices.join(s) {
 		s.done.Go(s.attend)
 	}
+	e.opened.Store(s, nil)
+	s.done.Go(func() { s.listen(in) })
 	return s, nil
 }
 
@@ -84,19 +81,19 @@ func keep(ttl time.Duration) time.Duration { return max(time.Hour, 4*ttl) }
 
 func (s *session) ID() string { return s.id }
 
-func (s *session) subscribe(ctx context.Context) (*Subscription, error) {
+func (s *session) subscribe(ctx context.Context) (*subscription, error) {
 	return s.engine.hub.listen(ctx, s.engine.prefix+"inbox:"+s.id, s.receive)
 }
 
 // listen keeps the inbox open. Messages sent while it was closed are lost, so
 // every waiter looks after it is open again.
-func (s *session) listen(in *Subscription) {
+func (s *session) listen(in *subscription) {
 	for {
 		select {
-		case <-in.Broken:
+		case <-in.broken:
 		case <-s.life.Done():
 		}
-		in.Close()
+		in.close()
 		for pause := 10 * time.Millisecond; ; pause = min(2*pause, s.opts.TTL/6) {
 			if s.life.Err() != nil {
 				return
@@ -108,7 +105,7 @@ func (s *session) listen(in *Subscription) {
 				if err = s.engine.check(s.life); err == nil || errors.Is(err, engine.ErrUnsupported) {
 					break
 				}
-				in.Close()
+				in.close()
 			}
 			turn.Pause(s.life, pause) //nolint:errcheck // the loop ends with it
 		}
@@ -237,12 +234,10 @@ var errForgotten = errors.New("the store does not know the claim any more")
 // keys of its name or its session there. A forgotten claim may enter again. The message of an
 // eviction may come a little later than the answer.
 func (s *session) whyGone(ctx context.Context, claim string) error {
-	timer := time.NewTimer(min(s.opts.Heartbeat/10, 100*time.Millisecond))
-	defer timer.Stop()
 	select {
 	case <-s.inbox.Removed(claim):
 		return fmt.Errorf("await: %w", engine.ErrGone)
-	case <-timer.C:
+	case <-time.After(min(s.opts.Heartbeat/10, 100*time.Millisecond)):
 		return engine.Unavailable("await", errForgotten)
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -333,8 +328,7 @@ func (s *session) Close(ctx context.Context) error {
 	for _, result := range s.engine.client.Pipeline(ctx, s.farewell()) {
 		err = cmp.Or(err, result.Err)
 	}
-	s.engine.notices.part(s)
-	s.engine.opened.remove(s)
+	s.engine.opened.Delete(s)
 	s.batch.mu.Lock() // from now on no request starts
 	s.end()
 	s.batch.mu.Unlock()

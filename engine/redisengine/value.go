@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 func (e *Engine) valueKey(key string) string     { return e.prefix + "v:{" + escape.Replace(key) + "}" }
@@ -51,19 +52,12 @@ const watchPoll = 2 * time.Second
 
 // Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	changed := make(chan struct{}, 1)
-	in, err := e.hub.listen(ctx, e.valueChannel(key), func(string) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
+	changed := make(turn.Bell, 1)
+	in, err := e.hub.listen(ctx, e.valueChannel(key), func(string) { changed.Ring() })
 	if err != nil {
 		return engine.Value{}, failed(ctx, "watch", err)
 	}
-	defer in.Close()
-	timer := time.NewTicker(watchPoll)
-	defer timer.Stop()
+	defer in.close()
 	for {
 		v, err := e.Get(ctx, key)
 		if err != nil || v.Version != version {
@@ -71,8 +65,8 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 		}
 		select {
 		case <-changed:
-		case <-timer.C:
-		case err := <-in.Broken:
+		case <-time.After(watchPoll):
+		case err := <-in.broken:
 			return v, failed(ctx, "watch", err)
 		case <-ctx.Done():
 			return v, context.Cause(ctx)

@@ -61,6 +61,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/names"
 )
 
 // Options change how nodes are asked. The zero value is the default.
@@ -250,29 +251,24 @@ func (e *Engine) reach(ctx context.Context, doing string, step func(context.Cont
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names := make([][]string, len(e.nodes))
+	return names.Of(func() ([]string, error) {
+		told := make([][]string, len(e.nodes))
 		_, err := e.reach(ctx, "list", func(ctx context.Context, i int) error {
 			for name, err := range e.nodes[i].List(ctx, prefix) {
 				if err != nil {
 					return err
 				}
-				names[i] = append(names[i], name)
+				told[i] = append(told[i], name)
 			}
 			return nil
 		})
 		if err != nil {
-			yield("", err)
-			return
+			return nil, err
 		}
-		all := slices.Concat(names...)
+		all := slices.Concat(told...)
 		slices.Sort(all)
-		for _, name := range slices.Compact(all) {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+		return slices.Compact(all), nil
+	})
 }
 
 // Show implements [engine.Engine]: the claims of all nodes, in the order of the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Renew implements [engine.Session].
@@ -53,11 +54,7 @@ func (s *session) lives(ctx context.Context, i int, is engine.Session) error {
 	if errors.Is(err, engine.ErrGone) {
 		s.lost(ctx, i, is)
 	} else if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n := &s.nodes[i]; n.session == is {
-			n.down = true
-		}
+		s.silent(i, is, true)
 	}
 	return err
 }
@@ -165,11 +162,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 	s.engine.each(ctx, bound{s.opts.Heartbeat / 2, 0}, func(ctx context.Context, i int) error {
 		err := s.work(ctx, todo[i])
 		if unknown(err) && ctx.Err() == nil {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if n := &s.nodes[i]; n.session == on[i] {
-				n.down = true
-			}
+			s.silent(i, on[i], true)
 		}
 		return err
 	})
@@ -183,26 +176,21 @@ const workers = 32
 func (s *session) work(ctx context.Context, steps []func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	next := make(chan func(context.Context) error)
+	places := turn.New(workers)
 	var all sync.WaitGroup
-	for range min(workers, len(steps)) {
+	for _, step := range steps {
+		if places.Take(ctx) != nil || ctx.Err() != nil {
+			break
+		}
 		all.Go(func() {
-			for step := range next {
-				once, cancel := context.WithTimeout(ctx, s.timeout)
-				if err := step(once); unknown(err) {
-					stop(err)
-				}
-				cancel()
+			defer places.Give()
+			once, cancel := context.WithTimeout(ctx, s.timeout)
+			defer cancel()
+			if err := step(once); unknown(err) {
+				stop(err)
 			}
 		})
 	}
-	for _, step := range steps {
-		if ctx.Err() != nil {
-			break
-		}
-		next <- step
-	}
-	close(next)
 	all.Wait()
 	return context.Cause(ctx)
 }

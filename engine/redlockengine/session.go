@@ -164,13 +164,20 @@ func (s *session) ask(ctx context.Context, on []engine.Session, step func(contex
 			return errSkipped
 		}
 		err := step(asked, i, on[i])
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n := &s.nodes[i]; n.session == on[i] && ctx.Err() == nil {
-			n.down = unknown(err)
+		if ctx.Err() == nil {
+			s.silent(i, on[i], unknown(err))
 		}
 		return err
 	})
+}
+
+// silent notes whether a node did not answer, unless our session there is another by now.
+func (s *session) silent(i int, is engine.Session, down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := &s.nodes[i]; n.session == is {
+		n.down = down
+	}
 }
 
 // majority is that of the engine. A step means nothing once the session has ended.

@@ -64,6 +64,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
+	"github.com/pawl-go/pawl/internal/names"
 )
 
 // Options are the settings of an [Engine]. The zero value of each field means
@@ -232,17 +233,7 @@ func each(n int, do func(i int) error) error {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := e.list(ctx, prefix)
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-		if err != nil {
-			yield("", err)
-		}
-	}
+	return names.Of(func() ([]string, error) { return e.list(ctx, prefix) })
 }
 
 // list looks into the folder of each name, which is there for a while when it is

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // link is one session of ZooKeeper, over whichever connection it has. A link is
@@ -214,10 +215,7 @@ func (l *link) missed(err error) {
 	l.why = cmp.Or(err, l.why, net.ErrClosed)
 	l.tell()
 	l.mu.Unlock()
-	select {
-	case <-time.After(pause):
-	case <-l.over.Done():
-	}
+	turn.Pause(l.over, pause) //nolint:errcheck // either way it is over
 }
 
 // wire is a connection that is given up in time. The client would wait for a server that hangs

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/names"
 )
 
 // Get implements [engine.Values].
@@ -99,28 +100,23 @@ func (e *Engine) change(path string, data []byte, folder, is *zk.Stat) []any {
 
 // ListValues implements [engine.Values]. ZooKeeper has all names in one reply.
 func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := e.valueNames(ctx)
-		if err != nil {
-			yield("", err)
-		}
-		for _, name := range names {
-			key, err := url.PathUnescape(strings.TrimPrefix(name, "n"))
-			if err == nil && strings.HasPrefix(key, prefix) && !yield(key, nil) {
-				return
-			}
-		}
-	}
+	return names.Of(func() ([]string, error) { return e.keys(ctx, prefix) })
 }
 
-func (e *Engine) valueNames(ctx context.Context) (names []string, err error) {
+func (e *Engine) keys(ctx context.Context, prefix string) (keys []string, err error) {
 	defer explain("list", &err)
 	l, err := e.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names, _, err = look(ctx, l, e.values, l.conn.Children)
-	return names, err
+	nodes, _, err := look(ctx, l, e.values, l.conn.Children)
+	for _, node := range nodes {
+		key, bad := url.PathUnescape(strings.TrimPrefix(node, "n"))
+		if bad == nil && strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	return keys, err
 }
 
 // lookAgain is when a watch of a value looks unasked.

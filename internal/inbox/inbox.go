@@ -5,6 +5,8 @@ package inbox
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,11 +109,7 @@ func (b *Inbox) Forget(claim string) *Waiter {
 func (b *Inbox) All() []*Waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := make([]*Waiter, 0, len(b.waiters))
-	for _, w := range b.waiters {
-		all = append(all, w)
-	}
-	return all
+	return slices.Collect(maps.Values(b.waiters))
 }
 
 // Waits reports whether a claim waits.

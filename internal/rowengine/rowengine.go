@@ -19,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -170,18 +171,10 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := e.store.List(ctx, prefix)
-		if err != nil {
-			yield("", unavailable(ctx, "list", err))
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return names.Of(func() ([]string, error) {
+		all, err := e.store.List(ctx, prefix)
+		return all, unavailable(ctx, "list", err)
+	})
 }
 
 // Show implements [engine.Engine].
@@ -208,10 +201,9 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
-	e.sessions.Range(func(_, s any) bool { // that nobody closed
+	for _, s := range e.sessions.Range { // that nobody closed
 		s.(*session).finish(func(h *hold) error { h.destroy(); return nil }) //nolint:errcheck // it returns nil
-		return true
-	})
+	}
 	return nil
 }
 

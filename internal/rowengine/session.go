@@ -305,19 +305,13 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	case !alive:
 		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
 	}
-	answers := make(chan error, len(all))
-	for h := range all {
-		go func() {
-			stands, err := h.ping(ctx)
-			if err == nil && !stands {
-				s.forget(h)
-			}
-			answers <- err
-		}()
-	}
-	for range all {
-		err = errors.Join(err, <-answers)
-	}
+	err = each(all, func(h *hold) error {
+		stands, err := h.ping(ctx)
+		if err == nil && !stands {
+			s.forget(h)
+		}
+		return err
+	})
 	if len(all) == 0 && s.trouble.Load() && s.engine.free() { // nothing else would find out that the server is away
 		if err = s.engine.store.Check(ctx, s.opts.TTL); err == nil {
 			s.trouble.Store(false)
@@ -344,14 +338,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 // looked: the server gives its lock away at once. watch asks the operating system
 // only.
 func (s *session) watch() {
-	tick := time.NewTicker(min(s.opts.TTL/10, 100*time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-s.life.Done():
-			return
-		}
+	for turn.Pause(s.life, min(s.opts.TTL/10, 100*time.Millisecond)) == nil {
 		s.mu.Lock()
 		held := make(map[string]*hold)
 		for claim, h := range s.holds {
@@ -392,17 +379,21 @@ func (s *session) finish(end func(*hold) error) error {
 	s.mu.Unlock()
 	s.engine.sessions.Delete(s.id)
 	s.tasks.Wait()
-	ended := make(chan error, len(all))
-	for h := range all {
-		go func() {
-			h.turn.Take(context.Background()) //nolint:errcheck // the call that uses it was told to stop
-			defer h.turn.Give()
-			ended <- end(h)
-		}()
+	return engine.Unavailable("close session", each(all, func(h *hold) error {
+		h.turn.Take(context.Background()) //nolint:errcheck // the call that uses it was told to stop
+		defer h.turn.Give()
+		return end(h)
+	}))
+}
+
+// each calls do for all holds at once, and joins the errors.
+func each(holds map[*hold]struct{}, do func(*hold) error) (err error) {
+	errs := make(chan error, len(holds))
+	for h := range holds {
+		go func() { errs <- do(h) }()
 	}
-	var err error
-	for range all {
-		err = errors.Join(err, <-ended)
+	for range holds {
+		err = errors.Join(err, <-errs)
 	}
-	return engine.Unavailable("close session", err)
+	return err
 }

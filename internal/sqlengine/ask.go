@@ -11,14 +11,7 @@ import (
 // awaits counts the claims that are awaited.
 func (e *Engine) awaits(more int64) {
 	if e.count.Add(more) == more {
-		nudge(e.wake)
-	}
-}
-
-func nudge(what chan struct{}) {
-	select {
-	case what <- struct{}{}:
-	default:
+		e.wake.Ring()
 	}
 }
 
@@ -31,8 +24,7 @@ func (e *Engine) ask() {
 		if beat := e.heartbeat(); told {
 			every = time.Until(all.Add(beat))
 		}
-		timer := time.NewTimer(every)
-		idle := timer.C
+		idle := time.After(every)
 		if e.count.Load() == 0 {
 			idle = nil
 		}
@@ -45,17 +37,14 @@ func (e *Engine) ask() {
 			everything = true
 		case <-e.wake:
 			all = time.Now()
-			timer.Stop()
 			continue
 		case <-e.life.Done():
-			timer.Stop()
 			return
 		}
-		timer.Stop()
 		ctx, cancel := context.WithTimeout(e.life, pollEvery*20)
 		if err := e.askOnce(ctx, everything); everything {
 			if all = time.Now(); err != nil {
-				nudge(e.full)
+				e.full.Ring()
 				turn.Pause(e.life, pollEvery) //nolint:errcheck // the loop ends with it
 			}
 		}
@@ -66,30 +55,28 @@ func (e *Engine) ask() {
 // heartbeat is the shortest of the sessions that wait.
 func (e *Engine) heartbeat() time.Duration {
 	beat := time.Hour
-	e.sessions.Range(func(_, known any) bool {
+	for _, known := range e.sessions.Range {
 		if s := known.(*session); s.inbox.Len() > 0 {
 			beat = min(beat, s.opts.Heartbeat)
 		}
-		return true
-	})
+	}
 	return beat
 }
 
 // Ask has all waiters asked for: messages may have been lost.
-func Ask(e *Engine) { nudge(e.full) }
+func Ask(e *Engine) { e.full.Ring() }
 
 // left is called when a claim has left, or permits were added: the next one may be in this process.
 func (e *Engine) left(resource string) {
 	if told, _ := e.store.told(); told {
 		return
 	}
-	e.sessions.Range(func(_, known any) bool {
+	for _, known := range e.sessions.Range {
 		if known.(*session).inbox.WaitsFor(resource) {
-			nudge(e.next)
-			return false
+			e.next.Ring()
+			return
 		}
-		return true
-	})
+	}
 }
 
 // askOnce asks for the claims that waited before. A waiter whose claim is gone looks, and finds
@@ -97,12 +84,11 @@ func (e *Engine) left(resource string) {
 func (e *Engine) askOnce(ctx context.Context, all bool) error {
 	var waiting []*inbox.Waiter
 	var sessions []string
-	e.sessions.Range(func(id, known any) bool {
+	for id, known := range e.sessions.Range {
 		if is := known.(*session).inbox.All(); len(is) > 0 {
 			sessions, waiting = append(sessions, id.(string)), append(waiting, is...)
 		}
-		return true
-	})
+	}
 	if len(sessions) == 0 {
 		return nil
 	}

@@ -31,6 +31,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // pollEvery is how often to read what nothing tells of.
@@ -88,14 +90,14 @@ type Engine struct {
 	life   context.Context
 	stop   context.CancelFunc
 	asking sync.WaitGroup
-	count  atomic.Int64  // how many claims are awaited
-	wake   chan struct{} // there is one
-	next   chan struct{} // ask for news now
-	full   chan struct{} // ask for all now
+	count  atomic.Int64 // how many claims are awaited
+	wake   turn.Bell    // there is one
+	next   turn.Bell    // ask for news now
+	full   turn.Bell    // ask for all now
 }
 
 func newEngine(minTTL time.Duration) *Engine {
-	e := &Engine{minTTL: minTTL, wake: make(chan struct{}, 1), next: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	e := &Engine{minTTL: minTTL, wake: make(turn.Bell, 1), next: make(turn.Bell, 1), full: make(turn.Bell, 1)}
 	e.life, e.stop = context.WithCancel(context.Background())
 	return e
 }
@@ -113,27 +115,12 @@ func Receive(e *Engine, m Message) bool {
 
 // List implements [engine.Engine].
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return names(ctx, prefix, e.store.list)
+	return names.Of(func() ([]string, error) { return e.store.list(ctx, prefix) })
 }
 
 // ListValues implements [engine.Values].
 func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return names(ctx, prefix, e.store.listValues)
-}
-
-func names(ctx context.Context, prefix string, list func(context.Context, string) ([]string, error)) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := list(ctx, prefix) // all of them first: yield may want the connection
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return names.Of(func() ([]string, error) { return e.store.listValues(ctx, prefix) })
 }
 
 // Show implements [engine.Engine].
@@ -170,17 +157,13 @@ func otherVersion(is, want uint64) error {
 
 // Watch implements [engine.Values]. Watch polls, because the store does not know its watchers.
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
 	for {
 		v, err := e.Get(ctx, key)
 		if err != nil || v.Version != version {
 			return v, err
 		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return engine.Value{}, ctx.Err()
+		if err := turn.Pause(ctx, pollEvery); err != nil {
+			return engine.Value{}, err
 		}
 	}
 }
@@ -189,9 +172,8 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 func (e *Engine) Close() error {
 	e.stop()
 	e.asking.Wait()
-	e.sessions.Range(func(_, s any) bool { // that nobody closed
+	for _, s := range e.sessions.Range { // that nobody closed
 		s.(*session).stop()
-		return true
-	})
+	}
 	return e.store.close()
 }

@@ -1,4 +1,5 @@
-// Package turn has waits that end with a context: for a lock inside the process, and for a while.
+// Package turn has waits inside of a process. A wait for a lock, or for a while, ends with a context.
+// A bell ends a wait early.
 package turn
 
 import (
@@ -8,10 +9,8 @@ import (
 
 // Pause waits for d, or returns the cause of ctx.
 func Pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -47,3 +46,15 @@ func (t Turn) TryTake() bool {
 
 // Give gives a place back.
 func (t Turn) Give() { <-t }
+
+// Bell wakes the goroutine that reads it, or has it look once more. Create it with make(Bell, 1). Nobody
+// hears the nil Bell.
+type Bell chan struct{}
+
+// Ring wakes the reader, now or when it reads next.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default: // it has rung already
+	}
+}
