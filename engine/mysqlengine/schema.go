@@ -98,7 +98,7 @@ func (t tables) replace(ctx context.Context, conn *sql.Conn, version int) error 
 		return err
 	}
 	if users > 0 {
-		return fmt.Errorf("%w: %s of version %d, format %s, are in use, and this program knows version %d, format %s: stop those clients first, or use another prefix",
+		return fmt.Errorf("%w: %s of version %d, format %s, are in use: stop those clients, or use another prefix: this program knows version %d, format %s",
 			engine.ErrUnsupported, t.name, version, cmp.Or(format.String, "1"), t.version, engine.Format())
 	}
 	for _, table := range t.old {

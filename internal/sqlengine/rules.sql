@@ -252,8 +252,7 @@ claims of a session: it would read all holders. */}}
       {{.Set}} v_ends := (SELECT s.ends FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
         WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND c.place < v_place);
       {{.Set}} v_next := LEAST(COALESCE(v_next, v_ends), COALESCE(v_ends, v_next));
-      {{.Set}} v_next := CASE WHEN v_grace > v_now THEN LEAST(v_grace, COALESCE(v_next, v_grace)) ELSE v_next END;
-      {{.Set}} r_pause := COALESCE(v_next - v_now, 0);
+      {{.Set}} r_pause := CASE WHEN v_grace > v_now THEN LEAST(v_grace, COALESCE(v_next, v_grace)) - v_now ELSE COALESCE(v_next - v_now, 0) END;
     END IF;
   END IF;
 {{.End}}

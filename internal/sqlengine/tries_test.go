@@ -69,8 +69,8 @@ func mariadbWork(t *testing.T, conn *sql.Conn, try ...any) int64 {
 	return reads() - before - none
 }
 
-// TestTriesOfAFullSemaphore: a try that fails reads as much beside 10,000 holders as beside 100, also
-// after grants and leaves, after a holder has died, and while the dead are still to be buried.
+// TestTriesOfAFullSemaphore: a try that fails reads as much beside 10,000 holders as beside 100. That
+// holds after grants and leaves, and after a holder has died whose session is not buried yet.
 func TestTriesOfAFullSemaphore(t *testing.T) {
 	for name, c := range map[string]func(t *testing.T) counted{
 		"PostgreSQL": func(t *testing.T) counted {
