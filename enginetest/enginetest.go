@@ -49,7 +49,7 @@ type Harness struct {
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 
 	// Full returns the opener of another store, and a function that leaves no space in that store for
-	// new claims. Nil for a store that a test cannot fill, or that takes no releases then.
+	// many more claims. Nil for a store that a test cannot fill, or that takes no releases then.
 	Full func(t *testing.T) (open func(t *testing.T) engine.Engine, fill func())
 }
 

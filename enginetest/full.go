@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -31,9 +32,12 @@ func full(t *testing.T, h *Harness) {
 	fill()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	late, err := a.Mutex("full/late").TryLock(ctx)
+	var err error
+	for i := 0; err == nil && i < 2000; i++ { // there may be room in what the store has already
+		_, err = a.Mutex(fmt.Sprint("full/late/", i)).TryLock(ctx)
+	}
 	if err == nil {
-		t.Errorf("the store is not full: it grants token %v", late.Token())
+		t.Error("the store is not full: it grants 2,000 locks")
 	} else if !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
 		t.Errorf("a new claim: %v", err)
 	}

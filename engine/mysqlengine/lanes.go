@@ -17,10 +17,8 @@ import (
 // they keep; all else has the rest of the pool.
 type lanes struct {
 	db    *sql.DB
-	renew string // the query that has the connection of its own
-
-	mu    sync.Mutex
-	stmts map[string]*sql.Stmt // of the pool
+	renew string   // the query that has the connection of its own
+	stmts sync.Map // of the pool: query → *sql.Stmt
 
 	own     turn.Turn // of the call that uses what follows
 	conn    *sql.Conn
@@ -29,7 +27,7 @@ type lanes struct {
 }
 
 func newLanes(db *sql.DB, renew string) *lanes {
-	return &lanes{db: db, renew: renew, stmts: make(map[string]*sql.Stmt), own: turn.New(1)}
+	return &lanes{db: db, renew: renew, own: turn.New(1)}
 }
 
 // query asks the server once.
@@ -48,24 +46,17 @@ func (l *lanes) query(ctx context.Context, query string, args []any, row func(sc
 
 // shared asks on any connection of the pool.
 func (l *lanes) shared(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	l.mu.Lock()
-	stmt := l.stmts[query]
-	l.mu.Unlock()
-	if stmt == nil {
+	stmt, known := l.stmts.Load(query)
+	if !known {
 		made, err := l.db.PrepareContext(ctx, query)
 		if err != nil {
 			return err
 		}
-		l.mu.Lock()
-		if stmt = l.stmts[query]; stmt == nil {
-			stmt = made
-			l.stmts[query] = stmt
-		} else {
+		if stmt, known = l.stmts.LoadOrStore(query, made); known { // another call was first
 			defer made.Close()
 		}
-		l.mu.Unlock()
 	}
-	rows, err := stmt.QueryContext(ctx, args...)
+	rows, err := stmt.(*sql.Stmt).QueryContext(ctx, args...)
 	return sqlengine.Each(rows, err, row)
 }
 
@@ -147,10 +138,9 @@ func (l *lanes) close() (err error) {
 	l.closing = true
 	l.drop()
 	l.own.Give()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, stmt := range l.stmts {
-		err = errors.Join(err, stmt.Close())
-	}
+	l.stmts.Range(func(_, stmt any) bool {
+		err = errors.Join(err, stmt.(*sql.Stmt).Close())
+		return true
+	})
 	return err
 }

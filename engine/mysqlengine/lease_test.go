@@ -342,6 +342,12 @@ func TestFormats(t *testing.T) {
 	sessiontest.Hold(t, sessiontest.Open(t, e, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
 	row := newRow(t, db, "")
 	sessiontest.Hold(t, sessiontest.Open(t, row, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
+	exec(t, db, "UPDATE pawl_meta SET version = 3 ORDER BY version DESC LIMIT 1", "ALTER TABLE pawl_claims DROP COLUMN held")
+	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), "version 4") {
+		t.Errorf("version 3 in use: %v", err)
+	}
+	exec(t, db, "DELETE FROM pawl_sessions")
+	sessiontest.Hold(t, sessiontest.Open(t, newEngine(t, db, nil), leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
 	exec(t, db, "UPDATE pawl_meta SET format = '99'", "UPDATE pawl_row_meta SET format = '99'")
 	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "99") {
 		t.Error(err)

@@ -1,6 +1,7 @@
 package mysqlengine
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -15,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// leaseVersion is that of the tables and procedures of lease mode.
-const leaseVersion = 3
+// leaseVersion is that of the tables and procedures of lease mode, which have changed together.
+const leaseVersion = 4
 
 // The server's numbers of errors.
 const (
@@ -42,8 +43,9 @@ type tables struct {
 	version     int    // that this program knows
 	definitions func() []string
 
-	live string   // the query of how many use those of format 1, which had no mark
-	old  []string // tables of that which are made anew
+	layout int      // the first version that has our tables
+	live   string   // the query of how many use older ones
+	old    []string // those of them that are made anew
 }
 
 // migrate makes sure that the tables are there, and of our version.
@@ -79,12 +81,14 @@ func (t tables) find(ctx context.Context, db interface {
 	return version, err
 }
 
-// replace makes room for our tables where those of format 1 are, if nobody uses them.
-func (t tables) replace(ctx context.Context, conn *sql.Conn) error {
-	var format string
-	err := conn.QueryRowContext(ctx, "SELECT MAX(format) FROM "+t.meta).Scan(new(sql.NullString))
-	if !hasNumber(err, noColumn) {
-		return nil
+// replace makes room for our tables where older ones are, if nobody uses them. Tables of format 1
+// have no mark.
+func (t tables) replace(ctx context.Context, conn *sql.Conn, version int) error {
+	var format sql.NullString
+	err := conn.QueryRowContext(ctx, "SELECT MAX(format) FROM "+t.meta).Scan(&format)
+	marked := !hasNumber(err, noColumn)
+	if marked && (err != nil || version >= t.layout) {
+		return nil // they are missing, or ours
 	}
 	var users int
 	if _, err := conn.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"); err != nil {
@@ -93,15 +97,18 @@ func (t tables) replace(ctx context.Context, conn *sql.Conn) error {
 	if err := conn.QueryRowContext(ctx, t.live).Scan(&users); err != nil && !hasNumber(err, noTable) {
 		return err
 	}
-	if format = "1"; users > 0 {
-		return fmt.Errorf("%s are in use: %w", t.name, engine.CheckFormat(format))
+	if users > 0 {
+		return fmt.Errorf("%w: %s of version %d, format %s, are in use: stop those clients, or use another prefix: this program knows version %d, format %s",
+			engine.ErrUnsupported, t.name, version, cmp.Or(format.String, "1"), t.version, engine.Format())
 	}
 	for _, table := range t.old {
 		if _, err := conn.ExecContext(ctx, "DROP TABLE IF EXISTS "+table); err != nil {
 			return err
 		}
 	}
-	_, err = conn.ExecContext(ctx, "ALTER TABLE "+t.meta+" ADD COLUMN format VARBINARY(16) NOT NULL DEFAULT '1'")
+	if !marked {
+		_, err = conn.ExecContext(ctx, "ALTER TABLE "+t.meta+" ADD COLUMN format VARBINARY(16) NOT NULL DEFAULT '1'")
+	}
 	return err
 }
 
@@ -121,10 +128,11 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	if !locked.Bool {
 		return errors.New("another client is creating the tables since more than 30 seconds")
 	}
-	if is, err := t.find(ctx, conn); err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
+	is, err := t.find(ctx, conn)
+	if err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
 	}
-	if err := t.replace(ctx, conn); err != nil {
+	if err := t.replace(ctx, conn, is); err != nil {
 		return err
 	}
 	strict := "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -45,6 +46,33 @@ func fullEtcd(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// fullPostgres is the hook of a PostgreSQL whose tables cannot grow: the kernel refuses that.
+func fullPostgres(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+	addr := testservers.PostgresOfSmallFiles(t).Addr
+	raw, err := pgxpool.New(t.Context(), testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	return func(t *testing.T) engine.Engine { return connect(t, postgresURL("")(addr)) }, func() {
+		for _, insert := range []string{
+			`INSERT INTO pawl.sessions (id, ends, ttl, label, client) SELECT gen_random_uuid(), 1::bigint << 62, 1, repeat('x', 50), '' FROM generate_series(1, $1)`,
+			`INSERT INTO pawl.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
+				SELECT 'filler' || gen_random_uuid(), 1, 'filler', 'x', 'x', repeat('x', 50), 1, 1, 0, 0, 'lock', 1, 0, 0, 0, 1 FROM generate_series(1, $1)`,
+		} {
+			for _, rows := range []int{1000, 1} {
+				var err error
+				for err == nil {
+					_, err = raw.Exec(t.Context(), insert, rows)
+				}
+				if !strings.Contains(err.Error(), "could not extend file") {
+					t.Fatal(err)
+				}
 			}
 		}
 	}

@@ -45,6 +45,7 @@ func TestPostgresLease(t *testing.T) {
 	h := postgresHarness(t, addr, addr, "logged", "")
 	h.Snapshot = snapshot(testservers.Postgres, postgresURL(""))
 	h.Fresh = unused(postgresURL("schema=NEW")(addr))
+	h.Full = fullPostgres
 	enginetest.Run(t, h)
 }
 

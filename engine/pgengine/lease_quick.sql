@@ -26,8 +26,8 @@
     END IF;
   ELSIF p_op = 'leave' THEN
     DELETE FROM P.claims c USING P.sessions s WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id
-      AND c.resource = p_resource AND s.id = p_session AND s.ends > v_now
-      RETURNING c.token, c.place INTO v_token, v_place;
+      AND concat(c.resource) = p_resource AND s.id = p_session AND s.ends > v_now
+      RETURNING c.token, c.place, c.weight, c.held INTO v_token, v_place, v_weight, v_sum;
     IF FOUND THEN
       SELECT c.waits, c.place INTO v_own, v_first FROM P.claims c WHERE c.resource = p_resource ORDER BY c.resource, c.waits, c.place LIMIT 1;
       IF NOT FOUND THEN RETURN; END IF;
@@ -43,6 +43,7 @@
           RETURN;
         END IF;
       END IF;
-      v_left := 1; v_own := 0; v_first := 0; v_place := NULL; v_token := NULL; v_owner := NULL; v_session := NULL;
+      v_less := CASE WHEN v_token = 0 THEN 0 ELSE v_weight END;
+      v_left := 1; v_own := 0; v_first := 0; v_token := NULL; v_owner := NULL; v_session := NULL;
     END IF;
   END IF;

@@ -210,17 +210,22 @@ func TestOldVersion(t *testing.T) {
 		t.Error("it stays old")
 	}
 	s := sessiontest.Open(t, e, leasetest.TTL)
-	c := claimOf("old version", s, 1)
-	token := sessiontest.Hold(t, s, c)
-	exec(t, admin, `UPDATE "old version".meta SET version = 2`, // which has our tables, and other routines
-		`CREATE OR REPLACE FUNCTION "old version".start(p_session text, p_ttl bigint, p_belief bigint, p_label text, p_client text, p_channel text, OUT r_format text)
-		LANGUAGE sql AS $$ SELECT 'old' $$`)
-	sessiontest.Open(t, newEngine(t, admin, opts), leasetest.TTL)
+	token := sessiontest.Hold(t, s, claimOf("old version", s, 1))
+	exec(t, admin, `UPDATE "old version".meta SET version = 3`)
+	other, err := pgengine.New(t.Context(), admin, opts)
+	if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), fmt.Sprint("version ", now)) {
+		t.Errorf("in use: %v, %v", other, err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `ALTER TABLE "old version".claims DROP COLUMN held`)
+	next := sessiontest.Open(t, newEngine(t, admin, opts), leasetest.TTL)
+	if later := sessiontest.Hold(t, next, claimOf("old version", next, 1)); later <= token {
+		t.Errorf("token %v after %v", later, token)
+	}
 	if n := count(t, admin, `SELECT version FROM "old version".meta`); n != now {
 		t.Errorf("version %d, want %d", n, now)
-	}
-	if g, err := s.Enter(t.Context(), c, false); err != nil || g.Token != token {
-		t.Errorf("who held meanwhile: %v, %v, want %v", g, err, token)
 	}
 }
 

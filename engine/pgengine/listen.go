@@ -167,9 +167,7 @@ func (l *listener) again() *pgx.Conn {
 		if err == nil {
 			return conn
 		}
-		if turn.Pause(l.life, pause) != nil {
-			return nil
-		}
+		turn.Pause(l.life, pause) //nolint:errcheck // the loop ends with it
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package pgengine
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -16,9 +15,8 @@ import (
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
-// leaseVersion is that of the tables and routines of lease mode. The tables are those of
-// version leaseLayout: only routines are newer, and are replaced while clients use them.
-const leaseVersion, leaseLayout = 3, 2
+// leaseVersion is that of the tables and routines of lease mode.
+const leaseVersion = 4
 
 // PostgreSQL's names of errors.
 const (
@@ -111,8 +109,8 @@ func (t leaseTables) create(ctx context.Context) error {
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
 	for _, statement := range t.language.definitions() {
 		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
-			if hasCode(err, inUse) { // by clients of a version that had no mark
-				return fmt.Errorf("%w: %w", cmp.Or(engine.CheckFormat("1"), engine.ErrUnsupported), err)
+			if hasCode(err, inUse) {
+				return fmt.Errorf("%w: this program knows version %d, format %s: %w", engine.ErrUnsupported, leaseVersion, engine.Format(), err)
 			}
 			return err
 		}
@@ -128,11 +126,13 @@ func (l language) definitions() []string {
 		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
 		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
 		fmt.Sprintf(`ALTER TABLE %smeta ADD COLUMN IF NOT EXISTS format TEXT`, p),
-		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseLayout)).Replace(upgradeText),
+		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseVersion)).Replace(upgradeText),
 	}
 	tables, routines := sqlengine.Rules(l)
 	all = append(all, tables...)
 	all = append(all,
+		// Half of each page is for updates, so that a server whose disk is full still renews and hands on.
+		fmt.Sprintf(`ALTER TABLE %ssessions SET (fillfactor = 50)`, p), fmt.Sprintf(`ALTER TABLE %sclaims SET (fillfactor = 50)`, p),
 		// The channels of sessions: nobody may read them, whatever is granted on all tables.
 		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(), p),
 		fmt.Sprintf(`ALTER TABLE %stold ENABLE ROW LEVEL SECURITY`, p),

@@ -3,6 +3,7 @@ package sqliteengine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -189,6 +190,42 @@ func TestDiskFull(t *testing.T) {
 	}
 	update(t, e, `PRAGMA max_page_count = 100000`)
 	sessiontest.Hold(t, s, mutex("job", "b")) // the engine has recovered
+}
+
+// TestFullFileTakesReleases: no page can be added to the file. A new claim is refused with the reason.
+// Sessions are renewed, and every hold is left and handed on.
+func TestFullFileTakesReleases(t *testing.T) {
+	e := newEngine(t, file(t))
+	holder, waiter := open(t, e, time.Hour), open(t, e, time.Hour)
+	var held, next []*engine.Claim
+	for i := range 40 {
+		name := fmt.Sprint("full/", i)
+		held, next = append(held, mutex(name, fmt.Sprint("a", i))), append(next, mutex(name, fmt.Sprint("b", i)))
+		sessiontest.Hold(t, holder, held[i])
+		sessiontest.Wait(t, waiter, next[i])
+	}
+	update(t, e, `PRAGMA max_page_count = 1`)
+	for _, size := range []int{400, 50, 1} { // also the rest of each page, everywhere in the tables
+		var err error
+		for i := 0; err == nil; i++ {
+			c := mutex(fmt.Sprint("full/", i%40, "/", i, strings.Repeat("x", size)), fmt.Sprint("c", size, "/", i))
+			_, err = holder.Enter(t.Context(), c, true)
+		}
+		if !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "full") {
+			t.Fatalf("a new claim: %v", err)
+		}
+	}
+	for i := range held {
+		for _, s := range []engine.Session{holder, waiter} {
+			if _, err := s.Renew(t.Context(), nil); err != nil {
+				t.Fatalf("renew: %v", err)
+			}
+		}
+		got := sessiontest.Awaiting(t, waiter, next[i])
+		sessiontest.Leave(t, holder, held[i])
+		sessiontest.Granted(t, got)
+		sessiontest.Leave(t, waiter, next[i])
+	}
 }
 
 func TestReadOnlyFile(t *testing.T) {

@@ -25,3 +25,10 @@ func SetWindow(t *testing.T, n int) {
 	window = n
 	t.Cleanup(func() { window = before })
 }
+
+// SetMany changes from how many holders on the sum is noted, in tables that are made from then on.
+func SetMany(t *testing.T, n int) {
+	before := many
+	many = n
+	t.Cleanup(func() { many = before })
+}

@@ -245,7 +245,7 @@ type server struct {
 	early bool
 }
 
-func postgres(t *testing.T) server {
+func postgres(t *testing.T, schema string) server {
 	pool, err := pgxpool.New(t.Context(), testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
 	if err != nil {
 		t.Fatal(err)
@@ -253,29 +253,29 @@ func postgres(t *testing.T) server {
 	t.Cleanup(pool.Close)
 	db := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { db.Close() })
-	e, err := pgengine.New(t.Context(), pool, &pgengine.Options{Schema: "model", Unlogged: true})
+	e, err := pgengine.New(t.Context(), pool, &pgengine.Options{Schema: schema, Unlogged: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE model.sessions SET ends = 0 WHERE id = $1`, false}
+	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false}
 }
 
-func mariadb(t *testing.T) server {
+func mariadb(t *testing.T, prefix string) server {
 	db, err := sql.Open("mysql", testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr).FormatDSN())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	e, err := mysqlengine.New(t.Context(), db, &mysqlengine.Options{Prefix: "model_"})
+	e, err := mysqlengine.New(t.Context(), db, &mysqlengine.Options{Prefix: prefix + "_"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE model_sessions SET ends = 0 WHERE id = ?`, false}
+	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false}
 }
 
-func sqlite(t *testing.T) server {
+func sqlite(t *testing.T, _ string) server {
 	path := filepath.Join(t.TempDir(), "model.db")
 	e, err := sqliteengine.New(t.Context(), path, nil)
 	if err != nil {
@@ -295,14 +295,19 @@ func sqlite(t *testing.T) server {
 func TestTransactionsDoAsTheQueue(t *testing.T) {
 	for _, window := range []int{1, 2, 8} {
 		sqlengine.SetWindow(t, window)
-		compare(t, sqlite(t))
+		compare(t, sqlite(t, ""))
 	}
 }
 
+// TestRoutinesDoAsTheQueue: also where what all hold together is noted from the first holder on.
 func TestRoutinesDoAsTheQueue(t *testing.T) {
-	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
+	for name, start := range map[string]func(*testing.T, string) server{"PostgreSQL": postgres, "MariaDB": mariadb} {
 		t.Run(name, func(t *testing.T) {
-			compare(t, start(t))
+			compare(t, start(t, "model"))
+		})
+		t.Run(name+" with sums", func(t *testing.T) {
+			sqlengine.SetMany(t, 1)
+			compare(t, start(t, "sums"))
 		})
 	}
 }
@@ -310,9 +315,9 @@ func TestRoutinesDoAsTheQueue(t *testing.T) {
 // TestDeadWaiters: a step that hands on passes over the dead wherever they wait, and grants
 // them nothing.
 func TestDeadWaiters(t *testing.T) {
-	for name, start := range map[string]func(*testing.T) server{"PostgreSQL": postgres, "MariaDB": mariadb, "SQLite": sqlite} {
+	for name, start := range map[string]func(*testing.T, string) server{"PostgreSQL": postgres, "MariaDB": mariadb, "SQLite": sqlite} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t)
+			s := start(t, "waiters")
 			live := sessiontest.Open(t, s, time.Hour) // nobody renews meanwhile
 			for _, line := range []struct {
 				waiters string // readers, writers, and dead ones

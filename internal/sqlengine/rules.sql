@@ -21,6 +21,7 @@ taken for a column. Times are in µs on the server's clock. */}}
   waits INT NOT NULL, -- 1 as long as the token is 0, so that who holds and who is first are found by the key
   news INT NOT NULL, -- 1: it was granted, or is to try, since it waits: who asks for all its claims wants to know
   slot BIGINT NOT NULL, -- of the lock of the resource: who takes several takes them in this order
+  held BIGINT NOT NULL DEFAULT 0, -- of the last holder: what all hold together, or 0: it is to be counted
   PRIMARY KEY (resource, waits, place){{.Inside "claims_session" "session, news, slot, id"}}
 ){{.TableEnd}};
 {{.After "claims_session" "claims" "session, news, slot, id"}}
@@ -31,13 +32,28 @@ taken for a column. Times are in µs on the server's clock. */}}
 
 {{/* fits finds the token that a claim gets beside the granted ones: the largest of its
 owner's, a new one, or none: 0. And how much its owner holds. One that weighs more than
-a semaphore that was made smaller fits alone. */}}
+a semaphore that was made smaller fits alone.
+
+What all hold together is noted in the row of the last holder, once many hold: then
+nobody reads all of them. It is noted only while every holder is its own owner,
+because then no holder shares a grant, and the sum follows each grant and each leave.
+fits also returns the sum to note with the grant. */}}
 {{define "fits"}}
-{{.Proc "fits" .Text "p_resource" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own"}}
-{{.Vars "BIGINT" "v_all"}}
-  SELECT COALESCE(SUM(h.weight), 0), COALESCE(SUM(CASE WHEN h.owner = p_owner THEN h.weight ELSE 0 END), 0) INTO v_all, r_own
-    FROM (SELECT c.owner AS owner, MAX(c.weight) AS weight FROM {{.P}}claims c
-      WHERE c.resource = p_resource AND c.waits = 0 GROUP BY c.owner) h;
+{{.Proc "fits" .Text "p_resource" .Text "p_id" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own" "BIGINT" "r_held"}}
+{{.Vars "BIGINT" "v_all" "BIGINT" "v_last"}}
+  {{.Set}} r_own := 0; {{.Set}} r_held := 0;
+  SELECT c.place, c.held INTO v_last, r_held FROM {{.P}}claims c
+    WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1;
+  {{.Set}} v_all := r_held;
+  IF COALESCE(r_held, 0) = 0 OR p_owner <> p_id THEN
+    SELECT COALESCE(SUM(h.weight), 0), COALESCE(SUM(CASE WHEN h.owner = p_owner THEN h.weight ELSE 0 END), 0),
+        CASE WHEN COUNT(*) >= {{many}} AND MIN(h.alone) = 1 THEN SUM(h.weight) ELSE 0 END INTO v_all, r_own, r_held
+      FROM (SELECT c.owner AS owner, MAX(c.weight) AS weight, MIN(CASE WHEN c.owner = c.id THEN 1 ELSE 0 END) AS alone
+        FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 GROUP BY c.owner) h;
+    IF r_held > 0 THEN
+      UPDATE {{.P}}claims SET held = r_held WHERE resource = p_resource AND waits = 0 AND place = v_last AND held <> r_held;
+    END IF;
+  END IF;
   IF r_own >= p_weight THEN
     {{.Set}} r_token := (SELECT MAX(c.token) FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner);
   ELSEIF v_all - r_own + LEAST(p_weight, p_capacity) <= p_capacity THEN
@@ -45,6 +61,7 @@ a semaphore that was made smaller fits alone. */}}
   ELSE
     {{.Set}} r_token := 0;
   END IF;
+  {{.Set}} r_held := CASE WHEN r_token > 0 AND r_held > 0 AND p_owner = p_id THEN r_held + p_weight ELSE 0 END;
 {{.End}}
 {{end}}
 
@@ -52,34 +69,29 @@ a semaphore that was made smaller fits alone. */}}
 of a barging resource it tells the first that waits to try, unless that one asks. */}}
 {{define "advance"}}
 {{.Proc "advance" .Text "p_resource" .Text "p_asking" "BIGINT" "p_slot" "BIGINT" "p_now"}}
-{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_barging" "BIGINT" "v_news" "BIGINT" "v_ends" .Text "v_id" .Text "v_session" .Text "v_owner"}}
-  {{.Set}} v_fit := 1; {{.Set}} v_own := 0;
+{{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_held" "BIGINT" "v_barging" "BIGINT" "v_ends" .Text "v_id" .Text "v_session" .Text "v_owner"}}
+  {{.Set}} v_fit := 1; {{.Set}} v_own := 0; {{.Set}} v_held := 0;
   WHILE v_fit <> 0 {{.Do}}
-    {{.Set}} v_fit := 0;
-    {{.Set}} v_place := NULL;
-    SELECT c.place, c.id, c.session, c.owner, c.weight, c.capacity, c.barging, c.news
-      INTO v_place, v_id, v_session, v_owner, v_weight, v_capacity, v_barging, v_news
+    {{.Set}} v_fit := 0; {{.Set}} v_place := NULL;
+    SELECT c.place, c.id, c.session, c.owner, c.weight, c.capacity, c.barging
+      INTO v_place, v_id, v_session, v_owner, v_weight, v_capacity, v_barging
       FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1;
     {{.Set}} v_ends := COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = v_session), 0);
     IF v_place IS NOT NULL AND v_ends <= p_now THEN
-      DELETE FROM {{.P}}claims WHERE session = v_session AND news IN (0, 1) AND slot = p_slot AND resource = p_resource;
+      DELETE FROM {{.P}}claims WHERE session = v_session AND news IN (0, 1) AND slot = p_slot AND CONCAT(resource) = p_resource AND waits = 1;
       {{.Set}} v_fit := 1;
     ELSEIF v_place IS NOT NULL THEN
-      CALL {{.P}}fits(p_resource, v_owner, v_weight, v_capacity, p_slot, p_now, v_fit, v_own);
+      CALL {{.P}}fits(p_resource, v_id, v_owner, v_weight, v_capacity, p_slot, p_now, v_fit, v_own, v_held);
       IF v_fit <> 0 AND v_barging = 1 THEN
         IF v_id <> p_asking THEN
-          IF v_news = 0 THEN
-            UPDATE {{.P}}claims SET news = 1 WHERE resource = p_resource AND waits = 1 AND place = v_place;
-          END IF;
+          UPDATE {{.P}}claims SET news = 1 WHERE resource = p_resource AND waits = 1 AND place = v_place AND news = 0;
           {{.Tell "v_session" "v_id" "0" "0"}}
         END IF;
         {{.Set}} v_fit := 0;
       ELSEIF v_fit <> 0 THEN
-        UPDATE {{.P}}claims SET token = v_fit, granted = p_now, waits = 0, news = 1 WHERE resource = p_resource AND waits = 1 AND place = v_place;
+        UPDATE {{.P}}claims SET token = v_fit, granted = p_now, waits = 0, news = 1, held = v_held WHERE resource = p_resource AND waits = 1 AND place = v_place;
         {{.Tell "v_session" "v_id" "v_fit" "0"}}
-        IF v_weight = v_capacity AND v_owner = v_id THEN
-          {{.Set}} v_fit := 0; -- nothing fits beside it
-        END IF;
+        {{.Set}} v_fit := CASE WHEN v_weight = v_capacity AND v_owner = v_id THEN 0 ELSE v_fit END; -- 0: nothing fits beside it
       END IF;
     END IF;
   END {{.Loop}};
@@ -92,12 +104,13 @@ use if that is something else, and of a restart grace how much is left and how
 long ago it began. However many wait, it looks at those that hold and at the
 first that waits: nobody else is in the way of anybody. The first and the last are
 found by the order of the key: for MIN, and for a join that it may turn round, MariaDB
-reads the line. */}}
+reads the line. CONCAT keeps a plan, made when few held, from the key of the resource for
+claims of a session: it would read all holders. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging" "BIGINT" "r_grace" "BIGINT" "r_age"}}
-{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_left" "BIGINT" "v_buried" "BIGINT" "v_ended" "BIGINT" "v_top" "BIGINT" "v_first" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
+{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_left" "BIGINT" "v_ended" "BIGINT" "v_top" "BIGINT" "v_first" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_sum" "BIGINT" "v_less" "BIGINT" "v_held" "BIGINT" "v_last" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
   {{.Set}} r_code := 0; {{.Set}} r_token := 0; {{.Set}} r_pause := 0; {{.Set}} r_kind := ''; {{.Set}} r_capacity := 0; {{.Set}} r_barging := 0; {{.Set}} r_grace := 0; {{.Set}} r_age := 0;
-  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_buried := 0; {{.Set}} v_first := 0;
+  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_first := 0; {{.Set}} v_less := 0; {{.Set}} v_held := 0; {{.Set}} v_last := 0;
   {{.Durable false}}
   {{.Lock "p_resource" "v_slot"}}
   IF p_op = 'enter' THEN -- after the name: who waits for that is in nobody's way
@@ -113,14 +126,14 @@ reads the line. */}}
     {{.Set}} r_code := 4;
   ELSE
     IF p_op = 'look' THEN -- of a session that has ended
-      DELETE FROM {{.P}}claims WHERE session = p_session AND news IN (0, 1) AND slot = v_slot AND resource = p_resource;
-      {{.Set}} v_left := 1;
+      DELETE FROM {{.P}}claims WHERE session = p_session AND news IN (0, 1) AND slot = v_slot AND CONCAT(resource) = p_resource;
+      {{.Set}} v_left := 1; {{.Set}} v_less := {{uncounted}};
     ELSEIF v_left = 0 AND v_ends > v_now THEN
-      SELECT c.place, c.token, c.weight, c.owner INTO v_place, v_token, v_weight, v_owner FROM {{.P}}claims c
-        WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id AND c.resource = p_resource;
+      SELECT c.place, c.token, c.weight, c.owner, c.held INTO v_place, v_token, v_weight, v_owner, v_sum FROM {{.P}}claims c
+        WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id AND CONCAT(c.resource) = p_resource;
     END IF;
     IF p_op = 'leave' AND v_left = 0 AND v_place IS NULL THEN -- it may be of another session
-      SELECT c.place, c.token, c.session INTO v_place, v_token, v_session FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
+      SELECT c.place, c.token, c.session, c.weight, c.held INTO v_place, v_token, v_session, v_weight, v_sum FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
         WHERE c.resource = p_resource AND c.id = p_id AND s.ends > v_now;
       IF v_place IS NULL THEN
         {{.Set}} r_code := 2;
@@ -128,14 +141,19 @@ reads the line. */}}
         {{.Tell "v_session" "p_id" "0" "CASE WHEN v_token = 0 THEN 0 ELSE 1 END"}}
       END IF;
     END IF;
-    IF p_op = 'leave' AND v_place IS NOT NULL THEN
+    IF p_op = 'leave' AND v_left = 0 AND v_place IS NOT NULL THEN
       DELETE FROM {{.P}}claims WHERE resource = p_resource AND waits = CASE WHEN v_token = 0 THEN 1 ELSE 0 END AND place = v_place;
-      {{.Set}} v_left := 1;
+      {{.Set}} v_left := 1; {{.Set}} v_less := CASE WHEN v_token = 0 THEN 0 ELSE v_weight END;
     END IF;
     WHILE v_ended = 1 {{.Do}} -- some session has: remove what it has that is in the way here
       {{.Set}} v_first := COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0);
-      {{.Set}} v_dead := (SELECT c.session FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session
-        WHERE c.resource = p_resource AND c.waits = 0 AND COALESCE(s.ends, 0) <= v_now LIMIT 1);
+      IF COALESCE((SELECT c.held FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0) > 0 THEN
+        {{.Set}} v_dead := (SELECT s.id FROM {{.P}}sessions s WHERE s.ends <= v_now AND (SELECT MAX(c.place) FROM {{.P}}claims c
+          WHERE c.session = s.id AND c.news IN (0, 1) AND c.slot = v_slot AND CONCAT(c.resource) = p_resource AND c.waits = 0) IS NOT NULL LIMIT 1);
+      ELSE
+        {{.Set}} v_dead := (SELECT c.session FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session
+          WHERE c.resource = p_resource AND c.waits = 0 AND COALESCE(s.ends, 0) <= v_now LIMIT 1);
+      END IF;
       IF v_dead IS NULL THEN
         {{.Set}} v_dead := (SELECT c.session FROM {{.P}}claims c LEFT JOIN {{.P}}sessions s ON s.id = c.session
           WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND COALESCE(s.ends, 0) <= v_now);
@@ -143,13 +161,18 @@ reads the line. */}}
       IF v_dead IS NULL THEN
         {{.Set}} v_ended := 0;
       ELSE
-        DELETE FROM {{.P}}claims WHERE session = v_dead AND news IN (0, 1) AND slot = v_slot AND resource = p_resource;
-        {{.Set}} v_buried := 1;
+        DELETE FROM {{.P}}claims WHERE session = v_dead AND news IN (0, 1) AND slot = v_slot AND CONCAT(resource) = p_resource;
+        {{.Set}} v_left := 1; {{.Set}} v_less := {{uncounted}};
       END IF;
     END {{.Loop}};
     {{.Set}} v_count := 0;
     SELECT 1, c.kind, c.capacity, c.barging INTO v_count, v_kind, v_capacity, v_barging FROM {{.P}}claims c WHERE c.resource = p_resource LIMIT 1;
     {{.Set}} v_count := COALESCE(v_count, 0);
+    IF v_count = 1 AND v_less > 0 THEN
+      {{.Set}} v_last := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1);
+      UPDATE {{.P}}claims SET held = GREATEST(CASE WHEN place < v_place THEN v_sum ELSE held END - v_less, 0)
+        WHERE resource = p_resource AND waits = 0 AND place = v_last AND (held > 0 OR v_sum > 0);
+    END IF;
 
     IF p_op = 'resize' THEN
       IF v_count = 0 THEN
@@ -163,15 +186,11 @@ reads the line. */}}
 
     -- Who could be granted has been, unless somebody has left or died, or a grace
     -- has ended.
-    IF v_count = 1 AND (v_left = 1 OR p_op = 'resize' OR v_buried = 1 OR v_grace > 0) AND v_grace <= v_now THEN
-      IF p_op = 'poll' THEN
-        CALL {{.P}}advance(p_resource, p_id, v_slot, v_now);
-      ELSE
-        CALL {{.P}}advance(p_resource, '', v_slot, v_now);
-      END IF;
+    IF v_count = 1 AND (v_left = 1 OR p_op = 'resize' OR v_grace > 0) AND v_grace <= v_now THEN
+      CALL {{.P}}advance(p_resource, CASE WHEN p_op = 'poll' THEN p_id ELSE '' END, v_slot, v_now);
       IF p_op IN ('enter', 'poll') THEN
         {{.Set}} v_token := (SELECT c.token FROM {{.P}}claims c
-          WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id AND c.resource = p_resource);
+          WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id AND CONCAT(c.resource) = p_resource);
       END IF;
     END IF;
 
@@ -185,10 +204,8 @@ reads the line. */}}
         ELSEIF v_count = 0 THEN
           {{.Mint "v_fit" "v_slot" "v_now"}}
         ELSEIF v_first = 0 OR p_barging = 1 OR p_owner <> p_id THEN
-          CALL {{.P}}fits(p_resource, p_owner, p_weight, p_capacity, v_slot, v_now, v_fit, v_own);
-          IF v_own < p_weight AND p_barging = 0 AND v_first > 0 THEN
-            {{.Set}} v_fit := 0; -- an upgrade passes nobody either
-          END IF;
+          CALL {{.P}}fits(p_resource, p_id, p_owner, p_weight, p_capacity, v_slot, v_now, v_fit, v_own, v_held);
+          {{.Set}} v_fit := CASE WHEN v_own < p_weight AND p_barging = 0 AND v_first > 0 THEN 0 ELSE v_fit END; -- an upgrade passes nobody either
         END IF;
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
           {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
@@ -196,9 +213,9 @@ reads the line. */}}
           {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
             COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0));
           {{.Set}} v_place := v_top + 1; {{.Set}} r_token := v_fit;
-          INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
+          INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot, held)
             VALUES (p_resource, v_place, p_session, p_id, p_owner, p_label, p_weight, v_fit, v_now, CASE WHEN v_fit = 0 THEN 0 ELSE v_now END,
-              p_kind, p_capacity, p_barging, CASE WHEN v_fit = 0 THEN 1 ELSE 0 END, 0, v_slot);
+              p_kind, p_capacity, p_barging, CASE WHEN v_fit = 0 THEN 1 ELSE 0 END, 0, v_slot, v_held);
         END IF;
       END IF;
     ELSEIF p_op IN ('enter', 'poll') THEN
@@ -206,11 +223,13 @@ reads the line. */}}
         {{.Set}} r_code := 2;
       ELSE
         IF v_barging = 1 AND v_token = 0 AND v_grace <= v_now THEN
-          CALL {{.P}}fits(p_resource, v_owner, v_weight, v_capacity, v_slot, v_now, v_fit, v_own);
+          CALL {{.P}}fits(p_resource, p_id, v_owner, v_weight, v_capacity, v_slot, v_now, v_fit, v_own, v_held);
           UPDATE {{.P}}claims SET token = v_fit, granted = CASE WHEN v_fit = 0 THEN 0 ELSE v_now END, waits = CASE WHEN v_fit = 0 THEN 1 ELSE 0 END, news = 0
             WHERE resource = p_resource AND waits = 1 AND place = v_place;
           {{.Set}} v_token := v_fit;
           IF v_fit <> 0 THEN
+            {{.Set}} v_last := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1); -- it may have come later
+            UPDATE {{.P}}claims SET held = v_held WHERE resource = p_resource AND waits = 0 AND place = v_last;
             CALL {{.P}}advance(p_resource, p_id, v_slot, v_now);
           END IF;
         END IF;
@@ -225,9 +244,7 @@ reads the line. */}}
       END IF;
     END IF;
 
-    IF v_grace > v_now THEN
-      {{.Set}} r_grace := v_grace - v_now; {{.Set}} r_age := v_now - v_since;
-    END IF;
+    {{.Set}} r_grace := GREATEST(v_grace - v_now, 0); {{.Set}} r_age := CASE WHEN v_grace > v_now THEN v_now - v_since ELSE 0 END;
     -- Who waits looks by itself when the first session that blocks it can end.
     IF r_code = 0 AND r_token = 0 AND p_op IN ('enter', 'poll') THEN
       {{.Set}} v_next := (SELECT MIN(s.ends) FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource AND c.waits = 0);
@@ -235,10 +252,7 @@ reads the line. */}}
       {{.Set}} v_ends := (SELECT s.ends FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
         WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND c.place < v_place);
       {{.Set}} v_next := LEAST(COALESCE(v_next, v_ends), COALESCE(v_ends, v_next));
-      IF v_grace > v_now THEN
-        {{.Set}} v_next := LEAST(v_grace, COALESCE(v_next, v_grace));
-      END IF;
-      {{.Set}} r_pause := COALESCE(v_next - v_now, 0);
+      {{.Set}} r_pause := CASE WHEN v_grace > v_now THEN LEAST(v_grace, COALESCE(v_next, v_grace)) - v_now ELSE COALESCE(v_next - v_now, 0) END;
     END IF;
   END IF;
 {{.End}}
@@ -264,9 +278,7 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
     IF p_force = 1 OR v_ends <= v_now THEN
       UPDATE {{.P}}sessions SET ends = -1 WHERE id = p_session;
       {{.Set}} r_more := CASE WHEN v_ends IS NOT NULL AND EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.session = p_session) THEN 1 ELSE 0 END;
-      IF r_more = 0 THEN
-        DELETE FROM {{.P}}sessions WHERE id = p_session;
-      END IF;
+      DELETE FROM {{.P}}sessions WHERE id = p_session AND r_more = 0;
     END IF;
   ELSEIF v_ends = -1 THEN
     {{.Set}} v_left := 50;
@@ -280,9 +292,7 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
         {{.CallStep "'look'" "p_session" "v_resource" "''" "''" "''" "0" "''" "0" "0" "0" "v_code" "v_token" "v_pause" "v_kind" "v_capacity" "v_barging" "v_grace" "v_age"}}
       END IF;
     END {{.Loop}};
-    IF v_left = 0 THEN
-      {{.Set}} r_more := 1;
-    END IF;
+    {{.Set}} r_more := CASE WHEN v_left = 0 THEN 1 ELSE 0 END;
   END IF;
   {{.Set}} r_dead := COALESCE((SELECT s.id FROM {{.P}}sessions s WHERE s.ends <= v_now AND s.id <> p_session ORDER BY s.ends LIMIT 1), '');
 {{.End}}

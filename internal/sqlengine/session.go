@@ -67,11 +67,7 @@ var errUnsent = errors.New("it was not sent")
 func (s *session) note(claim string, sent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sent {
-		s.sent[claim] = true
-	} else if !s.sent[claim] {
-		s.sent[claim] = false
-	}
+	s.sent[claim] = sent || s.sent[claim]
 }
 
 // unsent reports whether the store cannot know of a claim, and forgets that.

@@ -12,6 +12,9 @@
 //	claims   resource place session id owner label weight token since granted kind capacity barging waits
 //	values   name version data
 //
+// The claims of a server have more columns: news and slot, by which a step finds them, and the sum
+// held; see rules.sql.
+//
 // Waiters are told, and do not rely on that. Once a heartbeat one query asks for all waiters of
 // this Engine, and more often while messages do not arrive. One waiter of a session and resource
 // looks for the others, with a step, when a claim that blocks them can have died.

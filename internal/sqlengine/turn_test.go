@@ -14,7 +14,7 @@ import (
 // TestUnsentIsNotLeft: of the requests for a name whose steps hang two are sent. The others were
 // never in the store, and to leave asks nothing.
 func TestUnsentIsNotLeft(t *testing.T) {
-	e := postgres(t)
+	e := postgres(t, "model")
 	s := sessiontest.Open(t, e, time.Minute)
 	tx, err := e.db.BeginTx(t.Context(), nil)
 	if err != nil {

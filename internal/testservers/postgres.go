@@ -38,6 +38,15 @@ func fillPostgres(k kind, path, dir string, _ []int) error {
 // "max_connections=10". The server keeps its data over Kill and Restart.
 func Postgres(t testing.TB, args ...string) *Server { t.Helper(); return start(t, postgresKind, args) }
 
+// PostgresOfSmallFiles starts a private PostgreSQL that can have no file of more than 2 MB, as on a
+// full disk.
+func PostgresOfSmallFiles(t testing.TB) *Server {
+	t.Helper()
+	k := postgresKind
+	k.largest = 2 << 20 / 512
+	return start(t, k, nil)
+}
+
 // PostgresPrimary starts a private PostgreSQL as [Postgres] does, which can have replicas.
 func PostgresPrimary(t testing.TB, args ...string) *Server {
 	t.Helper()

@@ -45,6 +45,7 @@ type kind struct {
 	stop    syscall.Signal            // lets the server shut down, if SIGTERM does not
 	discard syscall.Signal            // ends a server whose folder goes as well, if SIGKILL does not
 	within  time.Duration             // the server may start for so long, if not for readyWithin
+	largest int                       // no file of the server may be larger, in 512 bytes
 }
 
 type filler func(k kind, path, dir string, ports []int) error
@@ -227,6 +228,10 @@ func (p *process) start() error {
 	}
 	defer log.Close()
 	cmd := p.kind.command(p.path, p.args...)
+	if p.kind.largest > 0 {
+		limit := fmt.Sprintf(`ulimit -f %d; exec "$0" "$@"`, p.kind.largest)
+		cmd = p.kind.command("/bin/sh", append([]string{"-c", limit, p.path}, p.args...)...)
+	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
 	if p.kind.env != nil {
 		cmd.Env = append(os.Environ(), p.kind.env(p.dir)...)
@@ -339,10 +344,14 @@ func or(sig, usual syscall.Signal) syscall.Signal {
 
 // Restart starts the server again, on the same port and folder, and waits until it serves. A server
 // that still runs is killed first.
-func (s *Server) Restart() {
+func (s *Server) Restart() { s.t.Helper(); s.RestartWith() }
+
+// RestartWith restarts the server with more options, after the present ones.
+func (s *Server) RestartWith(more ...string) {
 	s.t.Helper()
 	p := s.own()
 	p.end(syscall.SIGKILL)
+	p.args = append(p.args, more...)
 	if err := p.start(); err != nil {
 		s.t.Fatal(err)
 	}
