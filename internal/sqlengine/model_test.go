@@ -42,6 +42,7 @@ type model struct {
 	ids      []string // every claim that ever entered
 	next     int
 	early    bool // it may look as soon as the queue says
+	alone    bool // semaphores only, where each holder is its own owner: then the sum of what all hold is noted
 }
 
 // ends is in the hour after the next for the first session, an hour later for
@@ -165,8 +166,12 @@ func (m *model) enter(t *rapid.T, spec engine.Spec) {
 		r.Spec = rapid.SampledFrom(specs).Draw(t, "spec")
 	}
 	id := fmt.Sprintf("%s.%d", s.ID(), m.next)
+	owners := []string{id, id, id, "p", "q"}
+	if m.alone {
+		owners = owners[:1]
+	}
 	r.Claim = queue.Claim{
-		ID: id, Session: s.ID(), Label: "l", Owner: rapid.SampledFrom([]string{id, id, id, "p", "q"}).Draw(t, "owner"),
+		ID: id, Session: s.ID(), Label: "l", Owner: rapid.SampledFrom(owners).Draw(t, "owner"),
 		Weight: rapid.SampledFrom([]int64{1, 1, min(2, r.Spec.Capacity), r.Spec.Capacity}).Draw(t, "weight"),
 	}
 	m.ids = append(m.ids, id)
@@ -193,6 +198,9 @@ func (m *model) run(t *rapid.T) {
 		}
 	}()
 	spec := rapid.SampledFrom(specs).Draw(t, "spec")
+	if m.alone {
+		spec.Kind, spec.Capacity = engine.KindSemaphore, 4
+	}
 	of := func(t *rapid.T, op queue.Op, ids []string) {
 		if len(ids) == 0 {
 			t.Skip()
@@ -243,6 +251,7 @@ type server struct {
 	kill string // the statement
 
 	early bool
+	alone bool
 }
 
 func postgres(t *testing.T, schema string) server {
@@ -258,7 +267,7 @@ func postgres(t *testing.T, schema string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false}
+	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false, false}
 }
 
 func mariadb(t *testing.T, prefix string) server {
@@ -272,7 +281,7 @@ func mariadb(t *testing.T, prefix string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false}
+	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false, false}
 }
 
 func sqlite(t *testing.T, _ string) server {
@@ -287,7 +296,7 @@ func sqlite(t *testing.T, _ string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true}
+	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true, false}
 }
 
 // TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as if it had
@@ -307,7 +316,10 @@ func TestRoutinesDoAsTheQueue(t *testing.T) {
 		})
 		t.Run(name+" with sums", func(t *testing.T) {
 			sqlengine.SetMany(t, 1)
-			compare(t, start(t, "sums"))
+			s := start(t, "sums")
+			compare(t, s)
+			s.alone = true
+			compare(t, s)
 		})
 	}
 }
@@ -376,6 +388,7 @@ func compare(t *testing.T, s server) {
 		cases++
 		m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
 		m.kill, m.early = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }, s.early
+		m.alone = s.alone
 		m.run(t)
 	})
 }
