@@ -158,6 +158,14 @@ func (m *model) any(t *rapid.T) engine.Session {
 	return m.sessions[rapid.IntRange(0, len(m.sessions)-1).Draw(t, "session")]
 }
 
+func (m *model) spec(t *rapid.T) engine.Spec {
+	spec := rapid.SampledFrom(specs).Draw(t, "spec")
+	if m.alone {
+		spec.Kind, spec.Capacity = engine.KindSemaphore, 4
+	}
+	return spec
+}
+
 func (m *model) enter(t *rapid.T, spec engine.Spec) {
 	s := m.any(t)
 	m.next++
@@ -197,10 +205,7 @@ func (m *model) run(t *rapid.T) {
 			}
 		}
 	}()
-	spec := rapid.SampledFrom(specs).Draw(t, "spec")
-	if m.alone {
-		spec.Kind, spec.Capacity = engine.KindSemaphore, 4
-	}
+	spec := m.spec(t)
 	of := func(t *rapid.T, op queue.Op, ids []string) {
 		if len(ids) == 0 {
 			t.Skip()
