@@ -326,22 +326,13 @@ func TestThousand(t *testing.T) {
 	t.Logf("%d members are gone in %v", each, time.Since(cut))
 }
 
-// TestTwoSweepersDie: both sweepers die within a TTL, one after the other. A third client takes the turn of the first at once. So the first
-// is off the list before the store has ended the session of the second.
-func TestTwoSweepersDie(t *testing.T) {
+// TestAllSweepersDie: all sweepers die within a TTL, the first of them alone. Another client takes the turn of the first at once. So the first
+// is off the list before the store has ended the sessions of the others.
+func TestAllSweepersDie(t *testing.T) {
 	t.Parallel()
 	ttl, name, addr := 12*time.Second, unused(), testservers.SharedRedis(t).Addr
-	first, second := proxy.New(t, addr), proxy.New(t, addr)
 	at := func(addr string) *Group { return New(connect(t, "redis://"+addr, ttl), name) }
 	last := at(addr)
-	join(t, at(first.Addr), Member{ID: "a"})
-	var locks []string // of the first
-	for r, err := range last.client.List(t.Context(), last.locks.Mutex(name+"/").Name()) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		locks = append(locks, r.Name)
-	}
 	show := func(lock string) pawl.Resource {
 		r, err := last.client.Show(t.Context(), lock)
 		if err != nil {
@@ -349,25 +340,45 @@ func TestTwoSweepersDie(t *testing.T) {
 		}
 		return r
 	}
-	turn := func(i int) pawl.Resource { return show(last.sweeps.Mutex(fmt.Sprintf("%s/%d", name, i)).Name()) }
+	sweep := func() (n int) {
+		for i := range sweepers {
+			n += len(show(last.sweeps.Mutex(fmt.Sprintf("%s/%d", name, i)).Name()).Holders)
+		}
+		return n
+	}
+	var links []*proxy.Proxy
+	var locks []string // of the first
+	for i := range sweepers {
+		links = append(links, proxy.New(t, addr))
+		join(t, at(links[i].Addr), Member{ID: string(rune('a' + i))})
+		await(t, "one more sweeps", func() bool { return sweep() == i+1 })
+		for r, err := range last.client.List(t.Context(), last.locks.Mutex(name+"/").Name()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				locks = append(locks, r.Name)
+			}
+		}
+	}
 	left := func() time.Duration { return show(locks[0]).Holders[0].Left }
-	await(t, "the first sweeps", func() bool { return len(turn(0).Holders)+len(turn(1).Holders) > 0 })
-	join(t, at(second.Addr), Member{ID: "b"})
-	await(t, "both sweep", func() bool { return len(turn(0).Holders) > 0 && len(turn(1).Holders) > 0 })
 	seen := follow(t, last)
-	seen.until("all join", slow, has("ab"))
-	await(t, "the third client waits", func() bool { return len(turn(1).Waiters) > 0 })
+	seen.until("all join", slow, has("abc"))
+	await(t, "another client waits", func() bool { return len(show(last.sweeps.Mutex(name+"/0").Name()).Waiters) > 0 })
 	await(t, "the first is to renew its session", func() bool { return left() < ttl-2*time.Second })
 	await(t, "the first has just renewed its session", func() bool { return left() > ttl-time.Second })
-	first.Freeze()
+	links[0].Freeze()
 	await(t, "the first has little time left", func() bool { return left() < 4*time.Second })
-	second.Freeze()
-	seen.until("the first is gone", time.Minute, has("b"))
-	if held, err := last.held(t.Context()); err != nil || len(held) != 1 {
-		t.Errorf("the first is gone after the session of the second: %v, %v", held, err)
+	for _, link := range links[1:] {
+		link.Freeze()
 	}
-	first.Heal() // so that the clients can close
-	second.Heal()
+	seen.until("the first is gone", time.Minute, has("bc"))
+	if held, err := last.held(t.Context()); err != nil || len(held) != sweepers-1 {
+		t.Errorf("the first is gone after the sessions of others: %v, %v", held, err)
+	}
+	for _, link := range links { // so that the clients can close
+		link.Heal()
+	}
 }
 
 // await waits for a condition.

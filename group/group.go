@@ -60,7 +60,7 @@ func (m Member) check() (Member, error) {
 	return m, nil
 }
 
-// Group is a list of live members. All methods are safe for concurrent use. Up to two clients that are
+// Group is a list of live members. All methods are safe for concurrent use. Up to three clients that are
 // members, or watch, also take dead members off the list.
 type Group struct {
 	client *pawl.Client

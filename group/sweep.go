@@ -15,10 +15,11 @@ import (
 // sweepEvery is how often the locks of all members are looked at.
 const sweepEvery = 250 * time.Millisecond
 
-// sweepers is how many clients sweep. A second sweeper takes a dead sweeper off the list in time.
-const sweepers = 2
+// sweepers is how many clients sweep. Each takes dead sweepers off the list in time. All of them would have to die within a TTL for
+// the list to be late.
+const sweepers = 3
 
-// sweeper takes dead members off the list, as one of two clients that do so. The second sweeps when the first
+// sweeper takes dead members off the list, as one of the clients that do so. The others sweep when one
 // is dead itself.
 type sweeper struct {
 	*Group
@@ -90,8 +91,8 @@ func (s *sweeper) pause(ctx context.Context, err error) bool {
 	}
 }
 
-// turn returns the lock of one of the two sweepers. A client waits for both locks, because each dead sweeper needs a follower
-// at once. If both die within a TTL, a follower of the second only would take the first off the list a TTL late.
+// turn returns the lock of one of the sweepers. A client waits for all these locks, because each dead sweeper needs a follower
+// at once. If all die within a TTL, a follower of the last only would take the first off the list a TTL late.
 func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

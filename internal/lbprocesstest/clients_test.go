@@ -234,7 +234,7 @@ func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, ge
 
 // sweepers are the clients that take dead members off the list of a group.
 func sweepers(ctx context.Context, client *pawl.Client, kind string) (labels []string, err error) {
-	for _, turn := range []string{"/0", "/1"} {
+	for _, turn := range []string{"/0", "/1", "/2"} {
 		r, err := client.Show(ctx, client.Scope("group-sweep").Mutex(kind+turn).Name())
 		if err != nil {
 			return nil, err
