@@ -51,5 +51,6 @@
 //
 // The table has one lock store: all relays of the table use it. If that store loses its tokens, takeovers
 // fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A MySQL cluster with several writers
-// does not give numbers in the order of commits, so keys keep no order there. A crash of the relay counts no attempt.
+// does not give numbers in the order of commits, so keys keep no order there. On MySQL and MariaDB the same holds for a message whose INSERT
+// took longer than a second to write its rows. A crash of the relay counts no attempt.
 package outbox
