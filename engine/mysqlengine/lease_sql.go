@@ -121,17 +121,18 @@ func (l language) Grace() string { return "COALESCE((SELECT g.grace FROM " + l.p
 func (l language) Since() string { return "COALESCE((SELECT g.since FROM " + l.prefix + "boot g), 0)" }
 
 // Boot notes for how long a holder may believe, and whether the server may forget.
-func (l language) Boot(now, belief string) string {
-	return l.Booted(now) + fmt.Sprintf(`
+func (l language) Boot(now, grace, since, belief string) string {
+	return l.Booted(now, grace, since) + fmt.Sprintf(`
   IF NOT EXISTS (SELECT 1 FROM %[1]sbelief b WHERE b.ttl >= %[2]s AND b.weak = %[3]s) THEN
     INSERT INTO %[1]sbelief (one, ttl, weak) VALUES (1, %[2]s, %[3]s) ON DUPLICATE KEY UPDATE ttl = GREATEST(ttl, %[2]s), weak = %[3]s;
   END IF;`, l.prefix, belief, weak)
 }
 
 // Booted finds out whether the server has started anew: that empties the table boot,
-// which is in its memory.
-func (l language) Booted(now string) string {
-	return fmt.Sprintf("IF NOT EXISTS (SELECT 1 FROM %[1]sboot) THEN CALL %[1]sbooted(); SET %[2]s := %[3]s; END IF;", l.prefix, now, l.Now())
+// which is in its memory. The table is read once, because each statement of a procedure takes its time.
+func (l language) Booted(now, grace, since string) string {
+	read := fmt.Sprintf("SELECT g.grace, g.since INTO %s, %s FROM %sboot g;", grace, since, l.prefix)
+	return fmt.Sprintf("%[1]s IF %[2]s IS NULL THEN CALL %[3]sbooted(); SET %[4]s := %[5]s; %[1]s END IF;", read, since, l.prefix, now, l.Now())
 }
 
 // booted has a server that may have forgotten grant nothing for the longest belief there was. A
@@ -155,9 +156,9 @@ func (l language) sessionLock(id, how string) string {
 func (l language) ShareSession(id string) string { return l.sessionLock(id, "LOCK IN SHARE MODE") }
 func (l language) OwnSession(id string) string   { return l.sessionLock(id, "FOR UPDATE") }
 
+// Mint needs no second look at the slot: the manuals of LAST_INSERT_ID(expr) recommend it for sequences.
 func (l language) Mint(into, slot, now string) string {
-	return fmt.Sprintf("UPDATE %[1]sslots SET last = GREATEST(last + 1, %[4]s) WHERE id = %[3]s; SET %[2]s := (SELECT l.last FROM %[1]sslots l WHERE l.id = %[3]s);",
-		l.prefix, into, slot, now)
+	return fmt.Sprintf("UPDATE %sslots SET last = LAST_INSERT_ID(GREATEST(last + 1, %s)) WHERE id = %s; SET %s := LAST_INSERT_ID();", l.prefix, now, slot, into)
 }
 
 func (l language) Tell(string, string, string, string) string { return "DO 0;" } // waiters ask

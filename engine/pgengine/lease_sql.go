@@ -91,19 +91,17 @@ func (l language) CallStep(args ...string) string {
 	return "SELECT * INTO " + strings.Join(out, ", ") + " FROM " + l.P() + "step(" + strings.Join(in, ", ") + ");"
 }
 
+// marked says that the table boot has the mark of the server as it runs now.
+const marked = "b.one = 1 AND b.started = pg_postmaster_start_time()"
+
 // Quick enters where nobody is, and leaves where nobody else is, in one
 // statement and at most one more.
 func (l language) Quick() string {
-	gives := " AND EXISTS (" + l.marked()
+	gives := " AND EXISTS (SELECT FROM " + l.P() + "boot b WHERE " + marked
 	if l.unlogged {
 		gives += " AND b.grace <= v_now"
 	}
 	return strings.NewReplacer("P.", l.P(), "GIVES", gives+")", "TOKENS", l.tokens(), "TELL", l.Tell("v_session", "v_owner", "v_token", "0")).Replace(quickText)
-}
-
-// marked asks for the mark of the server as it runs now.
-func (l language) marked() string {
-	return "SELECT FROM " + l.P() + "boot b WHERE b.one = 1 AND b.started = pg_postmaster_start_time()"
 }
 
 func (l language) Vars(typed ...string) string {
@@ -173,21 +171,23 @@ func (l language) Alone(force string) string {
 }
 
 // Boot notes for how long a holder may believe. The next grace lasts that long.
-func (l language) Boot(now, belief string) string {
+func (l language) Boot(now, grace, since, belief string) string {
 	note := ""
 	if l.unlogged {
 		note = strings.NewReplacer("P.", l.P(), "BELIEF", belief).Replace(
 			"IF (SELECT m.ttl FROM P.meta m WHERE m.one = 1) < BELIEF THEN UPDATE P.meta m SET ttl = BELIEF WHERE m.one = 1 AND m.ttl < BELIEF; END IF; ")
 	}
-	return note + l.Booted(now)
+	return note + l.Booted(now, grace, since)
 }
 
 // Booted finds out whether this is the server that the tables were used on last,
 // and as it left them. If not, tokens go on from the time of day, because a promoted
 // replica, a backup or a crash may not know the last tokens. If the unlogged
 // tables are empty, nothing is given out for the longest belief there was.
-func (l language) Booted(now string) string {
-	return "IF NOT EXISTS (" + l.marked() + ") THEN CALL " + l.P() + "booted(); " + now + " := " + l.Now() + "; END IF;"
+func (l language) Booted(now, grace, since string) string {
+	ends := map[bool]string{false: "0", true: "b.grace"}[l.unlogged]
+	read := fmt.Sprintf("SELECT %s, b.since INTO %s, %s FROM %sboot b WHERE %s;", ends, grace, since, l.P(), marked)
+	return fmt.Sprintf("%s IF NOT FOUND THEN CALL %sbooted(); %s := %s; %s END IF;", read, l.P(), now, l.Now(), read)
 }
 
 func (l language) booted() string {

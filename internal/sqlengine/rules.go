@@ -83,10 +83,10 @@ type Dialect interface {
 	// Since is when the grace began, or the server started.
 	Since() string
 	// Boot is Booted for a client that opens a session in which holders believe for so long.
-	Boot(now, belief string) string
-	// Booted finds out whether the server has forgotten, and sets the variable to
-	// the time after that.
-	Booted(now string) string
+	Boot(now, grace, since, belief string) string
+	// Booted finds out whether the server has forgotten, and sets the variables to
+	// the time after that, to Grace and to Since.
+	Booted(now, grace, since string) string
 	// Durable has the transaction survive a crash once it is answered: if that is
 	// said always, or of what the tables of [Dialect.Table] hold.
 	Durable(always bool) string

@@ -118,10 +118,10 @@ claims of a session: it would read all holders. */}}
   END IF;
   {{.Set}} v_now := {{.Now}};
   {{.Quick}}
-  {{.Booted "v_now"}}
-  SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0), {{.Grace}}, {{.Since}},
+  {{.Booted "v_now" "v_grace" "v_since"}}
+  SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0),
       CASE WHEN EXISTS (SELECT 1 FROM {{.P}}sessions s WHERE s.ends <= v_now) THEN 1 ELSE 0 END
-    INTO v_ends, v_grace, v_since, v_ended;
+    INTO v_ends, v_ended;
   IF p_op = 'enter' AND v_ends <= v_now THEN
     {{.Set}} r_code := 4;
   ELSE
@@ -195,7 +195,7 @@ claims of a session: it would read all holders. */}}
     END IF;
 
     IF p_op = 'enter' AND v_place IS NULL THEN
-      {{.Set}} v_first := COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0);
+      IF v_count > 0 THEN {{.Set}} v_first := COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0); END IF;
       IF v_count > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity OR v_barging <> p_barging) THEN
         {{.Set}} r_code := 3; {{.Set}} r_kind := v_kind; {{.Set}} r_capacity := v_capacity; {{.Set}} r_barging := v_barging;
       ELSE
@@ -210,9 +210,9 @@ claims of a session: it would read all holders. */}}
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
           {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
-          {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
-            COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0));
-          {{.Set}} v_place := v_top + 1; {{.Set}} r_token := v_fit;
+          IF v_count > 0 THEN {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
+            COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0)); END IF;
+          {{.Set}} v_place := COALESCE(v_top, 0) + 1; {{.Set}} r_token := v_fit;
           INSERT INTO {{.P}}claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot, held)
             VALUES (p_resource, v_place, p_session, p_id, p_owner, p_label, p_weight, v_fit, v_now, CASE WHEN v_fit = 0 THEN 0 ELSE v_now END,
               p_kind, p_capacity, p_barging, CASE WHEN v_fit = 0 THEN 1 ELSE 0 END, 0, v_slot, v_held);
@@ -301,11 +301,11 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
 {{/* start also says which format of pawl these routines are of. */}}
 {{define "start"}}
 {{.Proc "start" .Text "p_session" "BIGINT" "p_ttl" "BIGINT" "p_belief" .Text "p_label" .Text "p_client" .Text "p_channel" .Text "r_format"}}
-{{.Vars "BIGINT" "v_now"}}
+{{.Vars "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since"}}
   {{.Set}} r_format := '{{format}}';
   {{.Durable false}}
   {{.Set}} v_now := {{.Now}};
-  {{.Boot "v_now" "p_belief"}}
+  {{.Boot "v_now" "v_grace" "v_since" "p_belief"}}
   INSERT INTO {{.P}}sessions (id, ends, ttl, label, client) VALUES (p_session, v_now + p_ttl, p_ttl, p_label, p_client);
   {{.Listens "p_session" "p_channel"}}
 {{.End}}
@@ -315,11 +315,11 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
 found and the one that was written: 0 for none. */}}
 {{define "put"}}
 {{.Proc "put" .Text "p_name" "BIGINT" "p_version" "BIGINT" "p_delete" .Blob "p_data" "BIGINT" "r_found" "BIGINT" "r_written"}}
-{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now"}}
+{{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since"}}
   {{.Durable true}}
   {{.Lock "p_name" "v_slot"}}
   {{.Set}} v_now := {{.Now}};
-  {{.Booted "v_now"}}
+  {{.Booted "v_now" "v_grace" "v_since"}}
   {{.Set}} r_written := 0;
   {{.Set}} r_found := COALESCE((SELECT v.version FROM {{.P}}values v WHERE v.name = p_name), 0);
   IF r_found = p_version THEN
