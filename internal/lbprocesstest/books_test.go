@@ -14,6 +14,9 @@ import (
 //   - The store did not answer the balancers.
 //   - The store took long for a list of the sessions and a write, which a sweeper needs too.
 //
+// A request that fails has an excuse while servers are listed that are dead for longer than the TTL and a second. Too many may be dead then.
+// Why they are listed needs an excuse of its own.
+//
 // TestBooks holds the excuses to that. In each trial a list that is late is found late by the same books.
 
 // watcher is the label of the client of all balancers.
@@ -36,8 +39,11 @@ type books struct {
 	lists   []list                 // of the sessions
 	last    map[string]time.Time   // request of each balancer to each server
 	failed  map[string]int         // by balancer
+	excused map[string]int         // of the failures
 	done    map[string]int
 	why     error
+
+	listed func(by string) (ids []string) // the servers that a balancer has now
 }
 
 // list is how long the store took for a list and a write.
@@ -49,7 +55,8 @@ type list struct {
 func newBooks(ttl time.Duration) *books {
 	return &books{ttl: ttl, death: make(map[string]time.Time), expired: make(map[string]time.Time), last: make(map[string]time.Time),
 		gap: make(map[string]time.Time), gaps: make(map[string]int),
-		failed: make(map[string]int), done: make(map[string]int), unswept: make(map[string][]time.Time)}
+		failed: make(map[string]int), excused: make(map[string]int), done: make(map[string]int), unswept: make(map[string][]time.Time),
+		listed: func(string) []string { return nil }}
 }
 
 func (b *books) died(id string) {
@@ -127,16 +134,27 @@ func (b *books) sent(by, id string, at time.Time) {
 	}
 }
 
-// ended notes how a request ended.
-func (b *books) ended(by string, err error) {
+// ended notes how a request ended, and if there was an excuse when it began.
+func (b *books) ended(by string, excused bool, err error) {
+	excused = excused || b.overdue(by)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.done[by]++; err != nil {
-		b.failed[by]++
-		if by != naive && by != slow {
-			b.why = fmt.Errorf("%s: %w", by, err)
-		}
+	if b.done[by]++; err == nil {
+		return
 	}
+	if b.failed[by]++; excused {
+		b.excused[by]++
+	} else if by != naive && by != slow {
+		b.why = fmt.Errorf("%s: %w", by, err)
+	}
+}
+
+// overdue reports whether a balancer has servers that should not be listed any more.
+func (b *books) overdue(by string) bool {
+	ids := b.listed(by)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(ids, func(id string) bool { return !b.death[id].IsZero() && time.Since(b.death[id]) > b.ttl+time.Second })
 }
 
 // verdict is what the books say about the requests of a balancer to dead servers.
@@ -161,12 +179,7 @@ func (b *books) judge(by string) (v verdict) {
 		if b.expired[id].After(end) {
 			end = b.expired[id]
 		}
-		allowed := time.Second + listsARound*b.slowest(died, last)
-		for _, at := range excuses {
-			if at.After(end) && at.Before(end.Add(allowed)) {
-				end = at
-			}
-		}
+		end, allowed := b.due(died, end, excuses)
 		v.most = max(v.most, last.Sub(died))
 		switch {
 		case last.Sub(end) > allowed:
@@ -179,15 +192,33 @@ func (b *books) judge(by string) (v verdict) {
 	return v
 }
 
+// due is when a dead server has to be off the list: some time after the last fact that excuses it. A list that came later excuses nothing.
+func (b *books) due(died, end time.Time, excuses []time.Time) (last time.Time, allowed time.Duration) {
+	for allowed = time.Second; ; {
+		was := end.Add(allowed)
+		for _, at := range excuses {
+			if at.After(end) && at.Before(end.Add(allowed)) {
+				end = at
+			}
+		}
+		if allowed = time.Second + listsARound*b.slowest(died, end.Add(allowed)); !end.Add(allowed).After(was) {
+			return end, allowed
+		}
+	}
+}
+
 // slowest is the longest that the store took for a list in this time.
 func (b *books) slowest(from, to time.Time) (most time.Duration) {
 	for _, is := range b.lists {
-		if is.at.After(from) && is.at.Before(to) {
+		if is.at.After(from) && is.at.Add(-is.took).Before(to) {
 			most = max(most, is.took)
 		}
 	}
 	return most
 }
+
+// found reports whether the books find a balancer wrong.
+func (b *books) found(by string) bool { return len(b.judge(by).late) > 0 }
 
 // served is how many requests of a balancer have ended.
 func (b *books) served(by string) int {

@@ -29,7 +29,7 @@ const (
 	strict = "round robin, without ejection" // so that a request to a dead server is seen
 	calls  = "least connections of gRPC"
 	naive  = "a list that stays, without repeats"
-	slow   = "a list that is two TTLs late"
+	slow   = "a list that is two TTLs late, or later until that is found"
 )
 
 // follower watches a group.
@@ -226,7 +226,8 @@ func load(running *sync.WaitGroup, stop <-chan struct{}, b *books, by string, ge
 			case <-time.After(15 * time.Millisecond):
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			b.ended(by, get(ctx))
+			excused := b.overdue(by)
+			b.ended(by, excused, get(ctx))
 			cancel()
 		}
 	})
@@ -282,8 +283,8 @@ func held(ctx context.Context, client *pawl.Client, b *books) error {
 	return nil
 }
 
-// later hands each list on after a time.
-func later(ctx context.Context, after time.Duration, lists <-chan []lb.Node, to *lb.Set) error {
+// later hands each list on after a time, and not before the lateness was found once: a busy store may excuse more than that time.
+func later(ctx context.Context, after time.Duration, found func() bool, lists <-chan []lb.Node, to *lb.Set) error {
 	type late struct {
 		nodes []lb.Node
 		due   time.Time
@@ -300,6 +301,10 @@ func later(ctx context.Context, after time.Duration, lists <-chan []lb.Node, to 
 		case nodes := <-lists:
 			waiting = append(waiting, late{nodes, time.Now().Add(after)})
 		case <-due:
+			if !found() {
+				waiting[0].due = time.Now().Add(100 * time.Millisecond)
+				continue
+			}
 			if err := to.Update(waiting[0].nodes...); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package lbprocesstest
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,13 @@ var cases = []struct {
 	{"the store has the session", ttl + 3*time.Second, func(b *books, at time.Duration) { b.alive(map[string]bool{"A": at < ttl+2500*time.Millisecond}, 0) }, false},
 	{"the store had the session", ttl + 3*time.Second, func(b *books, at time.Duration) { b.alive(map[string]bool{"A": at < ttl+1500*time.Millisecond}, 0) }, true},
 	{"lists are slow", ttl + 2*time.Second, func(b *books, _ time.Duration) { b.alive(nil, 200*time.Millisecond) }, false},
+	{"a list is slow when the server should be gone", ttl + 4*time.Second, func(b *books, at time.Duration) {
+		took := time.Duration(0)
+		if at > ttl+3*time.Second {
+			took = 500 * time.Millisecond
+		}
+		b.alive(nil, took)
+	}, true},
 	{"lists are not slow enough", ttl + 2*time.Second, func(b *books, _ time.Duration) { b.alive(nil, 100*time.Millisecond) }, true},
 }
 
@@ -82,6 +90,26 @@ func TestBooks(t *testing.T) {
 					t.Errorf("the books find %q", v.late)
 				}
 			})
+		})
+	}
+}
+
+// TestFailures: a request that fails has an excuse only if a server was listed that should not be any more.
+func TestFailures(t *testing.T) {
+	for dead, want := range map[time.Duration]int{ttl + 900*time.Millisecond: 0, ttl + 1100*time.Millisecond: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBooks(ttl)
+			b.died("A")
+			time.Sleep(dead)
+			b.ended(strict, false, errors.New("refused"))
+			if b.excused[strict] != 0 {
+				t.Error("a server that is not listed excuses a failure")
+			}
+			b.listed = func(string) []string { return []string{"A", "B"} }
+			b.ended(strict, false, errors.New("refused"))
+			if b.excused[strict] != want {
+				t.Errorf("%d of the failures have an excuse, %v after the death", b.excused[strict], dead)
+			}
 		})
 	}
 }
