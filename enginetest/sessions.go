@@ -244,7 +244,7 @@ func evictedEarly(t *testing.T, h *Harness) {
 }
 
 func closing(t *testing.T, h *Harness) {
-	a, b := h.partyOn(t, h.Open(t), 10*patience, nil), h.partyOn(t, h.Open(t), h.TTL, nil)
+	a, b := h.partyOn(t, h.Open(t), 3*patience, nil), h.partyOn(t, h.Open(t), h.TTL, nil)
 	a.hold(a.claim("closing", mutex))
 	a.wait(a.claim("closing", mutex))
 	got := b.wait(b.claim("closing", mutex))

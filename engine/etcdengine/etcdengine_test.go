@@ -343,7 +343,7 @@ func TestEnterAgainCountsOnce(t *testing.T) {
 func TestEviction(t *testing.T) {
 	for _, spec := range []engine.Spec{fair, barging} {
 		e := New(newClient(t), nil)
-		s := sessiontest.Open(t, e, 3*time.Second)
+		s := sessiontest.Open(t, e, time.Minute)
 		held, kept, waits := sessiontest.Claim(t, spec, 1, ""), sessiontest.Claim(t, spec, 1, ""), sessiontest.Whole(t, spec)
 		sessiontest.Hold(t, s, held)
 		sessiontest.Hold(t, s, kept)

@@ -72,7 +72,12 @@ func TestIdleWaitersAskTogether(t *testing.T) {
 			t.Parallel()
 			server := testservers.Etcd(t)
 			client, trips := newClientOf(t, server.Addr)
-			s, held := sessiontest.Open(t, New(client, nil), 3*time.Second), sessiontest.Whole(t, spec)
+			s, err := New(client, nil).Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute, Heartbeat: time.Second, Label: t.Name()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close(ctx) //nolint:errcheck // the server is the test's own
+			held := sessiontest.Whole(t, spec)
 			sessiontest.Hold(t, s, held)
 			crowd(t, server, s, trips, spec, 100)
 			before, beats := trips.Load(), int64(0)

@@ -84,7 +84,7 @@ func (d rowDatabase) waitBlocked(t *testing.T, addr string) {
 	t.Helper()
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); d.ask(t, addr, d.blocked) == 0; <-tick.C {
+	for deadline := time.Now().Add(time.Minute); d.ask(t, addr, d.blocked) == 0; <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("no claim waits in the server")
 		}
@@ -114,7 +114,7 @@ func (d rowDatabase) end(t *testing.T, addr, name string, held bool) {
 
 func mustLock(t *testing.T, m *pawl.Mutex) *pawl.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l, err := m.Lock(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func mustUnlock(t *testing.T, l *pawl.Lease) {
 // claims waits until the resource has as many claims.
 func claims(t *testing.T, eng engine.Engine, name string, n int) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		r, err := eng.Show(t.Context(), name)
 		if err == nil && len(r.Claims) == n {
@@ -214,7 +214,7 @@ func TestRowWaiterKilled(t *testing.T) {
 		d.end(t, addr, "waiter killed", false)
 		db := d.admin(t, addr)
 		defer db.Close()
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for now := before; now == before; time.Sleep(2 * time.Millisecond) {
 			err := db.QueryRowContext(t.Context(), fmt.Sprintf(d.conn, "waiter killed", false)).Scan(&now)
 			if time.Now().After(deadline) {

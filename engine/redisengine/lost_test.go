@@ -58,6 +58,8 @@ func TestLostLineIsMadeAnew(t *testing.T) {
 	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
 	awaitGrace(t, e)
 	s := sessiontest.Open(t, e, time.Second)
+	stop := renewing(s)
+	defer stop()
 	all := permits(t, 3)
 	for _, c := range all {
 		c.Weight = 2
@@ -67,8 +69,6 @@ func TestLostLineIsMadeAnew(t *testing.T) {
 	sessiontest.Wait(t, s, all[2])
 	does(t, e, "DEL", e.keys(all[0].Resource, "")[2])
 	second, third := sessiontest.Awaiting(t, s, all[1]), sessiontest.Awaiting(t, s, all[2])
-	stop := renewing(s)
-	defer stop()
 	sessiontest.Leave(t, s, all[0])
 	sessiontest.Granted(t, second)
 	sessiontest.Leave(t, s, all[1])

@@ -126,7 +126,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("from a server that is down: %v", err)
 	}
 	server.Restart()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := guard.Put(t.Context(), prefix, 4, "late")
 		if errors.Is(err, fence.ErrStale) {
 			return

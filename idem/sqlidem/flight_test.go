@@ -24,7 +24,7 @@ import (
 func (f *fixture) until(what string, holds func() bool) {
 	f.Helper()
 	// MariaDB shows its transactions anew only to a client that did not look for 100 ms.
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(120 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(120 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("never: %s", what)
 		}

@@ -355,7 +355,7 @@ func (f *fixture) placeholder(query string) string {
 // until waits for a condition that has to come.
 func (f *fixture) until(what string, is func() bool) {
 	f.Helper()
-	for giveUp := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for giveUp := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(giveUp) {
 			f.Fatalf("%s: not yet", what)
 		}

@@ -172,7 +172,7 @@ func (s *stocks) untilBlocked(t *testing.T) {
 		pause = 150 * time.Millisecond
 		query = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(pause) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(pause) {
 		var n int
 		if err := s.db.QueryRow(query).Scan(&n); err != nil || time.Now().After(deadline) {
 			t.Fatal("nobody waits", err)

@@ -63,7 +63,7 @@ func (l *losses) next() {
 // do runs a command that must be well. The command is repeated on a connection that ended with a server before.
 func (l *losses) do(words ...string) string {
 	l.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		is := l.operator.Do(l.t.Context(), l.operator.B().Arbitrary(words...).Build())
 		_, refused := rueidis.IsRedisErr(is.Error())
 		if refused || is.Error() != nil && time.Now().After(deadline) {

@@ -177,7 +177,7 @@ func killed(t *testing.T, b Broker) {
 func away(t *testing.T, b Broker) {
 	b.Kill()
 	defer b.Restart()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := b.Publisher.Publish(ctx, outbox.Message{ID: "away", Topic: b.Topic, Time: at})
 		cancel()

@@ -85,7 +85,7 @@ type way struct {
 func by(query string) func(*shop, string) error {
 	return func(s *shop, xid string) (err error) {
 		// MariaDB refuses the end of a branch until the server has noticed that the connection of the branch is gone.
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 			if err = s.on.Exec(s.Context(), s.db, query+" '"+xid+"'"); err == nil {
 				return nil
 			}

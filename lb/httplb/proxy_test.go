@@ -93,7 +93,7 @@ func TestHTTP2(t *testing.T) {
 // becomes waits until so many requests are in flight.
 func becomes(t testing.TB, set *lb.Set, n int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); inFlight(set) != n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); inFlight(set) != n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d requests are in flight, want %d", inFlight(set), n)
 		}

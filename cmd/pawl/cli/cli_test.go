@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for an event that should come soon.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // stores are the stores that processes can share. Each function returns a URL.
 var stores = map[string]func(*testing.T) string{
