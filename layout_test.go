@@ -214,7 +214,7 @@ var largerEngines = map[string]int{"redisengine": 2092, // a life of the databas
 // allEngineLines is how many lines all engines have together, with the packages that several
 // engines share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not
 // counted. The lists of values, by which expired keys are swept, added 74.
-const allEngineLines = 12078
+const allEngineLines = 12076
 
 var newerEngines = []string{"engine/natsengine"}
 

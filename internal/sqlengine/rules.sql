@@ -98,6 +98,11 @@ of a barging resource it tells the first that waits to try, unless that one asks
 {{.End}}
 {{end}}
 
+{{/* used sets v_count to 1 where the resource is in use, and else to 0, and finds out as what. */}}
+{{define "used"}}{{.Set}} v_count := 0;
+      SELECT 1, c.kind, c.capacity, c.barging INTO v_count, v_kind, v_capacity, v_barging FROM {{.P}}claims c WHERE c.resource = p_resource LIMIT 1;
+      {{.Set}} v_count := COALESCE(v_count, 0);{{end}}
+
 {{/* step is one step of a resource. It returns a code, the token of the claim or
 0, for how long it may wait before it looks again, as what the resource is in
 use if that is something else, and of a restart grace how much is left and how
@@ -110,7 +115,7 @@ claims of a session: it would read all holders. */}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging" "BIGINT" "r_grace" "BIGINT" "r_age"}}
 {{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_left" "BIGINT" "v_ended" "BIGINT" "v_top" "BIGINT" "v_first" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_sum" "BIGINT" "v_less" "BIGINT" "v_held" "BIGINT" "v_last" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
   {{.Set}} r_code := 0; {{.Set}} r_token := 0; {{.Set}} r_pause := 0; {{.Set}} r_kind := ''; {{.Set}} r_capacity := 0; {{.Set}} r_barging := 0; {{.Set}} r_grace := 0; {{.Set}} r_age := 0;
-  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_first := 0; {{.Set}} v_less := 0; {{.Set}} v_held := 0; {{.Set}} v_last := 0;
+  {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_first := 0; {{.Set}} v_less := 0; {{.Set}} v_held := 0; {{.Set}} v_count := 1;
   {{.Durable false}}
   {{.Lock "p_resource" "v_slot"}}
   IF p_op = 'enter' THEN -- after the name: who waits for that is in nobody's way
@@ -119,27 +124,24 @@ claims of a session: it would read all holders. */}}
   {{.Set}} v_now := {{.Now}};
   {{.Quick}}
   {{.Booted "v_now" "v_grace" "v_since"}}
-  SELECT COALESCE((SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session), 0),
-      CASE WHEN EXISTS (SELECT 1 FROM {{.P}}sessions s WHERE s.ends <= v_now) THEN 1 ELSE 0 END
-    INTO v_ends, v_ended;
+  SELECT COALESCE(MAX(s.ends), 0) INTO v_ends FROM {{.P}}sessions s WHERE s.id = p_session;
+  SELECT CASE WHEN MIN(s.ends) <= v_now THEN 1 ELSE 0 END INTO v_ended FROM {{.P}}sessions s;
   IF p_op = 'enter' AND v_ends <= v_now THEN
     {{.Set}} r_code := 4;
   ELSE
+    IF p_op NOT IN ('leave', 'look') THEN {{template "used" .}} END IF;
     IF p_op = 'look' THEN -- of a session that has ended
       DELETE FROM {{.P}}claims WHERE session = p_session AND news IN (0, 1) AND slot = v_slot AND CONCAT(resource) = p_resource;
       {{.Set}} v_left := 1; {{.Set}} v_less := {{uncounted}};
-    ELSEIF v_left = 0 AND v_ends > v_now THEN
+    ELSEIF v_left = 0 AND v_ends > v_now AND v_count = 1 THEN
       SELECT c.place, c.token, c.weight, c.owner, c.held INTO v_place, v_token, v_weight, v_owner, v_sum FROM {{.P}}claims c
         WHERE c.session = p_session AND c.news IN (0, 1) AND c.slot = v_slot AND c.id = p_id AND CONCAT(c.resource) = p_resource;
     END IF;
     IF p_op = 'leave' AND v_left = 0 AND v_place IS NULL THEN -- it may be of another session
       SELECT c.place, c.token, c.session, c.weight, c.held INTO v_place, v_token, v_session, v_weight, v_sum FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session
         WHERE c.resource = p_resource AND c.id = p_id AND s.ends > v_now;
-      IF v_place IS NULL THEN
-        {{.Set}} r_code := 2;
-      ELSE
-        {{.Tell "v_session" "p_id" "0" "CASE WHEN v_token = 0 THEN 0 ELSE 1 END"}}
-      END IF;
+      {{.Set}} r_code := CASE WHEN v_place IS NULL THEN 2 ELSE 0 END;
+      {{.Tell "v_session" "p_id" "0" "CASE WHEN v_token = 0 THEN 0 ELSE 1 END"}}
     END IF;
     IF p_op = 'leave' AND v_left = 0 AND v_place IS NOT NULL THEN
       DELETE FROM {{.P}}claims WHERE resource = p_resource AND waits = CASE WHEN v_token = 0 THEN 1 ELSE 0 END AND place = v_place;
@@ -165,9 +167,7 @@ claims of a session: it would read all holders. */}}
         {{.Set}} v_left := 1; {{.Set}} v_less := {{uncounted}};
       END IF;
     END {{.Loop}};
-    {{.Set}} v_count := 0;
-    SELECT 1, c.kind, c.capacity, c.barging INTO v_count, v_kind, v_capacity, v_barging FROM {{.P}}claims c WHERE c.resource = p_resource LIMIT 1;
-    {{.Set}} v_count := COALESCE(v_count, 0);
+    IF v_left = 1 THEN {{template "used" .}} END IF;
     IF v_count = 1 AND v_less > 0 THEN
       {{.Set}} v_last := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1);
       UPDATE {{.P}}claims SET held = GREATEST(CASE WHEN place < v_place THEN v_sum ELSE held END - v_less, 0)
