@@ -33,7 +33,7 @@ URL with a password into a variable.
 Exit codes:
     0  success
    64  wrong usage, no such table, no such transaction, or a transaction that is not for an operator to decide
-   69  a database is unavailable
+   69  a database is unavailable, or refuses a statement, as without a right
    70  internal error
    76  transactions are left that wait for an operator`
 
@@ -126,7 +126,7 @@ func openResource(ctx context.Context, text string) (r *dtx.Resource, end func()
 	return nil, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", printable(name))
 }
 
-// unlogged says how tables that are missing are made, and that an operator's wish is refused.
+// unlogged says how tables that are missing are made, and that an operator's wish or a statement is refused.
 func unlogged(err error) error {
 	switch {
 	case errors.Is(err, dialect.ErrMissing) || errors.Is(err, engine.ErrNoStore):
@@ -134,7 +134,7 @@ func unlogged(err error) error {
 	case errors.Is(err, dtx.ErrDecided) || errors.Is(err, dtx.ErrNoTransaction):
 		return &exitError{exitUsage, err}
 	}
-	return err
+	return byDatabase(err)
 }
 
 func newTxMigrate(l *ledger) *cobra.Command {

@@ -185,3 +185,22 @@ func TestTx_usage(t *testing.T) {
 		complaint(t, stderr, c.says)
 	}
 }
+
+// TestTx_rights: an operator reads which right is missing, and the exit code is not that of a fault of pawl.
+func TestTx_rights(t *testing.T) {
+	t.Parallel()
+	overDatabases(t, func(t *testing.T, url, name string) {
+		if strings.HasPrefix(url, "sqlite:") {
+			return // which has no users
+		}
+		want(t, 0, "memory:", "tx", "--db", url, "--table", name, "migrate")
+		want(t, 0, "memory:", "tx", "--db", url, "--table", name, "ls")
+		as, _, _ := rightless(t, url, name)
+		for _, verb := range []string{"migrate", "ls"} {
+			_, stderr := want(t, 69, "memory:", append([]string{"tx", "--db", as, "--table", name}, strings.Fields(verb)...)...)
+			complaint(t, stderr, "denied")
+			complaint(t, stderr, name)
+			t.Log(verb, stderr)
+		}
+	})
+}
