@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"math"
 	"strconv"
 	"time"
 
@@ -23,8 +24,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	if t.dialect == dialect.PostgreSQL {
 		s.Add(", txid_current_snapshot()::text")
 	}
-	s.Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ")
-	t.number(t.number(s, int64(part)).Add(" AND state = 0 AND seq > "), after)
+	order := t.pending(s.Add(" FROM ").Table(t.messages.Name), part, after, math.MaxInt64)
 	if withoutHalted {
 		s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 			Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
@@ -32,7 +32,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	for _, key := range keys {
 		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
 	}
-	query, args, err := t.number(s.Add(" ORDER BY seq LIMIT "), int64(limit)).Build()
+	query, args, err := t.number(s.Add(order, " LIMIT "), int64(limit)).Build()
 	if err != nil {
 		return p, err
 	}
@@ -65,13 +65,29 @@ func (t *Table) number(s *dialect.Statement, n int64) *dialect.Statement {
 	return s.Value(n)
 }
 
+// pending appends the condition of the pending messages of a partition after a number and up to another, and returns their order. For a
+// prepared statement PostgreSQL may take the primary key, and read the messages of all partitions. So the whole condition and the order
+// are in terms of the other index.
+func (t *Table) pending(s *dialect.Statement, part int, after, upTo int64) (order string) {
+	if t.dialect == dialect.PostgreSQL {
+		s.Add(" WHERE (part, state, seq) > (").Value(part).Add(", 0, ").Value(after).Add(") AND (part, state, seq) <= (").Value(part).Add(", 0, ").Value(upTo).Add(")")
+		return " ORDER BY part, state, seq"
+	}
+	t.number(t.number(s.Add(" WHERE part = "), int64(part)).Add(" AND state = 0 AND seq > "), after)
+	if upTo < math.MaxInt64 {
+		t.number(s.Add(" AND seq <= "), upTo)
+	}
+	return " ORDER BY seq"
+}
+
 // earlier reads the numbers of pending messages of some keys, or of all, after a number and up to another.
 func (t *Table) earlier(ctx context.Context, db *sql.DB, part int, after, upTo int64, keys []string, limit int) (seqs []int64, err error) {
-	s := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).Add(" AND state = 0 AND seq > ").Value(after).Add(" AND seq <= ").Value(upTo)
+	s := t.new().Add("SELECT seq FROM ").Table(t.messages.Name)
+	order := t.pending(s, part, after, upTo)
 	if len(keys) > 0 {
 		s = in(s.Add(" AND ").Name("key").Add(" IN "), keys)
 	}
-	query, args, err := s.Add(" ORDER BY seq LIMIT ").Value(limit).Build()
+	query, args, err := s.Add(order, " LIMIT ").Value(limit).Build()
 	if err != nil {
 		return nil, err
 	}
