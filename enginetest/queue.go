@@ -99,7 +99,7 @@ func firstCome(t *testing.T, h *Harness) {
 
 // grantComes has a TTL so long that only a message or watch explains the grant.
 func grantComes(t *testing.T, h *Harness) {
-	a, b := h.partyOn(t, h.Open(t), 3*patience, nil), h.partyOn(t, h.Open(t), 10*patience, nil)
+	a, b := h.partyOn(t, h.Open(t), 3*patience, nil), h.partyOn(t, h.Open(t), 3*patience, nil)
 	c, d := a.claim("comes", mutex), b.claim("comes", mutex)
 	a.hold(c)
 	got := b.wait(d)
