@@ -187,7 +187,7 @@ func (l language) Boot(now, grace, since, belief string) string {
 func (l language) Booted(now, grace, since string) string {
 	ends := map[bool]string{false: "0", true: "b.grace"}[l.unlogged]
 	read := fmt.Sprintf("SELECT %s, b.since INTO %s, %s FROM %sboot b WHERE %s;", ends, grace, since, l.P(), marked)
-	return fmt.Sprintf("%s IF NOT FOUND THEN CALL %sbooted(); %s := %s; %s END IF;", read, l.P(), now, l.Now(), read)
+	return fmt.Sprintf("%s IF NOT FOUND THEN CALL %sbooted(); %s := %s; %s := %s; %s := %s; END IF;", read, l.P(), now, l.Now(), grace, l.Grace(), since, l.Since())
 }
 
 func (l language) booted() string {
