@@ -26,8 +26,8 @@ type atOnce struct{}
 func (atOnce) Publish(context.Context, outbox.Message) error { return nil }
 
 // BenchmarkOutboxRelay: a relay with all partitions and a broker that confirms at once. Beside it, as many clients read a window
-// of rows and mark the rows with one statement. Then both while a transaction is in doubt, which keeps the database from reusing the
-// place of old rows, also for bare clients. Before, the table is filled with messages of 256 bytes and 1,000 keys.
+// of rows and mark the rows with one statement. Then both while a transaction is in doubt. Before, the table is
+// filled with messages of 256 bytes and 1,000 keys.
 func BenchmarkOutboxRelay(b *testing.B) {
 	b.Run("postgres", func(b *testing.B) {
 		server := testservers.Postgres(b, "-c", "max_prepared_transactions=4")

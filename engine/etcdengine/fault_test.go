@@ -37,7 +37,7 @@ func TestRace(t *testing.T) {
 			deadline := time.Now().Add(time.Minute)
 			var wg sync.WaitGroup
 			for range 3 {
-				s := sessiontest.Open(t, New(newClient(t), nil), 10*time.Second)
+				s := sessiontest.Open(t, New(newClient(t), nil), 2*time.Minute)
 				for range 4 {
 					wg.Go(func() {
 						for grants.Load() < 300 && time.Now().Before(deadline) {

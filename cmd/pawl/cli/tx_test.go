@@ -197,7 +197,7 @@ func TestTx_rights(t *testing.T) {
 		want(t, 0, "memory:", "tx", "--db", url, "--table", name, "ls")
 		as, _, _ := rightless(t, url, name)
 		for _, verb := range []string{"migrate", "ls"} {
-			_, stderr := want(t, 69, "memory:", append([]string{"tx", "--db", as, "--table", name}, strings.Fields(verb)...)...)
+			_, stderr := want(t, 69, "memory:", "tx", "--db", as, "--table", name, verb)
 			complaint(t, stderr, "denied")
 			complaint(t, stderr, name)
 			t.Log(verb, stderr)
