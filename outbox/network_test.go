@@ -39,8 +39,8 @@ func (e *effects) Publish(_ context.Context, m outbox.Message) error {
 
 // troubled is a database and a lock store behind proxies, with two relays.
 type troubled struct {
-	*database         // without a proxy
-	server, locks     *testservers.Server
+	served            // without a proxy
+	locks             *testservers.Server
 	toServer, toLocks *proxy.Proxy
 	relays            []*outbox.Relay
 	faults            atomic.Int64
@@ -48,19 +48,36 @@ type troubled struct {
 	rounds            int
 }
 
+// served is a database on a server of its own.
+type served struct {
+	*database
+	server *testservers.Server
+}
+
+func newServed(t *testing.T, kind dialect.Dialect) (s served) {
+	t.Helper()
+	if kind == dialect.PostgreSQL {
+		s.server = testservers.Postgres(t)
+	} else {
+		s.server = testservers.MariaDB(t)
+	}
+	s.database = newDatabaseAt(t, kind, source(kind, s.server.Addr))
+	return s
+}
+
+// source names a database at an address.
+func source(kind dialect.Dialect, addr string) string {
+	if kind == dialect.PostgreSQL {
+		return testservers.PostgresURL(addr)
+	}
+	return testservers.MariaDBConfig(addr).FormatDSN()
+}
+
 func newTroubled(t *testing.T, kind dialect.Dialect) *troubled {
 	t.Helper()
-	w := &troubled{locks: testservers.Redis(t), effects: effects{last: make(map[string]int)}}
-	source := func(addr string) string { return testservers.PostgresURL(addr) }
-	if kind == dialect.PostgreSQL {
-		w.server = testservers.Postgres(t)
-	} else {
-		w.server = testservers.MariaDB(t)
-		source = func(addr string) string { return testservers.MariaDBConfig(addr).FormatDSN() }
-	}
-	w.database = newDatabaseAt(t, kind, source(w.server.Addr))
+	w := &troubled{served: newServed(t, kind), locks: testservers.Redis(t), effects: effects{last: make(map[string]int)}}
 	w.toServer, w.toLocks = proxy.New(t, w.server.Addr), proxy.New(t, w.locks.Addr)
-	far := &database{dialect: kind, source: source(w.toServer.Addr), name: w.name}
+	far := &database{dialect: kind, source: source(kind, w.toServer.Addr), name: w.name}
 	if err := far.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +160,40 @@ func TestTrouble(t *testing.T) {
 			}
 			if w.effects.fault != "" {
 				t.Error(w.effects.fault)
+			}
+		})
+	}
+}
+
+// The database is away while the broker confirms a window of messages. The relay marks them when the database is back, and sends none of them twice.
+func TestADatabaseThatIsAwayRepeatsNothing(t *testing.T) {
+	const keys = 40
+	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newServed(t, kind)
+			var ids []string
+			for range 3 {
+				for k := range keys {
+					ids = append(ids, w.enqueue(t, outbox.Message{Topic: "t", Key: fmt.Sprint(k)})...)
+				}
+			}
+			var sent, faults atomic.Int64
+			away := make(chan struct{})
+			w.run(t, newClient(t), publish(func(context.Context, outbox.Message) error { sent.Add(1); <-away; return nil }), outbox.RelayOptions{
+				OnError: func(error) { faults.Add(1) }})
+			until(t, "the first message of each key is under way", func() bool { return sent.Load() == keys })
+			w.server.Kill()
+			close(away)
+			until(t, "the relay suffers", func() bool { return faults.Load() > 3*outbox.Partitions })
+			if n := sent.Load(); n != keys {
+				t.Errorf("%d sendings while the database is away, of %d", n, keys)
+			}
+			w.server.Restart()
+			until(t, "the database is back", func() bool { return w.db.PingContext(t.Context()) == nil })
+			until(t, "all are confirmed", func() bool { return w.is(t, outbox.Confirmed, ids...) })
+			if n := sent.Load(); n != int64(len(ids)) {
+				t.Errorf("%d sendings of %d messages", n, len(ids))
 			}
 		})
 	}

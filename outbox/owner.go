@@ -26,6 +26,7 @@ type owner struct {
 	horizon horizon
 	results chan result
 	lost    []result            // that could not be written
+	kept    map[int64]string    // IDs of the messages that the broker has confirmed, and that no write could mark
 	writing time.Duration       // how long the last write took
 	locked  map[int64]time.Time // messages that another transaction had locked when they were to be marked: no repeat before this time
 	sending sync.WaitGroup
@@ -37,8 +38,8 @@ type owner struct {
 	repeats time.Time // no look for messages that are to be repeated before this time
 }
 
-// run works until ctx ends, the partition is given up, or a statement fails. After a failure the messages that are under
-// way are sent again.
+// run works until ctx ends, the partition is given up, or a statement fails. The next run sends no message again that the broker
+// has confirmed to this one.
 func (o *owner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer o.last(ctx, stop)
@@ -123,7 +124,8 @@ func (o *owner) reads() bool {
 	return o.passes && n > 0
 }
 
-// last interrupts the sendings, and marks the messages that were confirmed. Else the next owner sends those messages again.
+// last interrupts the sendings, and marks the messages that were confirmed. After a failure the next run of this owner marks
+// them, and sends none of them. Another owner sends them again.
 func (o *owner) last(ctx context.Context, stop func()) {
 	stop()
 	o.sending.Wait()
@@ -134,7 +136,17 @@ func (o *owner) last(ctx context.Context, stop func()) {
 	o.lost = nil
 	ctx, stop = o.lasting(ctx)
 	defer stop()
-	if err := o.write(ctx, confirmed); err != nil && o.opts.OnError != nil { // the next owner sends them again
+	err := o.write(ctx, confirmed)
+	if err == nil {
+		return
+	}
+	o.kept = make(map[int64]string)
+	for _, r := range confirmed {
+		if !r.row.again {
+			o.kept[r.row.seq] = r.row.ID
+		}
+	}
+	if o.opts.OnError != nil {
 		o.opts.OnError(failed("write results", err))
 	}
 }
@@ -321,6 +333,9 @@ func (o *owner) settle(ctx context.Context, first result) error {
 		}
 	}
 	o.plan.confirm(ended...)
+	for _, r := range ended {
+		delete(o.kept, r.seq)
+	}
 	return nil
 }
 

@@ -40,7 +40,7 @@ type row struct {
 	tries int       // sendings in a row that failed, counted or not
 	gone  bool      // the message is no longer pending
 	again bool      // the message is confirmed, and is sent again because it is not done
-	kept  bool      // the broker has confirmed this sending, and the message was locked when it was to be marked
+	kept  bool      // the broker has confirmed this sending, and the message could not be marked
 	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
 }
 

@@ -60,6 +60,7 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 	for i, r := range rows {
 		s := &batch[i]
 		s.row, s.m = r, r.Message
+		r.kept = r.kept || !r.again && o.kept[r.seq] == r.ID
 		s.m.Attempt++
 		if r.again {
 			s.m.Attempt += 1 + r.Repeats
