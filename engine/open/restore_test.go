@@ -37,17 +37,24 @@ func rawSQLite(t *testing.T, path string) *sqlite3.Conn {
 	return db
 }
 
-// tokensOf locks a name some times and returns the last token.
+// tokensOf locks a name some times and returns the last token. A try may meet a busy machine, and the name is taken until the client has withdrawn it.
 func tokensOf(t *testing.T, c *pawl.Client, name string) (last fence.Token) {
 	t.Helper()
 	for range 20 {
-		l, err := c.Mutex(name).TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if last = l.Token(); l.Unlock(t.Context()) != nil {
-			t.Fatal(err)
-		}
+		eventually(t, "the name is locked", func() bool {
+			l, err := c.Mutex(name).TryLock(t.Context())
+			if errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrNotAcquired) {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = l.Token()
+			if err := l.Unlock(t.Context()); err != nil && !errors.Is(err, pawl.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return true
+		})
 	}
 	return last
 }

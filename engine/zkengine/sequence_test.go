@@ -59,10 +59,12 @@ func setSequence(t *testing.T, dir, folder string, next int32) {
 // sequences returns what the nodes of a folder are numbered by.
 func sequences(t *testing.T, conn *zk.Conn, folder string) (ends []string) {
 	t.Helper()
-	names, _, err := conn.Children(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var names []string
+	sessiontest.Until(t, "the server answers", func() bool { // which was started anew
+		var err error
+		names, _, err = conn.Children(folder)
+		return err == nil
+	})
 	for _, name := range names {
 		ends = append(ends, name[strings.LastIndex(name, ".")+1:])
 	}

@@ -97,7 +97,7 @@ func (s *storm) run(kind string) (kills int) {
 			kills++
 		}
 		enough := kind == "naive" || s.loaded()
-		if took := time.Since(began); took > s.lasts && (enough || took > 60*s.lasts) {
+		if took := time.Since(began); took > s.lasts && (enough || took > 150*s.lasts) {
 			cancel()
 		}
 	}
