@@ -9,69 +9,47 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
-	"github.com/pawl-go/pawl/outbox/redisstream"
 )
 
-// BenchmarkOutboxBroker: a relay from a database to a Redis stream. The floor is the sum of two times. Clients read
-// and mark the rows. Then as many clients add as many messages to a stream. Beside that, how long a message takes
+// BenchmarkOutboxBroker: a relay from a database to each broker. The floor is the sum of two times. Clients read
+// and mark the rows. Then as many clients publish as many messages. Beside that, how long a message to a Redis stream takes
 // from its commit to its confirm, at a fifth of that rate.
 func BenchmarkOutboxBroker(b *testing.B) {
 	b.Run("postgres", func(b *testing.B) {
 		db := openDB(b, "pgx", testservers.PostgresURL(testservers.Postgres(b).Addr))
-		benchBroker(b, "PostgreSQL", dialect.PostgreSQL, db)
+		benchBrokers(b, "PostgreSQL", dialect.PostgreSQL, db)
 	})
-	b.Run("mariadb", func(b *testing.B) { benchBroker(b, "MariaDB", dialect.MySQL, openMariaDB(b)) })
+	b.Run("mariadb", func(b *testing.B) { benchBrokers(b, "MariaDB", dialect.MySQL, openMariaDB(b)) })
 }
 
-func benchBroker(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
-	redis, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.Redis(b).Addr}, DisableCache: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(redis.Close)
-	publisher, err := redisstream.New(redis, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var rows, broker, ours samples
-	for b.Loop() {
-		rows = append(rows, roundOf(b, d, db, bareRelay))
-		broker = append(broker, bareStream(b, redis))
-		ours = append(ours, roundOf(b, d, db, func(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
-			relayTo(b, db, table, publisher)
-		}))
-	}
-	floor := rows.quantile(.5) + broker.quantile(.5)
-	compare(b, name+" relay to a Redis stream, a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
-	delays := delaysOf(b, d, db, publisher, 5*ours.quantile(.5))
-	fmt.Printf("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)\n", name, delays.quantile(.5), delays.quantile(.99))
-	b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
-}
-
-// bareStream adds messages to a stream, with as many clients as a relay has, and returns the time of a message.
-func bareStream(b *testing.B, redis rueidis.Client) time.Duration {
-	value := string(make([]byte, 256))
-	var group sync.WaitGroup
-	began := time.Now()
-	const clients = outWindow * outbox.Partitions
-	for client := range clients {
-		group.Go(func() {
-			for i := client; i < relayed; i += clients {
-				add := redis.B().Xadd().Key("bare").Id("*").FieldValue().FieldValue("id", fmt.Sprint(i)).FieldValue("payload", value).Build()
-				if err := redis.Do(ctx, add).Error(); err != nil {
-					b.Error(err)
+func benchBrokers(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
+	for broker, start := range map[string]func(*testing.B) outboxBroker{"redis": redisBroker, "nats": natsBroker, "rabbitmq": rabbitBroker} {
+		b.Run(broker, func(b *testing.B) {
+			o := start(b)
+			var rows, bare, ours samples
+			for b.Loop() {
+				rows = append(rows, roundOf(b, d, db, o.topic, bareRelay))
+				bare = append(bare, o.round(b))
+				ours = append(ours, roundOf(b, d, db, o.topic, func(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
+					relayTo(b, db, table, o.publisher)
+				}))
+				if err := o.empty(); err != nil {
+					b.Fatal(err)
 				}
+			}
+			floor := rows.quantile(.5) + bare.quantile(.5)
+			compare(b, name+" relay to "+o.name+", a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
+			if broker == "redis" {
+				delays := delaysOf(b, d, db, o.publisher, 5*ours.quantile(.5))
+				fmt.Printf("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)\n", name, delays.quantile(.5), delays.quantile(.99))
+				b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
 			}
 		})
 	}
-	group.Wait()
-	return time.Since(began) / relayed
 }
 
 // delaysOf commits a message a pace, and returns how long each took from its commit to its confirm.

@@ -265,13 +265,13 @@ func (o *owner) behind(ctx context.Context, p page) (seqs []int64, err error) {
 }
 
 // maxLinger bounds how long confirmed messages wait for others.
-const maxLinger = 2 * time.Millisecond
+const maxLinger = 5 * time.Millisecond
 
 // gather collects results to be written together. The first result is soon followed by those of all messages that were sent with its
-// message. So gather waits for these, but for no longer than half of the last write took: a broker may be slower than the database.
+// message. So gather waits for these, but for no longer than two writes take: a broker may be slower than the database.
 func (o *owner) gather(ctx context.Context, first result) []result {
 	batch := []result{first}
-	linger := time.NewTimer(min(o.writing/2, maxLinger))
+	linger := time.NewTimer(min(2*o.writing, maxLinger))
 	defer linger.Stop()
 	for len(batch) < len(o.plan.flying) {
 		select {
