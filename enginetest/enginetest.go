@@ -44,8 +44,8 @@ type Harness struct {
 	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
 
 	// Snapshot returns the opener of another store, and a function that copies all data of the
-	// store. The copy is a function that brings the data back. Nil for a store that keeps nothing,
-	// or that keeps data on more than one server.
+	// store. The copy is a function that brings the data back. A row may make several copies. Nil for a
+	// store that keeps nothing, or that keeps data on more than one server.
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 
 	// Full returns the opener of another store, and a function that leaves no space in that store for
