@@ -13,7 +13,8 @@
 //
 //   - A message is sent if its transaction is committed, and only then.
 //   - Each message is sent at least once. The relay marks a message when the broker has confirmed it, and sends it again if the
-//     outcome is unknown. Consumers recognise repeats by Message.ID. A database that is away costs no repeat.
+//     outcome is unknown. Consumers recognise repeats by Message.ID. A database that is away costs no repeat
+//     while the relay keeps its partitions.
 //   - The first sendings of the messages of a key are in the order in which they were enqueued. That is so if the producers
 //     serialise on the key before they enqueue, for example by a lock on the row of the order. A repeat of an earlier
 //     message may still come later.
