@@ -20,6 +20,7 @@ import (
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/idem"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -288,7 +289,11 @@ func (s *storm) client() *pawl.Client {
 	if err != nil {
 		s.Fatal(err)
 	}
-	client, err := pawl.New(s.Context(), eng, &pawl.Options{TTL: s.ttl})
+	var client *pawl.Client
+	sessiontest.Until(s, "a session is open", func() bool { // on a busy machine a store may need longer than a request has
+		client, err = pawl.New(s.Context(), eng, &pawl.Options{TTL: s.ttl})
+		return !errors.Is(err, pawl.ErrUnavailable)
+	})
 	if err != nil {
 		s.Fatal(err)
 	}
