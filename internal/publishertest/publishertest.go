@@ -102,21 +102,24 @@ func frozen(t *testing.T, b Broker) {
 	send(t, b, outbox.Message{ID: "thawed", Topic: b.Topic, Time: at}, nil)
 }
 
+// patience is longer than a broker may take to start on a busy machine.
+const patience = 6 * time.Minute
+
 // send sends a message until the broker has confirmed it.
-func send(t *testing.T, b Broker, m outbox.Message, failed func(error)) {
-	for deadline, pause := time.Now().Add(3*time.Minute), 10*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+func send(t *testing.T, b Broker, m outbox.Message, failed func(error)) (confirmed bool) {
+	for deadline, pause := time.Now().Add(patience), 10*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := b.Publisher.Publish(ctx, m)
 		cancel()
 		if err == nil {
-			return
+			return true
 		}
 		if failed != nil {
 			failed(err)
 		}
 		if errors.Is(err, outbox.ErrRefused) || time.Now().After(deadline) {
 			t.Errorf("message %s: %v", m.ID, err)
-			return
+			return false
 		}
 		time.Sleep(pause) // as the relay waits before a repeat
 	}
@@ -133,14 +136,16 @@ func killed(t *testing.T, b Broker) {
 		senders.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				m := outbox.Message{ID: fmt.Sprintf("killed-%d-%d", i, n), Topic: b.Topic, Key: fmt.Sprint(i), Payload: make([]byte, 256), Time: at}
-				send(t, b, m, func(error) { failures.Add(1) })
+				if !send(t, b, m, func(error) { failures.Add(1) }) {
+					return
+				}
 				confirmed.Add(1)
 				ids[i] = append(ids[i], m.ID)
 			}
 		})
 	}
 	more := func(n int64) { // waits until so many more are confirmed
-		for from, deadline := confirmed.Load(), time.Now().Add(3*time.Minute); confirmed.Load() < from+n && time.Now().Before(deadline); {
+		for from, deadline := confirmed.Load(), time.Now().Add(patience); confirmed.Load() < from+n && time.Now().Before(deadline); {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
