@@ -102,8 +102,8 @@ func frozen(t *testing.T, b Broker) {
 	send(t, b, outbox.Message{ID: "thawed", Topic: b.Topic, Time: at}, nil)
 }
 
-// patience is longer than a broker may take to start on a busy machine.
-const patience = 6 * time.Minute
+// patience is longer than a broker may take to start twice on a busy machine.
+const patience = 11 * time.Minute
 
 // send sends a message until the broker has confirmed it.
 func send(t *testing.T, b Broker, m outbox.Message, failed func(error)) (confirmed bool) {
