@@ -60,7 +60,9 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 	for i, r := range rows {
 		s := &batch[i]
 		s.row, s.m = r, r.Message
-		r.kept = r.kept || !r.again && o.kept[r.seq] == r.ID
+		if id, confirmed := o.kept[r.seq]; confirmed && id == r.ID && !r.again {
+			r.kept = true
+		}
 		s.m.Attempt++
 		if r.again {
 			s.m.Attempt += 1 + r.Repeats

@@ -145,3 +145,19 @@ func TestARowOfAnotherProgram(t *testing.T) {
 		}
 	})
 }
+
+// A row whose ID another program has emptied is sent as well.
+func TestARowWithoutAnID(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		id := d.enqueue(t, outbox.Message{Topic: "t"})[0]
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET id = ? WHERE id = ?", "", id); err != nil {
+			t.Fatal(err)
+		}
+		var sent atomic.Int64
+		d.run(t, newClient(t), publish(func(context.Context, outbox.Message) error { sent.Add(1); return nil }), outbox.RelayOptions{})
+		until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, "") })
+		if n := sent.Load(); n != 1 {
+			t.Errorf("sent %d times", n)
+		}
+	})
+}
