@@ -19,10 +19,12 @@ import (
 	"github.com/pawl-go/pawl/outbox/redisstream"
 )
 
+// topic is that of all messages.
+const topic = "orders"
+
 // outboxBroker is a broker of BenchmarkOutboxBroker.
 type outboxBroker struct {
 	name      string
-	topic     string
 	publisher outbox.Publisher
 	bare      func(m outbox.Message) error // publishes by the broker's client, and returns when the broker has confirmed
 	empty     func() error
@@ -37,7 +39,7 @@ func (o outboxBroker) round(b *testing.B) time.Duration {
 	for client := range clients {
 		group.Go(func() {
 			for i := client; i < relayed; i += clients {
-				m := outbox.Message{ID: fmt.Sprintf("%032d", i), Topic: o.topic, Key: fmt.Sprint("order-", i%keys), Payload: payload, Time: began}
+				m := outbox.Message{ID: fmt.Sprintf("%032d", i), Topic: topic, Key: fmt.Sprint("order-", i%keys), Payload: payload, Time: began}
 				if err := o.bare(m); err != nil {
 					b.Error(err)
 				}
@@ -62,12 +64,12 @@ func redisBroker(b *testing.B) outboxBroker {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return outboxBroker{name: "a Redis stream", topic: "orders", publisher: publisher,
+	return outboxBroker{name: "a Redis stream", publisher: publisher,
 		bare: func(m outbox.Message) error {
-			return redis.Do(ctx, redis.B().Xadd().Key(m.Topic).Id("*").FieldValue().FieldValue("id", m.ID).FieldValue("key", m.Key).
-				FieldValue("time", m.Time.UTC().Format(time.RFC3339)).FieldValue("payload", rueidis.BinaryString(m.Payload)).Build()).Error()
+			return redis.Do(ctx, redis.B().Xadd().Key(m.Topic).Id("*").FieldValue().FieldValue(redisstream.FieldID, m.ID).FieldValue(redisstream.FieldKey, m.Key).
+				FieldValue(redisstream.FieldTime, m.Time.UTC().Format(time.RFC3339)).FieldValue(redisstream.FieldPayload, rueidis.BinaryString(m.Payload)).Build()).Error()
 		},
-		empty: func() error { return redis.Do(ctx, redis.B().Del().Key("orders").Build()).Error() }}
+		empty: func() error { return redis.Do(ctx, redis.B().Del().Key(topic).Build()).Error() }}
 }
 
 func natsBroker(b *testing.B) outboxBroker {
@@ -80,11 +82,11 @@ func natsBroker(b *testing.B) outboxBroker {
 	if err != nil {
 		b.Fatal(err)
 	}
-	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "BENCH", Subjects: []string{"orders"}})
+	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "BENCH", Subjects: []string{topic}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return outboxBroker{name: "NATS JetStream", topic: "orders", publisher: natsjs.New(nc, js),
+	return outboxBroker{name: "NATS JetStream", publisher: natsjs.New(nc, js),
 		bare: func(m outbox.Message) error {
 			_, err := js.PublishMsg(ctx, &nats.Msg{Subject: m.Topic, Data: m.Payload, Header: nats.Header{natsjs.HeaderID: {m.ID}, natsjs.HeaderKey: {m.Key},
 				natsjs.HeaderTime: {m.Time.UTC().Format(time.RFC3339)}}})
@@ -110,12 +112,12 @@ func rabbitBroker(b *testing.B) outboxBroker {
 		err = channel.Confirm(false)
 	}
 	if err == nil {
-		_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
+		_, err = channel.QueueDeclare(topic, true, false, false, false, nil)
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	return outboxBroker{name: "a queue of RabbitMQ", topic: "orders", publisher: publisher,
+	return outboxBroker{name: "a queue of RabbitMQ", publisher: publisher,
 		bare: func(m outbox.Message) error {
 			confirm, err := channel.PublishWithDeferredConfirm("", m.Topic, true, false, amqp.Publishing{MessageId: m.ID, Timestamp: m.Time, DeliveryMode: amqp.Persistent,
 				Headers: amqp.Table{rabbit.HeaderKey: m.Key}, Body: m.Payload})
@@ -124,5 +126,5 @@ func rabbitBroker(b *testing.B) outboxBroker {
 			}
 			return err
 		},
-		empty: func() error { _, err := channel.QueuePurge("orders", false); return err }}
+		empty: func() error { _, err := channel.QueuePurge(topic, false); return err }}
 }

@@ -49,8 +49,8 @@ func openMariaDB(b *testing.B) *sql.DB {
 func benchRelay(b *testing.B, name string, d dialect.Dialect, db *sql.DB, begin string, ends ...string) {
 	var bare, ours, bareDoubtful, doubtful samples
 	for b.Loop() {
-		bare = append(bare, roundOf(b, d, db, "orders", bareRelay))
-		ours = append(ours, roundOf(b, d, db, "orders", relayAll))
+		bare = append(bare, roundOf(b, d, db, bareRelay))
+		ours = append(ours, roundOf(b, d, db, relayAll))
 		conn, err := db.Conn(ctx)
 		if err != nil {
 			b.Fatal(err)
@@ -58,8 +58,8 @@ func benchRelay(b *testing.B, name string, d dialect.Dialect, db *sql.DB, begin 
 		last := len(ends) - 1
 		run(b, conn, "CREATE TABLE IF NOT EXISTS doubt (n bigint)", begin, "INSERT INTO doubt VALUES (1)")
 		run(b, conn, ends[:last]...)
-		bareDoubtful = append(bareDoubtful, roundOf(b, d, db, "orders", bareRelay))
-		doubtful = append(doubtful, roundOf(b, d, db, "orders", relayAll))
+		bareDoubtful = append(bareDoubtful, roundOf(b, d, db, bareRelay))
+		doubtful = append(doubtful, roundOf(b, d, db, relayAll))
 		run(b, conn, ends[last])
 		conn.Close()
 	}
@@ -79,7 +79,7 @@ func run(b *testing.B, conn *sql.Conn, statements ...string) {
 }
 
 // roundOf fills a new table, and returns the time of a message in a run that confirms all.
-func roundOf(b *testing.B, d dialect.Dialect, db *sql.DB, topic string, all func(*testing.B, dialect.Dialect, *sql.DB, string, *outbox.Table)) time.Duration {
+func roundOf(b *testing.B, d dialect.Dialect, db *sql.DB, all func(*testing.B, dialect.Dialect, *sql.DB, string, *outbox.Table)) time.Duration {
 	b.Helper()
 	name := fmt.Sprintf("outbox_%d", time.Now().UnixNano())
 	table, err := outbox.New(d, &outbox.Options{Table: name})

@@ -32,9 +32,9 @@ func benchBrokers(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
 			o := start(b)
 			var rows, bare, ours samples
 			for b.Loop() {
-				rows = append(rows, roundOf(b, d, db, o.topic, bareRelay))
+				rows = append(rows, roundOf(b, d, db, bareRelay))
 				bare = append(bare, o.round(b))
-				ours = append(ours, roundOf(b, d, db, o.topic, func(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
+				ours = append(ours, roundOf(b, d, db, func(b *testing.B, _ dialect.Dialect, db *sql.DB, _ string, table *outbox.Table) {
 					relayTo(b, db, table, o.publisher)
 				}))
 				if err := o.empty(); err != nil {
