@@ -145,7 +145,7 @@ var chinese = map[string]string{
 	"memory":                   "内存",
 	"a node that starts again forgets what nobody renews there":                         "节点重启后，没人续约的东西就忘了",
 	"each node has a queue of its own":                                                  "每个节点各有各的队列",
-	"two permits over three nodes admit three holders":                                  "三个节点上的两个许可会放进三个持有者",
+	"two permits over three nodes admit three holders":                                  "两个许可分散在三个节点上，可能同时有三个持有者",
 	"readers over independent nodes may hold beside a writer":                           "在互相独立的节点上，读者可能和写者同时持有",
 	"a value on independent nodes needs consensus":                                      "在互相独立的节点上存值需要共识",
 	"the size is a part of each claim's key, whose revision is its place and its token": "容量写在 key 里，而 key 的 revision 就是排队位置和令牌",
@@ -153,6 +153,6 @@ var chinese = map[string]string{
 	"a row is free at the moment when its holder's connection ends":                     "持有者的连接一断，行锁立刻释放",
 	"the database promises no order to those that wait for a row":                       "数据库不保证等行锁的先后顺序",
 	"a row is locked by one":                                                            "一行只能被一个事务锁住",
-	"a row that is locked to read lets more readers pass a writer that waits, for ever": "读锁会一直放后来的读者超过等待的写者",
+	"a row that is locked to read lets more readers pass a writer that waits, for ever": "后来的读者会不断插队，写者可能永远等不到",
 	"a row lock stores nothing: lease mode does":                                        "行锁不存东西，租约模式才存",
 }

@@ -49,7 +49,7 @@ import (
 )
 
 // MaxClaims is how many claims, granted and waiting, a name can have at most, unless
-// Options.MaxClaims says less. Each claim costs some 200 bytes in every write of the name.
+// Options.MaxClaims says less. Each claim costs 40 to 120 bytes in every write of the name, and more with a long label.
 const MaxClaims = 2000
 
 // Options describe a store.

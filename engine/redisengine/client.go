@@ -29,8 +29,8 @@ type Client interface {
 	// command may block it, as WAIT does.
 	Together(ctx context.Context, cmds []Command) []Reply
 
-	// Pipeline sends commands of any keys, all at once. The commands may be repeated, and this
-	// goes where servers send them.
+	// Pipeline sends commands of any keys, all at once, and follows redirections of servers. Callers may repeat
+	// the commands.
 	Pipeline(ctx context.Context, cmds []Command) []Reply
 
 	// Listen takes a connection of its own, so that other commands keep whatever fast path they

@@ -151,7 +151,7 @@ const length, sequence = 4, 10
 // locked.
 func (s *session) spend(p *place, more int) error {
 	if s.bytes+more > mostBytes {
-		return fmt.Errorf("%w: the claims of one session may have paths of %d bytes, which are used: use another client for more", engine.ErrUnsupported, mostBytes)
+		return fmt.Errorf("%w: this session has used all %d bytes of paths that its claims may have: use another client for more", engine.ErrUnsupported, mostBytes)
 	}
 	s.bytes += more
 	p.bytes += more
