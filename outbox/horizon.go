@@ -24,7 +24,7 @@ type horizon struct {
 const (
 	// inserting is how long an INSERT may take. A message has its number before its row is there to be read.
 	inserting = time.Second
-	// stretch is from how many numbers on the floor is worth lifting.
+	// stretch is from how many numbers on the floor is worth lifting, and how many messages a look takes at most.
 	stretch = 4096
 )
 
@@ -42,7 +42,7 @@ func (o *owner) lift(ctx context.Context) error {
 	if upTo-h.floor < stretch && (len(h.open) == 0 || now.Sub(h.looked) < inserting) {
 		return nil
 	}
-	found, err := o.table.uncommitted(ctx, o.db, o.part, h.floor, upTo, slices.Sorted(maps.Keys(h.open)))
+	found, upTo, err := o.table.uncommitted(ctx, o.db, o.part, h.floor, upTo, slices.Sorted(maps.Keys(h.open)))
 	if err != nil {
 		return err
 	}
@@ -57,20 +57,19 @@ func (h *horizon) look(p *plan, upTo int64, found map[int64]string) {
 	h.floor, h.open = upTo, found
 }
 
-// appeared takes which of the open messages are visible, and returns the numbers that the pass has missed. The pass has yet to come to
-// the larger ones. A lane that is left out is read later, from its first message on.
-func (h *horizon) appeared(p *plan, visible []int64) (seqs []int64) {
+// appeared takes which of the open messages are visible, and returns the places that the pass has gone past.
+func (h *horizon) appeared(p *plan, visible []int64) (earlier []place) {
 	for _, seq := range visible {
-		if seq <= p.pos && !p.leaves(h.open[seq]) {
-			seqs = append(seqs, seq)
+		if seq <= p.pos {
+			earlier = append(earlier, place{seq, h.open[seq]})
 		}
 		delete(h.open, seq)
 	}
-	return seqs
+	return earlier
 }
 
-// visible returns which messages of open transactions are visible now and missed by the pass.
-func (o *owner) visible(ctx context.Context) ([]int64, error) {
+// visible returns which messages of open transactions are visible now, behind the reader.
+func (o *owner) visible(ctx context.Context) ([]place, error) {
 	if len(o.horizon.open) == 0 {
 		return nil, nil
 	}
@@ -83,36 +82,39 @@ func (o *owner) visible(ctx context.Context) ([]int64, error) {
 	return o.horizon.appeared(o.plan, visible), err
 }
 
-// uncommitted reads the pending messages with a key after a number and up to another, and some further ones. A message may belong
-// to an open transaction.
-func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, upTo int64, further []int64) (map[int64]string, error) {
+// uncommitted reads the pending messages after a number and up to another, and some further messages. A message may belong
+// to an open transaction. A halted key may have very many messages, so uncommitted returns the number up to which it has read.
+func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, upTo int64, further []int64) (map[int64]string, int64, error) {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer tx.Rollback() //nolint:errcheck // it has only read
 	s := t.new().Add("SELECT seq, ").Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ")
-	t.number(t.number(t.number(s, int64(part)).Add(" AND state = 0 AND ").Name("key").Add(" <> '' AND (seq > "), after).Add(" AND seq <= "), upTo)
+	t.number(t.number(t.number(s, int64(part)).Add(" AND state = 0 AND (seq > "), after).Add(" AND seq <= "), upTo)
 	if len(further) > 0 {
 		t.among(s.Add(" OR "), further)
 	}
-	query, args, err := s.Add(")").Build()
+	most := stretch + len(further)
+	query, args, err := t.number(s.Add(") ORDER BY seq LIMIT "), int64(most)).Build()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer rows.Close()
-	found := make(map[int64]string)
+	found, last := make(map[int64]string), int64(0)
 	for rows.Next() {
-		var seq int64
-		var key string
-		if err := rows.Scan(&seq, &key); err != nil {
-			return nil, err
+		var at place
+		if err := rows.Scan(&at.seq, &at.key); err != nil {
+			return nil, 0, err
 		}
-		found[seq] = key
+		found[at.seq], last = at.key, at.seq
 	}
-	return found, rows.Err()
+	if len(found) == most {
+		upTo = last
+	}
+	return found, upTo, rows.Err()
 }

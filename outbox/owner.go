@@ -25,12 +25,13 @@ type owner struct {
 	watch   watch
 	horizon horizon
 	results chan result
-	lost    []result            // that could not be written
-	kept    map[int64]string    // IDs of the messages that the broker has confirmed, and that no write could mark
-	writing time.Duration       // how long the last write took
-	locked  map[int64]time.Time // messages that another transaction had locked when they were to be marked: no repeat before this time
+	lost    []result         // that could not be written
+	kept    map[int64]string // IDs of the messages that the broker has confirmed, and that no write could mark
+	writing time.Duration    // how long the last write took
+	locked  map[int64]lock   // messages that another transaction had locked when they were to be marked
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
+	cut     int64     // how far the pass had come that a full pass has interrupted
 	fully   bool      // the pass is a full one
 	full    time.Time // when the last full pass began
 	cleaned time.Time // when there was nothing to delete
@@ -45,8 +46,8 @@ func (o *owner) run(ctx context.Context) error {
 	defer o.last(ctx, stop)
 	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
 	o.horizon = horizon{}
-	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]time.Time)
-	o.full, o.passes = time.Time{}, false
+	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]lock)
+	o.full, o.passes, o.cut = time.Time{}, false, 0
 	if err := o.bounded(ctx, o.takeOver); err != nil {
 		return err
 	}
@@ -140,15 +141,23 @@ func (o *owner) last(ctx context.Context, stop func()) {
 	if err == nil {
 		return
 	}
-	o.kept = make(map[int64]string)
 	for _, r := range confirmed {
-		if !r.row.again {
-			o.kept[r.row.seq] = r.row.ID
-		}
+		o.keep(r)
 	}
 	if o.opts.OnError != nil {
 		o.opts.OnError(failed("write results", err))
 	}
+}
+
+// keep remembers that the broker has confirmed a message that could not be marked. The memory is bounded: to forget costs repeats only.
+func (o *owner) keep(r result) {
+	if r.row.again {
+		return
+	}
+	if o.kept == nil || len(o.kept) > 16*o.plan.room {
+		o.kept = make(map[int64]string)
+	}
+	o.kept[r.row.seq] = r.row.ID
 }
 
 // pause is how long the owner may wait for results.
@@ -166,23 +175,16 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 // read reads a page while a pass goes on, and begins a pass when it is time.
 func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
-	if !o.passes && (woken || o.plan.hidden()) {
-		o.plan.again(now, o.horizon.floor)
-		o.fully = false
-		if now.Sub(o.full) >= o.opts.Rescan {
-			dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
-			if err != nil {
-				return failed("read dead keys", err)
-			}
-			o.plan.full(dead, now)
-			o.full, o.fully = now, true
+	// A backlog is a single long pass. A full pass interrupts that pass, each time at a later place.
+	interrupts := o.passes && now.Sub(o.full) >= o.opts.Rescan && o.plan.pos > o.cut
+	if interrupts || !o.passes && (woken || o.plan.hidden()) {
+		o.cut = 0
+		if interrupts {
+			o.cut = o.plan.pos
 		}
-		late, err := o.visible(ctx)
-		if err != nil {
-			return failed("read messages of open transactions", err)
+		if err := o.begin(ctx, now); err != nil {
+			return err
 		}
-		o.plan.missed(late)
-		o.passes = true
 	}
 	if o.reads() {
 		if err := o.readPage(ctx); err != nil {
@@ -193,6 +195,27 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 		return err
 	}
 	return failed("clean", o.clean(ctx, now))
+}
+
+// begin begins a pass, which is a full one when it is time.
+func (o *owner) begin(ctx context.Context, now time.Time) error {
+	o.plan.again(now, o.horizon.floor)
+	o.fully = false
+	if now.Sub(o.full) >= o.opts.Rescan {
+		dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
+		if err != nil {
+			return failed("read dead keys", err)
+		}
+		o.plan.full(dead, now)
+		o.full, o.fully = now, true
+	}
+	late, err := o.visible(ctx)
+	if err != nil {
+		return failed("read messages of open transactions", err)
+	}
+	o.plan.missed(late)
+	o.passes = true
+	return nil
 }
 
 // clean deletes old messages, if it is time. With completion a confirmed message stays until it is done.
@@ -206,7 +229,7 @@ func (o *owner) clean(ctx context.Context, now time.Time) error {
 		if !begins && o.cleans[i] == 0 {
 			continue
 		}
-		next, err := o.table.clean(ctx, o.db, o.part, state, o.cleans[i], o.opts.Retention)
+		next, err := o.table.clean(ctx, o.db, o.part, state, o.cleans[i], o.opts.Retention, o.opts.Timeout)
 		if err != nil {
 			return err
 		}
@@ -233,13 +256,13 @@ func (o *owner) readPage(ctx context.Context) error {
 	return nil
 }
 
-// behind returns the numbers of pending messages that are before a page, and may be unknown. The messages of keys that the page brings are among them.
-func (o *owner) behind(ctx context.Context, p page) (seqs []int64, err error) {
-	floor := int64(0)
+// behind returns pending messages before a page, which may be unknown. The messages of keys that the page brings are among them.
+func (o *owner) behind(ctx context.Context, p page) (earlier []place, err error) {
 	if p.seen != "" {
-		floor = o.watch.look(p.seen, o.plan.newest)
+		o.watch.look(p.seen, o.plan.newest)
 	}
 	keys := o.plan.arrivals(p.entries)
+	floor := o.watch.floor
 	switch {
 	case len(keys) == 0 || o.table.dialect == dialect.SQLite: // which has one writer, so that its numbers are in the order of the commits
 		return nil, nil
@@ -247,21 +270,37 @@ func (o *owner) behind(ctx context.Context, p page) (seqs []int64, err error) {
 		if err := o.lift(ctx); err != nil {
 			return nil, err
 		}
-		if seqs, err = o.visible(ctx); err != nil {
+		if earlier, err = o.visible(ctx); err != nil {
 			return nil, err
 		}
 		floor = o.horizon.floor
+	default:
+		keys = nil // a transaction that has ended is not known any more when the next message of its key comes
 	}
 	if o.plan.pos <= floor {
-		return seqs, nil
+		return earlier, nil
 	}
-	if o.plan.whole() {
-		keys = nil // the index of the table then has all that is asked
+	further, err := o.earlier(ctx, floor, keys)
+	if err == nil {
+		o.watch.asked()
 	}
-	earlier, err := o.table.earlier(ctx, o.db, o.part, floor, o.plan.pos, keys, len(o.plan.rows)+1)
-	seqs = append(seqs, earlier...)
-	slices.Sort(seqs)
-	return seqs, err
+	return append(earlier, further...), err
+}
+
+// earlier asks for pending messages of some keys, or of all, after a number and before the page. Messages of lanes that are left out
+// may be many, so earlier reads them in parts.
+func (o *owner) earlier(ctx context.Context, floor int64, keys []string) (part []place, err error) {
+	ask := earlier{part: o.part, after: floor, upTo: o.plan.pos, keys: keys, whole: o.plan.whole(), halted: len(o.plan.halted) > 0, limit: len(o.plan.rows) + 1}
+	if !ask.whole {
+		ask.limit += o.plan.room
+	}
+	for {
+		part, err = o.table.earlier(ctx, o.db, ask)
+		if err != nil || len(part) < ask.limit || slices.ContainsFunc(part, o.plan.misses) {
+			return part, err
+		}
+		ask.after = part[len(part)-1].seq
+	}
 }
 
 // maxLinger bounds how long confirmed messages wait for others.
@@ -345,7 +384,9 @@ func (o *owner) wait(r result) {
 	if r.row.again {
 		o.plan.confirm(r.row)
 	} else {
-		r.row.kept = r.err == nil
+		if r.row.kept = r.err == nil; r.row.kept {
+			o.keep(r)
+		}
 		r.row.tries++
 		o.plan.retry(r.row, time.Now().Add(backoff(r.row.tries, o.opts.Backoff, o.opts.MaxBackoff)))
 	}

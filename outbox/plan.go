@@ -141,15 +141,29 @@ func (p *plan) arrivals(page []Entry) (keys []string) {
 	return slices.Compact(keys)
 }
 
-// missed reports whether an earlier message is not known, and lets the pass go on at that message.
-func (p *plan) missed(earlier []int64) bool {
-	for _, seq := range earlier {
-		if p.known[seq] == nil {
-			p.begin(min(seq, p.lowest) - 1)
-			return true
+// place is where a pending message is.
+type place struct {
+	seq int64
+	key string
+}
+
+// misses reports whether the pass has gone past a pending message, and comes to that message no more. A lane that is left out is
+// read later, from its first message on.
+func (p *plan) misses(at place) bool { return p.known[at.seq] == nil && !p.leaves(at.key) }
+
+// missed reports whether the pass misses an earlier message, and lets the pass go on at the first such message.
+func (p *plan) missed(earlier []place) bool {
+	first := int64(math.MaxInt64)
+	for _, at := range earlier {
+		if p.misses(at) {
+			first = min(first, at.seq)
 		}
 	}
-	return false
+	if first == math.MaxInt64 {
+		return false
+	}
+	p.begin(min(first, p.lowest) - 1)
+	return true
 }
 
 // whole reports whether this pass has taken all messages that it has read.

@@ -155,7 +155,7 @@ func (w *world) lift() {
 }
 
 // appeared returns the messages of open transactions that the pass has missed.
-func (w *world) appeared() (seqs []int64) {
+func (w *world) appeared() (earlier []place) {
 	var visible []int64
 	for seq := range w.horizon.open {
 		if w.visible[seq] && w.states[seq] == Pending {
@@ -163,29 +163,30 @@ func (w *world) appeared() (seqs []int64) {
 		}
 	}
 	slices.Sort(visible)
-	if seqs = w.horizon.appeared(w.plan, visible); w.way == skips {
-		return visible
+	if w.way == skips {
+		for _, seq := range visible {
+			earlier = append(earlier, place{seq, key(seq)})
+		}
 	}
-	return seqs
+	return append(earlier, w.horizon.appeared(w.plan, visible)...)
 }
 
 // earlier returns what the owner learns of messages before a page.
-func (w *world) earlier(keys []string) (seqs []int64) {
+func (w *world) earlier(keys []string) (earlier []place) {
 	floor := int64(0)
 	switch w.way {
 	case asksNothing:
 		return nil
 	case lifts, committed, skips:
 		floor = w.horizon.floor
-		seqs = w.appeared()
+		earlier = w.appeared()
 	}
 	for seq := floor + 1; seq <= w.plan.pos; seq++ {
 		if w.visible[seq] && w.states[seq] == Pending && slices.Contains(keys, key(seq)) {
-			seqs = append(seqs, seq)
+			earlier = append(earlier, place{seq, key(seq)})
 		}
 	}
-	slices.Sort(seqs)
-	return seqs
+	return earlier
 }
 
 // idle reports whether a step would do nothing.
@@ -400,13 +401,20 @@ func TestWatch(t *testing.T) {
 		{"40:40:", 70, 0}, // 5 has ended, after all that time
 		{"40:40:", 80, 60},
 	} {
-		if floor := w.look(look.seen, look.newest); floor > look.floor {
-			t.Errorf("%d: floor %d, want at most %d", i, floor, look.floor)
-		} else if look.floor-floor > 20 {
-			t.Errorf("%d: floor %d, want %d", i, floor, look.floor)
+		if w.look(look.seen, look.newest); w.floor > look.floor {
+			t.Errorf("%d: floor %d, want at most %d", i, w.floor, look.floor)
+		} else if look.floor-w.floor > 20 {
+			t.Errorf("%d: floor %d, want %d", i, w.floor, look.floor)
 		}
+		w.asked()
 	}
 	if len(w.open) != 0 {
 		t.Error(w.open)
+	}
+	for range 3 { // nobody asks
+		w.look("40:41:", 200)
+	}
+	if w.floor > 70 {
+		t.Errorf("floor %d, and nobody has asked for what became visible behind 70", w.floor)
 	}
 }

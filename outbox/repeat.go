@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -15,11 +16,18 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	limit := max(1, o.opts.Window/4)
-	page, err := o.table.due(ctx, o.db, o.part, limit, o.opts.Resend)
+	var without []int64
+	maps.DeleteFunc(o.locked, func(_ int64, is lock) bool { return now.Sub(is.until) > 16*o.opts.Resend }) // the message is done since
+	for seq, is := range o.locked {
+		if is.until.After(now) {
+			without = append(without, seq)
+		}
+	}
+	page, err := o.table.due(ctx, o.db, o.part, limit, o.opts.Resend, without)
 	if err != nil {
 		return failed("read messages that are not done", err)
 	}
-	o.plan.repeat(slices.DeleteFunc(slices.Clone(page), func(e Entry) bool { return o.locked[e.seq].After(now) }))
+	o.plan.repeat(page)
 	o.repeats = now.Add(o.opts.Poll)
 	if len(page) < limit {
 		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))
@@ -27,11 +35,17 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// due reads messages that were confirmed, or sent again, so long ago. The wait doubles with each repeat, four times.
-func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend time.Duration) ([]Entry, error) {
+// due reads messages that were confirmed, or sent again, so long ago, without some that are locked. The wait doubles with each repeat,
+// four times.
+func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend time.Duration, without []int64) ([]Entry, error) {
 	seconds := strconv.FormatInt(int64((resend+time.Second-1)/time.Second), 10)
-	return t.list(ctx, db, t.entries().Add("part = ").Value(part).Add(" AND state = 2 AND changed + ", seconds,
-		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now(), " ORDER BY seq LIMIT ").Value(limit))
+	s := t.entries().Add("part = ").Value(part).Add(" AND state = 2 AND changed + ", seconds,
+		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now())
+	if len(without) > 0 {
+		slices.Sort(without)
+		t.among(s.Add(" AND NOT "), without)
+	}
+	return t.list(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(limit))
 }
 
 // repeat takes confirmed messages that are to be sent again. A repeat keeps its place in its lane: the repeats of a lane

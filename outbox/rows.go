@@ -26,8 +26,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	}
 	order := t.pending(s.Add(" FROM ").Table(t.messages.Name), part, after, math.MaxInt64)
 	if withoutHalted {
-		s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
-			Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
+		t.unhalted(s, part)
 	}
 	for _, key := range keys {
 		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
@@ -80,18 +79,58 @@ func (t *Table) pending(s *dialect.Statement, part int, after, upTo int64) (orde
 	return " ORDER BY seq"
 }
 
-// earlier reads the numbers of pending messages of some keys, or of all, after a number and up to another.
-func (t *Table) earlier(ctx context.Context, db *sql.DB, part int, after, upTo int64, keys []string, limit int) (seqs []int64, err error) {
-	s := t.new().Add("SELECT seq FROM ").Table(t.messages.Name)
-	order := t.pending(s, part, after, upTo)
-	if len(keys) > 0 {
-		s = in(s.Add(" AND ").Name("key").Add(" IN "), keys)
+// earlier is a question for pending messages of a partition.
+type earlier struct {
+	part        int
+	after, upTo int64
+	keys        []string // nil for all keys
+	whole       bool     // no lane is left out, so that the keys of the messages do not matter
+	halted      bool     // some keys are halted
+	limit       int
+}
+
+// earlier reads where pending messages are. If some lanes are left out, messages without a key and those of halted keys are not in the answer.
+func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) (found []place, err error) {
+	s := t.new().Add("SELECT seq, ")
+	if ask.whole {
+		s.Add("''") // the index has all that is asked
+	} else {
+		s.Name("key")
 	}
-	query, args, err := s.Add(order, " LIMIT ").Value(limit).Build()
+	order := t.pending(s.Add(" FROM ").Table(t.messages.Name), ask.part, ask.after, ask.upTo)
+	switch {
+	case ask.whole:
+	case ask.keys != nil:
+		s = in(s.Add(" AND ").Name("key").Add(" IN "), ask.keys)
+	default:
+		s.Add(" AND ").Name("key").Add(" <> ''")
+		if ask.halted {
+			t.unhalted(s, ask.part)
+		}
+	}
+	query, args, err := s.Add(order, " LIMIT ").Value(ask.limit).Build()
 	if err != nil {
 		return nil, err
 	}
-	return numbers(ctx, db, query, args)
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var at place
+		if err := rows.Scan(&at.seq, &at.key); err != nil {
+			return nil, err
+		}
+		found = append(found, at)
+	}
+	return found, rows.Err()
+}
+
+// unhalted appends the condition that the key of a message has no dead message.
+func (t *Table) unhalted(s *dialect.Statement, part int) {
+	s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
+		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
 }
 
 // numbers reads a column of numbers.
@@ -138,7 +177,7 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 
 // clean looks at up to 1,000 messages of a state after a number, and deletes the messages that are older than the retention.
 // The next look begins after next. There is nothing to delete behind it if next is 0.
-func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, after int64, retention time.Duration) (next int64, err error) {
+func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, after int64, retention, timeout time.Duration) (next int64, err error) {
 	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
 		Add(" AND state = ").Value(int(state)).Add(" AND seq > ").Value(after).Add(" ORDER BY seq LIMIT ").Value(maxBatch).Build()
 	if err != nil {
@@ -148,7 +187,7 @@ func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, af
 	if err != nil || len(seqs) == 0 {
 		return 0, err
 	}
-	bounded, stop := t.patient(ctx, lockWait)
+	bounded, stop := t.patient(ctx, min(lockWait, timeout/4))
 	defer stop()
 	result, err := in(t.waiting(t.new(), lockWait).Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
 		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(bounded, db)

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"math"
 	"strconv"
 	"strings"
 )
@@ -11,17 +12,18 @@ import (
 type watch struct {
 	open   map[uint64]int64 // transactions in progress at the last page: their numbers are larger than this
 	newest [2]int64         // the largest number that was seen before the last page but one, and before the last page
+	floor  int64            // messages that became visible behind the reader since the last question have larger numbers
 }
 
 // look takes the snapshot of a page, and the largest number that was seen before the page. Messages that have become visible
-// behind the reader have a number above floor. The floor is two pages old at least, because a
+// behind the reader have a number above floor, until asked is called. The floor is two pages old at least, because a
 // transaction takes its first number a moment before a snapshot can show the transaction.
-func (w *watch) look(seen string, newest int64) (floor int64) {
+func (w *watch) look(seen string, newest int64) {
 	least, active := parseSnapshot(seen)
-	floor = w.newest[0]
+	w.floor = min(w.floor, w.newest[0])
 	for id, number := range w.open {
 		if id < least || !active[id] {
-			floor = min(floor, number)
+			w.floor = min(w.floor, number)
 			delete(w.open, id)
 		}
 	}
@@ -34,8 +36,10 @@ func (w *watch) look(seen string, newest int64) (floor int64) {
 		}
 	}
 	w.newest = [2]int64{w.newest[1], newest}
-	return floor
 }
+
+// asked says that the table was asked for the messages of all keys above the floor.
+func (w *watch) asked() { w.floor = math.MaxInt64 }
 
 // parseSnapshot reads a snapshot as PostgreSQL writes it: "10:20:10,14" has all transactions below 10 ended, and 10 and 14 in progress.
 func parseSnapshot(seen string) (least uint64, active map[uint64]bool) {

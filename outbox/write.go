@@ -129,28 +129,47 @@ func (o *owner) mark(ctx context.Context, batch []*result, set string, is State)
 	var all []int64
 	var alone []*result
 	for _, r := range batch {
-		if !o.locked[r.row.seq].IsZero() {
+		if _, locked := o.locked[r.row.seq]; locked {
 			alone = append(alone, r)
 		} else {
 			all = append(all, r.row.seq)
 		}
 	}
+	began := time.Now()
 	err := o.markAll(ctx, all, set, is, lockWait)
 	if errors.Is(err, errLocked) {
-		alone, err = batch, nil
+		alone, err = slices.Clone(batch), nil
 	}
-	for _, r := range alone {
+	// A transaction may have locked so many that the time is over before each was tried. Those come first the next time.
+	slices.SortFunc(alone, func(a, b *result) int { return o.locked[b.row.seq].until.Compare(o.locked[a.row.seq].until) })
+	for i, r := range alone {
 		if err != nil {
 			break
 		}
-		err = o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
-		if r.locked = errors.Is(err, errLocked); r.locked {
-			o.locked[r.row.seq], err = time.Now().Add(o.opts.Resend), nil
+		r.locked = i > 0 && time.Since(began) > o.opts.Timeout/4
+		if !r.locked {
+			err = o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
+			r.locked = errors.Is(err, errLocked)
+		}
+		if r.locked {
+			o.locked[r.row.seq], err = o.locked[r.row.seq].again(o.opts.Resend), nil
 		} else {
 			delete(o.locked, r.row.seq)
 		}
 	}
 	return err
+}
+
+// lock says until when a message that another transaction has locked is not sent again.
+type lock struct {
+	until time.Time
+	wait  time.Duration
+}
+
+// again doubles the wait, four times. So some messages that stay locked do not stand in the way of others.
+func (l lock) again(resend time.Duration) lock {
+	wait := min(max(2*l.wait, resend), 16*resend)
+	return lock{time.Now().Add(wait), wait}
 }
 
 func (o *owner) markAll(ctx context.Context, seqs []int64, set string, is State, wait time.Duration) error {
@@ -236,7 +255,7 @@ func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement, wa
 	if err != nil {
 		return false, err
 	}
-	bounded, stop := o.table.patient(ctx, min(wait, o.opts.Timeout/4))
+	bounded, stop := o.table.patient(ctx, min(wait, o.opts.Timeout/8))
 	defer stop()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		result, err := o.db.ExecContext(bounded, query, args...)

@@ -1,0 +1,165 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+// A transaction stays open for long, and the next page after its commit has no message of its key. The next message of the key waits for
+// that transaction's message all the same. Another key of the partition is halted, with more messages than a look takes.
+func TestALongTransactionKeepsTheOrderOfItsKey(t *testing.T) {
+	for kind, is := range map[dialect.Dialect]struct{ lag, open time.Duration }{
+		dialect.PostgreSQL: {50 * time.Millisecond, 500 * time.Millisecond},
+		dialect.MySQL:      {time.Hour, 3 * time.Second}, // so that the floor is lifted
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t, kind)
+			const key = "k"
+			bad := sameAs(key)
+			other := sameAs(bad)
+			var sent order
+			p := publish(func(_ context.Context, m outbox.Message) error {
+				if m.ID == "bad" {
+					return outbox.ErrRefused
+				}
+				if m.Key == key {
+					sent.add(m.ID)
+				}
+				return nil
+			})
+			d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Lag: is.lag, Rescan: time.Hour})
+			ids := d.enqueue(t, outbox.Message{ID: "bad", Topic: "t", Key: bad})
+			until(t, "a key is halted", func() bool { return d.is(t, outbox.Dead, ids...) })
+			for range 5 {
+				d.enqueue(t, slices.Repeat([]outbox.Message{{Topic: "t", Key: bad}}, 1000)...)
+			}
+			tx, err := d.db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
+			if _, err := d.table.Enqueue(t.Context(), tx, outbox.Message{ID: "first", Topic: "t", Key: key}, outbox.Message{ID: "alone", Topic: "t"}); err != nil {
+				t.Fatal(err)
+			}
+			next := func() {
+				t.Helper()
+				ids := d.enqueue(t, outbox.Message{Topic: "t", Key: other})
+				until(t, "a further message is confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+			}
+			for began := time.Now(); time.Since(began) < is.open; {
+				next()
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				next()
+			}
+			last := d.enqueue(t, outbox.Message{ID: "last", Topic: "t", Key: key})
+			until(t, "the last message is confirmed", func() bool { return d.is(t, outbox.Confirmed, last...) })
+			if got := fmt.Sprint(sent.all()); got != "[first last]" {
+				t.Error(got)
+			}
+			if kind == dialect.MySQL { // the transaction was open for less than Lag
+				until(t, "a message without a key is confirmed", func() bool { return d.is(t, outbox.Confirmed, "alone") })
+			}
+		})
+	}
+}
+
+// A relay that never comes to the end of its backlog still reads all pending messages once in Rescan. So a requeued message is sent.
+func TestRescanInABacklog(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		var refuses atomic.Bool
+		refuses.Store(true)
+		p := publish(func(_ context.Context, m outbox.Message) error {
+			if m.ID == "requeued" {
+				if refuses.Load() {
+					return outbox.ErrRefused
+				}
+				return nil
+			}
+			time.Sleep(time.Millisecond) // less than a producer needs
+			return nil
+		})
+		d.enqueue(t, outbox.Message{ID: "requeued", Topic: "t", Key: "k"})
+		d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Window: 1, Rescan: 50 * time.Millisecond})
+		until(t, "dead", func() bool { return d.is(t, outbox.Dead, "requeued") })
+		var keys []string
+		for i := 0; len(keys) < 400; i++ {
+			if key := fmt.Sprint(i); partition(key) == partition("k") {
+				keys = append(keys, key)
+			}
+		}
+		behind := func() (n int) {
+			if err := d.db.QueryRow("SELECT COUNT(*) FROM " + d.name + " WHERE state = 0").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		requeued := false
+		until(t, "the requeued message is sent", func() bool {
+			for behind() < 200 {
+				batch := make([]outbox.Message, len(keys))
+				for i, key := range keys {
+					batch[i] = outbox.Message{Topic: "t", Key: key}
+				}
+				d.enqueue(t, batch...)
+			}
+			if !requeued {
+				refuses.Store(false)
+				if err := d.table.Requeue(t.Context(), d.db, "requeued"); err != nil {
+					t.Fatal(err)
+				}
+				requeued = true
+			}
+			return d.is(t, outbox.Confirmed, "requeued")
+		})
+	})
+}
+
+// A transaction in doubt has completed more messages than a relay can try to mark in its time. The relay stays in its run, and
+// repeats the messages of others.
+func TestManyCompletionsInDoubt(t *testing.T) {
+	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			d := doubtful(t, kind)
+			var old []string
+			for i := range 12 {
+				old = append(old, fmt.Sprint("locked ", i))
+			}
+			for _, id := range append(old, "other") {
+				d.enqueue(t, outbox.Message{ID: id, Topic: "t", Key: "k"})
+			}
+			if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 100000000"); err != nil {
+				t.Fatal(err)
+			}
+			end := d.doubt(t, "many", func(tx dialect.DB) error { return d.table.Complete(t.Context(), tx, old...) })
+			var repeats atomic.Int64
+			p := publish(func(_ context.Context, m outbox.Message) error {
+				if m.ID == "other" {
+					repeats.Add(1)
+				}
+				return nil
+			})
+			_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second, Window: 32, Timeout: 2 * time.Second, OnError: func(err error) {
+				if strings.Contains(err.Error(), "write results") {
+					t.Error(err)
+				}
+			}})
+			until(t, "another message is repeated", func() bool { return repeats.Load() > 1 })
+			stop()
+			end()
+		})
+	}
+}
