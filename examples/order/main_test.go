@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // The test binary is the program when it is started as one of the processes.
@@ -16,12 +16,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(testservers.Main(m))
 }
 
 // The commands of the recipes, without a number of customers. Tests run all of them.
 const (
-	usual     = "" // on the kinds of TestServers
+	usual     = ""
 	naively   = "-orders sqlite -payments none -stock sqlite -broker webhook -naive"
 	unpaid    = "-orders sqlite -payments postgres -stock sqlite -broker webhook -naive"
 	allCuts   = "-cut all"
@@ -60,13 +60,25 @@ func TestNaive(t *testing.T) {
 	}
 }
 
-// TestServers: the books balance on servers that the program starts.
+// TestServers: the books balance on servers that the program starts: those of the recipes, and other kinds.
 func TestServers(t *testing.T) {
 	t.Parallel()
-	out := ran(t, true, usual, "-orders", "postgres", "-payments", "mariadb", "-stock", "mariadb", "-broker", "redis", "-n", "15")
-	if !strings.Contains(out, "Orders are in PostgreSQL") || !strings.Contains(out, "a third database, in MariaDB") || !strings.Contains(out, "Redis Streams") ||
-		!regexp.MustCompile(`killed [1-9]\d* times between the phases`).MatchString(out) {
-		t.Errorf("it prints\n%s", out)
+	for flags, places := range map[string][]string{
+		usual: {"Orders are in PostgreSQL, the stock is in MariaDB, and NATS JetStream is between them.\n", "a third database, in PostgreSQL"},
+		"-orders postgres -payments mariadb -stock mariadb -broker redis": {"Orders are in PostgreSQL", "a third database, in MariaDB", "Redis Streams"},
+	} {
+		t.Run(places[1], func(t *testing.T) {
+			t.Parallel()
+			out := ran(t, true, flags, "-n", "15")
+			for _, place := range places {
+				if !strings.Contains(out, place) {
+					t.Errorf("it does not say %q:\n%s", place, out)
+				}
+			}
+			if !regexp.MustCompile(`killed [1-9]\d* times between the phases`).MatchString(out) {
+				t.Errorf("no producer was killed between the phases:\n%s", out)
+			}
+		})
 	}
 }
 
@@ -100,7 +112,8 @@ func shown(t *testing.T, recipe, out string) {
 	}
 }
 
-// TestCommands: a test runs each command of the recipes, and each cut and fault has its command.
+// TestCommands: the recipes have the commands of the table and no others. The tests above run those of the constants.
+// -cut all has each cut, and -tx all each fault and the partition, so a test runs the commands of those too.
 func TestCommands(t *testing.T) {
 	commands := map[string]bool{usual: false, naively: false, unpaid: false, allCuts: false, allFaults: false, "-tx " + partition: false}
 	for _, c := range cuts {
