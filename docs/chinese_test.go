@@ -14,7 +14,7 @@ var bilingual = []string{"../README", "choosing", "recipes/ids", "recipes/idempo
 var (
 	anyHeading = regexp.MustCompile(`(?m)^(#+) `)
 	anyBlock   = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
-	remark     = regexp.MustCompile(`(?m)\s*(//|#).*$`)
+	remark     = regexp.MustCompile(`(?m)(^|\s+)(//|#).*$`) // the // of a URL begins none
 	image      = regexp.MustCompile(`(?m)^\s*(participant \w+|Note over [\w,]+|\w+-[->x]+\w+).*$`)
 )
 
@@ -58,6 +58,14 @@ func codeOf(text string) (all []string) {
 		all = append(all, b[1]+"\n"+code)
 	}
 	return all
+}
+
+// TestCodeOf: a comment is left out, and a URL is not.
+func TestCodeOf(t *testing.T) {
+	got := codeOf("```sh\n# first\ncurl http://a/b#c  # a remark\n\n// last\n```\n")
+	if want := []string{"sh\n\ncurl http://a/b#c\n"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 func tableRows(text string) (n int) {

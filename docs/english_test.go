@@ -181,7 +181,7 @@ func TestEnglishGo(t *testing.T) {
 	}
 }
 
-// goFiles are the Go files of the repository outside the folders that are not held.
+// goFiles are all Go files of the repository, and those of modules nested in it.
 func goFiles(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(name string, _ fs.DirEntry, err error) error {
