@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -358,15 +357,17 @@ func (s *sizeStore) Put(ctx context.Context, key string, data []byte, version ui
 	return s.Engine.Put(ctx, key, data, version)
 }
 
-// TestPutOneByOne: to put one item costs the same however many there are.
+// TestPutOneByOne: to put one item costs the same however many there are, up to the last of the pages.
 func TestPutOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := &sizeStore{Engine: memengine.New()}
 		p := work.New(newClient(t, eng), "p", nil)
-		items := 3000
-		if os.Getenv("PAWL_TEST_SOAK") != "" {
-			items = 22_000 // more than there are pages
+		const pages, inPage, items = 20_000, 32, 640
+		for i := range 40 {
+			noErr(t, p.Put(t.Context(), fmt.Appendf(nil, "item %d", i)))
 		}
+		noErr(t, p.Put(t.Context(), make([][]byte, pages*inPage-items-2*inPage)...)) // pages of their own
+		eng.requests, eng.bytes = 0, 0
 		for i := range items {
 			requests, bytes := eng.requests, eng.bytes
 			noErr(t, p.Put(t.Context(), fmt.Appendf(nil, "item %d", i)))
@@ -376,7 +377,7 @@ func TestPutOneByOne(t *testing.T) {
 			}
 		}
 		t.Logf("an item took %.1f requests and %d bytes", float64(eng.requests)/float64(items), eng.bytes/items)
-		wantLen(t, p, items)
+		wantErr(t, p.Put(t.Context(), []byte("one more")), work.ErrFull)
 		for i := range 40 {
 			item := mustClaim(t, p)
 			if want := fmt.Sprintf("item %d", i); string(item.Data) != want {
