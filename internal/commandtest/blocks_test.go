@@ -90,7 +90,7 @@ var notRun = []struct{ begins, why string }{
 	{"go run ./examples/", "the tests of the example run it and compare its output; TestGoArguments looks whether it exists"},
 	{"pawl tx agent ", "it serves until it is stopped; TestTx_agent of the command starts three agents"},
 	{"curl http://127.0.0.1:765", "it asks these agents; TestTx_agent sends such requests"},
-	{"etcdctl ", "it sets up users of an etcd; TestEtcdUser of engine/open does the same by etcd's interface"},
+	{"etcdctl ", "it sets up users of an etcd; TestEtcdUser of internal/testservers does the same by etcd's interface"},
 }
 
 func excluded(command string) bool {
