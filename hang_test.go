@@ -214,8 +214,8 @@ func TestFoundClaims(t *testing.T) {
 	})
 }
 
-// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer. Waiters still
-// look again after the same time.
+// TestHeartbeatWithLockDelay: a lock-delay makes the session of the store longer. The engine is asked to let
+// waiters look again after the same time as without it. Tests of the engines show that waiters do.
 func TestHeartbeatWithLockDelay(t *testing.T) {
 	store := &findingStore{Engine: memengine.New()}
 	newClient(t, store, &pawl.Options{TTL: 9 * time.Second, LockDelay: 30 * time.Second})
