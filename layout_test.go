@@ -213,8 +213,8 @@ var largerEngines = map[string]int{"redisengine": 2092, // a life of the databas
 
 // allEngineLines is how many lines all engines have together, with the packages that several
 // engines share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not
-// counted. The lists of values, by which expired keys are swept, added 74.
-const allEngineLines = 12076
+// counted. The lists of values, by which expired keys are swept, added 74. internal/bounded, which was not counted, added 29.
+const allEngineLines = 12105
 
 var newerEngines = []string{"engine/natsengine"}
 
@@ -403,7 +403,7 @@ func TestSizes(t *testing.T) {
 
 // TestEngineLines: code that moved from one engine to a shared package still counts.
 func TestEngineLines(t *testing.T) {
-	shared := []string{"internal/sqlengine", "internal/rowengine", "internal/lines", "internal/inbox", "internal/names", "internal/turn"}
+	shared := []string{"internal/sqlengine", "internal/rowengine", "internal/lines", "internal/inbox", "internal/names", "internal/turn", "internal/bounded"}
 	all := 0
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		folder := path.Dir(filepath.ToSlash(name))
