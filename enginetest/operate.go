@@ -12,7 +12,7 @@ import (
 
 // operateCases are the promises to operators.
 var operateCases = []Case{
-	{"an operator sees who holds, and breaks", "nobody knows which holder is in the way, or why a lock was lost", operates, nil},
+	{"an operator sees holders, and breaks", "nobody knows which holder is in the way, or why a lock was lost", operates, nil},
 }
 
 func operates(t *testing.T, h *Harness) {

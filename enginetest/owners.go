@@ -11,7 +11,7 @@ import (
 
 var ownerCases = []Case{
 	{"an owner enters again", "re-entry counted locally: a lost lock re-enters fine", ownerAgain, nil},
-	{"who re-entered may leave last", "the first release frees what the second still holds", ownerLeavesLast, nil},
+	{"the claim that re-entered may leave last", "the first release frees what the second still holds", ownerLeavesLast, nil},
 	{"downgrade lets readers in", "Redisson: a downgrade wakes nobody", downgrade, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"upgrade waits for nobody", "two readers that upgrade wait for each other for ever", upgrade, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"the largest token is shared", "a guard that saw the larger token refuses a holder that enters again", sharesLargest, needs(engine.FeatureShared, engine.FeatureOrder)},
@@ -96,14 +96,14 @@ func ownerLeavesLast(t *testing.T, h *Harness) {
 	r, err := b.engine.Show(b.ctx, "last")
 	waits := slices.IndexFunc(r.Claims, func(c engine.ClaimInfo) bool { return c.ID == w.ID })
 	if err != nil || waits < 1 || waits != len(r.Claims)-1 {
-		t.Errorf("who waits is not shown behind those that hold: %+v, %v", r, err)
+		t.Errorf("the waiter is not shown behind the holders: %+v, %v", r, err)
 	}
 	a.leave(first)
 	b.until("the first is out", "last", func(r engine.Resource) bool { return len(r.Claims) == 2 })
 	b.tryFails(b.claim("last", mutex), false, engine.ErrBusy)
 	third := a.owned("last", mutex, mutex.Capacity, owner)
 	if g := a.hold(third); g.Token != token {
-		t.Fatalf("re-entry of who re-entered: %v, want %v", g.Token, token)
+		t.Fatalf("re-entry of an owner that re-entered: %v, want %v", g.Token, token)
 	}
 	a.leave(second)
 	still(t, "waiter while the owner holds", got)

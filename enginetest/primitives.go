@@ -22,7 +22,7 @@ var primitiveCases = []Case{
 	{"nobody waits for an open latch", "the message of the last count is lost, and a waiter waits for ever", latchWakes, needs(engine.FeatureValues)},
 	{"parties of a barrier leave together", "etcd double barrier: surplus parties, releases that are missed", barrierTogether, needs(engine.FeatureValues, engine.FeatureShared)},
 	{"a dead party breaks the barrier", "a barrier waits for the dead for ever", barrierBreaks, needs(engine.FeatureValues, engine.FeatureShared)},
-	{"one leads, and all see who", "two leaders; observers that miss the change; a dead leader that still shows", oneLeads, needs(engine.FeatureValues)},
+	{"one leads, and all see the leader", "two leaders; observers that miss the change; a dead leader that still shows", oneLeads, needs(engine.FeatureValues)},
 	{"a downgraded lease lets readers in", "Redisson: a downgrade wakes nobody", leaseTurns, needs(engine.FeatureShared, engine.FeatureOrder)},
 	{"a dead holder's lock is delayed", "the last requests of a dead holder meet the work of the next holder", delayed, needs(engine.FeatureDelay)},
 }
@@ -166,7 +166,7 @@ func barrierBreaks(t *testing.T, h *Harness) {
 	_, err := lives.Wait(t.Context())
 	var is *pawl.BrokenError
 	if !errors.As(err, &is) {
-		t.Fatalf("who comes later: %v", err)
+		t.Fatalf("the later client: %v", err)
 	}
 	for range 2 { // the second comes too late, and does no harm
 		if err := lives.Reset(t.Context(), is.Generation); err != nil {

@@ -246,7 +246,7 @@ func withdrawn(t *testing.T, h *Harness) {
 	}
 	b.leave(quits)
 	a.leave(held)
-	getGrant(t, "who stayed", in)
+	getGrant(t, "the waiter that stayed", in)
 }
 
 func giveBack(t *testing.T, h *Harness) {
@@ -280,7 +280,7 @@ func interrupted(t *testing.T, h *Harness) {
 			}
 		}
 		a.leave(held) // nobody awaits it
-		getGrant(t, "who waits again", b.await(b.ctx, waits))
+		getGrant(t, "the client that waits again", b.await(b.ctx, waits))
 		b.leave(waits)
 
 		held, waits = a.claim(name, spec), b.claim(name, spec)

@@ -14,7 +14,7 @@ import (
 
 // resizeCases are about semaphores whose size an operator changes.
 var resizeCases = []Case{
-	{"a semaphore grows and lets those in who wait", "more permits take effect only when everybody is restarted", grows, needs(engine.FeatureSemaphore, engine.FeatureResize)},
+	{"a semaphore grows and lets waiters in", "more permits take effect only when everybody is restarted", grows, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 	{"a semaphore shrinks as holders leave", "Redisson: fewer permits than are held make the count negative, or evict", shrinks, needs(engine.FeatureSemaphore, engine.FeatureResize)},
 	{"an operator's number outlives the claims", "Redisson trySetPermits: gone with the key, or ignored when the key is there", numberOutlives, needs(engine.FeatureSemaphore, engine.FeatureResize, engine.FeatureValues)},
 	{"a size that changes all the time is nobody's error", "users of a semaphore fail while its size is being changed", sizesChange, needs(engine.FeatureSemaphore, engine.FeatureResize, engine.FeatureValues)},
@@ -63,13 +63,13 @@ func shrinks(t *testing.T, h *Harness) {
 		if err != nil || len(r.Claims) != 5-i || r.Claims[3-i].Token != 0 {
 			t.Fatalf("after %d have left: %+v, %v", i, r, err)
 		}
-		still(t, "who waits", first)
+		still(t, "the waiter", first)
 		a.leave(c)
 	}
 	getGrant(t, "one that weighs more than is left, alone", first)
-	still(t, "who came later", second)
+	still(t, "the later waiter", second)
 	b.leave(heavy)
-	getGrant(t, "who came later", second)
+	getGrant(t, "the later waiter", second)
 	b.leave(light)
 	a.hold(a.weigh("shrinks", three, 1)) // nobody was there, so the first claim sets the size
 }

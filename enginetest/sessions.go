@@ -252,7 +252,7 @@ func closing(t *testing.T, h *Harness) {
 	if err := a.Close(a.ctx); err != nil {
 		t.Fatal(err)
 	}
-	getGrant(t, "who waited", got)
+	getGrant(t, "the waiter", got)
 	if _, err := a.Renew(a.ctx, nil); !errors.Is(err, engine.ErrGone) {
 		t.Errorf("renewal of a closed session: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 var storeCases = []Case{
-	{"an operator sees who holds and waits", "contention is invisible: who holds it, since when, who waits?", operatorSees, nil},
+	{"an operator sees holders and waiters", "contention is invisible: nobody can tell the holder, since when it holds, and the waiters", operatorSees, nil},
 	{"nothing stays behind", "token keys that never expire: 25 M of 75 M keys; leaked nodes and rows", nothingStays, nil},
 	{"capabilities are told", "an engine promises what it cannot keep", capsTold, nil},
 	{"the parts are those of the promises", "a call that the store cannot do is found out by a crash", partsTold, nil},

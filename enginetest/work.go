@@ -98,7 +98,7 @@ func itemReturns(t *testing.T, h *Harness) {
 	}
 	net.Heal()
 	if err := first.Done(t.Context()); !errors.Is(err, pawl.ErrLost) {
-		t.Errorf("done by who lost it: %v", err)
+		t.Errorf("done by the client that lost it: %v", err)
 	}
 	if err := second.Done(t.Context()); err != nil {
 		t.Error(err)
