@@ -390,6 +390,17 @@ func TestEvictionIsRefused(t *testing.T) {
 	}
 	unbounded := onServer(t, testservers.Redis(t, "--maxmemory-policy", "allkeys-lru"), 0)
 	visit(t, unbounded, time.Minute, "never full")
+	nodes := testservers.RedisCluster(t)
+	one := dialOne(t, nodes[2].Addr)
+	for _, set := range [][2]string{{"maxmemory", "100mb"}, {"maxmemory-policy", "volatile-lru"}} {
+		if err := one.Do(t.Context(), one.B().ConfigSet().ParameterValue().ParameterValue(set[0], set[1]).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := New(dial(t, nodes[0].Addr), nil).Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
+	if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "volatile-lru") {
+		t.Errorf("opened on a cluster with one node that evicts: %v", err)
+	}
 }
 
 // TestUserWhoMayNotAsk: whether a server was restarted is told by INFO. A user who may not ask is
