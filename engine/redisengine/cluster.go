@@ -234,7 +234,8 @@ func (s *session) renewMembers(ctx context.Context) error {
 	for name, m := range all {
 		keys := s.engine.keys(name, m.id)
 		names = append(names, name)
-		cmds = append(cmds, eval(memberLua, []string{keys[3], keys[6]}, m.id, ms(s.opts.TTL), "0"))
+		// A full node refuses nothing of a script whose first write needs no memory.
+		cmds = append(cmds, eval("redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 0)\n"+memberLua, []string{keys[3], keys[6]}, m.id, ms(s.opts.TTL), "0"))
 	}
 	for i, r := range s.engine.ackedEach(ctx, cmds) {
 		n, err := r.number()
