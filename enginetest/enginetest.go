@@ -3,8 +3,8 @@
 // engine as the root package does. Where the promise is the root's, rows go through the root
 // package.
 //
-// Hooks make faults. A store that cannot have a fault says so in its capabilities. If the hook of a
-// possible fault is missing, the row fails.
+// Hooks make faults. A store that cannot have a fault says so in its capabilities. A harness that cannot
+// have a hook for the store's data says why in its field Cannot. Without hook and reason the row fails.
 package enginetest
 
 import (
@@ -36,7 +36,7 @@ type Harness struct {
 	Network func(t *testing.T) (engine.Engine, Network)
 
 	// Fresh returns the opener of another store, which nobody has used yet. That store may be on
-	// the same server. Without the hook, the row about such a store does not run.
+	// the same server. A store without values needs no hook.
 	Fresh func(t *testing.T) (open func(t *testing.T) engine.Engine)
 
 	// Forgetful returns the opener of another store, and a function that makes that store forget
@@ -44,13 +44,17 @@ type Harness struct {
 	Forgetful func(t *testing.T) (open func(t *testing.T) engine.Engine, forget func())
 
 	// Snapshot returns the opener of another store, and a function that copies all data of the
-	// store. The copy is a function that brings the data back. A row may make several copies. Nil for a
-	// store that keeps nothing, or that keeps data on more than one server.
+	// store. The copy is a function that brings the data back. A row may make several copies. A
+	// store that keeps nothing, or that keeps data on more than one server, cannot have the hook.
 	Snapshot func(t *testing.T) (open func(t *testing.T) engine.Engine, keep func() (restore func()))
 
 	// Full returns the opener of another store, and a function that leaves no space in that store for
-	// many more claims. Nil for a store that a test cannot fill, or that takes no releases then.
+	// many more claims. A store that a test cannot fill, or that takes no releases then, cannot have the hook.
 	Full func(t *testing.T) (open func(t *testing.T) engine.Engine, fill func())
+
+	// Cannot has a reason for each of the hooks Fresh, Snapshot and Full that is missing, by the name of the hook. The test's
+	// log shows that reason in place of the row.
+	Cannot map[string]string
 }
 
 // Network is trouble between a client and the store.
@@ -85,20 +89,31 @@ func Cases() []Case {
 	return all
 }
 
-// cases are the rows of a store.
-func (h *Harness) cases() []Case {
-	all := Cases()
-	if h.Fresh != nil {
-		all = append(all, freshCase)
+// cases are the rows of a store. A row is left out if the harness says why it cannot have the hook.
+func (h *Harness) cases(t *testing.T) []Case {
+	t.Helper()
+	all, known := Cases(), make(map[string]bool)
+	for _, row := range []struct {
+		hook string
+		has  bool
+		Case
+	}{{"Fresh", h.Fresh != nil, freshCase}, {"Snapshot", h.Snapshot != nil, snapshotCase}, {"Full", h.Full != nil, fullCase}} {
+		known[row.hook] = !row.has
+		if why := h.Cannot[row.hook]; why != "" {
+			t.Logf("no row %q: %s", row.Name, why)
+			continue
+		}
+		all = append(all, row.Case)
 	}
-	if h.Snapshot != nil {
-		all = append(all, snapshotCase)
-	}
-	if h.Full != nil {
-		all = append(all, fullCase)
+	for hook := range h.Cannot {
+		if !known[hook] {
+			t.Errorf("Harness.Cannot has a reason for %q, which is set, or is none of Fresh, Snapshot and Full", hook)
+		}
 	}
 	return all
 }
+
+const orSayWhy = "set the hook, or say in Harness.Cannot why there is none"
 
 // need fails a row that cannot run because the harness lacks the named field.
 func need(t *testing.T, has bool, field, why string) {
@@ -131,7 +146,7 @@ func Run(t *testing.T, h *Harness) {
 	for _, c := range crowdCases {
 		alone[c.Name] = true
 	}
-	for _, c := range h.cases() {
+	for _, c := range h.cases(t) {
 		name, run := c.Name, c.Run
 		for _, feature := range c.Needs {
 			if caps.RefuseFeature(feature) != nil {

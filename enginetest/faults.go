@@ -315,7 +315,7 @@ func forgets(t *testing.T, h *Harness) {
 	}
 }
 
-// snapshotCase runs only on stores that a test can restore.
+// snapshotCase is for stores that a test can restore.
 var snapshotCase = Case{"a restored store keeps no lock that was released", "a backup is put back, and a name stays taken as long as its former holder lives", restored, nil}
 
 // snapshotTTL outlives two restarts of a server on a quiet machine.
@@ -325,6 +325,7 @@ const snapshotTTL = 12 * time.Second
 // while its former holder goes on. The holder of a lock that was granted after the copy is
 // notified. If the store promises so, the notice comes before the next grant.
 func restored(t *testing.T, h *Harness) {
+	need(t, h.Snapshot != nil, "Snapshot", orSayWhy)
 	open, keep := h.Snapshot(t)
 	began := time.Now()
 	keep() // how long a restart takes on this machine now

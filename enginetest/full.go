@@ -11,12 +11,13 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// fullCase runs only on stores that a test can fill.
+// fullCase is for stores that a test can fill.
 var fullCase = Case{"a full store takes releases", "a store without space keeps every lock taken, and its holders lose them", full, nil}
 
 // full fills the store. The store still renews and releases each kind of lock, and hands it on. A new
 // claim is refused with the reason, which is never that the lock is taken.
 func full(t *testing.T, h *Harness) {
+	need(t, h.Full != nil, "Full", orSayWhy)
 	open, fill := h.Full(t)
 	a, b := clientFor(t, open(t), steadyTTL), clientFor(t, open(t), steadyTTL)
 	look := &party{t: t, engine: open(t), ctx: t.Context()}

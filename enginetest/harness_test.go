@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -34,12 +35,17 @@ func TestLackingHarness(t *testing.T) {
 			h.Network = func(*testing.T) (engine.Engine, Network) { return store, Network{} }
 			Run(t, &h)
 		})
+		t.Run("cannot", func(t *testing.T) {
+			h := whole
+			h.Cannot = map[string]string{"Snapshot": "nothing is kept", "Full": "nothing is full", "Fulll": "a typing error"}
+			Run(t, &h)
+		})
 		t.Run("open", func(t *testing.T) { Run(t, &Harness{TTL: time.Second}) })
 		t.Run("ttl", func(t *testing.T) { Run(t, &Harness{Open: whole.Open}) })
 		return
 	}
-	rows := "(a_store_that_forgot|a_lock_lost_is_taken_again|a_store_that_is_away|first_come)"
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestLackingHarness$/^(hooks|function|open|ttl)$/"+rows)
+	rows := "(a_store_that_forgot|a_lock_lost_is_taken_again|a_store_that_is_away|first_come|a_full_store|a_restored_store|a_value_may_be_the_first)"
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestLackingHarness$/^(hooks|function|cannot|open|ttl)$/"+rows)
 	cmd.Env = append(os.Environ(), harnessChild+"=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
@@ -49,6 +55,9 @@ func TestLackingHarness(t *testing.T) {
 		"Harness.Forgetful is not set", "Harness.KillSession is not set", "Harness.Network is not set",
 		"a Network that lacks a function", "Harness.Open is not set", "Harness.TTL is not set",
 		"--- PASS: TestLackingHarness/hooks/first_come",
+		"Harness.Fresh is not set", "Harness.Snapshot is not set", "Harness.Full is not set",
+		"--- FAIL: TestLackingHarness/hooks/a_full_store_takes_releases",
+		`no row "a full store takes releases": nothing is full`, `Harness.Cannot has a reason for "Fulll"`,
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in:\n%s", want, out)
@@ -57,4 +66,19 @@ func TestLackingHarness(t *testing.T) {
 	if strings.Contains(string(out), "panic:") {
 		t.Errorf("it panicked:\n%s", out)
 	}
+}
+
+// lagging is a store with replicas: to a client that knows any version, a watch may show first that there is nothing yet.
+type lagging struct{ *memengine.Engine }
+
+func (l lagging) Watch(ctx context.Context, key string, version uint64) (engine.Value, error) {
+	if version > 0 {
+		return engine.Value{}, nil
+	}
+	return l.Engine.Watch(ctx, key, version)
+}
+
+// TestReplicaMayLag: the row about the bytes of values asks no engine for more than the contract of Watch.
+func TestReplicaMayLag(t *testing.T) {
+	anyBytes(t, &Harness{Open: func(*testing.T) engine.Engine { return lagging{memengine.New()} }, TTL: time.Second})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/cas"
 	"github.com/pawl-go/pawl/enginetest"
 )
@@ -20,5 +21,7 @@ func conform(t *testing.T, clock bool) {
 		Open:        opener(store, clock),
 		TTL:         time.Second,
 		KillSession: func(_ *testing.T, session string) { store.Kill(session) },
+		Fresh:       func(*testing.T) func(*testing.T) engine.Engine { return opener(cas.NewInMemory(clock), clock) },
+		Cannot:      map[string]string{"Snapshot": "the store keeps nothing", "Full": "the store has no bound"},
 	})
 }

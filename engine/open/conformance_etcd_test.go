@@ -46,5 +46,7 @@ func TestEtcd3(t *testing.T) {
 			return connect(t, etcdCluster(through)), net
 		},
 		KillSession: etcdKiller(t, addrs[0]),
+		Fresh:       unused(etcdCluster(addrs) + "?prefix=NEW/"),
+		Cannot:      map[string]string{"Snapshot": "the data are on three members", "Full": "the row is in TestEtcd"},
 	})
 }

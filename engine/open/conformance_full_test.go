@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,6 +16,49 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
+
+// fullRedisCluster is the hook of a cluster whose nodes all have used up their memory.
+func fullRedisCluster(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+	nodes := testservers.RedisCluster(t)
+	return func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) }, func() {
+		for _, node := range nodes {
+			raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{node.Addr}, ForceSingleClient: true, DisableCache: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = raw.Do(t.Context(), raw.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1mb").Build()).Error()
+			raw.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// fullNATS is the hook of a bucket that has used up its bytes.
+func fullNATS(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+	addr := testservers.NATS(t).Addr
+	nc, err := nats.Connect(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T) engine.Engine { return connect(t, natsURL(addr)) }, func() {
+		stream, err := js.Stream(t.Context(), "KV_pawl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := stream.CachedInfo().Config
+		config.MaxBytes = int64(stream.CachedInfo().State.Bytes) + 1
+		if _, err := js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // fullRedis is the hook of a Redis that has used up its maxmemory.
 func fullRedis(t *testing.T) (func(*testing.T) engine.Engine, func()) {

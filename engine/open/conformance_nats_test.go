@@ -58,7 +58,9 @@ func TestNATS(t *testing.T) {
 				server.Restart()
 			}
 		},
+		Fresh:    unused(natsURL(addr) + "?bucket=NEW"),
 		Snapshot: snapshot(testservers.NATS, natsURL),
+		Full:     fullNATS,
 	})
 }
 
@@ -92,6 +94,8 @@ func TestNATS3(t *testing.T) {
 				}
 			}
 		},
+		Fresh:  unused(natsCluster(addrs) + "?bucket=NEW"),
+		Cannot: map[string]string{"Snapshot": "the data are on three servers", "Full": "the row is in TestNATS"},
 	})
 }
 

@@ -37,15 +37,15 @@ func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest
 				t.Fatal(tag, err)
 			}
 		},
+		Fresh:  unused(postgresURL("schema=NEW" + params)(via)),
+		Cannot: runIn("TestPostgresLease", "Snapshot", "Full"),
 	}
 }
 
 func TestPostgresLease(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	h := postgresHarness(t, addr, addr, "logged", "")
-	h.Snapshot = snapshot(testservers.Postgres, postgresURL(""))
-	h.Fresh = unused(postgresURL("schema=NEW")(addr))
-	h.Full = fullPostgres
+	h.Snapshot, h.Full, h.Cannot = snapshot(testservers.Postgres, postgresURL("")), fullPostgres, nil
 	enginetest.Run(t, h)
 }
 
