@@ -55,7 +55,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
 	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./cmd/pawl/cli ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group
+	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -38,10 +37,7 @@ func TestRun_herd_on_one_file(t *testing.T) {
 		all.Wait()
 		return each
 	}
-	n := 100
-	if os.Getenv("PAWL_TEST_SOAK") != "" {
-		n = 200
-	}
+	const n = 200
 	few, many := herd(10), herd(n)
 	t.Logf("CPU of a run: %v among 10, %v among %d", few, many, n)
 	if many > 3*few {
