@@ -105,6 +105,7 @@ var importRules = []importRule{
 	{"inbox/natsjs", []string{".", "inbox"}, []string{"github.com/nats-io/nats.go"}, "as above"},
 	{"inbox/rabbit", []string{".", "inbox", "outbox", "outbox/rabbit"}, []string{"github.com/rabbitmq/amqp091-go"},
 		"as above; dead letters are published as the messages were, and connections are dialled alike"},
+	{"inbox/webhook", []string{".", "inbox", "outbox/webhook"}, nil, "as above; HTTP is of the standard library, and a signature is checked as it was made"},
 	{"outbox/halfmsg", []string{".", "dialect", "outbox"}, nil, "as above; HTTP is of the standard library"},
 	{"lb", []string{"."}, nil, "picks are pure: they know nodes, and neither a store nor a protocol"},
 	{"lb/httplb", []string{".", "lb"}, []string{"golang.org/x/net/http/httpguts"},
