@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/inbox"
+	inboxhook "github.com/pawl-go/pawl/inbox/webhook"
 	"github.com/pawl-go/pawl/outbox"
 	"github.com/pawl-go/pawl/outbox/webhook"
 )
@@ -288,17 +288,10 @@ func (d *database) consumeWhole(ctx context.Context) error {
 
 // serve is the consumer of webhooks. The killed process before may still have the port for a moment.
 func (d *database) serve(ctx context.Context, addr string) error {
-	box, err := inbox.New("test", nil)
+	source, err := inboxhook.New(&inboxhook.Options{Wait: 5 * time.Second})
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := d.receive(r, box); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})}
 	listener, err := net.Listen("tcp", addr)
 	for tries := 0; err != nil && tries < 600; tries++ {
 		time.Sleep(100 * time.Millisecond)
@@ -307,31 +300,15 @@ func (d *database) serve(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // nothing is lost
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	server := &http.Server{Handler: source}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	err = d.consume(ctx, source, nil)
+	server.Close() //nolint:errcheck // nothing is lost
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
 	}
-	return nil
-}
-
-func (d *database) receive(r *http.Request, box *inbox.Inbox) error {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	sent, err := time.Parse(time.RFC3339, r.Header.Get("Ce-Time"))
-	if err != nil {
-		return err
-	}
-	m := inbox.Message{ID: r.Header.Get(webhook.HeaderID), Key: r.Header.Get("Ce-Partitionkey"), Payload: body, Time: sent}
-	tx, err := d.db.BeginTx(r.Context(), nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	_, err = box.Do(r.Context(), d.store.In(tx), m, func(ctx context.Context) error { return d.unlucky(ctx, tx, m) })
-	return errors.Join(err, tx.Commit())
+	return err
 }
 
 // unlucky is a handler that fails now and then, after its effect.
