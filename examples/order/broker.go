@@ -13,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/inbox"
 	inboxnats "github.com/pawl-go/pawl/inbox/natsjs"
 	inboxredis "github.com/pawl-go/pawl/inbox/redisstream"
+	inboxhook "github.com/pawl-go/pawl/inbox/webhook"
 	"github.com/pawl-go/pawl/outbox"
 	"github.com/pawl-go/pawl/outbox/natsjs"
 	"github.com/pawl-go/pawl/outbox/redisstream"
@@ -69,6 +70,18 @@ func openPublisher(ctx context.Context, s *settings) (outbox.Publisher, func(), 
 
 // openSource returns the source of the broker, and its end.
 func openSource(ctx context.Context, s *settings) (inbox.Source, func(), error) {
+	if addr, is := strings.CutPrefix(s.Broker, "http://"); is {
+		source, err := inboxhook.New(&inboxhook.Options{Secrets: [][]byte{secret}, Wait: 2 * time.Second})
+		if err != nil {
+			return nil, nil, err
+		}
+		listener, err := listen(ctx, addr)
+		if err != nil {
+			return nil, nil, err
+		}
+		go serve(ctx, listener, source) //nolint:errcheck // it ends with the process
+		return source, func() {}, nil
+	}
 	if strings.HasPrefix(s.Broker, "nats:") {
 		nc, js, err := connectNATS(ctx, s)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -125,19 +126,24 @@ func (c *confirmer) confirm(ctx context.Context, id string, o order) {
 	}
 }
 
-// serve serves until ctx ends. The last process on the port may have been killed a moment ago.
-func serve(ctx context.Context, addr string, handler http.Handler) error {
-	server := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: time.Minute}
-	stopped := context.AfterFunc(ctx, func() { server.Close() })
-	defer stopped()
-	for tries := 0; ; tries++ {
-		err := server.ListenAndServe()
-		if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
-			return nil
-		}
-		if tries == 50 {
-			return err
+// listen takes a port. The last process on the port may have been killed a moment ago.
+func listen(ctx context.Context, addr string) (listener net.Listener, err error) {
+	for tries := 0; tries < 50 && ctx.Err() == nil; tries++ {
+		if listener, err = net.Listen("tcp", addr); err == nil {
+			return listener, nil
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	return nil, errors.Join(err, ctx.Err())
+}
+
+// serve serves until ctx ends.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	stopped := context.AfterFunc(ctx, func() { server.Close() })
+	defer stopped()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }

@@ -5,16 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/inbox"
-	"github.com/pawl-go/pawl/outbox/webhook"
 )
 
 // warehouse is the consumer.
@@ -39,9 +35,6 @@ func consume(ctx context.Context, s *settings) error {
 	}
 	if w.seen, err = sqlidem.New(db.dialect, nil); err != nil {
 		return err
-	}
-	if to, is := strings.CutPrefix(s.Broker, "http://"); is {
-		return serve(ctx, to, http.HandlerFunc(w.receive))
 	}
 	source, end, err := openSource(ctx, s)
 	if err != nil {
@@ -92,34 +85,6 @@ func orderOf(m inbox.Message) (o order, err error) {
 		return o, fmt.Errorf("%w: message %q is no order: %w", inbox.ErrRefused, m.ID, err)
 	}
 	return o, nil
-}
-
-// receive is the consumer where the relay sends by HTTP. The answer comes after the commit.
-func (w *warehouse) receive(answer http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(answer, r.Body, 1<<20))
-	if err != nil || webhook.Verify(r.Header, body, 5*time.Minute, secret) != nil {
-		http.Error(answer, "the message is cut off, or not signed", http.StatusUnauthorized)
-		return
-	}
-	sent, err := time.Parse(time.RFC3339, r.Header.Get("Ce-Time"))
-	m := inbox.Message{ID: r.Header.Get(webhook.HeaderID), Topic: r.Header.Get("Ce-Type"), Key: r.Header.Get("Ce-Partitionkey"), Payload: body, Time: sent}
-	if err == nil {
-		err = w.inTx(r.Context(), func(tx *sql.Tx) error {
-			if w.Naive {
-				return w.deliver(r.Context(), tx, m)
-			}
-			_, err := w.box.Do(r.Context(), w.seen.In(tx), m, func(ctx context.Context) error { return w.deliver(ctx, tx, m) })
-			return err
-		})
-	}
-	if err != nil {
-		http.Error(answer, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.die(beforeAck)
-	answer.WriteHeader(http.StatusNoContent)
-	// The naive sender waits for the answer in a transaction, which the confirmation would wait for.
-	go w.delivered(context.WithoutCancel(r.Context()), m)
 }
 
 // delivered comes after the commit, also after a repeat that the inbox has absorbed: the first confirmation may be lost.

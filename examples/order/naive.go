@@ -101,7 +101,8 @@ func (w *warehouse) consumeNaively(ctx context.Context, source inbox.Source) err
 				return err
 			}
 			w.die(beforeAck)
-			w.delivered(ctx, d.Message())
+			// A naive sender may wait for the answer in a transaction, which the confirmation would wait for.
+			go w.delivered(context.WithoutCancel(ctx), d.Message())
 			if err := d.Ack(ctx); err != nil {
 				return err
 			}

@@ -52,8 +52,12 @@ func produce(ctx context.Context, s *settings) error {
 		defer end()
 		p.send = func(ctx context.Context, o order) error { return sendNaively(ctx, broker, s.Stream, o) }
 	}
+	listener, err := listen(ctx, s.Shop)
+	if err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, s.Shop, http.HandlerFunc(p.hear)) }()
+	go func() { ended <- serve(ctx, listener, http.HandlerFunc(p.hear)) }()
 	for i := range s.N {
 		if err := p.take(ctx, i); err != nil {
 			return fmt.Errorf("customer %d: %w", i, err)
