@@ -79,7 +79,7 @@ func openSource(ctx context.Context, s *settings) (inbox.Source, func(), error) 
 		if err != nil {
 			return nil, nil, err
 		}
-		go serve(ctx, listener, source) //nolint:errcheck // it ends with the process
+		go serve(ctx, listener, source) //nolint:errcheck // the server ends with the process
 		return source, func() {}, nil
 	}
 	if strings.HasPrefix(s.Broker, "nats:") {

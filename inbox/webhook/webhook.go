@@ -75,7 +75,8 @@ type Options struct {
 	// Requests is how many requests are here at most: 1 to 100,000. Default 1,024, which is what one relay sends at most. Each may
 	// take MaxBody bytes of memory.
 	Requests int
-	// Wait is how long a request takes at most: 100 ms to 1 h. Default 10 s. Let Wait be shorter than the Timeout of the relay.
+	// Wait is how long a request waits at most, first for its body and then for its message: 100 ms to 1 h. Default 10 s. Let Wait be
+	// shorter than the Timeout of the relay.
 	Wait time.Duration
 	// OnError, when set, gets each request that reaches no consumer: without a good signature, too large, one too many. OnError must not
 	// block, and must be safe for concurrent use.

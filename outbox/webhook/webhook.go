@@ -18,7 +18,8 @@
 //	Webhook-Signature  "v1," and the HMAC-SHA256 of ID, timestamp and body
 //
 // The headers of the message are headers of the request, beside those above. The signature is that of Standard
-// Webhooks (https://www.standardwebhooks.com), and so libraries of many languages check it. [Verify] does so in Go.
+// Webhooks (https://www.standardwebhooks.com), and so libraries of many languages check it. [Verify] does so in Go. Package
+// inbox/webhook is a receiver with an inbox.
 //
 // # What is promised
 //
