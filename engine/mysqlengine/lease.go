@@ -86,7 +86,7 @@ func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }
 // Caps are the promises of an engine with these options.
 func (o Options) Caps() engine.Caps {
 	return engine.Caps{
-		Name: "mysql", Token: engine.TokenRevision, Wake: engine.WakePoll, Expiry: engine.ExpiryWall,
+		Name: "mysql", Token: engine.TokenClock, Wake: engine.WakePoll, Expiry: engine.ExpiryWall,
 		Failover: engine.FailoverLoses, Processes: engine.ReachNetwork, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
 	}
 }

@@ -105,7 +105,7 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
-		Name: "sqlite", Token: engine.TokenRevision, Wake: engine.WakeHandoff, Expiry: expiry,
+		Name: "sqlite", Token: engine.TokenClock, Wake: engine.WakeHandoff, Expiry: expiry,
 		Failover: engine.FailoverNone, Processes: engine.ReachMachine, EnterTrip: 1, LeaveTrip: 1, MinTTL: minTTL,
 	}
 }
