@@ -12,7 +12,8 @@ const (
 		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
 	rowInsert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since, granted)
 		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, COALESCE(v_since, UTC_TIMESTAMP(6)), UTC_TIMESTAMP(6))`
-	rowAnswer = `SELECT IF(v_row IS NULL, 0, LAST_INSERT_ID()), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
+	// A holder that learns that the server was made read-only leaves the row to a waiter. So a waiter asks, too.
+	rowAnswer = writable + ` SELECT IF(v_row IS NULL, 0, LAST_INSERT_ID()), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
 )
 
 // rowProcedures are the procedures of row mode, by name.

@@ -8,7 +8,7 @@ import (
 )
 
 // rowVersion is that of the tables and procedures of row mode.
-const rowVersion = 3
+const rowVersion = 4
 
 // rowDefinitions make the tables and procedures of row mode:
 //
