@@ -17,7 +17,10 @@ import (
 )
 
 // leaseVersion is that of the tables and procedures of lease mode, which have changed together.
-const leaseVersion = 4
+const leaseVersion = 5
+
+// leaseLayout is the first version with the tables of ours.
+const leaseLayout = 4
 
 // The server's numbers of errors.
 const (

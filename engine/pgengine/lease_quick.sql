@@ -36,6 +36,8 @@
       ELSIF v_own = 1 THEN
         UPDATE P.claims c SET token = nextval('TOKENS'), granted = v_now, waits = 0, news = 1 FROM P.sessions s
           WHERE c.resource = p_resource AND c.waits = 1 AND c.place = v_first AND c.weight = c.capacity AND c.barging = 0 AND c.owner = c.id
+            AND NOT COALESCE((SELECT o.owner = c.id OR COALESCE(e.ends, 0) <= v_now FROM P.claims o LEFT JOIN P.sessions e ON e.id = o.session
+              WHERE o.resource = p_resource AND o.waits = 1 AND o.place > v_first ORDER BY o.resource, o.waits, o.place LIMIT 1), false)
             AND s.id = c.session AND s.ends > v_nowGIVES
           RETURNING c.token, c.id, s.id INTO v_token, v_owner, v_session;
         IF FOUND THEN

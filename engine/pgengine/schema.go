@@ -16,7 +16,7 @@ import (
 )
 
 // leaseVersion is that of the tables and routines of lease mode.
-const leaseVersion = 4
+const leaseVersion = 5
 
 // PostgreSQL's names of errors.
 const (

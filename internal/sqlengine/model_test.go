@@ -174,7 +174,7 @@ func (m *model) enter(t *rapid.T, spec engine.Spec) {
 		r.Spec = rapid.SampledFrom(specs).Draw(t, "spec")
 	}
 	id := fmt.Sprintf("%s.%d", s.ID(), m.next)
-	owners := []string{id, id, id, "p", "q"}
+	owners := append([]string{id, id, id, "p", "q"}, m.ids...) // also the id of another claim, whose owner is then the same
 	if m.alone {
 		owners = owners[:1]
 	}

@@ -91,7 +91,10 @@ of a barging resource it tells the first that waits to try, unless that one asks
       ELSEIF v_fit <> 0 THEN
         UPDATE {{.P}}claims SET token = v_fit, granted = p_now, waits = 0, news = 1, held = v_held WHERE resource = p_resource AND waits = 1 AND place = v_place;
         {{.Tell "v_session" "v_id" "v_fit" "0"}}
-        {{.Set}} v_fit := CASE WHEN v_weight = v_capacity AND v_owner = v_id THEN 0 ELSE v_fit END; -- 0: nothing fits beside it
+        IF v_weight = v_capacity AND v_owner = v_id THEN -- nothing fits beside it, unless the next names its id as owner; that one may be behind the dead
+          {{.Set}} v_fit := COALESCE((SELECT CASE WHEN c.owner = v_id OR COALESCE(s.ends, 0) <= p_now THEN 1 ELSE 0 END FROM {{.P}}claims c
+            LEFT JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1), 0);
+        END IF;
       END IF;
     END IF;
   END {{.Loop}};
