@@ -207,7 +207,7 @@ type Grant struct {
 // there is no grace.
 type Grace struct {
 	Age  time.Duration // since the store started or was marked anew; negative when the store does not tell
-	Left time.Duration // until the store grants again
+	Left time.Duration // until the store grants again; with a negative Age from when a client opens a session, if none did
 }
 
 // On reports whether the store grants nothing for now.

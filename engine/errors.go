@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -48,11 +49,12 @@ type GraceError struct{ Grace }
 // Error says how long ago the store started or lost its claims, and when it grants again. A store
 // does not tell which of both happened: a server that is new to pawl may have run for long.
 func (e *GraceError) Error() string {
-	age := "lately"
+	age, later := "", " or later" // the grace waits for a client
 	if e.Age >= 0 {
-		age = e.Age.Round(time.Second).String() + " ago"
+		age, later = " "+e.Age.Round(time.Second).String()+" ago", ""
 	}
-	return fmt.Sprintf("the store was started, emptied or first used by pawl %s and may have forgotten locks; it grants again in %v", age, (e.Left + time.Second - 1).Truncate(time.Second))
+	left := min(e.Left, math.MaxInt64-time.Second) + time.Second - 1
+	return fmt.Sprintf("the store was started, emptied or first used by pawl%s and may have forgotten locks; it grants again in %v%s", age, left.Truncate(time.Second), later)
 }
 
 // Is makes a GraceError match [ErrGrace], and not [ErrBusy].

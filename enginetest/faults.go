@@ -297,6 +297,11 @@ func forgets(t *testing.T, h *Harness) {
 	case !errors.Is(err, pawl.ErrNotAcquired) || !means(err, engine.ErrGrace):
 		t.Errorf("a try after it forgot: %v, want the grace", err)
 	}
+	if r, err := b.Show(t.Context(), "forgets"); err != nil || !r.Grace.On() {
+		if _, later := b.Mutex("another").TryLock(t.Context()); means(later, engine.ErrGrace) {
+			t.Errorf("Show tells of no grace: %+v, %v; a later try: %v", r, err, later)
+		}
+	}
 	next := <-lockLater(t, b.Mutex("forgets"))
 	if next.err != nil {
 		t.Fatal(next.err)

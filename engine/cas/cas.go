@@ -203,6 +203,9 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 		live.Spec = engine.Spec{}
 	}
 	res := live.Show(name, item.Now, func(string) int64 { return 0 })
+	if res.Grace, err = e.shownGrace(ctx); err != nil {
+		return engine.Resource{}, fmt.Errorf("show: %w", err)
+	}
 	for i := range res.Claims {
 		c := &res.Claims[i]
 		c.Left = engine.Unknown

@@ -267,6 +267,10 @@ func TestGrace(t *testing.T) {
 
 		<-time.After(time.Minute)
 		store.forget("second")
+		operator := newEngine(t, store, opts)
+		if r, err := operator.Show(t.Context(), "x"); err != nil || !r.Grace.On() || r.Grace.Age != engine.Unknown {
+			t.Errorf("shown before the first client of this life: %+v, %v", r, err)
+		}
 		s = openOn(t, e)
 		alive(t, s)
 		var grace *engine.GraceError
@@ -287,5 +291,21 @@ func TestGrace(t *testing.T) {
 		}
 		other := openOn(t, newEngine(t, store, opts)) // it finds the mark that the grace is over
 		mustHold(t, other, claimOf(other, "y", 1))
+		if r, err := operator.Show(t.Context(), "x"); err != nil || r.Grace.On() || len(r.Claims) != 1 {
+			t.Errorf("shown after the grace: %+v, %v", r, err)
+		}
+	})
+}
+
+// TestShowBeginsNoGrace: an operator that looks at a new store is told of the grace, and marks nothing.
+func TestShowBeginsNoGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &forgetting{newInMemory(true), "first"}
+		r, err := newEngine(t, store, Options{Caps: engine.Caps{Forgets: true}}).Show(t.Context(), "x")
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		if err != nil || !r.Grace.On() || len(store.items) != 0 {
+			t.Errorf("%+v, %v, and the store has %d keys", r, err, len(store.items))
+		}
 	})
 }

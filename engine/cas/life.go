@@ -54,18 +54,44 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	}
 }
 
-// aged takes one step towards the end of the grace of a life. aged fails with [engine.ErrConflict]
-// when another client took a step.
-func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, error) {
+// shownGrace returns the restart grace, and writes nothing: an operator begins no grace and ends none.
+func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
+	f, is := e.store.(Forgetful)
+	if !is {
+		return engine.Grace{}, nil
+	}
+	name, err := f.Life(ctx)
+	if err != nil {
+		return engine.Grace{}, err
+	}
+	l, belief := e.believed(name)
+	if l.over {
+		return engine.Grace{}, nil
+	}
+	m, _, err := e.loadMark(ctx)
+	if err != nil || m.Life == name && m.Over {
+		return engine.Grace{}, err
+	}
+	return engine.Grace{Age: engine.Unknown, Left: max(max(belief, noBelief)-time.Since(l.since), time.Millisecond)}, nil
+}
+
+// believed returns what the engine knows of a life, and the longest time for which its holders may trust their locks.
+func (e *Engine) believed(name string) (l life, belief time.Duration) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.life.name != name {
 		e.life = life{name: name, since: time.Now()}
 	}
-	l, belief := e.life, time.Duration(0)
 	for _, s := range e.sessions {
 		belief = max(belief, s.opts.Belief())
 	}
-	e.mu.Unlock()
+	return e.life, belief
+}
+
+// aged takes one step towards the end of the grace of a life. aged fails with [engine.ErrConflict]
+// when another client took a step.
+func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, error) {
+	l, belief := e.believed(name)
 	if l.over {
 		return l, 0, nil
 	}

@@ -76,9 +76,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 }
 
 // Close implements [engine.Engine].
-func (e *Engine) Close() error {
-	return errors.Join(e.leases.Close(), e.lanes.close())
-}
+func (e *Engine) Close() error { return errors.Join(e.leases.Close(), e.lanes.close()) }
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }

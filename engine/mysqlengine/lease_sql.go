@@ -117,7 +117,9 @@ func (l language) Listens(string, string) string { return "" }
 // weak says that a crash of the machine can take back an answer.
 const weak = "(@@GLOBAL.innodb_flush_log_at_trx_commit <> 1 OR (@@GLOBAL.log_bin = 1 AND @@GLOBAL.sync_binlog <> 1))"
 
-func (l language) Grace() string { return "COALESCE((SELECT g.grace FROM " + l.prefix + "boot g), 0)" }
+func (l language) Grace() string {
+	return fmt.Sprintf("COALESCE((SELECT g.grace FROM %[1]sboot g), ("+next+"), 0)", l.prefix, l.Now())
+}
 func (l language) Since() string { return "COALESCE((SELECT g.since FROM " + l.prefix + "boot g), 0)" }
 
 // Boot notes for how long a holder may believe, and whether the server may forget.
@@ -135,12 +137,12 @@ func (l language) Booted(now, grace, since string) string {
 	return fmt.Sprintf("%[1]s IF %[2]s IS NULL THEN CALL %[3]sbooted(); SET %[4]s := %[5]s; %[1]s END IF;", read, since, l.prefix, now, l.Now())
 }
 
-// booted has a server that may have forgotten grant nothing for the longest belief there was. A
-// durable server has forgotten nothing.
+// next is the end of a grace that begins now. A server that may have forgotten grants nothing for the longest
+// belief there was. A durable server has forgotten nothing.
+const next = "SELECT CASE WHEN COALESCE(MAX(b.weak), 0) = 1 THEN %[2]s + MAX(b.ttl) ELSE 0 END FROM %[1]sbelief b"
+
 func (l language) booted() string {
-	return fmt.Sprintf(`CREATE PROCEDURE %[1]sbooted() MODIFIES SQL DATA
-  INSERT IGNORE INTO %[1]sboot (one, since, grace)
-    SELECT 1, %[2]s, CASE WHEN COALESCE(MAX(b.weak), 0) = 1 THEN %[2]s + MAX(b.ttl) ELSE 0 END FROM %[1]sbelief b`, l.prefix, l.Now())
+	return fmt.Sprintf("CREATE PROCEDURE %[1]sbooted() MODIFIES SQL DATA INSERT IGNORE INTO %[1]sboot (one, since, grace) SELECT 1, %[2]s, ("+next+")", l.prefix, l.Now())
 }
 
 func (l language) Lock(name, slot string) string {

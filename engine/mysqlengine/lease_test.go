@@ -318,6 +318,13 @@ func TestForgetfulServer(t *testing.T) {
 		sessiontest.Hold(t, s, first)
 		srv.Kill()
 		srv.Restart()
+		sessiontest.Until(t, "the server shows whether there is a grace that nobody has begun", func() bool {
+			r, err := e.Show(t.Context(), "another")
+			if err == nil && (r.Grace.On() != forgets || forgets && (r.Grace.Age != engine.Unknown || r.Grace.Left > time.Hour+time.Second)) {
+				t.Errorf("flush %s: shown before the first client: %+v", flush, r)
+			}
+			return err == nil
+		})
 		var grant engine.Grant
 		other := sessiontest.Whole(t, sessiontest.Fair)
 		other.Resource = "another"

@@ -37,16 +37,14 @@ type Row struct{ *rows }
 var _ engine.Engine = Row{}
 
 // Caps implements [engine.Engine].
-func (Row) Caps() engine.Caps {
-	return rowengine.Caps("mysql row", time.Second)
-}
+func (Row) Caps() engine.Caps { return rowengine.Caps("mysql row", time.Second) }
 
 // NewRow returns the row mode on a database, which stays the caller's. Nil opts
 // are the defaults. NewRow creates the tables and procedures where they are missing,
 // if the user may.
 //
-// Once they are there a user needs EXECUTE on the procedures, SELECT on row_claims,
-// and SELECT and UPDATE on row_meta.
+// Once they are there a user needs EXECUTE on the procedures, SELECT on row_claims
+// and row_boot, and SELECT and UPDATE on row_meta.
 //
 // Each lock that is held or waited for takes a connection for itself, so
 // SetMaxOpenConns bounds how many there can be. A claim that finds no free connection waits
@@ -246,6 +244,13 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 		return nil
 	})
 	return r, err
+}
+
+// Grace implements [rowengine.Store]. As long as no client has noticed a restart, the whole grace is to come.
+func (s *rowStore) Grace(ctx context.Context) (left time.Duration, err error) {
+	query := "SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), (SELECT ready FROM %[1]srow_boot)), MAX(ttl), 0) FROM %[1]srow_meta"
+	err = s.db.QueryRowContext(ctx, fmt.Sprintf(query, s.prefix)).Scan((*int64)(&left))
+	return left * time.Microsecond, err
 }
 
 // Break implements [rowengine.Store]. A waiter stays connected; a holder has nothing to interrupt.

@@ -98,7 +98,11 @@ func TestRowNoStart(t *testing.T) {
 	db := database(t, testservers.SharedMariaDB(t).Addr, "root", nil)
 	e := newRow(t, db, "no_start_")
 	s := sessiontest.Open(t, e, leasetest.TTL)
-	exec(t, db, "DELETE FROM no_start_row_boot", "DELETE FROM no_start_row_meta")
+	exec(t, db, "DELETE FROM no_start_row_boot")
+	if r, err := e.Show(t.Context(), "x"); err != nil || r.Grace.Age != engine.Unknown || r.Grace.Left != leasetest.TTL {
+		t.Errorf("shown before a client has noticed the restart: %+v, %v", r, err)
+	}
+	exec(t, db, "DELETE FROM no_start_row_meta")
 	sessiontest.Refuse(t, s, sessiontest.Whole(t, sessiontest.Fair), true, engine.ErrUnavailable)
 }
 

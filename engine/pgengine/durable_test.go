@@ -160,6 +160,13 @@ func TestGraceOfBeliefs(t *testing.T) {
 	server.Kill()
 	server.Restart()
 	p.Reset() // no request gets a connection to the dead server
+	sessiontest.Until(t, "the grace is shown that nobody has begun", func() bool {
+		r, err := e.Show(t.Context(), "nobody's")
+		if err == nil && (r.Grace.Age != engine.Unknown || r.Grace.Left < belief || r.Grace.Left > belief+time.Second) {
+			t.Fatalf("%+v", r)
+		}
+		return err == nil
+	})
 	var s engine.Session
 	sessiontest.Until(t, "a session is open", func() (ok bool) {
 		var err error

@@ -128,7 +128,7 @@ func (l language) Grace() string {
 	if !l.unlogged {
 		return "0"
 	}
-	return "COALESCE((SELECT b.grace FROM " + l.P() + "boot b WHERE b.one = 1), 9223372036854775807)"
+	return strings.NewReplacer("P.", l.P(), "NOW", l.Now()).Replace("COALESCE((SELECT b.grace FROM P.boot b WHERE b.one = 1), NOW + (SELECT m.ttl FROM P.meta m WHERE m.one = 1), 9223372036854775807)")
 }
 
 func (l language) Since() string {

@@ -39,9 +39,7 @@ type Row struct{ *rows }
 var _ engine.Engine = Row{}
 
 // Caps implements [engine.Engine].
-func (Row) Caps() engine.Caps {
-	return rowengine.Caps("postgres row", minTTL)
-}
+func (Row) Caps() engine.Caps { return rowengine.Caps("postgres row", minTTL) }
 
 var rowSchemas = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
@@ -410,6 +408,12 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 		return c, err
 	}, s.sql.look, name)
 	return r, err
+}
+
+// Grace implements [rowengine.Store].
+func (s *rowStore) Grace(ctx context.Context) (left time.Duration, err error) {
+	err = s.with(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, s.sql.grace).Scan((*int64)(&left)) })
+	return left * time.Microsecond, err
 }
 
 // Break implements [rowengine.Store].

@@ -62,7 +62,9 @@ func rowLanguage(schema string) rowStatements {
 		boot: in(`INSERT INTO pawl.row_boot AS b (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() + ttl * interval '1 microsecond' FROM pawl.row_meta
 			ON CONFLICT (one) DO UPDATE SET started = excluded.started, ready = excluded.ready WHERE b.started <> excluded.started
 			RETURNING setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
-		grace: in(`SELECT (extract(epoch FROM ready - clock_timestamp()) * 1000000)::bigint FROM pawl.row_boot`),
+		// As long as no client has noticed the restart, the whole grace is to come.
+		grace: in(`SELECT coalesce((SELECT (extract(epoch FROM ready - clock_timestamp()) * 1000000)::bigint FROM pawl.row_boot
+			WHERE started = pg_postmaster_start_time()), ttl) FROM pawl.row_meta`),
 		show:  in(`INSERT INTO pawl.row_claims (pid, tag) VALUES (pg_backend_pid(), '-') ON CONFLICT (pid) DO UPDATE SET tag = '-'`),
 		sweep: in(`DELETE FROM pawl.row_claims c WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = c.pid)`),
 		trim:  in(`DELETE FROM pawl.row_names WHERE id IN (SELECT id FROM pawl.row_names WHERE id <= $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`),

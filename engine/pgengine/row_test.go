@@ -28,6 +28,17 @@ func TestRowLongSchema(t *testing.T) {
 	}
 }
 
+// TestRowShowsGrace: an operator learns of the restart grace before a client has noticed the restart.
+func TestRowShowsGrace(t *testing.T) {
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "grace")
+	e := newRow(t, p, "row_grace")
+	sessiontest.Open(t, e, time.Hour) // takes no connection
+	exec(t, p, "UPDATE row_grace.row_boot SET started = now() - interval '1 day'")
+	if r, err := e.Show(t.Context(), "x"); err != nil || r.Grace != (engine.Grace{Age: engine.Unknown, Left: time.Hour}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // TestModesBeginAtOnce: clients of both modes that are the first in a schema make it together.
 func TestModesBeginAtOnce(t *testing.T) {
 	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "begin")

@@ -39,6 +39,9 @@ type Store interface {
 	// discipline.
 	Show(ctx context.Context, name string) (engine.Resource, error)
 
+	// Grace returns for how long the server, which may have forgotten locks, gives nothing out.
+	Grace(ctx context.Context) (left time.Duration, err error)
+
 	// Break ends the transaction of a claim of any session, or its waiting,
 	// and reports whether there was something to end. The transaction may end a little
 	// later. Gently leaves alone a claim that is to wait and does not do so yet: its
@@ -138,9 +141,7 @@ func Caps(name string, minTTL time.Duration) engine.Caps {
 }
 
 // free reports whether claims leave a connection to others.
-func (e *Engine) free() bool {
-	return e.connections == 0 || e.taken.Load() < int64(e.connections)
-}
+func (e *Engine) free() bool { return e.connections == 0 || e.taken.Load() < int64(e.connections) }
 
 const (
 	// KeptNames is how many names a database keeps though nobody uses them: to
@@ -180,6 +181,12 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
 	r, err := e.store.Show(ctx, name)
+	if err == nil {
+		var left time.Duration
+		if left, err = e.store.Grace(ctx); left > 0 {
+			r.Grace = engine.Grace{Age: engine.Unknown, Left: left}
+		}
+	}
 	r.Name = name
 	for i := range r.Claims { // each is to all of a lock
 		r.Kind, r.Capacity, r.Claims[i].Weight = engine.KindLock, engine.LockCapacity, engine.LockCapacity

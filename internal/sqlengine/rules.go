@@ -67,7 +67,7 @@ type Dialect interface {
 
 	// Now is the time at this moment on the server's clock, in µs.
 	Now() string
-	// Grace is the time until which nothing is given out.
+	// Grace is the time until which nothing is given out. Until a client has begun the grace, that is the grace from now on.
 	Grace() string
 	// Writable fails where the server must not be written to.
 	Writable() string
@@ -80,7 +80,7 @@ type Dialect interface {
 	OwnSession(id string) string
 	// Mint sets the variable to the next token.
 	Mint(into, slot, now string) string
-	// Since is when the grace began, or the server started.
+	// Since is when the grace began, or the server started, or 0: nobody has begun it.
 	Since() string
 	// Boot is Booted for a client that opens a session in which holders believe for so long.
 	Boot(now, grace, since, belief string) string

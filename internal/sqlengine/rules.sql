@@ -355,11 +355,11 @@ found and the one that was written: 0 for none. */}}
 
 {{define "values"}}SELECT v.name FROM {{.P}}values v WHERE v.name >= {{.Arg 1}} AND v.name <= {{.Arg 2}}{{end}}
 
-{{/* show has one row without a claim where there is none, for the grace. */}}
+{{/* show has one row without a claim where there is none, for the grace. Since is 0 until a client has begun the grace. */}}
 {{define "show"}}SELECT o.grace, o.since, COALESCE(c.session, ''), COALESCE(c.id, ''), COALESCE(c.owner, ''), COALESCE(c.label, ''), COALESCE(c.weight, 0),
     COALESCE(c.token, 0), COALESCE(GREATEST(o.now - c.since, 0), 0), COALESCE(GREATEST(o.now - c.granted, 0), 0), COALESCE(c.ends - o.now, 0),
     COALESCE(c.kind, ''), COALESCE(c.capacity, 0), COALESCE(c.barging, 0)
-  FROM (SELECT t.now, {{.Grace}} - t.now AS grace, t.now - {{.Since}} AS since FROM (SELECT {{.Now}} AS now) t) o
+  FROM (SELECT t.now, {{.Grace}} - t.now AS grace, COALESCE(t.now - NULLIF({{.Since}}, 0), -1) AS since FROM (SELECT {{.Now}} AS now) t) o
     LEFT JOIN (SELECT x.*, s.ends FROM {{.P}}claims x JOIN {{.P}}sessions s ON s.id = x.session WHERE x.resource = {{.Arg 1}}) c ON c.ends > o.now
   ORDER BY c.waits, c.place{{end}}
 

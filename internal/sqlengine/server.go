@@ -271,7 +271,7 @@ func graceOf(left, age int64) engine.Grace {
 		return engine.Grace{}
 	}
 	const most = int64(math.MaxInt64 / time.Microsecond) // nobody has said yet when it ends
-	return engine.Grace{Left: time.Duration(min(left, most)) * time.Microsecond, Age: time.Duration(min(age, most)) * time.Microsecond}
+	return engine.Grace{Left: time.Duration(min(left, most)) * time.Microsecond, Age: max(time.Duration(min(age, most))*time.Microsecond, engine.Unknown)}
 }
 
 func number(b bool) int64 {
