@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/engine/pgengine"
@@ -67,13 +69,44 @@ func TestGrantsSurviveTheServer(t *testing.T) {
 	})
 }
 
-// TestNoFsyncIsRefused for tables that are to survive.
+// TestBeliefsSurviveTheServer: for how long holders believe is there after a crash, although the server does not wait for the
+// disk by default. Otherwise the grace would be too short.
+func TestBeliefsSurviveTheServer(t *testing.T) {
+	for name, open := range map[string]func(*pgxpool.Pool) engine.Engine{
+		"unlogged": func(p *pgxpool.Pool) engine.Engine { return newEngine(t, p, &pgengine.Options{Unlogged: true}) },
+		"row":      func(p *pgxpool.Pool) engine.Engine { return newRow(t, p, "pawl") },
+	} {
+		server := testservers.Postgres(t, "-c", "synchronous_commit=off", "-c", "wal_writer_delay=10000ms", "-c", "autovacuum=off")
+		p := pool(t, server.Addr, "postgres", "beliefs")
+		e := open(p)
+		exec(t, p, "CHECKPOINT") // the tables are on the disk
+		sessiontest.Open(t, e, time.Hour)
+		server.Kill()
+		server.Restart()
+		sessiontest.Until(t, "the grace is shown", func() bool {
+			r, err := e.Show(t.Context(), "x")
+			if err == nil && r.Grace.Left < time.Hour-time.Minute {
+				t.Errorf("%s: %+v", name, r.Grace)
+			}
+			return err == nil
+		})
+	}
+}
+
+// TestNoFsyncIsRefused also beside unlogged tables: the server keeps values in others, and for how long holders believe.
 func TestNoFsyncIsRefused(t *testing.T) {
 	p := pool(t, testservers.Postgres(t, "-c", "fsync=off").Addr, "postgres", "fsync")
-	if e, err := pgengine.New(t.Context(), p, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "fsync") {
-		t.Errorf("%v, %v", e, err)
+	for name, open := range map[string]func() (engine.Engine, error){
+		"logged": func() (engine.Engine, error) { return pgengine.New(t.Context(), p, nil) },
+		"unlogged": func() (engine.Engine, error) {
+			return pgengine.New(t.Context(), p, &pgengine.Options{Schema: "unlogged", Unlogged: true})
+		},
+		"row": func() (engine.Engine, error) { return pgengine.NewRow(t.Context(), p, nil) },
+	} {
+		if e, err := open(); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "fsync") {
+			t.Errorf("%s: %v, %v", name, e, err)
+		}
 	}
-	newEngine(t, p, &pgengine.Options{Schema: "unlogged", Unlogged: true})
 }
 
 // TestOtherEncodingIsRefused: a name would be another one in the database, and two

@@ -26,8 +26,8 @@ type Options struct {
 	// Unlogged keeps claims and sessions in unlogged tables: no lock waits for the disk. A crash of
 	// the server empties them, and so does a promotion of a replica. Then nothing is given out for
 	// the longest TTL that was used, so the promise is the same. Values are kept in any case. A
-	// schema has one kind of table for good. Logged tables need fsync, and wait for the disk
-	// whatever synchronous_commit the user has.
+	// schema has one kind of table for good. Logged tables wait for the disk whatever
+	// synchronous_commit the user has. A server without fsync is refused.
 	Unlogged bool
 
 	// Pooled says that the connections go through a pooler which gives each

@@ -2,6 +2,7 @@ package pgengine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -55,7 +56,8 @@ func rowLanguage(schema string) rowStatements {
 			"rollback": `ROLLBACK`,
 			"add":      in(`INSERT INTO pawl.row_names (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id`),
 		},
-		ttl: in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1`),
+		ttl: in(`UPDATE pawl.row_meta SET ttl = $1 WHERE ttl < $1
+			AND (current_setting('synchronous_commit') <> 'off' OR set_config('synchronous_commit', 'on', true) = 'on')`),
 		// The first client that notices a restart says when the server may give something out,
 		// because holders from before may believe for a TTL. That client makes tokens go on from
 		// the time, because a crash may have lost the last ones.
@@ -77,7 +79,7 @@ func rowLanguage(schema string) rowStatements {
 		end: `SELECT CASE WHEN c.state = 'active' THEN pg_cancel_backend(c.pid) WHEN $3 AND c.part[1] = '' THEN false
 			ELSE pg_terminate_backend(c.pid) END` + live +
 			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
-		version: in(`SELECT coalesce(max(m.version), 0), coalesce(max(to_jsonb(m)->>'format'), '1') FROM pawl.row_meta m`),
+		version: in(`SELECT coalesce(max(m.version), 0), coalesce(max(to_jsonb(m)->>'format'), '1'), current_setting('fsync') FROM pawl.row_meta m`),
 	}
 }
 
@@ -145,10 +147,10 @@ func (s *rowStore) find(ctx context.Context) (version int, err error) {
 			err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
 		}
 		if err == nil {
-			var format string
-			err = conn.QueryRow(ctx, s.sql.version).Scan(&version, &format)
+			var format, fsync string
+			err = conn.QueryRow(ctx, s.sql.version).Scan(&version, &format, &fsync)
 			if err == nil && version >= rowVersion {
-				err = engine.CheckFormat(format)
+				err = errors.Join(engine.CheckFormat(format), noFsync(fsync))
 			}
 		}
 		return err

@@ -87,11 +87,18 @@ func (t leaseTables) find(ctx context.Context) (version int, err error) {
 	case unlogged != t.language.unlogged:
 		err = fmt.Errorf("%w: schema %q was made with unlogged tables: %v, not %v: use another schema",
 			engine.ErrUnsupported, t.language.schema, unlogged, t.language.unlogged)
-	case fsync != "on" && !unlogged:
-		err = fmt.Errorf("%w: the server runs with fsync = %s, so a crash of its machine can undo grants: turn it on, or use unlogged tables",
-			engine.ErrUnsupported, fsync)
+	default:
+		err = noFsync(fsync)
 	}
 	return version, err
+}
+
+// noFsync refuses a server that can forget values, and for how long holders believe, also beside unlogged tables.
+func noFsync(fsync string) error {
+	if fsync == "on" {
+		return nil
+	}
+	return fmt.Errorf("%w: the server runs with fsync = %s, so a crash of its machine can undo what it has answered: turn it on", engine.ErrUnsupported, fsync)
 }
 
 // otherEncoding refuses a connection whose names are other names in the database:

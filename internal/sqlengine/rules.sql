@@ -306,7 +306,7 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
 {{.Proc "start" .Text "p_session" "BIGINT" "p_ttl" "BIGINT" "p_belief" .Text "p_label" .Text "p_client" .Text "p_channel" .Text "r_format"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since"}}
   {{.Set}} r_format := '{{format}}';
-  {{.Durable false}}
+  {{.Durable true}} -- the longest belief is kept, whatever the tables are
   {{.Set}} v_now := {{.Now}};
   {{.Boot "v_now" "v_grace" "v_since" "p_belief"}}
   INSERT INTO {{.P}}sessions (id, ends, ttl, label, client) VALUES (p_session, v_now + p_ttl, p_ttl, p_label, p_client);
