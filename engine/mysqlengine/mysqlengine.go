@@ -21,7 +21,8 @@
 // the server is. The token is durable always with innodb_flush_log_at_trx_commit at 1 as by default, and
 // sync_binlog at 1 where there is a binary log. With other settings a crash can take back grants.
 // So the server grants nothing after each restart for the longest belief of a holder, and tokens go
-// on from the time of day. A server that is read_only grants and renews nothing. Replication has to
+// on from the time of day. Each client notes these settings when it opens a session: a change counts
+// from the next session on. A server that is read_only grants and renews nothing. Replication has to
 // be by row or mixed. A promoted replica that lags may not know the last grants.
 //
 // In row mode ([NewRow]) a lock is a row that an open transaction has locked,
