@@ -66,7 +66,7 @@ func natsOptions(u *url.URL) ([]nats.Option, error) {
 		nats.Name("pawl"), nats.Timeout(connectTimeout / 2), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.ReconnectBufSize(-1),
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // every important message comes as an error
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // what matters comes as an error; a publisher hears denials by a handler of its own
 	}
 	password, given := u.User.Password()
 	switch user := u.User.Username(); {

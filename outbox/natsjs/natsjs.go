@@ -25,7 +25,9 @@
 //
 // A message without a stream for its subject is refused, and so is a message that is too large. So is a message with a
 // header that NATS cannot carry. A stream that is full and discards new messages blocks the publisher. A lost
-// connection or a server without JetStream does so too. Those messages wait, and nothing is lost.
+// connection or a server without JetStream does so too, and so does a missing right. Those messages wait, and nothing is lost.
+//
+// The user of the connection may publish to the subjects of the messages and to $JS.API.STREAM.NAMES, and may subscribe to _INBOX.>.
 package natsjs
 
 import (
@@ -33,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,12 +55,17 @@ const (
 
 // Publisher is an [outbox.Publisher]. A Publisher is safe for concurrent use. Create it with [New].
 type Publisher struct {
-	nc *nats.Conn
-	js jetstream.JetStream
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	denials *denials
 }
 
-// New returns a publisher on a connection and its JetStream. The connection stays the caller's. Nothing is asked.
-func New(nc *nats.Conn, js jetstream.JetStream) *Publisher { return &Publisher{nc, js} }
+// New returns a publisher on a connection and its JetStream. The connection stays the caller's. Nothing is asked. New puts an
+// error handler before that of the connection, because the server tells a missing right to that handler only. So set a
+// handler of yours before the call of New, and make one publisher for a connection.
+func New(nc *nats.Conn, js jetstream.JetStream) *Publisher {
+	return &Publisher{nc, js, denialsOf(nc)}
+}
 
 // Publish implements [outbox.Publisher].
 func (p *Publisher) Publish(ctx context.Context, m outbox.Message) error {
@@ -76,7 +84,10 @@ func (p *Publisher) publish(ctx context.Context, m outbox.Message) error {
 	if !p.nc.IsConnected() {
 		return fmt.Errorf("%w: the connection is %v", outbox.ErrBlocked, strings.ToLower(p.nc.Status().String()))
 	}
-	_, err = p.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	err = p.denials.during(ctx, "Publish to "+strconv.Quote(m.Topic), func(ctx context.Context) error {
+		_, err := p.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+		return err
+	})
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		return p.noStream(ctx, m.Topic)
 	}
@@ -85,10 +96,16 @@ func (p *Publisher) publish(ctx context.Context, m outbox.Message) error {
 
 // noStream finds out why nobody has taken a message: no stream has the subject, or the server is not ready.
 func (p *Publisher) noStream(ctx context.Context, subject string) error {
-	stream, err := p.js.StreamNameBySubject(ctx, subject)
+	var stream string
+	err := p.denials.during(ctx, `.STREAM.NAMES"`, func(ctx context.Context) (err error) {
+		stream, err = p.js.StreamNameBySubject(ctx, subject)
+		return err
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("%w: no stream takes this subject", outbox.ErrRefused)
+	case errors.Is(err, outbox.ErrBlocked):
+		return err
 	case err != nil:
 		return fmt.Errorf("%w: JetStream does not answer: %w", outbox.ErrBlocked, err)
 	}

@@ -1,6 +1,7 @@
 package natsjs_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -135,5 +136,51 @@ func TestFull(t *testing.T) {
 	}
 	if err := p.Publish(t.Context(), outbox.Message{ID: "2", Topic: "full"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDenied: a server tells a missing right to the error handler of the connection, and answers nothing. The publisher tells the
+// right that is missing, does not wait for its time to end, and no message dies of the missing right.
+func TestDenied(t *testing.T) {
+	server := testservers.NATSUsers(t, `
+		{ user: admin, password: a },
+		{ user: app, password: a, permissions: { publish: { allow: ["open", "nowhere"] }, subscribe: { allow: ["_INBOX.>"] } } },
+		{ user: deaf, password: a, permissions: { subscribe: { deny: ["_INBOX.>"] } } }`)
+	_, admin := dial(t, "admin:a@"+server.Addr)
+	if _, err := admin.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ALL", Subjects: []string{"open", "closed", "closed.too"}}); err != nil {
+		t.Fatal(err)
+	}
+	nc, js := dial(t, "app:a@"+server.Addr)
+	told := make(chan error, 100)
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { told <- err })
+	app := natsjs.New(nc, js)
+	results := make(map[string]chan error)
+	for _, subject := range []string{"open", "closed", "closed.too", "nowhere"} {
+		result := make(chan error, 1)
+		results[subject] = result
+		go func() { result <- app.Publish(t.Context(), outbox.Message{ID: subject, Topic: subject}) }()
+	}
+	if err := <-results["open"]; err != nil {
+		t.Error(err)
+	}
+	denied := func(err error, says string) {
+		t.Helper()
+		t.Log(err)
+		if !errors.Is(err, outbox.ErrBlocked) || !strings.Contains(err.Error(), "permission denied") || !strings.Contains(err.Error(), says) {
+			t.Error(err)
+		}
+	}
+	denied(<-results["closed"], `Publish to "closed"`)
+	denied(<-results["closed.too"], `Publish to "closed.too"`)
+	denied(<-results["nowhere"], `Publish to "$JS.API.STREAM.NAMES"`)
+	for range 3 {
+		<-told // the program's own handler hears them too
+	}
+	nc, js = dial(t, "deaf:a@"+server.Addr)
+	deaf := natsjs.New(nc, js)
+	for range 2 { // the server says so only once for a connection
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		denied(deaf.Publish(ctx, outbox.Message{ID: "deaf", Topic: "open"}), `Subscription to "_INBOX.`)
+		stop()
 	}
 }
