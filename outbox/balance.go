@@ -78,6 +78,18 @@ func (r *Relay) tokens() map[uint64]bool {
 	return all
 }
 
+// owned counts the partitions that this relay has not given up, and whose rows have its tokens.
+func (r *Relay) owned() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o := range r.owners {
+		if o.owned.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // giveUp gives up n partitions, after the messages that are under way there have a result.
 func (r *Relay) giveUp(n int) {
 	r.mu.Lock()

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ type owner struct {
 	token   fence.Token
 	wake    chan struct{}
 	leave   chan struct{} // closed when this relay gives the partition up
+	owned   atomic.Bool   // the row of the partition had this token at the last look
 	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
 	plan    *plan
 	watch   watch
@@ -48,7 +50,7 @@ func (o *owner) run(ctx context.Context) error {
 	o.horizon = horizon{}
 	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]lock)
 	o.full, o.passes, o.cut = time.Time{}, false, 0
-	if err := o.bounded(ctx, o.takeOver); err != nil {
+	if err := o.owns(o.bounded(ctx, o.takeOver)); err != nil {
 		return err
 	}
 	leave, leaves := o.leave, false
@@ -85,6 +87,14 @@ func (o *owner) run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// owns notes what a look at the partition's row says: the lock of a partition is no use if the table refuses its token.
+func (o *owner) owns(err error) error {
+	if err == nil || errors.Is(err, fence.ErrStale) {
+		o.owned.Store(err == nil)
+	}
+	return err
 }
 
 // lastWords is how long a relay that ends may take to mark the confirmed messages.
@@ -202,6 +212,10 @@ func (o *owner) begin(ctx context.Context, now time.Time) error {
 	o.plan.again(now, o.horizon.floor)
 	o.fully = false
 	if now.Sub(o.full) >= o.opts.Rescan {
+		// A relay with another lock store may have taken the partition. An idle owner would not hear of that.
+		if err := o.owns(o.mine(ctx)); err != nil {
+			return failed("look at a partition", err)
+		}
 		dead, err := o.table.deadLanes(ctx, o.db, o.part, o.opts.ContinueKeys)
 		if err != nil {
 			return failed("read dead keys", err)

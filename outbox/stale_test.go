@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/outbox"
@@ -31,6 +32,36 @@ func TestAStaleOwnerMarksNothing(t *testing.T) {
 		stop()
 		if !d.is(t, outbox.Pending, ids...) {
 			t.Error("a stale owner has marked a message")
+		}
+	})
+}
+
+// Relays whose locks are in different stores lock each partition twice. A relay counts only the partitions whose rows are its own, also
+// when a relay of the other store takes rows over while nothing is sent.
+func TestAStaleOwnerIsNotCounted(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, d *database) {
+		idle := publish(func(context.Context, outbox.Message) error { return nil })
+		first, _ := d.run(t, newClient(t), idle, outbox.RelayOptions{Rescan: 50 * time.Millisecond})
+		until(t, "the first has all", func() bool { return first.Stats().Partitions == outbox.Partitions })
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+"_parts SET token = token + 1000000 WHERE part >= 0"); err != nil { // as a relay of another store does
+			t.Fatal(err)
+		}
+		until(t, "the first counts none", func() bool { return first.Stats().Partitions == 0 })
+		stale := make(chan error, 1000)
+		second, _ := d.run(t, newClient(t), idle, outbox.RelayOptions{OnError: func(err error) {
+			select {
+			case stale <- err:
+			default:
+			}
+		}})
+		for range 5 * outbox.Partitions {
+			if err := <-stale; !errors.Is(err, fence.ErrStale) {
+				t.Error(err)
+			}
+			if n := second.Stats().Partitions; n != 0 {
+				t.Fatalf("the second counts %d partitions", n)
+			}
 		}
 	})
 }

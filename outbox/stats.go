@@ -33,7 +33,7 @@ func (c *counters) count(r result, dies bool) {
 // RelayStats is what a relay in this process has done since [Table.Relay] made it. The counters only grow, so that the
 // difference of two reads is a rate.
 type RelayStats struct {
-	Partitions int    // that the relay holds now
+	Partitions int    // that the relay holds now, by its locks and by the rows of the table
 	Sending    int    // messages that are under way now
 	Hung       int    // calls of the publisher that have not returned in time
 	Confirmed  uint64 // sendings that the broker confirmed
@@ -46,7 +46,7 @@ type RelayStats struct {
 // Stats returns what this relay has done. Stats asks neither the database nor the broker, and is safe for concurrent use. A
 // metrics library may call Stats at each collection.
 func (r *Relay) Stats() RelayStats {
-	s := RelayStats{Partitions: len(r.tokens()), Sending: int(r.counters.sending.Load()), Confirmed: r.counters.confirmed.Load(), Refused: r.counters.refused.Load(),
+	s := RelayStats{Partitions: r.owned(), Sending: int(r.counters.sending.Load()), Confirmed: r.counters.confirmed.Load(), Refused: r.counters.refused.Load(),
 		Blocked: r.counters.blocked.Load(), Failed: r.counters.failed.Load(), Dead: r.counters.dead.Load()}
 	for i := range r.hung {
 		s.Hung += int(r.hung[i].Load())
