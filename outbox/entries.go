@@ -17,9 +17,9 @@ type State int
 
 // The states of a message.
 const (
-	// Pending: no sending of the message has failed, and none was confirmed. The first may be under way.
+	// Pending: no sending of the message was confirmed, or has failed in a way that counts, since it was enqueued or requeued.
 	Pending State = iota
-	// Sent: the message was sent at least once, without a confirm. The relay sends the message again.
+	// Sent: a sending has failed and counted, see RelayOptions.MaxAttempts. The relay sends the message again.
 	Sent
 	// Confirmed: the broker keeps the message.
 	Confirmed
@@ -42,7 +42,7 @@ type Entry struct {
 	Message           // Attempt is how many sendings failed and counted
 	State   State     //
 	Changed time.Time // when the state changed or the last repeat ended, by the clock of the database, in whole seconds
-	Reason  string    // the error of the last sending that failed, cut to 500 bytes
+	Reason  string    // the error of the last sending that failed and counted, cut to 500 bytes; Requeue clears it
 	Repeats int       // sendings after the confirm, because the message was not done, see RelayOptions.Resend
 	seq     int64
 	weight  int   // bytes of the payload and the headers
@@ -107,10 +107,10 @@ func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, er
 	return all[0], nil
 }
 
-// Requeue makes a dead message pending, with no attempt counted. The relay sends the message, and then those of its
+// Requeue makes a dead message pending, with no attempt counted and no reason. The relay sends the message, and then those of its
 // key that waited for it, after RelayOptions.Rescan at the latest. The error matches [ErrUnknown] or [ErrNotDead].
 func (t *Table) Requeue(ctx context.Context, db dialect.DB, id string) error {
-	result, err := t.update(t.new(), "id").Add("state = 0, attempt = 0, changed = ", t.now(), " WHERE id = ").Value(id).
+	result, err := t.update(t.new(), "id").Add("state = 0, attempt = 0, reason = '', changed = ", t.now(), " WHERE id = ").Value(id).
 		Add(" AND state = 4").Exec(ctx, db)
 	if err != nil {
 		return failed("requeue", err)

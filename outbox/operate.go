@@ -102,10 +102,10 @@ func (t *Table) List(ctx context.Context, db *sql.DB, f Filter) ([]Entry, error)
 	return all, failed("list", err)
 }
 
-// RequeueDead makes the dead messages of a key pending, with no attempt counted, and returns how many. An empty key
+// RequeueDead makes the dead messages of a key pending, with no attempt counted and no reason, and returns how many. An empty key
 // requeues those of every key. The relay sends them after RelayOptions.Rescan at the latest.
 func (t *Table) RequeueDead(ctx context.Context, db dialect.DB, key string) (int64, error) {
-	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 0, attempt = 0, changed = ", t.now(), " WHERE state = 4 AND ")
+	s := t.new().Add("UPDATE ").Table(t.messages.Name).Add(" SET state = 0, attempt = 0, reason = '', changed = ", t.now(), " WHERE state = 4 AND ")
 	if key != "" {
 		s.Add("part = ").Value(Message{Key: key}.part()).Add(" AND ").Name("key").Add(" = ").Value(key)
 	} else {

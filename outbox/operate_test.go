@@ -101,6 +101,20 @@ func TestRequeueDead(t *testing.T) {
 		if !d.is(t, outbox.Pending, "dead-0", "dead-1") || !d.is(t, outbox.Done, "done-0") {
 			t.Error("the wrong messages are pending")
 		}
+		for way, requeue := range map[string]func() error{
+			"by its ID":  func() error { return d.table.Requeue(t.Context(), d.db, "dead-1") },
+			"by its key": func() error { _, err := d.table.RequeueDead(t.Context(), d.db, "dead"); return err },
+		} {
+			if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 4, attempt = 9, reason = 'no' WHERE id = 'dead-1'"); err != nil {
+				t.Fatal(err)
+			}
+			if err := requeue(); err != nil {
+				t.Error(way, err)
+			}
+			if e, err := d.table.Status(t.Context(), d.db, "dead-1"); err != nil || e.State != outbox.Pending || e.Attempt != 0 || e.Reason != "" {
+				t.Errorf("%s: %+v, %v: the reason is of a sending that no longer counts", way, e, err)
+			}
+		}
 	})
 }
 
