@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,14 +34,14 @@ type broker struct {
 	close func(context.Context) error
 }
 
+// location is the URL of the broker.
+func (o brokerOptions) location() string { return cmp.Or(o.url, os.Getenv("PAWL_TO")) }
+
 func nothing(context.Context) error { return nil }
 
 // open makes the publisher. The broker may be away: that is said, and the publisher connects later.
 func (o brokerOptions) open(ctx context.Context) (broker, error) {
-	location := o.url
-	if location == "" {
-		location = os.Getenv("PAWL_TO")
-	}
+	location := o.location()
 	scheme, _, _ := strings.Cut(location, ":")
 	kind := brokerKinds[scheme]
 	switch {

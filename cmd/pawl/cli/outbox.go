@@ -18,11 +18,13 @@ import (
 
 const outboxHelp = `Look at a table of messages that programs fill with package outbox, and mend it. A message is
 
-  pending    enqueued, and perhaps under way for the first time
-  sent       sent at least once without a confirm, and sent again
+  pending    enqueued or requeued: no sending has failed in a way that counts
+  sent       a sending has failed and counted: the message is sent again
   confirmed  kept by the broker
   done       completed by its consumer
-  dead       failed as often as it may: the later messages of its key wait
+  dead       failed as often as it may: the later messages of its key wait, unless the relay has --continue-keys
+
+A refusal by the broker counts. A failure of unknown outcome counts if the broker confirms other messages meanwhile.
 
 The database is a URL, --db or else the variable PAWL_DB: postgres:, mysql: (also MariaDB) or sqlite:. Other
 users of the machine see arguments, but not variables: put a URL with a password into PAWL_DB.
@@ -185,8 +187,8 @@ func newOutboxLs(b *box) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List messages",
-		Long: `List messages in the order in which they were enqueued. TRIES counts the sendings that failed. "pawl help
-outbox" tells the states. --json prints one object a line, without payloads.`,
+		Long: `List messages in the order in which they were enqueued. TRIES counts the sendings that failed and
+counted, and REASON is the error of the last of them. "pawl help outbox" tells the states. --json prints one object a line, without payloads.`,
 		Example: "  pawl outbox ls --state dead --key order-7",
 		Args:    takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) (err error) {
@@ -234,8 +236,8 @@ func newOutboxShow(b *box) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show a message",
-		Long: `Show a message with its headers and the error of the last sending that failed. --payload prints the
-payload as it is, and nothing else. --json has the payload in base64.`,
+		Long: `Show a message with its headers and the error of the last sending that failed and counted. --payload
+prints the payload as it is, and nothing else. --json has the payload in base64.`,
 		Args: takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if asJSON && payload {
@@ -273,9 +275,10 @@ func newOutboxRequeue(b *box) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "requeue [ID...]",
 		Short: "Send dead messages again",
-		Long: `Make dead messages pending, with no failure counted. IDs choose single messages, --key all dead messages of a key,
-and --all those of the table. A relay sends them, and then the messages of their keys that waited. An ID of a message that
-is not dead is refused; the IDs before it are requeued.`,
+		Long: `Make dead messages pending, with no failure counted and no reason. IDs choose single messages, --key all dead
+messages of a key, and --all those of the table. A relay sends them, and then the messages of their keys that waited. A relay
+that runs looks for requeued messages once a minute, and a relay that starts does so at once. An ID of a message that is not
+dead is refused; the IDs before it are requeued.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: verb(func(cmd *cobra.Command, ids []string) error {
 			ways := 0
@@ -300,7 +303,11 @@ is not dead is refused; the IDs before it are requeued.`,
 						return err
 					}
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "requeued %d\n", n)
+				when := ""
+				if n > 0 {
+					when = ": a relay that runs looks for requeued messages once a minute"
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "requeued %d%s\n", n, when)
 				return err
 			})
 		}),

@@ -77,7 +77,7 @@ func (s *relayService) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n%s{table=\"%s\"} %v\n", metric, help, metric, kind, metric, name, value)
 	}
 	is := s.relay.Stats()
-	metric("gauge", "pawl_outbox_partitions", "Partitions that this relay holds.", is.Partitions)
+	metric("gauge", "pawl_outbox_partitions", "Partitions that this relay holds, by its locks and by the table.", is.Partitions)
 	metric("gauge", "pawl_outbox_sending", "Messages that are under way.", is.Sending)
 	metric("gauge", "pawl_outbox_hung", "Sendings that have not returned in time.", is.Hung)
 	metric("counter", "pawl_outbox_confirmed_total", "Sendings that the broker confirmed.", is.Confirmed)
@@ -91,7 +91,7 @@ func (s *relayService) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		metric("gauge", "pawl_outbox_pending", "Messages of the table that are not confirmed and not dead.", table.Pending)
 		metric("gauge", "pawl_outbox_oldest_seconds", "How long the oldest of them has waited.", table.Oldest.Seconds())
 		metric("gauge", "pawl_outbox_dead", "Messages of the table that are dead.", table.Dead)
-		metric("gauge", "pawl_outbox_halted_keys", "Keys of the table whose messages wait behind a dead one.", table.HaltedKeys)
+		metric("gauge", "pawl_outbox_halted_keys", "Keys of the table with a dead message. Their later messages wait, unless the relays have --continue-keys.", table.HaltedKeys)
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone

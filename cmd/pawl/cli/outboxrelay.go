@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -18,7 +19,8 @@ import (
 )
 
 const relayHelp = `Send the messages of a table to a broker until a signal comes. Any number of processes may do so for one
-table: they share its 16 partitions. All of them use the same --store, whose locks hold the partitions.
+table: they share its 16 partitions. All of them use the same --store, whose locks hold the partitions. Without
+--store the locks are in a file of the user, which relays of other users and machines do not see.
 
 --to says where messages go, or else the variable PAWL_TO. The topic of a message is
 
@@ -26,11 +28,13 @@ table: they share its 16 partitions. All of them use the same --store, whose loc
   nats:               the subject in NATS JetStream
   redis:, rediss:     the name of the stream; also redis+cluster:, redis+sentinel:
   http:, https:       the header Ce-Type: all messages are posted to the URL as CloudEvents, and
-                      signed with the secret of PAWL_WEBHOOK_SECRET, as Standard Webhooks describes
+                      signed with the secret of PAWL_WEBHOOK_SECRET, as Standard Webhooks describes;
+                      without a secret they are not signed
 
 A message whose outcome is unknown is sent again, so a message may come twice. Consumers recognise repeats by
-the ID, see package inbox. The messages of a key are sent one after another. A message that the broker
-refuses --attempts times is dead. The later messages of its key wait then, until "pawl outbox requeue".
+the ID, see package inbox. The messages of a key are sent one after another. A message that fails --attempts
+times is dead. A refusal counts. A failure of unknown outcome, such as a time-out, counts only if the broker
+confirms other messages meanwhile. The later messages of a dead one's key wait until "pawl outbox requeue".
 A broker or database that is away makes no message dead, and nor does a broker that takes no messages. The
 relay tries again, and prints each reason once a minute.
 
@@ -76,12 +80,12 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 	f.StringVar(&r.listen, "listen", "", "the address of the metrics; port 0 is any free port (default: none)")
 	f.IntVar(&r.opts.Window, "window", 64, "messages of a partition that are under way, 1 to 1,000")
 	f.IntVar(&r.opts.Hold, "hold", outbox.Partitions, "partitions that this process holds at most, 1 to 16")
-	f.IntVar(&r.opts.MaxAttempts, "attempts", 20, "failures after which a message is dead, 1 to 1,000,000")
+	f.IntVar(&r.opts.MaxAttempts, "attempts", 20, "failures that count after which a message is dead, 1 to 1,000,000")
 	f.BoolVar(&r.opts.ContinueKeys, "continue-keys", false, "send the messages of a key also after a dead one")
 	f.DurationVar(&r.opts.Timeout, "timeout", 30*time.Second, "the time of one sending")
 	f.DurationVar(&r.opts.Poll, "poll", 500*time.Millisecond, "the time between looks at the table")
 	f.DurationVar(&r.opts.Resend, "resend", 0, "send a confirmed message again after so long, unless it is done; 0 is never")
-	f.DurationVar(&r.opts.Retention, "retention", 7*24*time.Hour, "how long confirmed messages stay in the table")
+	f.DurationVar(&r.opts.Retention, "retention", 7*24*time.Hour, "how long confirmed messages stay in the table; with --resend only done messages go, and all others stay")
 	return cmd
 }
 
@@ -99,6 +103,10 @@ func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: r.box.table})
 	if err != nil {
 		return fmt.Errorf("--table: %w", err)
+	}
+	locks, err := r.store.location()
+	if err != nil {
+		return err
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -119,12 +127,25 @@ func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
 		if err != nil {
 			return err
 		}
+		r.begins(locks)
 		return r.run(ctx, &relayService{relay: relay, table: table, db: db.DB, name: r.box.table}, log, w)
 	})
 	if err != nil {
 		return bySignal(ctx, unmade(err))
 	}
 	return nil
+}
+
+// begins tells the operator the choices whose mistakes would show nowhere else.
+func (r *relayCommand) begins(locks string) {
+	if r.store.chosen() {
+		news("the partitions are locked in %s: all relays of the table need this store", place(locks))
+	} else {
+		news("the partitions are locked in %s: relays of other users or machines do not see these locks, and need one --store with this relay", place(locks))
+	}
+	if scheme, _, _ := strings.Cut(r.broker.location(), ":"); strings.HasPrefix(scheme, "http") && os.Getenv("PAWL_WEBHOOK_SECRET") == "" {
+		news("the webhooks are not signed: PAWL_WEBHOOK_SECRET is missing")
+	}
 }
 
 // relayDatabase is a database that may be away now. A file that is missing now is a mistake of the operator.

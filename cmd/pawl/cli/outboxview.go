@@ -24,7 +24,8 @@ type summaryView struct {
 	HaltedKeys int64        `json:"halted_keys"`
 	Oldest     *time.Time   `json:"oldest"` // of the messages that are not confirmed, by the clock of the database
 	LagSeconds int64        `json:"lag_seconds"`
-	Halted     []haltedView `json:"halted"` // the first of the halted keys
+	WaitsLong  bool         `json:"waits_long"` // the lag is a minute or more
+	Halted     []haltedView `json:"halted"`     // the first of the halted keys
 }
 
 // haltedView is a halted key in JSON.
@@ -44,7 +45,7 @@ const shownKeys = 20
 
 func printSummary(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey, asJSON bool) error {
 	if asJSON {
-		v := summaryView{s.Pending, s.Sent, s.Confirmed, s.Done, s.Dead, s.HaltedKeys, nil, int64(s.Lag / time.Second), []haltedView{}}
+		v := summaryView{s.Pending, s.Sent, s.Confirmed, s.Done, s.Dead, s.HaltedKeys, nil, int64(s.Lag / time.Second), s.Lag >= waitsLong, []haltedView{}}
 		for _, k := range halted {
 			v.Halted = append(v.Halted, haltedView(k))
 		}
@@ -66,30 +67,41 @@ func printSummary(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey, asJS
 		oldest = s.Oldest.UTC().Format(time.RFC3339) + ", " + span(s.Lag) + " ago"
 	}
 	err := table(w, append(rows, []string{"oldest unconfirmed", oldest}))
-	switch {
-	case err != nil:
-	case len(halted) > 0:
-		err = printHalted(w, s, halted)
-	case s.Lag >= waitsLong:
-		_, err = fmt.Fprintln(w, "\nMessages wait for long. The relays print the reason, if any relay runs.")
+	if err == nil && s.Dead > 0 {
+		err = printDead(w, s, halted)
+	}
+	if err == nil && s.Lag >= waitsLong {
+		behind := ""
+		if len(halted) > 0 {
+			behind = ", perhaps only behind the dead ones"
+		}
+		_, err = fmt.Fprintf(w, "\nMessages wait for long%s. The relays print the reason, if any relay runs.\n", behind)
 	}
 	return err
 }
 
-// printHalted names halted keys, and says what an operator can do.
-func printHalted(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey) error {
-	rows := [][]string{{"HALTED KEY", "WAITING", "DEAD", "FIRST DEAD", "REASON"}}
+// printDead names halted keys, and says what an operator can do about dead messages.
+func printDead(w io.Writer, s outbox.Summary, halted []outbox.HaltedKey) error {
+	rows, rest := [][]string{{"HALTED KEY", "WAITING", "DEAD", "FIRST DEAD", "REASON"}}, s.Dead
 	for _, k := range halted {
+		rest -= int64(k.Dead)
 		rows = append(rows, []string{printable(k.Key), strconv.Itoa(k.Waiting), strconv.Itoa(k.Dead), printable(k.ID), cmp.Or(printable(k.Reason), "-")})
 	}
 	fmt.Fprintln(w) //nolint:errcheck // the next write tells
-	if err := table(w, rows); err != nil {
-		return err
+	if len(halted) > 0 {
+		if err := table(w, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(w, "The waiting messages of these keys are sent after the dead ones. Only relays with --continue-keys send them before.") //nolint:errcheck // as above
 	}
-	if more := s.HaltedKeys - int64(len(halted)); more > 0 {
-		fmt.Fprintf(w, "and %d further keys (try: pawl outbox ls --state dead)\n", more) //nolint:errcheck // as above
+	if rest > 0 {
+		further := ""
+		if more := s.HaltedKeys - int64(len(halted)); more > 0 {
+			further = fmt.Sprintf("of %d further keys, or ", more)
+		}
+		fmt.Fprintf(w, "Dead messages %swithout a key: %d (try: pawl outbox ls --state dead)\n", further, rest) //nolint:errcheck // as above
 	}
-	_, err := fmt.Fprintln(w, "The messages of a halted key wait for: pawl outbox requeue --key KEY")
+	_, err := fmt.Fprintln(w, "Mend the reason, and then send dead messages again: pawl outbox requeue --key KEY, or an ID, or --all")
 	return err
 }
 
@@ -101,9 +113,9 @@ type messageView struct {
 	State   string            `json:"state"`
 	Time    time.Time         `json:"time"`    // when it was enqueued, by the clock of the database
 	Changed time.Time         `json:"changed"` // when its state changed, as above
-	Tries   int               `json:"tries"`   // sendings that failed
+	Tries   int               `json:"tries"`   // sendings that failed and counted
 	Repeats int               `json:"repeats"` // sendings after the confirm, because it was not done
-	Reason  string            `json:"reason"`  // of the last failure
+	Reason  string            `json:"reason"`  // of the last of them
 	Headers map[string]string `json:"headers"`
 	Payload *[]byte           `json:"payload,omitempty"` // only show tells it
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -32,25 +33,41 @@ func (s *store) chosen() bool {
 	return set || s.given()
 }
 
-// open connects to the store. Without a name the store is a file of the user. An empty variable is
+// location is the URL of the store. Without a name the store is a file of the user. An empty variable is
 // refused, because locks in that file would hold on this machine only.
-func (s *store) open(ctx context.Context) (engine.Engine, error) {
-	location := s.url
+func (s *store) location() (string, error) {
 	variable, set := os.LookupEnv("PAWL_STORE")
 	switch {
-	case s.given() && location == "":
-		return nil, usageError("--store is empty")
+	case s.given() && s.url == "":
+		return "", usageError("--store is empty")
 	case s.given():
+		return s.url, nil
 	case set && variable == "":
-		return nil, usageError("PAWL_STORE is empty: unset it to use a SQLite file of the user, or give it the URL of a store")
+		return "", usageError("PAWL_STORE is empty: unset it to use a SQLite file of the user, or give it the URL of a store")
 	case set:
-		location = variable
-	default:
-		path, err := defaultPath()
-		if err != nil {
-			return nil, err
-		}
-		location = "sqlite:" + (&url.URL{Path: path}).EscapedPath()
+		return variable, nil
+	}
+	path, err := defaultPath()
+	return "sqlite:" + (&url.URL{Path: path}).EscapedPath(), err
+}
+
+// place names a store for people, without its user, password, token and parameters.
+func place(location string) string {
+	if i := strings.IndexAny(location, "?#"); i >= 0 {
+		location = location[:i]
+	}
+	scheme, rest, _ := strings.Cut(location, ":")
+	if at := strings.LastIndex(rest, "@"); at >= 0 && scheme != "sqlite" {
+		rest = "//" + rest[at+1:]
+	}
+	return printable(scheme + ":" + rest)
+}
+
+// open connects to the store.
+func (s *store) open(ctx context.Context) (engine.Engine, error) {
+	location, err := s.location()
+	if err != nil {
+		return nil, err
 	}
 	eng, err := open.Open(ctx, location)
 	if err == nil && eng.Caps().Processes == engine.ReachProcess {
