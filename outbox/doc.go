@@ -21,7 +21,9 @@
 //   - A broker that is away makes no message dead, however long that takes.
 //   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
 //     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
-//   - A transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
+//   - A producer's transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
+//     SQLite has one writer: there the relay marks nothing while a transaction has the file. A transaction with a completion
+//     may hold up its key, see [Table.Complete].
 //   - With RelayOptions.Resend a confirmed message is sent again and again until its consumer has said that the message is
 //     done, by [Table.Complete]. So also a message that the broker or the consumer has lost takes effect.
 //

@@ -21,7 +21,8 @@
 // # Errors
 //
 // Watermill has no kinds of errors. So every error says that the outcome is unknown, unless Options.Classify says more. The
-// relay then counts the attempt. Set Classify, so that a broker that is away makes no dead messages.
+// relay counts such an attempt only if the broker has confirmed another message meanwhile. Set Classify, so that a broker that
+// takes some messages and no others makes none of those dead.
 //
 // # What is not promised
 //
