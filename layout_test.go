@@ -213,7 +213,7 @@ var largerEngines = map[string]int{"redisengine": 2092, // a life of the databas
 
 // allEngineLines is how many lines all engines have together, with the packages that several
 // engines share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not
-// counted. The lists of values, by which expired keys are swept, added 74, the grace that Show tells in row mode, and fsync, 23, and internal/bounded 29.
+// counted. Sweeping of expired keys by lists of values added 74, the grace of row mode and fsync 23, internal/bounded 29.
 const allEngineLines = 12128
 
 var newerEngines = []string{"engine/natsengine"}
