@@ -203,8 +203,8 @@ var testLibraries = []string{
 // engines have more, and may only shrink.
 const engineLines = 420
 
-var largerEngines = map[string]int{"redisengine": 2092, // a life of the database, one connection that listens, and what a snapshot brings back
-	"etcdengine": 1055,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
+var largerEngines = map[string]int{"redisengine": 2117, // a life of the database, one connection that listens, what a snapshot brings back, and the format in each verb
+	"etcdengine": 1062,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
 	"pgengine":   1143, "mysqlengine": 782, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"natsengine":    492,  // old clusters are refused, and a watch has a consumer of its own
 	"sqliteengine":  492,  // processes queue for the file in the kernel, because SQLite has no queue
@@ -213,8 +213,8 @@ var largerEngines = map[string]int{"redisengine": 2092, // a life of the databas
 
 // allEngineLines is how many lines all engines have together, with the packages that several
 // engines share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not
-// counted. Sweeping of expired keys by lists of values added 74, the grace of row mode and fsync 23, internal/bounded 29.
-const allEngineLines = 12128
+// counted. Sweeping of expired keys by lists of values added 74, the grace of row mode and fsync 23, internal/bounded 29, the format 42.
+const allEngineLines = 12170
 
 var newerEngines = []string{"engine/natsengine"}
 

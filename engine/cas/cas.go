@@ -42,6 +42,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -81,6 +82,8 @@ type Engine struct {
 	// The clients of one process take the steps of a resource one after the other, so that these do
 	// not conflict.
 	turns *turn.Names
+
+	ours atomic.Bool // the store has the mark of our format
 
 	mu       sync.Mutex
 	lines    map[string]*line
@@ -179,6 +182,9 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err := ctx.Err(); err != nil {
 		return engine.Resource{}, err
 	}
+	if err := e.knowFormat(ctx, false); err != nil {
+		return engine.Resource{}, fmt.Errorf("show: %w", err)
+	}
 	r, item, err := e.load(ctx, name)
 	if err != nil {
 		return engine.Resource{}, fmt.Errorf("show: %w", err)
@@ -248,6 +254,9 @@ func value(item Item) engine.Value {
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
+	}
+	if err := e.knowFormat(ctx, true); err != nil {
+		return 0, fmt.Errorf("put: %w", err)
 	}
 	switch {
 	case data != nil:

@@ -147,17 +147,32 @@ func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
 	return m, item, engine.CheckFormat(m.Format)
 }
 
-// checkFormat marks a store that nobody has used, and refuses one of another format.
-func (e *Engine) checkFormat(ctx context.Context) error {
+// checkFormat refuses a store of another format. If the caller is about to write, checkFormat marks a
+// store that nobody has used.
+func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
 	for {
 		m, item, err := e.loadMark(ctx)
-		if err != nil || item.Version != 0 {
-			return err
+		if err == nil && item.Version == 0 && writes {
+			_, err = e.store.Swap(ctx, storeKey, m.encode(), 0)
+			item.Version = 1
 		}
-		if _, err = e.store.Swap(ctx, storeKey, m.encode(), 0); !errors.Is(err, engine.ErrConflict) {
-			return err
+		if errors.Is(err, engine.ErrConflict) {
+			continue // another client wrote the mark
 		}
+		if err == nil && item.Version != 0 {
+			e.ours.Store(true)
+		}
+		return err
 	}
+}
+
+// knowFormat is checkFormat for a verb that needs no session. knowFormat reads the mark until there is
+// one, because the mark stays.
+func (e *Engine) knowFormat(ctx context.Context, writes bool) error {
+	if e.ours.Load() {
+		return nil
+	}
+	return e.checkFormat(ctx, writes)
 }
 
 // Init marks a store that may forget as new, so that the first lock is granted without a restart

@@ -41,7 +41,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if err := ctx.Err(); err != nil {
 		return nil, engine.Unavailable("open session", err)
 	}
-	if err := e.checkFormat(ctx); err != nil {
+	if err := e.checkFormat(ctx, true); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	s := &session{

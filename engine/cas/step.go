@@ -219,6 +219,9 @@ func (e *Engine) write(ctx context.Context, name string, was record, next queue.
 
 // Evict implements [engine.Engine].
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
+	if err := e.knowFormat(ctx, false); err != nil {
+		return fmt.Errorf("evict: %w", err)
+	}
 	return e.remove(ctx, "evict", resource, claim)
 }
 
@@ -231,6 +234,9 @@ func (e *Engine) remove(ctx context.Context, verb, resource, claim string) error
 
 // Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	if err := e.knowFormat(ctx, false); err != nil {
+		return fmt.Errorf("resize: %w", err)
+	}
 	r := queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}}
 	if _, err := e.step(ctx, name, r, nil); err != nil {
 		return fmt.Errorf("resize: %w", err)

@@ -137,7 +137,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	seconds := int64((opts.TTL + time.Second - 1) / time.Second)
-	if err := e.checkFormat(ctx, "open session"); err != nil {
+	if err := e.checkFormat(ctx, "open session", true); err != nil {
 		return nil, err
 	}
 	var conn peer.Peer
@@ -154,9 +154,9 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	return s, nil
 }
 
-// checkFormat refuses a store of another format, and writes ours into one without claims
-// and values. Before there was a mark of it, these stood without.
-func (e *Engine) checkFormat(ctx context.Context, doing string) error {
+// checkFormat refuses a store of another format. If the caller is about to write, checkFormat writes ours
+// into a store without claims and values. Before there was a mark of it, these stood without.
+func (e *Engine) checkFormat(ctx context.Context, doing string, writes bool) error {
 	key, one := e.prefix+"format", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1)}
 	unmarked := []clientv3.Cmp{absent(key)}
 	for {
@@ -176,13 +176,18 @@ func (e *Engine) checkFormat(ctx context.Context, doing string) error {
 				}
 			}
 		}
-		if !reply.Succeeded {
+		if !reply.Succeeded || !writes {
 			return nil
 		}
 		if _, err = e.commit(ctx, doing, unmarked, []clientv3.Op{clientv3.OpPut(key, engine.Format())}, nil); err != nil {
 			return err
 		}
 	}
+}
+
+// ours compares that the store has the mark of our format.
+func (e *Engine) ours() clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(e.prefix+"format"), "=", engine.Format())
 }
 
 // everything reads all claims of a resource.
@@ -251,10 +256,14 @@ func (e *Engine) list(ctx context.Context, folder, prefix string) iter.Seq2[stri
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	l, err := e.read(ctx, "show", name)
+	reply, err := e.commit(ctx, "show", []clientv3.Cmp{e.ours()}, everything(e.base(name)), nil)
+	if err == nil && !reply.Succeeded { // nobody uses the store, or clients of another format do
+		err = e.checkFormat(ctx, "show", false)
+	}
 	if err != nil {
 		return engine.Resource{}, err
 	}
+	l := newLine(reply)
 	slices.SortFunc(l.Claims, func(a, b *claim) int { return cmp.Compare(a.Node.rev, b.Node.rev) })
 	r := engine.Resource{Name: name, Spec: l.Spec}
 	for _, c := range l.Claims {
@@ -327,8 +336,8 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	if data == nil {
 		op = clientv3.OpDelete(at)
 	}
-	same, ours := clientv3.Compare(clientv3.ModRevision(at), "=", int64(version)), clientv3.Compare(clientv3.Value(mark), "=", engine.Format())
-	reply, err := e.commit(ctx, "put", []clientv3.Cmp{same, ours}, []clientv3.Op{op}, []clientv3.Op{clientv3.OpGet(mark)})
+	same := clientv3.Compare(clientv3.ModRevision(at), "=", int64(version))
+	reply, err := e.commit(ctx, "put", []clientv3.Cmp{same, e.ours()}, []clientv3.Op{op}, []clientv3.Op{clientv3.OpGet(mark)})
 	switch {
 	case err != nil:
 		return 0, err
@@ -340,7 +349,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Value) == engine.Format() {
 		return 0, fmt.Errorf("put: version is no longer %d: %w", version, engine.ErrConflict)
 	}
-	if err := e.checkFormat(ctx, "put"); err != nil {
+	if err := e.checkFormat(ctx, "put", true); err != nil {
 		return 0, err
 	}
 	return e.Put(ctx, key, data, version) // now there is a mark

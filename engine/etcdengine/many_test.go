@@ -294,7 +294,8 @@ func TestOtherFormat(t *testing.T) {
 		e := New(client, &Options{Prefix: prefix})
 		_, err := e.Open(ctx, engine.SessionOptions{TTL: time.Minute})
 		_, putErr := e.Put(ctx, "y", []byte("y"), 0)
-		for _, err := range []error{err, putErr} {
+		_, showErr := e.Show(ctx, "x")
+		for _, err := range []error{err, putErr, showErr} {
 			if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), how.names) || !strings.Contains(err.Error(), "format "+engine.Format()) {
 				t.Errorf("%s: %v", how.key, err)
 			}

@@ -132,6 +132,26 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// No verb reads or writes a bucket of another format, and the error names both.
+func TestOtherFormat(t *testing.T) {
+	nc := dial(t, testservers.SharedNATS(t).Addr)
+	if _, err := newEngine(t, nc, "format").store.Swap(t.Context(), "store", []byte(`{"format":"9"}`), 0); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, nc, "format")
+	_, opening := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
+	_, showing := e.Show(t.Context(), "job")
+	_, putting := e.Put(t.Context(), "value", []byte("x"), 0)
+	for verb, err := range map[string]error{
+		"open": opening, "show": showing, "put": putting,
+		"resize": e.Resize(t.Context(), "job", 2), "evict": e.Evict(t.Context(), "job", "claim"),
+	} {
+		if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "format 9 ") || !strings.Contains(err.Error(), "format "+engine.Format()+":") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
 // A deleted key leaves nothing: neither its value nor a marker.
 func TestDeletedKeysLeaveNothing(t *testing.T) {
 	e := newEngine(t, dial(t, testservers.SharedNATS(t).Addr), "deleted")
@@ -153,8 +173,8 @@ func TestDeletedKeysLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := b.stream.Info(t.Context()); err != nil || info.State.Msgs != 0 {
-		t.Errorf("%d messages are left, %v", info.State.Msgs, err)
+	if info, err := b.stream.Info(t.Context()); err != nil || info.State.Msgs != 1 {
+		t.Errorf("%d messages are left, want the mark of the format, %v", info.State.Msgs, err)
 	}
 }
 

@@ -266,8 +266,8 @@ func (o opened) Close() error { return errors.Join(o.Engine.Close(), o.closeClie
 // initer is an engine of a store that can be marked as new.
 type initer interface{ Init(context.Context) error }
 
-// Init marks the store of eng as new, where that is needed. A Redis server, or the servers of
-// Redlock, grant nothing at first, because they may have forgotten grants. With Init the first lock
+// Init marks the store of eng as new, where that is needed. A Redis server, the servers of Redlock
+// and a bucket of NATS grant nothing at first, because they may have forgotten grants. With Init the first lock
 // is granted at once. The caller has to know that the store is new: a store that did forget then
 // has two holders.
 //

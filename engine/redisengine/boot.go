@@ -159,6 +159,23 @@ func (e *Engine) checked(result Reply) error {
 	return nil
 }
 
+// marked adds the keys that format.lua looks at.
+func (e *Engine) marked(keys ...string) []string {
+	if e.cluster {
+		return keys
+	}
+	return append(keys, e.prefix+"boot", e.sessions)
+}
+
+// otherFormat is the refusal of a script that found clients of another format.
+func otherFormat(reply []any) error {
+	if len(reply) != 2 {
+		return nil
+	}
+	format, _ := reply[1].(string)
+	return engine.CheckFormat(format)
+}
+
 // errUsed says that a server has a mark, although the operator calls that server new.
 var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrUsed)
 

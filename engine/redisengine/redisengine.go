@@ -163,13 +163,18 @@ func (e *Engine) Caps() engine.Caps {
 // script is a script and the name by which the server knows it.
 type script struct {
 	text, sha string
-	heads     [8][]string // of the command that runs it, by the number of keys
+	heads     [9][]string // of the command that runs it, by the number of keys
 }
 
 // script completes a script with the queue and the prefix of inboxes, which is
 // ours and not a user's text of the moment.
 func (e *Engine) script(text string) *script {
-	text = strings.ReplaceAll(strings.ReplaceAll(text, "--QUEUE--", queueLua), "--INBOX--", quote.Replace(e.prefix)+"inbox:")
+	other := formatLua
+	if e.cluster {
+		other = ""
+	}
+	text = strings.NewReplacer("--QUEUE--", queueLua, "--OTHER--", other).Replace(text)
+	text = strings.NewReplacer("--FORMAT--", engine.Format(), "--INBOX--", quote.Replace(e.prefix)+"inbox:").Replace(text)
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	s := &script{text: text, sha: hex.EncodeToString(sum[:])}
 	for n := range s.heads {
@@ -185,6 +190,8 @@ var (
 	memberLua string
 	//go:embed lua/queue.lua
 	queueLua string
+	//go:embed lua/format.lua
+	formatLua string
 	//go:embed lua/enter.lua
 	enterLua string
 	//go:embed lua/leave.lua
@@ -340,9 +347,9 @@ func scan(ctx context.Context, server Client, match string) iter.Seq2[string, er
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	reply, err := e.eval(ctx, e.show, 0, e.keys(name, "")).list()
-	if err != nil {
-		return engine.Resource{}, failed(ctx, "show", err)
+	reply, err := e.eval(ctx, e.show, 0, e.marked(e.keys(name, "")...)).list()
+	if err = cmp.Or(err, otherFormat(reply)); err != nil {
+		return engine.Resource{}, unchecked(ctx, "show", err)
 	}
 	now, _ := reply[0].(int64)
 	grace := graceOf(reply[1:3])
@@ -414,7 +421,10 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
-	result := e.eval(ctx, e.resize, e.wait, e.keys(name, ""), strconv.FormatInt(capacity, 10))
+	result := e.eval(ctx, e.resize, e.wait, e.marked(e.keys(name, "")...), strconv.FormatInt(capacity, 10))
+	if theirs, refused := result.Value.([]any); refused {
+		return unchecked(ctx, "resize", otherFormat(theirs))
+	}
 	switch is, mismatch := result.Value.(string); {
 	case mismatch:
 		return fmt.Errorf("resize: %w", queue.Mismatch(parseSpec(is), engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}))

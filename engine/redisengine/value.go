@@ -36,12 +36,15 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 		remove = "1"
 	}
 	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
-	result := e.eval(ctx, e.put, e.wait, []string{e.valueKey(key)},
+	result := e.eval(ctx, e.put, e.wait, e.marked(e.valueKey(key)),
 		strconv.FormatUint(version, 10), string(data), remove, e.valueChannel(key))
 	switch is := result.Value.(type) {
 	case int64:
 		return uint64(is), failed(ctx, "put", result.short)
 	case []any:
+		if err := otherFormat(is); err != nil {
+			return 0, unchecked(ctx, "put", err)
+		}
 		return 0, fmt.Errorf("put: version is %v, not %d: %w", is[0], version, engine.ErrConflict)
 	}
 	return 0, failed(ctx, "put", result.Err)

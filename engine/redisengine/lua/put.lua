@@ -1,6 +1,7 @@
--- KEYS: 1 value. ARGV: 1 expected version, 2 data, 3 delete (1 or 0), 4 channel
--- of its watchers. Returns the new version (0: deleted), or {version} when it
--- is another than expected.
+-- KEYS: 1 value, and those of format.lua. ARGV: 1 expected version, 2 data, 3 delete (1
+-- or 0), 4 channel of its watchers. Returns the new version (0: deleted), {version} when it
+-- is another than expected, or {0, format} when clients of another format live there.
+--OTHER--
 local is = redis.call('GET', KEYS[1])
 local version = is and string.match(is, '^%d+') or '0'
 if version ~= ARGV[1] then return {version} end

@@ -1,7 +1,9 @@
--- KEYS: as in queue.lua. ARGV: 1 the new capacity. Returns 1; 0 when nobody is
--- there; or, as text, what the resource is in use as if it is no semaphore.
+-- KEYS: as in queue.lua and format.lua. ARGV: 1 the new
+-- capacity. Returns 1; 0 when nobody is there; as text, what the resource is in use as if
+-- it is no semaphore; or {0, format} when clients of another format live there.
 -- It gives nothing out, so that it need not know of restarts: who is first in line
 -- is told to look, and hands on what is left.
+--OTHER--
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
 local keep = 3600000 -- who is there has seen to as much, or more

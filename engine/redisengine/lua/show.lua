@@ -1,6 +1,8 @@
--- KEYS as in queue.lua. Returns {now in us, when the grace began and its rest in ms or
+-- KEYS as in queue.lua and format.lua. Returns {0, format} when
+-- clients of another format live there. Else it returns {now in us, when the grace began and its rest in ms or
 -- -1, what it is in use as, then for each claim of a live session its id, its record and
 -- when that session ends in ms}, and writes nothing.
+--OTHER--
 local head = redis.call('GET', KEYS[1])
 --QUEUE--
 local rest = redis.call('PTTL', KEYS[5])
