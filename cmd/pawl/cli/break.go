@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 )
 
@@ -27,6 +32,8 @@ work, beside the next holder. Only a resource that checks tokens is safe from th
 command under "pawl run" is then stopped.
 
 The operator's name stays in the store with --reason, and "pawl show" shows both.
+Redlock and row mode keep neither: there --reason is refused with 64, and break says
+that nobody learns the name.
 
 Without --yes, break only names the parties that it would evict, and exits with 64.
 A NAME without such a party is no error.`,
@@ -44,6 +51,9 @@ A NAME without such a party is no error.`,
 			if err := pawl.CheckName(args[0]); err != nil {
 				return err
 			}
+			if err := checkReason(opts.Reason); err != nil {
+				return err
+			}
 			opts.Token = fence.Token(token)
 			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				return breakLock(ctx, client, args[0], opts, yes, cmd.OutOrStdout())
@@ -58,7 +68,25 @@ A NAME without such a party is no error.`,
 	return cmd
 }
 
+// checkReason checks --reason without a store.
+func checkReason(reason string) error {
+	switch {
+	case len(reason) > pawl.MaxName:
+		return usageError("--reason has %d bytes: at most %d are allowed", len(reason), pawl.MaxName)
+	case !utf8.ValidString(reason), strings.ContainsFunc(reason, unicode.IsControl):
+		return usageError("--reason is %q: UTF-8 without control characters is allowed", reason)
+	}
+	return nil
+}
+
+// breakLock refuses a reason that the store would not keep. The operator can break without a reason a
+// moment later. A reason that is dropped is missed only when somebody asks for it.
 func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.BreakOptions, yes bool, w io.Writer) error {
+	caps := client.Caps()
+	keepsNote := caps.RefuseFeature(engine.FeatureValues) == nil
+	if opts.Reason != "" && !keepsNote {
+		return usageError("break %q: the store %s keeps no --reason: nothing was done: leave the reason out", name, caps.Name)
+	}
 	r, err := client.Show(ctx, name)
 	if err != nil {
 		return err
@@ -81,6 +109,9 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 		if err == nil && !slices.ContainsFunc(evicted, func(e pawl.Party) bool { return e.Claim == p.Claim }) {
 			fmt.Fprintf(w, "had left already: %s\n", describe(p))
 		}
+	}
+	if len(evicted) > 0 && !keepsNote {
+		news("the store %s does not keep who broke %q: holders learn of the break alone", caps.Name, name)
 	}
 	if err != nil || !slices.ContainsFunc(evicted, works) {
 		return err
@@ -122,11 +153,17 @@ func nobody(w io.Writer, r pawl.Resource, opts pawl.BreakOptions) error {
 func describe(p pawl.Party) string {
 	switch {
 	case p.Token == 0:
-		return fmt.Sprintf("%s (waiting for %s)", printable(p.Label), span(p.Age))
+		return fmt.Sprintf("%s (waiting for %s)", printable(p.Label), lasting(p.Age, ""))
 	case p.Kept:
-		return fmt.Sprintf("%s (token %v, kept for %s more)", printable(p.Label), p.Token, span(p.Left))
-	case p.Held < 0:
-		return fmt.Sprintf("%s (token %v, held for an unknown time)", printable(p.Label), p.Token)
+		return fmt.Sprintf("%s (token %v, kept for %s)", printable(p.Label), p.Token, lasting(p.Left, " more"))
 	}
-	return fmt.Sprintf("%s (token %v, held for %s)", printable(p.Label), p.Token, span(p.Held))
+	return fmt.Sprintf("%s (token %v, held for %s)", printable(p.Label), p.Token, lasting(p.Held, ""))
+}
+
+// lasting prints a duration in a sentence.
+func lasting(d time.Duration, more string) string {
+	if d < 0 {
+		return "an unknown time"
+	}
+	return span(d) + more
 }

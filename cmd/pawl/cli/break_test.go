@@ -7,6 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // loss_test.go shows that a broken run stops its command.
@@ -74,4 +78,59 @@ func TestBreak_of_one_party(t *testing.T) {
 		stdout, _ = want(t, 0, store, "break", "--yes", "--claim", waits.ID, name)
 		matches(t, stdout, regexp.QuoteMeta(name)+": nobody has the claim "+regexp.QuoteMeta(waits.ID))
 	})
+}
+
+// Where the store keeps no note, the operator learns that before a reason is dropped.
+func TestBreak_on_a_store_that_keeps_no_note(t *testing.T) {
+	t.Parallel()
+	redlock := "redlock:" + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr
+	want(t, 0, redlock, "store", "init")
+	for kind, store := range map[string]string{"redlock": redlock, "postgres row": stores["postgres"](t) + "?mode=row"} {
+		name := fresh(t)
+		p := held(t, store, name)
+		for _, flags := range [][]string{{"--yes"}, {}} {
+			_, stderr := want(t, 64, store, append([]string{"break", "--reason", "stuck", name}, flags...)...)
+			complaint(t, stderr, "the store "+kind+" keeps no --reason")
+		}
+		if is := states(t, store, name); is != "granted" {
+			t.Errorf("%s: claims: %s", kind, is)
+		}
+		stdout, stderr := want(t, 0, store, "break", "--yes", name)
+		if !strings.HasPrefix(stdout, "evicted ") {
+			t.Errorf("%s: break prints %s", kind, stdout)
+		}
+		complaint(t, stderr, "the store "+kind+" does not keep who broke ")
+		if code := p.wait(); code != 74 {
+			t.Errorf("%s: exit code %d: %s", kind, code, p.errors())
+		}
+	}
+}
+
+func TestBreak_refuses_a_reason_without_a_store(t *testing.T) {
+	t.Parallel()
+	for reason, says := range map[string]string{
+		"a\nb":                   `--reason is "a\nb": UTF-8 without control characters is allowed`,
+		"\xff":                   `--reason is "\xff": UTF-8`,
+		strings.Repeat("r", 513): "--reason has 513 bytes: at most 512 are allowed",
+	} {
+		_, stderr := want(t, 64, "redis://127.0.0.1:1", "break", "--reason", reason, "x")
+		complaint(t, stderr, says)
+	}
+}
+
+func TestDescribe_a_party_of_unknown_times(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]pawl.Party{
+		"x (waiting for an unknown time)":       {Age: pawl.Unknown},
+		"x (waiting for 2s)":                    {Age: 2 * time.Second},
+		"x (token 7, kept for an unknown time)": {Token: 7, Kept: true, Left: pawl.Unknown},
+		"x (token 7, kept for 2s more)":         {Token: 7, Kept: true, Left: 2 * time.Second},
+		"x (token 7, held for an unknown time)": {Token: 7, Held: pawl.Unknown, Age: time.Second},
+		"x (token 7, held for 1s)":              {Token: 7, Held: time.Second, Age: time.Minute},
+	} {
+		p.Label = "x"
+		if is := describe(p); is != want {
+			t.Errorf("%q, want %q", is, want)
+		}
+	}
 }
