@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -29,6 +30,11 @@ func TestGrace_is_told(t *testing.T) {
 		if !strings.Contains(stdout, mayHaveForgotten) {
 			t.Errorf("%q prints %s", args, stdout)
 		}
+	}
+	stdout, _ := want(t, 0, store, "ls", "--json", "nobody/")
+	var alone map[string]graceView
+	if err := json.Unmarshal([]byte(stdout), &alone); err != nil || len(alone) != 1 || alone["grace"].LeftMS == nil || *alone["grace"].LeftMS <= 0 {
+		t.Errorf("ls --json without names prints %q, %v", stdout, err)
 	}
 	if g := show(t, store, "x").Grace; g.LeftMS == nil || *g.LeftMS <= 0 || *g.LeftMS > 60_000 {
 		t.Errorf("grace %+v", g)

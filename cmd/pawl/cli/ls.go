@@ -37,7 +37,8 @@ time that the store does not tell. A "kept" holder has ended, and its --hold-for
 not. The announcement of an election's leader stands in quotes.
 
 --json prints one object a line, as "pawl show --json" does, in no order, each as
-soon as the store answers. --watch repeats the list each second, also while the store
+soon as the store answers. If no name is known because the store may have forgotten
+locks, --json prints one object with "grace" alone. --watch repeats the list each second, also while the store
 does not answer. To interrupt --watch is no error.`,
 		Args: takes(0, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
@@ -90,7 +91,7 @@ func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
 // list prints a table at once, so that a screen does not flicker. list prints objects as they come.
 func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	var all []seen
-	encoder := json.NewEncoder(l.w)
+	encoder, known := json.NewEncoder(l.w), false
 	for r, err := range client.List(ctx, l.prefix) {
 		is := seen{Resource: r}
 		if err == nil {
@@ -108,21 +109,36 @@ func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 		if err := encoder.Encode(viewOf(is)); err != nil {
 			return err
 		}
+		known = true
 	}
-	if l.asJSON {
+	if !l.asJSON {
+		if err := l.print(all); err != nil {
+			return err
+		}
+	}
+	if known || len(all) > 0 {
 		return nil
 	}
-	if len(all) > 0 {
-		return l.print(all)
-	}
-	if err := l.print(nil); err != nil {
+	return l.grace(ctx, client, encoder)
+}
+
+// grace tells of a restart grace, which may be why no holder is known.
+func (l *lister) grace(ctx context.Context, client *pawl.Client, encoder *json.Encoder) error {
+	r, err := client.Show(ctx, cmp.Or(l.prefix, "any"))
+	switch {
+	case errors.Is(err, pawl.ErrInvalid): // no name begins with such a prefix
+		return nil
+	case err != nil:
 		return err
+	case !r.Grace.On():
+		return nil
+	case l.asJSON:
+		return encoder.Encode(struct {
+			Grace *graceView `json:"grace"`
+		}{graceOf(r)})
 	}
-	if r, err := client.Show(ctx, cmp.Or(l.prefix, "any")); err == nil && r.Grace.On() { // the grace may be why no holder is known
-		_, err := fmt.Fprintf(l.w, "%s\n", graceText(r))
-		return err
-	}
-	return nil
+	_, err = fmt.Fprintf(l.w, "%s\n", graceText(r))
+	return err
 }
 
 func (l *lister) print(all []seen) error {

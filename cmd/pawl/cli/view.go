@@ -58,10 +58,7 @@ type seen struct {
 func viewOf(r seen) resourceView {
 	view := resourceView{
 		Name: r.Name, Kind: r.Kind, Permits: r.Permits, Resized: r.resized, Barging: r.Barging,
-		Leader: r.leader, Broken: r.Broken, Claims: []claimView{},
-	}
-	if r.Grace.On() {
-		view.Grace = &graceView{milliseconds(r.Grace.Age), milliseconds(r.Grace.Left)}
+		Leader: r.leader, Grace: graceOf(r.Resource), Broken: r.Broken, Claims: []claimView{},
 	}
 	for _, p := range r.Holders {
 		view.Claims = append(view.Claims, claimOf(r.Resource, p, "granted", 0))
@@ -70,6 +67,14 @@ func viewOf(r seen) resourceView {
 		view.Claims = append(view.Claims, claimOf(r.Resource, p, "waiting", i+1))
 	}
 	return view
+}
+
+// graceOf returns nil when the store grants.
+func graceOf(r pawl.Resource) *graceView {
+	if !r.Grace.On() {
+		return nil
+	}
+	return &graceView{milliseconds(r.Grace.Age), milliseconds(r.Grace.Left)}
 }
 
 func claimOf(r pawl.Resource, p pawl.Party, state string, place int) claimView {
