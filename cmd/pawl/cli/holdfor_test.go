@@ -51,8 +51,10 @@ func TestRun_once_in_a_period(t *testing.T) {
 func TestRun_refuses_a_period_that_no_store_can_keep(t *testing.T) {
 	t.Parallel()
 	_, stderr := want(t, 64, sqliteStore(t), "run", "--hold-for", "1000h", "x", "--", "true")
-	complaint(t, stderr, "--hold-for: ")
-	complaint(t, stderr, "to 168h0m0s are allowed")
+	complaint(t, stderr, "pawl: --hold-for is 1000h0m0s: 100ms to 168h0m0s are allowed")
+	_, stderr = want(t, 64, stores["etcd"](t), "run", "--hold-for", "500ms", "x", "--", "true")
+	complaint(t, stderr, "pawl: --hold-for is 500ms: 1s to 168h0m0s are allowed on etcd")
 	_, stderr = want(t, 64, stores["postgres"](t)+"?mode=row", "run", "--hold-for", "1h", "x", "--", "true")
+	complaint(t, stderr, "pawl: --hold-for: ")
 	complaint(t, stderr, "no minimum hold on postgres row")
 }

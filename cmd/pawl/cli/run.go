@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/idem"
 )
 
@@ -49,7 +50,9 @@ that is suspended from the terminal (Ctrl-Z) loses the lock, and its life, after
 
 With --hold-for 10m NAME stays taken for 10 minutes from the start of CMD on, also
 when CMD ends before or pawl is killed. With --try, a job that several machines
-start runs once in that time. A CMD that fails counts. "pawl break" frees NAME.
+start runs once in that time. A CMD that fails counts. "pawl break" frees NAME. NATS,
+Redlock and row mode refuse --hold-for: 64. So does ZooKeeper for more than its
+maxSessionTimeout, by default 40s.
 
 Exit codes, when not the code of CMD:
    64  wrong usage, or NAME is in use as something else (a semaphore, a size)
@@ -57,7 +60,7 @@ Exit codes, when not the code of CMD:
    70  internal error
    74  the lock was lost and CMD stopped
    75  not acquired: held by others, or the store may have forgotten locks, with
-       --try or after --wait; -E sets another code
+       --try or after --wait; or an operator evicted the waiter; -E sets another code
   126  CMD cannot be executed
   127  CMD is not found
   128+n  CMD was ended by signal n, or pawl while it waited (130: INT, 143: TERM)`
@@ -118,8 +121,8 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 	switch {
 	case o.limited && o.shared:
 		return usageError("-n and --shared exclude each other")
-	case set("hold-for") && o.holdFor <= 0:
-		return usageError("--hold-for is %v: more than 0 is allowed", o.holdFor)
+	case set("hold-for") && (o.holdFor < leastHoldFor || o.holdFor > mostHoldFor):
+		return usageError("--hold-for is %v: %v to %v are allowed", o.holdFor, leastHoldFor, mostHoldFor)
 	case strings.HasPrefix(o.name, ownNames):
 		return usageError("the name %q is pawl's own: names that begin with %s are for its primitives", o.name, ownNames)
 	case o.limited && (o.permits < 1 || o.permits > pawl.MaxPermits):
@@ -129,6 +132,28 @@ func (o *runOptions) complete(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	return o.completeCommon(cmd)
+}
+
+// The range of --hold-for. Some stores have a longer least time.
+const (
+	leastHoldFor = 100 * time.Millisecond
+	mostHoldFor  = 7 * 24 * time.Hour
+)
+
+// checkHoldFor refuses a --hold-for that the store cannot keep, before pawl asks for the lock.
+func (o *runOptions) checkHoldFor(caps engine.Caps) error {
+	if o.holdFor == 0 {
+		return nil
+	}
+	for _, f := range []engine.Feature{engine.FeatureMinHold, engine.FeatureDelay} {
+		if err := caps.RefuseFeature(f); err != nil {
+			return fmt.Errorf("--hold-for: %w", err)
+		}
+	}
+	if least := max(leastHoldFor, caps.MinTTL); o.holdFor < least {
+		return usageError("--hold-for is %v: %v to %v are allowed on %s", o.holdFor, least, mostHoldFor, caps.Name)
+	}
+	return nil
 }
 
 // completeWait checks the flags of waitFlags.
