@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +40,9 @@ func (a access) leave(within time.Duration) {
 func (o *runOptions) connect(ctx context.Context) (a access, err error) {
 	if a.eng, err = o.store.open(ctx); err != nil {
 		return access{}, err
+	}
+	if err = o.checkHoldFor(a.eng.Caps()); err != nil {
+		return a, err
 	}
 	within, request := answerWithin, min(o.ttl/3, answerWithin)
 	if a.isFile() {
@@ -138,7 +140,7 @@ func (q *acquisition) run(ctx context.Context) (access, error) {
 		within = closeWithin
 	}
 	q.farewell.Store(int64(within))
-	show := startWaitLine(a.client, q.held(), q.label)
+	show := startWaitLine(a.client, q.held(), q.name, q.label)
 	a.lease, err = q.lock(ctx, a.client)
 	show.stop()
 	switch {
@@ -190,8 +192,6 @@ func (q *acquisition) ask(ctx context.Context, c *pawl.Client) (*pawl.Lease, err
 func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error {
 	contended := errors.Is(err, engine.ErrBusy) || errors.Is(err, pawl.ErrGrace) || errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case errors.Is(err, pawl.ErrInvalid) && strings.Contains(err.Error(), "MinHold"):
-		return fmt.Errorf("--hold-for: %w", err)
 	case !errors.Is(err, pawl.ErrNotAcquired), errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrMismatch), errors.Is(err, context.Canceled) && !contended:
 		return err
 	case !contended: // an operator evicted the waiter

@@ -175,7 +175,7 @@ func (c *candidate) serve(j *job) (code int, err error) {
 func (c *candidate) campaign(ctx context.Context, j *job) error {
 	ctx, stop := j.interruptible(ctx)
 	defer stop()
-	show := startWaitLine(c.client, electionNames+c.name, c.label)
+	show := startWaitLine(c.client, electionNames+c.name, c.name, c.label)
 	var err error
 	j.lease, err = c.election.Campaign(ctx, []byte(c.value))
 	show.stop()

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -151,7 +153,12 @@ func TestRun_says_on_a_terminal_what_it_waits_for(t *testing.T) {
 		s.sees("; place 2 of 2")
 		p.signal(syscall.SIGINT)
 		text := s.sees("; place 1 of 1")
-		if want := fmt.Sprintf("\r\x1b[Kpawl: waiting for %q: held by ", name); !strings.Contains(text, want) {
+		since := ` for [\d.]+m?s` // since when by the store's clock
+		if strings.HasPrefix(store, "etcd:") {
+			since = "" // etcd tells no time
+		}
+		line := "\r\x1b[Kpawl: waiting for " + strconv.Quote(name) + ": held by "
+		if want := regexp.QuoteMeta(line) + `\S+ pid \d+: sh` + since + "; place 1 of 1"; !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("the screen has %q, want %q", text, want)
 		}
 		want(t, 0, store, "break", "--yes", name)
@@ -160,6 +167,22 @@ func TestRun_says_on_a_terminal_what_it_waits_for(t *testing.T) {
 			t.Errorf("without a terminal it says %q", p.errors())
 		}
 	})
+}
+
+// A waiter is told the name that its user said, as in all other messages.
+func TestElect_and_slot_say_on_a_terminal_what_they_wait_for(t *testing.T) {
+	t.Parallel()
+	for verb, flags := range map[string][]string{"elect": {"elect"}, "slot": {"slot", "-n", "1"}} {
+		store := sqliteStore(t)
+		args := append(flags, "x", "--", "sh", "-c", "echo up; exec sleep 1000")
+		p := start(t, command(t, store, args...))
+		p.line()
+		s := onTerminal(t, command(t, store, args...))
+		text := s.sees("; place 1 of 1")
+		if want := `pawl: waiting for "x": held by `; !strings.Contains(text, want) {
+			t.Errorf("%s: the screen has %q, want %q", verb, text, want)
+		}
+	}
 }
 
 func TestRun_says_on_a_terminal_that_the_store_may_have_forgotten(t *testing.T) {

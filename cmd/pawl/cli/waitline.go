@@ -13,20 +13,21 @@ import (
 
 // waitLine shows the reason to a user at a terminal while pawl waits.
 type waitLine struct {
-	client    *pawl.Client
-	name, own string // own is the label of this process's claim
-	width     int
-	cancel    context.CancelFunc
-	done      chan struct{}
+	client      *pawl.Client
+	name, shown string // of the lock in the store, and as the user says it
+	own         string // the label of this process's claim
+	width       int
+	cancel      context.CancelFunc
+	done        chan struct{}
 }
 
 // eraseWithin is how long a command that has its lock waits for the terminal to remove the line.
 const eraseWithin = 50 * time.Millisecond
 
 // startWaitLine shows nothing unless standard error is a terminal.
-func startWaitLine(client *pawl.Client, name, own string) *waitLine {
+func startWaitLine(client *pawl.Client, name, shown, own string) *waitLine {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &waitLine{client: client, name: name, own: own, cancel: cancel, done: make(chan struct{})}
+	w := &waitLine{client: client, name: name, shown: shown, own: own, cancel: cancel, done: make(chan struct{})}
 	var terminal bool
 	if w.width, terminal = terminalWidth(os.Stderr); !terminal {
 		close(w.done)
@@ -67,7 +68,7 @@ func (w *waitLine) run(ctx context.Context) {
 }
 
 func (w *waitLine) text(ctx context.Context) string {
-	text := fmt.Sprintf("pawl: waiting for %q", w.name)
+	text := fmt.Sprintf("pawl: waiting for %q", w.shown)
 	r, err := w.client.Show(ctx, w.name)
 	switch {
 	case err != nil:
