@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 )
 
@@ -53,4 +54,33 @@ func TestPrintable(t *testing.T) {
 	if got := printable("ä b\x1b[2J\u202e\n"); got != "ä b?[2J??" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A holder that waited came before its grant: AGE counts from the request, and HELD from the grant.
+func TestShow_counts_from_the_request_and_from_the_grant(t *testing.T) {
+	t.Parallel()
+	const waited = 300 // ms
+	overStores(t, func(t *testing.T, store, name string) {
+		knows := !strings.HasPrefix(store, "etcd:") // etcd tells no time
+		held(t, store, name)
+		next := start(t, command(t, store, "run", name, "--", "sh", "-c", "echo up; exec sleep 1000"))
+		eventually(t, "the next holder has waited", func() bool {
+			claims := show(t, store, name).Claims
+			return len(claims) == 2 && (!knows || claims[1].AgeMS != nil && *claims[1].AgeMS >= waited)
+		})
+		want(t, 0, store, "break", "--yes", name)
+		next.line()
+		claims := show(t, store, name).Claims
+		if len(claims) != 1 {
+			t.Fatalf("claims %+v", claims)
+		}
+		switch c := claims[0]; {
+		case !knows && (c.AgeMS != nil || c.HeldMS != nil):
+			t.Errorf("etcd tells %+v", c)
+		case knows && (c.AgeMS == nil || c.HeldMS == nil):
+			t.Errorf("the store does not tell a time: %+v", c)
+		case knows && *c.AgeMS-*c.HeldMS < waited:
+			t.Errorf("it asked %d ms ago and holds for %d ms, but it waited for more than %d ms", *c.AgeMS, *c.HeldMS, waited)
+		}
+	})
 }
