@@ -115,7 +115,7 @@ join groups, and a proxy balances requests over them.
 The store is a URL: --store, else the variable PAWL_STORE, else a SQLite file of
 the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
 
-  sqlite:PATH                                   processes of one user of a machine
+  sqlite:PATH                                   processes of one machine
   redis://[USER:PASSWORD@]HOST[:PORT][/DB]      or rediss:// for TLS
   etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...]  or etcds:// for TLS
   postgres://USER[:PASSWORD@]HOST[:PORT]/DB     or mysql://, also for MariaDB

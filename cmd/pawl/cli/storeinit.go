@@ -34,11 +34,12 @@ If the users of locks may not create tables, run the command as the owner of the
 database, with their --store. The documentation of pgengine and mysqlengine lists the
 rights that the users then need. To run the command again does no harm.
 
-A Redis server that knows nothing of pawl may have forgotten its grants. So that server
-grants nothing for the TTL of its first client. If you know that the server is new, say so by
-this command: then the first lock is granted at once. On a server that did forget, two
-clients would hold that lock. The command is refused where pawl has been used (64), and in
-a Redis Cluster, where each node goes by its own age. Other stores need nothing.`,
+A Redis server, or a bucket of NATS, that knows nothing of pawl may have forgotten its
+grants. So that store grants nothing for the TTL of its first client. If you know that the
+store is new, say so by this command: then the first lock is granted at once. On a store
+that did forget, two clients would hold that lock. The command is refused where pawl has
+been used (64), and in a Redis Cluster, where each node goes by its own age. etcd and
+ZooKeeper need nothing.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			eng, err := s.open(cmd.Context())
