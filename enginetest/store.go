@@ -14,6 +14,7 @@ import (
 
 var storeCases = []Case{
 	{"an operator sees holders and waiters", "contention is invisible: nobody can tell the holder, since when it holds, and the waiters", operatorSees, nil},
+	{"a holder holds since its grant", "an operator breaks a job that began a second ago, because its lock was asked for an hour ago", heldSince, nil},
 	{"nothing stays behind", "token keys that never expire: 25 M of 75 M keys; leaked nodes and rows", nothingStays, nil},
 	{"capabilities are told", "an engine promises what it cannot keep", capsTold, nil},
 	{"the parts are those of the promises", "a call that the store cannot do is found out by a crash", partsTold, nil},
@@ -184,5 +185,27 @@ func deadContext(t *testing.T, h *Harness) {
 	p.leave(held)
 	if p.engine.Caps().RefuseFeature(engine.FeatureValues) == nil && p.value("dead context").Version != 0 {
 		t.Error("the value was put")
+	}
+}
+
+// heldSince: the wait before a grant belongs to the age of a claim, and not to the time for which the
+// claim holds.
+func heldSince(t *testing.T, h *Harness) {
+	const waited = 200 * time.Millisecond
+	a, b := h.steadyParty(t), h.steadyParty(t)
+	first, next := a.claim("since", mutex), b.claim("since", mutex)
+	a.hold(first)
+	got := b.wait(next)
+	b.until("the waiter has waited", "since", func(r engine.Resource) bool {
+		return len(r.Claims) == 2 && (r.Claims[1].Age < 0 || r.Claims[1].Age >= waited)
+	})
+	a.leave(first)
+	getGrant(t, "after the release", got)
+	r, err := b.engine.Show(b.ctx, "since")
+	if err != nil || len(r.Claims) != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if c := r.Claims[0]; c.Age >= 0 && c.Held >= 0 && c.Age-c.Held < waited {
+		t.Errorf("the holder came %v ago, waited for %v and holds for %v", c.Age, waited, c.Held)
 	}
 }
