@@ -94,14 +94,17 @@ func refusesTheSecond(t *testing.T, url, first, second string) (refused func(nam
 		if granted || err == nil {
 			t.Errorf("%s was granted to the second build", name)
 		}
-		for _, format := range []string{engine.Format(), "3"} {
-			if !strings.Contains(text, "format "+format) {
-				t.Errorf("the second build says %q, without format %s", text, format)
-			}
-		}
+		namesBoth(t, text)
 	}
 	refused("deploy")
 	refused("another")
+	for _, args := range [][]string{{"show", "deploy"}, {"ls"}, {"ls", "nobody"}, {"break", "--yes", "deploy"}} {
+		text, err := exec.CommandContext(t.Context(), second, args...).CombinedOutput()
+		if err == nil {
+			t.Errorf("the second build did %q: %s", args, text)
+		}
+		namesBoth(t, string(text))
+	}
 	if granted, text, err := echo(t, first, "another"); !granted || err != nil {
 		t.Errorf("another lock for the first build: %v: %s", err, text)
 	}
@@ -110,6 +113,16 @@ func refusesTheSecond(t *testing.T, url, first, second string) (refused func(nam
 		t.Errorf("the first build: %v", err)
 	}
 	return refused
+}
+
+// namesBoth fails the test unless a refusal names both formats.
+func namesBoth(t *testing.T, text string) {
+	t.Helper()
+	for _, format := range []string{engine.Format(), "3"} {
+		if !strings.Contains(text, "format "+format) {
+			t.Errorf("the second build says %q, without format %s", text, format)
+		}
+	}
 }
 
 // echo runs a command under a lock, and reports whether it ran.
