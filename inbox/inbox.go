@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
+	"github.com/pawl-go/pawl/idem/sqlidem"
 )
 
 // margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice
@@ -83,6 +85,17 @@ func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.C
 		err = fmt.Errorf("inbox: message %q: %w", m.ID, err)
 	}
 	return repeat, err
+}
+
+// Done reports whether a message has taken effect at this consumer: the transaction of [Inbox.Do] is committed. The store is the table of
+// IDs in db. A message that waits, runs now or is a dead letter has not. The table forgets a message two hours
+// after its retention. Done waits for no transaction. See outbox.Table.Status for the side of the producer.
+func (b *Inbox) Done(ctx context.Context, db dialect.DB, store *sqlidem.Store, id string) (bool, error) {
+	done, err := store.Done(ctx, db, idem.Key{Scope: b.scope(), ID: id})
+	if err != nil {
+		return false, fmt.Errorf("inbox: message %q: %w", id, err)
+	}
+	return done, nil
 }
 
 // age refuses a message whose note may be gone, or may go too soon.

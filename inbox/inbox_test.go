@@ -40,6 +40,48 @@ func newInbox(t *testing.T, name string) *inbox.Inbox {
 	return box
 }
 
+// Done tells of effects that are committed, each for its consumer, and waits for no transaction.
+func TestDone(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		billing, mail := newInbox(t, "billing"), newInbox(t, "mail")
+		done := func(box *inbox.Inbox) bool {
+			t.Helper()
+			is, err := box.Done(t.Context(), d.db, d.store, "m1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return is
+		}
+		m := inbox.Message{ID: "m1", Key: "k", Time: time.Now()}
+		tx, err := d.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // after the commit
+		if _, err := billing.Do(t.Context(), d.store.In(tx), m, func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if done(billing) {
+			t.Error("done before the commit")
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if !done(billing) || done(mail) {
+			t.Errorf("billing %v, mail %v", done(billing), done(mail))
+		}
+		if _, err := d.db.ExecContext(t.Context(), "UPDATE "+d.name+" SET expires = 1"); err != nil {
+			t.Fatal(err)
+		}
+		if done(billing) {
+			t.Error("done, though the table has forgotten")
+		}
+		if _, err := billing.Done(t.Context(), d.db, d.store, ""); !errors.Is(err, pawl.ErrInvalid) {
+			t.Error(err)
+		}
+	})
+}
+
 // A message runs once for each consumer, and again only if it had failed.
 func TestDo(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {

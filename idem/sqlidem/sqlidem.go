@@ -110,6 +110,17 @@ func (s *Store) Sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return n, failed(err)
 }
 
+// Done reports whether the operation of a key was done: the transaction is committed, and the key has not expired. Done waits for no
+// transaction, and needs none: db may be a *sql.DB. The error matches [pawl.ErrInvalid] if the key is bad.
+func (s *Store) Done(ctx context.Context, db dialect.DB, key idem.Key) (bool, error) {
+	err := key.Validate()
+	var n int
+	if err == nil {
+		err = s.table.Done(key.Name()).Scan(ctx, db, &n)
+	}
+	return n > 0, failed(err)
+}
+
 // In returns the caller's transaction as [idem.Do] and [idem.Run] need it. In sends nothing. The tx is a
 // *sql.Tx, a pgx.Tx by package pgxtx, or a *sql.Conn in which the caller began a transaction. A *sql.DB is
 // refused by the call, with an error that matches [pawl.ErrInvalid].

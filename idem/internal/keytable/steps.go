@@ -47,6 +47,12 @@ func (t Table) Read(c idem.TxClaim) *dialect.Statement {
 	return s
 }
 
+// Done returns the statement that counts the operations of a name that are done and committed. Done waits for no transaction.
+func (t Table) Done(name string) *dialect.Statement {
+	return t.new().Add("SELECT COUNT(*) FROM ").Table(t.table.Name).Add(" WHERE name = ").Value(name).
+		Add(" AND expires > ", t.now(), " AND state <> ").Value(int64(idem.TxUnfinished))
+}
+
 // Found is the row that was there.
 type Found struct {
 	state               int64
