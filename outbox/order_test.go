@@ -88,7 +88,7 @@ func TestRescanInABacklog(t *testing.T) {
 				}
 				return nil
 			}
-			time.Sleep(time.Millisecond) // less than a producer needs
+			<-time.After(time.Millisecond) // a slow broker, so that there is a backlog
 			return nil
 		})
 		d.enqueue(t, outbox.Message{ID: "requeued", Topic: "t", Key: "k"})
