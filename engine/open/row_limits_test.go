@@ -89,7 +89,8 @@ func TestRowLeastRights(t *testing.T) {
 		}, "postgres://row_app@%s/postgres?mode=row"},
 		"MariaDB": {[]string{
 			`CREATE USER row_app@'127.0.0.1'`, `GRANT SELECT, UPDATE ON pawl.pawl_row_meta TO row_app@'127.0.0.1'`,
-			`GRANT SELECT ON pawl.pawl_row_claims TO row_app@'127.0.0.1'`, `GRANT EXECUTE ON pawl.* TO row_app@'127.0.0.1'`,
+			`GRANT SELECT ON pawl.pawl_row_claims TO row_app@'127.0.0.1'`,
+			`GRANT SELECT ON pawl.pawl_row_boot TO row_app@'127.0.0.1'`, `GRANT EXECUTE ON pawl.* TO row_app@'127.0.0.1'`,
 		}, "mysql://row_app@%s/pawl?mode=row"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -135,11 +135,13 @@ func RabbitMQUnsettled(s *Server, queue string) (int, error) {
 	return 0, fmt.Errorf("no queue %q: %s", queue, &out)
 }
 
-// rabbitmqReady logs in. The server listens for clients last.
-func rabbitmqReady(addr string) error {
-	conn, err := amqp.DialConfig(RabbitMQURL(addr), amqp.Config{Dial: amqp.DefaultDial(time.Second)})
+// rabbitmqReady logs in. The server listens for clients last. On a busy machine a login takes seconds, when many clients come back at once.
+func rabbitmqReady(addr string) error { return rabbitmqLogin(addr, 15*time.Second) }
+
+func rabbitmqLogin(addr string, within time.Duration) error {
+	conn, err := amqp.DialConfig(RabbitMQURL(addr), amqp.Config{Dial: amqp.DefaultDial(within)})
 	if err != nil {
 		return err
 	}
-	return conn.CloseDeadline(time.Now().Add(time.Second))
+	return conn.CloseDeadline(time.Now().Add(within))
 }

@@ -216,7 +216,7 @@ func TestRabbitMQ(t *testing.T) {
 		t.Fatalf("lost its data: %v", err)
 	}
 	s.Pause()
-	if err := rabbitmqReady(s.Addr); err == nil || !strings.Contains(err.Error(), "i/o timeout") {
+	if err := rabbitmqLogin(s.Addr, time.Second); err == nil || !strings.Contains(err.Error(), "i/o timeout") {
 		t.Errorf("frozen: %v", err)
 	}
 	s.Resume()
