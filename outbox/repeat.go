@@ -43,7 +43,7 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend tim
 		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now())
 	if len(without) > 0 {
 		slices.Sort(without)
-		t.among(s.Add(" AND NOT "), without)
+		t.among(s.Add(" AND NOT ("), without).Add(")")
 	}
 	return t.list(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(limit))
 }

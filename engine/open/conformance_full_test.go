@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,15 +36,7 @@ func fullRedisCluster(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 // fullNATS is the hook of a bucket that has used up its bytes.
 func fullNATS(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 	addr := testservers.NATS(t).Addr
-	nc, err := nats.Connect(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := jetStream(t, addr)
 	return func(t *testing.T) engine.Engine { return connect(t, natsURL(addr)) }, func() {
 		stream, err := js.Stream(t.Context(), "KV_pawl")
 		if err != nil {

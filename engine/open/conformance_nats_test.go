@@ -18,8 +18,8 @@ import (
 
 func natsURL(addr string) string { return "nats://" + addr }
 
-// natsKiller ends sessions by their keys.
-func natsKiller(t *testing.T, addr string) func(*testing.T, string) {
+// jetStream connects to JetStream by a client of its own.
+func jetStream(t *testing.T, addr string) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(addr)
 	if err != nil {
@@ -30,6 +30,13 @@ func natsKiller(t *testing.T, addr string) func(*testing.T, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return js
+}
+
+// natsKiller ends sessions by their keys.
+func natsKiller(t *testing.T, addr string) func(*testing.T, string) {
+	t.Helper()
+	js := jetStream(t, addr)
 	return func(t *testing.T, session string) {
 		kv, err := js.KeyValue(context.Background(), "pawl")
 		if err == nil {

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/engine/open"
@@ -21,15 +20,7 @@ import (
 // stream.
 func natsBox(t *testing.T, addr string, topics []string, all ...outbox.Message) (url string, count func(topic string) int) {
 	t.Helper()
-	nc, err := nats.Connect("nats://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := jetStream(t, addr)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "BOX", Subjects: topics})
 	if err != nil {
 		t.Fatal(err)

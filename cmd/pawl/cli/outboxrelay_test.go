@@ -195,8 +195,9 @@ func rabbitQueue(t *testing.T, topic string) (string, []string, func() bool) {
 	}
 }
 
-func natsStream(t *testing.T, topic string) (string, []string, func() bool) {
-	addr := testservers.SharedNATS(t).Addr
+// jetStream connects to JetStream by a client of its own.
+func jetStream(t *testing.T, addr string) jetstream.JetStream {
+	t.Helper()
 	nc, err := nats.Connect(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -206,6 +207,12 @@ func natsStream(t *testing.T, topic string) (string, []string, func() bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return js
+}
+
+func natsStream(t *testing.T, topic string) (string, []string, func() bool) {
+	addr := testservers.SharedNATS(t).Addr
+	js := jetStream(t, addr)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
 	if err != nil {
 		t.Fatal(err)
