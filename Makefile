@@ -8,16 +8,17 @@
 # it off.
 RACE := CGO_ENABLED=1 go
 
-# Three test binaries run at a time, and more tests in each than there are cores, because most
+# Four test binaries run at a time, and more tests in each than there are cores, because most
 # tests wait: until a session ends, or a server is back.
 TEST := $(RACE) test -race -timeout 40m
-BUSY := -p 3 -parallel 4
+BUSY := -p 4 -parallel 4
 
 # The rows with a crowd measure how long a hand-over takes, so nothing runs beside them. They are rows of
-# the tests in the files named conformance. A crowd on three NATS servers is left to `make soak`.
+# the tests in the files named conformance. Those of an engine that has a crowd elsewhere are left to `make soak`.
 CROWD := a_crowd_of_waiters
 CONFORMANCE = $$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(t .*/\1/p' engine/*/conformance*_test.go engine/*/*/conformance*_test.go | sort -u | paste -s -d '|' -)
-NOCROWD := ^Test(NATS3|NATSPermissions|RedisACL|RedisClusterACL|RedisSentinelACL|ZooKeeperLeaderFails)$$
+AGAIN := Cluster|Etcd3|NATS3|PostgresRowDB|PostgresUnlogged|RedisSentinel|RedisWait1|Redlock5With2Dead|Wait1|ZooKeeper3
+NOCROWD := ^Test(NATSPermissions|RedisACL|RedisClusterACL|RedisSentinelACL|ZooKeeperLeaderFails|$(AGAIN))$$
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +54,7 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
-	go test -count 1 -v -timeout 30m -run '^TestNATS3$$/a_crowd_of_waiters' ./engine/open
+	go test -count 1 -v -timeout 30m -p 1 -parallel 1 -run '^Test($(AGAIN))$$/a_crowd_of_waiters' ./engine/open ./engine/redisengine/goredis
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest

@@ -82,7 +82,7 @@ func TestIdleHolders(t *testing.T) {
 
 // idle measures a client that holds one lock, and then eleven.
 func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost) {
-	const heartbeats, more = 16, 10
+	const heartbeats, more = 8, 10
 	before := connectionsTo(t, addr)
 	beats := make(chan struct{}, 1000)
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 1500 * time.Millisecond, Observe: func(_ context.Context, e pawl.Event) {

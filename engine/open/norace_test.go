@@ -2,4 +2,4 @@
 
 package open_test
 
-const sqliteCycles = cycles
+const cycles, sqliteCycles = 100_000, 100_000

@@ -21,8 +21,6 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-const cycles = 100_000
-
 // soak locks and unlocks random names, and checks that the client keeps no goroutine and no memory
 // of them. soak first holds a lock until the client has made everything that long holds need.
 func soak(t *testing.T, url string, cycles int, ttl time.Duration, workers int, there func() bool) {

@@ -33,9 +33,9 @@ func newPair(t *testing.T) *pair {
 }
 
 // open opens a session on the master.
-func (p *pair) open(wait int) *session {
+func (p *pair) open(wait int, ttl time.Duration) *session {
 	p.t.Helper()
-	s, err := New(p.client, &Options{Wait: wait}).Open(p.t.Context(), engine.SessionOptions{TTL: time.Minute})
+	s, err := New(p.client, &Options{Wait: wait}).Open(p.t.Context(), engine.SessionOptions{TTL: ttl})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (p *pair) caughtUp() {
 // master. Another client gets the lock while its holder has heard nothing.
 func TestFailoverLoses(t *testing.T) {
 	p := newPair(t)
-	s := p.open(0)
+	s := p.open(0, 10*time.Second) // the replica, once promoted, grants nothing for as long
 	p.caughtUp()
 	p.link.Freeze()
 	c := exclusive(s, "lost")
@@ -117,7 +117,7 @@ func TestFailoverLoses(t *testing.T) {
 // failover.
 func TestFailoverKeeps(t *testing.T) {
 	p := newPair(t)
-	s, waiter := p.open(1), p.open(1)
+	s, waiter := p.open(1, time.Minute), p.open(1, time.Minute)
 	held, refused, next := exclusive(s, "held"), exclusive(s, "refused"), exclusive(waiter, "next")
 	refused.Resource = "refused"
 	grant, err := s.Enter(t.Context(), held, false)
@@ -159,7 +159,7 @@ func TestFailoverKeeps(t *testing.T) {
 // which it does not believe before a replica knows it.
 func TestHandOverIsAcknowledged(t *testing.T) {
 	p := newPair(t)
-	s, waiter := p.open(1), p.open(1)
+	s, waiter := p.open(1, time.Minute), p.open(1, time.Minute)
 	held, next, last := exclusive(s, "held"), exclusive(waiter, "next"), exclusive(waiter, "last")
 	if g, err := s.Enter(t.Context(), held, false); !g.Held() || err != nil {
 		t.Fatal(g, err)
