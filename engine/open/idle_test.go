@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
@@ -27,50 +28,64 @@ type idleCost struct {
 	first, more float64
 }
 
+// counted starts a server of each kind, and returns its address, its URL, and a function that says how many requests the
+// server has answered.
+var counted = map[string]func(t *testing.T) (addr, url string, requests func() float64){
+	"PostgreSQL": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.Postgres(t).Addr
+		db := asked(t, "pgx", testservers.PostgresURL(addr))
+		return addr, postgresURL("")(addr), func() float64 {
+			return scalar(t, db, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
+		}
+	},
+	"MariaDB": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.MariaDB(t).Addr
+		db := asked(t, "mysql", testservers.MariaDBConfig(addr).FormatDSN())
+		return addr, mysqlURL(addr), func() float64 {
+			return scalar(t, db, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_CALL_PROCEDURE'")
+		}
+	},
+	"Redis": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.Redis(t).Addr
+		raw, err := rueidis.NewClient(rueidis.ClientOption{ // this client sends no request by itself
+			InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, Dialer: net.Dialer{KeepAlive: -1},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(raw.Close)
+		return addr, redisURL(addr), func() float64 { return commandsDone(t, raw) }
+	},
+	"etcd": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.Etcd(t).Addr
+		return addr, etcdURL(addr), func() float64 { return handled(t, addr) }
+	},
+	"ZooKeeper": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.ZooKeeper(t).Addr
+		return addr, zkURL(addr), func() float64 { return received(t, addr) }
+	},
+	"NATS": func(t *testing.T) (string, string, func() float64) {
+		addr := testservers.NATS(t).Addr
+		return addr, natsURL(addr), published(t, addr)
+	},
+}
+
 // TestIdleHolders counts in the server, and compares with the table of docs/choosing.md.
 func TestIdleHolders(t *testing.T) {
 	for _, store := range []struct {
 		name  string
-		start func(t *testing.T) (addr, url string, requests func() float64)
 		costs idleCost
 	}{
-		{"PostgreSQL", func(t *testing.T) (string, string, func() float64) {
-			addr := testservers.Postgres(t).Addr
-			db := asked(t, "pgx", testservers.PostgresURL(addr))
-			return addr, postgresURL("")(addr), func() float64 {
-				return scalar(t, db, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
-			}
-		}, idleCost{4, 2, 0}}, // the pool keeps one more where two requests met at the start
-		{"MariaDB", func(t *testing.T) (string, string, func() float64) {
-			addr := testservers.MariaDB(t).Addr
-			db := asked(t, "mysql", testservers.MariaDBConfig(addr).FormatDSN())
-			return addr, mysqlURL(addr), func() float64 {
-				return scalar(t, db, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_CALL_PROCEDURE'")
-			}
-		}, idleCost{4, 2, 0}}, // as above
-		{"Redis", func(t *testing.T) (string, string, func() float64) {
-			addr := testservers.Redis(t).Addr
-			raw, err := rueidis.NewClient(rueidis.ClientOption{ // this client sends no request by itself
-				InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, Dialer: net.Dialer{KeepAlive: -1},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(raw.Close)
-			return addr, redisURL(addr), func() float64 { return commandsDone(t, raw) }
-		}, idleCost{2, 8, 2}},
-		{"etcd", func(t *testing.T) (string, string, func() float64) {
-			addr := testservers.Etcd(t).Addr
-			return addr, etcdURL(addr), func() float64 { return handled(t, addr) }
-		}, idleCost{1, 3, 0.1}},
-		{"ZooKeeper", func(t *testing.T) (string, string, func() float64) {
-			addr := testservers.ZooKeeper(t).Addr
-			return addr, zkURL(addr), func() float64 { return received(t, addr) }
-		}, idleCost{2, 6, 1}},
+		{"PostgreSQL", idleCost{4, 2, 0}}, // the pool keeps one more where two requests met at the start
+		{"MariaDB", idleCost{4, 2, 0}},    // as above
+		{"Redis", idleCost{2, 8, 2}},
+		{"etcd", idleCost{1, 3, 0.1}},
+		{"ZooKeeper", idleCost{2, 6, 1}},
+		{"NATS", idleCost{1, 2, 1}},
 	} {
 		t.Run(store.name, func(t *testing.T) {
 			t.Parallel()
-			addr, url, requests := store.start(t)
+			addr, url, requests := counted[store.name](t)
 			is := idle(t, addr, url, requests)
 			t.Logf("%d connections, %.1f requests a heartbeat with one lock, %.2f for each further one", is.connections, is.first, is.more)
 			if is.connections > store.costs.connections || is.first > store.costs.first+0.5 || is.more > store.costs.more+0.1 {
@@ -218,4 +233,35 @@ func received(t *testing.T, addr string) (n float64) {
 		}
 	}
 	return n
+}
+
+// published says how many requests the clients of a nats-server have sent to JetStream, and how many writes.
+func published(t *testing.T, addr string) func() float64 {
+	t.Helper()
+	nc, err := nats.Connect(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	var all []*nats.Subscription
+	for _, subject := range []string{"$JS.API.>", "$KV.>"} {
+		sub, err := nc.SubscribeSync(subject) // no message is taken, so all are pending
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, sub)
+	}
+	return func() (n float64) {
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for _, sub := range all {
+			pending, _, err := sub.Pending()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += float64(pending)
+		}
+		return n
+	}
 }

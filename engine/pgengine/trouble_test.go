@@ -255,22 +255,54 @@ func TestNoPlanIsCompiled(t *testing.T) {
 	}
 }
 
+// countedPool counts how often a request takes a connection of the pool.
+func countedPool(t *testing.T, addr string) (p *pgxpool.Pool, requests *atomic.Int64) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests = new(atomic.Int64)
+	config.BeforeAcquire = func(context.Context, *pgx.Conn) bool { requests.Add(1); return true }
+	if p, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p, requests
+}
+
+// TestHandOverUnderManyWaiters: a release asks for as much among many waiters as among few. Holder and waiters are of one
+// pool, which counts.
+func TestHandOverUnderManyWaiters(t *testing.T) {
+	const rounds = 20
+	cost := make(map[int]float64)
+	for _, n := range []int{10 + rounds, 300} {
+		p, requests := countedPool(t, testservers.SharedPostgres(t).Addr)
+		s := sessiontest.Open(t, newEngine(t, p, &pgengine.Options{Schema: "turns"}), 10*time.Minute)
+		held, got := waitAll(t, s, s, fmt.Sprint("turns/", n), n)
+		before := requests.Load()
+		for range rounds {
+			sessiontest.Leave(t, s, held)
+			held = <-got
+		}
+		cost[n] = float64(requests.Load()-before) / rounds
+		for range n - rounds {
+			sessiontest.Leave(t, s, held)
+			held = <-got
+		}
+	}
+	t.Logf("requests of a hand-over by waiters: %v", cost)
+	if few, more := cost[10+rounds], cost[300]; few > 3 || more > 2*few+1 {
+		t.Errorf("requests of a hand-over by waiters: %v", cost)
+	}
+}
+
 // TestBrokenWaiterIsAlone: one of many that wait is broken, and the others ask nothing.
 func TestBrokenWaiterIsAlone(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr
 	opts := &pgengine.Options{Schema: "broken"}
 	holder := sessiontest.Open(t, newEngine(t, pool(t, addr, "postgres", "holder"), opts), time.Minute)
-	var requests atomic.Int64
-	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.BeforeAcquire = func(context.Context, *pgx.Conn) bool { requests.Add(1); return true }
-	counted, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(counted.Close)
+	counted, requests := countedPool(t, addr)
 	e := newEngine(t, counted, opts)
 	waiter := sessiontest.Open(t, e, time.Minute)
 	const n = 200

@@ -1,0 +1,90 @@
+package open_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+)
+
+// TestHandOvers counts in the server what a hand-over asks for. Among many waiters, a hand-over asks for about as much as among few.
+// PostgreSQL counts too late for that, so package pgengine counts in the client.
+func TestHandOvers(t *testing.T) {
+	for name, most := range map[string]float64{"MariaDB": 3, "Redis": 20, "etcd": 8, "ZooKeeper": 6, "NATS": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url, requests := counted[name](t)
+			few, many := handOver(t, url, requests, 10+turnsCounted), handOver(t, url, requests, 300)
+			t.Logf("%.1f requests a hand-over among few, %.1f among many", few, many)
+			if few > most || many > 2*few+2 {
+				t.Errorf("%.1f requests a hand-over among few (want at most %v), %.1f among many", few, most, many)
+			}
+		})
+	}
+}
+
+const turnsCounted = 20
+
+// handOver has n waiters of one client wait for a lock of another, and says how many requests each of the first hand-overs
+// took.
+func handOver(t *testing.T, url string, requests func() float64, n int) float64 {
+	t.Helper()
+	name := fmt.Sprintf("turns/%d", n)
+	var clients []*pawl.Client
+	for range 2 {
+		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background()) //nolint:errcheck // the session ends by itself
+		clients = append(clients, c)
+	}
+	held, err := clients[0].Mutex(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	granted := make(chan *pawl.Lease)
+	var waiters sync.WaitGroup
+	for range n {
+		waiters.Go(func() {
+			l, err := clients[1].Mutex(name).Lock(ctx)
+			if err != nil {
+				if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				return
+			}
+			select {
+			case granted <- l:
+			case <-ctx.Done():
+				if err := l.Unlock(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	sessiontest.Until(t, "all wait", func() bool {
+		r, err := clients[0].Show(t.Context(), name)
+		return err == nil && len(r.Waiters) == n
+	})
+	before := requests()
+	for range turnsCounted {
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		held = <-granted
+	}
+	asked := requests() - before
+	cancel()
+	waiters.Wait()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return asked / turnsCounted
+}
