@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -284,11 +286,11 @@ func (w *whole) books(t *testing.T) (f faults, all int) {
 }
 
 // wholeRows are the pairs of a database and a broker. Each is once in a short run, and all pairs are in a soak.
-func wholeRows() (rows [][2]any) {
+func wholeRows(all bool) (rows [][2]any) {
 	kinds := []string{quorum, "nats", "redis", webhooks, "rabbitmq classic"}
 	for i, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 		for j, kind := range kinds {
-			if i == j%3 || os.Getenv("PAWL_TEST_SOAK") != "" {
+			if i == j%3 || all {
 				rows = append(rows, [2]any{d, kind})
 			}
 		}
@@ -296,10 +298,29 @@ func wholeRows() (rows [][2]any) {
 	return rows
 }
 
+// TestWholePairsOfCI: CI sends more messages in each of these pairs, each on a machine of its own.
+func TestWholePairsOfCI(t *testing.T) {
+	text, err := os.ReadFile("../../.github/workflows/ci.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pairs := regexp.MustCompile(`(?m)^ +- ((?:PostgreSQL|MySQL|SQLite)/\S+)$`).FindAllStringSubmatch(string(text), -1)
+	var named, rows []string
+	for _, pair := range pairs {
+		named = append(named, pair[1])
+	}
+	for _, row := range wholeRows(false) {
+		rows = append(rows, strings.ReplaceAll(fmt.Sprintf("%v/%s", row[0], row[1]), " ", "_"))
+	}
+	if slices.Sort(named); !slices.Equal(named, slices.Sorted(slices.Values(rows))) {
+		t.Errorf("CI names %q, and the pairs are %q", named, rows)
+	}
+}
+
 // TestWhole: producers, relays, consumers, the broker and the database are killed again and again, while a transaction with
 // messages is in doubt. Each committed message takes effect once, and those of a key in their order. No message is dead.
 func TestWhole(t *testing.T) {
-	for _, row := range wholeRows() {
+	for _, row := range wholeRows(os.Getenv("PAWL_TEST_SOAK") != "") {
 		d, kind := row[0].(dialect.Dialect), row[1].(string)
 		t.Run(d.String()+"/"+kind, func(t *testing.T) {
 			t.Parallel()
