@@ -26,16 +26,22 @@ type claim struct {
 type place struct {
 	in    bool        // it is there
 	token fence.Token // of the node's grant
-	taken bool        // the node no longer grants what it granted
+	taken time.Time   // since when the node no longer grants what it granted, as far as is known; zero: it does
 	doubt time.Time   // until when a request to enter it whose answer was lost may still arrive
 }
 
 // may reports whether a claim may be on a node, or come there.
 func (p place) may() bool { return p.in || !p.doubt.IsZero() }
 
+// lacks reports whether a claim that holds is to be entered again on this node. A node that took the claim out may have done so
+// for an operator, who breaks the claim on the other nodes within operatorTimeout.
+func (p place) lacks() bool {
+	return p.token == 0 && (p.taken.IsZero() || time.Since(p.taken) >= operatorTimeout)
+}
+
 // clear notes that a claim is not on a node now.
 func (p *place) clear() {
-	p.in, p.token, p.taken = false, 0, false
+	p.in, p.token, p.taken = false, 0, time.Time{}
 	if !time.Now().Before(p.doubt) {
 		p.doubt = time.Time{}
 	}
@@ -136,7 +142,7 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		s.mu.Unlock()
 		return grace, errSkipped
 	case err == nil:
-		at.in, at.token, at.taken = true, grant.Token, false
+		at.in, at.token, at.taken = true, grant.Token, time.Time{}
 	case unknown(err):
 		at.doubt = time.Now().Add(s.opts.TTL)
 	default:
@@ -192,7 +198,7 @@ func (s *session) votes(cl *claim, since time.Time) (votes []fence.Token, n int)
 // now. s.mu is held.
 func (s *session) waits(cl *claim) (n int) {
 	for i, at := range cl.at {
-		if at.in && at.token == 0 && !at.taken && s.nodes[i].session != nil {
+		if at.in && at.token == 0 && at.taken.IsZero() && s.nodes[i].session != nil {
 			n++
 		}
 	}

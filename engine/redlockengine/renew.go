@@ -88,7 +88,7 @@ func (s *session) renew(ctx context.Context, i int, is engine.Session, start tim
 	}
 	for _, c := range gone {
 		if cl := granted[c]; cl != nil {
-			cl.at[i].token, cl.at[i].taken = 0, true // it stays in: it may have been entered again meanwhile
+			cl.at[i].token, cl.at[i].taken = 0, time.Now() // it stays in: it may have been entered again meanwhile
 		}
 	}
 	return nil
@@ -151,7 +151,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 		for i, at := range cl.at {
 			switch is := on[i]; {
 			case is == nil:
-			case cl.token != 0 && at.token == 0:
+			case cl.token != 0 && at.lacks():
 				todo[i] = append(todo[i], func(ctx context.Context) error { _, err := s.enter(ctx, i, is, cl, true); return err })
 			case cl.left && at.may() && !time.Now().Before(cl.from):
 				todo[i] = append(todo[i], func(ctx context.Context) error { return s.leave(ctx, i, is, cl) })

@@ -146,6 +146,56 @@ func TestClaimsFromASnapshot(t *testing.T) {
 	})
 }
 
+// TestBreakBesideRenewals: a break reaches one node after the other, and the holder's client renews in between, because each
+// node tells it of the break. The client does not enter the claim again where it was taken, so the break stands.
+func TestBreakBesideRenewals(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			all := newNodes(n)
+			eng, _ := all.client(t, nil)
+			s := sessiontest.Open(t, eng, ttl)
+			held := claimOf(s, ".1")
+			enter(t, s, ".1", true)
+			var gone []*engine.Claim
+			for _, node := range all {
+				if err := node.eng.Evict(t.Context(), "r", held.ID); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				if gone, err = s.Renew(t.Context(), []*engine.Claim{held}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(gone) != 1 {
+				t.Errorf("%d nodes: the holder does not learn that its claim was broken", n)
+			}
+		})
+	}
+}
+
+// TestClaimThatOneNodeLost: a node that lost a held claim gets it again, when a break would have reached the others.
+func TestClaimThatOneNodeLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		eng, _ := all.client(t, nil)
+		l, err := clientOf(t, eng, ttl).Mutex("mine").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := all[0].eng.Show(t.Context(), "mine")
+		if err == nil {
+			err = all[0].eng.Evict(t.Context(), "mine", r.Claims[0].ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(3 * ttl)
+		if r, err := all[0].eng.Show(t.Context(), "mine"); err != nil || len(r.Claims) != 1 || l.Err() != nil {
+			t.Errorf("%+v, %v, %v", r.Claims, err, l.Err())
+		}
+	})
+}
+
 // TestMemoryWhileANodeIsDown: what clients remember of a contended lock does not grow
 // with each turn while a node does not answer.
 func TestMemoryWhileANodeIsDown(t *testing.T) {
