@@ -208,7 +208,7 @@ var largerEngines = map[string]int{"redisengine": 2117, // a life of the databas
 	"pgengine":   1143, "mysqlengine": 782, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"natsengine":    492,  // old clusters are refused, and a watch has a consumer of its own
 	"sqliteengine":  492,  // processes queue for the file in the kernel, because SQLite has no queue
-	"redlockengine": 1118, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
+	"redlockengine": 1121, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1538} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
 // allEngineLines is how many lines all engines have together, with the packages that several

@@ -43,8 +43,8 @@ func (Row) Caps() engine.Caps { return rowengine.Caps("mysql row", time.Second) 
 // are the defaults. NewRow creates the tables and procedures where they are missing,
 // if the user may.
 //
-// Once they are there a user needs EXECUTE on the procedures, SELECT on row_claims
-// and row_boot, and SELECT and UPDATE on row_meta.
+// Once they are there a user needs EXECUTE on the database, SELECT on row_claims and row_boot, and SELECT and UPDATE on
+// row_meta. A right on a single procedure goes when a later version replaces the procedure.
 //
 // Each lock that is held or waited for takes a connection for itself, so
 // SetMaxOpenConns bounds how many there can be. A claim that finds no free connection waits

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"testing"
 	"time"
 
@@ -104,6 +105,18 @@ func TestRowNoStart(t *testing.T) {
 	}
 	exec(t, db, "DELETE FROM no_start_row_meta")
 	sessiontest.Refuse(t, s, sessiontest.Whole(t, sessiontest.Fair), true, engine.ErrUnavailable)
+}
+
+// TestRowUpgradeBesideARestart: a server that was restarted has forgotten who held, also if a program that
+// replaces older procedures is the first to come.
+func TestRowUpgradeBesideARestart(t *testing.T) {
+	db := database(t, testservers.MariaDB(t).Addr, "root", nil)
+	newRow(t, db, "")
+	exec(t, db, "UPDATE pawl_row_meta SET version = 3, ttl = 60000000", "DELETE FROM pawl_row_boot") // a restart empties it
+	s := sessiontest.Open(t, newRow(t, db, ""), time.Minute)
+	if g, err := s.Enter(t.Context(), sessiontest.Whole(t, sessiontest.Fair), false); !errors.Is(err, engine.ErrGrace) {
+		t.Errorf("%v, %v; want the grace of the restart", g, err)
+	}
 }
 
 // TestRowShowsSinceWhenItHolds: an operator sees since when a claim waits, and since when

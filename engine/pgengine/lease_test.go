@@ -229,6 +229,35 @@ func TestOldVersion(t *testing.T) {
 	}
 }
 
+// TestSessionBesideAnUpgrade: a session that a client of the older version opens meanwhile keeps the tables from being replaced.
+func TestSessionBesideAnUpgrade(t *testing.T) {
+	admin := pool(t, testservers.Postgres(t).Addr, "postgres", "admin")
+	opts := &pgengine.Options{Schema: "upgrade"}
+	newEngine(t, admin, opts)
+	exec(t, admin, "UPDATE upgrade.meta SET version = 4")
+	tx, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "INSERT INTO upgrade.sessions (id, ends, ttl, label, client) VALUES ('s', 9e15, 60000000, '', '')"); err != nil {
+		t.Fatal(err)
+	}
+	upgraded := make(chan error, 1)
+	go func() { _, err := pgengine.New(t.Context(), admin, opts); upgraded <- err }()
+	sessiontest.Until(t, "the upgrade waits", func() bool {
+		return count(t, admin, "SELECT count(*) FROM pg_locks WHERE relation = 'upgrade.sessions'::regclass AND NOT granted") > 0
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-upgraded; !errors.Is(err, engine.ErrUnsupported) {
+		t.Errorf("%v; want a refusal because a session is open", err)
+	}
+	if n := count(t, admin, "SELECT count(*) FROM upgrade.sessions"); n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
 // TestSQLDatabase: locks are handed over by message between a pool and a database of database/sql.
 func TestSQLDatabase(t *testing.T) {
 	addr := testservers.SharedPostgres(t).Addr

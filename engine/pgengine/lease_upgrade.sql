@@ -5,6 +5,8 @@ BEGIN
   -- Routines of a version with other tables do not know the tables of this one: only where
   -- nobody uses them are they replaced. Values and tokens stay.
   IF to_regclass($q$P.sessions$q$) IS NOT NULL THEN
+    -- A client that opens a session meanwhile is seen: its transaction ends before.
+    EXECUTE $q$LOCK TABLE P.sessions, P.claims IN ACCESS EXCLUSIVE MODE$q$;
     EXECUTE $q$SELECT count(*) FROM P.sessions WHERE ends > NOW$q$ INTO v_live;
   END IF;
   IF v_live > 0 THEN

@@ -33,8 +33,8 @@ type place struct {
 // may reports whether a claim may be on a node, or come there.
 func (p place) may() bool { return p.in || !p.doubt.IsZero() }
 
-// lacks reports whether a claim that holds is to be entered again on this node. A node that took the claim out may have done so
-// for an operator, who breaks the claim on the other nodes within operatorTimeout.
+// lacks reports whether a claim that holds is to be entered again on this node. If the node took the claim out, an
+// operator may be breaking that claim, and reaches the other nodes within operatorTimeout.
 func (p place) lacks() bool {
 	return p.token == 0 && (p.taken.IsZero() || time.Since(p.taken) >= operatorTimeout)
 }
