@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ const (
 
 // Bytes of a secret, as Standard Webhooks bounds them.
 const leastSecret, mostSecret = 24, 64
+
+// mostSignatures is how many signatures of a header are read. Anybody can write a longer header without a secret.
+const mostSignatures = 16
 
 // ErrSignature says that a message is not signed with the secret, or that its time is too far away. Answer 401.
 var ErrSignature = errors.New("the signature is not good")
@@ -55,7 +59,8 @@ func sum(secret []byte, id, timestamp string, body []byte) []byte {
 
 // Verify checks the signature of a request. The server has read the body before. Any of several secrets may have
 // signed, so that secrets can be changed. The time of the sending may be a tolerance away from the clock of
-// this machine: 5 minutes are usual. The error matches [ErrSignature]. The comparison takes constant time.
+// this machine: 5 minutes are usual. The first 16 signatures of the header are read. The body is hashed once for each secret, whatever
+// the header has. The error matches [ErrSignature]. The comparison takes constant time.
 func Verify(header http.Header, body []byte, tolerance time.Duration, secrets ...[]byte) error {
 	id, timestamp := header.Get(HeaderID), header.Get(HeaderTimestamp)
 	at, err := strconv.ParseInt(timestamp, 10, 64)
@@ -65,16 +70,24 @@ func Verify(header http.Header, body []byte, tolerance time.Duration, secrets ..
 	if away := time.Since(time.Unix(at, 0)).Abs(); away > tolerance {
 		return fmt.Errorf("webhook: %w: the message was sent at another time, %v away", ErrSignature, away.Round(time.Second))
 	}
-	for _, signature := range strings.Fields(header.Get(HeaderSignature)) {
+	var sums [][]byte
+	for _, secret := range secrets {
+		if len(secret) >= leastSecret {
+			sums = append(sums, sum(secret, id, timestamp, body))
+		}
+	}
+	n := 0
+	for signature := range strings.FieldsSeq(header.Get(HeaderSignature)) {
+		if n++; n > mostSignatures {
+			break
+		}
 		text, ok := strings.CutPrefix(signature, "v1,")
 		got, err := base64.StdEncoding.DecodeString(text)
-		if !ok || err != nil {
+		if !ok || err != nil || len(got) != sha256.Size {
 			continue // of a version that this package does not know
 		}
-		for _, secret := range secrets {
-			if len(secret) >= leastSecret && hmac.Equal(got, sum(secret, id, timestamp, body)) {
-				return nil
-			}
+		if slices.ContainsFunc(sums, func(sum []byte) bool { return hmac.Equal(got, sum) }) {
+			return nil
 		}
 	}
 	return fmt.Errorf("webhook: %w", ErrSignature)

@@ -259,3 +259,26 @@ func TestVerify(t *testing.T) {
 		}
 	}
 }
+
+// TestVerifyBounds: a header of many signatures costs no more than that of one, because a sender needs no secret to write the header.
+func TestVerifyBounds(t *testing.T) {
+	now, body := time.Now(), make([]byte, 1<<20)
+	good := webhook.Sign(secret, "1", now, body)
+	wrong := webhook.Sign([]byte("another secret of 32 bytes, used"), "1", now, body) + " "
+	verify := func(signatures string) error {
+		h := http.Header{webhook.HeaderID: {"1"}, webhook.HeaderTimestamp: {strconv.FormatInt(now.Unix(), 10)}, webhook.HeaderSignature: {signatures}}
+		return webhook.Verify(h, body, time.Minute, []byte("a secret that comes before, long"), secret)
+	}
+	if err := verify(strings.Repeat(wrong, 15) + good); err != nil {
+		t.Error(err)
+	}
+	began := time.Now()
+	for _, one := range []string{wrong, "v1, ", "v1,AAAA "} {
+		if err := verify(strings.Repeat(one, 10_000) + good); !errors.Is(err, webhook.ErrSignature) {
+			t.Errorf("10,001 signatures of %q: %v", one, err)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second { // 60,000 sums took half a minute, and six take milliseconds
+		t.Errorf("it took %v", took)
+	}
+}
