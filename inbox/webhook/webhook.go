@@ -22,7 +22,8 @@
 //
 // The relay of the outbox counts an attempt for 400, 413 and 422. After RelayOptions.MaxAttempts of them the message is dead. So the dead letter
 // is in the table of the producer, with the reason, and "pawl outbox status" names its key. After 401, 405 and 503 the message waits, and no
-// attempt counts. A wrong secret is a mistake of a deployment, so a wrong secret makes no message dead.
+// attempt counts. A wrong secret is a mistake of a deployment, so a wrong secret makes no message dead. In HTTP/1 the connection ends after
+// an answer to a body that was not read to its end.
 //
 // # What is promised
 //
@@ -75,8 +76,8 @@ type Options struct {
 	// Requests is how many requests are here at most: 1 to 100,000. Default 1,024, which is what one relay sends at most. Each may
 	// take MaxBody bytes of memory.
 	Requests int
-	// Wait is how long a request waits at most, first for its body and then for its message: 100 ms to 1 h. Default 10 s. Let Wait be
-	// shorter than the Timeout of the relay.
+	// Wait is how long a request waits at most, its body and its message together: 100 ms to 1 h. Default 10 s. Let Wait be
+	// shorter than the Timeout of the relay. A shorter ReadTimeout of the server bounds the body.
 	Wait time.Duration
 	// OnError, when set, gets each request that reaches no consumer: without a good signature, too large, one too many. OnError must not
 	// block, and must be safe for concurrent use.
@@ -208,12 +209,14 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Source) serve(w http.ResponseWriter, r *http.Request) answer {
+	deadline := time.Now().Add(s.opts.Wait)
+	lift := bound(w, r, deadline)
 	var d *delivery
 	a := full
 	select {
 	case s.places <- struct{}{}:
 		defer func() { <-s.places }()
-		d, a = s.accept(w, r)
+		d, a = s.accept(w, r, lift)
 	default:
 	}
 	if d == nil {
@@ -222,7 +225,7 @@ func (s *Source) serve(w http.ResponseWriter, r *http.Request) answer {
 		}
 		return a
 	}
-	timer := time.NewTimer(s.opts.Wait)
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
 	case <-d.done:
@@ -232,21 +235,36 @@ func (s *Source) serve(w http.ResponseWriter, r *http.Request) answer {
 	return s.leave(d)
 }
 
+// bound gives the body a deadline, and its connection an end. Otherwise net/http would wait for the rest of a body that is not read,
+// before the answer and without a bound. Lift takes both back once the body was read.
+func bound(w http.ResponseWriter, r *http.Request, deadline time.Time) (lift func()) {
+	control := http.NewResponseController(w)
+	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if server == nil || server.ReadTimeout <= 0 || server.ReadTimeout > time.Until(deadline) { // a shorter one of the server stands
+		control.SetReadDeadline(deadline) //nolint:errcheck // a server without deadlines has its own way
+	}
+	if r.ProtoMajor == 1 { // HTTP/2 ends the stream alone, and would end the requests of others by this header
+		w.Header().Set("Connection", "close")
+	}
+	return func() {
+		control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
+		w.Header().Del("Connection")
+	}
+}
+
 // accept reads a request, and waits for nothing but its body.
-func (s *Source) accept(w http.ResponseWriter, r *http.Request) (*delivery, answer) {
+func (s *Source) accept(w http.ResponseWriter, r *http.Request, lift func()) (*delivery, answer) {
 	if r.Method != http.MethodPost {
 		return nil, answer{wrongMethod, "the method is not POST"}
 	}
-	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(s.opts.Wait)) //nolint:errcheck // a server without deadlines has its own way
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.opts.MaxBody)))
-	control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
 		return nil, answer{tooLarge, fmt.Sprintf("the body has more than %d bytes", large.Limit)}
 	}
 	if err != nil {
 		return nil, cutOff
 	}
+	lift()
 	if len(s.opts.Secrets) > 0 {
 		if err := webhook.Verify(r.Header, body, s.opts.Tolerance, s.opts.Secrets...); err != nil {
 			return nil, answer{unsigned, err.Error()}
