@@ -8,7 +8,7 @@ var (
 	// because the note of its first run may be gone. A consumer makes it a dead letter.
 	ErrTooOld = errors.New("the message is older than the retention of the inbox")
 
-	// ErrAhead says that the time of a message is more than an hour ahead of this machine's clock. The
+	// ErrAhead says that the time of a message is more than [MaxAhead] ahead of this machine's clock. The
 	// message did not run, because its note would be gone too soon. One of both clocks is wrong.
 	ErrAhead = errors.New("the time of the message is ahead of the clock")
 

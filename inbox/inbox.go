@@ -12,9 +12,9 @@ import (
 	"github.com/pawl-go/pawl/idem/sqlidem"
 )
 
-// margin is how far the clocks of machines may differ. The note of a message outlives the retention by twice
-// that. The message may come from ahead, and the clock of the table may be ahead as well.
-const margin = time.Hour
+// MaxAhead is how far the time of a message may be ahead of this machine's clock. The clocks of machines may differ by that. The note of
+// a message outlives the retention by twice that. The message may come from ahead, and the clock of the table may be ahead as well.
+const MaxAhead = time.Hour
 
 // Options are the settings of [New].
 type Options struct {
@@ -70,7 +70,7 @@ func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.C
 		return false, fmt.Errorf("inbox: %w", err)
 	}
 	key := idem.Key{Scope: b.scope(), ID: m.ID}
-	tx = tx.With(idem.TxOptions{Expiry: b.retention + 2*margin})
+	tx = tx.With(idem.TxOptions{Expiry: b.retention + 2*MaxAhead})
 	var ran error
 	repeat, err = idem.Run(ctx, tx, key, idem.FingerprintOf([]byte(m.Key), m.Payload), func(ctx context.Context) error {
 		// The age is judged behind the claim. A process that was frozen before the claim would else run a
@@ -103,7 +103,7 @@ func (b *Inbox) age(m Message, now time.Time) error {
 	switch age := now.Sub(m.Time); {
 	case age > b.retention:
 		return fmt.Errorf("%w: its time is %s, and the retention is %v", ErrTooOld, m.Time.UTC().Format(time.RFC3339), b.retention)
-	case -age > margin:
+	case -age > MaxAhead:
 		return fmt.Errorf("%w: its time is %s", ErrAhead, m.Time.UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -18,7 +18,8 @@
 //	413  the body has more than Options.MaxBody bytes
 //	401  the signature is not good
 //	405  the method is not POST
-//	503  come again after Retry-After: the message is not settled yet, no consumer runs, or too many requests are here
+//	503  come again after Retry-After: the message is not settled yet, no consumer runs, too many requests are here, or Ce-Time is more
+//	     than inbox.MaxAhead ahead of the clock
 //
 // The relay of the outbox counts an attempt for 400, 413 and 422. After RelayOptions.MaxAttempts of them the message is dead. So the dead letter
 // is in the table of the producer, with the reason, and "pawl outbox status" names its key. After 401, 405 and 503 the message waits, and no
@@ -187,6 +188,7 @@ type answer struct {
 var (
 	full     = answer{later, "too many requests are here"}
 	cutOff   = answer{later, "the body was not read to its end"}
+	ahead    = answer{later, fmt.Sprintf("Ce-Time is more than %v ahead of the clock here", inbox.MaxAhead)}
 	idle     = answer{later, "no consumer runs"}
 	occupied = answer{later, "another message with this ID runs now"}
 	unready  = answer{later, "the message is not settled yet"}
@@ -273,6 +275,9 @@ func (s *Source) accept(w http.ResponseWriter, r *http.Request, lift func()) (*d
 	m, err := message(r.Header, body)
 	if err != nil {
 		return nil, answer{malformed, err.Error()}
+	}
+	if time.Until(m.Time) > inbox.MaxAhead { // the inbox would try again until then, and such messages would fill the consumer's Window
+		return nil, ahead
 	}
 	return s.join(m)
 }

@@ -158,7 +158,10 @@ func TestBadRequests(t *testing.T) {
 		"another ID":         {400, func(r *http.Request) { r.Header.Set("Ce-Id", "2") }, "x"},
 		"no time":            {400, func(r *http.Request) { r.Header.Del("Ce-Time") }, "x"},
 		"no time of RFC3339": {400, func(r *http.Request) { r.Header.Set("Ce-Time", "yesterday") }, "x"},
-		"too large":          {413, func(*http.Request) {}, strings.Repeat("x", 101)},
+		"a time far ahead": {503, func(r *http.Request) {
+			r.Header.Set("Ce-Time", now.Add(inbox.MaxAhead+time.Minute).Format(time.RFC3339))
+		}, "x"},
+		"too large": {413, func(*http.Request) {}, strings.Repeat("x", 101)},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url, strings.NewReader(c.body))
 		if err != nil {
@@ -181,7 +184,7 @@ func TestBadRequests(t *testing.T) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.Source.mu.Lock(); len(h.held) > 0 || len(h.said) != 11 {
+	if h.Source.mu.Lock(); len(h.held) > 0 || len(h.said) != 12 {
 		t.Errorf("%d messages reached the queue; told: %q", len(h.held), h.said)
 	}
 	h.Source.mu.Unlock()
