@@ -189,8 +189,9 @@ func (p *plan) retry(it *item, now, at time.Time) (shed []*item) {
 	return p.shed(it.lane, now)
 }
 
-// done takes a message that is settled, and lets the next of its lane run.
-func (p *plan) done(it *item) {
+// done takes a message of which n deliveries are settled, and lets the next of its lane run. The caller gives the later deliveries
+// back, because the plan does not know their fate. The message may be a dead letter, and a later one may have its ID.
+func (p *plan) done(it *item, n int) (late []Delivery) {
 	delete(p.running, it.lane)
 	p.items = slices.DeleteFunc(p.items, func(other *item) bool { return other == it })
 	if it.ID != "" {
@@ -199,4 +200,5 @@ func (p *plan) done(it *item) {
 	if p.inLane[it.lane]--; p.inLane[it.lane] == 0 {
 		delete(p.inLane, it.lane)
 	}
+	return it.deliveries[n:]
 }

@@ -23,6 +23,8 @@ type world struct {
 	queue   []int // of the broker
 	delayed []int // given back to the broker
 	running []*item
+	ending  []settled        // the broker is told of them
+	open    int              // deliveries that the broker is not told of
 	effects map[string][]int // by key
 	last    int
 	now     time.Time
@@ -77,17 +79,21 @@ func (w *world) step(step byte) string {
 		if len(w.running) > 0 {
 			it := w.running[0]
 			w.running = w.running[1:]
-			if step == 'e' {
-				it.tries++
-				for _, other := range w.plan.retry(it, w.now, w.now.Add(time.Second)) {
-					for range other.deliveries {
-						w.delayed = append(w.delayed, w.number(other))
-					}
-				}
-				break
+			if step == 'c' {
+				w.ending = append(w.ending, settled{item: it, n: len(it.deliveries)})
+				return w.effect(it)
 			}
-			w.plan.done(it)
-			return w.effect(it)
+			it.tries++
+			for _, other := range w.plan.retry(it, w.now, w.now.Add(time.Second)) {
+				w.giveBack(other, len(other.deliveries))
+			}
+		}
+	case 's': // the broker was told of the first
+		if len(w.ending) > 0 {
+			s := w.ending[0]
+			w.ending = w.ending[1:]
+			w.open -= s.n
+			w.giveBack(s.item, len(w.plan.done(s.item, s.n)))
 		}
 	case 't':
 		w.now = w.now.Add(time.Second)
@@ -95,10 +101,19 @@ func (w *world) step(step byte) string {
 	return ""
 }
 
+func (w *world) giveBack(it *item, n int) {
+	w.open -= n
+	for range n {
+		w.delayed = append(w.delayed, w.number(it))
+	}
+}
+
 func (w *world) deliver(n int) {
 	w.last = n
+	w.open++
 	m := Message{ID: fmt.Sprint(n), Key: worldKey(n), Time: w.now}
 	if back, _ := w.plan.add(parcel{m}, w.now); back {
+		w.open--
 		w.delayed = append(w.delayed, n)
 	}
 }
@@ -127,7 +142,7 @@ func (w *world) effect(it *item) string {
 // finish lets everything run, and reports whether all took effect.
 func (w *world) finish() string {
 	for range 60 {
-		for _, step := range []byte("fdncfdnct") {
+		for _, step := range []byte("fdncsfdncst") {
 			if fault := w.step(step); fault != "" {
 				return fault
 			}
@@ -139,13 +154,16 @@ func (w *world) finish() string {
 	if len(w.plan.items)+len(w.plan.known)+len(w.plan.inLane)+len(w.plan.running)+len(w.plan.returned) > 0 {
 		return "the plan forgets nothing"
 	}
+	if w.open != 0 {
+		return fmt.Sprintf("the broker is not told of %d deliveries", w.open)
+	}
 	return ""
 }
 
 // TestPlan takes all series of steps up to a length. Messages of a key take effect one after another, in the order in which
-// they came, whatever is given back and repeated. All take effect in the end.
+// they came, whatever is given back and repeated. All take effect in the end, and the broker is told of each delivery.
 func TestPlan(t *testing.T) {
-	const steps, length = "drbfncet", 5
+	const steps, length = "drbfncset", 5
 	series := 1
 	for range length {
 		series *= len(steps)
@@ -179,7 +197,7 @@ func TestPlanForgets(t *testing.T) {
 	if len(w.delayed) != 1 {
 		t.Fatalf("given back: %v", w.delayed)
 	}
-	for _, step := range []byte("ctnc") {
+	for _, step := range []byte("cstncs") {
 		w.step(step)
 	}
 	later := parcel{Message{ID: "9", Key: "a"}}

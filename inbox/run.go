@@ -68,7 +68,7 @@ func (r *run) consume(ctx context.Context) {
 			asked = true
 		case batch := <-r.batches:
 			asked = false
-			r.add(work, batch)
+			r.add(batch)
 		case e := <-r.ended:
 			r.judge(e)
 		case s := <-r.settled:
@@ -76,13 +76,13 @@ func (r *run) consume(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-	r.shutDown(work, stop)
+	r.shutDown(stop)
 	close(r.over)
 	receiver.Wait()
 }
 
 // shutDown waits for the workers, whose ctx ends after Grace. Then it gives all other messages back.
-func (r *run) shutDown(work context.Context, stop func()) {
+func (r *run) shutDown(stop func()) {
 	grace := time.NewTimer(r.opts.Grace)
 	defer grace.Stop()
 	batches := r.batches
@@ -94,7 +94,7 @@ func (r *run) shutDown(work context.Context, stop func()) {
 			if !open {
 				batches = nil
 			}
-			r.add(work, batch)
+			r.add(batch)
 		case e := <-r.ended:
 			if f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts); f == acked || f == dead {
 				r.settle(e.item, f, reason)
@@ -104,31 +104,39 @@ func (r *run) shutDown(work context.Context, stop func()) {
 		case s := <-r.settled:
 			r.begun--
 			if s.again == nil {
-				r.plan.done(s.item)
+				r.giveBack(0, r.plan.done(s.item, s.n)...)
 			}
 		}
 	}
-	bound, cancel := context.WithTimeout(context.WithoutCancel(work), settling)
-	defer cancel()
+	var rest []Delivery
 	for _, it := range r.plan.items { // in their order, so that they come again in it
-		for _, d := range it.deliveries {
-			r.told(d.Nack(bound, 0))
-		}
+		rest = append(rest, it.deliveries...)
 	}
+	r.giveBack(0, rest...)
 	r.workers.Wait()
 }
 
 // add takes deliveries, and gives those back for which their lane has no room.
-func (r *run) add(ctx context.Context, batch []Delivery) {
+func (r *run) add(batch []Delivery) {
 	for _, d := range batch {
 		if giveBack, delay := r.plan.add(d, time.Now()); giveBack {
-			r.workers.Go(func() {
-				bound, cancel := context.WithTimeout(ctx, settling)
-				defer cancel()
-				r.told(d.Nack(bound, delay))
-			})
+			r.giveBack(delay, d)
 		}
 	}
+}
+
+// giveBack gives deliveries back in their order.
+func (r *run) giveBack(delay time.Duration, all ...Delivery) {
+	if len(all) == 0 {
+		return
+	}
+	r.workers.Go(func() {
+		bound, cancel := context.WithTimeout(context.Background(), settling)
+		defer cancel()
+		for _, d := range all {
+			r.told(d.Nack(bound, delay))
+		}
+	})
 }
 
 func (r *run) told(err error) {
@@ -162,19 +170,11 @@ func (r *run) judge(e ended) {
 // retry lets a message wait, and gives messages behind it back.
 func (r *run) retry(it *item) {
 	now := time.Now()
-	shed := r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
-	if len(shed) == 0 {
-		return
+	var shed []Delivery
+	for _, it := range r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff))) {
+		shed = append(shed, it.deliveries...)
 	}
-	r.workers.Go(func() {
-		bound, cancel := context.WithTimeout(context.Background(), settling)
-		defer cancel()
-		for _, it := range shed {
-			for _, d := range it.deliveries {
-				r.told(d.Nack(bound, returnDelay))
-			}
-		}
-	})
+	r.giveBack(returnDelay, shed...)
 }
 
 // settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
@@ -202,19 +202,14 @@ func (r *run) settle(it *item, f fate, reason string) {
 // finish takes a message whose deliveries were settled.
 func (r *run) finish(s settled) {
 	it := s.item
-	switch {
-	case s.again != nil:
-		r.begun--
-		it.tries++
-		r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
-		r.retry(it)
-	case len(it.deliveries) > s.n: // repeats came meanwhile
-		it.deliveries = it.deliveries[s.n:]
-		r.settle(it, acked, "")
-	default:
-		r.begun--
-		r.plan.done(it)
+	r.begun--
+	if s.again == nil {
+		r.giveBack(0, r.plan.done(it, s.n)...)
+		return
 	}
+	it.tries++
+	r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
+	r.retry(it)
 }
 
 // receive opens feeds, one after another, and passes the deliveries on. The last feed stays open until nothing of it is in use.

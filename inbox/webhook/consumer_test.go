@@ -1,0 +1,151 @@
+package webhook
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	_ "github.com/ncruces/go-sqlite3/driver"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/idem/sqlidem"
+	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+// gate lets the consumer learn late that the first message is settled.
+type gate struct {
+	inbox.Source
+	once sync.Once
+	shut chan struct{} // closed when the source has settled the message
+	open chan struct{} // closed by the test
+}
+
+func (g *gate) Open(ctx context.Context, single bool) (inbox.Feed, error) {
+	f, err := g.Source.Open(ctx, single)
+	return gatedFeed{f, g}, err
+}
+
+func (g *gate) pass() { g.once.Do(func() { close(g.shut); <-g.open }) }
+
+type gatedFeed struct {
+	inbox.Feed
+	gate *gate
+}
+
+func (f gatedFeed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	all, err := f.Feed.Receive(ctx, most)
+	for i, d := range all {
+		all[i] = gated{d, f.gate}
+	}
+	return all, err
+}
+
+type gated struct {
+	inbox.Delivery
+	gate *gate
+}
+
+func (d gated) Ack(ctx context.Context) error {
+	defer d.gate.pass()
+	return d.Delivery.Ack(ctx)
+}
+
+func (d gated) Dead(ctx context.Context, reason string) error {
+	defer d.gate.pass()
+	return d.Delivery.Dead(ctx, reason)
+}
+
+// consume runs a consumer. A message of the key "poison" is refused, and one of the key "wait" runs until the consumer ends.
+func consume(t *testing.T, source inbox.Source, ended chan<- struct{}) (stop func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db"))+"?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	store, err := sqlidem.New(dialect.SQLite, nil)
+	if err == nil {
+		err = store.Migrate(t.Context(), db)
+	}
+	box, err2 := inbox.New("test", nil)
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	c, err := box.Consumer(db, store, source, func(ctx context.Context, _ *sql.Tx, m inbox.Message) error {
+		switch m.Key {
+		case "poison":
+			return inbox.ErrRefused
+		case "wait":
+			<-ctx.Done()
+			close(ended)
+			return ctx.Err()
+		}
+		return nil
+	}, &inbox.ConsumerOptions{Grace: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestLate: a message that has the ID of another comes while the consumer settles that one. The sender is told to come again, because the late
+// message has not taken effect, and nothing of it stays. So it is when the consumer ends meanwhile.
+func TestLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		key  string
+		want error // of the first message
+		ends bool
+	}{"took": {"k", nil, false}, "refused": {"poison", outbox.ErrRefused, false}, "took, and the end": {"k", nil, true}, "refused, and the end": {"poison", outbox.ErrRefused, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHook(t, Options{})
+			if err := h.feed.Close(t.Context()); err != nil { // the consumer has the only one
+				t.Fatal(err)
+			}
+			g := &gate{Source: h.Source, shut: make(chan struct{}), open: make(chan struct{})}
+			ended := make(chan struct{})
+			stop := consume(t, g, ended)
+			h.until(t, "the consumer reads", func() bool { return h.feeds == 1 })
+			first, late, third := event("1"), event("1"), event("2")
+			first.Key, late.Payload, third.Key = c.key, []byte("another"), "wait"
+			if err := <-h.send(t, first, nil); !errors.Is(err, c.want) {
+				t.Fatal(err)
+			}
+			<-g.shut
+			result := h.send(t, late, nil)
+			handed := func(id string) func() bool { return func() bool { return h.held[id] != nil && h.held[id].handed } }
+			h.until(t, "the consumer has the late message", handed("1"))
+			wait := h.send(t, third, nil)
+			h.until(t, "the consumer has asked for more", handed("2"))
+			if c.ends {
+				go stop()
+				<-ended
+			}
+			close(g.open)
+			if err := <-result; !errors.Is(err, outbox.ErrBlocked) {
+				t.Errorf("the late message: %v", err)
+			}
+			stop()
+			<-wait
+			h.until(t, "nothing stays", func() bool { return len(h.held)+len(h.queue) == 0 })
+		})
+	}
+}
