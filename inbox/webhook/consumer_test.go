@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/outbox"
+	sender "github.com/pawl-go/pawl/outbox/webhook"
 )
 
 // gate lets the consumer learn late that the first message is settled.
@@ -147,5 +150,30 @@ func TestLate(t *testing.T) {
 			<-wait
 			h.until(t, "nothing stays", func() bool { return len(h.held)+len(h.queue) == 0 })
 		})
+	}
+}
+
+// TestBadIDs: an ID that no inbox takes makes a dead letter.
+func TestBadIDs(t *testing.T) {
+	h := newHook(t, Options{})
+	consume(t, h.Source, nil)
+	if err := h.feed.Close(t.Context()); err != nil { // the consumer has the only one
+		t.Fatal(err)
+	}
+	h.until(t, "the consumer reads", func() bool { return h.feeds == 1 })
+	for id, want := range map[string]int{strings.Repeat("n", 255): 204, strings.Repeat("n", 256): 422, "a\tb": 422, "a\xffb": 422} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Ce-Id": {id}, "Ce-Time": {time.Now().Format(time.RFC3339)}, sender.HeaderID: {id}}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close() //nolint:errcheck // it is not read
+		if answer.StatusCode != want {
+			t.Errorf("%q: %d, want %d", id, answer.StatusCode, want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -101,15 +102,19 @@ func (d *delivery) settle(a answer) {
 	close(d.done)
 }
 
-// keep keeps a dead letter. The source's mutex is held.
+// keep keeps a dead letter. The source's mutex is held. A letter makes room only if its time is over or all others live.
 func (s *Source) keep(sum [sha256.Size]byte, reason string, hold time.Duration) {
-	for other := range s.dead {
-		if len(s.dead) < mostDead {
-			break
+	now := time.Now()
+	if _, is := s.dead[sum]; !is && len(s.dead) >= mostDead {
+		maps.DeleteFunc(s.dead, func(_ [sha256.Size]byte, l letter) bool { return !now.Before(l.until) })
+		for other := range s.dead {
+			if len(s.dead) < mostDead {
+				break
+			}
+			delete(s.dead, other)
 		}
-		delete(s.dead, other)
 	}
-	s.dead[sum] = letter{reason, time.Now().Add(hold)}
+	s.dead[sum] = letter{reason, now.Add(hold)}
 }
 
 func (s *Source) ring() {

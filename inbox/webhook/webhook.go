@@ -8,15 +8,17 @@
 //	go http.ListenAndServe(":8080", source) // beside consumer.Run
 //
 // The requests are as package outbox/webhook describes them. Webhook-Id is the ID of the message, Ce-Time the time, Ce-Partitionkey the
-// key, Ce-Type the topic, and the body the payload. All other headers are those of the message, under their canonical names.
+// key, Ce-Type the topic, and the body the payload. Other headers are those of the message, under their canonical names. The message
+// has no header that begins with Ce- or Webhook-, and no Accept-Encoding, Content-Length or User-Agent, which clients of HTTP add.
 //
 // # Answers
 //
 //	204  the message took effect, now or before; the transaction is committed
-//	422  the message is a dead letter: too old, refused by the handler, failed too often, or another message had its ID
+//	422  the message is a dead letter: too old, refused by the handler, failed too often, or another message had its ID; the ID has
+//	     more than 255 bytes, has control characters or is no UTF-8
 //	400  the request is no event with an ID and a time
 //	413  the body has more than Options.MaxBody bytes
-//	401  the signature is not good
+//	401  the signature is not good; with Options.Secrets this is also the answer to a request without an ID
 //	405  the method is not POST
 //	503  come again after Retry-After: the message is not settled yet, no consumer runs, too many requests are here, or Ce-Time is more
 //	     than inbox.MaxAhead ahead of the clock
@@ -33,7 +35,7 @@
 //     is answered with 503, and the next request for the same message waits on.
 //   - A message that fails ConsumerOptions.MaxAttempts times is refused, also if no request waits then: the next request within an hour
 //     gets that answer. Further requests get the same answer, without a run, until none has come for two minutes. Requeue
-//     the message after that.
+//     the message after that. A source remembers 1,000 refusals: of more, some are forgotten, and such a message runs again.
 //   - Messages of a key keep their order over any number of processes, because the relay sends the next message of a key after the
 //     confirm. So inbox.ConsumerOptions.Single is not needed.
 //

@@ -287,6 +287,35 @@ func TestBound(t *testing.T) {
 	}
 }
 
+// TestLetters: the memory of dead letters is bounded. A letter whose time is over makes room before others, and a letter that is there needs none.
+func TestLetters(t *testing.T) {
+	h := newHook(t, Options{})
+	sum := func(n int) (s [32]byte) {
+		s[0], s[1] = byte(n), byte(n>>8)
+		return s
+	}
+	h.Source.mu.Lock()
+	defer h.Source.mu.Unlock()
+	for n := range mostDead - 1 {
+		h.keep(sum(n), "live", told)
+	}
+	h.dead[sum(mostDead)] = letter{"over", time.Now()}
+	h.keep(sum(1), "live", told)
+	if len(h.dead) != mostDead {
+		t.Errorf("%d letters: one that is there needed room", len(h.dead))
+	}
+	h.keep(sum(mostDead+1), "live", told)
+	for n := range mostDead - 1 {
+		if _, is := h.dead[sum(n)]; !is {
+			t.Errorf("letter %d had to go for one that is over", n)
+		}
+	}
+	h.keep(sum(mostDead+2), "live", told)
+	if _, is := h.dead[sum(mostDead+2)]; !is || len(h.dead) != mostDead {
+		t.Errorf("%d letters", len(h.dead))
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for name, opts := range map[string]Options{"Secrets": {Secrets: [][]byte{[]byte("hidden")}}, "Tolerance": {Tolerance: -1}, "MaxBody": {MaxBody: -1}, "Requests": {Requests: 1_000_000}, "Wait": {Wait: 1}} {
 		if _, err := New(&opts); !errors.Is(err, pawl.ErrInvalid) || !strings.Contains(err.Error(), "Options."+name) || strings.Contains(err.Error(), "hidden") {
