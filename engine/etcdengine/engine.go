@@ -196,7 +196,10 @@ func everything(base string) []clientv3.Op {
 }
 
 func (e *Engine) read(ctx context.Context, doing, resource string) (*line, error) {
-	reply, err := e.commit(ctx, doing, nil, everything(e.base(resource)), nil)
+	reply, err := e.commit(ctx, doing, []clientv3.Cmp{e.ours()}, everything(e.base(resource)), nil)
+	if err == nil && !reply.Succeeded { // nobody uses the store, or clients of another format do
+		err = e.checkFormat(ctx, doing, false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -256,14 +259,10 @@ func (e *Engine) list(ctx context.Context, folder, prefix string) iter.Seq2[stri
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	reply, err := e.commit(ctx, "show", []clientv3.Cmp{e.ours()}, everything(e.base(name)), nil)
-	if err == nil && !reply.Succeeded { // nobody uses the store, or clients of another format do
-		err = e.checkFormat(ctx, "show", false)
-	}
+	l, err := e.read(ctx, "show", name)
 	if err != nil {
 		return engine.Resource{}, err
 	}
-	l := newLine(reply)
 	slices.SortFunc(l.Claims, func(a, b *claim) int { return cmp.Compare(a.Node.rev, b.Node.rev) })
 	r := engine.Resource{Name: name, Spec: l.Spec}
 	for _, c := range l.Claims {

@@ -280,7 +280,7 @@ func TestReleaseThatCameUndone(t *testing.T) {
 	}
 }
 
-// TestOtherFormat: a store of another format is refused, also a store that was used before there
+// TestOtherFormat: open, put, show and evict refuse a store of another format, also a store that was used before there
 // were marks of the format.
 func TestOtherFormat(t *testing.T) {
 	client := newClient(t)
@@ -295,7 +295,8 @@ func TestOtherFormat(t *testing.T) {
 		_, err := e.Open(ctx, engine.SessionOptions{TTL: time.Minute})
 		_, putErr := e.Put(ctx, "y", []byte("y"), 0)
 		_, showErr := e.Show(ctx, "x")
-		for _, err := range []error{err, putErr, showErr} {
+		evictErr := e.Evict(ctx, "x", "claim")
+		for _, err := range []error{err, putErr, showErr, evictErr} {
 			if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), how.names) || !strings.Contains(err.Error(), "format "+engine.Format()) {
 				t.Errorf("%s: %v", how.key, err)
 			}

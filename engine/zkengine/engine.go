@@ -185,6 +185,8 @@ func (e *Engine) link(ctx context.Context) (l *link, err error) {
 	}
 	if l == nil {
 		l, err = e.dial(ctx, operatorTimeout, errEnded, func(zk.Event) {})
+	} else if l.unused.Load() { // clients of another format may have come since
+		err = l.checkFormat(ctx)
 	}
 	e.operator <- l
 	return l, err

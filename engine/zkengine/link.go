@@ -25,7 +25,7 @@ type link struct {
 	told   func(zk.Event)  // called for each event; must not block
 	ended  error           // the error when it is over
 	asked  time.Duration   // the time-out that was asked for
-	unused bool            // there were no folders
+	unused atomic.Bool     // there were no folders of our format
 	nodes  atomic.Int64    // that the session may have
 
 	over   context.Context // ends with the session
@@ -89,17 +89,16 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	there, err := l.checkFormat(ctx)
-	l.unused = !there
-	return err
+	return l.checkFormat(ctx)
 }
 
-func (l *link) checkFormat(ctx context.Context) (there bool, err error) {
+func (l *link) checkFormat(ctx context.Context) error {
 	format, stat, err := look(ctx, l, l.engine.values, l.conn.Get)
-	if err != nil || stat == nil {
-		return false, err
+	if err == nil && stat != nil {
+		err = engine.CheckFormat(cmp.Or(string(format), "1"))
 	}
-	return true, engine.CheckFormat(cmp.Or(string(format), "1"))
+	l.unused.Store(err != nil || stat == nil)
+	return err
 }
 
 // event is told by the client what happens.

@@ -391,6 +391,30 @@ func TestOtherFormat(t *testing.T) {
 	}
 }
 
+// TestOtherFormatComesLater: a client that met an unused store refuses that store once clients of another format use it.
+func TestOtherFormatComesLater(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	e := newEngine(t, server.Addr)
+	if err := e.Evict(sessiontest.Soon(t), "job", "claim"); !errors.Is(err, engine.ErrGone) {
+		t.Fatal(err)
+	}
+	conn := raw(t, server.Addr)
+	for _, node := range []struct{ path, data string }{{"/pawl", ""}, {"/pawl/c", ""}, {"/pawl/beat", ""}, {"/pawl/v", "77"}} {
+		if _, err := conn.Create(node.path, []byte(node.data), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, showing := e.Show(sessiontest.Soon(t), "job")
+	_, getting := e.Get(sessiontest.Soon(t), "key")
+	_, putting := e.Put(sessiontest.Soon(t), "key", []byte("x"), 0)
+	evicting := e.Evict(sessiontest.Soon(t), "job", "claim")
+	for verb, err := range map[string]error{"show": showing, "get": getting, "put": putting, "evict": evicting} {
+		if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "format 77") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
 // TestHeartbeatBesideManyRequests: requests of the same session that are not answered
 // yet are so few that its heartbeat is not late.
 func TestHeartbeatBesideManyRequests(t *testing.T) {

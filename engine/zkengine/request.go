@@ -180,8 +180,7 @@ func (l *link) makeFolders(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := l.checkFormat(ctx) // others may have made them
-	return err
+	return l.checkFormat(ctx) // others may have made them
 }
 
 // watch is a watch of a node, or of its children. A watch fires once, which tells all of its waiters,

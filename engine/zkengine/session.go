@@ -78,7 +78,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (_ engine
 	if err != nil {
 		return nil, err
 	}
-	if l.unused {
+	if l.unused.Load() {
 		if err := l.makeFolders(ctx); err != nil {
 			l.close(ctx) //nolint:errcheck // it owns nothing
 			return nil, err
