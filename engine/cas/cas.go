@@ -83,7 +83,7 @@ type Engine struct {
 	// not conflict.
 	turns *turn.Names
 
-	ours atomic.Bool // the store has the mark of our format
+	ours atomic.Pointer[string] // the life in which the store has the mark of our format
 
 	mu       sync.Mutex
 	lines    map[string]*line

@@ -29,15 +29,22 @@ type life struct {
 // noBelief stands for an engine without sessions: such an engine must not end the grace.
 const noBelief = time.Second
 
+// forever is the life of a store that forgets nothing.
+const forever = "forever"
+
+// lifeName returns the name of the store's life.
+func (e *Engine) lifeName(ctx context.Context) (string, error) {
+	if f, is := e.store.(Forgetful); is {
+		return f.Life(ctx)
+	}
+	return forever, nil
+}
+
 // alive returns the life of the store, and its restart grace if there is one. During the grace the
 // store grants nothing. A client ends it after it has seen this life for as long as its own holders
 // may trust their locks. That client marks the grace as over for all clients.
 func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
-	f, is := e.store.(Forgetful)
-	if !is {
-		return life{over: true}, engine.Grace{}, nil
-	}
-	name, err := f.Life(ctx)
+	name, err := e.lifeName(ctx)
 	if err != nil {
 		return life{}, engine.Grace{}, err
 	}
@@ -56,11 +63,7 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 
 // shownGrace returns the restart grace, and writes nothing: an operator begins no grace and ends none.
 func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
-	f, is := e.store.(Forgetful)
-	if !is {
-		return engine.Grace{}, nil
-	}
-	name, err := f.Life(ctx)
+	name, err := e.lifeName(ctx)
 	if err != nil {
 		return engine.Grace{}, err
 	}
@@ -80,7 +83,7 @@ func (e *Engine) believed(name string) (l life, belief time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.life.name != name {
-		e.life = life{name: name, since: time.Now()}
+		e.life = life{name: name, since: time.Now(), over: name == forever}
 	}
 	for _, s := range e.sessions {
 		belief = max(belief, s.opts.Belief())
@@ -150,6 +153,10 @@ func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
 // checkFormat refuses a store of another format. If the caller is about to write, checkFormat marks a
 // store that nobody has used.
 func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
+	name, err := e.lifeName(ctx)
+	if err != nil {
+		return err
+	}
 	for {
 		m, item, err := e.loadMark(ctx)
 		if err == nil && item.Version == 0 && writes {
@@ -159,18 +166,20 @@ func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
 		if errors.Is(err, engine.ErrConflict) {
 			continue // another client wrote the mark
 		}
-		if err == nil && item.Version != 0 {
-			e.ours.Store(true)
+		if err != nil || item.Version == 0 {
+			return err
 		}
-		return err
+		e.ours.Store(&name)
+		return nil
 	}
 }
 
 // knowFormat is checkFormat for a verb that needs no session. knowFormat reads the mark until there is
-// one, because the mark stays.
+// one, because the mark stays as long as the life of the store.
 func (e *Engine) knowFormat(ctx context.Context, writes bool) error {
-	if e.ours.Load() {
-		return nil
+	name, err := e.lifeName(ctx)
+	if ours := e.ours.Load(); err != nil || ours != nil && *ours == name {
+		return err
 	}
 	return e.checkFormat(ctx, writes)
 }

@@ -152,6 +152,33 @@ func TestOtherFormat(t *testing.T) {
 	}
 }
 
+// A client that only writes values marks the format again in a bucket that was lost and made anew.
+func TestMarkAfterALoss(t *testing.T) {
+	server := testservers.NATS(t)
+	e := newEngine(t, dial(t, server.Addr), "")
+	if _, err := e.Put(t.Context(), "v", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := os.RemoveAll(server.Dir + "/data"); err != nil {
+		t.Fatal(err)
+	}
+	server.Restart()
+	for {
+		_, err := e.Put(t.Context(), "v", []byte("x"), 0)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if item, err := e.store.Load(t.Context(), "store"); err != nil || item.Version == 0 {
+		t.Errorf("the mark is %+v, %v", item, err)
+	}
+}
+
 // A deleted key leaves nothing: neither its value nor a marker.
 func TestDeletedKeysLeaveNothing(t *testing.T) {
 	e := newEngine(t, dial(t, testservers.SharedNATS(t).Addr), "deleted")
