@@ -61,7 +61,8 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	}
 }
 
-// shownGrace returns the restart grace, and writes nothing: an operator begins no grace and ends none.
+// shownGrace returns the restart grace, and writes nothing: an operator begins no grace and ends none. Without a
+// session, shownGrace cannot know how much is left, and tells the least.
 func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 	name, err := e.lifeName(ctx)
 	if err != nil {
@@ -72,10 +73,19 @@ func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 		return engine.Grace{}, nil
 	}
 	m, _, err := e.loadMark(ctx)
-	if err != nil || m.Life == name && m.Over {
+	left := max(belief, noBelief) - time.Since(l.since)
+	switch {
+	case err != nil:
 		return engine.Grace{}, err
+	case m.Life == name && m.Over:
+		e.ended(l, m)
+		return engine.Grace{}, nil
+	case m.Life == name && belief > 0 && left <= 0: // the next step or heartbeat marks the end
+		return engine.Grace{}, nil
+	case belief == 0:
+		left = noBelief
 	}
-	return engine.Grace{Age: engine.Unknown, Left: max(max(belief, noBelief)-time.Since(l.since), time.Millisecond)}, nil
+	return engine.Grace{Age: engine.Unknown, Left: max(left, time.Millisecond)}, nil
 }
 
 // believed returns what the engine knows of a life, and the longest time for which its holders may trust their locks.
@@ -118,13 +128,18 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 	if !m.Over {
 		return l, max(left, time.Millisecond), nil
 	}
+	return e.ended(l, m), 0, nil
+}
+
+// ended notes that the grace of a life is over, as the mark says.
+func (e *Engine) ended(l life, m mark) life {
 	l.over, l.base = true, m.Base
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.life.name == name {
+	if e.life.name == l.name {
 		e.life = l
 	}
-	return l, 0, nil
+	return l
 }
 
 // startOf is the number to add to versions, so that tokens begin at the time of the write.
@@ -151,7 +166,7 @@ func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
 }
 
 // checkFormat refuses a store of another format. If the caller is about to write, checkFormat marks a
-// store that nobody has used.
+// store that nobody has used. The mark also tells that the grace of this life is over.
 func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
 	name, err := e.lifeName(ctx)
 	if err != nil {
@@ -168,6 +183,10 @@ func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
 		}
 		if err != nil || item.Version == 0 {
 			return err
+		}
+		l, _ := e.believed(name)
+		if m.Life == name && m.Over {
+			e.ended(l, m)
 		}
 		e.ours.Store(&name)
 		return nil

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pawl-go/pawl/engine"
 )
@@ -36,6 +38,79 @@ func (c *counting) reads(t *testing.T, n int64, what string, calls func()) {
 }
 
 var forgets = Options{Caps: engine.Caps{Forgets: true}}
+
+func graceOf(t *testing.T, e *Engine) engine.Grace {
+	t.Helper()
+	r, err := e.Show(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Grace
+}
+
+// TestGraceOfAnIdleSession: the grace begins when a session opens, and the heartbeats end it. So the grace ends also
+// while nobody takes a lock.
+func TestGraceOfAnIdleSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounting()
+		e, operator := newEngine(t, store, forgets), newEngine(t, store, forgets)
+		alive(t, openOn(t, e))
+		<-time.After(ttl / 2)
+		if g := graceOf(t, e); g.Left != ttl/2 || g.Age != engine.Unknown {
+			t.Errorf("in the middle of the grace: %+v", g)
+		}
+		if g := graceOf(t, operator); !g.On() {
+			t.Error("another client tells of no grace")
+		}
+		<-time.After(ttl/2 + ttl/3 + time.Second)
+		if g := graceOf(t, operator); g.On() {
+			t.Errorf("after the TTL and a heartbeat another client tells of %+v", g)
+		}
+		store.reads(t, 0, "an operator that has seen the end", func() { graceOf(t, operator) })
+	})
+}
+
+// TestGraceIsOverWithoutHeartbeats: the store shows no grace as soon as a claim would be granted, although
+// nobody has marked the end yet.
+func TestGraceIsOverWithoutHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, newCounting(), forgets)
+		s := openOn(t, e)
+		<-time.After(ttl)
+		if g := graceOf(t, e); g.On() {
+			t.Errorf("%+v", g)
+		}
+		mustHold(t, s, claimOf(s, "x", 1))
+	})
+}
+
+// TestGraceThatNobodyBegan: as long as no client has a session, the rest of the grace does not shrink.
+func TestGraceThatNobodyBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, newCounting(), forgets)
+		first := graceOf(t, e)
+		<-time.After(time.Hour)
+		if g := graceOf(t, e); g != first || !g.On() {
+			t.Errorf("%+v, and an hour later %+v", first, g)
+		}
+	})
+}
+
+// TestLookAfterTheGrace: a client that comes after the grace reads the mark once.
+func TestLookAfterTheGrace(t *testing.T) {
+	store := newCounting()
+	if err := newEngine(t, store, forgets).Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, store, forgets)
+	store.reads(t, 1, "an operator", func() { graceOf(t, e); graceOf(t, e) })
+	e = newEngine(t, store, forgets)
+	store.reads(t, 1, "a holder", func() {
+		s := openOn(t, e)
+		mustHold(t, s, claimOf(s, "x", 1))
+		graceOf(t, e)
+	})
+}
 
 // TestFormatOfEachLife: what a client knows of the format ends with the life of the store.
 func TestFormatOfEachLife(t *testing.T) {

@@ -44,6 +44,9 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if err := e.checkFormat(ctx, true); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
+	if _, _, err := e.alive(ctx); err != nil { // the grace begins, also for a client that takes no lock
+		return nil, fmt.Errorf("open session: %w", err)
+	}
 	s := &session{
 		engine: e, id: rand.Text(), opts: opts, beating: make(chan struct{}, 1),
 		claims: make(map[string]place), doubts: make(map[string]time.Time),
