@@ -205,31 +205,38 @@ func (e *Engine) knowFormat(ctx context.Context, writes bool) error {
 
 // Init marks a store that may forget as new, so that the first lock is granted without a restart
 // grace. The caller has to know that the store is new: a store that did forget then has two
-// holders. Init fails with [engine.ErrUsed] when the store has a mark already. Init does nothing to a
-// store that does not forget.
+// holders. Init fails with [engine.ErrUsed] after another Init, and after the first session. Values may be there
+// already, because no lock needs them. Init does nothing to a store that does not forget.
 func (e *Engine) Init(ctx context.Context) error {
-	f, is := e.store.(Forgetful)
-	if !is {
-		return nil
+	name, err := e.lifeName(ctx)
+	if err == nil && name != forever {
+		err = e.begin(ctx, name)
 	}
-	name, err := f.Life(ctx)
 	if err != nil {
 		return fmt.Errorf("init: %w", err)
 	}
-	m := mark{Format: engine.Format(), Life: name}
-	_, err = e.store.Swap(ctx, storeKey, m.encode(), 0)
+	return nil
+}
+
+// begin begins the first life of a store, in two writes: the second one needs the time of the first one.
+func (e *Engine) begin(ctx context.Context, name string) error {
+	m, item, err := e.loadMark(ctx)
+	if err != nil {
+		return err
+	}
+	err = engine.ErrConflict
+	if m.Life == "" {
+		m.Life = name
+		_, err = e.store.Swap(ctx, storeKey, m.encode(), item.Version)
+	}
 	if err == nil {
-		var item Item
 		if m, item, err = e.loadMark(ctx); err == nil {
 			m.Over, m.Base = true, startOf(item)
 			_, err = e.store.Swap(ctx, storeKey, m.encode(), item.Version)
 		}
 	}
 	if errors.Is(err, engine.ErrConflict) {
-		return fmt.Errorf("init: the store has a mark of pawl: %w", engine.ErrUsed)
+		return fmt.Errorf("the store has the mark of an earlier init or session: %w", engine.ErrUsed)
 	}
-	if err != nil {
-		return fmt.Errorf("init: %w", err)
-	}
-	return nil
+	return err
 }

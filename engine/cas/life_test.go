@@ -139,9 +139,31 @@ func TestFormatOfEachLife(t *testing.T) {
 	_, showing := e.Show(t.Context(), "job")
 	for verb, err := range map[string]error{
 		"put": put(), "show": showing, "resize": e.Resize(t.Context(), "job", 2), "evict": e.Evict(t.Context(), "job", "claim"),
+		"init": e.Init(t.Context()),
 	} {
 		if !errors.Is(err, engine.ErrUnsupported) {
 			t.Errorf("%s in the third life: %v", verb, err)
 		}
+	}
+}
+
+// TestInitAfterValues: a store that has values only is still new to locks. A store that has had a session is not.
+func TestInitAfterValues(t *testing.T) {
+	store := newCounting()
+	e := newEngine(t, store, forgets)
+	if _, err := e.Put(t.Context(), "value", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Init(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s := openOn(t, e)
+	mustHold(t, s, claimOf(s, "x", 1))
+
+	used := newCounting()
+	e = newEngine(t, used, forgets)
+	openOn(t, e)
+	if err := e.Init(t.Context()); !errors.Is(err, engine.ErrUsed) {
+		t.Errorf("after a session: %v", err)
 	}
 }

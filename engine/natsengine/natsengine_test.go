@@ -177,6 +177,9 @@ func TestMarkAfterALoss(t *testing.T) {
 	if item, err := e.store.Load(t.Context(), "store"); err != nil || item.Version == 0 {
 		t.Errorf("the mark is %+v, %v", item, err)
 	}
+	if err := e.Init(t.Context()); err != nil {
+		t.Errorf("a bucket that has values only is new to locks: %v", err)
+	}
 }
 
 // A deleted key leaves nothing: neither its value nor a marker.
