@@ -32,7 +32,8 @@ func TestAgainstQueue(t *testing.T) {
 	model.Run(t, opener(cas.NewInMemory(false), false)(t), nil)
 }
 
-// TestOtherFormat: no verb reads or writes a store of another format, and the error names both.
+// TestOtherFormat: open, show, put, resize and evict refuse a store of another format, and the error names both. Get,
+// List, ListValues and Watch read there without a look at the mark.
 func TestOtherFormat(t *testing.T) {
 	store := cas.NewInMemory(false)
 	if _, err := store.Swap(t.Context(), "store", []byte(`{"format":"9"}`), 0); err != nil {

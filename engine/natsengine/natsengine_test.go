@@ -132,7 +132,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// No verb reads or writes a bucket of another format, and the error names both.
+// Open, show, put, resize and evict refuse a bucket of another format, and the error names both. Get, List, ListValues
+// and Watch read there without a look at the mark.
 func TestOtherFormat(t *testing.T) {
 	nc := dial(t, testservers.SharedNATS(t).Addr)
 	if _, err := newEngine(t, nc, "format").store.Swap(t.Context(), "store", []byte(`{"format":"9"}`), 0); err != nil {
