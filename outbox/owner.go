@@ -33,7 +33,8 @@ type owner struct {
 	locked  map[int64]lock   // messages that another transaction had locked when they were to be marked
 	sending sync.WaitGroup
 	passes  bool      // a pass is going on
-	cut     int64     // how far the pass had come that a full pass has interrupted
+	cut     int64     // how far the pass had come that a full pass has interrupted, until the full pass is beyond
+	beyond  time.Time // when the last full pass was beyond that, or began
 	fully   bool      // the pass is a full one
 	full    time.Time // when the last full pass began
 	cleaned time.Time // when there was nothing to delete
@@ -49,7 +50,7 @@ func (o *owner) run(ctx context.Context) error {
 	o.plan, o.watch = newPlan(o.opts.Window, o.opts.WindowBytes, o.opts.ContinueKeys, o.opts.Lag), watch{}
 	o.horizon = horizon{}
 	o.results, o.locked = make(chan result, o.opts.Window), make(map[int64]lock)
-	o.full, o.passes, o.cut = time.Time{}, false, 0
+	o.full, o.beyond, o.passes, o.cut = time.Time{}, time.Time{}, false, 0
 	if err := o.owns(o.bounded(ctx, o.takeOver)); err != nil {
 		return err
 	}
@@ -185,8 +186,12 @@ func (o *owner) pause(polled, wait time.Time) time.Duration {
 // read reads a page while a pass goes on, and begins a pass when it is time.
 func (o *owner) read(ctx context.Context, woken bool) (err error) {
 	now := time.Now()
-	// A backlog is a single long pass. A full pass interrupts that pass, each time at a later place.
-	interrupts := o.passes && now.Sub(o.full) >= o.opts.Rescan && o.plan.pos > o.cut
+	if o.cut > 0 && o.plan.pos > o.cut {
+		o.cut, o.beyond = 0, now
+	}
+	// A backlog is a single long pass. A full pass interrupts that pass, each time at a later place. To come to the earlier place may take longer
+	// than Rescan. So the messages behind that place get at least half of the time. Else the pass reads one page of them, and is interrupted.
+	interrupts := o.passes && o.cut == 0 && now.Sub(o.beyond) >= max(o.opts.Rescan, o.beyond.Sub(o.full))
 	if interrupts || !o.passes && (woken || o.plan.hidden()) {
 		o.cut = 0
 		if interrupts {
@@ -221,7 +226,7 @@ func (o *owner) begin(ctx context.Context, now time.Time) error {
 			return failed("read dead keys", err)
 		}
 		o.plan.full(dead, now)
-		o.full, o.fully = now, true
+		o.full, o.beyond, o.fully = now, now, true
 	}
 	late, err := o.visible(ctx)
 	if err != nil {
