@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/outbox"
@@ -38,6 +43,78 @@ func TestABacklogBehindManyFailingKeys(t *testing.T) {
 	opts := outbox.RelayOptions{Window: 1, Poll: 20 * time.Millisecond, Rescan: 50 * time.Millisecond, Backoff: time.Hour, MaxBackoff: time.Hour}
 	_, stop := d.runAs(t, newClient(t), p, opts)
 	until(t, "the last is confirmed", func() bool { return d.is(t, outbox.Confirmed, ids[len(ids)-1]) })
+	stop()
+}
+
+// asked counts the questions for earlier messages.
+type asked struct{ atomic.Int64 }
+
+func (a *asked) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, `SELECT seq, "key" FROM`) {
+		a.Add(1)
+	}
+	return ctx
+}
+
+func (a *asked) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A key that is left out has many messages, and an old transaction ends, of another partition. To ask for earlier messages of the other keys does not read
+// the messages of that key, which would take a statement each few hundred.
+func TestEarlierMessagesOfAHotKeyAreNotRead(t *testing.T) {
+	d := newDatabase(t, dialect.PostgreSQL)
+	config, err := pgx.ParseConfig(d.source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked asked
+	config.Tracer = &asked
+	traced := *d
+	traced.db = stdlib.OpenDB(*config)
+	t.Cleanup(func() { traced.db.Close() }) //nolint:errcheck // nothing is lost
+	old, err := d.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Rollback() //nolint:errcheck // after the commit
+	if _, err := d.table.Enqueue(t.Context(), old, outbox.Message{Topic: "t", Key: inPartition("another", 1)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		batch := make([]outbox.Message, 1000)
+		for i := range batch {
+			batch[i] = outbox.Message{Topic: "t", Key: "k"}
+		}
+		d.enqueue(t, batch...)
+	}
+	var batch []outbox.Message
+	for i := range 900 {
+		batch = append(batch, outbox.Message{Topic: "t", Key: inPartition("k", 2+i)})
+	}
+	ids := d.enqueue(t, batch...)
+	var others atomic.Int64
+	held, all := make(chan struct{}), make(chan struct{})
+	p := publish(func(_ context.Context, m outbox.Message) error {
+		if m.Key == "k" {
+			<-all
+		} else if others.Add(1) > 200 {
+			<-held
+		}
+		return nil
+	})
+	_, stop := traced.run(t, newClient(t), p, outbox.RelayOptions{Rescan: time.Hour})
+	until(t, "the pass is behind the hot key", func() bool { return others.Load() > 200 })
+	before := asked.Load()
+	if err := old.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	close(held)
+	until(t, "the others are confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+	n := asked.Load() - before
+	t.Logf("asked %d times", n)
+	if n > 20 {
+		t.Errorf("asked %d times for earlier messages", n)
+	}
+	close(all)
 	stop()
 }
 

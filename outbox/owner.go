@@ -310,6 +310,9 @@ func (o *owner) behind(ctx context.Context, p page) (earlier []place, err error)
 // may be many, so earlier reads them in parts.
 func (o *owner) earlier(ctx context.Context, floor int64, keys []string) (part []place, err error) {
 	ask := earlier{part: o.part, after: floor, upTo: o.plan.pos, keys: keys, whole: o.plan.whole(), halted: len(o.plan.halted) > 0, limit: len(o.plan.rows) + 1}
+	if keys == nil { // plan.misses says of none of the messages of these keys that the pass has missed it, so the answer may lack them
+		ask.left = o.plan.left()
+	}
 	if !ask.whole {
 		ask.limit += o.plan.room
 	}

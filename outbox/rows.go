@@ -28,9 +28,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	if withoutHalted {
 		t.unhalted(s, part)
 	}
-	for _, key := range keys {
-		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
-	}
+	t.without(s, keys)
 	query, args, err := t.number(s.Add(order, " LIMIT "), int64(limit)).Build()
 	if err != nil {
 		return p, err
@@ -83,9 +81,10 @@ func (t *Table) pending(s *dialect.Statement, part int, after, upTo int64) (orde
 type earlier struct {
 	part        int
 	after, upTo int64
-	keys        []string // nil for all keys
-	whole       bool     // no lane is left out, so that the keys of the messages do not matter
-	halted      bool     // some keys are halted
+	keys        []string // nil for all keys but the left ones
+	left        []string
+	whole       bool // no lane is left out, so that the keys of the messages do not matter
+	halted      bool // some keys are halted
 	limit       int
 }
 
@@ -107,6 +106,7 @@ func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) (found []p
 		if ask.halted {
 			t.unhalted(s, ask.part)
 		}
+		t.without(s, ask.left)
 	}
 	query, args, err := s.Add(order, " LIMIT ").Value(ask.limit).Build()
 	if err != nil {
@@ -131,6 +131,13 @@ func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) (found []p
 func (t *Table) unhalted(s *dialect.Statement, part int) {
 	s.Add(" AND ").Name("key").Add(" NOT IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> '')")
+}
+
+// without appends the condition that a message has none of some keys.
+func (t *Table) without(s *dialect.Statement, keys []string) {
+	for _, key := range keys {
+		s.Add(" AND ").Name("key").Add(" <> ").Value(key)
+	}
 }
 
 // numbers reads a column of numbers.
