@@ -136,8 +136,8 @@ func (o *owner) reads() bool {
 	return o.passes && n > 0
 }
 
-// last interrupts the sendings, and marks the messages that were confirmed. After a failure the next run of this owner marks
-// them, and sends none of them. Another owner sends them again.
+// last interrupts the sendings, and marks the messages that were confirmed. After a failure, and if another transaction has locked some, the
+// next run of this owner marks them, and sends none of them. Another owner sends them again.
 func (o *owner) last(ctx context.Context, stop func()) {
 	stop()
 	o.sending.Wait()
@@ -149,13 +149,12 @@ func (o *owner) last(ctx context.Context, stop func()) {
 	ctx, stop = o.lasting(ctx)
 	defer stop()
 	err := o.write(ctx, confirmed)
-	if err == nil {
-		return
-	}
 	for _, r := range confirmed {
-		o.keep(r)
+		if err != nil || r.locked {
+			o.keep(r)
+		}
 	}
-	if o.opts.OnError != nil {
+	if err != nil && o.opts.OnError != nil {
 		o.opts.OnError(failed("write results", err))
 	}
 }

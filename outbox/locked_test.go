@@ -1,0 +1,56 @@
+package outbox_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/outbox"
+)
+
+// A run ends while a message is under way. The broker confirms the message, and nobody can mark it: a transaction in doubt has completed
+// the message. The next run marks the message, and does not send it again.
+func TestALockedMessageIsNotSentAgainByTheNextRun(t *testing.T) {
+	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			d := doubtful(t, kind)
+			rename := func(from, to string) {
+				if err := d.exec(context.Background(), d.db, "ALTER TABLE "+from+" RENAME TO "+to); err != nil {
+					t.Error(err)
+				}
+			}
+			var sent, locked atomic.Int64
+			ended := make(chan func(), 1)
+			p := publish(func(ctx context.Context, m outbox.Message) error {
+				if sent.Add(1) == 1 {
+					<-ctx.Done() // the run has ended
+					rename(d.name+"_away", d.name)
+					ended <- d.doubt(t, "late", func(tx dialect.DB) error { return d.table.Complete(context.Background(), tx, m.ID) })
+				}
+				return nil
+			})
+			ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"})
+			d.run(t, newClient(t), p, outbox.RelayOptions{Timeout: 2 * time.Second, OnError: func(err error) {
+				if strings.Contains(err.Error(), "mark message") {
+					locked.Add(1)
+				}
+			}})
+			until(t, "the message is under way", func() bool { return sent.Load() == 1 })
+			rename(d.name, d.name+"_away")
+			end := sync.OnceFunc(<-ended)
+			defer end()
+			until(t, "the next run finds the message locked", func() bool { return locked.Load() > 0 })
+			end()
+			next := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"})
+			until(t, "the key goes on", func() bool { return d.is(t, outbox.Confirmed, next...) })
+			if n := sent.Load(); n != 2 || !d.is(t, outbox.Done, ids...) {
+				t.Errorf("%d sendings of 2 messages", n)
+			}
+		})
+	}
+}
