@@ -54,3 +54,20 @@ func TestALockedMessageIsNotSentAgainByTheNextRun(t *testing.T) {
 		})
 	}
 }
+
+// A database that takes a fifth of Timeout for each UPDATE is slow, and no transaction has locked anything.
+func TestASlowUpdateIsNoLock(t *testing.T) {
+	d := newDatabase(t, dialect.PostgreSQL)
+	ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"}, outbox.Message{Topic: "t", Key: "k"})
+	for _, query := range []string{
+		"CREATE FUNCTION " + d.name + "_slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END'",
+		"CREATE TRIGGER slow AFTER UPDATE ON " + d.name + " FOR EACH STATEMENT EXECUTE FUNCTION " + d.name + "_slow()",
+	} {
+		if _, err := d.db.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := publish(func(context.Context, outbox.Message) error { return nil })
+	d.run(t, newClient(t), p, outbox.RelayOptions{Timeout: time.Second})
+	until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+}

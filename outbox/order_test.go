@@ -128,38 +128,49 @@ func TestRescanInABacklog(t *testing.T) {
 }
 
 // A transaction in doubt has completed more messages than a relay can try to mark in its time. The relay stays in its run, and
-// repeats the messages of others.
+// sends the messages of others. That is so for confirmed and for refused repeats, and for messages that are refused at first.
 func TestManyCompletionsInDoubt(t *testing.T) {
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			d := doubtful(t, kind)
-			var old []string
-			for i := range 12 {
-				old = append(old, fmt.Sprint("locked ", i))
-			}
-			for _, id := range append(old, "other") {
-				d.enqueue(t, outbox.Message{ID: id, Topic: "t", Key: "k"})
-			}
-			if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 100000000"); err != nil {
-				t.Fatal(err)
-			}
-			end := d.doubt(t, "many", func(tx dialect.DB) error { return d.table.Complete(t.Context(), tx, old...) })
-			var repeats atomic.Int64
-			p := publish(func(_ context.Context, m outbox.Message) error {
-				if m.ID == "other" {
-					repeats.Add(1)
-				}
-				return nil
-			})
-			_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second, Window: 32, Timeout: 2 * time.Second, OnError: func(err error) {
-				if strings.Contains(err.Error(), "write results") {
-					t.Error(err)
-				}
-			}})
-			until(t, "another message is repeated", func() bool { return repeats.Load() > 1 })
-			stop()
-			end()
+			t.Run("confirmed repeats", func(t *testing.T) { manyInDoubt(t, d, outbox.Confirmed, nil) })
+			t.Run("refused repeats", func(t *testing.T) { manyInDoubt(t, d, outbox.Confirmed, outbox.ErrRefused) })
+			t.Run("refused", func(t *testing.T) { manyInDoubt(t, d, outbox.Pending, outbox.ErrRefused) })
 		})
 	}
+}
+
+// manyInDoubt completes messages of a state in a transaction in doubt. The broker says of each the same.
+func manyInDoubt(t *testing.T, d *database, state outbox.State, says error) {
+	d = newDatabaseAt(t, d.dialect, d.source)
+	var ids []string
+	key := "k"
+	for i := range 12 {
+		ids = append(ids, fmt.Sprint("locked ", i))
+		d.enqueue(t, outbox.Message{ID: ids[i], Topic: "t", Key: key})
+		key = sameAs(key)
+	}
+	d.enqueue(t, outbox.Message{ID: "other", Topic: "t", Key: key})
+	if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = ?, changed = changed - 100000000", int(state)); err != nil {
+		t.Fatal(err)
+	}
+	end := d.doubt(t, "many", func(tx dialect.DB) error { return d.table.Complete(t.Context(), tx, ids...) })
+	var others, tries atomic.Int64
+	p := publish(func(_ context.Context, m outbox.Message) error {
+		if m.ID == "other" {
+			others.Add(1)
+			return nil
+		}
+		tries.Add(1)
+		return says
+	})
+	defer end()
+	_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second, Window: 32, Timeout: 2 * time.Second, OnError: func(err error) {
+		if strings.Contains(err.Error(), "write results") {
+			t.Error(err)
+		}
+	}})
+	until(t, "another message is repeated", func() bool { return others.Load() > 1 && tries.Load() >= int64(2*len(ids)) })
+	stop()
 }

@@ -104,7 +104,7 @@ const lastWords = 3 * time.Second
 // lasting returns a context for writes. The context outlives ctx for a while: an interrupted statement would cost a connection
 // and repeats. The token makes a late write harmless.
 func (o *owner) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
-	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.opts.Timeout)
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })
 	return lasting, func() { stop(); cancel() }
 }

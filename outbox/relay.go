@@ -27,7 +27,7 @@ type RelayOptions struct {
 	// Balance is the time between looks at the other relays: 10 ms to 1 h. Default 2 s.
 	Balance time.Duration
 	// Timeout bounds one sending, and one visit to the database: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
-	// and keeps its place in the window until the call returns.
+	// and keeps its place in the window until the call returns. An UPDATE of the relay that takes longer than a third of Timeout counts as locked.
 	Timeout time.Duration
 	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
 	Poll time.Duration

@@ -194,7 +194,7 @@ func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, af
 	if err != nil || len(seqs) == 0 {
 		return 0, err
 	}
-	bounded, stop := t.patient(ctx, min(lockWait, timeout/4))
+	bounded, stop := t.patient(ctx, lockWait, timeout)
 	defer stop()
 	result, err := in(t.waiting(t.new(), lockWait).Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
 		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(bounded, db)

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -73,37 +74,31 @@ func (o *owner) mine(ctx context.Context) error {
 // write marks messages, and notes in the batch which are locked. Each statement is a transaction of its own, and refuses a stale
 // owner. So an owner that is frozen between two statements keeps no lock that its successor needs.
 func (o *owner) write(ctx context.Context, batch []result) error {
-	var confirmed, repeated []*result
+	var confirmed, repeated, refused []*result
+	var unknown []int64
 	for i, r := range batch {
 		switch {
+		case r.counts:
+			refused = append(refused, &batch[i])
 		case r.err != nil:
+			unknown = append(unknown, r.row.seq)
 		case r.row.again:
 			repeated = append(repeated, &batch[i])
 		default:
 			confirmed = append(confirmed, &batch[i])
 		}
 	}
-	if err := o.mark(ctx, confirmed, "state = 2", Pending); err != nil {
-		return err
-	}
-	if err := o.mark(ctx, repeated, "repeats = repeats + 1", Confirmed); err != nil {
-		return err
-	}
-	var unknown []int64
-	for i, r := range batch {
-		switch {
-		case r.err == nil:
-		case r.counts:
-			all, err := o.fail(ctx, r)
-			if batch[i].locked = errors.Is(err, errLocked); err != nil && !batch[i].locked {
-				return err
-			}
-			batch[i].done = err == nil && !all
-		default:
-			unknown = append(unknown, r.row.seq)
+	for _, visit := range []func(context.Context) error{ // each may wait for locks, so each has its own time
+		func(ctx context.Context) error { return o.mark(ctx, confirmed, "state = 2", Pending) },
+		func(ctx context.Context) error { return o.mark(ctx, repeated, "repeats = repeats + 1", Confirmed) },
+		func(ctx context.Context) error { return o.each(ctx, refused, 0, o.fail) },
+		func(ctx context.Context) error { return o.completed(ctx, batch, unknown) },
+	} {
+		if err := o.bounded(ctx, visit); err != nil {
+			return err
 		}
 	}
-	return o.completed(ctx, batch, unknown)
+	return nil
 }
 
 // completed finds the messages that are done although their sendings failed in a way that does not count.
@@ -137,27 +132,43 @@ func (o *owner) mark(ctx context.Context, batch []*result, set string, is State)
 	}
 	began := time.Now()
 	err := o.markAll(ctx, all, set, is, lockWait)
-	if errors.Is(err, errLocked) {
-		alone, err = slices.Clone(batch), nil
+	var waited time.Duration
+	switch {
+	case errors.Is(err, errLocked):
+		alone, waited = batch, time.Since(began)
+	case err != nil:
+		return err
 	}
-	// A transaction may have locked so many that the time is over before each was tried. Those come first the next time.
-	slices.SortFunc(alone, func(a, b *result) int { return o.locked[b.row.seq].until.Compare(o.locked[a.row.seq].until) })
-	for i, r := range alone {
-		if err != nil {
-			break
-		}
-		r.locked = i > 0 && time.Since(began) > o.opts.Timeout/4
+	return o.each(ctx, alone, waited, func(ctx context.Context, r *result) error {
+		return o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
+	})
+}
+
+// each changes messages one by one, and notes which are locked. A transaction may have locked so many that the time is over before each
+// was tried. Only the time that was spent on locks counts. Messages that were locked less often come first, and of these the ones that were not tried.
+func (o *owner) each(ctx context.Context, batch []*result, waited time.Duration, change func(context.Context, *result) error) error {
+	slices.SortFunc(batch, func(a, b *result) int {
+		x, y := o.locked[a.row.seq], o.locked[b.row.seq]
+		return cmp.Or(cmp.Compare(x.wait, y.wait), y.until.Compare(x.until))
+	})
+	for i, r := range batch {
+		r.locked = i > 0 && waited > o.opts.Timeout/4
 		if !r.locked {
-			err = o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
-			r.locked = errors.Is(err, errLocked)
+			began := time.Now()
+			err := change(ctx, r)
+			if r.locked = errors.Is(err, errLocked); r.locked {
+				waited += time.Since(began)
+			} else if err != nil {
+				return err
+			}
 		}
 		if r.locked {
-			o.locked[r.row.seq], err = o.locked[r.row.seq].again(o.opts.Resend), nil
+			o.locked[r.row.seq] = o.locked[r.row.seq].again(o.opts.Resend)
 		} else {
 			delete(o.locked, r.row.seq)
 		}
 	}
-	return err
+	return nil
 }
 
 // lock says until when a message that another transaction has locked is not sent again.
@@ -194,9 +205,8 @@ func (t *Table) among(s *dialect.Statement, seqs []int64) *dialect.Statement {
 	return s.Add("seq IN (", list.String(), ")")
 }
 
-// fail counts an attempt of a message, or marks the message as dead. All is false if the message is done: then nothing was
-// changed.
-func (o *owner) fail(ctx context.Context, r result) (all bool, err error) {
+// fail counts an attempt of a message, or marks the message as dead. If the message is done, fail notes that, and changes nothing.
+func (o *owner) fail(ctx context.Context, r *result) error {
 	reason := strings.ToValidUTF8(strings.ReplaceAll(r.err.Error(), "\x00", " "), " ")
 	if len(reason) > 500 {
 		reason = strings.ToValidUTF8(reason[:500], "")
@@ -205,12 +215,14 @@ func (o *owner) fail(ctx context.Context, r result) (all bool, err error) {
 	switch {
 	case r.row.again: // a failed repeat is a repeat, so that it does not stand in the way of others
 		s.Add(", repeats = repeats + 1, changed = ", o.table.now(), " WHERE state = 2")
-	case o.lastTry(r):
+	case o.lastTry(*r):
 		s.Add(", attempt = attempt + 1, state = 4, changed = ", o.table.now(), " WHERE state = 0")
 	default:
 		s.Add(", attempt = attempt + 1 WHERE state = 0")
 	}
-	return o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
+	all, err := o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
+	r.done = err == nil && !all
+	return err
 }
 
 // guarded begins an UPDATE of messages. On PostgreSQL a SELECT locks the row of the partition. An UPDATE would
@@ -255,7 +267,7 @@ func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement, wa
 	if err != nil {
 		return false, err
 	}
-	bounded, stop := o.table.patient(ctx, min(wait, o.opts.Timeout/8))
+	bounded, stop := o.table.patient(ctx, wait, o.opts.Timeout)
 	defer stop()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		result, err := o.db.ExecContext(bounded, query, args...)
@@ -275,13 +287,14 @@ func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement, wa
 	}
 }
 
-// patient bounds a statement that may wait for a lock. The bound is longer where the database knows the wait, too. SQLite locks the file and no rows.
-func (t *Table) patient(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+// patient bounds a statement that may wait for a lock. The bound is longer where the database knows the wait, too. A third of a visit's time
+// lets two such statements end within the visit. Less would take a slow database for a lock. SQLite locks the file and no rows.
+func (t *Table) patient(ctx context.Context, wait, timeout time.Duration) (context.Context, context.CancelFunc) {
 	switch t.dialect {
 	case dialect.PostgreSQL:
-		return context.WithTimeout(ctx, wait)
+		return context.WithTimeout(ctx, min(wait, timeout/3))
 	case dialect.MySQL:
-		return context.WithTimeout(ctx, 2*wait)
+		return context.WithTimeout(ctx, min(2*wait, timeout/3))
 	}
 	return context.WithCancel(ctx)
 }
