@@ -15,7 +15,7 @@ import (
 // TestHandOvers counts in the server what a hand-over asks for. Among many waiters, a hand-over asks for about as much as among few.
 // PostgreSQL counts too late for that, so package pgengine counts in the client.
 func TestHandOvers(t *testing.T) {
-	for name, most := range map[string]float64{"MariaDB": 3, "Redis": 20, "etcd": 8, "ZooKeeper": 6, "NATS": 3} {
+	for name, most := range map[string]float64{"MariaDB": 5, "Redis": 20, "etcd": 8, "ZooKeeper": 6, "NATS": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, url, requests := counted[name](t)
