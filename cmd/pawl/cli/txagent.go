@@ -65,7 +65,7 @@ func newTxAgent(l *ledger) *cobra.Command {
 		Use:   "agent",
 		Short: "Run an agent of three-phase commit",
 		Long:  txAgentHelp,
-		Example: `  pawl tx agent --db sqlite:bank.db --name bank --resource bank=postgres://localhost/bank \
+		Example: `  pawl tx agent --db sqlite:bank.db --name bank --resource bank=postgres://postgres@localhost/bank \
     --peer stock=http://127.0.0.1:7655/ --peer witness=http://127.0.0.1:7656/`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
