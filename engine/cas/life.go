@@ -88,12 +88,16 @@ func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 	return engine.Grace{Age: engine.Unknown, Left: max(left, time.Millisecond)}, nil
 }
 
-// believed returns what the engine knows of a life, and the longest time for which its holders may trust their locks.
+// believed returns what the engine knows of a life, and the longest time for which its holders may trust their locks. The time
+// is zero once the grace is over, because no claim asks for it then.
 func (e *Engine) believed(name string) (l life, belief time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.life.name != name {
 		e.life = life{name: name, since: time.Now(), over: name == forever}
+	}
+	if e.life.over {
+		return e.life, 0
 	}
 	for _, s := range e.sessions {
 		belief = max(belief, s.opts.Belief())
