@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -129,13 +128,4 @@ func TestEarlierMessagesOfAHotKeyAreNotRead(t *testing.T) {
 	}
 	close(all)
 	stop()
-}
-
-// inPartition returns the key of a number in the partition of a key.
-func inPartition(key string, number int) string {
-	for i := 0; ; i++ {
-		if other := fmt.Sprint(number, "'", i); partition(other) == partition(key) {
-			return other
-		}
-	}
 }

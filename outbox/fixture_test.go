@@ -18,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/runtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -165,22 +166,7 @@ func (d *database) runAs(t *testing.T, client *pawl.Client, p outbox.Publisher, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(stop)
-	return r, stop
+	return r, runtest.Start(t, r.Run)
 }
 
 // until waits until a condition holds.
@@ -216,9 +202,12 @@ func partition(key string) uint32 {
 }
 
 // sameAs returns another key in the partition of a key.
-func sameAs(key string) string {
+func sameAs(key string) string { return inPartition(key, key) }
+
+// inPartition returns a key that begins with a name, in the partition of a key.
+func inPartition(key string, name any) string {
 	for i := 0; ; i++ {
-		if other := fmt.Sprint(key, "'", i); partition(other) == partition(key) {
+		if other := fmt.Sprint(name, "'", i); partition(other) == partition(key) {
 			return other
 		}
 	}

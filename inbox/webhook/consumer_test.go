@@ -16,6 +16,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/internal/runtest"
 	"github.com/pawl-go/pawl/outbox"
 	sender "github.com/pawl-go/pawl/outbox/webhook"
 )
@@ -94,20 +95,7 @@ func consume(t *testing.T, source inbox.Source, began, ended chan<- struct{}) (s
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	t.Cleanup(stop)
-	return stop
+	return runtest.Start(t, c.Run)
 }
 
 // TestLate: a message that has the ID of another comes while the consumer settles that one. The sender is told to come again, because the late

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/internal/runtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -89,20 +90,7 @@ func (w *world) run(t *testing.T) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	t.Cleanup(stop)
-	return stop
+	return runtest.Start(t, c.Run)
 }
 
 func (w *world) send(t *testing.T, messages ...inbox.Message) {

@@ -17,6 +17,7 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/inbox"
 	inboxhook "github.com/pawl-go/pawl/inbox/webhook"
+	"github.com/pawl-go/pawl/internal/runtest"
 	"github.com/pawl-go/pawl/outbox"
 	"github.com/pawl-go/pawl/outbox/webhook"
 )
@@ -63,16 +64,8 @@ func newPost(t *testing.T, d *database, opts inbox.ConsumerOptions) *post {
 	}
 	server := httptest.NewServer(source)
 	p.url = server.URL
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		server.Close()
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	runtest.Start(t, c.Run)
+	t.Cleanup(server.Close)
 	return p
 }
 
@@ -114,14 +107,9 @@ func (p *post) relay(t *testing.T, secret []byte, what string, holds func() bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	stop := runtest.Start(t, r.Run)
 	until(t, what, holds)
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func (p *post) status(t *testing.T, id string) outbox.Entry {
