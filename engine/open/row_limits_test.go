@@ -1,9 +1,11 @@
 package open_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -78,27 +80,16 @@ func TestRowBehindPooler(t *testing.T) {
 
 // The rights in the documentation are enough, once the tables exist.
 func TestRowLeastRights(t *testing.T) {
-	for name, d := range map[string]struct {
-		grants []string
-		url    string
-	}{
-		"Postgres": {[]string{
-			`CREATE ROLE row_app LOGIN`, `GRANT USAGE ON SCHEMA pawl TO row_app`,
-			`GRANT SELECT, INSERT, UPDATE, DELETE ON pawl.row_names, pawl.row_claims, pawl.row_boot, pawl.row_meta TO row_app`,
-			`GRANT USAGE, UPDATE ON SEQUENCE pawl.row_tokens TO row_app`,
-		}, "postgres://row_app@%s/postgres?mode=row"},
-		"MariaDB": {[]string{
-			`CREATE USER row_app@'127.0.0.1'`, `GRANT SELECT, UPDATE ON pawl.pawl_row_meta TO row_app@'127.0.0.1'`,
-			`GRANT SELECT ON pawl.pawl_row_claims TO row_app@'127.0.0.1'`,
-			`GRANT SELECT ON pawl.pawl_row_boot TO row_app@'127.0.0.1'`, `GRANT EXECUTE ON pawl.* TO row_app@'127.0.0.1'`,
-		}, "mysql://row_app@%s/pawl?mode=row"},
+	for name, d := range map[string]struct{ page, create, url string }{
+		"Postgres": {"postgresql.md", "CREATE ROLE app LOGIN", "postgres://app@%s/postgres?mode=row"},
+		"MariaDB":  {"mariadb.md", "CREATE USER app", "mysql://app@%s/pawl?mode=row"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := rowDatabases[name].private(t).Addr
 			rowDatabases[name].open(t, addr, 3) // makes the tables
 			db := rowDatabases[name].admin(t, addr)
 			defer db.Close()
-			for _, grant := range d.grants {
+			for _, grant := range append([]string{d.create}, rowRights(t, d.page)...) {
 				if _, err := db.ExecContext(t.Context(), grant); err != nil {
 					t.Fatal(grant, err)
 				}
@@ -126,4 +117,19 @@ func TestRowLeastRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// rowRights returns the statements that the page of a store has for a user of row mode.
+func rowRights(t *testing.T, page string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/stores/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := bytes.Cut(text, []byte("A user of locks in row mode gets these rights:\n\n```sql\n"))
+	block, _, ended := bytes.Cut(text, []byte(";\n```\n"))
+	if !found || !ended {
+		t.Fatal(page, "has no rights of row mode")
+	}
+	return strings.Split(string(block), ";\n")
 }
