@@ -29,6 +29,7 @@ Exit codes:
     0  success, also when the reader of the output has gone
    64  wrong usage, or a store that cannot carry the kind
    69  the store is unavailable, or there are no numbers left
+   70  internal error
   128+n  ended by signal n`
 
 func newID(s *store) *cobra.Command {

@@ -29,9 +29,9 @@ func newMembers(s *store) *cobra.Command {
 		Long: `List the members of the group NAME that live now, in the order of their IDs. TOKEN is
 larger for a later joining. Members join by "pawl join" or by package group.
 
-A member that has died is listed for its TTL at most. After an outage, members are
-missing until they have joined again. If none is left while the store grants no locks,
-nothing is known, and the exit code is 69.
+A member that has died is listed for its TTL and a second at most. After an outage,
+members are missing until they have joined again. If none is left while the store grants
+no locks, nothing is known, and the exit code is 69.
 
 --json prints one object a line. --watch looks each second until interrupted, also while
 the store does not answer, and prints the list when it has changed. --watch --json prints

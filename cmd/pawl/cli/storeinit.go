@@ -31,8 +31,9 @@ the tables and routines of a database, or the file of SQLite.
 
 A user that may create tables does not need this command: the first use creates them.
 If the users of locks may not create tables, run the command as the owner of the
-database, with their --store. The documentation of pgengine and mysqlengine lists the
-rights that the users then need. To run the command again does no harm.
+database, with their --store. The pages docs/stores/postgresql.md and mariadb.md of
+pawl list the rights that the users then need. To run the command again does no harm.
+An upgrade that changes the tables is refused (64) while sessions live.
 
 A Redis server, or a bucket of NATS, that knows nothing of pawl may have forgotten its
 grants. So that store grants nothing for the TTL of its first client. If you know that the
