@@ -18,12 +18,14 @@ const answer = 10 * time.Second
 type feed struct {
 	*Source
 	name     string
-	recovers bool   // the entries that others have not acknowledged come first
-	after    string // the next of those
-	scanned  time.Time
+	recovers bool      // the entries that others have not acknowledged come first
+	after    string    // the next of those
+	scanned  time.Time // the zero time at first, because entries that were given back come before new ones
 
 	mu   sync.Mutex
 	mine map[string]bool // entries that are handed out and not settled
+
+	turn sync.Mutex // of Extend and Nack, because an Extend that comes after a Nack would take the entry back for Hold
 }
 
 // Hold implements [inbox.Feed].
@@ -131,6 +133,8 @@ func (f *feed) settled(id string) {
 
 // Extend implements [inbox.Feed]. An entry that was acknowledged stays so.
 func (f *feed) Extend(ctx context.Context) error {
+	f.turn.Lock()
+	defer f.turn.Unlock()
 	f.mu.Lock()
 	args := []string{f.group, f.name, "0"}
 	for id := range f.mine {
@@ -173,6 +177,8 @@ func (d *delivery) Ack(ctx context.Context) error {
 // after the delay.
 func (d *delivery) Nack(ctx context.Context, delay time.Duration) error {
 	f := d.feed
+	f.turn.Lock()
+	defer f.turn.Unlock()
 	defer f.settled(d.entry)
 	idle := max(0, f.opts.Hold-delay)
 	return f.failed("give back", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(f.group, f.name, "0", d.entry, "IDLE", ms(idle), "JUSTID").Build()).Error())

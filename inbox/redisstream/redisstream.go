@@ -109,7 +109,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if err := bury.Exec(ctx, s.client, []string{s.stream}, []string{s.group, "3600000"}).Error(); err != nil {
 		return nil, s.failed("remove the dead consumers", err)
 	}
-	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]bool), scanned: time.Now()}
+	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]bool)}
 	if single {
 		f.recovers, f.after = true, "-"
 	}

@@ -316,6 +316,32 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
+// TestGivenBackComesFirst: a message that a consumer gave back at its end runs before later messages.
+func TestGivenBackComesFirst(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		runs := make(chan struct{})
+		w.fail = func(_ inbox.Message, run int) error {
+			if run == 1 {
+				close(runs)
+				return errors.New("stopped")
+			}
+			return nil
+		}
+		w.opts.Backoff, w.opts.MaxBackoff = time.Hour, time.Hour
+		stop := w.run(t)
+		w.send(t, message("a", 1))
+		<-runs
+		stop()
+		w.fail = func(inbox.Message, int) error { return nil }
+		w.send(t, message("a", 2))
+		w.run(t)
+		if all := w.took(t, 2); !slices.Equal(all, []string{"a-1", "a-2"}) {
+			t.Error(all)
+		}
+		w.idle(t)
+	})
+}
+
 // A database that is down counts no attempt.
 func TestDatabaseDown(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
