@@ -88,16 +88,20 @@ func TestIdleHolders(t *testing.T) {
 			addr, url, requests := counted[store.name](t)
 			is := idle(t, addr, url, requests)
 			t.Logf("%d connections, %.1f requests a heartbeat with one lock, %.2f for each further one", is.connections, is.first, is.more)
-			if is.connections > store.costs.connections || is.first > store.costs.first+0.5 || is.more > store.costs.more+0.1 {
+			first := store.costs.first + 0.5 // a sweep may fall into one measurement and not into the other
+			if all := first + (store.costs.more+0.1)*furtherHeld; is.connections > store.costs.connections || is.first > first || is.first+is.more*furtherHeld > all {
 				t.Errorf("more than %+v", store.costs)
 			}
 		})
 	}
 }
 
+// furtherHeld is how many locks the client holds beside the first.
+const furtherHeld = 10
+
 // idle measures a client that holds one lock, and then eleven.
 func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost) {
-	const heartbeats, more = 8, 10
+	const heartbeats = 8
 	before := connectionsTo(t, addr)
 	beats := make(chan struct{}, 1000)
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 1500 * time.Millisecond, Observe: func(_ context.Context, e pawl.Event) {
@@ -127,10 +131,10 @@ func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost)
 	hold(0)
 	is.first = each()
 	is.connections = connectionsTo(t, addr) - before
-	for i := range more {
+	for i := range furtherHeld {
 		hold(i + 1)
 	}
-	is.more = (each() - is.first) / more
+	is.more = (each() - is.first) / furtherHeld
 	return is
 }
 

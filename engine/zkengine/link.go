@@ -250,7 +250,10 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// waitRearmed waits for a pause at most: whether the client still has watches is not
+// rearming bounds waitRearmed. On a busy machine the client may take long.
+const rearming = 200 * time.Millisecond
+
+// waitRearmed has a bound, because whether the client still has watches is not
 // to be known, and without any it sets none.
 func (l *link) waitRearmed() {
 	l.mu.Lock()
@@ -261,7 +264,7 @@ func (l *link) waitRearmed() {
 	}
 	select {
 	case <-rearmed:
-	case <-time.After(pause):
+	case <-time.After(rearming):
 		l.mu.Lock()
 		if l.rearmed == rearmed {
 			l.rearmed = nil
