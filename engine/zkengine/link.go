@@ -250,11 +250,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rearming bounds waitRearmed. On a busy machine the client may take long.
-const rearming = 200 * time.Millisecond
-
-// waitRearmed has a bound, because whether the client still has watches is not
-// to be known, and without any it sets none.
+// waitRearmed waits for some pauses at most: whether the client still has watches is not
+// to be known, and without any it sets none. On a busy machine a single pause is too short.
 func (l *link) waitRearmed() {
 	l.mu.Lock()
 	rearmed := l.rearmed
@@ -264,7 +261,7 @@ func (l *link) waitRearmed() {
 	}
 	select {
 	case <-rearmed:
-	case <-time.After(rearming):
+	case <-time.After(4 * pause):
 		l.mu.Lock()
 		if l.rearmed == rearmed {
 			l.rearmed = nil
