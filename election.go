@@ -82,6 +82,8 @@ func (e *Election) Resign(ctx context.Context, term *Lease) error {
 	}
 	// Both requests go at once, because both may have to end soon. The order does not matter:
 	// nobody leads without the lock, and the next leader's announcement is not overwritten.
+	ctx, stop := outlasting(ctx, term)
+	defer stop()
 	bound, cancel := Linger(ctx)
 	defer cancel()
 	vacant := make(chan error, 1)

@@ -71,10 +71,18 @@ func (l *Lease) Owner() string { return l.claim.Owner }
 func (l *Lease) Token() fence.Token { return l.token }
 
 // Err returns nil while the holder may trust the lock. Err returns an error that matches [ErrLost]
-// once the lock was lost, and [ErrClosed] after Unlock. Err needs no I/O and looks at the clock, so
+// once the lock was lost, and [ErrClosed] from the beginning of Unlock on. Err needs no I/O and looks at the clock, so
 // Err is right at once also after the process was stopped.
 func (l *Lease) Err() error {
-	return l.endedIf(func() bool { return l.session.left() <= 0 })
+	if ended := l.endedIf(func() bool { return l.session.left() <= 0 }); ended != nil {
+		return ended
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done {
+		return ErrClosed
+	}
+	return nil
 }
 
 // endedIf returns the reason why the lease ended. The lease ends now if expired says so, or at its
@@ -109,7 +117,7 @@ func (l *Lease) ValidUntil() time.Time {
 	return until
 }
 
-// Context returns a context that ends when the lock is lost or released. A loss has a cause that
+// Context returns a context that ends when the lock is lost, or when its release begins. A loss has a cause that
 // matches [ErrLost], and ends the context before the store can give the lock to another client. A
 // lock that an operator broke, or that the store forgot, is the exception: see the package
 // documentation. The context has the values of the context given to Lock, but neither its deadline
@@ -127,8 +135,11 @@ func (l *Lease) Context() context.Context {
 	defer l.mu.Unlock()
 	if l.ctx == nil {
 		l.ctx, l.cancel = context.WithCancelCause(withLease(context.WithoutCancel(l.values), l))
-		if l.ended != nil {
+		switch {
+		case l.ended != nil:
 			l.cancel(l.ended)
+		case l.done:
+			l.cancel(ErrClosed)
 		}
 	}
 	return l.ctx
@@ -145,7 +156,7 @@ func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func
 
 // Unlock releases the lock. Unlock sends the request also after ctx ended, so a deferred Unlock
 // keeps its promise. ctx bounds only the wait for the answer: Unlock returns within 100 ms of its
-// end.
+// end. A context of this lease ends when Unlock begins, so of such a ctx only the deadline counts.
 //
 // Unlock returns [ErrLost] if the lock was lost before. Unlock returns [ErrUnavailable] if the
 // store did not answer in time; then each heartbeat repeats the release until the session ends.
@@ -155,6 +166,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
+	ctx, stop := outlasting(ctx, l)
+	defer stop()
 	bound, cancel := linger(l.session.round(), ctx)
 	defer cancel()
 	return l.unlock(ctx, bound)
@@ -163,11 +176,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 // unlock releases the lock, and waits for the store no longer than bound.
 func (l *Lease) unlock(ctx, bound context.Context) error {
 	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store itself counts sleep
-	l.mu.Lock()
-	first, lost := !l.done, errors.Is(expired, ErrLost)
-	l.done = true
-	l.mu.Unlock()
-	if lost {
+	first := l.retire()
+	if errors.Is(expired, ErrLost) {
 		return l.lock.failed(expired)
 	}
 	if !first || expired != nil { // released already, perhaps by Client.Close
@@ -190,6 +200,20 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 		return l.lock.failed(err)
 	}
 	return nil
+}
+
+// retire ends the trust of the holder before a release, because the store may serve the release long before its answer comes.
+func (l *Lease) retire() (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done {
+		return false
+	}
+	l.done = true
+	if l.cancel != nil {
+		l.cancel(ErrClosed)
+	}
+	return true
 }
 
 // lose ends the lease and its context, and tells the observer. Only the first cause counts.

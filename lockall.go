@@ -132,6 +132,8 @@ func (ls Leases) Context(parent context.Context) (ctx context.Context, cancel fu
 // Unlock releases every lock, the last taken first, also when a release fails, and joins the
 // errors. Like [Lease.Unlock], it returns soon after ctx ended, however many locks there are.
 func (ls Leases) Unlock(ctx context.Context) error {
+	ctx, stop := outlasting(ctx, ls...)
+	defer stop()
 	ends, cancel := Linger(ctx)
 	defer cancel()
 	return ls.unlock(ctx, ends)

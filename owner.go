@@ -41,7 +41,7 @@ func scopeOf(ctx context.Context) *scope {
 // An owner follows the rules of names. Make it unguessable, or use [NewOwner]. With the empty owner
 // nothing re-enters, not even locks held through ctx.
 func WithOwner(ctx context.Context, owner string) context.Context {
-	return context.WithValue(ctx, scopeKey{}, &scope{owner: owner})
+	return context.WithValue(ctx, scopeKey{}, &scope{owner: owner, outer: scopeOf(ctx)})
 }
 
 // NewOwner returns an owner that nobody else has.
@@ -75,6 +75,25 @@ func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner
 		}
 	}
 	return nil, "", err
+}
+
+// outlasting returns ctx, without its end if ctx carries one of the leases. The release of a lease ends the context of that lease,
+// and would end the wait for its own answer. A deadline stays.
+func outlasting(ctx context.Context, leases ...*Lease) (lasting context.Context, cancel context.CancelFunc) {
+	if ctx.Err() != nil {
+		return ctx, func() {}
+	}
+	for s := scopeOf(ctx); s != nil; s = s.outer {
+		if s.lease == nil || !slices.Contains(leases, s.lease) {
+			continue
+		}
+		lasting = context.WithoutCancel(ctx)
+		if ends, ok := ctx.Deadline(); ok {
+			return context.WithDeadline(lasting, ends)
+		}
+		return lasting, func() {}
+	}
+	return ctx, func() {}
 }
 
 // of reports whether the lease is held, and belongs to this lock. Permits are not re-entered.
