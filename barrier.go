@@ -110,7 +110,8 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 // Wait waits until all parties of this generation wait. Wait returns how many parties came after
 // this party: the last party gets 0. When ctx ends before, or the session of a party does, the
 // generation is broken. All waiting parties then get a [BrokenError], which gives the reason to the
-// party that gave up. Parties that come later get the error too, until Reset.
+// party that gave up. Parties that come later get the error too, until Reset. If the error matches
+// [ErrUnavailable] as well, the store was not told in time, and the others may have left with this party.
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
 		return 0, b.value.failed("wait", b.value.err)
@@ -178,6 +179,15 @@ func (s *barrierState) lives(is engine.Resource, id string) bool {
 	return holds(is, id)
 }
 
+// waited reports whether the member of this id arrived in an earlier call, gave up, and the store was not told.
+func (s *barrierState) waited(id string) bool {
+	name, _, _ := strings.Cut(id, "#")
+	return slices.ContainsFunc(s.Arrived, func(other string) bool {
+		earlier, _, member := strings.Cut(other, "#")
+		return member && earlier == name && other != id
+	})
+}
+
 func holds(is engine.Resource, claim string) bool {
 	return slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == claim })
 }
@@ -201,10 +211,12 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 	switch {
 	case again:
 		return ErrUnchanged
+	case s.waited(w.id): // the others would count that member twice
+		s.Broken = true // then this party reads the broken barrier as everybody does
 	case w.index == 0:
 		dead, err := w.dead(ctx, s)
 		if dead || err != nil {
-			s.Broken = true // then this party reads the broken barrier as everybody does
+			s.Broken = true
 			return err
 		}
 		w.left = true
@@ -216,9 +228,11 @@ func (w *barrierWait) arrive(ctx context.Context, s *barrierState) error {
 // hasLeft finds out whether this party left with the last generation, and its index.
 func (w *barrierWait) hasLeft(s *barrierState) bool {
 	i := slices.Index(s.Last, w.id)
-	if w.left = i >= 0; w.left {
+	if i >= 0 {
 		w.index = w.parties - 1 - i
 	}
+	// Others may have left since. If there was a reset as well, nobody knows which came first.
+	w.left = i >= 0 || w.arrived && s.Resets == w.resets && s.Generation > w.generation
 	return w.left
 }
 
@@ -229,8 +243,6 @@ func (w *barrierWait) over(s barrierState) (left bool, err error) {
 		return true, nil
 	case s.Resets != w.resets: // also if others have left since
 		return false, &BrokenError{w.number, errReset}
-	case s.Generation > w.generation:
-		return true, nil
 	case s.Generation < w.generation:
 		return false, &BrokenError{w.number, errForgotten}
 	case s.Broken:
@@ -297,13 +309,39 @@ func (s *barrierState) breakFor(id string) error {
 }
 
 // giveUp breaks the generation because this party stops waiting, unless all parties have left
-// meanwhile. A request to arrive may still be on its way. So a party that does not know whether it
-// has arrived makes that request fail: giveUp writes a new version.
+// meanwhile. The store gets more time for that than the caller, because the other parties wait.
 func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err error) {
-	// If the store cannot be told now, other parties see later that this party's claim is gone.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.value.client.opts.TTL/3)
-	defer cancel()
-	err = w.update(ctx, "give up", func(s *barrierState) error {
+	type end struct {
+		wait barrierWait
+		err  error
+	}
+	bound, stop := Linger(ctx)
+	defer stop()
+	ends, late := make(chan end, 1), *w // the caller may go before
+	told := end{late, ErrClosed}
+	if w.value.client.spawn(func() {
+		// If the store cannot be told, other parties see later that this party's claim is gone.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), late.value.client.opts.TTL/3)
+		defer cancel()
+		err := late.withdraw(ctx)
+		ends <- end{late, err}
+	}) {
+		select {
+		case told = <-ends:
+		case <-bound.Done():
+			told.err = engine.Unavailable("give up", context.Cause(ctx))
+		}
+	}
+	if told.wait.left && told.err == nil {
+		return told.wait.index, nil
+	}
+	return told.wait.index, w.value.failed("wait", &BrokenError{told.wait.number, errors.Join(reason, told.err)})
+}
+
+// withdraw breaks the generation. A request to arrive may still be on its way. So a party that does not
+// know whether it has arrived makes that request fail: withdraw writes a new version.
+func (w *barrierWait) withdraw(ctx context.Context) error {
+	return w.update(ctx, "give up", func(s *barrierState) error {
 		if w.number == 0 {
 			w.number = s.number()
 		}
@@ -312,10 +350,6 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 		}
 		return s.breakFor(w.id)
 	})
-	if w.left && err == nil {
-		return w.index, nil
-	}
-	return w.index, w.value.failed("wait", &BrokenError{w.number, errors.Join(reason, err)})
 }
 
 // Generation returns the number of the generation, 1 or more. The number grows by one when all

@@ -252,7 +252,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	case <-turn.C:
 		return nil, engine.Unavailable("open session", errors.New("other calls wait for the session, and the store does not answer"))
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, engine.Unavailable("open session", context.Cause(ctx))
 	case <-c.life.Done():
 		return nil, ErrClosed
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // elsewhere is a store that does not sleep when this machine does.
-type elsewhere struct{ engine.Engine }
+type elsewhere struct{ *memengine.Engine }
 
 func (e elsewhere) Caps() engine.Caps {
 	caps := e.Engine.Caps()
@@ -126,4 +126,21 @@ func TestBootTime(t *testing.T) {
 	if late := after - boot - passed; late < -time.Millisecond || late > time.Second {
 		t.Errorf("%v by the boot clock, %v by the monotonic one", after-boot, passed)
 	}
+}
+
+// TestSleepAtUnlock: the machine sleeps during a release that does not arrive, and the store ends the session. The next try finds the
+// claim gone: the lock was lost, not released.
+func TestSleepAtUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		c, store := newFaultyClient(t, elsewhere{memengine.New()}, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		sleeps := func(context.Context, func(context.Context) error) error {
+			m.sleep(time.Hour)
+			return engine.Unavailable("leave", errTrouble)
+		}
+		gone := func(context.Context, func(context.Context) error) error { return engine.ErrGone }
+		store.set(first(1, sleeps, gone), verbLeave)
+		wantErr(t, lease.Unlock(t.Context()), pawl.ErrLost)
+	})
 }

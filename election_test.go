@@ -195,3 +195,24 @@ func TestLead(t *testing.T) {
 		wantLeader(t, observer, "", nil)
 	})
 }
+
+// TestObserveEndsWithClose: an observer that waits for a store that is away learns that its client was closed.
+func TestObserveEndsWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		store.set(fails, verbGet, verbWatch)
+		ended, waited := make(chan error, 1), make(chan error, 1)
+		go func() {
+			var last error
+			for _, err := range c.Election("e").Observe(t.Context()) {
+				last = err
+			}
+			ended <- last
+		}()
+		go func() { waited <- c.Latch("l", 1).Wait(t.Context()) }()
+		pass(time.Minute)
+		c.Close(t.Context()) //nolint:errcheck // the store is away
+		wantErr(t, <-ended, pawl.ErrClosed)
+		wantErr(t, <-waited, pawl.ErrClosed)
+	})
+}

@@ -18,3 +18,11 @@ func NumbersKnown(c *Client) int {
 	defer c.numbers.mu.Unlock()
 	return len(c.numbers.byName)
 }
+
+// ClaimsKnown is how many claims the session of a client remembers.
+func ClaimsKnown(c *Client) int {
+	s := c.live()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.known)
+}

@@ -104,3 +104,25 @@ func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 		}
 	})
 }
+
+// TestEvictedWaiterIsBounded: a waiter asks why its claim is gone, and the store hangs. The end of its ctx ends the call.
+func TestEvictedWaiterIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		held := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		c, store := newFaultyClient(t, eng, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start, waits := time.Now(), lockSoon(ctx, c.Mutex("m"))
+		synctest.Wait()
+		store.set(hangs, verbRenew)
+		pass(500 * time.Millisecond)
+		breakLock(t, eng, "m")
+		got := <-waits
+		wantErr(t, got.err, pawl.ErrNotAcquired)
+		if took := got.at.Sub(start); took > 1100*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		<-held.Context().Done()
+	})
+}

@@ -180,13 +180,15 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		if err != nil {
 			return nil, l.failed(l.client.stopped(ctx, err))
 		}
-		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
-		if a.claim.Capacity, err = size.capacity(ctx); err != nil {
+		permits, err := size.capacity(ctx)
+		if err != nil {
 			return nil, l.failed(err)
 		}
+		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
+		a.claim.Capacity = permits
 		grant, err := a.run(ctx, wait)
 		if err == nil && l.opts.MinHold > 0 {
-			if err = l.keepTaken(ctx, a.claim, grant.Token, l.opts.MinHold); err != nil {
+			if err = l.keepTaken(ctx, s, a.claim, grant.Token, l.opts.MinHold); err != nil {
 				err = a.fail(ctx, err)
 			}
 		}
@@ -270,7 +272,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
-		case a.through != nil && (grant.Held() && grant.Token != a.through.token || refused(err)):
+		case a.through != nil && (grant.Held() && !s.shares(a.claim, a.through.token, grant.Token) || refused(err)):
 			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile
@@ -365,15 +367,23 @@ func (a *attempt) await(ctx context.Context) (engine.Grant, error) {
 	case bound.Err() != nil:
 		err = bound.Err() // no trouble: the store said that the claim has to wait
 	case errors.Is(err, engine.ErrGone):
-		err = a.evicted()
+		err = a.evicted(ctx)
 	}
 	return grant, err
 }
 
 // evicted finds out why a waiting claim is gone: did the session end, or did an operator evict the
-// claim?
-func (a *attempt) evicted() error {
-	err := a.session.renew()
+// claim? The renewal that tells may take longer than ctx.
+func (a *attempt) evicted(ctx context.Context) (err error) {
+	told := make(chan error, 1)
+	if !a.session.client.spawn(func() { told <- a.session.renew() }) {
+		return ErrClosed
+	}
+	select {
+	case err = <-told:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if errors.Is(err, engine.ErrGone) {
 		a.session.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		return err

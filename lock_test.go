@@ -473,3 +473,21 @@ func TestUnsupported(t *testing.T) {
 		mustUnlock(t, mustLock(t, t.Context(), c.RWMutex("rw")))
 	})
 }
+
+// TestUnavailableBesideAnOpening: a call that waits for the session that another call opens has heard nothing of the store either.
+func TestUnavailableBesideAnOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbOpen, verbEnter, verbAwait, verbLeave, verbRenew)
+		<-lease.Context().Done()
+		opens := lockSoon(context.Background(), c.Mutex("m"))
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := c.Mutex("m").Lock(ctx)
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantErr(t, err, context.DeadlineExceeded)
+		wantErr(t, (<-opens).err, pawl.ErrUnavailable)
+	})
+}

@@ -211,3 +211,78 @@ func TestBarrierMemberLostReplies(t *testing.T) {
 		}
 	})
 }
+
+// TestBarrierGiveUpIsBounded: the store is away while a member gives up. Its call ends with its ctx. The store learns of that as soon as the
+// store is back.
+func TestBarrierGiveUpIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		m := mustJoin(t, c.Barrier("b", 2))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start, waits := time.Now(), arriveMember(ctx, m)
+		synctest.Wait()
+		store.set(fails, verbGet, verbPut, verbWatch)
+		err := (<-waits).err
+		wantErr(t, err, pawl.ErrBroken, pawl.ErrUnavailable)
+		if took := time.Since(start); took > time.Second+slack {
+			t.Errorf("took %v", took)
+		}
+		store.set(nil, verbGet, verbPut, verbWatch)
+		pass(time.Second)
+		_, err = newClient(t, eng, nil).Barrier("b", 2).Wait(t.Context())
+		wantErr(t, err, pawl.ErrBroken)
+	})
+}
+
+// TestBarrierMemberWaitsAgain: the store never heard that a member gave up. The next Wait of that member is no second party.
+func TestBarrierMemberWaitsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		m := mustJoin(t, c.Barrier("b", 2))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		waits := arriveMember(ctx, m)
+		synctest.Wait()
+		store.set(fails, verbGet, verbPut, verbWatch)
+		wantErr(t, (<-waits).err, pawl.ErrBroken)
+		pass(time.Minute)
+		store.set(nil, verbGet, verbPut, verbWatch)
+		_, err := m.Wait(t.Context())
+		var broken *pawl.BrokenError
+		if !errors.As(err, &broken) {
+			t.Fatal(err)
+		}
+		noErr(t, c.Barrier("b", 2).Reset(t.Context(), broken.Generation))
+		waits = arriveMember(t.Context(), m)
+		_, err = newClient(t, eng, nil).Barrier("b", 2).Wait(t.Context())
+		noErr(t, err)
+		noErr(t, (<-waits).err)
+	})
+}
+
+// TestBarrierLeftLongAgo: a party gives up after its generation and a further generation have left. The party has left as well.
+func TestBarrierLeftLongAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(first(1, losesReply, fails), verbWatch)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		early := arrive(ctx, c.Barrier("b", 2))
+		arrived(t, eng, "b", 1)
+		_, err := newClient(t, eng, nil).Barrier("b", 2).Wait(t.Context())
+		noErr(t, err)
+		other := arrive(t.Context(), newClient(t, eng, nil).Barrier("b", 2))
+		synctest.Wait()
+		_, err = newClient(t, eng, nil).Barrier("b", 2).Wait(t.Context())
+		noErr(t, err)
+		noErr(t, (<-other).err)
+		got := <-early
+		if noErr(t, got.err); got.index != 1 {
+			t.Errorf("index %d", got.index)
+		}
+	})
+}

@@ -47,7 +47,9 @@ func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 	if err == nil {
 		work, stop := l.Within(ctx)
 		defer stop()
-		if err = l.lock.keepTaken(work, l.claim, l.token, d); err != nil {
+		if err = l.lock.keepTaken(work, l.session, l.claim, l.token, d); errors.Is(err, errSession) {
+			err = fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
+		} else if err != nil {
 			err = errors.Join(l.Err(), err)
 		}
 	}
@@ -58,7 +60,7 @@ func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 }
 
 // keepTaken keeps the name of a grant taken for the minimum hold.
-func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.Token, hold time.Duration) error {
+func (l *lock) keepTaken(ctx context.Context, holder *session, claim *engine.Claim, token fence.Token, hold time.Duration) error {
 	c := l.client
 	ctx, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -70,13 +72,16 @@ func (l *lock) keepTaken(ctx context.Context, claim *engine.Claim, token fence.T
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
-	if err == nil && is.Token != token || refused(err) {
+	if err == nil && !holder.shares(claim, token, is.Token) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTime)
-		defer cancel()
-		s.Close(ctx) //nolint:errcheck // it ends by itself
+		closing := context.WithoutCancel(ctx)
+		c.spawn(func() {
+			ctx, cancel := context.WithTimeout(closing, farewellTime)
+			defer cancel()
+			s.Close(ctx) //nolint:errcheck // it ends by itself
+		})
 		return fmt.Errorf("minimum hold: %w", err)
 	}
 	ended, end := context.WithCancel(ctx)

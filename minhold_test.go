@@ -85,6 +85,21 @@ func TestMinHoldIsAllOrNothing(t *testing.T) {
 		store.set(first(1, nil, losesReply), verbEnter)
 		_, err = c.Mutex("job").With(pawl.LockOptions{MinHold: time.Minute}).TryLock(t.Context())
 		wantErr(t, err, pawl.ErrUnavailable)
+		synctest.Wait()
+		wantFree(t, eng, "job")
+
+		store.set(first(1, nil, hangs), verbEnter)
+		store.set(hangs, verbClose, verbLeave)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err = c.Mutex("job").With(pawl.LockOptions{MinHold: time.Minute}).TryLock(ctx)
+		wantErr(t, err, pawl.ErrUnavailable)
+		if took := time.Since(began); took > time.Second+slack {
+			t.Errorf("took %v", took)
+		}
+		store.set(nil, verbEnter, verbClose, verbLeave)
+		pass(15 * time.Second)
 		wantFree(t, eng, "job")
 	})
 }
@@ -112,4 +127,18 @@ func TestMinHoldRefused(t *testing.T) {
 		_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: hold}).Lock(context.Background())
 		wantErr(t, err, pawl.ErrInvalid)
 	}
+}
+
+// TestKeepOfTheLost: another client holds the name before the client knows of its loss. Keep says that the lock is lost.
+func TestKeepOfTheLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbRenew)
+		breakLock(t, eng, "m")
+		next := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		wantErr(t, lease.Keep(t.Context(), time.Minute), pawl.ErrLost)
+		mustUnlock(t, next)
+	})
 }

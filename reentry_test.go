@@ -304,3 +304,34 @@ func TestWithin(t *testing.T) {
 		<-late.Done()
 	})
 }
+
+// TestReentryBesideAnUpgrade: an outer lease is held, and re-enters, also after another lease of its owner became the writer. The
+// re-entry gets the token of that writer.
+func TestReentryBesideAnUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		outer := mustLock(t, t.Context(), rw.RLocker())
+		inner := mustLock(t, outer.Context(), rw.RLocker())
+		w, err := rw.TryUpgrade(t.Context(), inner)
+		noErr(t, err)
+		again, err := rw.TryRLock(outer.Context())
+		noErr(t, err)
+		mustUnlock(t, again)
+		noErr(t, outer.Keep(t.Context(), time.Second))
+
+		r, err := rw.Downgrade(t.Context(), w)
+		noErr(t, err)
+		writer := lockSoon(t.Context(), newClient(t, eng, nil).RWMutex("m"))
+		synctest.Wait()
+		again, err = rw.TryRLock(outer.Context())
+		noErr(t, err)
+		for _, l := range []*pawl.Lease{again, r, outer} {
+			mustUnlock(t, l)
+		}
+		got := <-writer
+		noErr(t, got.err)
+		mustUnlock(t, got.lease)
+	})
+}

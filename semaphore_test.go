@@ -53,3 +53,18 @@ func TestSemaphoreOfAnOwner(t *testing.T) {
 		mustUnlock(t, pawl.Leases{one, other, rest})
 	})
 }
+
+// TestFailedTriesAreForgotten: a try that asks for more permits than there are leaves nothing in memory.
+func TestFailedTriesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		noErr(t, c.Semaphore("s", 10).Resize(t.Context(), 3))
+		for range 100 {
+			_, err := c.Semaphore("s", 10).Weighted(5).TryLock(t.Context())
+			wantErr(t, err, pawl.ErrInvalid)
+		}
+		if n := pawl.ClaimsKnown(c); n != 0 {
+			t.Errorf("%d claims are known", n)
+		}
+	})
+}

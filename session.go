@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // session is a client's liveness in the store, and alone knows how long the client may trust it.
@@ -287,6 +288,22 @@ func (s *session) drop(l *Lease) {
 	s.mu.Unlock()
 }
 
+// shares reports whether a grant is that of a lease of the claim's owner: the lease with the token through, or another. Such leases share their
+// grants, and a later claim gets the largest of their tokens.
+func (s *session) shares(claim *engine.Claim, through, got fence.Token) bool {
+	if got == through {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for held, l := range s.leases {
+		if l.token == got && held.Resource == claim.Resource && held.Owner == claim.Owner {
+			return true
+		}
+	}
+	return false
+}
+
 // leaveTries is how often a call leaves a claim; then the heartbeat does.
 const leaveTries = 5
 
@@ -300,8 +317,8 @@ func (s *session) leave(bound, ctx context.Context, claim *engine.Claim) error {
 		// A broken connection is often back at once, and a pool may have several of them. If an
 		// earlier request did arrive, the claim is gone now.
 		pause.sleep(bound, s.life)
-		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) {
-			err = nil
+		if err = s.store.Leave(&scoped{bound, ctx}, claim.Resource, claim.ID); errors.Is(err, engine.ErrGone) && s.left() > 0 {
+			err = nil // after a sleep of the machine the session may have ended before
 		}
 	}
 	if err != nil && !errors.Is(err, engine.ErrGone) {

@@ -113,6 +113,10 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))
 	}
+	if err != nil && ctx.Err() != nil {
+		s.giveUp(permit) // the call has waited for the store long enough
+		return nil, err
+	}
 	if err != nil {
 		permit.Unlock(ctx) //nolint:errcheck // each heartbeat repeats a release that the store did not confirm
 		return nil, err
@@ -148,10 +152,10 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 	return permit, o, err
 }
 
-// giveUp releases the turn. The caller does not wait for that.
-func (s *Slots) giveUp(turn *Lease) {
-	if turn != nil {
-		s.value.client.spawn(func() { turn.Unlock(context.Background()) }) //nolint:errcheck // as in queueUpdate
+// giveUp releases the turn, or a permit. The caller does not wait for that.
+func (s *Slots) giveUp(lease *Lease) {
+	if lease != nil {
+		s.value.client.spawn(func() { lease.Unlock(context.Background()) }) //nolint:errcheck // as in queueUpdate
 	}
 }
 

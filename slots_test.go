@@ -215,7 +215,7 @@ func TestSlotInTrouble(t *testing.T) {
 			wantErr(t, err, pawl.ErrUnavailable)
 			wantFree(t, eng, key)
 		}
-		store.set(hangs, verbPut)
+		store.set(hangs, verbPut, verbLeave)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
@@ -224,9 +224,10 @@ func TestSlotInTrouble(t *testing.T) {
 		if took := time.Since(began); took > 1100*time.Millisecond {
 			t.Errorf("back after %v", took)
 		}
+		store.set(nil, verbPut, verbLeave)
+		pass(15 * time.Second)
 		wantFree(t, eng, key)
 
-		store.set(nil, verbPut)
 		store.set(during(func() { // the session is lost before the number is read
 			store.set(hangs, verbRenew)
 			pass(20 * time.Second)

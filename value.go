@@ -113,8 +113,11 @@ func (v *Value) watch(ctx context.Context, again time.Duration) iter.Seq2[Snapsh
 func (v *Value) read(ctx context.Context) (Snapshot, error) {
 	for pause := newBackoff(v.client.opts.TTL); ; {
 		is, err := v.Get(ctx)
-		if !errors.Is(err, ErrUnavailable) || !pause.sleep(ctx, v.client.life) {
+		if !errors.Is(err, ErrUnavailable) {
 			return is, err
+		}
+		if !pause.sleep(ctx, v.client.life) {
+			return is, v.failed("get", v.client.ended(ctx, err))
 		}
 	}
 }
