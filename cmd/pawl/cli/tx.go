@@ -83,7 +83,7 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 	}
 	o := opened{Log: log}
 	for _, text := range l.resources {
-		r, end, err := openResource(ctx, text)
+		r, _, end, err := openResource(ctx, text)
 		if err != nil {
 			return bySignal(ctx, err)
 		}
@@ -103,27 +103,27 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 }
 
 // openResource opens a database that takes part.
-func openResource(ctx context.Context, text string) (r *dtx.Resource, end func(), err error) {
+func openResource(ctx context.Context, text string) (r *dtx.Resource, d dialect.Dialect, end func(), err error) {
 	name, location, given := strings.Cut(text, "=")
 	if !given {
 		location = os.Getenv("PAWL_DB_" + name)
 	}
 	if location == "" {
-		return nil, nil, usageError("--resource %s: no URL: give NAME=URL, or put the URL into PAWL_DB_%s", printable(name), printable(name))
+		return nil, d, nil, usageError("--resource %s: no URL: give NAME=URL, or put the URL into PAWL_DB_%s", printable(name), printable(name))
 	}
 	db, err := open.OpenDatabase(engine.Existing(ctx), location)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--resource %s: %w", printable(name), err)
+		return nil, d, nil, fmt.Errorf("--resource %s: %w", printable(name), err)
 	}
 	end = func() { soon(closeWithin, func() { db.Close() }) } //nolint:errcheck // the process ends
 	switch db.Dialect {
 	case dialect.PostgreSQL:
-		return dtx.PostgreSQL(name, db.DB), end, nil
+		return dtx.PostgreSQL(name, db.DB), db.Dialect, end, nil
 	case dialect.MySQL:
-		return dtx.MySQL(name, db.DB), end, nil
+		return dtx.MySQL(name, db.DB), db.Dialect, end, nil
 	}
 	end()
-	return nil, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", printable(name))
+	return nil, d, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", printable(name))
 }
 
 // unlogged says how tables that are missing are made, and that an operator's wish or a statement is refused.

@@ -36,8 +36,9 @@ A program of any language commits by a request to any agent:
                    "stock": [{"sql": "INSERT INTO orders (id) VALUES (?)", "args": ["a7"]}]}
   GET /healthz    200 while the process runs
 
-The names are those of agents with databases, and "rows" is how many rows the statement has to change: else the transaction aborts. The
-answer is {"id": "...", "outcome": "..."} with the status
+The names are those of agents with databases, and "rows" is how many rows the statement has to change: else the transaction aborts. In
+"args" are texts, numbers, booleans and nulls. PostgreSQL gets every digit of a number. MariaDB and MySQL take whole numbers of 64 bits, and an
+agent there votes against others: give those as text, and write CAST(? AS DECIMAL(20, 2)) in the statement. The answer is {"id": "...", "outcome": "..."} with the status
 
   200  committed        committed in all databases
   202  pending          commit is decided, and some databases follow
@@ -182,7 +183,7 @@ type statement struct {
 	Rows *int64 `json:"rows"` // how many rows have to change
 }
 
-// parseStatements reads a payload. Whole numbers stay whole.
+// parseStatements reads a payload. A number that is no int64 stays a json.Number, which has all digits.
 func parseStatements(payload []byte) (all []statement, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.UseNumber()
@@ -197,10 +198,8 @@ func parseStatements(payload []byte) (all []statement, err error) {
 		for j, arg := range s.Args {
 			switch n := arg.(type) {
 			case json.Number:
-				if s.Args[j], err = n.Int64(); err != nil {
-					if s.Args[j], err = n.Float64(); err != nil {
-						return nil, fmt.Errorf("%w: statement %d: the number %s is too large", pawl.ErrInvalid, i+1, n)
-					}
+				if whole, err := n.Int64(); err == nil {
+					s.Args[j] = whole
 				}
 			case []any, map[string]any:
 				return nil, fmt.Errorf("%w: statement %d: argument %d is no text, number, boolean or null", pawl.ErrInvalid, i+1, j+1)
@@ -210,13 +209,32 @@ func parseStatements(payload []byte) (all []statement, err error) {
 	return all, nil
 }
 
-// executeStatements does the work of a payload.
-func executeStatements(ctx context.Context, db dialect.DB, _ threephase.ID, payload []byte) error {
+// exact turns the numbers that are no int64 into text. PostgreSQL makes of it what the statement needs, with all digits. MariaDB and
+// MySQL compute with text in floating point, so there a program says what the text is.
+func exact(d dialect.Dialect, args []any) error {
+	for i, arg := range args {
+		n, is := arg.(json.Number)
+		switch {
+		case !is:
+		case d == dialect.MySQL:
+			return fmt.Errorf("argument %d is the number %.40s: only whole numbers of 64 bits reach this database exactly; give it as a string, and write CAST(? AS DECIMAL(P, S)) in the statement", i+1, n)
+		default:
+			args[i] = n.String()
+		}
+	}
+	return nil
+}
+
+// executeStatements does the work of a payload in a database of a dialect.
+func executeStatements(ctx context.Context, d dialect.Dialect, db dialect.DB, payload []byte) error {
 	all, err := parseStatements(payload)
 	if err != nil {
 		return err
 	}
 	for i, s := range all {
+		if err := exact(d, s.Args); err != nil {
+			return fmt.Errorf("statement %d: %w", i+1, err)
+		}
 		result, err := db.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
 			return fmt.Errorf("statement %d: %w", i+1, err)

@@ -128,6 +128,10 @@ func TestTx_agent(t *testing.T) {
 	if status != 409 || !strings.Contains(text, "statement 1 changed 0 rows, not 1") || a.balances() != [2]int{6, 14} {
 		t.Error(status, text, a.balances())
 	}
+	status, text = a.post("program", a.urls["stock"]+"commit", strings.Replace(a.transfer(1), "[1]", "[0.1]", 1))
+	if status != 409 || !strings.Contains(text, "argument 1 is the number 0.1") || a.balances() != [2]int{6, 14} {
+		t.Error(status, text, a.balances())
+	}
 	for _, body := range []string{"[]", `{"bank": 1}`, `{"bank": [{"args": [1]}]}`, `{"bank": [{"sql": "SELECT ?", "args": [[1]]}]}`, `{"shop": []}`} {
 		if status, text := a.post("program", a.urls["bank"]+"commit", body); status != 400 || !strings.Contains(text, `"outcome":"invalid"`) {
 			t.Errorf("%s: %d %s", body, status, text)

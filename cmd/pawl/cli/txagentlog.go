@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/dtx/threephase"
 	"github.com/pawl-go/pawl/engine/open"
@@ -46,12 +47,15 @@ func (l *ledger) withAgentLog(ctx context.Context, make bool, fn func(context.Co
 	}
 	var handler threephase.Handler
 	for _, text := range l.resources {
-		r, end, err := openResource(ctx, text)
+		r, d, end, err := openResource(ctx, text)
 		if err != nil {
 			return bySignal(ctx, err)
 		}
 		defer end()
-		if handler, err = threephase.Database(r, executeStatements); err != nil {
+		handler, err = threephase.Database(r, func(ctx context.Context, db dialect.DB, _ threephase.ID, payload []byte) error {
+			return executeStatements(ctx, d, db, payload)
+		})
+		if err != nil {
 			return fmt.Errorf("--resource: %w", err)
 		}
 	}
