@@ -32,7 +32,7 @@
 // can see that a log is an old copy.
 //
 // Messages have no signature. Without mutual TLS in the user's server and [Options].Client, any sender that reaches an agent can vote, decide
-// and send payloads. [Options].Authenticate ties a certificate to the name of an agent.
+// and send payloads. Only messages of browsers are refused, because a web page reaches what its reader's machine reaches. [Options].Authenticate ties a certificate to the name of an agent.
 //
 // Package dtx needs no agents: there one log decides, and branches wait while it is away. This package is for transactions that must
 // not wait for one machine. The price is agents, one more round trip, and several flushed writes an agent.

@@ -48,7 +48,8 @@ type reply struct {
 }
 
 // ServeHTTP takes a message of a peer: a POST to any path. Messages of other groups, of unknown agents and of agents that have lost their logs are
-// refused with status 403, and malformed messages with 400. 503 says that the log failed, so the peer sends the message again.
+// refused with status 403, and malformed messages with 400. A browser's message is refused with 403, too. 503 says that the log failed, so
+// the peer sends the message again.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, answer := http.StatusOK, reply{Agent: a.name, Log: a.log.identity}
 	e, err := read(w, r)
@@ -81,6 +82,9 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func read(w http.ResponseWriter, r *http.Request) (e envelope, err error) {
 	if r.Method != http.MethodPost {
 		return e, fmt.Errorf("%w: the method is %s: POST is allowed", pawl.ErrInvalid, r.Method)
+	}
+	if r.Header.Get("Origin") != "" { // a web page of a machine that reaches the agent
+		return e, fmt.Errorf("%w: a browser has sent the message", ErrForeign)
 	}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&e); err != nil {
 		return e, fmt.Errorf("%w: the message cannot be read: %w", pawl.ErrInvalid, err)

@@ -109,6 +109,25 @@ func TestForeignMessages(t *testing.T) {
 	})
 }
 
+// TestBrowserMessages: a message that a web page makes a browser send begins no work.
+func TestBrowserMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		body := `{"version": 1, "from": "bank", "log": 7, "group": "quorum bank stock witness", "id": "bank-7-1", "kind": 3, "work": true}`
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		r.Header.Set("Origin", "http://example.com")
+		w := httptest.NewRecorder()
+		if g.agents["stock"].ServeHTTP(w, r); w.Code != 403 || !strings.Contains(w.Body.String(), "a browser has sent") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		if !g.quiet() {
+			t.Error("the message began a transaction")
+		}
+	})
+}
+
 // foreign is a message with changes, and how it is refused.
 type foreign struct {
 	change map[string]any

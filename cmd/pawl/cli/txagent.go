@@ -49,7 +49,10 @@ agent there votes against others: give those as text, and write CAST(? AS DECIMA
 
 A program that reaches the agent can execute statements and decide transactions. So the agent listens on this machine only, unless
 --tls-cert, --tls-key and --tls-ca are given. Then each peer and each program needs a certificate of that authority. The
-certificate of an agent has the agent's name as common name or as DNS name.`
+certificate of an agent has the agent's name as common name or as DNS name.
+
+No web page may use the agent: what a page of another origin makes a browser send is answered 403. Without certificates so is a request
+whose Host is another than localhost, a loopback address such as 127.0.0.1, or the host of --listen. The port of the Host may be any.`
 
 // agency is the user's choice of an agent.
 type agency struct {
@@ -135,7 +138,7 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 			case <-serving.Done():
 			}
 		})
-		err = serveUntil(serving, listener, commits(agent), func() {})
+		err = serveUntil(serving, listener, a.guarded(commits(agent)), func() {})
 		if replaced := agent.Status().Err; errors.Is(replaced, threephase.ErrReplaced) {
 			err = errors.Join(err, &exitError{exitUsage, replaced})
 		}
@@ -143,6 +146,14 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 		defer cancel()
 		return errors.Join(err, agent.Close(closing))
 	})
+}
+
+// guarded keeps web pages away from the agent. With certificates no name of a page leads to the agent.
+func (a *agency) guarded(handler http.Handler) http.Handler {
+	if a.cert == "" {
+		handler = forThisMachine(a.listen, handler)
+	}
+	return forPrograms(handler)
 }
 
 // secure returns the settings of mutual TLS, or nil.

@@ -21,7 +21,7 @@ import (
 // agents are three agents, each in a process of its own: two databases and a witness.
 type agents struct {
 	t         *testing.T
-	ca        *testservers.CA
+	ca        *testservers.CA // nil: without certificates
 	table     string
 	db        *sql.DB
 	urls      map[string]string
@@ -58,9 +58,11 @@ func newAgents(t *testing.T) *agents {
 // start starts an agent, whose log exists.
 func (a *agents) start(name string) {
 	a.t.Helper()
-	certificate := a.ca.Issue(name)
-	args := []string{"tx", "agent", "--db", a.files[name], "--name", name, "--listen", strings.Trim(a.urls[name], "htps:/"), "--timeout", "3s",
-		"--tls-cert", certificate.CertFile, "--tls-key", certificate.KeyFile, "--tls-ca", a.ca.File}
+	args := []string{"tx", "agent", "--db", a.files[name], "--name", name, "--listen", strings.Trim(a.urls[name], "htps:/"), "--timeout", "3s"}
+	if a.ca != nil {
+		certificate := a.ca.Issue(name)
+		args = append(args, "--tls-cert", certificate.CertFile, "--tls-key", certificate.KeyFile, "--tls-ca", a.ca.File)
+	}
 	for _, other := range agentNames {
 		if other != name {
 			args = append(args, "--peer", other+"="+a.urls[other])
