@@ -32,6 +32,9 @@
 // The statuses 400, 406, 411, 413, 414, 415, 422 and 431 refuse the message. So does a header that HTTP cannot carry. All
 // other statuses block the publisher, also 404, because the URL is the same for all messages. A server that cannot be
 // reached blocks too. Those messages wait. A Retry-After is waited for, up to a minute and within the relay's Timeout.
+//
+// An error has the start of the server's answer. The user, the password, the path and the parameters of the URL are *** there,
+// because they may be secrets.
 package webhook
 
 import (
@@ -69,6 +72,7 @@ type Options struct {
 // Publisher is an [outbox.Publisher]. A Publisher is safe for concurrent use. Create it with [New].
 type Publisher struct {
 	url    string
+	hide   *strings.Replacer
 	opts   Options
 	client http.Client
 }
@@ -95,7 +99,7 @@ func New(rawURL string, opts Options) (*Publisher, error) {
 	if httpheader.Check("Content-Type", opts.ContentType) != nil {
 		return nil, fmt.Errorf("webhook: %w: Options.ContentType cannot be a header", pawl.ErrInvalid)
 	}
-	p := &Publisher{url: rawURL, opts: opts}
+	p := &Publisher{url: rawURL, hide: hider(u), opts: opts}
 	if opts.Client != nil {
 		p.client = *opts.Client
 	} else {
@@ -122,15 +126,15 @@ func (p *Publisher) publish(ctx context.Context, m outbox.Message) error {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		return unsent(err)
+		return p.unsent(err)
 	}
 	defer response.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(response.Body, 200)) //nolint:errcheck // for people, and the status is here
+	said, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10)) //nolint:errcheck // for people, and the status is here
 	if response.StatusCode >= 200 && response.StatusCode <= 299 {
 		io.CopyN(io.Discard, response.Body, 64<<10) //nolint:errcheck // so that the connection is kept
 		return nil
 	}
-	err = fmt.Errorf("the server answers %d: %q", response.StatusCode, said)
+	err = fmt.Errorf("the server answers %d: %.200q", response.StatusCode, p.hide.Replace(string(said)))
 	if slices.Contains(refusing, response.StatusCode) {
 		return fmt.Errorf("%w: %w", outbox.ErrRefused, err)
 	}
@@ -141,12 +145,37 @@ func (p *Publisher) publish(ctx context.Context, m outbox.Message) error {
 // refusing are the statuses that no repeat would change.
 var refusing = []int{400, 406, 411, 413, 414, 415, 422, 431}
 
-// unsent makes an error of a request without a response. The URL stays out of it, because a URL may have a password.
-func unsent(err error) error {
-	if u := (*url.Error)(nil); errors.As(err, &u) {
+// hider hides the user, the path and the parameters of a URL, which may be secrets. Servers repeat these in their answers. Less than 4 bytes
+// are no secret.
+func hider(u *url.URL) *strings.Replacer {
+	password, _ := u.User.Password()
+	all := []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery, u.User.Username(), password}
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, _ := strings.Cut(pair, "=")
+		plain, _ := url.QueryUnescape(value) //nolint:errcheck // then nobody can repeat the plain one
+		all = append(all, value, plain)
+	}
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, secret := range all {
+		if len(secret) >= 4 {
+			pairs = append(pairs, secret, "***")
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// unsent makes an error of a request without a response, without the URL.
+func (p *Publisher) unsent(err error) error {
+	for u := (*url.Error)(nil); errors.As(err, &u); {
 		err = u.Err
 	}
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+	dial := (*net.OpError)(nil)
+	away := errors.As(err, &dial) && dial.Op == "dial"
+	if text := p.hide.Replace(err.Error()); text != err.Error() { // such as a Location that is no URL
+		err = errors.New(text)
+	}
+	if away {
 		return fmt.Errorf("%w: %w", outbox.ErrBlocked, err)
 	}
 	return err
