@@ -85,6 +85,8 @@ func TestMissing(t *testing.T) {
 		}
 		if s := g.agents["bank"].Status(); s.Peers["witness"] == nil || s.Peers["stock"] != nil || s.Undecided != 0 {
 			t.Errorf("%+v", s)
+		} else if text := s.Peers["witness"].Error(); strings.Contains(text, "hidden") {
+			t.Errorf("a secret of the URL is told: %s", text)
 		}
 		g.start("witness")
 		g.until("all is forgotten", g.quiet)

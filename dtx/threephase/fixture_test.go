@@ -272,7 +272,7 @@ func (g *group) peers(name string) map[string]string {
 	peers := make(map[string]string)
 	for _, other := range g.names {
 		if other != name {
-			peers[other] = "http://" + other + "/"
+			peers[other] = "http://" + other + "/?token=hidden"
 		}
 	}
 	return peers

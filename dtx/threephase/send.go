@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func (a *Agent) heardDone(t *transaction, name string) {
 	a.judge(t)
 }
 
-// post sends a message once.
+// post sends a message once. No error has the URL, which may have a secret.
 func (a *Agent) post(ctx context.Context, name string, e *envelope) (got reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout/2)
 	defer cancel()
@@ -84,6 +85,9 @@ func (a *Agent) post(ctx context.Context, name string, e *envelope) (got reply, 
 	request.Header.Set("Content-Type", "application/json")
 	response, err := a.opts.Client.Do(request)
 	if err != nil {
+		for wrapped := (*url.Error)(nil); errors.As(err, &wrapped); {
+			err = wrapped.Err
+		}
 		return got, err
 	}
 	defer response.Body.Close()

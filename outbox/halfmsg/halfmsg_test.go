@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,6 +226,21 @@ func TestAProducerIsAway(t *testing.T) {
 		until(t, "decided", func() bool { return d.decided(t) })
 		t.Log(questions.Load(), "questions without an answer")
 	})
+}
+
+// failing is a transport that returns an error.
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+// TestNoSecretsInErrors: the reason that a coordinator keeps has no secret of a URL, also where the transport asks another server for a token.
+func TestNoSecretsInErrors(t *testing.T) {
+	inner := &url.Error{Op: "Post", URL: "https://elsewhere.example/?token=hidden", Err: errors.New("no answer")}
+	client := &http.Client{Transport: failing{fmt.Errorf("get a token: %w", inner)}}
+	ask := halfmsg.AskHTTP(client, map[string]string{"shop": "https://user:hidden@shop.example/?token=hidden"}, nil)
+	if _, err := ask(t.Context(), "shop", "1", time.Second); err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "no answer") {
+		t.Error(err)
+	}
 }
 
 // TestManyProducers: producers are slow, change their minds, and lose their submissions, while two coordinators ask. The naive coordinator

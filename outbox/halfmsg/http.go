@@ -178,7 +178,7 @@ func post(ctx context.Context, client *http.Client, at string, authorize func(*h
 	}
 	reply, err := client.Do(request)
 	if err != nil {
-		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		for wrapped := (*url.Error)(nil); errors.As(err, &wrapped); {
 			err = wrapped.Err
 		}
 		return out, err

@@ -105,6 +105,9 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 // openResource opens a database that takes part.
 func openResource(ctx context.Context, text string) (r *dtx.Resource, d dialect.Dialect, end func(), err error) {
 	name, location, given := strings.Cut(text, "=")
+	if strings.Contains(name, ":") { // of a URL, which may have a password
+		return nil, d, nil, usageError("--resource: NAME=URL and NAME are allowed")
+	}
 	if !given {
 		location = os.Getenv("PAWL_DB_" + name)
 	}

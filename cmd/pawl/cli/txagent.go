@@ -92,8 +92,8 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 	peers := make(map[string]string)
 	for _, text := range a.peers {
 		name, at, _ := strings.Cut(text, "=")
-		if _, twice := peers[name]; twice || at == "" {
-			return usageError("--peer %s: NAME=URL is allowed, once for each agent", printable(text))
+		if _, twice := peers[name]; twice || at == "" || strings.Contains(name, ":") {
+			return usageError("--peer: NAME=URL is allowed, once for each agent")
 		}
 		peers[name] = at
 	}

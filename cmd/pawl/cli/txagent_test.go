@@ -206,8 +206,15 @@ func TestTx_agent_usage(t *testing.T) {
 		"at most":                  {"--resource", "a=mysql://x/y", "--resource", "b=mysql://x/y"},
 		"50ms to 1m are allowed":   append([]string{"--timeout", "1h"}, peers...),
 		"SQLite prepares no trans": append([]string{"--resource", "a=" + file}, peers...),
+		"--peer: NAME=URL is":      {"--peer", "b=http://h/?token=hidden", "--peer", "b=http://user:hidden@h/"},
+		"once for each agent":      {"--peer", "http://user:hidden@h/?token=hidden"},
+		"--resource: NAME=URL and": {"--resource", "postgres://user:hidden@h/db"},
+		"and NAME are allowed":     {"--resource", "postgres://user:hidden@h/db?connections=2"},
 	} {
 		_, stderr := want(t, 64, "memory:", append([]string{"tx", "agent", "--db", file, "--name", "a", "--listen", "127.0.0.1:0"}, args...)...)
 		complaint(t, stderr, says)
+		if strings.Contains(stderr, "hidden") {
+			t.Errorf("a secret of a URL is shown: %s", stderr)
+		}
 	}
 }
