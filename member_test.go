@@ -212,7 +212,7 @@ func TestBarrierMemberLostReplies(t *testing.T) {
 	})
 }
 
-// TestBarrierGiveUpIsBounded: the store is away while a member gives up. Its call ends with its ctx. The store learns of that as soon as the
+// TestBarrierGiveUpIsBounded: the store is away while a member gives up. The call ends with its ctx. The store learns of that as soon as the
 // store is back.
 func TestBarrierGiveUpIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
