@@ -52,7 +52,7 @@ func behindFailingKeys(t *testing.T, rescan time.Duration) time.Duration {
 	opts := outbox.RelayOptions{Window: 1, Poll: 20 * time.Millisecond, Rescan: rescan, Backoff: time.Hour, MaxBackoff: time.Hour}
 	began := time.Now()
 	_, stop := d.runAs(t, newClient(t), p, opts)
-	until(t, "the last is confirmed", func() bool { return d.is(t, outbox.Confirmed, ids[len(ids)-1]) })
+	untilWithin(t, 10*time.Minute, "the last is confirmed", func() bool { return d.is(t, outbox.Confirmed, ids[len(ids)-1]) })
 	took := time.Since(began)
 	stop()
 	return took

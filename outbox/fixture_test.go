@@ -172,7 +172,12 @@ func (d *database) runAs(t *testing.T, client *pawl.Client, p outbox.Publisher, 
 // until waits until a condition holds.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+	untilWithin(t, 3*time.Minute, what, holds)
+}
+
+func untilWithin(t *testing.T, patience time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}

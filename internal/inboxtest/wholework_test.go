@@ -246,6 +246,7 @@ func (d *database) relayPage(ctx context.Context, p outbox.Publisher) (n int, er
 		list += fmt.Sprint(",", seq)
 		n++
 		sending.Go(func() {
+			time.Sleep(50 * time.Millisecond) // the clients of some brokers gather messages so
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			p.Publish(ctx, m) //nolint:errcheck // that is what is wrong here
