@@ -28,7 +28,7 @@ const guardVerb = "__guard"
 // guard is the guard process as pawl sees it.
 type guard struct {
 	cmd    *exec.Cmd
-	events <-chan childEvent
+	ended  chan struct{}
 	orders *os.File
 	tells  *os.File // a byte when the guard is ready, another when it kills
 }
@@ -56,7 +56,13 @@ func startGuard() (*guard, error) {
 	if err != nil {
 		return nil, errors.Join(err, orders.Close(), tells.Close())
 	}
-	return &guard{cmd, events, orders, tells}, nil
+	g := &guard{cmd, make(chan struct{}), orders, tells}
+	go func() {
+		defer close(g.ended)
+		for range events { // stops, which kin must not have to keep, and the end
+		}
+	}()
+	return g, nil
 }
 
 // ready waits until the guard ignores signals and listens.
@@ -93,8 +99,7 @@ func (g *guard) order(verb string, n int64) {
 // end ends the guard and leaves its group alone.
 func (g *guard) end() {
 	g.cmd.Process.Kill() //nolint:errcheck // the guard may have ended
-	for range g.events { // until the guard has ended
-	}
+	<-g.ended
 	g.orders.Close()
 	g.tells.Close()
 }
