@@ -113,27 +113,23 @@ func guardMain() int {
 	signal.Ignore()
 	nameGuard()
 	os.Stdout.WriteString("r") //nolint:errcheck // if pawl has ended, the closed orders tell
-	orders := make(chan string)
-	go func() {
-		defer close(orders)
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			orders <- in.Text()
-		}
-	}()
 	g := guarding{group: group, until: math.MaxInt64}
+	orders := bufio.NewReader(os.Stdin)
 	for {
-		// A timer stands still while the machine sleeps: look often.
-		left := min(g.until-bootTime(), time.Second)
-		select {
-		case order, alive := <-orders:
-			if alive {
+		// Poll stands still while the machine sleeps: look often.
+		left := max(0, min(g.until-bootTime(), time.Second))
+		ready, err := orders.Buffered(), error(nil)
+		if ready == 0 {
+			ready, err = unix.Poll([]unix.PollFd{{Fd: int32(syscall.Stdin), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		}
+		switch {
+		case ready > 0: // orders come before the time: while the guard was stopped, pawl may have sent a later end
+			if order, err := orders.ReadString('\n'); err == nil {
 				g.obey(order)
 				continue
 			}
-		case <-time.After(left):
-			if bootTime() < g.until {
-				continue
-			}
+		case errors.Is(err, unix.EINTR) || bootTime() < g.until:
+			continue
 		}
 		g.kill()
 		return exitLost

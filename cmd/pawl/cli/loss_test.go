@@ -122,6 +122,30 @@ func TestRun_frozen_with_all_its_group(t *testing.T) {
 	}
 }
 
+// The group of a command is stopped for longer than the TTL, and pawl goes on renewing: the lock is not lost.
+func TestRun_goes_on_with_a_group_that_was_stopped(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	p := start(t, command(t, store, "run", "--ttl", "1s", "x", "--", "sh", "-c", "echo $$; exec sleep 1000"))
+	pid := p.number()
+	group, err := syscall.Getpgid(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(-group, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command is stopped", func() bool { return stopped(t, pid) })
+	want(t, 75, store, "run", "--wait", "3s", "x", "--", "true") // longer than the TTL
+	if err := syscall.Kill(-group, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	want(t, 75, store, "run", "--wait", "1s", "x", "--", "true") // a guard that kills does so at once
+	if !runs(pid) {
+		t.Error("the command was killed")
+	}
+}
+
 // A server that comes back empty grants nothing until the holders that it forgot have ended.
 func TestRun_over_a_Redis_that_forgot(t *testing.T) {
 	t.Parallel()
