@@ -59,7 +59,10 @@ func startGuard() (*guard, error) {
 	g := &guard{cmd, make(chan struct{}), orders, tells}
 	go func() {
 		defer close(g.ended)
-		for range events { // stops, which kin must not have to keep, and the end
+		for ev := range events {
+			if ev.status.Stopped() { // with its group, by a user who means the command
+				cmd.Process.Signal(syscall.SIGCONT) //nolint:errcheck // the guard may have ended
+			}
 		}
 	}()
 	return g, nil

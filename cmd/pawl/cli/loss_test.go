@@ -137,6 +137,9 @@ func TestRun_goes_on_with_a_group_that_was_stopped(t *testing.T) {
 	}
 	eventually(t, "the command is stopped", func() bool { return stopped(t, pid) })
 	want(t, 75, store, "run", "--wait", "3s", "x", "--", "true") // longer than the TTL
+	if stopped(t, group) {
+		t.Error("the guard is stopped")
+	}
 	if err := syscall.Kill(-group, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
