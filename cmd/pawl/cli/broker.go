@@ -109,9 +109,6 @@ func openJetStream(ctx context.Context, o brokerOptions) (broker, error) {
 }
 
 func openRedis(ctx context.Context, o brokerOptions) (broker, error) {
-	if o.maxLen < 0 {
-		return broker{}, usageError("--maxlen is %d: 0 or more are allowed", o.maxLen)
-	}
 	return later(ctx, func(ctx context.Context) (broker, error) {
 		client, err := open.OpenRedis(ctx, o.url)
 		if err != nil {

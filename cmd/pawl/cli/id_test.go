@@ -247,7 +247,7 @@ func TestID_refuses(t *testing.T) {
 		"uuid7 --store sqlite:a":                          "--store is not for uuid7: UUIDs need no store",
 		"sequence x":                                      "--db is missing: the URL of a database",
 		"sequence x --db sqlite:a --db sqlite:b":          "--step is missing: how many databases there may ever be, 2 or more",
-		"sequence x --db sqlite:a --db sqlite:b --step 1": "Step 1: 2 to 1000000 are allowed",
+		"sequence x --db sqlite:a --db sqlite:b --step 1": "--step is 1: 2 to 1000000 are allowed",
 		"sequence x --db etcd://127.0.0.1":                "etcd is no SQL database",
 		"sequence x --store sqlite:a --db sqlite:b":       "--store is not for sequence",
 		"redis x":                                   "--db is missing: the URL of a Redis",

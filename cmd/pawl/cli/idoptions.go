@@ -21,6 +21,7 @@ type idOptions struct {
 	dbs      []string
 	forgets  bool
 	step     int64
+	stepped  func() bool // whether the user gave --step
 	layout   layoutFlags
 	template templateFlags
 	fields   []string
@@ -52,6 +53,7 @@ func (o *idOptions) addFlags(cmd *cobra.Command, names []string, database string
 			f.BoolVar(&o.forgets, flagForgets, false, "accept a --store that may lose its last writes: IDs may repeat then")
 		case flagStep:
 			f.Int64Var(&o.step, flagStep, 0, "how many databases there may ever be: the difference between two numbers of one database")
+			o.stepped = func() bool { return f.Changed(flagStep) }
 		case flagField:
 			f.StringArrayVar(&o.fields, flagField, nil, "KEY=VALUE of a field of the template")
 		case flagTemplate:
@@ -74,8 +76,13 @@ func (o *idOptions) complete(k idKind) error {
 	case !k.severalDBs && len(o.dbs) > 1:
 		return usageError("--db is given %d times: %s is in one place", len(o.dbs), k.name)
 	}
-	if k.severalDBs && len(o.dbs) > 1 && o.step == 0 {
+	switch stepped := k.severalDBs && o.stepped(); {
+	case k.severalDBs && len(o.dbs) > 1 && !stepped:
 		return usageError("--step is missing: how many databases there may ever be, %d or more, which never changes", len(o.dbs))
+	case stepped:
+		if err := inRange("--step", o.step, int64(len(o.dbs)), 1_000_000); err != nil {
+			return err
+		}
 	}
 	o.orDB = slices.Contains(k.flags, flagDB) && !k.needsDB
 	o.fieldValues = make(map[string]string)
@@ -147,8 +154,8 @@ func (l *layoutFlags) layout() (made snowflake.Layout, err error) {
 	if made.TimeBits == 0 { // package snowflake takes 0 for the default
 		return made, usageError("--bits is %q: the time has 1 bit or more", l.bits)
 	}
-	if made.Unit = l.unit; l.unit == 0 {
-		return made, usageError("--unit is 0s: 1ms to 1s are allowed")
+	if made.Unit = l.unit; l.unit < time.Millisecond || l.unit > time.Second || l.unit%time.Millisecond != 0 {
+		return made, usageError("--unit is %v: whole milliseconds from 1ms to 1s are allowed", l.unit)
 	}
 	if made.Epoch, err = time.Parse(time.RFC3339, l.epoch); err != nil || made.Epoch.IsZero() {
 		return made, usageError("--epoch is %q: a time as 2024-01-01T00:00:00Z is allowed", l.epoch)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,10 +65,8 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 		Example: "  pawl outbox relay --db sqlite:orders.db --to nats://localhost --listen 127.0.0.1:8766",
 		Args:    takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
-			if r.listen != "" {
-				if err := checkListen("--listen", r.listen); err != nil {
-					return err
-				}
+			if err := r.complete(); err != nil {
+				return err
 			}
 			return r.relay(cmd.Context(), cmd.OutOrStdout())
 		}),
@@ -87,6 +86,31 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 	f.DurationVar(&r.opts.Resend, "resend", 0, "send a confirmed message again after so long, unless it is done; 0 is never")
 	f.DurationVar(&r.opts.Retention, "retention", 7*24*time.Hour, "how long confirmed messages stay in the table; with --resend only done messages go, and all others stay")
 	return cmd
+}
+
+// complete checks the options without a database, a store or a broker.
+func (r *relayCommand) complete() error {
+	const day = 24 * time.Hour
+	o := &r.opts
+	if r.listen != "" {
+		if err := checkListen("--listen", r.listen); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.broker.maxLen < 0:
+		return usageError("--maxlen is %d: 0 or more are allowed", r.broker.maxLen)
+	case o.Resend != 0 && (o.Resend < time.Second || o.Resend > 366*day):
+		return usageError("--resend is %v: 0 (never), and %v to %v are allowed", o.Resend, time.Second, 366*day)
+	}
+	return cmp.Or(
+		inRange("--window", o.Window, 1, 1000),
+		inRange("--hold", o.Hold, 1, outbox.Partitions),
+		inRange("--attempts", o.MaxAttempts, 1, 1_000_000),
+		inRange("--timeout", o.Timeout, 100*time.Millisecond, time.Hour),
+		inRange("--poll", o.Poll, 10*time.Millisecond, time.Hour),
+		inRange("--retention", o.Retention, time.Second, 3653*day),
+	)
 }
 
 // relay sends until a signal comes.

@@ -274,11 +274,9 @@ func TestOutbox_relay_usage(t *testing.T) {
 		"--to kafka://user:hidden@h":     `--to has the scheme "kafka": allowed are amqp, `,
 		"--to amqp://user:hidden@h:x":    "--to is no URL of AMQP",
 		"--to amqp://h --maxlen 7":       "--maxlen is not for a broker of amqp",
-		"--to redis://h --maxlen -1":     "--maxlen is -1: 0 or more are allowed",
 		"--to redis://h --exchange x":    "--exchange is not for a broker of redis",
 		"--to nats://h --source /x":      "--source is not for a broker of nats",
 		"--to nats://user:hidden@h/path": "it has a path",
-		"--to http://h --window -1":      "RelayOptions.Window is -1: 1 to 1000 are allowed",
 		"--to http://h --listen x":       `--listen is "x": HOST:PORT is allowed`,
 	} {
 		relay(64, says, []string{db}, strings.Fields(args)...)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -152,23 +153,33 @@ func (p *proxyCommand) complete(cmd *cobra.Command) error {
 	if len(p.group) > group.MaxName {
 		return usageError("--group has %d bytes: at most %d are allowed", len(p.group), group.MaxName)
 	}
-	for _, name := range []string{"tries", "try-timeout", "retry-after", "eject-after", "eject-for"} {
-		if text := cmd.Flag(name).Value.String(); text == "0" || text == "0s" { // the libraries take it for the default
-			return usageError("--%s is %s: more than 0 is allowed", name, text)
-		}
-	}
-	switch {
-	case p.ttl <= 0:
-		return usageError("--ttl is %v: more than 0 is allowed", p.ttl)
-	case p.drain < 0 || p.drain > time.Hour:
-		return usageError("--drain is %v: 0 to 1h are allowed", p.drain)
-	case p.finish < 0 || p.finish > time.Hour:
-		return usageError("--finish is %v: 0 to 1h are allowed", p.finish)
+	if err := p.completeRanges(); err != nil {
+		return err
 	}
 	if err := p.completeTrusted(); err != nil {
 		return err
 	}
 	return p.completePolicy(cmd)
+}
+
+func (p *proxyCommand) completeRanges() error {
+	switch after, bound := p.set.EjectAfter, p.balance.Bound; {
+	case p.ttl <= 0:
+		return usageError("--ttl is %v: more than 0 is allowed", p.ttl)
+	case after < -1 || after == 0 || after > 1_000_000:
+		return usageError("--eject-after is %d: -1 (never), and 1 to 1000000 are allowed", after)
+	case bound != 0 && !(bound >= 1 && bound <= 100): // NaN is refused
+		return usageError("--bound is %v: 0 (none), and 1 to 100 are allowed", bound)
+	}
+	return cmp.Or(
+		inRange("--tries", p.way.Tries, 1, 100),
+		inRange("--try-timeout", p.way.TryTimeout, time.Millisecond, time.Hour),
+		inRange("--retry-after", p.way.RetryAfter, time.Second, time.Hour),
+		inRange("--eject-for", p.set.EjectFor, time.Millisecond, time.Hour),
+		inRange("--slow-start", p.set.SlowStart, 0, time.Hour),
+		inRange("--drain", p.drain, 0, time.Hour),
+		inRange("--finish", p.finish, 0, time.Hour),
+	)
 }
 
 func (p *proxyCommand) completeTrusted() error {

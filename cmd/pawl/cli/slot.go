@@ -63,8 +63,8 @@ func (o *runOptions) completeSlot(cmd *cobra.Command, args []string) error {
 	switch {
 	case !cmd.Flags().Changed("slots"):
 		return usageError("-n is missing: the number of slots of %q", o.name)
-	case o.permits < 1:
-		return usageError("-n is %d: 1 or more is allowed", o.permits)
+	case o.permits < 1 || o.permits > 4096:
+		return usageError("-n is %d: 1 to 4096 are allowed", o.permits)
 	case o.preferred && (o.prefer < 0 || o.prefer >= o.permits):
 		return usageError("--prefer is %d: 0 to %d are allowed", o.prefer, o.permits-1)
 	}

@@ -318,6 +318,12 @@ Exit code 76 says that transactions are left, and the command lists them.`,
 			if len(l.resources) == 0 {
 				return usageError("--resource is needed: the databases whose branches are to be finished")
 			}
+			if err := inRange("--lease", opts.Lease, time.Second, time.Hour); err != nil {
+				return err
+			}
+			if within < 2*opts.Lease {
+				return usageError("--within is %v: at least twice the lease of %v is allowed", within, opts.Lease)
+			}
 			return l.with(cmd.Context(), false, func(ctx context.Context, o opened) error {
 				done, left, err := recoverAll(ctx, o, opts, within)
 				if err != nil && left == nil {
@@ -335,7 +341,7 @@ Exit code 76 says that transactions are left, and the command lists them.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&opts.Lease, "lease", 10*time.Second, "how long a coordinator may be silent: the lease of the programs")
+	f.DurationVar(&opts.Lease, "lease", 10*time.Second, "how long a coordinator may be silent, 1s to 1h: the lease of the programs")
 	f.DurationVar(&within, "within", time.Minute, "how long to try, at least twice the lease")
 	return cmd
 }

@@ -108,6 +108,8 @@ func TestTx_lost(t *testing.T) {
 	if stdout, _ := s.tx(0, "recover"); stdout != "committed 0, rolled back 0, left 0\n" {
 		t.Error(stdout)
 	}
+	_, stderr := s.tx(64, "recover", "--lease", "0")
+	complaint(t, stderr, "--lease is 0s: 1s to 1h0m0s are allowed")
 	lost := s.leftover()
 	stdout, _ := s.tx(76, "recover", "--lease", "1s", "--within", "2s")
 	if !strings.HasPrefix(stdout, "committed 0, rolled back 0, left 1\n") || !strings.Contains(stdout, lost.String()+"  unknown  unknown  stock") {
@@ -118,7 +120,7 @@ func TestTx_lost(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &v); err != nil || v.State != "unknown" || len(v.Prepared) != 1 || v.Prepared[0].Seconds != nil || v.Decision != nil {
 		t.Errorf("%s: %v", stdout, err)
 	}
-	_, stderr := s.tx(64, "resolve", lost.String(), "--commit")
+	_, stderr = s.tx(64, "resolve", lost.String(), "--commit")
 	complaint(t, stderr, "--reason is needed")
 	if stdout, _ = s.tx(0, "resolve", lost.String(), "--commit", "--reason", "the order is\npaid"); !strings.Contains(stdout, "are committed") || s.rows() != 1 {
 		t.Errorf("%s%d", stdout, s.rows())
@@ -178,6 +180,8 @@ func TestTx_usage(t *testing.T) {
 		{64, "is no ID of a transaction", []string{"show", "7", "--db", file}},
 		{64, "either --commit or --abort", []string{"resolve", "pawl-1-2-3", "--commit", "--abort", "--db", file}},
 		{64, "--resource is needed", []string{"recover", "--db", file}},
+		{64, "--lease is 2h0m0s: 1s to 1h0m0s are allowed", []string{"recover", "--db", file, "--resource", "stock", "--lease", "2h"}},
+		{64, "--within is 1m0s: at least twice the lease of 1m0s is allowed", []string{"recover", "--db", file, "--resource", "stock", "--lease", "1m"}},
 		{64, "--resource is needed", []string{"resolve", "pawl-1-2-3", "--abort", "--reason", "x", "--db", file}},
 		{69, "--resource stock", []string{"ls", "--db", file, "--resource", "stock=mysql://root@127.0.0.1:1/x"}},
 	} {

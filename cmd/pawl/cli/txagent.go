@@ -81,26 +81,35 @@ func newTxAgent(l *ledger) *cobra.Command {
 	f.StringVar(&a.name, "name", "", "the name of this agent: 1 to 16 letters, digits and underscores")
 	f.StringVar(&a.listen, "listen", "127.0.0.1:7654", "the address to listen on; port 0 is any free port")
 	f.StringArrayVar(&a.peers, "peer", nil, "NAME=URL of another agent; all others are given")
-	f.DurationVar(&a.opts.Timeout, "timeout", 5*time.Second, "how long to wait for another agent or a database, the same for all agents")
+	f.DurationVar(&a.opts.Timeout, "timeout", 5*time.Second, "how long to wait for another agent or a database, 50ms to 1m, the same for all agents")
 	f.StringVar(&a.cert, "tls-cert", "", "file with the certificate of this agent, in PEM")
 	f.StringVar(&a.key, "tls-key", "", "file with its key")
 	f.StringVar(&a.ca, "tls-ca", "", "file with the certificate of the authority of all agents and programs")
 	return cmd
 }
 
-func (a *agency) run(ctx context.Context, w io.Writer) error {
-	peers := make(map[string]string)
+// complete checks the options without a database, and returns the URLs of the peers by name.
+func (a *agency) complete() (peers map[string]string, err error) {
+	peers = make(map[string]string)
 	for _, text := range a.peers {
 		name, at, _ := strings.Cut(text, "=")
 		if _, twice := peers[name]; twice || at == "" || strings.Contains(name, ":") {
-			return usageError("--peer: NAME=URL is allowed, once for each agent")
+			return nil, usageError("--peer: NAME=URL is allowed, once for each agent")
 		}
 		peers[name] = at
 	}
 	if len(a.resources) > 1 {
-		return usageError("--resource is given %d times: an agent has one database at most", len(a.resources))
+		return nil, usageError("--resource is given %d times: an agent has one database at most", len(a.resources))
 	}
 	if err := checkListen("--listen", a.listen); err != nil {
+		return nil, err
+	}
+	return peers, inRange("--timeout", a.opts.Timeout, 50*time.Millisecond, time.Minute)
+}
+
+func (a *agency) run(ctx context.Context, w io.Writer) error {
+	peers, err := a.complete()
+	if err != nil {
 		return err
 	}
 	secure, err := a.secure()

@@ -197,19 +197,20 @@ func TestTx_agent_usage(t *testing.T) {
 	want(t, 0, "memory:", "tx", "migrate", "--agent", "--db", file)
 	peers := []string{"--peer", "b=http://127.0.0.1:1/", "--peer", "c=http://127.0.0.1:1/"}
 	for says, args := range map[string][]string{
-		"NAME=URL is allowed":      {"--peer", "b"},
-		"listens on 127.0.0.1":     {"--listen", "0.0.0.0:0"},
-		"HOST:PORT is allowed":     {"--listen", "7654"},
-		"are given together":       {"--tls-ca", "ca.pem"},
-		"3 to 7 are allowed":       {"--peer", "b=http://127.0.0.1:1/"},
-		"the name of an agent":     append([]string{"--name", "a-b"}, peers...),
-		"at most":                  {"--resource", "a=mysql://x/y", "--resource", "b=mysql://x/y"},
-		"50ms to 1m are allowed":   append([]string{"--timeout", "1h"}, peers...),
-		"SQLite prepares no trans": append([]string{"--resource", "a=" + file}, peers...),
-		"--peer: NAME=URL is":      {"--peer", "b=http://h/?token=hidden", "--peer", "b=http://user:hidden@h/"},
-		"once for each agent":      {"--peer", "http://user:hidden@h/?token=hidden"},
-		"--resource: NAME=URL and": {"--resource", "postgres://user:hidden@h/db"},
-		"and NAME are allowed":     {"--resource", "postgres://user:hidden@h/db?connections=2"},
+		"NAME=URL is allowed":  {"--peer", "b"},
+		"listens on 127.0.0.1": {"--listen", "0.0.0.0:0"},
+		"HOST:PORT is allowed": {"--listen", "7654"},
+		"are given together":   {"--tls-ca", "ca.pem"},
+		"3 to 7 are allowed":   {"--peer", "b=http://127.0.0.1:1/"},
+		"the name of an agent": append([]string{"--name", "a-b"}, peers...),
+		"at most":              {"--resource", "a=mysql://x/y", "--resource", "b=mysql://x/y"},
+		"--timeout is 1h0m0s: 50ms to 1m0s are allowed": append([]string{"--timeout", "1h"}, peers...),
+		"--timeout is 0s: ":                             append([]string{"--timeout", "0"}, peers...),
+		"SQLite prepares no trans":                      append([]string{"--resource", "a=" + file}, peers...),
+		"--peer: NAME=URL is":                           {"--peer", "b=http://h/?token=hidden", "--peer", "b=http://user:hidden@h/"},
+		"once for each agent":                           {"--peer", "http://user:hidden@h/?token=hidden"},
+		"--resource: NAME=URL and":                      {"--resource", "postgres://user:hidden@h/db"},
+		"and NAME are allowed":                          {"--resource", "postgres://user:hidden@h/db?connections=2"},
 	} {
 		_, stderr := want(t, 64, "memory:", append([]string{"tx", "agent", "--db", file, "--name", "a", "--listen", "127.0.0.1:0"}, args...)...)
 		complaint(t, stderr, says)

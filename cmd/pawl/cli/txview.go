@@ -17,9 +17,6 @@ import (
 
 // recoverAll finishes transactions until the only ones left have a living coordinator, or wait for an operator.
 func recoverAll(ctx context.Context, o opened, opts *dtx.Options, within time.Duration) (dtx.Status, []dtx.Transaction, error) {
-	if within < 2*opts.Lease {
-		return dtx.Status{}, nil, usageError("--within is %v: at least twice the lease of %v is allowed", within, opts.Lease)
-	}
 	c, err := dtx.New(ctx, o.Log, o.resources, opts)
 	if err != nil {
 		return dtx.Status{}, nil, err

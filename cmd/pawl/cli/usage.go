@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,14 @@ func takes(least, most int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// inRange refuses a value of a flag that is out of its range. Libraries name their own option, and take zero for the default.
+func inRange[T cmp.Ordered](flag string, is, least, most T) error {
+	if is >= least && is <= most { // NaN is not
+		return nil
+	}
+	return usageError("%s is %v: %v to %v are allowed", flag, is, least, most)
 }
 
 // wrongFlag names the help that has the flags of a verb.
