@@ -48,7 +48,7 @@ func (o brokerOptions) open(ctx context.Context) (broker, error) {
 	case location == "":
 		return broker{}, usageError("--to is missing: the URL of the broker, or put it into PAWL_TO")
 	case kind == nil:
-		return broker{}, usageError("--to has the scheme %.20q: allowed are amqp, amqps, http, https, nats, redis, rediss, redis+cluster, redis+sentinel", scheme)
+		return broker{}, usageError("--to has no scheme of a broker: allowed are amqp, amqps, http, https, nats, redis, rediss, redis+cluster, redis+sentinel") // not quoted: it may be a password
 	case o.exchange != "" && !strings.HasPrefix(scheme, "amqp"):
 		return broker{}, usageError("--exchange is not for a broker of %s", scheme)
 	case o.source != "" && !strings.HasPrefix(scheme, "http"):

@@ -271,7 +271,7 @@ func TestOutbox_relay_usage(t *testing.T) {
 	want(t, 0, "memory:", "outbox", "migrate", "--db", "sqlite:"+file)
 	for args, says := range map[string]string{
 		"":                               "--to is missing: the URL of the broker, or put it into PAWL_TO",
-		"--to kafka://user:hidden@h":     `--to has the scheme "kafka": allowed are amqp, `,
+		"--to kafka://user:hidden@h":     "--to has no scheme of a broker: allowed are amqp, ",
 		"--to amqp://user:hidden@h:x":    "--to is no URL of AMQP",
 		"--to amqp://h --maxlen 7":       "--maxlen is not for a broker of amqp",
 		"--to redis://h --exchange x":    "--exchange is not for a broker of redis",

@@ -177,7 +177,8 @@ func (o *runOptions) split(cmd *cobra.Command, args []string) error {
 	case len(args) == 0 || cmd.ArgsLenAtDash() == 0 && (len(args) < 2 || args[1] != "--"):
 		return usageError("the name is missing: %s", form)
 	case len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-"):
-		return usageError("flag %s stands after the name: flags go before it: %s", args[1], form)
+		flag, _, _ := strings.Cut(args[1], "=") // whose value may have a password
+		return usageError("flag %s stands after the name: flags go before it: %s", flag, form)
 	case len(args) < 2 || args[1] != "--":
 		return usageError("-- is missing between the name and the command: %s", form)
 	case len(args) < 3:

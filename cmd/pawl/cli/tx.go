@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,19 +103,19 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 
 // openResource opens a database that takes part.
 func openResource(ctx context.Context, text string) (r *dtx.Resource, d dialect.Dialect, end func(), err error) {
-	name, location, given := strings.Cut(text, "=")
-	if strings.Contains(name, ":") { // of a URL, which may have a password
-		return nil, d, nil, usageError("--resource: NAME=URL and NAME are allowed")
+	name, location, err := cutName("--resource", "NAME=URL or NAME", text)
+	if err != nil {
+		return nil, d, nil, err
 	}
-	if !given {
+	if name == text {
 		location = os.Getenv("PAWL_DB_" + name)
 	}
 	if location == "" {
-		return nil, d, nil, usageError("--resource %s: no URL: give NAME=URL, or put the URL into PAWL_DB_%s", printable(name), printable(name))
+		return nil, d, nil, usageError("--resource %s: no URL: give NAME=URL, or put the URL into PAWL_DB_%s", name, name)
 	}
 	db, err := open.OpenDatabase(engine.Existing(ctx), location)
 	if err != nil {
-		return nil, d, nil, fmt.Errorf("--resource %s: %w", printable(name), err)
+		return nil, d, nil, fmt.Errorf("--resource %s: %w", name, err)
 	}
 	end = func() { soon(closeWithin, func() { db.Close() }) } //nolint:errcheck // the process ends
 	switch db.Dialect {
@@ -126,7 +125,7 @@ func openResource(ctx context.Context, text string) (r *dtx.Resource, d dialect.
 		return dtx.MySQL(name, db.DB), db.Dialect, end, nil
 	}
 	end()
-	return nil, d, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", printable(name))
+	return nil, d, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", name)
 }
 
 // unlogged says how tables that are missing are made, and that an operator's wish or a statement is refused.

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -92,9 +91,14 @@ func newTxAgent(l *ledger) *cobra.Command {
 func (a *agency) complete() (peers map[string]string, err error) {
 	peers = make(map[string]string)
 	for _, text := range a.peers {
-		name, at, _ := strings.Cut(text, "=")
-		if _, twice := peers[name]; twice || at == "" || strings.Contains(name, ":") {
-			return nil, usageError("--peer: NAME=URL is allowed, once for each agent")
+		name, at, err := cutName("--peer", "NAME=URL", text)
+		switch _, twice := peers[name]; {
+		case err != nil:
+			return nil, err
+		case at == "":
+			return nil, usageError("--peer %s has no URL: NAME=URL is allowed", name)
+		case twice:
+			return nil, usageError("--peer %s is given twice", name)
 		}
 		peers[name] = at
 	}

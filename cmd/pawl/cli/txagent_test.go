@@ -207,10 +207,10 @@ func TestTx_agent_usage(t *testing.T) {
 		"--timeout is 1h0m0s: 50ms to 1m0s are allowed": append([]string{"--timeout", "1h"}, peers...),
 		"--timeout is 0s: ":                             append([]string{"--timeout", "0"}, peers...),
 		"SQLite prepares no trans":                      append([]string{"--resource", "a=" + file}, peers...),
-		"--peer: NAME=URL is":                           {"--peer", "b=http://h/?token=hidden", "--peer", "b=http://user:hidden@h/"},
-		"once for each agent":                           {"--peer", "http://user:hidden@h/?token=hidden"},
-		"--resource: NAME=URL and":                      {"--resource", "postgres://user:hidden@h/db"},
-		"and NAME are allowed":                          {"--resource", "postgres://user:hidden@h/db?connections=2"},
+		"--peer b is given twice":                       {"--peer", "b=http://h/?token=hidden", "--peer", "b=http://user:hidden@h/"},
+		"--peer: NAME=URL is allowed":                   {"--peer", "http://user:hidden@h/?token=hidden"},
+		"--resource: NAME=URL or":                       {"--resource", "postgres://user:hidden@h/db"},
+		"or NAME is allowed":                            {"--resource", "postgres://user:hidden@h/db?connections=2"},
 	} {
 		_, stderr := want(t, 64, "memory:", append([]string{"tx", "agent", "--db", file, "--name", "a", "--listen", "127.0.0.1:0"}, args...)...)
 		complaint(t, stderr, says)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,17 @@ func inRange[T cmp.Ordered](flag string, is, least, most T) error {
 		return nil
 	}
 	return usageError("%s is %v: %v to %v are allowed", flag, is, least, most)
+}
+
+var plainName = regexp.MustCompile("^[A-Za-z0-9_]+$")
+
+// cutName splits NAME=URL. A wrong text is not repeated, because a URL without NAME= may have a password.
+func cutName(flag, form, text string) (name, location string, err error) {
+	name, location, _ = strings.Cut(text, "=")
+	if !plainName.MatchString(name) {
+		return "", "", usageError("%s: %s is allowed, with a NAME of letters, digits and underscores", flag, form)
+	}
+	return name, location, nil
 }
 
 // wrongFlag names the help that has the flags of a verb.

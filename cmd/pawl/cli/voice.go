@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +77,12 @@ func (v *voice) flush(within time.Duration) {
 	}
 }
 
-// complain prints an error in one line.
+// userInfo is what a URL has before its host.
+var userInfo = regexp.MustCompile(`://\S*@`)
+
+// complain prints an error in one line. The error may quote an argument at a wrong place, such as a URL with a password.
 func complain(err error) {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	text := userInfo.ReplaceAllString(err.Error(), "://...@")
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
 	stderr.say("pawl: " + printable(text) + "\n")
 }
