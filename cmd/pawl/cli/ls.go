@@ -44,7 +44,7 @@ does not answer. To interrupt --watch is no error.`,
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			l := &lister{prefix: append(args, "")[0], asJSON: asJSON, w: cmd.OutOrStdout()}
 			if watch { // a store that does not exist yet cannot be watched
-				return s.operating(engine.Existing(cmd.Context()), l.watch)
+				return s.operating(engine.Existing(cmd.Context()), untilInterrupted(l.watch))
 			}
 			return s.reading(cmd.Context(), l.list)
 		}),
@@ -62,9 +62,25 @@ type lister struct {
 	w      io.Writer
 }
 
+// untilInterrupted gives watch a context that INT or TERM ends, which is no error. A reader of the output that does not read does
+// not hold up that end.
+func untilInterrupted(watch func(context.Context, *pawl.Client) error) func(context.Context, *pawl.Client) error {
+	return func(ctx context.Context, client *pawl.Client) error {
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- watch(ctx, client) }()
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			soon(closeWithin, func() { <-done })
+			return nil
+		}
+	}
+}
+
 func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	if _, terminal := terminalWidth(l.w); terminal && !l.asJSON {
 		l.clear = "\x1b[H\x1b[2J"
 	}

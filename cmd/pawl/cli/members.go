@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +42,7 @@ nothing into the store.`,
 			}
 			l := &memberLister{name: args[0], asJSON: asJSON, w: cmd.OutOrStdout()}
 			if watch { // a store that does not exist yet cannot be watched
-				return s.operating(engine.Existing(cmd.Context()), l.watch)
+				return s.operating(engine.Existing(cmd.Context()), untilInterrupted(l.watch))
 			}
 			return s.reading(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				all, err := l.members(ctx, client)
@@ -81,8 +79,6 @@ func (l *memberLister) members(ctx context.Context, client *pawl.Client) (all []
 }
 
 func (l *memberLister) watch(ctx context.Context, client *pawl.Client) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	if _, terminal := terminalWidth(l.w); terminal && !l.asJSON {
 		l.clear = "\x1b[H\x1b[2J"
 	}

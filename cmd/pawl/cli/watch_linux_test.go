@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/group"
+)
+
+// crowd fills a store with more names, and with more members of the group x, than a pipe can hold.
+func crowd(t *testing.T, store string) {
+	t.Helper()
+	eng, err := open.Open(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() })
+	c, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(t.Context()) })
+	long := strings.Repeat("x", 400)
+	meta := map[string]string{"long": strings.Repeat("x", 2000)}
+	for i := range 60 {
+		if _, err := c.Mutex(fmt.Sprintf("%s%d", long, i)).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := group.New(c, "x").Join(t.Context(), group.Member{Addr: fmt.Sprintf("h:%d", i+1), Meta: meta}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A reader that no longer reads, and has not gone, does not hold up the end of a watch.
+func TestWatch_ends_though_nobody_reads(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	crowd(t, store)
+	for _, args := range []string{"ls --watch", "ls --watch --json", "members --watch x", "members --watch --json x"} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			t.Run(fmt.Sprintf("%s, signal %d", args, sig), func(t *testing.T) {
+				t.Parallel()
+				out, in, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				cmd := command(t, store, strings.Fields(args)...)
+				cmd.Stdout = in
+				err = cmd.Start()
+				in.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- cmd.Wait() }()
+				defer cmd.Process.Kill() //nolint:errcheck // the command may have ended
+				before, same := 0, 0
+				eventually(t, "the content of the pipe has stopped growing", func() bool {
+					is := buffered(t, out)
+					if same++; is != before || is < 20<<10 { // each object has pages of its own
+						before, same = is, 0
+					}
+					return same == 20
+				})
+				cmd.Process.Signal(sig) //nolint:errcheck // the end tells
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(patience):
+					t.Errorf("not ended within %v", patience)
+				}
+			})
+		}
+	}
+}
