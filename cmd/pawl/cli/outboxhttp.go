@@ -61,7 +61,7 @@ func (s *relayService) tableStats(ctx context.Context) (outbox.TableStats, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.read) >= freshStats {
-		ctx, cancel := context.WithTimeout(ctx, serveWithin)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveWithin) // the next client gets the same figures
 		defer cancel()
 		s.stats, s.err = s.table.Stats(ctx, s.db)
 		s.read = time.Now()

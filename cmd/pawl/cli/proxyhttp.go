@@ -82,7 +82,7 @@ func (s *proxyService) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	metric("counter", "pawl_proxy_unserved_total", "Requests for which there was no member.", s.counts.unserved.Load())
 	metric("counter", "pawl_proxy_repeats_total", "Tries after the first of a request.", s.counts.repeats.Load())
 	if s.log != nil {
-		metric("counter", "pawl_proxy_log_dropped_total", "Lines of the access log that its reader was too slow for.", s.log.dropped.Load())
+		metric("counter", "pawl_proxy_log_dropped_total", "Lines of the access log that could not be written, or that its reader was too slow for.", s.log.dropped.Load())
 	}
 	head("counter", "pawl_proxy_requests_total", "Requests by the status of the response; none is without a response.")
 	for i := range s.counts.status {

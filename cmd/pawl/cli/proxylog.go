@@ -14,6 +14,8 @@ import (
 type accessLog struct {
 	lines   chan []byte
 	dropped atomic.Int64
+	to      io.Writer
+	waiting int64         // lines that are not yet written, of run
 	enough  chan struct{} // closed when the log is to end
 	ended   chan struct{}
 }
@@ -22,7 +24,7 @@ type accessLog struct {
 const mostLogged = 10_000
 
 func newAccessLog(to io.Writer) *accessLog {
-	l := &accessLog{lines: make(chan []byte, mostLogged), enough: make(chan struct{}), ended: make(chan struct{})}
+	l := &accessLog{to: to, lines: make(chan []byte, mostLogged), enough: make(chan struct{}), ended: make(chan struct{})}
 	go l.run(bufio.NewWriterSize(to, 64<<10))
 	return l
 }
@@ -32,20 +34,37 @@ func (l *accessLog) run(w *bufio.Writer) {
 	for {
 		select {
 		case line := <-l.lines:
-			w.Write(line) //nolint:errcheck // an error stays, and there is nobody to tell
+			l.put(w, line)
 			continue
 		default:
-			w.Flush() //nolint:errcheck // as above
+			l.flush(w)
 		}
 		select {
 		case line := <-l.lines:
-			w.Write(line) //nolint:errcheck // as above
+			l.put(w, line)
 		case <-l.enough:
 			if len(l.lines) == 0 {
 				return
 			}
 		}
 	}
+}
+
+func (l *accessLog) put(w *bufio.Writer, line []byte) {
+	if w.Available() < len(line) {
+		l.flush(w) // lines stay whole
+	}
+	w.Write(line) //nolint:errcheck // flush gets the error as well
+	l.waiting++
+}
+
+// flush writes the lines. After an error, as of a full disk, these lines count as dropped, and later lines may be written again.
+func (l *accessLog) flush(w *bufio.Writer) {
+	if w.Flush() != nil {
+		l.dropped.Add(l.waiting)
+		w.Reset(l.to)
+	}
+	l.waiting = 0
 }
 
 // end writes the lines that wait, if the reader takes them soon.

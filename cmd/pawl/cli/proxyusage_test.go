@@ -4,13 +4,16 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -111,5 +114,41 @@ func TestAccessLog_slow_reader(t *testing.T) {
 	}
 	if n+dropped != all {
 		t.Errorf("%d lines and %d dropped, of %d", n, dropped, all)
+	}
+}
+
+// fullDisk takes nothing until the operator has made room.
+type fullDisk struct {
+	refused chan struct{}
+	room    chan struct{}
+	got     bytes.Buffer
+}
+
+func (d *fullDisk) Write(p []byte) (int, error) {
+	select {
+	case <-d.room:
+		return d.got.Write(p)
+	default:
+	}
+	d.refused <- struct{}{}
+	return 0, errors.New("no space left on device")
+}
+
+// TestAccessLog_full_disk: lines that could not be written count, and later lines are written again.
+func TestAccessLog_full_disk(t *testing.T) {
+	t.Parallel()
+	d := &fullDisk{refused: make(chan struct{}), room: make(chan struct{})}
+	l := newAccessLog(d)
+	r := httptest.NewRequest("GET", "/", nil)
+	l.write(&exchange{began: time.Now(), status: 200}, r, netip.Addr{})
+	<-d.refused
+	close(d.room)
+	for l.dropped.Load() == 0 {
+		runtime.Gosched()
+	}
+	l.write(&exchange{began: time.Now(), status: 201}, r, netip.Addr{})
+	l.end()
+	if n := l.dropped.Load(); n != 1 || !strings.Contains(d.got.String(), `"status":201`) {
+		t.Errorf("%d lines dropped, the log is %q", n, d.got.String())
 	}
 }
