@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -108,11 +107,7 @@ func (l *lister) watch(ctx context.Context, client *pawl.Client) error {
 func (l *lister) list(ctx context.Context, client *pawl.Client) error {
 	var all []seen
 	encoder, known := json.NewEncoder(l.w), false
-	for r, err := range client.List(ctx, l.prefix) {
-		is := seen{Resource: r}
-		if err == nil {
-			is.leader, err = leader(ctx, client, r)
-		}
+	for is, err := range withLeaders(ctx, client, client.List(ctx, l.prefix)) {
 		switch {
 		case err != nil && !l.asJSON && len(all) > 0: // a part of the list is better than nothing
 			return errors.Join(l.print(all), err)
@@ -209,25 +204,3 @@ func named(p pawl.Party, leader *string) string {
 	}
 	return text
 }
-
-// leader returns the leader's announcement, if the name is that of an election.
-func leader(ctx context.Context, client *pawl.Client, r pawl.Resource) (*string, error) {
-	election, is := strings.CutPrefix(r.Name, electionNames)
-	if !is || len(r.Holders) == 0 {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	l, err := client.Election(election).Leader(ctx)
-	switch {
-	case errors.Is(err, pawl.ErrUnavailable):
-		return nil, err
-	case err != nil || l.Token == 0: // the store has no announcement
-		return nil, nil
-	}
-	value := string(l.Value)
-	return &value, nil
-}
-
-// electionNames begin the names of the locks of elections.
-const electionNames = "pawl:election/"

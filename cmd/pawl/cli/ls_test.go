@@ -3,16 +3,20 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -146,4 +150,54 @@ func TestLs_watches_a_store_that_restarts(t *testing.T) {
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
+}
+
+// A list asks for many announcements at once: here each answer waits until ten are asked for.
+func TestLs_asks_leaders_at_once(t *testing.T) {
+	t.Parallel()
+	eng := &readsTogether{Engine: memengine.New(), all: make(chan struct{})}
+	c, err := pawl.New(t.Context(), engine.Like(eng.Engine, eng), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	for i := range readersTogether {
+		if _, err := c.Election(fmt.Sprint("shard/", i)).Campaign(t.Context(), []byte(fmt.Sprint("leader ", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eng.on.Store(true)
+	var out strings.Builder
+	if err := (&lister{w: &out}).list(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	for i := range readersTogether {
+		if name := fmt.Sprintf("\"leader %d\"", i); !strings.Contains(out.String(), name) {
+			t.Errorf("no %s in\n%s", name, out.String())
+		}
+	}
+}
+
+const readersTogether = 10
+
+// readsTogether answers no Get before readersTogether of them wait.
+type readsTogether struct {
+	*memengine.Engine
+	on    atomic.Bool
+	reads atomic.Int64
+	all   chan struct{}
+}
+
+func (e *readsTogether) Get(ctx context.Context, key string) (engine.Value, error) {
+	if e.on.Load() {
+		if e.reads.Add(1) == readersTogether {
+			close(e.all)
+		}
+		select {
+		case <-e.all:
+		case <-ctx.Done():
+			return engine.Value{}, engine.Unavailable("get", ctx.Err())
+		}
+	}
+	return e.Engine.Get(ctx, key)
 }
