@@ -67,6 +67,16 @@ func (c *Claim) start(ctx context.Context) error {
 	return err
 }
 
+// withdraw takes back what start has written, if the end of ctx took the reply away. The work never began,
+// so the next caller must not be told of an earlier attempt.
+func (c *Claim) withdraw(ctx context.Context) {
+	bound, stop := pawl.Linger(ctx)
+	defer stop()
+	if is, err := c.value.Get(bound); err == nil && is.Number != c.seen.Number {
+		write(bound, c.value, is, func(is *record) (*record, error) { return is.abort(c.me.attempt) }) //nolint:errcheck // a takeover says it too
+	}
+}
+
 // repeats makes c a repeat if that is what err says, and returns any other error of a claim.
 func (c *Claim) repeats(ctx context.Context, is *record, err error) error {
 	if !errors.Is(err, errRepeat) {

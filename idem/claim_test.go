@@ -205,6 +205,25 @@ func TestAbort(t *testing.T) {
 	})
 }
 
+// TestBeginIsCut: a caller whose context ends while its claim is written leaves no attempt, because no
+// work has begun.
+func TestBeginIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		store := faulty.New(eng)
+		l := idem.NewLeases(party(t, engine.Like(eng, store)), nil)
+		store.Set(faulty.First(1, faulty.RepliesLate(time.Second), nil), faulty.Put)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := l.Begin(ctx, pay, print, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Begin: %v", err)
+		}
+		if c := begin(t, l); c.Attempts() != 1 {
+			t.Errorf("attempt %d, although no earlier work has begun", c.Attempts())
+		}
+	})
+}
+
 // TestLostReplies: an outcome that is unknown is read again.
 func TestLostReplies(t *testing.T) {
 	for _, fault := range []faulty.Fault{faulty.LosesReply, faulty.Fails, faulty.Strays(time.Millisecond), faulty.Strays(time.Minute)} {

@@ -131,6 +131,9 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 		return c, nil
 	}
 	lost := c.lease.Err()
+	if err != nil && ctx.Err() != nil {
+		c.withdraw(ctx)
+	}
 	c.lease.Unlock(ctx) //nolint:errcheck // a heartbeat repeats it, and the record says all
 	c.lease = nil       // of a repeat
 	if err != nil && lost != nil {
