@@ -108,12 +108,12 @@ func showRows(r pawl.Resource) [][]string {
 			state = "kept"
 		}
 		rows = append(rows, []string{
-			state, "-", wants(p), printable(p.Label), printable(p.Owner), p.Token.String(), span(p.Age), span(p.Held), span(p.Left), p.Claim,
+			state, "-", wants(p), printable(p.Label), printable(p.Owner), p.Token.String(), span(p.Age), span(p.Held), span(p.Left), printable(p.Claim),
 		})
 	}
 	for i, p := range r.Waiters {
 		rows = append(rows, []string{
-			"waiting", strconv.Itoa(i + 1), wants(p), printable(p.Label), printable(p.Owner), "-", span(p.Age), "-", span(p.Left), p.Claim,
+			"waiting", strconv.Itoa(i + 1), wants(p), printable(p.Label), printable(p.Owner), "-", span(p.Age), "-", span(p.Left), printable(p.Claim),
 		})
 	}
 	return rows

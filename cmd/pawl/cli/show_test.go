@@ -5,6 +5,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/pawl-go/pawl"
 )
 
 func TestShow(t *testing.T) {
@@ -53,6 +55,10 @@ func TestShow_of_nothing(t *testing.T) {
 func TestPrintable(t *testing.T) {
 	if got := printable("ä b\x1b[2J\u202e\n"); got != "ä b?[2J??" {
 		t.Errorf("got %q", got)
+	}
+	rows := showRows(pawl.Resource{Holders: []pawl.Party{{Claim: "\x1b[2J"}}})
+	if got := rows[1][len(rows[1])-1]; got != "?[2J" {
+		t.Errorf("a claim is shown as %q", got)
 	}
 }
 
