@@ -236,8 +236,8 @@ func TestGivenUp(t *testing.T) {
 		awaiting(t, b, c)
 		sessiontest.Leave(t, b, c)
 	}
-	if n := clientWatches(b.link.conn); n != 1 {
-		t.Errorf("%d watches of one node", n)
+	if n := clientWatches(b.link.conn); n != 2 {
+		t.Errorf("%d watches of one node and of the format", n)
 	}
 	for i := range 20 {
 		key := fmt.Sprintf("%s/%d", t.Name(), i)

@@ -5,10 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sessiontest"
@@ -137,5 +141,48 @@ func TestClosedBesideAContainer(t *testing.T) {
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnswersWaitForTheWatches: no answer reaches the client before its watches are set again, however busy the machine is.
+// A client without watches sets none, and waits for some pauses only.
+func TestAnswersWaitForTheWatches(t *testing.T) {
+	for name, anchor := range map[string]chan zk.Event{"anchored": make(chan zk.Event, 1), "perhaps none": nil} {
+		for how, release := range map[string]func(*wire){
+			"set": func(w *wire) {
+				request := make([]byte, 12)
+				binary.BigEndian.PutUint32(request[8:], opSetWatches)
+				w.Write(request) //nolint:errcheck // a pipe
+			},
+			"closed": func(w *wire) { w.Close() },
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := &link{anchor: anchor, rearmed: make(chan struct{}), changed: make(chan struct{})}
+					l.over, l.finish = context.WithCancel(t.Context())
+					l.life, l.end = l.over, l.finish
+					near, far := net.Pipe()
+					go io.Copy(io.Discard, far) //nolint:errcheck // until it is closed
+					w := &wire{Conn: near, link: l, limit: time.Minute, stop: func() bool { return false }}
+					began := time.Now()
+					held := make(chan time.Duration)
+					go func() {
+						l.waitRearmed(w.limit / 2)
+						held <- time.Since(began)
+					}()
+					<-time.After(time.Second)
+					release(w)
+					want := time.Second
+					if anchor == nil {
+						want = 4 * pause
+					}
+					if got := <-held; got != want {
+						t.Errorf("held for %v, want %v", got, want)
+					}
+					w.Close()
+					far.Close()
+				})
+			})
+		}
 	}
 }

@@ -45,6 +45,7 @@ type link struct {
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
 	watched bool                // the client may have watches
+	anchor  <-chan zk.Event     // of a watch that the client has until it fires, nil without any
 	rearmed chan struct{}       // closed when the client has set them again, nil when there is no need
 	lists   map[string]*reading // the last ones, by folder
 	turns   chan struct{}       // one in it for each request under way
@@ -92,8 +93,17 @@ func (l *link) greet(ctx context.Context) error {
 	return l.checkFormat(ctx)
 }
 
+// checkFormat reads the mark of the format, and watches the mark: with that watch the client always has watches to set again.
 func (l *link) checkFormat(ctx context.Context) error {
-	format, stat, err := look(ctx, l, l.engine.values, l.conn.Get)
+	format, stat, err := look(ctx, l, l.engine.values, func(path string) ([]byte, *zk.Stat, error) {
+		format, stat, fires, err := l.conn.GetW(path)
+		if err == nil {
+			l.mu.Lock()
+			l.anchor, l.watched = fires, true
+			l.mu.Unlock()
+		}
+		return format, stat, err
+	})
 	if err == nil && stat != nil {
 		err = engine.CheckFormat(cmp.Or(string(format), "1"))
 	}
@@ -235,7 +245,7 @@ const greeting = 12
 // then, without a lock, what an answer writes, and would miss what happened in between.
 func (w *wire) Read(p []byte) (int, error) {
 	l := w.link
-	l.waitRearmed()
+	l.waitRearmed(w.limit / 2)
 	n, err := w.Conn.Read(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,24 +260,34 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// waitRearmed waits for some pauses at most: whether the client still has watches is not
-// to be known, and without any it sets none. On a busy machine a single pause is too short.
-func (l *link) waitRearmed() {
+// waitRearmed waits for most, or for some pauses if perhaps the client has no watches, because it sets none then.
+func (l *link) waitRearmed(most time.Duration) {
 	l.mu.Lock()
 	rearmed := l.rearmed
+	if l.anchor == nil || len(l.anchor) > 0 { // it has fired
+		most = 4 * pause
+	}
 	l.mu.Unlock()
 	if rearmed == nil {
 		return
 	}
 	select {
 	case <-rearmed:
-	case <-time.After(4 * pause):
+	case <-time.After(most):
 		l.mu.Lock()
 		if l.rearmed == rearmed {
 			l.rearmed = nil
 		}
 		l.mu.Unlock()
 	case <-l.over.Done():
+	}
+}
+
+// hasRearmed ends the wait of Read. The link is locked.
+func (l *link) hasRearmed() {
+	if l.rearmed != nil {
+		close(l.rearmed)
+		l.rearmed = nil
 	}
 }
 
@@ -281,9 +301,8 @@ func (w *wire) Write(p []byte) (int, error) {
 		return 0, zk.ErrConnectionClosed
 	}
 	l.mu.Lock()
-	if l.rearmed != nil && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
-		close(l.rearmed)
-		l.rearmed = nil
+	if binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+		l.hasRearmed()
 	}
 	l.mu.Unlock()
 	n, err := w.Conn.Write(p)
@@ -306,6 +325,9 @@ func (w *wire) Close() error {
 	if w.stop() && len(w.head) < greeting {
 		w.link.missed(nil)
 	}
+	w.link.mu.Lock()
+	w.link.hasRearmed() // the client will not, and its reader must end
+	w.link.mu.Unlock()
 	return w.Conn.Close()
 }
 
