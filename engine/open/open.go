@@ -26,7 +26,9 @@
 //   - wait is how many replicas of a Redis master have to know a grant, or another change, before
 //     the client trusts it.
 //   - grace is how long a restarted Redis server grants nothing, as 15s: at least the longest TTL of
-//     all its clients. Without grace, each client uses its own TTL.
+//     all its clients. Without grace, the server remembers the longest TTL, unless all data is lost.
+//     A node of a cluster does not. There each engine goes by the longest TTL of its own clients. So
+//     a fleet with several TTLs sets grace.
 //   - password-env and password-file name an environment variable or a file that has the password,
 //     instead of the URL. Open reads it when it opens the store, without the end of the file's line.
 //   - tls-ca names a file of the certificates to trust, in PEM, instead of those of the system.

@@ -93,14 +93,14 @@ func (s *session) part(name string, m *member) {
 // arguments are those of a script; in a cluster with the member as which the
 // session enters, if it does, and whether that is new.
 func (s *session) arguments(args [4]string, as, joins string) []string {
-	return s.engine.arguments(args, s.opts, as, joins)
+	return s.engine.arguments(args, s.opts.TTL, as, joins)
 }
 
-func (e *Engine) arguments(args [4]string, opts engine.SessionOptions, as, joins string) []string {
+func (e *Engine) arguments(args [4]string, ttl time.Duration, as, joins string) []string {
 	if !e.cluster {
 		return args[:]
 	}
-	return append(args[:], ms(cmp.Or(e.graceTTL, opts.Belief(), opts.TTL)), as, ms(opts.TTL), joins)
+	return append(args[:], ms(cmp.Or(e.graceTTL, e.belief(), unknownTTL)), as, ms(ttl), joins)
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

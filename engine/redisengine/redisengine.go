@@ -17,7 +17,8 @@
 // With a client of a cluster, all keys of a name are in the slot of that name. Among them are the
 // sessions that use it, in "pawl:{NAME}:s" and "pawl:{NAME}:s:ID:n", and "pawl:{NAME}:g" while its
 // node is too young. There is no boot mark. Sessions then end by the clock of the node that has the
-// slot. So the clocks of nodes must agree to within a tenth of the TTL.
+// slot. So the clocks of nodes must agree to within a tenth of the TTL. A node does not know how long
+// clients believe, so all clients of a cluster have one TTL, or set [Options.Grace].
 //
 // # Restarts
 //
@@ -72,7 +73,9 @@ type Options struct {
 
 	// Grace is how long a restarted server gives nothing out to this
 	// client: at least the longest TTL of all clients. Default: the longest time for which
-	// a client of the server may believe, as far as the server remembers.
+	// a client of the server may believe, as far as the server remembers. A node of a cluster remembers
+	// no such time, and a session of this Engine counts instead: 15 s if there is none. So clients of a
+	// cluster that have several TTLs all set Grace.
 	Grace time.Duration
 
 	// Requests is how many requests are under way at once, besides renewals. The number is less than the
@@ -225,9 +228,9 @@ func (e *Engine) eval(ctx context.Context, s *script, wait int64, keys []string,
 // moved to another node of the cluster, are together. Until then it does nothing,
 // so it may.
 func (e *Engine) evalAcked(ctx context.Context, s *script, keys, args []string, wait int64) Reply {
-	for giveUp := time.Now().Add(time.Duration(e.ttl.Load()) * time.Millisecond / 3); ; {
+	for start := time.Now(); ; {
 		result := e.acked(ctx, s.run(keys, args...), wait)
-		if !result.says("TRYAGAIN") || time.Now().After(giveUp) || turn.Pause(ctx, 10*time.Millisecond) != nil {
+		if !result.says("TRYAGAIN") || time.Since(start) > e.belief()/3 || turn.Pause(ctx, 10*time.Millisecond) != nil {
 			return result
 		}
 	}
@@ -410,7 +413,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 		return unchecked(ctx, "evict", err)
 	}
 	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
-	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, engine.SessionOptions{TTL: ttl}, "", "")
+	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, ttl, "", "")
 	result := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
 	left, err := result.number()
 	if err = cmp.Or(err, result.short); err == nil && left == 0 {
