@@ -49,9 +49,8 @@ func (s *session) as(name string) string {
 	return s.id
 }
 
-// claims notes a claim that is about to enter. Asked reports whether it was noted
-// before.
-func (s *session) claims(c *engine.Claim) (m *member, joined, asked bool) {
+// claims notes a claim that is about to enter.
+func (s *session) claims(c *engine.Claim) (m *member, joined bool) {
 	s.members.mu.Lock()
 	defer s.members.mu.Unlock()
 	if m = s.members.byName[c.Resource]; m == nil {
@@ -59,9 +58,8 @@ func (s *session) claims(c *engine.Claim) (m *member, joined, asked bool) {
 		m = &member{id: s.id + ":" + strconv.FormatUint(s.members.last, 36), claims: make(map[string]bool)}
 		s.members.byName[c.Resource] = m
 	}
-	asked = m.claims[c.ID]
 	m.claims[c.ID] = true
-	return m, m.joined, asked
+	return m, m.joined
 }
 
 // left notes that a claim is in the store no more.
@@ -109,7 +107,7 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 // beside its first claim on a name.
 func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Reply {
 	for {
-		m, joined, asked := s.claims(c)
+		m, joined := s.claims(c)
 		joins, home := "0", make(chan error, 1)
 		if joined {
 			home <- nil
@@ -121,14 +119,15 @@ func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Rep
 		r := s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait)
 		err := <-home
 		code, notCode := r.number()
+		list, _ := r.Value.([]any)
 		_, mismatch := r.Value.(string)
 		switch {
 		case r.Err != nil:
 			return r
-		case err == nil && notCode == nil && code == -1 && joined && !asked:
-			s.part(c.Resource, m) // the node has lost it: a new one
+		case joined && notCode == nil && code == -1:
+			s.part(c.Resource, m) // the node has lost it: a new one, which asks at home
 			continue
-		case notCode == nil && code < 0 || mismatch:
+		case notCode == nil && code < 0, mismatch, len(list) > 0 && list[0] == int64(-3): // refused
 			s.left(c.Resource, c.ID)
 		case err == nil && !s.joined(c.Resource, m):
 			err = errParted
