@@ -27,6 +27,7 @@ type member struct {
 	id     string
 	joined bool            // the slot knows it
 	claims map[string]bool // that it may have: from before they enter until they have left
+	until  time.Time       // when no claim that left can come back alive with old data
 }
 
 // members are the memberships of a session, by name.
@@ -62,7 +63,8 @@ func (s *session) claims(c *engine.Claim) (m *member, joined bool) {
 	return m, m.joined
 }
 
-// left notes that a claim is in the store no more.
+// left notes that a claim is in the store no more. A claim comes back alive only with a snapshot
+// younger than the TTL, in which its member lives.
 func (s *session) left(name, claim string) {
 	if !s.engine.cluster {
 		return
@@ -71,6 +73,7 @@ func (s *session) left(name, claim string) {
 	defer s.members.mu.Unlock()
 	if m := s.members.byName[name]; m != nil {
 		delete(m.claims, claim)
+		m.until = time.Now().Add(2 * s.opts.TTL)
 	}
 }
 
@@ -186,7 +189,40 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 		return nil, failed(ctx, "renew session", err)
 	}
 	s.watch(held)
+	if s.opts.Found != nil {
+		s.find(ctx)
+	}
 	return s.missing(ctx, held)
+}
+
+// find reports claims that came back with old data where this session has others, whose member keeps
+// both alive. A name that does not answer is asked again by the next renewals.
+func (s *session) find(ctx context.Context) {
+	var names []string
+	var cmds []Command
+	s.members.mu.Lock()
+	for name, m := range s.members.byName {
+		if time.Now().Before(m.until) {
+			names, cmds = append(names, name), append(cmds, eval(mineLua, s.engine.keys(name, "")[:3], s.id))
+		}
+	}
+	s.members.mu.Unlock()
+	for i, r := range s.engine.client.Pipeline(ctx, cmds) {
+		there, _ := r.Value.([]any)
+		for _, claim := range there {
+			if id, _ := claim.(string); !s.may(names[i], id) {
+				s.opts.Found(names[i], id)
+			}
+		}
+	}
+}
+
+// may reports whether the session may have a claim.
+func (s *session) may(name, claim string) bool {
+	s.members.mu.Lock()
+	defer s.members.mu.Unlock()
+	m := s.members.byName[name]
+	return m != nil && m.claims[claim]
 }
 
 // refuseEviction asks each node of a cluster, once, whether it deletes keys by itself.

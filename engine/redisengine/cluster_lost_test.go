@@ -12,6 +12,121 @@ import (
 	"github.com/pawl-go/pawl/internal/sessiontest"
 )
 
+// snapshot returns a function that brings back what the claims of a name are now. The sessions of
+// the name go on.
+func (c *clusterUnderTest) snapshot(name string) (restore func()) {
+	c.t.Helper()
+	node, _ := c.node("pawl:{" + name + "}")
+	dumps := make(map[string]string)
+	for _, end := range []string{"", ":c", ":q"} {
+		key := "pawl:{" + name + "}" + end
+		if n, err := c.ask(node, "EXISTS", key).AsInt64(); err != nil || n == 0 {
+			continue
+		}
+		dump, err := c.ask(node, "DUMP", key).ToString()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		dumps[key] = dump
+	}
+	return func() {
+		c.t.Helper()
+		c.ask(node, "DEL", "pawl:{"+name+"}", "pawl:{"+name+"}:c", "pawl:{"+name+"}:q")
+		for key, dump := range dumps {
+			c.ask(node, "RESTORE", key, time.Hour.Milliseconds(), dump)
+		}
+	}
+}
+
+// TestClusterClaimsComeBack: the data of a node before a claim left comes back, and the session has other
+// claims on that name. The next renewal finds the claim, and finds no other.
+func TestClusterClaimsComeBack(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	for name, leaves := range map[string]func(s *session, old, next *engine.Claim){
+		"a lock held again": func(s *session, old, next *engine.Claim) {
+			sessiontest.Leave(t, s, old)
+			sessiontest.Hold(t, s, next)
+		},
+		"a lock handed over": func(s *session, old, next *engine.Claim) {
+			sessiontest.Leave(t, s, old)
+			sessiontest.Await(t, s, next)
+		},
+		"a permit": func(s *session, old, _ *engine.Claim) { sessiontest.Leave(t, s, old) },
+		"an evicted permit": func(s *session, old, _ *engine.Claim) {
+			sessiontest.Evict(t, eng, old)
+			if gone, err := s.Renew(t.Context(), []*engine.Claim{old}); err != nil || len(gone) != 1 {
+				t.Fatal(gone, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var found []string
+			opened, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Found: func(at, claim string) {
+				if at == name {
+					found = append(found, claim)
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := opened.(*session)
+			defer s.Close(t.Context()) //nolint:errcheck // checked elsewhere
+			old, next, third := plainClaim(s, name, "old"), plainClaim(s, name, "next"), plainClaim(s, name, "third")
+			if name == "a permit" || name == "an evicted permit" {
+				for _, claim := range []*engine.Claim{old, next, third} {
+					claim.Spec, claim.Weight = sessiontest.Five, 1
+				}
+			}
+			sessiontest.Hold(t, s, old)
+			if name != "a lock held again" {
+				sessiontest.Enter(t, s, next)
+			}
+			restore := c.snapshot(name)
+			leaves(s, old, next)
+			restore()
+			if _, err := s.Renew(t.Context(), []*engine.Claim{next}); err != nil || !slices.Equal(found, []string{old.ID}) {
+				t.Fatalf("found %q, %v, want %q", found, err, old.ID)
+			}
+			sessiontest.Leave(t, s, old) // as the client does then
+			if name == "a lock held again" {
+				sessiontest.Hold(t, s, third)
+			}
+		})
+	}
+}
+
+// TestClusterClaimEndsAlone: a claim that came back on a name where its session has no other claim ends
+// with its membership.
+func TestClusterClaimEndsAlone(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	const ttl = time.Second
+	s := c.session(eng, ttl, 0)
+	name := c.on(1)
+	old, next := plainClaim(s, name, "old"), plainClaim(s, name, "next")
+	sessiontest.Hold(t, s, old)
+	restore := c.snapshot(name)
+	sessiontest.Leave(t, s, old)
+	restore()
+	came := time.Now()
+	c.renews("nothing is left", s, nil, nil)
+	got := c.wait(s, next)
+	for beat := time.NewTicker(ttl / 5); ; <-beat.C {
+		c.renews("it waits", s, nil, nil)
+		select {
+		case g := <-got:
+			if g.err != nil || time.Since(came) > 2*ttl {
+				t.Errorf("%v after %v, %v", g.Grant, time.Since(came), g.err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 // TestClusterEntersAgain: a node forgets that a session uses a name, whose claim enters again there. That
 // costs the session no other lock.
 func TestClusterEntersAgain(t *testing.T) {

@@ -191,6 +191,8 @@ var (
 	clusterLua string
 	//go:embed lua/member.lua
 	memberLua string
+	//go:embed lua/mine.lua
+	mineLua string
 	//go:embed lua/queue.lua
 	queueLua string
 	//go:embed lua/format.lua
