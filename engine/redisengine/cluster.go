@@ -28,6 +28,7 @@ type member struct {
 	joined bool            // the slot knows it
 	claims map[string]bool // that it may have: from before they enter until they have left
 	until  time.Time       // when no claim that left can come back alive with old data
+	looked string          // where the last look for such claims ended
 }
 
 // members are the memberships of a session, by name.
@@ -196,22 +197,31 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 }
 
 // find reports claims that came back with old data where this session has others, whose member keeps
-// both alive. A name that does not answer is asked again by the next renewals.
+// both alive. A look reads a part of many claims, and the next renewal goes on. A name that does not
+// answer is asked again by the next renewals.
 func (s *session) find(ctx context.Context) {
 	var names []string
+	var members []*member
 	var cmds []Command
 	s.members.mu.Lock()
 	for name, m := range s.members.byName {
 		if time.Now().Before(m.until) {
-			names, cmds = append(names, name), append(cmds, eval(mineLua, s.engine.keys(name, "")[:3], s.id))
+			names, members = append(names, name), append(members, m)
+			cmds = append(cmds, eval(mineLua, s.engine.keys(name, "")[:3], s.id, cmp.Or(m.looked, "0")))
 		}
 	}
 	s.members.mu.Unlock()
 	for i, r := range s.engine.client.Pipeline(ctx, cmds) {
-		there, _ := r.Value.([]any)
-		for _, claim := range there {
-			if id, _ := claim.(string); !s.may(names[i], id) {
-				s.opts.Found(names[i], id)
+		is, _ := r.Value.([]any)
+		for n, one := range is {
+			text, _ := one.(string)
+			switch {
+			case n == 0:
+				s.members.mu.Lock()
+				members[i].looked = text
+				s.members.mu.Unlock()
+			case !s.may(names[i], text):
+				s.opts.Found(names[i], text)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package redisengine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -201,4 +202,45 @@ func TestClusterGrace(t *testing.T) {
 	sessiontest.Leave(t, keeps, kept)
 	c.session(eng, time.Minute, 0)
 	sessiontest.Refuse(t, s, plainClaim(s, "late", "late"), false, engine.ErrGrace)
+}
+
+// TestClusterLooksAtParts: a claim that came back among many is found too, in parts of bounded size.
+func TestClusterLooksAtParts(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	const many = 1000
+	name := c.on(1)
+	permit := func(s *session, id string) *engine.Claim {
+		claim := plainClaim(s, name, id)
+		claim.Spec, claim.Weight = engine.Spec{Kind: engine.KindSemaphore, Capacity: 2 * many}, 1
+		return claim
+	}
+	others := c.session(eng, time.Minute, 0)
+	for i := range many {
+		sessiontest.Hold(t, others, permit(others, fmt.Sprint("other", i)))
+	}
+	var found []string
+	opened, err := eng.Open(t.Context(), engine.SessionOptions{TTL: time.Minute, Found: func(_, claim string) { found = append(found, claim) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opened.(*session)
+	defer s.Close(t.Context()) //nolint:errcheck // checked elsewhere
+	old, stays := permit(s, "old"), permit(s, "stays")
+	sessiontest.Hold(t, s, old)
+	sessiontest.Hold(t, s, stays)
+	restore := c.snapshot(name)
+	sessiontest.Leave(t, s, old)
+	restore()
+	c.renews("the first look", s, []*engine.Claim{stays}, nil)
+	if at := s.members.byName[name].looked; at == "0" || at == "" {
+		t.Errorf("one look has read all, and ended at %q", at)
+	}
+	for looks := 1; len(found) == 0 && looks < many; looks++ {
+		c.renews("a further look", s, []*engine.Claim{stays}, nil)
+	}
+	if !slices.Equal(found, []string{old.ID}) {
+		t.Errorf("found %q", found)
+	}
 }
