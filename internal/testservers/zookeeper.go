@@ -2,6 +2,7 @@ package testservers
 
 import (
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -87,8 +88,9 @@ func ZooKeeperTLS(t testing.TB, ca *CA) (server *Server, secure string) {
 		"ssl.keyStore.location="+store, "ssl.keyStore.type=PEM", "ssl.trustStore.location="+ca.File, "ssl.trustStore.type=PEM",
 	), nil)
 	secure = net.JoinHostPort("127.0.0.1", strconv.Itoa(server.proc.ports[1]))
-	until(t, "the port for TLS is open", func() error { // later than the other port
-		conn, err := net.Dial("tcp", secure)
+	config := ca.Client(ca.Issue("first"))
+	until(t, "TLS is served", func() error { // later than on the other port, and the first handshake takes seconds on a busy machine
+		conn, err := tls.Dial("tcp", secure, config)
 		if err == nil {
 			err = conn.Close()
 		}
