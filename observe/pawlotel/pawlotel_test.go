@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -44,7 +45,10 @@ func collect(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	return got
 }
 
-func TestMetricsAndTraces(t *testing.T) {
+// Under synctest no time passes before the second attempt waits.
+func TestMetricsAndTraces(t *testing.T) { synctest.Test(t, metricsAndTraces) }
+
+func metricsAndTraces(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
