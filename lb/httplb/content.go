@@ -19,7 +19,8 @@ type content struct {
 type reading struct {
 	mu     sync.Mutex
 	body   io.ReadCloser
-	length int64 // that the request announces; -1: none
+	waits  *patience // of the try
+	length int64     // that the request announces; -1: none
 	read   int64
 	begun  bool // a Read has begun
 	shut   bool // Close was called, and the body waits for the next try
@@ -111,7 +112,9 @@ func (b *reading) Read(p []byte) (int, error) {
 	}
 	b.begun = true
 	b.mu.Unlock()
+	b.waits.pause()
 	n, err := b.body.Read(p)
+	b.waits.resume()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read += int64(n)

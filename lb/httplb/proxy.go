@@ -39,6 +39,13 @@ type ProxyOptions struct {
 	// RetryAfter is what a client is told where there is no node, 1 s to an hour. Default 1 s.
 	RetryAfter time.Duration
 
+	// ClientTimeout is how long a client may send nothing of its body while the Proxy reads that body, 1 ms to an hour. Default 60 s. -1: none.
+	// The client has the same time to accept a part of its response, which has 32 KiB at most. Then the request ends.
+	// Neither a response that pauses nor an upgraded connection is bounded. In HTTP/2 a body is bounded until
+	// its response begins. Shorter time-outs of the server stand. HTTP2.WriteByteTimeout of the server
+	// bounds a connection of HTTP/2 from which the client reads nothing at all.
+	ClientTimeout time.Duration
+
 	// Report is told why a request got a response of the Proxy's own, or none because its client is gone. The error names
 	// nodes. Report must be safe for concurrent use.
 	Report func(*http.Request, error)
@@ -51,7 +58,7 @@ type ProxyOptions struct {
 // addresses that [ClientAddr] believes, and the host and scheme that a trusted proxy has sent.
 //
 // Where no node answers, the client gets a response of the Proxy's own. The status is 503 with Retry-After if there is no node,
-// 504 after a time-out, and else 502. A body of a request that cannot be read gets 400 or 413. If a node fails in the middle of a body, the client's
+// 504 after a time-out, and else 502. A body of a request that cannot be read gets 400, 408 or 413. If a node fails in the middle of a body, the client's
 // connection is aborted.
 type Proxy struct {
 	opts    ProxyOptions
@@ -68,11 +75,14 @@ func NewProxy(b *lb.Balancer, opts *ProxyOptions) (*Proxy, error) {
 	}
 	o := &p.opts
 	o.Scheme, o.MaxRetryBody, o.RetryAfter = cmp.Or(o.Scheme, "http"), cmp.Or(o.MaxRetryBody, 64<<10), cmp.Or(o.RetryAfter, time.Second)
+	o.ClientTimeout = cmp.Or(o.ClientTimeout, time.Minute)
 	switch {
 	case o.Scheme != "http" && o.Scheme != "https":
 		return nil, fmt.Errorf("%w: ProxyOptions.Scheme is %q: http and https are allowed", pawl.ErrInvalid, o.Scheme)
 	case o.MaxRetryBody != -1 && (o.MaxRetryBody < 1 || o.MaxRetryBody > 1_000_000_000):
 		return nil, fmt.Errorf("%w: ProxyOptions.MaxRetryBody is %d: 1 to 1000000000 and -1 (none) are allowed", pawl.ErrInvalid, o.MaxRetryBody)
+	case o.ClientTimeout != -1 && (o.ClientTimeout < time.Millisecond || o.ClientTimeout > time.Hour):
+		return nil, fmt.Errorf("%w: ProxyOptions.ClientTimeout is %v: 1ms to 1h and -1 (none) are allowed", pawl.ErrInvalid, o.ClientTimeout)
 	case o.RetryAfter < time.Second || o.RetryAfter > time.Hour:
 		return nil, fmt.Errorf("%w: ProxyOptions.RetryAfter is %v: 1s to 1h are allowed", pawl.ErrInvalid, o.RetryAfter)
 	}
@@ -110,6 +120,17 @@ func keyOf(r *http.Request) string {
 
 // ServeHTTP implements [http.Handler].
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.opts.ClientTimeout == -1 {
+		p.serve(w, r)
+		return
+	}
+	c, r := bounded(w, r, p.opts.ClientTimeout)
+	defer c.end()
+	p.serve(c, r)
+	c.flush()
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	kept, err := p.keep(r)
 	if err != nil {
 		p.failed(w, r, err)
@@ -175,11 +196,15 @@ func tie(res *http.Response) error {
 // failed answers where no node did.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusBadGateway
+	bound, ok := w.(*client)
+	stalled := ok && bound.stalled()
 	var late interface{ Timeout() bool }
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		status = http.StatusRequestEntityTooLarge
+	case stalled:
+		status, err = http.StatusRequestTimeout, fmt.Errorf("%w: %w", errStalled, err)
 	case errors.Is(err, errBody):
 		status = http.StatusBadRequest
 	case errors.Is(err, lb.ErrNoNode):
@@ -191,7 +216,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if p.opts.Report != nil {
 		p.opts.Report(r, err)
 	}
-	if r.Context().Err() != nil { // of the client's connection
+	if !stalled && r.Context().Err() != nil { // of the client's connection; a server ends this context also when a read was too late
 		panic(http.ErrAbortHandler)
 	}
 	http.Error(w, http.StatusText(status), status)

@@ -29,8 +29,9 @@ type Options struct {
 	// Tries is how often a request is sent at most, each time to another node, 1 to 100. Default 3.
 	Tries int
 
-	// TryTimeout bounds the time from the start of a try to the header of the response, 1 ms to an hour. Default 60 s. -1: none.
-	// The body may take longer. The deadline of the context bounds all tries together.
+	// TryTimeout bounds how long a node may be silent before the header of its response, 1 ms to an hour. Default 60 s. -1: none. The time
+	// does not count while the body of the request is read, and begins again after each part of that body.
+	// The body of the response may take longer. The deadline of the context bounds all tries together.
 	TryTimeout time.Duration
 
 	// Budget is how many repeats each request adds to the budget, more than 0 to 1. Default 0.2. -1: no limit of repeats. The budget is
@@ -220,21 +221,21 @@ func (e tryTimeout) Unwrap() error   { return context.DeadlineExceeded }
 // try sends the request to one node.
 func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*http.Response, error) {
 	ctx := r.Context()
-	var timer *time.Timer
+	var waits *patience
 	var cancel context.CancelCauseFunc
 	if t.opts.TryTimeout > 0 {
 		ctx, cancel = context.WithCancelCause(ctx)
-		timer = time.AfterFunc(t.opts.TryTimeout, func() { cancel(tryTimeout(t.opts.TryTimeout)) })
+		waits = newPatience(t.opts.TryTimeout, func() { cancel(tryTimeout(t.opts.TryTimeout)) })
 	}
 	out, to := r.WithContext(ctx), *r.URL
 	to.Host, out.URL, out.Host = pick.Node().Addr, &to, cmp.Or(r.Host, r.URL.Host)
 	if sent.next != nil {
+		sent.next.waits = waits
 		out.Body, sent.tried = sent.next, true
 	}
 	began := time.Now()
 	res, err := t.opts.Base.RoundTrip(out)
-	late := timer != nil && !timer.Stop()
-	if late && r.Context().Err() == nil {
+	if waits.end() && r.Context().Err() == nil {
 		if err == nil {
 			res.Body.Close() //nolint:errcheck // the context of the body has ended
 		}

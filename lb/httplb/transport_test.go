@@ -386,7 +386,8 @@ func TestOptions(t *testing.T) {
 			}
 		}
 	}
-	for field, opts := range map[string]httplb.ProxyOptions{"Scheme": {Scheme: "ftp"}, "MaxRetryBody": {MaxRetryBody: -2}, "RetryAfter": {RetryAfter: 1}} {
+	for field, opts := range map[string]httplb.ProxyOptions{"Scheme": {Scheme: "ftp"}, "MaxRetryBody": {MaxRetryBody: -2}, "RetryAfter": {RetryAfter: 1},
+		"ClientTimeout": {ClientTimeout: 1}} {
 		if _, err := httplb.NewProxy(turns, &opts); !errors.Is(err, pawl.ErrInvalid) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}

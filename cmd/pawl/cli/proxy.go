@@ -39,7 +39,8 @@ members must be of the host of their address, or of --upstream-name. With --upst
 
 A request that failed is sent to another member, --tries in all, if that cannot do harm. So the first member
 got nothing of the request, the method may be repeated, or there is an Idempotency-Key. Members that
-fail --eject-after times one after another get no requests for a while.
+fail --eject-after times one after another get no requests for a while. A client that sends nothing of its body for
+--client-timeout gets 408, and a client that takes nothing of its response is cut. Neither is a failure of the member.
 
 Without any member the answer is 503 with Retry-After. The store has to answer at the start: else the exit code
 is 69. A store that is away later changes nothing: the proxy goes on with the last members, and the metrics say so.
@@ -113,7 +114,8 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.StringVar(&p.upstream.key, "upstream-key", "", "PEM file of its key")
 	f.BoolVar(&p.accessLog, "access-log", false, "print each request")
 	f.IntVar(&p.way.Tries, "tries", 3, "how many members a request is sent to at most, 1 to 100")
-	f.DurationVar(&p.way.TryTimeout, "try-timeout", time.Minute, "how long a member may take to begin its response, 1ms to 1h")
+	f.DurationVar(&p.way.TryTimeout, "try-timeout", time.Minute, "how long a member may be silent before its response begins, 1ms to 1h")
+	f.DurationVar(&p.way.ClientTimeout, "client-timeout", time.Minute, "how long a client may send nothing of its body, or take nothing of its response, 1ms to 1h")
 	f.DurationVar(&p.way.RetryAfter, "retry-after", time.Second, "the time that clients are told where there is no member, 1s to 1h")
 	f.IntVar(&p.set.EjectAfter, "eject-after", 5, "failures one after another that take a member out, 1 to 1,000,000; -1 is never")
 	f.DurationVar(&p.set.EjectFor, "eject-for", 10*time.Second, "how long such a member is out the first time, 1ms to 1h")
@@ -174,6 +176,7 @@ func (p *proxyCommand) completeRanges() error {
 	return cmp.Or(
 		inRange("--tries", p.way.Tries, 1, 100),
 		inRange("--try-timeout", p.way.TryTimeout, time.Millisecond, time.Hour),
+		inRange("--client-timeout", p.way.ClientTimeout, time.Millisecond, time.Hour),
 		inRange("--retry-after", p.way.RetryAfter, time.Second, time.Hour),
 		inRange("--eject-for", p.set.EjectFor, time.Millisecond, time.Hour),
 		inRange("--slow-start", p.set.SlowStart, 0, time.Hour),

@@ -66,6 +66,7 @@ func (p *proxyCommand) front() (*http.Server, error) {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		Protocols:         new(http.Protocols),
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: p.way.ClientTimeout}, // of a connection; the proxy bounds streams
 	}
 	server.Protocols.SetHTTP1(true)
 	c, err := newCertificate("--tls-cert", p.cert, "--tls-key", p.key)

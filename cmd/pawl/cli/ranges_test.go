@@ -30,6 +30,8 @@ func TestUsage_ranges(t *testing.T) {
 		proxy + "--tries 101":                                "--tries is 101: 1 to 100 are allowed",
 		proxy + "--try-timeout 2h":                           "--try-timeout is 2h0m0s: 1ms to 1h0m0s are allowed",
 		proxy + "--try-timeout=-1ns":                         "--try-timeout is -1ns: 1ms to 1h0m0s are allowed",
+		proxy + "--client-timeout 2h":                        "--client-timeout is 2h0m0s: 1ms to 1h0m0s are allowed",
+		proxy + "--client-timeout 0":                         "--client-timeout is 0s: 1ms to 1h0m0s are allowed",
 		proxy + "--retry-after 1ms":                          "--retry-after is 1ms: 1s to 1h0m0s are allowed",
 		proxy + "--eject-after 0":                            "--eject-after is 0: -1 (never), and 1 to 1000000 are allowed",
 		proxy + "--eject-after=-2":                           "--eject-after is -2: -1 (never), and 1 to 1000000 are allowed",
