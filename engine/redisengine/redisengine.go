@@ -314,7 +314,7 @@ func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string
 					yield("", failed(ctx, "list", err))
 					return
 				}
-				name := unescape.Replace(strings.TrimSuffix(strings.TrimPrefix(key, head), "}"))
+				name := nameIn(key, head)
 				if !seen[name] && !yield(name, nil) {
 					return
 				}
@@ -324,30 +324,43 @@ func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string
 	}
 }
 
+func nameIn(key, head string) string {
+	return unescape.Replace(strings.TrimSuffix(strings.TrimPrefix(key, head), "}"))
+}
+
 func scan(ctx context.Context, server Client, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for cursor := "0"; ; {
-			reply := server.Do(ctx, read("SCAN", "", cursor, "MATCH", match, "COUNT", "1000", "TYPE", "string"))
-			page, err := reply.list()
-			if err == nil && len(page) != 2 {
-				err = reply.unexpected()
-			}
+		for cursor := "0"; cursor != ""; {
+			keys, next, err := page(ctx, server, match, cursor)
 			if err != nil {
 				yield("", err)
 				return
 			}
-			cursor, _ = page[0].(string)
-			keys, _ := page[1].([]any)
 			for _, key := range keys {
 				if name, _ := key.(string); !yield(name, nil) {
 					return
 				}
 			}
-			if cursor == "0" {
-				return
-			}
+			cursor = next
 		}
 	}
+}
+
+// page reads some keys of a server, and where to go on, which is "" after the last ones.
+func page(ctx context.Context, server Client, match, cursor string) (keys []any, next string, err error) {
+	reply := server.Do(ctx, read("SCAN", "", cursor, "MATCH", match, "COUNT", "1000", "TYPE", "string"))
+	list, err := reply.list()
+	if err == nil && len(list) != 2 {
+		err = reply.unexpected()
+	}
+	if err != nil {
+		return nil, cursor, err
+	}
+	if next, _ = list[0].(string); next == "0" {
+		next = ""
+	}
+	keys, _ = list[1].([]any)
+	return keys, next, nil
 }
 
 // Show implements [engine.Engine].
@@ -356,6 +369,11 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 	if err = cmp.Or(err, otherFormat(reply)); err != nil {
 		return engine.Resource{}, unchecked(ctx, "show", err)
 	}
+	return shown(name, reply)
+}
+
+// shown reads the answer of the script that shows a name.
+func shown(name string, reply []any) (engine.Resource, error) {
 	now, _ := reply[0].(int64)
 	grace := graceOf(reply[1:3])
 	if len(reply) < 4 {

@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -19,43 +16,6 @@ func (e *Engine) belief() (longest time.Duration) {
 		longest = max(longest, s.(*session).opts.Belief())
 	}
 	return longest
-}
-
-// known is a session's knowledge of its claims in the store.
-type known struct {
-	mu      sync.Mutex
-	mark    string               // the mark of the life in which they were looked for last
-	touched time.Time            // when their keys were kept from expiring
-	names   map[string]time.Time // where claims left lately, and until when that counts
-	more    time.Time            // until when there may be others
-}
-
-// maxKnown bounds how many names a session remembers.
-const maxKnown = 256
-
-// leaves notes that a claim left a name. The claim comes back with a snapshot that has it. If
-// its session lives in that snapshot, the snapshot is younger than the TTL.
-func (k *known) leaves(name string, ttl time.Duration) {
-	now := time.Now()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if _, is := k.names[name]; !is && len(k.names) >= maxKnown {
-		maps.DeleteFunc(k.names, func(_ string, until time.Time) bool { return now.After(until) })
-		if len(k.names) >= maxKnown {
-			k.more = now.Add(2 * ttl)
-			clear(k.names)
-		}
-	}
-	k.names[name] = now.Add(2 * ttl)
-}
-
-// lately returns the names, and whether there may be others.
-func (k *known) lately() (names []string, more bool) {
-	now := time.Now()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	maps.DeleteFunc(k.names, func(_ string, until time.Time) bool { return !now.Before(until) })
-	return slices.Collect(maps.Keys(k.names)), now.Before(k.more)
 }
 
 // begin begins the life of the session.
@@ -90,7 +50,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 			}
 		}
 		if err == nil {
-			err = s.reconcile(ctx, held, now.mark)
+			s.reconcile(ctx, held, now.mark)
 		}
 		break
 	}
@@ -174,42 +134,6 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		}
 	}
 	return gone, nil
-}
-
-// reconcile reports claims that came back with old data on names that this session left lately. reconcile
-// looks only if the mark is another than last time.
-func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) error {
-	s.known.mu.Lock()
-	same := s.known.mark == mark
-	s.known.mu.Unlock()
-	if same || s.opts.Found == nil {
-		return nil
-	}
-	names, more := s.known.lately()
-	if more {
-		names = nil
-		for name, err := range s.engine.List(ctx, "") {
-			if err != nil {
-				return err
-			}
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		r, err := s.engine.Show(ctx, name)
-		if err != nil {
-			return err
-		}
-		for _, c := range r.Claims {
-			if c.Session == s.id && !s.inbox.Waits(c.ID) && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == c.ID }) {
-				s.opts.Found(name, c.ID)
-			}
-		}
-	}
-	s.known.mu.Lock()
-	s.known.mark = mark
-	s.known.mu.Unlock()
-	return nil
 }
 
 // missing returns those claims that are not granted in the store.

@@ -14,13 +14,20 @@ const maxAck = time.Second
 // know its effect. That connection serves nobody else meanwhile, so an absent replica
 // delays nobody else.
 func (e *Engine) acked(ctx context.Context, cmd Command, wait int64) Reply {
-	if e.requests != nil { // so few that renewals have a connection
-		if err := e.requests.Take(ctx); err != nil {
-			return Reply{Err: err}
-		}
-		defer e.requests.Give()
+	give, err := e.place(ctx)
+	if err != nil {
+		return Reply{Err: err}
 	}
+	defer give()
 	return e.ackedNow(ctx, cmd, wait)
+}
+
+// place takes a place among the requests under way, which are so few that renewals have a connection.
+func (e *Engine) place(ctx context.Context) (give func(), err error) {
+	if e.requests == nil {
+		return func() {}, nil
+	}
+	return e.requests.Give, e.requests.Take(ctx)
 }
 
 // ackedNow is acked for the commands that keep a session alive.
