@@ -135,7 +135,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 	if e.belief() == 0 { // nobody here believes in anything from before
 		known = ""
 	}
-	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session}
+	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session, e.prefix + "beliefs"}
 	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), fresh, first)
 }
 
@@ -174,6 +174,15 @@ func otherFormat(reply []any) error {
 	}
 	format, _ := reply[1].(string)
 	return engine.CheckFormat(format)
+}
+
+// tooShort says that the grace of the options does not cover a client of these options.
+func (e *Engine) tooShort(belief time.Duration) error {
+	if e.graceTTL <= 0 || e.graceTTL >= belief {
+		return nil
+	}
+	return fmt.Errorf("%w: a grace of %v is too short for this client, which may trust a lock for %v: it is 0 or at least that",
+		engine.ErrUnsupported, e.graceTTL, belief)
 }
 
 // errUsed says that a server has a mark, although the operator calls that server new.

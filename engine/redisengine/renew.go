@@ -29,6 +29,9 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	belief := s.opts.Belief()
+	if err := e.tooShort(belief); err != nil {
+		return err
+	}
 	if belief > 0 {
 		belief = max(belief, e.belief())
 	}
@@ -50,6 +53,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 			}
 		}
 		if err == nil {
+			s.note(ctx)
 			s.reconcile(ctx, held, now.mark)
 		}
 		break
@@ -68,6 +72,20 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	}
 	s.watch(held)
 	return gone, nil
+}
+
+// note tells the server once an hour that a client lives which may believe for so long. The next renewal
+// repeats a note that did not arrive.
+func (s *session) note(ctx context.Context) {
+	now := time.Now()
+	s.known.mu.Lock()
+	due := now.Sub(s.known.noted) > time.Hour
+	s.known.mu.Unlock()
+	if due && s.opts.Belief() > 0 && s.engine.check(ctx) == nil {
+		s.known.mu.Lock()
+		s.known.noted = now
+		s.known.mu.Unlock()
+	}
 }
 
 // errAnotherLife says that the database has another mark, or does not know the script,

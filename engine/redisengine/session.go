@@ -67,7 +67,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		in.close()
 		return nil, unchecked(ctx, "open session", err)
 	}
-	s.known.search.mark, s.known.touched = e.life.Load().mark, time.Now()
+	s.known.search.mark, s.known.touched, s.known.noted = e.life.Load().mark, time.Now(), time.Now()
 	if e.notices.join(s) {
 		s.done.Go(s.attend)
 	}

@@ -1,5 +1,5 @@
 -- Looks at the boot mark, and begins a session if one is named. KEYS: 1 sessions,
--- 2 boot mark, 3 grace, 4 the session's own key. ARGV: 1 the format of this build, 2
+-- 2 boot mark, 3 grace, 4 the session's own key, 5 beliefs. ARGV: 1 the format of this build, 2
 -- a mark that nobody has, 3 for how many ms who asks may believe in a grant (0: an
 -- operator), 4 the mark that was known until now, if any, 5 the session, if one
 -- begins, 6 its TTL in ms, 7 keep in ms, 8 whether the server is said to be new (1
@@ -9,7 +9,8 @@
 --
 -- The boot mark is: the format, the id that the server gave itself when it started, a
 -- mark of this life of this database, the longest time for which a client may have
--- believed in a grant, and when that life began in ms. The key of the life has the id that
+-- believed in a grant, and when that life began in ms. Beliefs has each such time in ms, scored by when
+-- it counts no more. The key of the life has the id that
 -- the server took when it was last promoted. When the server is another, was promoted since, or
 -- a key is missing, the store may have forgotten grants: it gets another mark,
 -- and nothing is given out for as long as somebody may believe.
@@ -39,8 +40,16 @@ longest, began = tonumber(longest or 0), tonumber(began or 0)
 local function begin(ms, since)
   if ms > 0 and redis.call('PTTL', KEYS[3]) < ms then redis.call('SET', KEYS[3], string.format('%.0f', since), 'PX', ms) end
 end
+-- note keeps for how long somebody may believe, until no such client was seen for a day or twice
+-- that long. Clients note it again in time. What is shorter then counts no longer than that.
+local function note(ms)
+  if ms > 0 then redis.call('ZADD', KEYS[5], now + math.max(86400000, 2 * ms), ms) end
+  for _, noted in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
+    longest = math.max(longest, noted)
+    if tonumber(noted) < ms then redis.call('ZREM', KEYS[5], noted) end
+  end
+end
 local function write()
-  longest = math.max(longest, believes)
   redis.call('SET', KEYS[2], table.concat({ARGV[1], is, mark, string.format('%.0f', longest), string.format('%.0f', began)}, '\31'))
 end
 -- same reports whether the server was not promoted since it wrote the key of the life. It
@@ -57,12 +66,18 @@ end
 if mark and run == is and same(KEYS[2] .. ':' .. mark) then
   -- Who believed before all this began is to have ended before anything is given out.
   if ARGV[4] ~= '' and ARGV[4] ~= mark then begin(began + believes - now, began) end
-  if believes > longest then write() end
+  local before = longest
+  if not redis.call('ZSCORE', KEYS[5], before) then note(before) end -- of an older build
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now)
+  longest = 0
+  note(believes)
+  if longest ~= before then write() end
 elseif mark or believes > 0 or ARGV[8] == '1' then -- an operator knows not how long to wait where all is lost
   local since = was and run ~= is and now - uptime(info) or now
   if mark then redis.call('DEL', KEYS[2] .. ':' .. mark) end
   mark, began = ARGV[2], now
   redis.call('SET', KEYS[2] .. ':' .. mark, reign)
+  note(believes)
   write()
   if ARGV[8] == '0' then begin(longest, since) end
 end
