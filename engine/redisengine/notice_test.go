@@ -25,7 +25,12 @@ type noticing struct {
 func notice(t *testing.T, servers ...*testservers.Server) *noticing {
 	t.Helper()
 	option := rueidis.ClientOption{InitAddress: []string{servers[0].Addr}, ForceSingleClient: len(servers) == 1}
-	e := New(dial(t, servers[0].Addr), &Options{Notices: &option, Grace: 100 * time.Millisecond})
+	e := New(dial(t, servers[0].Addr), &Options{Notices: &option})
+	if e.cluster {
+		e.graceTTL = 100 * time.Millisecond
+	} else {
+		isNew(t, e)
+	}
 	t.Cleanup(func() { e.Close() })
 	awaitGrace(t, e)
 	n := &noticing{gone: make(chan string, 100)}

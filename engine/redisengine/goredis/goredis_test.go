@@ -22,11 +22,15 @@ import (
 
 const long = 2 * time.Minute // a TTL in which nobody looks by itself
 
+// soon is for a cluster, whose nodes are not told that they are new.
 var soon = &redisengine.Options{Grace: 100 * time.Millisecond}
 
 // opened returns a session of a server whose grace is over.
 func opened(t *testing.T, eng engine.Engine) engine.Session {
 	t.Helper()
+	if err := eng.(*redisengine.Engine).Init(t.Context()); err != nil && !errors.Is(err, engine.ErrUsed) && !errors.Is(err, engine.ErrUnsupported) {
+		t.Fatal(err)
+	}
 	s := sessiontest.Open(t, eng, long)
 	sessiontest.Until(t, "the server gives something out", func() bool {
 		c := sessiontest.Whole(t, sessiontest.Fair)
@@ -37,14 +41,14 @@ func opened(t *testing.T, eng engine.Engine) engine.Session {
 	return s
 }
 
-func throughRueidis(t *testing.T, addr string) engine.Engine {
+func throughRueidis(t *testing.T, addr string, opts *redisengine.Options) engine.Engine {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return redisengine.New(client, soon)
+	return redisengine.New(client, opts)
 }
 
 // TestBothLibraries: a holder through one library is waited for through the other. The holder's message is
@@ -52,8 +56,8 @@ func throughRueidis(t *testing.T, addr string) engine.Engine {
 func TestBothLibraries(t *testing.T) {
 	addr, nodes := testservers.Redis(t).Addr, testservers.RedisCluster(t)
 	for kind, engines := range map[string][]engine.Engine{
-		"server":  {single(t, addr, soon), throughRueidis(t, addr)},
-		"cluster": {clustered(t, nodes, nil), throughRueidis(t, nodes[0].Addr)},
+		"server":  {single(t, addr, nil), throughRueidis(t, addr, nil)},
+		"cluster": {clustered(t, nodes, nil), throughRueidis(t, nodes[0].Addr, soon)},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			sessions := []engine.Session{opened(t, engines[0]), opened(t, engines[1])}
@@ -80,8 +84,8 @@ func TestBothLibraries(t *testing.T) {
 func TestNothingIsDoneTwice(t *testing.T) {
 	addr, nodes := testservers.Redis(t).Addr, testservers.RedisCluster(t)
 	t.Run("server", func(t *testing.T) {
-		eng, trouble := troubled(t, addr, soon)
-		nothingIsDoneTwice(t, eng, trouble, single(t, addr, soon))
+		eng, trouble := troubled(t, addr, nil)
+		nothingIsDoneTwice(t, eng, trouble, single(t, addr, nil))
 	})
 	t.Run("cluster", func(t *testing.T) {
 		eng, trouble := troubledCluster(t, nodes)
@@ -182,7 +186,7 @@ func TestSlotMoves(t *testing.T) {
 // TestEndsWithContext: go-redis itself waits for an answer whatever becomes of a context.
 func TestEndsWithContext(t *testing.T) {
 	link := proxy.New(t, testservers.SharedRedis(t).Addr)
-	eng := single(t, link.Addr, soon)
+	eng := single(t, link.Addr, nil)
 	s := sessiontest.Open(t, eng, long)
 	link.Freeze()
 	defer link.Heal() // so that all that is open can say goodbye
@@ -215,7 +219,7 @@ func TestSentinel(t *testing.T) {
 	sentinel := testservers.RedisObserver(t, testservers.Redis(t).Addr)
 	s := opened(t, on(t, redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: testservers.ObservedMaster, SentinelAddrs: []string{sentinel.Addr},
-	}), soon))
+	}), nil))
 	a, b := sessiontest.Whole(t, sessiontest.Fair), sessiontest.Whole(t, sessiontest.Fair)
 	sessiontest.Hold(t, s, a)
 	sessiontest.Wait(t, s, b)
