@@ -142,8 +142,8 @@ func TestForgottenIsNotEvicted(t *testing.T) {
 	}
 }
 
-// TestFullServer: of a server that is full only new claims are refused, with its reason. A holder
-// renews, and leaves; a waiter is handed the lock; a session opens.
+// TestFullServer: of a server that is full only new claims and new values are refused, with its reason. A
+// holder renews, and leaves; a waiter is handed the lock; a session opens; a value changes.
 func TestFullServer(t *testing.T) {
 	server := testservers.Redis(t)
 	e := onServer(t, server, 0)
@@ -161,7 +161,20 @@ func TestFullServer(t *testing.T) {
 	for _, r := range readers {
 		r.holds(some)
 	}
+	version, err := e.Put(t.Context(), "value", []byte("before"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	does(t, e, "CONFIG", "SET", "maxmemory", "1mb")
+	if _, err := e.Put(t.Context(), "other", []byte("new"), 0); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "maxmemory") {
+		t.Errorf("a new value: %v", err)
+	}
+	if version, err = e.Put(t.Context(), "value", []byte("after"), version); err != nil {
+		t.Errorf("another value: %v", err)
+	}
+	if v, err := e.Get(t.Context(), "value"); err != nil || string(v.Data) != "after" || v.Version != version {
+		t.Errorf("another value: %+v, %v", v, err)
+	}
 	for _, v := range []visitor{a, b} {
 		if gone, err := v.Renew(t.Context(), nil); err != nil || len(gone) > 0 {
 			t.Errorf("renewal: %v, %v", gone, err)

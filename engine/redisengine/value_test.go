@@ -3,6 +3,7 @@ package redisengine
 import (
 	"bytes"
 	"context"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -53,5 +54,29 @@ func TestPutThatIsGivenUp(t *testing.T) {
 	v, err := e.Watch(t.Context(), "key", 0)
 	if err != nil || bytes.ContainsRune(v.Data, 'b') {
 		t.Errorf("written is %.10q, %v", v.Data, err)
+	}
+}
+
+// TestPutWhereASlotMoves: a value changes also while its slot moves, and expires nowhere. A node that
+// gives a slot away takes no new keys there, nor does it where a script deletes a key and sets it again.
+func TestPutWhereASlotMoves(t *testing.T) {
+	c := newCluster(t)
+	e, key := New(c.client, nil), c.on(0)
+	version, err := e.Put(t.Context(), key, []byte("before"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, n := c.node(e.valueKey(key))
+	slot := strconv.FormatInt(n, 10)
+	c.ask(2, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[0])
+	c.ask(0, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ids[2])
+	if _, err := e.Put(t.Context(), key, []byte("after"), version); err != nil {
+		t.Errorf("put: %v", err)
+	}
+	if v, err := e.Get(t.Context(), key); err != nil || string(v.Data) != "after" {
+		t.Errorf("got %+v, %v", v, err)
+	}
+	if left := e.client.Do(t.Context(), command("PTTL", e.valueKey(key))); left.Value != int64(-1) {
+		t.Errorf("expires in %v ms, %v", left.Value, left.Err)
 	}
 }

@@ -10,6 +10,8 @@ local new = 0
 if ARGV[3] == '1' then
   redis.call('DEL', KEYS[1])
 else
+  -- What needs no memory goes first: then a full server refuses no change. DEL would: a slot that moves takes no new keys.
+  if is then redis.call('PEXPIRE', KEYS[1], 3600000) end -- SET undoes that
   new = math.max(tonumber(version) + 1, t[1] * 1000000 + t[2])
   redis.call('SET', KEYS[1], string.format('%.0f', new) .. '\31' .. ARGV[2])
 end
