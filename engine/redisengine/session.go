@@ -34,6 +34,7 @@ type session struct {
 	batch   batch
 	members members // of a cluster
 	known   known
+	unsure  sync.Map // claims by id that may wait in the store, after a lost answer
 
 	inbox *inbox.Inbox
 
@@ -125,7 +126,7 @@ func (s *session) receive(message string) {
 
 // Enter implements [engine.Session].
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	return s.inbox.Enter(ctx, c, wait, func(ctx context.Context) (engine.Grant, time.Duration, error) {
+	grant, err := s.inbox.Enter(ctx, c, wait, func(ctx context.Context) (engine.Grant, time.Duration, error) {
 		wish := "0"
 		if wait {
 			wish = "1"
@@ -135,6 +136,10 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		}
 		return s.entered(ctx, c, s.enterHere(ctx, c, wish))
 	})
+	if wait && err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
+		s.unsure.Store(c.ID, c)
+	}
+	return grant, err
 }
 
 // entered reads the answer of the script that enters a claim.
@@ -195,6 +200,7 @@ func (s *session) giveBack(ctx context.Context, c *engine.Claim) {
 	e := s.engine
 	result := e.run(ctx, leave, e.keys(c.Resource, ""), s.arguments(s.leaving(c.Resource, c.ID), "", ""), 0)
 	if result.Err == nil {
+		s.unsure.Delete(c.ID)
 		s.left(c.Resource, c.ID)
 	}
 }
@@ -298,6 +304,7 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	reply := s.step(ctx, leave, keys, s.leaving(resource, claim))
 	left, err := reply.number()
 	if err == nil {
+		s.unsure.Delete(claim)
 		s.left(resource, claim)
 		s.known.leaves(resource, s.opts.TTL)
 		err = reply.short
@@ -312,7 +319,10 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 func (s *session) leaving(resource, claim string) [4]string {
 	as, record := s.as(resource), ""
 	if w := s.inbox.Forget(claim); w != nil {
-		record = s.record(w.Claim, as)
+		s.unsure.Store(claim, w.Claim)
+	}
+	if c, is := s.unsure.Load(claim); is {
+		record = s.record(c.(*engine.Claim), as)
 	}
 	return [4]string{claim + us, us + as + us, s.keep, record}
 }

@@ -3,6 +3,8 @@ package redisengine
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,5 +75,71 @@ func TestHangWhileWaiting(t *testing.T) {
 	defer link.Heal()
 	if g, err := waiter.Await(t.Context(), waiter.claim(all)); !errors.Is(err, engine.ErrUnavailable) {
 		t.Error(g, err)
+	}
+}
+
+// losing is a client that loses the answers of scripts.
+type losing struct {
+	Client
+	lost *atomic.Bool
+}
+
+func (l losing) Do(ctx context.Context, c Command) Reply {
+	r := l.Client.Do(ctx, c)
+	if strings.HasPrefix(c.Head[0], "EVAL") && l.lost.Load() {
+		return Reply{Err: errors.New("the answer is lost")}
+	}
+	return r
+}
+
+// TestLeaveReadsNoLine: a claim leaves a long line without a look at all who wait. So does a claim whose
+// answer was lost, and one that has left before.
+func TestLeaveReadsNoLine(t *testing.T) {
+	server := testservers.Redis(t)
+	raw := onServer(t, server, 0)
+	isNew(t, raw)
+	e := NewOn(losing{onRueidis{dialOne(t, server.Addr)}, new(atomic.Bool)}, nil)
+	lost := e.client.(ending).Client.(losing).lost
+	visit(t, raw, time.Minute, "line").holds(all)
+	visit(t, raw, time.Minute, "line").waits(all)
+	v := visit(t, e, time.Minute, "line")
+	ids := func() int {
+		r, err := raw.Show(t.Context(), "line")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r.Claims)
+	}
+	for what, enters := range map[string]func(c *engine.Claim){
+		"waits": func(c *engine.Claim) { sessiontest.Wait(t, v.session, c) },
+		"left before": func(c *engine.Claim) {
+			sessiontest.Wait(t, v.session, c)
+			does(t, raw, "ZREM", "pawl:{line}:q", v.record(c, v.id))
+		},
+		"answer lost": func(c *engine.Claim) {
+			lost.Store(true)
+			sessiontest.Refuse(t, v.session, c, true, engine.ErrUnavailable)
+		},
+		"leave is lost": func(c *engine.Claim) {
+			sessiontest.Wait(t, v.session, c)
+			lost.Store(true)
+			v.Leave(t.Context(), c.Resource, c.ID)
+		}, //nolint:errcheck // lost
+	} {
+		c := v.claim(all)
+		c.ID += what
+		c.Owner = c.ID
+		enters(c)
+		lost.Store(false)
+		does(t, raw, "CONFIG", "RESETSTAT")
+		if err := v.Leave(t.Context(), c.Resource, c.ID); err != nil && !errors.Is(err, engine.ErrGone) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if stats, _ := does(t, raw, "INFO", "commandstats").Value.(string); !strings.Contains(stats, "cmdstat_zrem:") || strings.Contains(stats, "cmdstat_zrange:") {
+			t.Errorf("%s: the line was read: %s", what, stats)
+		}
+		if n := ids(); n != 2 {
+			t.Errorf("%s: %d claims, want 2", what, n)
+		}
 	}
 }

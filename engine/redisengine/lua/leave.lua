@@ -1,6 +1,7 @@
 -- KEYS: as in queue.lua. ARGV: 1 id and a separator, which is how the head goes
 -- on after its form if this claim holds alone; 2 the session of who asks,
--- between separators, or what is nobody's; 3 keep in ms; 4 the claim as it waits, if known.
+-- between separators, or what is nobody's; 3 keep in ms; 4 the claim as it waits, if known:
+-- else all that wait are looked at.
 -- Returns 1, or 0 when there is no such claim.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
@@ -37,7 +38,8 @@ if form == 'W' and holds and redis.call('EXISTS', KEYS[5], KEYS[6], KEYS[6]) == 
   end
 end
 if form == 'W' and not holds then
-  if redis.call('ZREM', KEYS[3], ARGV[4]) == 1 then return 1 end
+  local removed = redis.call('ZREM', KEYS[3], ARGV[4])
+  if removed == 1 or ARGV[4] ~= '' and KEYS[4] ~= KEYS[6] then return removed end -- in a cluster a session may have had another id
   for _, record in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do -- of another session
     if string.sub(record, 1, #ARGV[1]) == ARGV[1] then
       redis.call('ZREM', KEYS[3], record)
