@@ -203,7 +203,7 @@ var testLibraries = []string{
 // engines have more, and may only shrink.
 const engineLines = 420
 
-var largerEngines = map[string]int{"redisengine": 2157, // a life of the database, one connection that listens, what a snapshot brings back, and the format in each verb
+var largerEngines = map[string]int{"redisengine": 2299, // a life of the database, one connection that listens, a search beside renewals for what a snapshot brings back, and the format in each verb
 	"etcdengine": 1062,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
 	"pgengine":   1143, "mysqlengine": 782, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"natsengine":    492,  // old clusters are refused, and a watch has a consumer of its own
@@ -211,9 +211,11 @@ var largerEngines = map[string]int{"redisengine": 2157, // a life of the databas
 	"redlockengine": 1121, // a claim has a state on each node, whose lost and late answers are told apart, and is put right there
 	"zkengine":      1558} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
-// counted. Sweeping of expired keys added 74, row mode's grace and fsync 23, internal/bounded 29, the format 42.
-// A watch of ZooKeeper added 20, claims of a Redis Cluster from a snapshot 54.
-const allEngineLines = 12244
+// allEngineLines is how many lines all engines have together, with the packages that several engines
+// share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not counted.
+// Sweeping of expired keys added 74, row mode's grace and fsync 23, internal/bounded 29, the format 42.
+// A watch of ZooKeeper added 20, claims of a Redis Cluster from a snapshot 54, a search of Redis beside renewals 155.
+const allEngineLines = 12400
 
 var newerEngines = []string{"engine/natsengine"}
 

@@ -25,10 +25,10 @@
 //   - tokens=off saves Redlock a round trip; its tokens then fence nothing.
 //   - wait is how many replicas of a Redis master have to know a grant, or another change, before
 //     the client trusts it.
-//   - grace is how long a restarted Redis server grants nothing, as 15s: at least the longest TTL of
+//   - grace is how long a restarted Redis server grants nothing at the least, as 15s: the longest TTL of
 //     all its clients. Without grace, the server remembers the longest TTL, unless all data is lost.
 //     A node of a cluster does not. There each engine goes by the longest TTL of its own clients. So
-//     a fleet with several TTLs sets grace.
+//     a fleet with several TTLs sets grace. One server refuses a client whose TTL is longer than its grace.
 //   - password-env and password-file name an environment variable or a file that has the password,
 //     instead of the URL. Open reads it when it opens the store, without the end of the file's line.
 //   - tls-ca names a file of the certificates to trust, in PEM, instead of those of the system.

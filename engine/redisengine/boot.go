@@ -176,15 +176,6 @@ func otherFormat(reply []any) error {
 	return engine.CheckFormat(format)
 }
 
-// tooShort says that the grace of the options does not cover a client of these options.
-func (e *Engine) tooShort(belief time.Duration) error {
-	if e.graceTTL <= 0 || e.graceTTL >= belief {
-		return nil
-	}
-	return fmt.Errorf("%w: a grace of %v is too short for this client, which may trust a lock for %v: it is 0 or at least that",
-		engine.ErrUnsupported, e.graceTTL, belief)
-}
-
 // errUsed says that a server has a mark, although the operator calls that server new.
 var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrUsed)
 

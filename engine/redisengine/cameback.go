@@ -111,7 +111,7 @@ func (s *session) searching(mark string) <-chan struct{} {
 
 func (is *search) over() bool { return len(is.heads) == 0 && is.cursor == "" }
 
-// searchOn looks at some names, or reads some more. It reports false at the end of the search, and
+// searchOn looks at some names, or reads some more. searchOn reports false at the end of the search, and
 // where the server does not answer.
 func (s *session) searchOn() bool {
 	ctx, cancel := context.WithTimeout(s.life, s.opts.TTL)
@@ -121,7 +121,7 @@ func (s *session) searchOn() bool {
 	was := k.search
 	k.mu.Unlock()
 	part := was.heads[:min(len(was.heads), perRenewal)]
-	found, more, next := [][2]string(nil), []any(nil), was.cursor
+	found, more, next := [][2]string(nil), []string(nil), was.cursor
 	give, err := s.engine.place(ctx)
 	if err == nil {
 		if len(part) > 0 {
@@ -135,11 +135,7 @@ func (s *session) searchOn() bool {
 	defer k.mu.Unlock()
 	is := &k.search
 	if is.found = append(is.found, found...); err == nil {
-		is.heads = is.heads[len(part):]
-		for _, key := range more {
-			head, _ := key.(string)
-			is.heads = append(is.heads, head)
-		}
+		is.heads = append(is.heads[len(part):], more...)
 		if is.mark == was.mark { // else all are read again
 			is.cursor = next
 		}

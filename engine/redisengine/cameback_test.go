@@ -151,7 +151,7 @@ func TestSearchTakesFewRequests(t *testing.T) {
 	}
 }
 
-// TestSearchPassesOverOthersKeys: what is no claim, where one was left, does not end the search.
+// TestSearchPassesOverOthersKeys: a key that somebody else wrote where a claim was left does not end the search.
 func TestSearchPassesOverOthersKeys(t *testing.T) {
 	u := comeBack(t, testservers.Redis(t), time.Minute, 3, 0)
 	for _, key := range [][]string{{"RPUSH", "pawl:{left0}", "x"}, {"SET", "pawl:{left1}", "F"}, {"SET", "pawl:{left2}", "X" + u.id}} {

@@ -8,7 +8,7 @@
 //
 // With the default prefix a name in use has "pawl:{NAME}", with ":c" and ":q" while others wait.
 // Sessions and their ends are in one sorted set, "pawl:sessions", and each session has
-// "pawl:session:ID". "pawl:boot" and "pawl:boot:MARK" stay; "pawl:grace" is there after a restart.
+// "pawl:session:ID". "pawl:boot", "pawl:boot:MARK" and "pawl:beliefs" stay; "pawl:grace" is there after a restart.
 // A versioned value has "pawl:v:{KEY}". Names go with their last claim. The keys of a crashed
 // client on a name that nobody uses again expire within an hour or four TTLs, whichever is more.
 //
@@ -25,7 +25,7 @@
 // Redis may forget: a restart without persistence, or from a snapshot, loses
 // grants whose holders still believe in them. The boot mark notices that before anything
 // is granted. Then nothing is given out for as long as any client may believe; the
-// mark has the longest such time. So an empty server, also a new one, makes its first
+// mark has the longest such time of the last day. So an empty server, also a new one, makes its first
 // client wait one TTL, unless [Engine.Init] said that the server is new. An empty server has lost
 // the mark, too, so a fleet with several TTLs sets [Options.Grace].
 //
@@ -71,11 +71,12 @@ type Options struct {
 	// fewer answer within a second or a third of the TTL. Default 0.
 	Wait int
 
-	// Grace is how long a restarted server gives nothing out to this
-	// client: at least the longest TTL of all clients. Default: the longest time for which
-	// a client of the server may believe, as far as the server remembers. A node of a cluster remembers
-	// no such time, and a session of this Engine counts instead: 15 s if there is none. So clients of a
-	// cluster that have several TTLs all set Grace.
+	// Grace is the least time for which a restarted server gives nothing out: at least the longest TTL of
+	// all clients. Open refuses a Grace that one server has of a client with a longer TTL. A server that remembers
+	// a longer belief of the last day gives nothing out for that time. Default: the longest time for which
+	// a client of the server may believe, as far as the server remembers.
+	// A node of a cluster remembers no such time, and a session of this Engine counts instead: 15 s if there
+	// is none. So clients of a cluster that have several TTLs all set Grace.
 	Grace time.Duration
 
 	// Requests is how many requests are under way at once, besides renewals. The number is less than the
@@ -309,16 +310,19 @@ func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string
 			return
 		}
 		for _, server := range servers {
-			for key, err := range scan(ctx, server, match) {
-				if err != nil {
+			for cursor := "0"; cursor != ""; {
+				var keys []string
+				if keys, cursor, err = page(ctx, server, match, cursor); err != nil {
 					yield("", failed(ctx, "list", err))
 					return
 				}
-				name := nameIn(key, head)
-				if !seen[name] && !yield(name, nil) {
-					return
+				for _, key := range keys {
+					name := nameIn(key, head)
+					if !seen[name] && !yield(name, nil) {
+						return
+					}
+					seen[name] = true
 				}
-				seen[name] = true
 			}
 		}
 	}
@@ -328,26 +332,8 @@ func nameIn(key, head string) string {
 	return unescape.Replace(strings.TrimSuffix(strings.TrimPrefix(key, head), "}"))
 }
 
-func scan(ctx context.Context, server Client, match string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		for cursor := "0"; cursor != ""; {
-			keys, next, err := page(ctx, server, match, cursor)
-			if err != nil {
-				yield("", err)
-				return
-			}
-			for _, key := range keys {
-				if name, _ := key.(string); !yield(name, nil) {
-					return
-				}
-			}
-			cursor = next
-		}
-	}
-}
-
 // page reads some keys of a server, and where to go on, which is "" after the last ones.
-func page(ctx context.Context, server Client, match, cursor string) (keys []any, next string, err error) {
+func page(ctx context.Context, server Client, match, cursor string) (keys []string, next string, err error) {
 	reply := server.Do(ctx, read("SCAN", "", cursor, "MATCH", match, "COUNT", "1000", "TYPE", "string"))
 	list, err := reply.list()
 	if err == nil && len(list) != 2 {
@@ -359,7 +345,11 @@ func page(ctx context.Context, server Client, match, cursor string) (keys []any,
 	if next, _ = list[0].(string); next == "0" {
 		next = ""
 	}
-	keys, _ = list[1].([]any)
+	all, _ := list[1].([]any)
+	for _, key := range all {
+		name, _ := key.(string)
+		keys = append(keys, name)
+	}
 	return keys, next, nil
 }
 

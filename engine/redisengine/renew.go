@@ -29,8 +29,9 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	belief := s.opts.Belief()
-	if err := e.tooShort(belief); err != nil {
-		return err
+	if e.graceTTL > 0 && e.graceTTL < belief {
+		return fmt.Errorf("%w: a grace of %v is shorter than %v, for which this client may trust a lock: set 0, or at least that",
+			engine.ErrUnsupported, e.graceTTL, belief)
 	}
 	if belief > 0 {
 		belief = max(belief, e.belief())

@@ -93,7 +93,7 @@ func (l losing) Do(ctx context.Context, c Command) Reply {
 }
 
 // TestLeaveReadsNoLine: a claim leaves a long line without a look at all who wait. So does a claim whose
-// answer was lost, and one that has left before.
+// answer was lost, and a claim that has left before.
 func TestLeaveReadsNoLine(t *testing.T) {
 	server := testservers.Redis(t)
 	raw := onServer(t, server, 0)
