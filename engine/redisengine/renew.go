@@ -30,7 +30,7 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	belief := s.opts.Belief()
 	if e.graceTTL > 0 && e.graceTTL < belief {
-		return fmt.Errorf("%w: a grace of %v is shorter than %v, for which this client may trust a lock: set 0, or at least that",
+		return fmt.Errorf("%w: a grace of %v does not cover this client, which may trust a lock for %v: set 0, or at least that",
 			engine.ErrUnsupported, e.graceTTL, belief)
 	}
 	if belief > 0 {
