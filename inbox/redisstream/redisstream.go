@@ -12,7 +12,10 @@
 //   - An entry stays pending in its group until it took effect or is a dead letter. A consumer that dies leaves its entries to
 //     others, after Options.Hold.
 //   - A dead letter is moved in one step: to the stream Options.Dead with all its fields, and with the fields dead:reason,
-//     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move.
+//     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move. Nor does one whose
+//     letter the server refuses: its key waits, and the move is tried again.
+//   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
+//     is 1/2 in the first of two, and dead:entry is the same in all of them.
 //   - Names of consumers that died go from the group after an hour.
 //
 // # What is not promised
@@ -157,13 +160,21 @@ var leave = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
 return 0`)
 
-// dead acknowledges an entry and, if nobody has done so before, adds a dead letter.
+// dead adds the dead letter of an entry and then acknowledges the entry, unless somebody has done so before. A script that fails undoes
+// nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
+// with many fields becomes several letters. The server refuses none of them after the first.
 var dead = rueidis.NewLuaScript(`
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then return 0 end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
-local fields = {'dead:reason', ARGV[3], 'dead:entry', ARGV[2], 'dead:stream', KEYS[1], 'dead:group', ARGV[1]}
-if entry[1] then
-	for _, f in ipairs(entry[1][2]) do fields[#fields + 1] = f end
+local all, size = entry[1] and entry[1][2] or {}, 2 * 1000
+local parts = math.max(1, math.ceil(#all / size))
+for part = 1, parts do
+	local fields = {'dead:reason', ARGV[3], 'dead:entry', ARGV[2], 'dead:stream', KEYS[1], 'dead:group', ARGV[1]}
+	if parts > 1 then
+		fields[9], fields[10] = 'dead:part', part .. '/' .. parts
+	end
+	for i = (part - 1) * size + 1, math.min(part * size, #all) do fields[#fields + 1] = all[i] end
+	redis.call('XADD', KEYS[2], '*', unpack(fields))
 end
-redis.call('XADD', KEYS[2], '*', unpack(fields))
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 return 1`)

@@ -1,0 +1,121 @@
+package redisstream_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/inbox/redisstream"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// letters is a stream whose only entry is with a consumer.
+type letters struct {
+	client rueidis.Client
+	stream string
+	got    inbox.Delivery
+}
+
+func newLetters(t *testing.T, fields ...string) *letters {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.SharedRedis(t).Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	l := &letters{client: client, stream: rand.Text()}
+	l.do(t, append([]string{"XADD", l.stream, "*"}, fields...)...)
+	source, err := redisstream.New(client, l.stream, "g", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Receive(t.Context(), 1)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	l.got = got[0]
+	return l
+}
+
+func (l *letters) do(t *testing.T, words ...string) {
+	t.Helper()
+	if err := l.client.Do(t.Context(), l.client.B().Arbitrary(words...).Build()).Error(); err != nil {
+		t.Fatal(words[0], err)
+	}
+}
+
+// has checks how many entries nobody has acknowledged, and returns the dead letters.
+func (l *letters) has(t *testing.T, pending int64, dead int) []rueidis.XRangeEntry {
+	t.Helper()
+	is, err := l.client.Do(t.Context(), l.client.B().Xpending().Key(l.stream).Group("g").Build()).ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := is[0].AsInt64(); n != pending || err != nil {
+		t.Errorf("%d pending entries, %v: want %d", n, err, pending)
+	}
+	if dead == 0 {
+		return nil
+	}
+	all, err := l.client.Do(t.Context(), l.client.B().Xrange().Key(l.stream+":g:dead").Start("-").End("+").Build()).AsXRange()
+	if err != nil || len(all) != dead {
+		t.Fatalf("%d dead letters, %v: want %d", len(all), err, dead)
+	}
+	return all
+}
+
+// TestDeadLetterRefused: an entry stays with its group until the server has taken the dead letter, which is then the only one.
+func TestDeadLetterRefused(t *testing.T) {
+	l := newLetters(t, "id", "a")
+	l.do(t, "SET", l.stream+":g:dead", "no stream")
+	if err := l.got.Dead(t.Context(), "a reason"); err == nil {
+		t.Error("a letter that the server refused is no error")
+	}
+	l.has(t, 1, 0)
+	l.do(t, "DEL", l.stream+":g:dead")
+	for range 2 {
+		if err := l.got.Dead(t.Context(), "a reason"); err != nil {
+			t.Error(err)
+		}
+		if all := l.has(t, 0, 1); all[0].FieldValues["id"] != "a" || all[0].FieldValues["dead:reason"] != "a reason" {
+			t.Error(all[0].FieldValues)
+		}
+	}
+}
+
+// TestLargeDeadLetter: an entry with more fields than one call of a script takes is in several letters.
+func TestLargeDeadLetter(t *testing.T) {
+	const many = 9_999
+	fields := []string{"id", "a"}
+	for i := range many {
+		fields = append(fields, fmt.Sprint("header:", i), fmt.Sprint(i))
+	}
+	l := newLetters(t, fields...)
+	if err := l.got.Dead(t.Context(), "a reason"); err != nil {
+		t.Fatal(err)
+	}
+	whole := make(map[string]string)
+	for i, e := range l.has(t, 0, 10) {
+		if want := fmt.Sprintf("%d/10", i+1); e.FieldValues["dead:part"] != want {
+			t.Errorf("part %q: want %q", e.FieldValues["dead:part"], want)
+		}
+		for name, value := range e.FieldValues {
+			whole[name] = value
+		}
+	}
+	for i := range many {
+		if name := fmt.Sprint("header:", i); whole[name] != fmt.Sprint(i) {
+			t.Fatalf("%s is %q", name, whole[name])
+		}
+	}
+	if whole["id"] != "a" || len(whole) != many+6 {
+		t.Errorf("%d fields", len(whole))
+	}
+}
