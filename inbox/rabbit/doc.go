@@ -17,7 +17,8 @@
 //   - At most Options.Prefetch messages are in this process. A message that is given back waits in this process, and the broker gets
 //     all messages back at the end. So the queue keeps its order, and a quorum queue counts no delivery for a wait.
 //   - A dead letter is published to the queue Options.Dead, and the broker has confirmed that, before the message is acknowledged.
-//     The letter has the headers of the message, and Pawl-Dead-Reason and Pawl-Dead-Queue. A lost connection in between may publish it twice.
+//     The letter has the headers of the message, and Pawl-Dead-Reason and Pawl-Dead-Queue. CC and BCC, by which the broker would route
+//     the letter, are Pawl-Dead-CC and Pawl-Dead-BCC. A lost connection in between may publish it twice.
 //
 // # Order over several processes
 //

@@ -18,6 +18,7 @@ import (
 const (
 	headerReason = "Pawl-Dead-Reason"
 	headerQueue  = "Pawl-Dead-Queue"
+	headerMoved  = "Pawl-Dead-" // before the name of a header by which the broker would route the letter
 )
 
 const headerCount = "x-delivery-count" // of a quorum queue: deliveries before this one
@@ -117,6 +118,12 @@ func (d *delivery) letter(reason string) outbox.Message {
 	for name, value := range d.m.Headers {
 		if !strings.EqualFold(name, publisher.HeaderKey) { // of another spelling, which the publisher refuses
 			letter.Headers[name] = value
+		}
+	}
+	for _, name := range []string{"CC", "BCC"} { // the broker refuses text in these, and the letter is for one queue
+		if value, has := letter.Headers[name]; has {
+			delete(letter.Headers, name)
+			letter.Headers[headerMoved+name] = value
 		}
 	}
 	for name, value := range map[string]string{"correlation_id": d.raw.CorrelationId, "reply_to": d.raw.ReplyTo, "type": d.raw.Type, "app_id": d.raw.AppId} {

@@ -172,3 +172,39 @@ func TestRabbitOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutedDeadLetter: a message whose sender had it copied to other queues gets a dead letter. No other queue gets a copy of that.
+func TestRoutedDeadLetter(t *testing.T) {
+	w := newWorld(t, "rabbitmq classic", testservers.SharedRabbitMQ(t))
+	w.fail = func(m inbox.Message, _ int) error {
+		if m.ID == "a-1" {
+			return fmt.Errorf("no such order: %w", inbox.ErrRefused)
+		}
+		return nil
+	}
+	other := w.name + "_other"
+	w.do(t, func(ch *amqp.Channel) error {
+		if _, err := ch.QueueDeclare(other, true, false, false, false, nil); err != nil {
+			return err
+		}
+		return ch.PublishWithContext(t.Context(), "", w.name, true, false, amqp.Publishing{MessageId: "a-1", Timestamp: time.Now(),
+			Headers: amqp.Table{"CC": []any{other}, "Pawl-Key": "a"}, Body: []byte("x")})
+	})
+	w.send(t, message("a", 2))
+	w.run(t)
+	w.took(t, 1)
+	w.do(t, func(ch *amqp.Channel) error {
+		letter, ok, err := ch.Get(w.name+".dead", true)
+		if !ok || letter.Headers["Pawl-Dead-CC"] != "["+other+"]" || letter.Headers["CC"] != nil {
+			t.Error(ok, letter.Headers)
+		}
+		if err != nil {
+			return err
+		}
+		is, err := ch.QueueDeclarePassive(other, true, false, false, false, nil)
+		if is.Messages != 1 {
+			t.Errorf("the other queue has %d messages: want that of the sender", is.Messages)
+		}
+		return err
+	})
+}
