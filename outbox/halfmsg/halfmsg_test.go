@@ -316,6 +316,39 @@ func (d *database) slowOrder(t *testing.T, order string) {
 	}
 }
 
+// TestCleaning: old half messages go in one cleaning, however many there are. A newer one stays.
+func TestCleaning(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		const old = 6000
+		for state := 1; state <= 2; state++ {
+			for from := 0; from < old/2; from += 500 {
+				s := dialect.New(d.dialect).Add("INSERT INTO ", d.name, " (id, producer, state, asks, due, created, changed, messages, reason) VALUES ")
+				for i := range 500 {
+					s.Add([]string{"", ", "}[min(i, 1)], "(").Value(fmt.Sprintf("old-%d-%d", state, from+i)).Add(", 'shop', ").Value(state).Add(", 0, 0, 0, 0, ").Value([]byte("[]")).Add(", '')")
+				}
+				if _, err := s.Exec(t.Context(), d.db); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		id := d.prepare(t, "order")
+		if err := d.coordinator.Abort(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, d.ask)
+		until(t, "the old ones are gone", func() bool {
+			var n int
+			if err := d.db.QueryRow("SELECT COUNT(*) FROM " + d.name).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == 1
+		})
+		if is := d.status(t, id); is.State != halfmsg.Aborted {
+			t.Error(is.State)
+		}
+	})
+}
+
 // Send over HTTP, with questions over HTTP.
 func TestHTTP(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {

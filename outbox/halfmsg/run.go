@@ -35,7 +35,11 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 		if err != nil && ctx.Err() == nil {
 			c.tell(err)
 		}
-		timer := time.NewTimer(500 * time.Millisecond)
+		pause := 500 * time.Millisecond
+		if err == nil && r.more {
+			pause = 0
+		}
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -61,7 +65,8 @@ type run struct {
 	ask     Asker
 	group   sync.WaitGroup
 	done    chan struct{} // a question has ended
-	cleaned time.Time
+	cleaned time.Time     // when the last cleaning began
+	more    bool          // that left old half messages, so the next round goes on
 
 	mu   sync.Mutex
 	all  int                 // questions under way
@@ -77,13 +82,10 @@ type producer struct {
 
 // round begins as many questions as are due and may be under way.
 func (r *run) round(ctx context.Context) error {
-	if time.Since(r.cleaned) > time.Minute {
+	if r.more || time.Since(r.cleaned) > time.Minute {
 		r.cleaned = time.Now()
-		for _, state := range []State{Submitted, Aborted} {
-			if _, err := remove(ctx, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
-				Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT 1000")); err != nil && !dialect.Again(err) {
-				return failed("clean", err)
-			}
+		if err := r.clean(ctx); err != nil {
+			return failed("clean", err)
 		}
 	}
 	free, without := r.free()
@@ -112,6 +114,25 @@ func (r *run) round(ctx context.Context) error {
 		}
 		r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
 	}
+	return nil
+}
+
+// batch is how many rows of a state one round removes at most, so that questions need not wait for all.
+const batch = 1000
+
+// clean removes old half messages.
+func (r *run) clean(ctx context.Context) error {
+	r.more = false
+	more := false
+	for _, state := range []State{Submitted, Aborted} {
+		n, err := remove(ctx, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
+			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(batch))
+		if err != nil && !dialect.Again(err) {
+			return err
+		}
+		more = more || n == batch
+	}
+	r.more = more
 	return nil
 }
 
