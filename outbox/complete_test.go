@@ -178,3 +178,24 @@ func TestResend(t *testing.T) {
 		d.complete(t, "a2")
 	})
 }
+
+// A message that was dead and is pending again waits for its broker. The repeats of its key and of all others go on meanwhile.
+func TestResendBesideARequeuedMessage(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		p := publish(func(_ context.Context, m outbox.Message) error {
+			if m.ID == "a1" {
+				return fmt.Errorf("%w: it is full", outbox.ErrBlocked)
+			}
+			return nil
+		})
+		d.enqueue(t, outbox.Message{ID: "a1", Topic: "t", Key: "a"}, outbox.Message{ID: "a2", Topic: "t", Key: "a"}, outbox.Message{ID: "b", Topic: "t", Key: sameAs("a")})
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 1000 WHERE id <> 'a1'"); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second})
+		until(t, "repeated twice", func() bool { return d.status(t, "a2").Repeats >= 2 && d.status(t, "b").Repeats >= 2 })
+		if !d.is(t, outbox.Pending, "a1") {
+			t.Error("the message does not wait")
+		}
+	})
+}

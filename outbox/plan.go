@@ -220,7 +220,8 @@ func (p *plan) rest(waiting map[string]time.Time) {
 }
 
 // next returns the messages that are to be sent now, and counts them as under way. So many places of the window are
-// taken otherwise. Wait is the time at which another message may be sent again, or zero.
+// taken otherwise. Wait is the time at which another message may be sent again, or zero. A repeat does not wait for an earlier
+// message that waits after a failure, because the broker has confirmed the repeated message before that one.
 func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
 	seen := make(map[string]bool, len(p.rows))
 	waiting := make(map[string]time.Time)
@@ -229,7 +230,7 @@ func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
 			break
 		}
 		lane := r.lane()
-		if seen[lane] {
+		if _, waits := waiting[lane]; seen[lane] && !(waits && r.again) {
 			continue
 		}
 		seen[lane] = true
@@ -243,6 +244,7 @@ func (p *plan) next(now time.Time, taken int) (send []*row, wait time.Time) {
 			}
 		default:
 			p.flying[lane] = true
+			delete(waiting, lane) // a lane with a message under way does not leave the memory
 			send = append(send, r)
 		}
 	}

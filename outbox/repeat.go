@@ -49,7 +49,8 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend tim
 }
 
 // repeat takes confirmed messages that are to be sent again. A repeat keeps its place in its lane: the repeats of a lane
-// are sent in their order, and before its pending messages. A dead message does not stop repeats.
+// are sent in their order, and before its pending messages. A dead message does not stop repeats, and neither does a message that was
+// dead, is pending again and waits after a failure.
 func (p *plan) repeat(page []Entry) {
 	for _, e := range page {
 		if p.known[e.seq] == nil {
