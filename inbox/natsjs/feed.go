@@ -17,6 +17,9 @@ import (
 // slack is how long a server may take to find that AckWait is over.
 const slack = 500 * time.Millisecond
 
+// turn bounds one wait at the server. The client cannot end such a wait earlier without the loss of a message that is on its way.
+const turn = 200 * time.Millisecond
+
 // feed is the durable consumer as one process pulls from it.
 type feed struct {
 	*Source
@@ -121,7 +124,12 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if err != nil || len(got) > 0 || ctx.Err() != nil {
 		return got, err
 	}
-	return f.fetch(f.consumer.Fetch(1, jetstream.FetchMaxWait(f.opts.Block)))
+	for end := time.Now().Add(f.opts.Block); ; {
+		got, err := f.fetch(f.consumer.Fetch(1, jetstream.FetchMaxWait(max(time.Millisecond, min(turn, time.Until(end))))))
+		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
+			return got, err
+		}
+	}
 }
 
 // fetch reads an answer to its end, because the server counts its messages as delivered.

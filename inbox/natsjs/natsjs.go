@@ -52,7 +52,7 @@ const (
 type Options struct {
 	// Hold is AckWait of the durable consumer if Open makes it: 100 ms to 24 h. Default 30 s.
 	Hold time.Duration
-	// Block is how long one read waits at the server: 10 ms to 1 min. Default 1 s.
+	// Block is how long one read waits for a message, in turns of 200 ms at the server: 10 ms to 1 min. Default 1 s.
 	Block time.Duration
 	// Filter is the subject that the durable consumer delivers if Open makes it. Default all of the stream.
 	Filter string
