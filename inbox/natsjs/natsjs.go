@@ -19,6 +19,14 @@
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
 //
+// # How many messages are under way
+//
+// The server hands out up to MaxAckPending messages of a durable consumer that are not acknowledged, to all processes together. A message
+// that was given back counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
+// consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
+// A consumer whose inbox.ConsumerOptions.Window is larger gets an error that matches pawl.ErrMismatch, and takes no message.
+// Several processes share the number, so have room for the windows of all.
+//
 // # What is not promised
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
@@ -54,6 +62,8 @@ type Options struct {
 	Hold time.Duration
 	// Block is how long one read waits for a message, in turns of 200 ms at the server: 10 ms to 1 min. Default 1 s.
 	Block time.Duration
+	// MaxAckPending is that of the durable consumer if Open makes it: 1 to 1,000,000. Default 1,000. See the package.
+	MaxAckPending int
 	// Filter is the subject that the durable consumer delivers if Open makes it. Default all of the stream.
 	Filter string
 	// Dead is the subject of dead letters. By default it is "dead.", the stream, a dot and the durable consumer. If no stream
@@ -90,6 +100,12 @@ func New(js jetstream.JetStream, stream, durable string, opts *Options) (*Source
 			return nil, fmt.Errorf("nats: %w: Options.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
 		}
 	}
+	if s.opts.MaxAckPending == 0 {
+		s.opts.MaxAckPending = 1000
+	}
+	if n := s.opts.MaxAckPending; n < 1 || n > 1_000_000 {
+		return nil, fmt.Errorf("nats: %w: Options.MaxAckPending is %d: 1 to 1,000,000 are allowed", pawl.ErrInvalid, n)
+	}
 	for name, value := range map[string]string{"stream": stream, "durable": durable} {
 		if value == "" || strings.ContainsAny(value, ".*> \t\r\n/\\") {
 			return nil, fmt.Errorf("nats: %w: %s is %q: text without dots, stars, slashes and spaces is allowed", pawl.ErrInvalid, name, value)
@@ -117,7 +133,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	consumer, err := s.js.Consumer(ctx, s.stream, s.durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		consumer, err = s.js.CreateOrUpdateConsumer(ctx, s.stream, jetstream.ConsumerConfig{Durable: s.durable, FilterSubject: s.opts.Filter,
-			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Hold, MaxDeliver: -1, MaxAckPending: 1000})
+			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Hold, MaxDeliver: -1, MaxAckPending: s.opts.MaxAckPending})
 	}
 	if err != nil {
 		return nil, s.failed("find the durable consumer", err)
@@ -129,7 +145,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if c := info.Config; c.AckPolicy != jetstream.AckExplicitPolicy || c.MaxDeliver > 0 || len(c.BackOff) > 0 {
 		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
 	}
-	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
+	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, most: info.Config.MaxAckPending, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
 	if single && info.NumAckPending > 0 {
 		f.missing, f.last, f.ready = info.NumAckPending, info.Delivered.Stream, time.Now().Add(f.hold+slack)
 	}

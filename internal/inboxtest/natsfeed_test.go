@@ -2,9 +2,11 @@ package inboxtest_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -45,4 +47,41 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the feed returned after %v", took)
 	}
+}
+
+// TestWindowAndMaxAckPending: the server hands out fewer messages than a window has room for. The consumer tells that, and works with a smaller one.
+func TestWindowAndMaxAckPending(t *testing.T) {
+	w := newWorld(t, "nats", testservers.SharedNATS(t))
+	b := w.broker.(*natsBroker)
+	for _, bad := range []int{-1, 1_000_001} {
+		if _, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{MaxAckPending: bad}); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%d: %v", bad, err)
+		}
+	}
+	source, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: hold, MaxAckPending: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.js.Consumer(t.Context(), b.name, "g")
+	if err != nil || c.CachedInfo().Config.MaxAckPending != 10 {
+		t.Fatal(c, err)
+	}
+	w.send(t, message("a", 1))
+	w.opts.Workers, w.opts.Window = 2, 11
+	stop := w.run(t)
+	w.told(t, "MaxAckPending of the durable consumer is 10")
+	stop()
+	if _, err := f.Receive(t.Context(), 11); !errors.Is(err, pawl.ErrMismatch) {
+		t.Error(err)
+	}
+	w.opts.Window = 10
+	w.run(t)
+	w.took(t, 1)
 }
