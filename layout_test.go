@@ -213,7 +213,7 @@ var largerEngines = map[string]int{"redisengine": 2299, // a life of the databas
 
 // allEngineLines is how many lines all engines have together, with the packages that several engines
 // share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not counted.
-// Sweeping of expired keys added 74, row mode's grace 23, internal/bounded 29, the format 42. What old snapshots bring back to Redis added 209.
+// Sweeping of expired keys added 74, row mode's grace 23, internal/bounded 29, the format 42. Claims of old snapshots in Redis added 209.
 const allEngineLines = 12400
 
 var newerEngines = []string{"engine/natsengine"}
