@@ -170,6 +170,9 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 		o.handler = c.handler(ctx, tx, it.Message)
 		return o.handler
 	})
+	if o.handler != nil {
+		o.gone = unanswered(ctx, tx.Rollback())
+	}
 	if o.err == nil {
 		o.committed = true
 		if o.err = tx.Commit(); o.err != nil {
@@ -182,6 +185,12 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 		}
 	}
 	return o
+}
+
+// unanswered reports whether a rollback says that the database is gone. A transaction that has ended before says nothing. Its handler
+// has ended it, or the time was over. When Run ends, the answer is unknown.
+func unanswered(ctx context.Context, rollback error) bool {
+	return rollback != nil && (!errors.Is(rollback, sql.ErrTxDone) || errors.Is(ctx.Err(), context.Canceled))
 }
 
 func (c *Consumer) report(err error) {

@@ -27,10 +27,12 @@ type outcome struct {
 	err       error
 	handler   error // what the handler returned, nil if it did not run
 	committed bool  // the database was asked for the commit
+	gone      bool  // the database did not take the rollback after an error of the handler
 }
 
 // judge decides what becomes of a message. Trouble of the database is not the fault of the message, so such failures do
-// not count. A commit that the database refuses counts, because it may be refused for ever.
+// not count. A commit that the database refuses counts, because it may be refused for ever. An error of the handler may come from
+// elsewhere, such as io.EOF from a payload that ends too early. So the transaction itself says whether the database is gone.
 func judge(o outcome) fate {
 	is := func(all ...error) bool {
 		return slices.ContainsFunc(all, func(one error) bool { return errors.Is(o.err, one) })
@@ -42,7 +44,7 @@ func judge(o outcome) fate {
 		return dead
 	case o.handler != nil && is(context.DeadlineExceeded): // which is a network error, too
 		return failed
-	case dialect.Again(o.err), dialect.Lost(o.err):
+	case dialect.Again(o.err), dialect.Lost(o.err) && (o.handler == nil || o.gone):
 		return again
 	case o.handler != nil:
 		return failed
