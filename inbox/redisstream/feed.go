@@ -19,44 +19,63 @@ type feed struct {
 	*Source
 	name     string
 	recovers bool      // the entries that others have not acknowledged come first
-	after    string    // the next of those
-	scanned  time.Time // the zero time at first, because entries that were given back come before new ones
+	after    string    // behind this entry the scan for entries of others goes on; empty between two scans
+	scanned  time.Time // the end of the last scan, the zero time at first
+	claimed  bool      // by the last call, so it is the turn of new entries
 
 	mu   sync.Mutex
 	mine map[string]bool // entries that are handed out and not settled
 
-	turn sync.Mutex // of Extend and Nack, because an Extend that comes after a Nack would take the entry back for Hold
+	turn sync.RWMutex // of Extend, or of any number of Nacks, because an Extend that comes after a Nack would take the entry back for Hold
 }
 
 // Hold implements [inbox.Feed].
 func (f *feed) Hold() time.Duration { return f.opts.Hold }
 
-// Receive implements [inbox.Feed].
+// Receive implements [inbox.Feed]. Entries that were given back come before new ones at first. Later scans take turns with new entries. A key
+// that fails may have given very many back.
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
 	for f.recovers {
-		got, err := f.claim(ctx, 0, most)
+		got, full, err := f.claim(ctx, 0, most)
+		if f.recovers = full; !full {
+			f.after = ""
+		}
 		if err != nil || len(got) > 0 {
 			return got, err
 		}
 	}
 	pause := min(f.opts.Hold/4, time.Second)
-	if time.Since(f.scanned) >= pause {
+	first := f.scanned.IsZero()
+	if f.after == "" && time.Since(f.scanned) >= pause {
 		f.after = "-"
-		got, err := f.claim(ctx, f.opts.Hold, most)
-		if err != nil || len(got) > 0 {
+	}
+	for f.after != "" && (first || !f.claimed) {
+		got, full, err := f.claim(ctx, f.opts.Hold, most)
+		if err == nil && !full {
+			f.after, f.scanned = "", time.Now()
+		}
+		if f.claimed = len(got) > 0; err != nil || f.claimed {
 			return got, err
 		}
-		f.scanned = time.Now()
 	}
-	return f.read(ctx, most, min(f.opts.Block, pause))
+	f.claimed = false
+	block := min(f.opts.Block, pause)
+	if f.after != "" {
+		block = 0
+	}
+	return f.read(ctx, most, block)
 }
 
-// read waits for new entries.
+// read returns new entries, or waits for some.
 func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox.Delivery, error) {
 	b := f.client.B()
 	ctx, cancel := context.WithTimeout(ctx, block+answer) // a server whose machine is gone closes no connection
 	defer cancel()
-	all, err := f.client.Do(ctx, b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Block(max(1, block.Milliseconds())).Streams().Key(f.stream).Id(">").Build()).AsXRead()
+	cmd := b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Block(max(1, block.Milliseconds())).Streams().Key(f.stream).Id(">").Build()
+	if block == 0 {
+		cmd = b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Streams().Key(f.stream).Id(">").Build()
+	}
+	all, err := f.client.Do(ctx, cmd).AsXRead()
 	if rueidis.IsRedisNil(err) {
 		return nil, nil
 	}
@@ -71,22 +90,22 @@ func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox
 }
 
 // claim takes entries that others have held for so long without a sign of life, in the order of the stream. XPENDING with
-// XCLAIM says how often an entry was delivered, and XAUTOCLAIM does not.
-func (f *feed) claim(ctx context.Context, idle time.Duration, most int) ([]inbox.Delivery, error) {
+// XCLAIM says how often an entry was delivered, and XAUTOCLAIM does not. Full says that there may be more.
+func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []inbox.Delivery, full bool, _ error) {
 	list, err := f.client.Do(ctx, f.client.B().Arbitrary("XPENDING").Keys(f.stream).Args(f.group, "IDLE", ms(idle), f.after, "+", strconv.Itoa(most)).Build()).ToArray()
 	if err != nil {
-		return nil, f.failed("list the pending entries", err)
+		return nil, true, f.failed("list the pending entries", err)
 	}
 	counts := make(map[string]int)
 	ids := []string{f.group, f.name, ms(idle)}
 	for _, one := range list {
 		row, err := one.ToArray() // the entry, the consumer, the time, the deliveries
 		if err != nil || len(row) < 4 {
-			return nil, f.failed("list the pending entries", err)
+			return nil, true, f.failed("list the pending entries", err)
 		}
 		id, err := row[0].ToString()
 		if err != nil {
-			return nil, f.failed("list the pending entries", err)
+			return nil, true, f.failed("list the pending entries", err)
 		}
 		f.after = "(" + id
 		n, _ := row[3].ToInt64()
@@ -94,20 +113,19 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) ([]inbox
 			counts[id], ids = int(n)+1, append(ids, id)
 		}
 	}
-	if f.recovers = f.recovers && len(list) == most; len(counts) == 0 {
-		return nil, nil
+	if full = len(list) == most; len(counts) == 0 {
+		return nil, full, nil
 	}
 	entries, err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(ids...).Build()).AsXRange()
 	if err != nil && !rueidis.IsRedisNil(err) {
-		return nil, f.failed("take over", err)
+		return nil, true, f.failed("take over", err)
 	}
-	var got []inbox.Delivery
 	for _, e := range entries {
 		if e.ID != "" { // of an entry that was deleted
 			got = append(got, f.hand(e, counts[e.ID]))
 		}
 	}
-	return got, nil
+	return got, full, nil
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -174,14 +192,15 @@ func (d *delivery) Ack(ctx context.Context) error {
 }
 
 // Nack implements [inbox.Delivery]. The entry stays pending, with the time of its last delivery set so that Hold is over
-// after the delay.
+// after the delay. The count of its deliveries is that before this one.
 func (d *delivery) Nack(ctx context.Context, delay time.Duration) error {
 	f := d.feed
-	f.turn.Lock()
-	defer f.turn.Unlock()
+	f.turn.RLock()
+	defer f.turn.RUnlock()
 	defer f.settled(d.entry)
 	idle := max(0, f.opts.Hold-delay)
-	return f.failed("give back", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(f.group, f.name, "0", d.entry, "IDLE", ms(idle), "JUSTID").Build()).Error())
+	args := []string{f.group, f.name, "0", d.entry, "IDLE", ms(idle), "RETRYCOUNT", strconv.Itoa(d.count - 1), "JUSTID"}
+	return f.failed("give back", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(args...).Build()).Error())
 }
 
 // Dead implements [inbox.Delivery].

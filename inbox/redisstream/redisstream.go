@@ -16,6 +16,7 @@
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them.
+//   - An entry that is given back counts no delivery for inbox.ConsumerOptions.MaxDeliveries. One counts for each reader that died with the entry.
 //   - Names of consumers that died go from the group after an hour.
 //
 // # What is not promised
