@@ -18,6 +18,8 @@
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
+//   - A message that the consumer gives back waits in this process, and the server gets all messages back at the end. So NumDelivered, which
+//     inbox.ConsumerOptions.MaxDeliveries bounds, counts one for each process that had the message, and for each feed that failed.
 //
 // # How many messages are under way
 //
@@ -29,7 +31,8 @@
 //
 // # What is not promised
 //
-// A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
+// A stream with limits drops messages that nobody has read. A key that fails with more messages than MaxAckPending stops all keys. That
+// is 1000 if Open makes the durable consumer. So many messages are in memory at most. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
 package natsjs
 
