@@ -22,7 +22,7 @@ type ConsumerOptions struct {
 	// Workers is how many messages run at once: 1 to 1,000. Default 8. Each needs a connection of the database.
 	Workers int
 	// Window is how many messages are in memory at most: Workers to 10,000. Default 8 times Workers. A key that fails
-	// takes a quarter of that.
+	// takes a quarter of that, and all keys that wait after a failure take half. The rest of their messages goes back to the broker.
 	Window int
 	// Timeout bounds one run of a message: 100 ms to 1 h. Default 1 min.
 	Timeout time.Duration
@@ -34,7 +34,8 @@ type ConsumerOptions struct {
 	MaxAttempts int
 	// MaxDeliveries is how often the broker may deliver a message that runs: 1 to 1,000,000. Default 100. A message
 	// that is delivered more often is a dead letter at once, because it may end each process that runs it. Processes that are killed
-	// for other reasons count as well.
+	// for other reasons count as well, also if the message was in memory and did not run. A message that the consumer gives back
+	// counts no delivery on Redis. On NATS and on a quorum queue of RabbitMQ it counts one for each process that had the message.
 	MaxDeliveries int
 	// Grace is how long runs may go on when Run is to end: 1 ms to 1 h. Default 10 s. After that their ctx ends.
 	Grace time.Duration
@@ -187,8 +188,8 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 	return o
 }
 
-// unanswered reports whether a rollback says that the database is gone. A transaction that has ended before says nothing. Its handler
-// has ended it, or the time was over. When Run ends, the answer is unknown.
+// unanswered reports whether a rollback says that the database is gone. A transaction that has ended before says nothing: the
+// handler has ended it, or the time was over. When Run ends, the answer is unknown.
 func unanswered(ctx context.Context, rollback error) bool {
 	return rollback != nil && (!errors.Is(rollback, sql.ErrTxDone) || errors.Is(ctx.Err(), context.Canceled))
 }

@@ -45,5 +45,7 @@
 //
 // Effects outside of the database happen again when a transaction is repeated. The clocks of the producer's database, of the
 // consumer and of its database have to agree to an hour. While a message of a key fails, the consumer gives later messages of the
-// key back to the broker and takes them later. The order of those is kept in this process only, by their IDs in memory.
+// key back to the broker and takes them later. If very many keys fail, the message that failed goes back as well. The order of those is kept in
+// this process only, by their IDs in memory. So are their failures. A message that has not come again for a minute, while others could come, is
+// taken to be in another process.
 package inbox

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,13 +15,22 @@ const settling = 5 * time.Second
 type run struct {
 	*Consumer
 	plan    *plan
-	room    chan int        // how many deliveries the receiver may take
-	batches chan []Delivery // closed by the receiver
+	room    chan int      // how many deliveries the receiver may take
+	batches chan received // closed by the receiver
 	ended   chan ended
 	settled chan settled
 	workers sync.WaitGroup
 	begun   int           // workers that have not reported
 	over    chan struct{} // closed when nothing is settled any more
+
+	leaving atomic.Int64  // deliveries that are being given back
+	left    chan struct{} // has a place for one
+}
+
+// received are the deliveries that a feed gave, maybe with an error.
+type received struct {
+	deliveries []Delivery
+	failed     bool
 }
 
 // ended is a message whose run has ended.
@@ -37,8 +47,8 @@ type settled struct {
 }
 
 func newRun(c *Consumer) *run {
-	return &run{Consumer: c, plan: newPlan(c.opts.Workers, c.opts.Window), room: make(chan int), batches: make(chan []Delivery),
-		ended: make(chan ended), settled: make(chan settled), over: make(chan struct{})}
+	return &run{Consumer: c, plan: newPlan(c.opts.Workers, c.opts.Window), room: make(chan int), batches: make(chan received),
+		ended: make(chan ended), settled: make(chan settled), over: make(chan struct{}), left: make(chan struct{}, 1)}
 }
 
 // consume works until ctx ends. Then nothing of this run is under way.
@@ -53,8 +63,11 @@ func (r *run) consume(ctx context.Context) {
 		for _, it := range start {
 			r.start(work, it)
 		}
+		for _, one := range r.plan.rest(time.Now()) {
+			r.giveBack(one)
+		}
 		room, free := r.room, r.plan.free()
-		if asked || free == 0 {
+		if asked || free == 0 || r.leaving.Load() > int64(r.opts.Window) { // the broker is slower to take messages back than to give them
 			room = nil
 		}
 		timer := time.NewTimer(time.Hour)
@@ -66,9 +79,12 @@ func (r *run) consume(ctx context.Context) {
 		case <-timer.C:
 		case room <- free:
 			asked = true
+			r.plan.receive(time.Now(), false)
 		case batch := <-r.batches:
 			asked = false
-			r.add(batch)
+			r.plan.receive(time.Now(), !batch.failed)
+			r.add(batch.deliveries)
+		case <-r.left:
 		case e := <-r.ended:
 			r.judge(e)
 		case s := <-r.settled:
@@ -94,7 +110,7 @@ func (r *run) shutDown(stop func()) {
 			if !open {
 				batches = nil
 			}
-			r.add(batch)
+			r.add(batch.deliveries)
 		case e := <-r.ended:
 			if f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts); f == acked || f == dead {
 				r.settle(e.item, f, reason)
@@ -104,7 +120,7 @@ func (r *run) shutDown(stop func()) {
 		case s := <-r.settled:
 			r.begun--
 			if s.again == nil {
-				r.giveBack(0, r.plan.done(s.item, s.n)...)
+				r.giveBack(leaving{deliveries: r.plan.done(s.item, s.n)})
 			}
 		}
 	}
@@ -112,7 +128,7 @@ func (r *run) shutDown(stop func()) {
 	for _, it := range r.plan.items { // in their order, so that they come again in it
 		rest = append(rest, it.deliveries...)
 	}
-	r.giveBack(0, rest...)
+	r.giveBack(leaving{deliveries: rest})
 	r.workers.Wait()
 }
 
@@ -120,21 +136,27 @@ func (r *run) shutDown(stop func()) {
 func (r *run) add(batch []Delivery) {
 	for _, d := range batch {
 		if giveBack, delay := r.plan.add(d, time.Now()); giveBack {
-			r.giveBack(delay, d)
+			r.giveBack(leaving{[]Delivery{d}, delay})
 		}
 	}
 }
 
 // giveBack gives deliveries back in their order.
-func (r *run) giveBack(delay time.Duration, all ...Delivery) {
-	if len(all) == 0 {
+func (r *run) giveBack(l leaving) {
+	if len(l.deliveries) == 0 {
 		return
 	}
+	r.leaving.Add(int64(len(l.deliveries)))
 	r.workers.Go(func() {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()
-		for _, d := range all {
-			r.told(d.Nack(bound, delay))
+		for _, d := range l.deliveries {
+			r.told(d.Nack(bound, l.delay))
+		}
+		r.leaving.Add(-int64(len(l.deliveries)))
+		select {
+		case r.left <- struct{}{}:
+		default:
 		}
 	})
 }
@@ -170,11 +192,7 @@ func (r *run) judge(e ended) {
 // retry lets a message wait, and gives messages behind it back.
 func (r *run) retry(it *item) {
 	now := time.Now()
-	var shed []Delivery
-	for _, it := range r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff))) {
-		shed = append(shed, it.deliveries...)
-	}
-	r.giveBack(returnDelay, shed...)
+	r.giveBack(r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff))))
 }
 
 // settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
@@ -204,7 +222,7 @@ func (r *run) finish(s settled) {
 	it := s.item
 	r.begun--
 	if s.again == nil {
-		r.giveBack(0, r.plan.done(it, s.n)...)
+		r.giveBack(leaving{deliveries: r.plan.done(it, s.n)})
 		return
 	}
 	it.tries++
@@ -245,7 +263,7 @@ func (r *run) pump(ctx context.Context, feed Feed) error {
 		case most = <-r.room:
 		}
 		got, err := r.some(ctx, feed, most)
-		r.batches <- got // the owner of the plan reads until this is closed
+		r.batches <- received{got, err != nil} // the owner of the plan reads until this is closed
 		if err != nil {
 			return err
 		}

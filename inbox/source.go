@@ -33,8 +33,8 @@ type Delivery interface {
 	// Message returns the message. The ID is empty if the broker has something that is no message
 	// of this package.
 	Message() Message
-	// Count is how often the broker has delivered the message, with this delivery: 1 or more. A broker that does not
-	// count says 1.
+	// Count is how often the broker has delivered the message, with this delivery: 1 or more. Deliveries that ended in a Nack
+	// are left out, because the consumer outlived them. A broker that does not count says 1.
 	Count() int
 	// Ack tells the broker that the message took effect.
 	Ack(ctx context.Context) error

@@ -31,7 +31,9 @@
 //
 // # How often a message was delivered
 //
-// A quorum queue counts deliveries, and so does inbox.Delivery. A classic queue tells a repeat from a first delivery only, so the count is 1 or 2.
+// A quorum queue counts deliveries, and so does inbox.Delivery. One counts for each connection that ended with the message not settled, whether the
+// message ran or not. A message that waits in the process counts no more. A classic queue tells a repeat from a first delivery only, so the
+// count is 1 or 2.
 // inbox.ConsumerOptions.MaxDeliveries thus protects from messages that end each process on quorum queues only. A quorum queue of
 // RabbitMQ 4 drops a message after 20 deliveries by default. Set its x-delivery-limit higher than MaxDeliveries.
 //

@@ -174,7 +174,6 @@ func (f *feed) due(most int) (due []*delivery, next time.Time) {
 			break
 		}
 		n++
-		d.count++
 	}
 	due = slices.Clone(f.waiting.all[:n])
 	f.waiting.all = slices.Delete(f.waiting.all, 0, n)

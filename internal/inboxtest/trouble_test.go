@@ -247,6 +247,42 @@ func TestPoisonKey(t *testing.T) {
 	})
 }
 
+// More keys fail than the window has room for. The others go on, and all are in order at last.
+func TestManyPoisonKeys(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		open := make(chan struct{})
+		w.opts.Window, w.opts.Workers, w.opts.MaxAttempts, w.opts.Backoff, w.opts.MaxBackoff = 8, 2, 1_000_000, 2*time.Second, 2*time.Second
+		w.fail = func(m inbox.Message, _ int) error {
+			select {
+			case <-open:
+				return nil
+			default:
+				if m.Key != "good" {
+					return errors.New("bad luck")
+				}
+				return nil
+			}
+		}
+		w.run(t)
+		for n := 1; n <= 2; n++ {
+			for key := range 12 {
+				w.send(t, message(fmt.Sprint(key), n))
+			}
+		}
+		for n := 1; n <= 20; n++ {
+			w.send(t, message("good", n))
+		}
+		if f := check(w.took(t, 20), 1, 20); f != (faults{}) {
+			t.Errorf("others: %+v", f)
+		}
+		close(open)
+		if f := check(w.took(t, 44), 2, 22); f != (faults{}) {
+			t.Errorf("at last: %+v", f)
+		}
+		w.idle(t)
+	})
+}
+
 // A broker that is frozen, or killed and started again, stops the consumer only meanwhile.
 func TestBrokerInTrouble(t *testing.T) {
 	for kind, is := range brokers {

@@ -1,0 +1,228 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	_ "github.com/ncruces/go-sqlite3/driver"
+
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/idem/sqlidem"
+)
+
+// memory is a source in memory, whose messages come in the order of their times.
+type memory struct {
+	mu   sync.Mutex
+	all  []*held
+	dead []string
+	bell chan struct{}
+}
+
+// held is a message of memory.
+type held struct {
+	*memory
+	m  Message
+	at time.Time
+}
+
+func (s *memory) put(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, h)
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (s *memory) Open(context.Context, bool) (Feed, error) { return s, nil }
+func (s *memory) Hold() time.Duration                      { return 0 }
+func (s *memory) Extend(context.Context) error             { return nil }
+func (s *memory) Close(context.Context) error              { return nil }
+
+func (s *memory) Receive(ctx context.Context, most int) (got []Delivery, _ error) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		s.all = slices.DeleteFunc(s.all, func(h *held) bool {
+			is := len(got) < most && !h.at.After(time.Now())
+			if is {
+				got = append(got, h)
+			}
+			return is
+		})
+		s.mu.Unlock()
+		if len(got) > 0 {
+			return got, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.bell:
+		case <-tick.C:
+		}
+	}
+}
+
+func (h *held) Message() Message          { return h.m }
+func (h *held) Count() int                { return 1 }
+func (h *held) Ack(context.Context) error { return nil }
+
+func (h *held) Dead(context.Context, string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dead = append(h.dead, h.m.ID)
+	return nil
+}
+
+func (h *held) Nack(_ context.Context, delay time.Duration) error {
+	h.at = time.Now().Add(delay)
+	h.put(h)
+	return nil
+}
+
+// consume runs a consumer of a source in memory until the test calls stop. The database is at a path.
+func consume(t *testing.T, path string, opts ConsumerOptions, handler Handler) (s *memory, stop func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(path)+"?_txlock=immediate&_pragma=journal_mode(wal)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	store, err := sqlidem.New(dialect.SQLite, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	box, err := New("test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = &memory{bell: make(chan struct{}, 1)}
+	c, err := box.Consumer(db, store, s, handler, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	return s, func() {
+		cancel()
+		if err := errors.Join(<-ended, db.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// send makes messages that may come now, before all others.
+func (s *memory) send(ids ...string) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, id := range ids {
+		s.all = slices.Insert(s.all, i, &held{s, Message{ID: id, Key: id[:1], Time: now}, now})
+	}
+}
+
+// book is what took effect.
+type book struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (b *book) note(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ids = append(b.ids, id)
+}
+
+// key returns the IDs of a key.
+func (b *book) key(key string) (ids []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range b.ids {
+		if id[:1] == key {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// TestFullWindow: a key keeps its order, however long the window is full. The source gives new messages before messages that were given back.
+func TestFullWindow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		var b book
+		open := make(chan struct{})
+		s, stop := consume(t, path, ConsumerOptions{Workers: 6, Window: 8, Timeout: time.Hour}, func(_ context.Context, _ *sql.Tx, m Message) error {
+			select {
+			case <-open:
+			default:
+				if m.Key == "a" {
+					return errors.New("bad luck")
+				}
+				<-open
+			}
+			b.note(m.ID)
+			return nil
+		})
+		defer stop()
+		s.send("a1", "a2", "a3", "a4", "a5")
+		<-time.After(300 * time.Millisecond) // a1 has failed, and a3 is given back
+		s.send("b1", "c1", "d1", "e1", "f1", "g1")
+		<-time.After(2 * patience) // the window is full
+		s.send("a6", "a7")
+		close(open)
+		<-time.After(2 * patience)
+		if got := b.key("a"); !slices.Equal(got, []string{"a1", "a2", "a3", "a4", "a5", "a6", "a7"}) {
+			t.Error(got)
+		}
+	})
+}
+
+// TestFullOfFailures: messages of other keys run though very many keys fail, and all of those become dead letters at last.
+func TestFullOfFailures(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		var b book
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 10}, func(_ context.Context, _ *sql.Tx, m Message) error {
+			if m.Key != "z" && m.ID[1:] == "1" {
+				b.note("!" + m.ID)
+				return errors.New("bad luck")
+			}
+			b.note(m.ID)
+			return nil
+		})
+		defer stop()
+		const keys = 64
+		for i := range keys {
+			key := string(rune('0' + i))
+			s.send(key+"1", key+"2")
+		}
+		<-time.After(5 * time.Second)
+		for n := range 9 {
+			s.send("z" + string(rune('1'+n)))
+			<-time.After(time.Second)
+		}
+		if got := b.key("z"); len(got) != 9 || !slices.IsSorted(got) {
+			t.Error(got)
+		}
+		<-time.After(10 * time.Minute)
+		runs := len(b.key("!"))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.dead) != keys || runs != 10*keys || len(b.ids) != runs+keys+9 || len(s.all) > 0 {
+			t.Errorf("%d dead letters after %d runs, %d have run, and %d are left", len(s.dead), runs, len(b.ids), len(s.all))
+		}
+	})
+}
