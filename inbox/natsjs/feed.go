@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inbox"
 )
 
@@ -26,7 +25,6 @@ type feed struct {
 	*Source
 	consumer jetstream.Consumer
 	hold     time.Duration
-	most     int // messages that the server hands out: MaxAckPending, or -1 for any number
 	single   bool
 	seen     uint64 // number of the last delivery by the durable consumer
 
@@ -55,9 +53,6 @@ func (f *feed) Hold() time.Duration { return f.hold }
 
 // Receive implements [inbox.Feed].
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
-	if f.most > 0 && most > f.most {
-		return nil, f.failed("receive", fmt.Errorf("%w: the window has room for %d messages, and MaxAckPending of the durable consumer is %d: raise that, or lower Window", pawl.ErrMismatch, most, f.most))
-	}
 	if f.missing > 0 {
 		if err := f.recover(ctx); err != nil {
 			return nil, f.failed("wait for the messages of the last process", err)

@@ -31,8 +31,7 @@
 //
 // # What is not promised
 //
-// A stream with limits drops messages that nobody has read. A key that fails with more messages than MaxAckPending stops all keys. That
-// is 1000 if Open makes the durable consumer. So many messages are in memory at most. A crash may leave some parts of a dead letter twice, or beside a letter
+// A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
 package natsjs
 
@@ -148,7 +147,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if c := info.Config; c.AckPolicy != jetstream.AckExplicitPolicy || c.MaxDeliver > 0 || len(c.BackOff) > 0 {
 		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
 	}
-	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, most: info.Config.MaxAckPending, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
+	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
 	if single && info.NumAckPending > 0 {
 		f.missing, f.last, f.ready = info.NumAckPending, info.Delivered.Stream, time.Now().Add(f.hold+slack)
 	}
