@@ -91,7 +91,7 @@ func (o *idOptions) print(ctx context.Context, k idKind, name string, count int6
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	err := o.with(ctx, k, []string{name}, func(makers map[string]lines) error {
-		return printIDs(ctx, makers[name], count, w)
+		return printIDs(ctx, makers[name], count, heeding{ctx, w})
 	})
 	if err == nil || errors.Is(err, syscall.EPIPE) {
 		return nil
@@ -109,8 +109,8 @@ func printIDs(ctx context.Context, from lines, count int64, w io.Writer) error {
 		})
 		count -= int64(got)
 		if got > 0 {
-			if err := write(ctx, w, text); err != nil {
-				return err
+			if _, err := w.Write(text); err != nil {
+				return fmt.Errorf("print IDs: %w", err)
 			}
 		}
 		if err != nil {
@@ -118,22 +118,4 @@ func printIDs(ctx context.Context, from lines, count int64, w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// write writes text. write waits for a slow reader only until ctx ends.
-func write(ctx context.Context, w io.Writer, text []byte) error {
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.Write(text)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("print IDs: %w", err)
-		}
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

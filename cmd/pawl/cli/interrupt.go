@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
 // ends reports whether a signal ends pawl.
@@ -71,4 +75,32 @@ func bySignal(ctx context.Context, err error) error {
 		return &exitError{in.code(), in}
 	}
 	return err
+}
+
+// outputOf is the output of a verb that a signal ends, also while the reader of the output does not read.
+func outputOf(ctx context.Context, cmd *cobra.Command) io.Writer {
+	return heeding{ctx, cmd.OutOrStdout()}
+}
+
+// heeding is a writer whose writes end with ctx.
+type heeding struct {
+	ctx context.Context
+	to  io.Writer
+}
+
+func (h heeding) Write(p []byte) (int, error) {
+	p = bytes.Clone(p) // the write may go on when the caller has its text back
+	var n int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n, err = h.to.Write(p)
+	}()
+	select {
+	case <-done:
+		return n, err
+	case <-h.ctx.Done():
+		return 0, context.Cause(h.ctx)
+	}
 }

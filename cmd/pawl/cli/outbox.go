@@ -172,7 +172,7 @@ sendings in pawl_outbox_blocked_total.`,
 				if err != nil {
 					return err
 				}
-				return printSummary(cmd.OutOrStdout(), s, halted, asJSON)
+				return printSummary(outputOf(ctx, cmd), s, halted, asJSON)
 			})
 		}),
 	}
@@ -207,7 +207,7 @@ counted, and REASON is the error of the last of them. "pawl help outbox" tells t
 				if err != nil {
 					return err
 				}
-				return printMessages(cmd.OutOrStdout(), all, asJSON)
+				return printMessages(outputOf(ctx, cmd), all, asJSON)
 			})
 		}),
 	}
@@ -249,10 +249,10 @@ prints the payload as it is, and nothing else. --json has the payload in base64.
 				case err != nil:
 					return noMessage(args[0], err)
 				case payload:
-					_, err = cmd.OutOrStdout().Write(e.Payload)
+					_, err = outputOf(ctx, cmd).Write(e.Payload)
 					return err
 				}
-				return printMessage(cmd.OutOrStdout(), e, asJSON)
+				return printMessage(outputOf(ctx, cmd), e, asJSON)
 			})
 		}),
 	}

@@ -183,7 +183,7 @@ preaborted waits for a decision, and keeps its rows locked. Unknown is work that
 		Args:    takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if l.agent {
-				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.ls(ctx, cmd.OutOrStdout(), decisions, asJSON) })
+				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.ls(ctx, outputOf(ctx, cmd), decisions, asJSON) })
 			}
 			return l.with(cmd.Context(), false, func(ctx context.Context, o opened) error {
 				if decisions {
@@ -191,10 +191,10 @@ preaborted waits for a decision, and keeps its rows locked. Unknown is work that
 					if err != nil {
 						return err
 					}
-					return printDecisions(cmd.OutOrStdout(), all, asJSON)
+					return printDecisions(outputOf(ctx, cmd), all, asJSON)
 				}
 				all, err := o.Transactions(ctx, o.resources)
-				return errors.Join(printTransactions(cmd.OutOrStdout(), all, asJSON), err)
+				return errors.Join(printTransactions(outputOf(ctx, cmd), all, asJSON), err)
 			})
 		}),
 	}
@@ -213,7 +213,7 @@ func newTxShow(l *ledger) *cobra.Command {
 		Args:  takes(1, 1),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if l.agent {
-				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.show(ctx, cmd.OutOrStdout(), args[0], asJSON) })
+				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error { return a.show(ctx, outputOf(ctx, cmd), args[0], asJSON) })
 			}
 			id, err := dtx.ParseID(args[0])
 			if err != nil {
@@ -224,7 +224,7 @@ func newTxShow(l *ledger) *cobra.Command {
 				if t.ID != id {
 					return err
 				}
-				return errors.Join(printTransaction(cmd.OutOrStdout(), t, asJSON), err)
+				return errors.Join(printTransaction(outputOf(ctx, cmd), t, asJSON), err)
 			})
 		}),
 	}
@@ -332,7 +332,7 @@ Exit code 76 says that transactions are left, and the command lists them.`,
 				if err = errors.Join(err, failed); err != nil || len(left) == 0 {
 					return err
 				}
-				if err := printTransactions(cmd.OutOrStdout(), left, false); err != nil {
+				if err := printTransactions(outputOf(ctx, cmd), left, false); err != nil {
 					return err
 				}
 				return &exitError{exitUnfinished, errors.New("transactions are left (try: pawl help tx resolve)")}
