@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -101,27 +103,30 @@ const furtherHeld = 10
 
 // idle measures a client that holds one lock, and then eleven.
 func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost) {
-	const heartbeats = 8
+	const heartbeats = 12
 	before := connectionsTo(t, addr)
-	beats := make(chan struct{}, 1000)
+	var beats atomic.Int64
 	c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 1500 * time.Millisecond, Observe: func(_ context.Context, e pawl.Event) {
 		if e.Kind == pawl.EventRenewed && e.Err == nil {
-			beats <- struct{}{}
+			beats.Add(1)
 		}
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close(context.Background()) //nolint:errcheck // the session ends by itself
+	defer c.Close(context.Background())                  //nolint:errcheck // the session ends by itself
+	after := func(n int64) (beat int64, asked float64) { // so many heartbeats later, and between two of them
+		last := beats.Load() + n
+		sessiontest.Until(t, "heartbeats", func() bool { return beats.Load() >= last })
+		for beat = -1; beat != beats.Load(); {
+			beat, asked = beats.Load(), requests()
+		}
+		return beat, asked
+	}
 	each := func() float64 {
-		for range heartbeats / 2 { // work that the locking left is done by then, and counted
-			<-beats
-		}
-		start := requests()
-		for range heartbeats {
-			<-beats
-		}
-		return (requests() - start) / heartbeats
+		first, start := after(heartbeats / 2) // work that the locking left is done by then, and counted
+		last, end := after(heartbeats)
+		return (end - start) / float64(last-first)
 	}
 	hold := func(i int) {
 		if _, err := c.Mutex(fmt.Sprintf("idle/%d", i)).Lock(t.Context()); err != nil {
@@ -135,6 +140,7 @@ func idle(t *testing.T, addr, url string, requests func() float64) (is idleCost)
 		hold(i + 1)
 	}
 	is.more = (each() - is.first) / furtherHeld
+	is.connections = min(is.connections, connectionsTo(t, addr)-before) // a connection that was made beside another ends when it idles
 	return is
 }
 

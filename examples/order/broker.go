@@ -29,7 +29,7 @@ const hold = time.Second
 // connectNATS returns the JetStream of a server, and the stream. The stream drops repeats for a short time only. Else it would
 // drop those of Resend, too.
 func connectNATS(ctx context.Context, s *settings) (*nats.Conn, jetstream.JetStream, error) {
-	nc, err := nats.Connect(s.Broker, nats.MaxReconnects(-1), nats.Timeout(time.Minute))
+	nc, err := nats.Connect(s.Broker, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(100*time.Millisecond), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -146,7 +146,11 @@ func each(t *testing.T, test func(t *testing.T, eng engine.Engine)) {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		test(t, redisengine.New(c, &redisengine.Options{Prefix: "grpc-" + idem.NewToken(), Grace: time.Millisecond}))
+		eng := redisengine.New(c, &redisengine.Options{Prefix: "grpc-" + idem.NewToken()})
+		if err := eng.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		test(t, eng)
 	})
 }
 

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -92,7 +91,11 @@ func each(t *testing.T, test func(t *testing.T, eng engine.Engine)) {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		test(t, redisengine.New(c, &redisengine.Options{Prefix: "http-" + idem.NewToken(), Grace: time.Millisecond}))
+		eng := redisengine.New(c, &redisengine.Options{Prefix: "http-" + idem.NewToken()})
+		if err := eng.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		test(t, eng)
 	})
 }
 

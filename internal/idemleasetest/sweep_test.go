@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -26,7 +25,11 @@ func TestSweepSparesALaterResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	sweeper := faulty.New(redisengine.New(store, &redisengine.Options{Prefix: "sweep-" + idem.NewToken(), Grace: time.Millisecond}))
+	eng := redisengine.New(store, &redisengine.Options{Prefix: "sweep-" + idem.NewToken()})
+	if err := eng.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sweeper := faulty.New(eng)
 	client, err := pawl.New(t.Context(), sweeper.Engine, nil)
 	if err != nil {
 		t.Fatal(err)
