@@ -2,6 +2,7 @@ package redisengine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -162,4 +163,33 @@ func TestSearchPassesOverOthersKeys(t *testing.T) {
 		}
 	}
 	sessiontest.Until(t, "the claim is found", func() bool { return len(u.renews(t, 10*time.Second)) > 0 })
+}
+
+// TestSearchKnowsAllEnds: claims come back also where they ended otherwise than by a release: an evicted
+// waiter, and a grant that was given back.
+func TestSearchKnowsAllEnds(t *testing.T) {
+	server := testservers.Redis(t)
+	e := onServer(t, server, 0)
+	isNew(t, e)
+	s, found := finding(t, e, time.Minute)
+	visit(t, e, time.Minute, "waits").holds(all)
+	waits, held := visitor{s, t, "waits"}.claim(all), visitor{s, t, "short of replicas"}.claim(all)
+	waits.ID, held.ID = s.id+".waits", s.id+".held"
+	waits.Owner, held.Owner = waits.ID, held.ID
+	sessiontest.Wait(t, s, waits)
+	sessiontest.Hold(t, s, held)
+	does(t, e, "SAVE")
+	if err := e.Evict(t.Context(), waits.Resource, waits.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Await(sessiontest.Soon(t), waits); !errors.Is(err, engine.ErrGone) {
+		t.Fatal(err)
+	}
+	s.giveBack(t.Context(), held)
+	server.Kill()
+	server.Restart()
+	sessiontest.Until(t, "both are found", func() bool {
+		_, err := s.Renew(t.Context(), nil)
+		return err == nil && slices.Contains(*found, waits.Resource+" "+waits.ID) && slices.Contains(*found, held.Resource+" "+held.ID)
+	})
 }

@@ -68,6 +68,7 @@ func (s *session) claims(c *engine.Claim) (m *member, joined bool) {
 // younger than the TTL, in which its member lives.
 func (s *session) left(name, claim string) {
 	if !s.engine.cluster {
+		s.known.leaves(name, s.opts.TTL)
 		return
 	}
 	s.members.mu.Lock()

@@ -306,7 +306,6 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	if err == nil {
 		s.unsure.Delete(claim)
 		s.left(resource, claim)
-		s.known.leaves(resource, s.opts.TTL)
 		err = reply.short
 	}
 	if err == nil && left == 0 {
