@@ -44,7 +44,27 @@ func prepare(path string, fileSystem func(string) (uint32, error)) (string, erro
 	if err == nil { // a process with another name of the file must find the same inboxes
 		path, err = filepath.EvalSymlinks(path)
 	}
+	if err == nil {
+		if err = oneName(path); errors.Is(err, engine.ErrUnsupported) {
+			return "", fmt.Errorf("open: %w", err)
+		}
+	}
 	return path, engine.Unavailable("open", err)
+}
+
+// oneName refuses a file that others reach by another name. SQLite keeps its log beside the name, so
+// two clients would both hold.
+func oneName(path string) error {
+	is, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case links(is) > 1:
+		return fmt.Errorf("%w: %s has %d names (hard links), and each name would be a store of its own: remove the others", engine.ErrUnsupported, path, links(is))
+	case mounted(path):
+		return fmt.Errorf("%w: %s is mounted alone, and outside of that mount it would be another store: mount its folder", engine.ErrUnsupported, path)
+	}
+	return nil
 }
 
 // create makes an empty file for its owner only, or leaves an existing one.

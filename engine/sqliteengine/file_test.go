@@ -79,6 +79,26 @@ func TestOddPathsAndSymbolicLinks(t *testing.T) {
 	sessiontest.Refuse(t, open(t, other, 30*time.Second), mutex("job", "b"), false, engine.ErrBusy)
 }
 
+// TestHardLinks: the log of SQLite stands beside a name of the file, so two names would be two stores.
+func TestHardLinks(t *testing.T) {
+	path := file(t)
+	e := newEngine(t, path)
+	sessiontest.Hold(t, open(t, e, 30*time.Second), mutex("job", "a"))
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Link(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{link, path} {
+		if other, err := New(t.Context(), name, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "2 names") {
+			t.Fatalf("%s: %v, %v", name, other, err)
+		}
+	}
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Refuse(t, open(t, newEngine(t, path), 30*time.Second), mutex("job", "b"), false, engine.ErrBusy)
+}
+
 func update(t *testing.T, e *Engine, query string, args ...any) {
 	t.Helper()
 	if _, err := e.db.ExecContext(t.Context(), query, args...); err != nil {

@@ -56,3 +56,10 @@ func fileSystem(path string) (uint32, error) {
 	}
 	return uint32(st.Type), nil
 }
+
+// mounted reports whether a file is a mount point, as a single file that is bound into a container. A
+// kernel before 5.8 does not tell.
+func mounted(path string) bool {
+	var is unix.Statx_t
+	return unix.Statx(unix.AT_FDCWD, path, 0, 0, &is) == nil && is.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}

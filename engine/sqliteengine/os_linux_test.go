@@ -3,6 +3,7 @@ package sqliteengine
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -56,5 +57,30 @@ func TestTimeNamespace(t *testing.T) {
 	p.expect("waiting")
 	if gone, err := holder.Renew(t.Context(), []*engine.Claim{mutex("job", "held")}); err != nil || len(gone) > 0 {
 		t.Errorf("the holder has lost %v, %v", gone, err)
+	}
+}
+
+// TestMountedAlone: a single file that is bound into a container has its log beside another name.
+func TestMountedAlone(t *testing.T) {
+	path := file(t)
+	newEngine(t, path)
+	if mounted(path) || !mounted("/proc") {
+		t.Errorf("%s: %v, /proc: %v", path, mounted(path), mounted("/proc"))
+	}
+	target := filepath.Join(t.TempDir(), "other.db")
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bind := func(then ...string) *exec.Cmd {
+		return exec.Command("unshare", append([]string{"-m", "sh", "-c", `mount --bind "$0" "$1" && shift && exec "$@"`, path, target}, then...)...)
+	}
+	if err := bind("true").Run(); err != nil {
+		t.Logf("only what the kernel says of /proc is read, for this user may mount nothing: %v", err)
+		return
+	}
+	cmd := bind(os.Args[0])
+	cmd.Env = append(os.Environ(), "PAWL_AGENT_FILE="+target, "PAWL_AGENT_TTL=1h")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "mounted alone") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -19,3 +19,6 @@ func bootID() (string, error) { return "", nil }
 
 // fileSystem is not known: a network file system is not refused.
 func fileSystem(string) (uint32, error) { return 0, nil }
+
+// mounted is not known.
+func mounted(string) bool { return false }
