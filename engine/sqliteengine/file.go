@@ -100,8 +100,10 @@ func (d dialect) mode() (fs.FileMode, error) {
 }
 
 // share gives that mode to the index of the write-ahead log, which SQLite creates
-// for all to read. The log itself has it already.
+// for all to read. The log itself has it already. That index belongs to the owner of the file, too, also
+// where root opens the file first.
 func (d dialect) share() error {
+	d.give(d.path + "-shm")
 	is, err := os.Stat(d.path + "-shm")
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -255,4 +256,42 @@ func TestReadOnlyFile(t *testing.T) {
 	sessiontest.Refuse(t, s, mutex("job", "a"), true, engine.ErrUnavailable)
 	update(t, e, `PRAGMA query_only = off`)
 	sessiontest.Hold(t, s, mutex("job", "b")) // the engine has recovered
+}
+
+// TestNoTurn: a process that cannot open the file of the turn does without.
+func TestNoTurn(t *testing.T) {
+	path := file(t)
+	if err := os.MkdirAll(path+"-turn", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Hold(t, open(t, newEngine(t, path), time.Hour), mutex("job", "a"))
+}
+
+// TestRootIsFirst: what root makes beside the file of another user belongs to that user. Else that
+// user could not open the file.
+func TestRootIsFirst(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can open the file of another user")
+	}
+	path := file(t)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	if err := os.Chown(path, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, newEngine(t, path), time.Hour)
+	sessiontest.Hold(t, s, mutex("job", "a"))
+	for _, made := range []string{"", "-wal", "-shm", "-turn", "-wake", "-wake/" + s.ID()} {
+		is, err := os.Stat(path + made)
+		if err != nil {
+			t.Error(err)
+		} else if owner := is.Sys().(*syscall.Stat_t); owner.Uid != nobody || owner.Gid != nobody {
+			t.Errorf("pawl.db%s is of user %d and group %d", made, owner.Uid, owner.Gid)
+		}
+	}
 }

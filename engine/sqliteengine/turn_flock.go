@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 // turn is the place of this process in the kernel's queue of processes that want to write. SQLite
 // itself has none: each process would try again and again, and with a hundred of them most tries
 // are in vain. A process that has the turn beside another, as when somebody deleted its file, waits
-// for SQLite's own lock.
+// for SQLite's own lock. So does a process that cannot open the file.
 //
 // The kernel ends the turn of a process that ends.
 type turn struct {
@@ -30,22 +31,27 @@ type turn struct {
 // newTurn returns a turn whose file has the rights of its database.
 func newTurn(path string, mode os.FileMode) *turn { return &turn{path: path, mode: mode} }
 
-// open makes the file, once. t.mu is held.
-func (t *turn) open() (err error) {
+// open makes the file, once, and reports whether it is there. t.mu is held.
+func (t *turn) open() bool {
 	if t.file == nil {
-		t.file, err = os.OpenFile(t.path, os.O_RDONLY|os.O_CREATE, t.mode)
-		os.Chmod(t.path, t.mode) //nolint:errcheck // only its owner may, and has
+		file, err := os.OpenFile(t.path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, t.mode)
+		if err != nil {
+			return false
+		}
+		t.file = file
+		file.Chmod(t.mode) //nolint:errcheck // only its owner may, and has
+		dialect{path: strings.TrimSuffix(t.path, "-turn")}.give(t.path)
 	}
-	return err
+	return true
 }
 
 // take waits for the turn. At most one goroutine of an engine waits in the kernel:
 // that wait cannot be given up, and the next call takes it over.
 func (t *turn) take(ctx context.Context) (end func(), err error) {
 	t.mu.Lock()
-	if err := t.open(); err != nil {
+	if !t.open() { // another user may have made the file, and alone may open that
 		t.mu.Unlock()
-		return nil, err
+		return func() {}, nil
 	}
 	if !t.asking {
 		err := t.lock(unix.LOCK_EX | unix.LOCK_NB)

@@ -24,9 +24,11 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 		return nil
 	}
 	os.Chmod(filepath.Dir(path), mode|mode>>2&0o111) //nolint:errcheck // whoever made it has
+	d.give(filepath.Dir(path))
 	if os.Chmod(path, mode) != nil {
 		return nil
 	}
+	d.give(path)
 	pipe, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end
 	if err != nil {
 		return nil
