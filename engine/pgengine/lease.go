@@ -135,7 +135,7 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 	if config != nil {
 		e.listener = newListener(config.Copy())
 		if pool != nil && o.Listener == nil {
-			e.listener.prepare = pool.Config().BeforeConnect
+			e.listener.prepare, e.listener.ready = pool.Config().BeforeConnect, pool.Config().AfterConnect
 		}
 		e.listener.attach(&server)
 	}

@@ -24,6 +24,7 @@ import (
 type listener struct {
 	config  *pgx.ConnConfig
 	prepare func(context.Context, *pgx.ConnConfig) error // nil: config is all
+	ready   func(context.Context, *pgx.Conn) error       // of a new connection; nil: nothing
 	notify  func(ctx context.Context, channel, payload string) error
 	ask     func() // asks for all waiters
 	receive func(sqlengine.Message) bool
@@ -71,7 +72,7 @@ func (l *listener) attach(server *sqlengine.Server) {
 	server.Channel, server.Listen, server.Told = l.channel, l.start, l.heard.Load
 	server.Renew = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
 		err := l.query(ctx, query, args, row)
-		if errors.Is(err, errAway) {
+		if errors.Is(err, errAway) || hasCode(err, noRight) { // a database of database/sql does not tell which role its connections take
 			return pool(ctx, query, args, row)
 		}
 		return err
@@ -115,7 +116,12 @@ func (l *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize())
+	if l.ready != nil {
+		err = l.ready(ctx, conn)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize())
+	}
 	if err == nil {
 		err = conn.Ping(ctx) // the server shows others the last query of a connection
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/pgengine"
@@ -70,4 +71,37 @@ func TestListenerAsThePool(t *testing.T) {
 	}
 	t.Cleanup(p.Close)
 	sessiontest.Open(t, newEngine(t, p, &pgengine.Options{Schema: "as the pool"}), leasetest.TTL)
+}
+
+// TestListenerWithRole: sessions are renewed where the connections of the pool take a role, which the user
+// does not have by itself.
+func TestListenerWithRole(t *testing.T) {
+	addr := testservers.Postgres(t).Addr
+	admin := pool(t, addr, "postgres", "admin")
+	newEngine(t, admin, nil)
+	exec(t, admin, "CREATE ROLE app", "CREATE ROLE login LOGIN NOINHERIT", "GRANT app TO login", "GRANT USAGE ON SCHEMA pawl TO app",
+		"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO app", "GRANT SELECT ON ALL TABLES IN SCHEMA pawl TO app")
+	config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.User = "login"
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { _, err := conn.Exec(ctx, "SET ROLE app"); return err }
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	db := stdlib.OpenDB(*config.ConnConfig, stdlib.OptionAfterConnect(config.AfterConnect))
+	t.Cleanup(func() { db.Close() })
+	ofDB, err := pgengine.NewDB(t.Context(), db, nil)
+	for _, e := range []engine.Engine{newEngine(t, p, nil), leasetest.Opened(t, ofDB, err)} {
+		s := sessiontest.Open(t, e, leasetest.TTL)
+		c := claimOf("role", s, 1)
+		sessiontest.Hold(t, s, c)
+		if gone, err := s.Renew(t.Context(), []*engine.Claim{c}); err != nil || len(gone) > 0 {
+			t.Errorf("%v, %v", gone, err)
+		}
+		sessiontest.Leave(t, s, c)
+	}
 }
