@@ -91,8 +91,9 @@ func (l language) CallStep(args ...string) string {
 	return "SELECT * INTO " + strings.Join(out, ", ") + " FROM " + l.P() + "step(" + strings.Join(in, ", ") + ");"
 }
 
-// marked says that the table boot has the mark of the server as it runs now.
-const marked = "b.one = 1 AND b.started = pg_postmaster_start_time()"
+// marked says that the table boot has the mark of the server as it runs now, and of the table itself. A
+// table that was restored from a dump is another table.
+const marked = "b.one = 1 AND b.home = b.tableoid AND b.started = pg_postmaster_start_time()"
 
 // Quick enters where nobody is, and leaves where nobody else is, in one
 // statement and at most one more.
@@ -181,8 +182,8 @@ func (l language) Boot(now, grace, since, belief string) string {
 }
 
 // Booted finds out whether this is the server that the tables were used on last,
-// and as it left them. If not, tokens go on from the time of day, because a promoted
-// replica, a backup or a crash may not know the last tokens. If the unlogged
+// and as it left them. If not, tokens go on from the time of day. A promoted
+// replica, a backup, a dump or a crash may not know the last tokens. If the unlogged
 // tables are empty, nothing is given out for the longest belief there was.
 func (l language) Booted(now, grace, since string) string {
 	ends := map[bool]string{false: "0", true: "b.grace"}[l.unlogged]

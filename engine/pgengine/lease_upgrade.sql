@@ -1,7 +1,7 @@
 DO $pawl$
 DECLARE v_routine regprocedure; v_live BIGINT := 0; v_mark TEXT;
 BEGIN
-  IF NOT EXISTS (SELECT FROM P.meta m WHERE m.version < VERSION) THEN RETURN; END IF;
+  IF NOT EXISTS (SELECT FROM P.meta m WHERE m.version < LAYOUT) THEN RETURN; END IF;
   -- Routines of a version with other tables do not know the tables of this one: only where
   -- nobody uses them are they replaced. Values and tokens stay.
   IF to_regclass($q$P.sessions$q$) IS NOT NULL THEN

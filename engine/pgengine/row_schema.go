@@ -19,7 +19,7 @@ import (
 //	                                          application name is the tag, the token if it has one, the id of the
 //	                                          name, and the number that ends the id of the claim
 //	row_meta    version ttl format            the longest TTL ever used, and the mark
-//	row_boot    started ready                 the server that was last seen, and when it may give something out
+//	row_boot    home started ready            the table and the server that were last seen, and when that may give something out
 //	row_tokens                                a sequence
 //
 // The tables but row_meta are unlogged, so a lock writes nothing to the disk. A crash empties them,
@@ -32,7 +32,7 @@ type rowStatements struct {
 	version                       string
 }
 
-const rowVersion = 3
+const rowVersion = 4
 
 func rowLanguage(schema string) rowStatements {
 	in := func(text string) string { return strings.ReplaceAll(text, "pawl.", schema+".") }
@@ -60,13 +60,16 @@ func rowLanguage(schema string) rowStatements {
 			AND (current_setting('synchronous_commit') <> 'off' OR set_config('synchronous_commit', 'on', true) = 'on')`),
 		// The first client that notices a restart says when the server may give something out,
 		// because holders from before may believe for a TTL. That client makes tokens go on from
-		// the time, because a crash may have lost the last ones.
-		boot: in(`INSERT INTO pawl.row_boot AS b (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() + ttl * interval '1 microsecond' FROM pawl.row_meta
-			ON CONFLICT (one) DO UPDATE SET started = excluded.started, ready = excluded.ready WHERE b.started <> excluded.started
+		// the time, because a crash may have lost the last ones. A table that was restored from a dump
+		// is another table.
+		boot: in(`INSERT INTO pawl.row_boot AS b (home, started, ready)
+			SELECT 'pawl.row_boot'::regclass, pg_postmaster_start_time(), clock_timestamp() + ttl * interval '1 microsecond' FROM pawl.row_meta
+			ON CONFLICT (one) DO UPDATE SET home = excluded.home, started = excluded.started, ready = excluded.ready
+				WHERE b.started <> excluded.started OR b.home <> excluded.home
 			RETURNING setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
 		// As long as no client has noticed the restart, the whole grace is to come.
 		grace: in(`SELECT coalesce((SELECT (extract(epoch FROM ready - clock_timestamp()) * 1000000)::bigint FROM pawl.row_boot
-			WHERE started = pg_postmaster_start_time()), ttl) FROM pawl.row_meta`),
+			WHERE started = pg_postmaster_start_time() AND home = tableoid), ttl) FROM pawl.row_meta`),
 		show:  in(`INSERT INTO pawl.row_claims (pid, tag) VALUES (pg_backend_pid(), '-') ON CONFLICT (pid) DO UPDATE SET tag = '-'`),
 		sweep: in(`DELETE FROM pawl.row_claims c WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = c.pid)`),
 		trim:  in(`DELETE FROM pawl.row_names WHERE id IN (SELECT id FROM pawl.row_names WHERE id <= $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`),
@@ -94,9 +97,11 @@ func rowTables(in func(string) string) []string {
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_claims (pid INT PRIMARY KEY, tag TEXT NOT NULL, claim TEXT, owner TEXT, session TEXT,
 			label TEXT, barging BOOLEAN) WITH (fillfactor = 50)`),
 		in(`CREATE UNLOGGED TABLE IF NOT EXISTS pawl.row_boot (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), started TIMESTAMPTZ NOT NULL, ready TIMESTAMPTZ NOT NULL)`),
+		in(`ALTER TABLE pawl.row_boot ADD COLUMN IF NOT EXISTS home OID NOT NULL DEFAULT 0`),
+		in(`UPDATE pawl.row_boot SET home = tableoid WHERE home = 0`), // of an older version, which has forgotten nothing
 		in(`CREATE SEQUENCE IF NOT EXISTS pawl.row_tokens`),
 		// New tables have forgotten nothing.
-		in(`INSERT INTO pawl.row_boot (started, ready) SELECT pg_postmaster_start_time(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
+		in(`INSERT INTO pawl.row_boot (home, started, ready) SELECT 'pawl.row_boot'::regclass, pg_postmaster_start_time(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM pawl.row_meta) ON CONFLICT DO NOTHING`),
 		in(`SELECT setval('pawl.row_tokens', greatest(nextval('pawl.row_tokens'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`),
 		in(fmt.Sprintf(`INSERT INTO pawl.row_meta (version, format) VALUES (%d, '%s') ON CONFLICT (one) DO UPDATE SET version = excluded.version, format = excluded.format`,
 			rowVersion, engine.Format())),

@@ -16,7 +16,10 @@ import (
 )
 
 // leaseVersion is that of the tables and routines of lease mode.
-const leaseVersion = 5
+const leaseVersion = 6
+
+// leaseLayout is the first version with the tables of ours: those of later versions are upgraded while clients use them.
+const leaseLayout = 5
 
 // PostgreSQL's names of errors.
 const (
@@ -72,7 +75,7 @@ func (t leaseTables) find(ctx context.Context) (version int, err error) {
 	if err := row.Scan(&isolation, &encoding, &client, &fsync, &version, &unlogged, &format); err != nil {
 		return 0, err
 	}
-	if version < leaseVersion {
+	if version < leaseLayout {
 		return version, nil
 	}
 	switch err = engine.CheckFormat(format); {
@@ -114,38 +117,66 @@ func (t leaseTables) create(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	for _, statement := range t.language.definitions() {
-		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
-			if hasCode(err, inUse) {
-				return fmt.Errorf("%w: this program knows version %d, format %s: %w", engine.ErrUnsupported, leaseVersion, engine.Format(), err)
-			}
-			return err
-		}
+	var version int
+	if err = t.run(ctx, tx, t.language.begin()); err == nil {
+		err = tx.QueryRowContext(ctx, "SELECT coalesce(max(m.version), 0) FROM "+t.language.P()+"meta m", t.args...).Scan(&version)
+	}
+	tables, routines := sqlengine.Rules(t.language)
+	if err == nil && version < leaseLayout { // else they are there, and their users have locks on them
+		err = t.run(ctx, tx, t.language.tables(tables))
+	}
+	if err == nil {
+		err = t.run(ctx, tx, t.language.rest(routines))
+	}
+	switch {
+	case hasCode(err, inUse):
+		return fmt.Errorf("%w: this program knows version %d, format %s: %w", engine.ErrUnsupported, leaseVersion, engine.Format(), err)
+	case err != nil:
+		return err
 	}
 	return tx.Commit()
 }
 
-func (l language) definitions() []string {
+func (t leaseTables) run(ctx context.Context, tx *sql.Tx, statements []string) error {
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin keeps others from creating, and removes tables of another layout.
+func (l language) begin() []string {
 	p := l.P()
-	all := []string{
+	return []string{
 		fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")),
 		`SET LOCAL client_min_messages = warning`, // that something is there already is no news
 		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
 		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
 		fmt.Sprintf(`ALTER TABLE %smeta ADD COLUMN IF NOT EXISTS format TEXT`, p),
-		strings.NewReplacer("P.", p, "NOW", l.Now(), "VERSION", strconv.Itoa(leaseVersion)).Replace(upgradeText),
+		strings.NewReplacer("P.", p, "NOW", l.Now(), "LAYOUT", strconv.Itoa(leaseLayout)).Replace(upgradeText),
 	}
-	tables, routines := sqlengine.Rules(l)
-	all = append(all, tables...)
-	all = append(all,
+}
+
+func (l language) tables(rules []string) []string {
+	p := l.P()
+	return append(rules,
 		// Half of each page is for updates, so that a server whose disk is full still renews and hands on.
 		fmt.Sprintf(`ALTER TABLE %ssessions SET (fillfactor = 50)`, p), fmt.Sprintf(`ALTER TABLE %sclaims SET (fillfactor = 50)`, p),
 		// The channels of sessions: nobody may read them, whatever is granted on all tables.
 		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(), p),
 		fmt.Sprintf(`ALTER TABLE %stold ENABLE ROW LEVEL SECURITY`, p),
 		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL, since BIGINT NOT NULL, started TIMESTAMPTZ NOT NULL)`, l.Table(), p),
-		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p),
-		l.booted())
+		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p))
+}
+
+func (l language) rest(routines []sqlengine.Routine) []string {
+	p := l.P()
+	all := []string{
+		fmt.Sprintf(`ALTER TABLE %sboot ADD COLUMN IF NOT EXISTS home OID NOT NULL DEFAULT 0`, p), // the table that this was written to; 0: see booted
+		l.booted(),
+	}
 	for _, r := range routines {
 		all = append(all, r.Text)
 	}
