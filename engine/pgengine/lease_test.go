@@ -1,6 +1,7 @@
 package pgengine_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -313,5 +314,39 @@ func TestNothingStays(t *testing.T) {
 	}
 	if n := count(t, p, "SELECT (SELECT count(*) FROM stays.claims) + (SELECT count(*) FROM stays.sessions)"); n != 0 {
 		t.Errorf("%d rows stay", n)
+	}
+}
+
+// TestRenewalStands: a session is buried while its renewal is being committed. The renewal came before the end of the session, and
+// was answered, so the session lives.
+func TestRenewalStands(t *testing.T) {
+	p := pool(t, testservers.Postgres(t).Addr, "postgres", "stands")
+	s := sessiontest.Open(t, newEngine(t, p, nil), leasetest.TTL)
+	exec(t, p, "UPDATE pawl.sessions SET ends = ends - 7000000 WHERE id = '"+s.ID()+"'")
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // after the commit there is nothing to undo
+	var alive int
+	if err := tx.QueryRow(t.Context(), "SELECT alive FROM pawl.renew($1)", s.ID()).Scan(&alive); err != nil || alive != 1 {
+		t.Fatalf("the renewal came too late: %d, %v", alive, err)
+	}
+	sessiontest.Until(t, "the old end is over", func() bool {
+		return count(t, p, "SELECT count(*) FROM pawl.sessions WHERE ends <= extract(epoch FROM clock_timestamp()) * 1000000") == 1
+	})
+	buried := make(chan error, 1)
+	go func() { _, err := p.Exec(context.Background(), "SELECT pawl.finish($1, 0)", s.ID()); buried <- err }()
+	sessiontest.Until(t, "the burial waits for the renewal", func() bool {
+		return count(t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted") > 0
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-buried; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Renew(t.Context(), nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -279,9 +279,9 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
     {{.Set}} v_now := {{.Now}};
     {{.Set}} v_ends := (SELECT s.ends FROM {{.P}}sessions s WHERE s.id = p_session);
     IF p_force = 1 OR v_ends <= v_now THEN
-      UPDATE {{.P}}sessions SET ends = -1 WHERE id = p_session;
-      {{.Set}} r_more := CASE WHEN v_ends IS NOT NULL AND EXISTS (SELECT 1 FROM {{.P}}claims c WHERE c.session = p_session) THEN 1 ELSE 0 END;
-      DELETE FROM {{.P}}sessions WHERE id = p_session AND r_more = 0;
+      UPDATE {{.P}}sessions SET ends = -1 WHERE id = p_session AND (p_force = 1 OR ends <= v_now); -- a renewal may have come before
+      {{.Set}} r_more := CASE WHEN EXISTS (SELECT 1 FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id WHERE s.id = p_session AND s.ends = -1) THEN 1 ELSE 0 END;
+      DELETE FROM {{.P}}sessions WHERE id = p_session AND ends = -1 AND r_more = 0;
     END IF;
   ELSEIF v_ends = -1 THEN
     {{.Set}} v_left := 50;
