@@ -59,7 +59,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	}
 	l := language{prefix, make(map[string][]string)}
 	if err := migrate(ctx, db, tables{
-		name: "the tables", meta: prefix + "meta", version: leaseVersion, layout: leaseLayout, definitions: l.definitions,
+		name: "the tables", meta: prefix + "meta", version: leaseVersion, layout: leaseLayout, definitions: l.definitions, routine: prefix + "call_put",
 		live: "SELECT COUNT(*) FROM " + prefix + "sessions WHERE ends > " + l.Now(), old: []string{prefix + "claims", prefix + "sessions"},
 	}); err != nil {
 		return nil, err

@@ -415,3 +415,28 @@ func TestNamesAreBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestNoProcedures: mysqldump leaves them out unless it is told otherwise. Values and tokens stay.
+func TestNoProcedures(t *testing.T) {
+	db := database(t, testservers.SharedMariaDB(t).Addr, "root", nil)
+	opts := &mysqlengine.Options{Prefix: "restored_"}
+	newEngine(t, db, opts)
+	newRow(t, db, "restored_")
+	rows, err := db.Query("SELECT CONCAT('DROP PROCEDURE ', routine_name) FROM information_schema.routines WHERE routine_name LIKE 'restored\\_%'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var drops []string
+	for rows.Next() {
+		drops = append(drops, "")
+		if err := rows.Scan(&drops[len(drops)-1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, drops...)
+	for _, e := range []engine.Engine{newEngine(t, db, opts), newRow(t, db, "restored_")} {
+		s := sessiontest.Open(t, e, leasetest.TTL)
+		sessiontest.Hold(t, s, sessiontest.Whole(t, sessiontest.Barging))
+	}
+}

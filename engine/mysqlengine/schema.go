@@ -45,6 +45,7 @@ type tables struct {
 	meta        string // the table that has their version and format
 	version     int    // that this program knows
 	definitions func() []string
+	routine     string // the last procedure of theirs
 
 	layout int      // the first version that has our tables
 	live   string   // the query of how many use older ones
@@ -63,14 +64,16 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 }
 
 // find refuses a connection whose statements are not committed by themselves: they would be in
-// transactions that nobody ends. find also refuses a connection that changes names.
+// transactions that nobody ends. find also refuses a connection that changes names. Tables without procedures are
+// taken for older ones: mysqldump leaves procedures out, unless it is told otherwise.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
-	var autocommit bool
+	var autocommit, complete bool
 	var format, sent, meant string
-	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, @@character_set_client, @@character_set_connection FROM "+t.meta+
-		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &sent, &meant)
+	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, @@character_set_client, @@character_set_connection, EXISTS "+
+		"(SELECT 1 FROM information_schema.routines r WHERE r.routine_schema = DATABASE() AND r.routine_name = '"+t.routine+"') FROM "+t.meta+
+		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &sent, &meant, &complete)
 	switch {
 	case hasNumber(err, noColumn) || errors.Is(err, sql.ErrNoRows): // of a build before there was a mark, or half made
 		return 0, nil
@@ -80,6 +83,9 @@ func (t tables) find(ctx context.Context, db interface {
 		err = fmt.Errorf("%w: character_set_client is %s and character_set_connection %s: set both alike", engine.ErrUnsupported, sent, meant)
 	case err == nil:
 		err = engine.CheckFormat(format)
+	}
+	if !complete && version == t.version {
+		version--
 	}
 	return version, err
 }
