@@ -24,6 +24,8 @@
 //   - A message is acknowledged after the commit. A consumer that dies leaves its messages to others.
 //   - A message whose Time is older than the retention never runs, because the note of its first run may be gone. The
 //     consumer turns it into a dead letter.
+//   - A message whose Time is more than [MaxAhead] ahead of the clock here waits until the clock comes near, and so does its key. OnError tells
+//     of each such message, because one of the clocks is wrong. A webhook does not take such a message.
 //   - Messages of a key run one after another, in the order in which this process receives them. A message that fails is
 //     tried again after a wait, before the later messages of its key. All other keys go on.
 //   - A message that fails ConsumerOptions.MaxAttempts times becomes a dead letter with the reason, and its key goes on.
