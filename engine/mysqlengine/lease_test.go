@@ -434,9 +434,29 @@ func TestNoProcedures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(t, db, drops...)
+	exec(t, db, append(drops, "UPDATE restored_row_meta SET ttl = 7200000000")...)
 	for _, e := range []engine.Engine{newEngine(t, db, opts), newRow(t, db, "restored_")} {
 		s := sessiontest.Open(t, e, leasetest.TTL)
 		sessiontest.Hold(t, s, sessiontest.Whole(t, sessiontest.Barging))
+	}
+	var longest int64
+	if err := db.QueryRow("SELECT MAX(ttl) FROM restored_row_meta").Scan(&longest); err != nil || longest != 7_200_000_000 {
+		t.Errorf("the longest TTL is %d now, %v", longest, err)
+	}
+}
+
+// TestReader: a user that may only read is not told of procedures, and looks all the same.
+func TestReader(t *testing.T) {
+	addr := testservers.SharedMariaDB(t).Addr
+	db := database(t, addr, "root", nil)
+	opts := &mysqlengine.Options{Prefix: "read_"}
+	newEngine(t, db, opts)
+	newRow(t, db, "read_")
+	exec(t, db, "CREATE USER reader@'%'", "GRANT SELECT ON pawl.* TO reader@'%'")
+	reader := database(t, addr, "reader", nil)
+	for _, e := range []engine.Engine{newEngine(t, reader, opts), newRow(t, reader, "read_")} {
+		if _, err := e.Show(t.Context(), "job"); err != nil {
+			t.Error(err)
+		}
 	}
 }

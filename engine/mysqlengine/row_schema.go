@@ -36,7 +36,7 @@ func rowDefinitions(prefix string) []string {
 	}
 	// New tables have forgotten nothing. Those of an older version have, if the server has just started.
 	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) SELECT 1, UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM pawl_row_meta)")
-	all = append(all, fmt.Sprintf("REPLACE INTO pawl_row_meta (version, format) VALUES (%d, '%s')", rowVersion, engine.Format())) // last, because each statement is kept
+	all = append(all, fmt.Sprintf("INSERT INTO pawl_row_meta (version, format) VALUES (%d, '%[2]s') ON DUPLICATE KEY UPDATE format = '%[2]s'", rowVersion, engine.Format())) // last, because each statement is kept
 	for i := range all {
 		all[i] = strings.ReplaceAll(strings.ReplaceAll(all[i], "pawl_row_", prefix+"row_"), "@pawl_", "@"+prefix)
 	}

@@ -46,11 +46,15 @@ type tables struct {
 	version     int    // that this program knows
 	definitions func() []string
 	routine     string // the last procedure of theirs
+	unseen      bool   // this user is not told which procedures there are
 
 	layout int      // the first version that has our tables
 	live   string   // the query of how many use older ones
 	old    []string // those of them that are made anew
 }
+
+// denied reports whether err says that this user may not do that.
+func denied(err error) bool { return hasNumber(err, noDatabaseRight, noTableRight, noProcedureRight) }
 
 // migrate makes sure that the tables are there, and of our version.
 func migrate(ctx context.Context, db *sql.DB, t tables) error {
@@ -58,8 +62,16 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 		Name: t.name, Version: t.version,
 		Find:    func(ctx context.Context) (int, error) { return t.find(ctx, db) },
 		Missing: func(err error) bool { return hasNumber(err, noTable) },
-		Denied:  func(err error) bool { return hasNumber(err, noDatabaseRight, noTableRight, noProcedureRight) },
-		Create:  func(ctx context.Context) error { return t.create(ctx, db) },
+		Denied:  denied,
+		Create: func(ctx context.Context) error {
+			err := t.create(ctx, db)
+			if t.unseen = denied(err); t.unseen { // a user that may only read sees no procedures
+				if is, failed := t.find(ctx, db); failed == nil && is == t.version {
+					return nil
+				}
+			}
+			return err
+		},
 	}.Migrate(ctx)
 }
 
@@ -84,7 +96,7 @@ func (t tables) find(ctx context.Context, db interface {
 	case err == nil:
 		err = engine.CheckFormat(format)
 	}
-	if !complete && version == t.version {
+	if !complete && version == t.version && !t.unseen && !engine.CreatesNothing(ctx) {
 		version--
 	}
 	return version, err
