@@ -29,7 +29,7 @@ type rowStatements struct {
 	prepared                      map[string]string // of a claim, by name
 	ttl, boot, grace, show, sweep string            // of a new connection
 	trim, list, look, end         string
-	version                       string
+	version, creator              string
 }
 
 const rowVersion = 4
@@ -44,7 +44,8 @@ func rowLanguage(schema string) rowStatements {
 		FROM pawl.row_claims c JOIN pg_stat_activity a ON a.pid = c.pid AND starts_with(a.application_name, c.tag)) c
 		JOIN pawl.row_names n ON n.id::text = c.part[2] `)
 	return rowStatements{
-		tables: rowTables(in),
+		tables:  rowTables(in),
+		creator: in(`SELECT pg_advisory_xact_lock(hashtext('pawl.row'), 0)`), // one client creates at a time
 		prepared: map[string]string{
 			"begin": `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`,
 			"claim": in(`UPDATE pawl.row_claims SET tag = $1, claim = $2, owner = $3, session = $4, label = $5, barging = $6 WHERE pid = pg_backend_pid()`),
@@ -88,8 +89,7 @@ func rowLanguage(schema string) rowStatements {
 
 func rowTables(in func(string) string) []string {
 	return []string{
-		in(`SELECT pg_advisory_xact_lock(hashtext('pawl.row'), 0)`), // one client at a time
-		`SET LOCAL client_min_messages = warning`,                   // that something is there already is no news
+		`SET LOCAL client_min_messages = warning`, // that something is there already is no news
 		strings.TrimSuffix(in(`CREATE SCHEMA IF NOT EXISTS pawl.`), "."),
 		in(`CREATE TABLE IF NOT EXISTS pawl.row_meta (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), version INT NOT NULL, ttl BIGINT NOT NULL DEFAULT 0)`),
 		in(`ALTER TABLE pawl.row_meta ADD COLUMN IF NOT EXISTS format TEXT`), // a lock of a version without it is one of ours
@@ -130,6 +130,9 @@ func (s *rowStore) migrate(ctx context.Context) error {
 
 func (s *rowStore) create(ctx context.Context, conn *pgx.Conn) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if version, err := s.there(ctx, tx); err != nil || version == rowVersion { // another client was faster, and users have locks on the tables by now
+			return err
+		}
 		for _, statement := range s.sql.tables {
 			if _, err := tx.Exec(ctx, statement); err != nil {
 				return err
@@ -137,6 +140,21 @@ func (s *rowStore) create(ctx context.Context, conn *pgx.Conn) error {
 		}
 		return nil
 	})
+}
+
+// there keeps other clients from creating, and returns the version that is there, or 0.
+func (s *rowStore) there(ctx context.Context, tx pgx.Tx) (version int, err error) {
+	if _, err = tx.Exec(ctx, s.sql.creator); err != nil {
+		return 0, err
+	}
+	err = pgx.BeginFunc(ctx, tx, func(look pgx.Tx) error {
+		var format, fsync string
+		return look.QueryRow(ctx, s.sql.version).Scan(&version, &format, &fsync)
+	})
+	if hasCode(err, noTable, noSchema) {
+		err = nil
+	}
+	return version, err
 }
 
 // find refuses a pooler, which would give each transaction another connection of

@@ -117,13 +117,13 @@ func (t leaseTables) create(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	var version int
-	if err = t.run(ctx, tx, t.language.begin()); err == nil {
-		err = tx.QueryRowContext(ctx, "SELECT coalesce(max(m.version), 0) FROM "+t.language.P()+"meta m", t.args...).Scan(&version)
+	version, err := t.there(ctx, tx)
+	if version == leaseVersion { // another client was faster, and users have locks on the tables by now
+		return nil
 	}
 	tables, routines := sqlengine.Rules(t.language)
-	if err == nil && version < leaseLayout { // else they are there, and their users have locks on them
-		err = t.run(ctx, tx, t.language.tables(tables))
+	if err == nil && version < leaseLayout {
+		err = t.run(ctx, tx, append(t.language.begin(), t.language.tables(tables)...))
 	}
 	if err == nil {
 		err = t.run(ctx, tx, t.language.rest(routines))
@@ -137,6 +137,19 @@ func (t leaseTables) create(ctx context.Context) error {
 	return tx.Commit()
 }
 
+// there keeps other clients from creating, and returns the version that is there, or 0.
+func (t leaseTables) there(ctx context.Context, tx *sql.Tx) (version int, err error) {
+	lock := fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, t.language.seed("init"))
+	if err = t.run(ctx, tx, []string{`SET LOCAL client_min_messages = warning`, lock, `SAVEPOINT look`}); err != nil { // that something is there already is no news
+		return 0, err
+	}
+	err = tx.QueryRowContext(ctx, "SELECT coalesce(max(m.version), 0) FROM "+t.language.P()+"meta m", t.args...).Scan(&version)
+	if hasCode(err, noTable, noSchema) {
+		err = t.run(ctx, tx, []string{`ROLLBACK TO SAVEPOINT look`})
+	}
+	return version, err
+}
+
 func (t leaseTables) run(ctx context.Context, tx *sql.Tx, statements []string) error {
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
@@ -146,12 +159,10 @@ func (t leaseTables) run(ctx context.Context, tx *sql.Tx, statements []string) e
 	return nil
 }
 
-// begin keeps others from creating, and removes tables of another layout.
+// begin removes tables of another layout.
 func (l language) begin() []string {
 	p := l.P()
 	return []string{
-		fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")),
-		`SET LOCAL client_min_messages = warning`, // that something is there already is no news
 		`CREATE SCHEMA IF NOT EXISTS ` + strings.TrimSuffix(p, "."),
 		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %smeta (one INT PRIMARY KEY CHECK (one = 1), version INT NOT NULL, unlogged BOOLEAN NOT NULL, ttl BIGINT NOT NULL)`, p),
 		fmt.Sprintf(`ALTER TABLE %smeta ADD COLUMN IF NOT EXISTS format TEXT`, p),
