@@ -22,7 +22,7 @@ type ConsumerOptions struct {
 	// Workers is how many messages run at once: 1 to 1,000. Default 8. Each needs a connection of the database.
 	Workers int
 	// Window is how many messages are in memory at most: Workers to 10,000. Default 8 times Workers. A key that fails
-	// takes a quarter of that, and all keys that wait after a failure take half. The rest of their messages goes back to the broker.
+	// takes a quarter of that, and all keys that wait after a failure take half. The rest of their messages is parked, see the package.
 	Window int
 	// Timeout bounds one run of a message: 100 ms to 1 h. Default 1 min.
 	Timeout time.Duration
@@ -34,8 +34,8 @@ type ConsumerOptions struct {
 	MaxAttempts int
 	// MaxDeliveries is how often the broker may deliver a message that runs: 1 to 1,000,000. Default 100. A message
 	// that is delivered more often is a dead letter at once, because it may end each process that runs it. Processes that are killed
-	// for other reasons count as well, also if the message was in memory and did not run. A message that the consumer gives back
-	// counts no delivery on Redis. On NATS and on a quorum queue of RabbitMQ it counts one for each process that had the message.
+	// for other reasons count as well, also if the message was in memory and did not run. A parked message counts no delivery on
+	// Redis. On NATS and on a quorum queue of RabbitMQ it counts one for each process that had the message.
 	MaxDeliveries int
 	// Grace is how long runs may go on when Run is to end: 1 ms to 1 h. Default 10 s. After that their ctx ends.
 	Grace time.Duration
@@ -153,10 +153,23 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return nil
 }
 
+// task is one run of a message.
+type task struct {
+	Message
+	count  int      // deliveries by the broker
+	parked Delivery // nil if the content is in memory
+}
+
 // once runs a message in a transaction of its own, and replies.
-func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
+func (c *Consumer) once(ctx context.Context, m task) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
+	if m.parked != nil {
+		if m.Message, o.err = m.parked.Load(ctx); o.err != nil {
+			o.err = fmt.Errorf("load: %w", o.err)
+			return o
+		}
+	}
 	tx, err := c.db.BeginTx(ctx, c.opts.Tx)
 	if err != nil {
 		o.err = fmt.Errorf("begin: %w", err)
@@ -164,11 +177,11 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 	}
 	defer tx.Rollback()                                          //nolint:errcheck // after the commit there is nothing to undo
 	in := c.store.In(tx).With(idem.TxOptions{NoSavepoint: true}) // after each error the transaction is rolled back
-	_, o.err = c.inbox.Do(ctx, in, it.Message, func(ctx context.Context) error {
-		if it.count > c.opts.MaxDeliveries {
-			return fmt.Errorf("%w: the broker has delivered it %d times", errWorn, it.count)
+	_, o.err = c.inbox.Do(ctx, in, m.Message, func(ctx context.Context) error {
+		if m.count > c.opts.MaxDeliveries {
+			return fmt.Errorf("%w: the broker has delivered it %d times", errWorn, m.count)
 		}
-		o.handler = c.handler(ctx, tx, it.Message)
+		o.handler = c.handler(ctx, tx, m.Message)
 		return o.handler
 	})
 	if o.handler != nil {
@@ -181,8 +194,8 @@ func (c *Consumer) once(ctx context.Context, it *item) (o outcome) {
 		}
 	}
 	if o.err == nil && c.opts.Reply != nil {
-		if err := c.opts.Reply(ctx, it.Message); err != nil {
-			c.report(fmt.Errorf("reply to message %q: %w", it.ID, err))
+		if err := c.opts.Reply(ctx, m.Message); err != nil {
+			c.report(fmt.Errorf("reply to message %q: %w", m.ID, err))
 		}
 	}
 	return o

@@ -46,8 +46,8 @@
 // # What is not promised
 //
 // Effects outside of the database happen again when a transaction is repeated. The clocks of the producer's database, of the
-// consumer and of its database have to agree to an hour. While a message of a key fails, the consumer gives later messages of the
-// key back to the broker and takes them later. If very many keys fail, the message that failed goes back as well. The order of those is kept in
-// this process only, by their IDs in memory. So are their failures. A message that has not come again for a minute, while others could come, is
-// taken to be in another process.
+// consumer and of its database have to agree to an hour. While a message of a key fails, the later messages of the key are parked in this
+// process, so that other keys go on. With Redis a parked message is in memory by its ID only, and its content is read again for its run. Each source
+// bounds how many messages a process has. A key that fails with as many stops all other keys, until the message becomes a dead letter. The failures of a
+// message are counted in this process only.
 package inbox

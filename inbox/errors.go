@@ -12,6 +12,9 @@ var (
 	// message did not run, because its note would be gone too soon. One of both clocks is wrong.
 	ErrAhead = errors.New("the time of the message is ahead of the clock")
 
+	// ErrGone is for sources: the broker does not have the message any more. The message does not run.
+	ErrGone = errors.New("the broker has the message no more")
+
 	// ErrRefused is for handlers: a message whose handler fails with an error that matches ErrRefused becomes a
 	// dead letter at once.
 	ErrRefused = errors.New("the handler refused the message")

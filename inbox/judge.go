@@ -38,7 +38,7 @@ func judge(o outcome) fate {
 		return slices.ContainsFunc(all, func(one error) bool { return errors.Is(o.err, one) })
 	}
 	switch {
-	case o.err == nil:
+	case o.err == nil, is(ErrGone) && o.handler == nil:
 		return acked
 	case is(errWorn), errors.Is(o.handler, ErrRefused):
 		return dead

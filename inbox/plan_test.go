@@ -9,22 +9,27 @@ import (
 )
 
 // parcel is a delivery in memory.
-type parcel struct{ m Message }
+type parcel struct {
+	m        Message
+	unloaded bool
+}
 
-func (p parcel) Message() Message                          { return p.m }
-func (p parcel) Count() int                                { return 1 }
-func (p parcel) Ack(context.Context) error                 { return nil }
-func (p parcel) Nack(context.Context, time.Duration) error { return nil }
-func (p parcel) Dead(context.Context, string) error        { return nil }
+func (p *parcel) Message() Message                      { return p.m }
+func (p *parcel) Count() int                            { return 1 }
+func (p *parcel) Unload()                               { p.unloaded = true }
+func (p *parcel) Load(context.Context) (Message, error) { return p.m, nil }
+func (p *parcel) Ack(context.Context) error             { return nil }
+func (p *parcel) Nack(context.Context) error            { return nil }
+func (p *parcel) Dead(context.Context, string) error    { return nil }
 
 // world is a broker in memory, a plan and what took effect. Each step is a step of the consumer.
 type world struct {
 	plan    *plan
-	queue   []int // of the broker
-	delayed []int // given back to the broker
+	queue   []int            // of the broker
+	feed    int              // the broker forgets the deliveries of earlier feeds, and delivers again
+	open    map[*parcel]bool // deliveries of this feed that the broker is not told of
 	running []*item
 	ending  []settled        // the broker is told of them
-	open    int              // deliveries that the broker is not told of
 	effects map[string][]int // by key
 	failed  map[int]int      // runs of messages that are not settled
 	last    int
@@ -37,7 +42,7 @@ const worldMessages = 7
 func worldKey(n int) string { return []string{"", "a", "b", "a"}[n%4] }
 
 func newWorld(window int) *world {
-	w := &world{plan: newPlan(2, window), effects: make(map[string][]int), failed: make(map[int]int), now: time.Unix(1, 0)}
+	w := &world{plan: newPlan(2, window), open: make(map[*parcel]bool), effects: make(map[string][]int), failed: make(map[int]int), now: time.Unix(1, 0)}
 	for n := 1; n <= worldMessages; n++ {
 		w.queue = append(w.queue, n)
 	}
@@ -56,13 +61,8 @@ func (w *world) step(step byte) string {
 		if w.last > 0 && w.plan.free() > 0 {
 			w.deliver(w.last)
 		}
-	case 'b', 'f': // the message that was given back last comes again, or the first
-		if n := len(w.delayed); n > 0 && w.plan.free() > 0 {
-			at := map[byte]int{'b': n - 1}[step]
-			m := w.delayed[at]
-			w.delayed = slices.Delete(w.delayed, at, at+1)
-			w.deliver(m)
-		}
+	case 'o': // another feed opens
+		w.reopen()
 	case 'n': // messages run
 		return w.run()
 	case 'c', 'e': // the first ends well, or fails
@@ -76,22 +76,34 @@ func (w *world) step(step byte) string {
 			it.tries++
 			it.failures++
 			w.failed[w.number(it.ID)]++
-			w.giveBack(w.plan.retry(it, w.now, w.now.Add(time.Second)).deliveries)
+			w.plan.retry(it, w.now.Add(time.Second))
 		}
 	case 's': // the broker was told of the first
 		if len(w.ending) > 0 {
 			s := w.ending[0]
 			w.ending = w.ending[1:]
-			w.open -= s.n
+			for _, d := range s.item.deliveries[:s.n] {
+				delete(w.open, d.Delivery.(*parcel))
+			}
 			delete(w.failed, w.number(s.item.ID))
-			w.giveBack(w.plan.done(s.item, s.n))
+			w.plan.done(s.item, s.n)
 		}
 	case 't':
 		w.now = w.now.Add(time.Second)
-	case 'l': // for long, nothing is received
-		w.now = w.now.Add(2 * patience)
 	}
-	return ""
+	return w.counts()
+}
+
+// reopen lets the broker deliver all again that it is not told of, before new messages.
+func (w *world) reopen() {
+	var again []int
+	for p := range w.open {
+		again = append(again, w.number(p.m.ID))
+	}
+	slices.Sort(again)
+	w.queue = append(slices.Compact(again), w.queue...)
+	w.open = make(map[*parcel]bool)
+	w.feed++
 }
 
 // run lets messages run, as a round of the consumer does.
@@ -103,43 +115,52 @@ func (w *world) run() string {
 				return fmt.Sprintf("%s and %s of a lane run at once", other.ID, it.ID)
 			}
 		}
-		if it.failures != w.failed[w.number(it.ID)] || it.wait.After(w.now) {
-			return fmt.Sprintf("%s has %+v, and %d runs failed", it.ID, it.trials, w.failed[w.number(it.ID)])
+		if it.failures != w.failed[w.number(it.ID)] || it.lane.wait.After(w.now) {
+			return fmt.Sprintf("%s has failed %d times, and %d runs failed", it.ID, it.failures, w.failed[w.number(it.ID)])
 		}
 		w.running = append(w.running, it)
 	}
-	for _, l := range w.plan.rest(w.now) {
-		w.giveBack(l.deliveries)
+	w.plan.rest()
+	if p := w.plan; len(w.running) > p.workers || 2*p.stalled > p.window {
+		return fmt.Sprintf("%d run, and %d are stalled", len(w.running), p.stalled)
 	}
-	stalled := 0
-	for _, items := range w.plan.lanes {
-		if items[0].wait.After(w.now) {
-			stalled += len(items)
+	return w.counts()
+}
+
+// counts compares the numbers of the plan with its messages.
+func (w *world) counts() string {
+	p := w.plan
+	inMemory, stalled, present := 0, 0, 0
+	for _, l := range p.lanes {
+		n := slices.IndexFunc(l.items, func(it *item) bool { return it.parked })
+		if n < 0 {
+			n = len(l.items)
+		}
+		for i, it := range l.items {
+			if it.parked != (i >= n) || it.parked && (it.Payload != nil || !it.deliveries[0].Delivery.(*parcel).unloaded) {
+				return fmt.Sprintf("message %d of a lane: parked is %v, after %d that are not", i, it.parked, n)
+			}
+		}
+		inMemory += n
+		if l.at >= 0 {
+			stalled += n
+		}
+		present += min(n, 1)
+		if l.inMemory != n {
+			return fmt.Sprintf("a lane has %d messages in memory, and counts %d", n, l.inMemory)
 		}
 	}
-	if len(w.running) > w.plan.workers || 2*stalled > w.plan.window {
-		return fmt.Sprintf("%d run, and %d are stalled", len(w.running), stalled)
+	if p.inMemory != inMemory || p.stalled != stalled || p.present != present {
+		return fmt.Sprintf("%d, %d and %d are counted, want %d, %d and %d", p.inMemory, p.stalled, p.present, inMemory, stalled, present)
 	}
 	return ""
 }
 
-func (w *world) giveBack(all []Delivery) {
-	w.open -= len(all)
-	for _, d := range all {
-		w.delayed = append(w.delayed, w.number(d.Message().ID))
-	}
-}
-
 func (w *world) deliver(n int) {
 	w.last = n
-	w.open++
-	m := Message{ID: fmt.Sprint(n), Key: worldKey(n), Time: w.now}
-	w.plan.receive(w.now, false)
-	w.plan.receive(w.now, true)
-	if back, _ := w.plan.add(parcel{m}, w.now); back {
-		w.open--
-		w.delayed = append(w.delayed, n)
-	}
+	d := &parcel{m: Message{ID: fmt.Sprint(n), Key: worldKey(n), Time: w.now, Payload: []byte("x")}}
+	w.open[d] = true
+	w.plan.add(d, w.feed)
 }
 
 func (w *world) number(id string) (n int) {
@@ -166,10 +187,10 @@ func (w *world) effect(it *item) string {
 // finish lets everything run, and reports whether all took effect.
 func (w *world) finish() string {
 	for range 60 {
-		if len(w.queue)+len(w.delayed)+w.open == 0 {
+		if len(w.queue)+len(w.open) == 0 {
 			break
 		}
-		for _, step := range []byte("fdncsfdncst") {
+		for _, step := range []byte("dncsdncst") {
 			if fault := w.step(step); fault != "" {
 				return fault
 			}
@@ -178,25 +199,25 @@ func (w *world) finish() string {
 	if n := len(w.effects["a"]) + len(w.effects["b"]) + len(w.effects[""]); n != worldMessages {
 		return fmt.Sprintf("%d of %d took effect", n, worldMessages)
 	}
-	if len(w.plan.items)+len(w.plan.known)+len(w.plan.lanes)+len(w.plan.running)+len(w.plan.returned) > 0 {
+	if len(w.plan.known)+len(w.plan.lanes)+len(w.plan.ready)+len(w.plan.waiting)+w.plan.running > 0 {
 		return "the plan forgets nothing"
 	}
-	if w.open != 0 {
-		return fmt.Sprintf("the broker is not told of %d deliveries", w.open)
+	if n := len(w.open); n > 0 {
+		return fmt.Sprintf("the broker is not told of %d deliveries", n)
 	}
 	return ""
 }
 
 // TestPlan takes all series of steps up to a length. Messages of a key take effect one after another, in the order in which
-// they came, whatever is given back and repeated. All take effect in the end, and the broker is told of each delivery. Failed runs are
+// they came, whatever is parked, repeated and delivered by another feed. All take effect in the end, and the broker is told of each delivery. Failed runs are
 // not forgotten. Half of the window is for lanes that are not stalled.
 func TestPlan(t *testing.T) {
-	const steps = "drbfncsetl"
+	const steps = "drncseto"
 	for _, start := range []struct {
 		window int
 		steps  string
 		length int
-	}{{4, "ddn", 5}, {4, "ddneeddne", 5}, {8, "dddddddneene", 4}} { // messages run, or three lanes are stalled
+	}{{4, "ddn", 6}, {4, "ddneeddne", 5}, {8, "dddddddneene", 5}} { // messages run, or three lanes are stalled
 		series := 1
 		for range start.length {
 			series *= len(steps)
@@ -222,51 +243,34 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A message that was given back and went to another process stops its key for a while only.
-func TestPlanForgets(t *testing.T) {
-	w := newWorld(4)
-	for _, step := range []byte("ddned") { // a message fails, and its key has another
-		w.step(step)
-	}
-	if len(w.delayed) != 1 {
-		t.Fatalf("given back: %v", w.delayed)
-	}
-	for _, step := range []byte("cstncs") {
-		w.step(step)
-	}
-	later := parcel{Message{ID: "9", Key: "a"}}
-	w.plan.receive(w.now, false)
-	if back, _ := w.plan.add(later, w.now); !back {
-		t.Error("a message overtook one that was given back")
-	}
-	w.now = w.now.Add(returnDelay + patience + maxReturn)
-	w.plan.receive(w.now, true) // nothing came all the time
-	if back, _ := w.plan.add(later, w.now); back {
-		t.Error("the key waits for ever")
-	}
-}
-
-// A key that has given very many messages back costs no more for each of them.
-func TestPlanManyGivenBack(t *testing.T) {
+// A key that fails costs no more for each message the more messages it has. All are in this process, and few are in memory.
+func TestPlanManyParked(t *testing.T) {
 	const messages, most = 100_000, 20 * time.Second
-	w := newWorld(4)
+	w := newWorld(64)
 	began := time.Now()
-	for round := range 2 {
-		for n := range messages {
-			if back, _ := w.plan.add(parcel{Message{ID: fmt.Sprint("m", n), Key: "k"}}, w.now); back != (n > 0) && round == 0 {
-				t.Fatal(n, back)
-			}
-			if n == 0 && round == 0 {
-				start, _ := w.plan.next(w.now)
-				start[0].tries++
-				w.plan.retry(start[0], w.now, w.now.Add(time.Hour))
-			}
-			if time.Since(began) > most {
-				t.Fatalf("%d messages take %v", n, most)
-			}
+	for n := range messages {
+		w.plan.add(&parcel{m: Message{ID: fmt.Sprint("m", n), Key: "k"}}, 0)
+		if n == 0 {
+			start, _ := w.plan.next(w.now)
+			start[0].tries++
+			w.plan.retry(start[0], w.now.Add(time.Second))
+		}
+		if time.Since(began) > most {
+			t.Fatalf("%d messages take %v", n, most)
 		}
 	}
-	if l := w.plan.returned["k"]; len(l.byID) != messages-1 || l.order.Len() != messages-1 {
-		t.Error(len(l.byID), l.order.Len())
+	if n := w.plan.free(); n != 64-16 {
+		t.Errorf("there is room for %d", n)
+	}
+	for n := range messages {
+		w.now = w.now.Add(time.Second)
+		start, _ := w.plan.next(w.now)
+		if len(start) != 1 || start[0].ID != fmt.Sprint("m", n) || start[0].parked != (n >= 16) {
+			t.Fatalf("message %d: %+v", n, start)
+		}
+		w.plan.done(start[0], 1)
+		if time.Since(began) > most {
+			t.Fatalf("%d messages take %v", messages+n, most)
+		}
 	}
 }

@@ -3,8 +3,8 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -22,15 +22,12 @@ type run struct {
 	workers sync.WaitGroup
 	begun   int           // workers that have not reported
 	over    chan struct{} // closed when nothing is settled any more
-
-	leaving atomic.Int64  // deliveries that are being given back
-	left    chan struct{} // has a place for one
 }
 
-// received are the deliveries that a feed gave, maybe with an error.
+// received are the deliveries that a feed gave.
 type received struct {
 	deliveries []Delivery
-	failed     bool
+	feed       int // its number; a later feed has a higher number
 }
 
 // ended is a message whose run has ended.
@@ -48,7 +45,7 @@ type settled struct {
 
 func newRun(c *Consumer) *run {
 	return &run{Consumer: c, plan: newPlan(c.opts.Workers, c.opts.Window), room: make(chan int), batches: make(chan received),
-		ended: make(chan ended), settled: make(chan settled), over: make(chan struct{}), left: make(chan struct{}, 1)}
+		ended: make(chan ended), settled: make(chan settled), over: make(chan struct{})}
 }
 
 // consume works until ctx ends. Then nothing of this run is under way.
@@ -63,11 +60,9 @@ func (r *run) consume(ctx context.Context) {
 		for _, it := range start {
 			r.start(work, it)
 		}
-		for _, one := range r.plan.rest(time.Now()) {
-			r.giveBack(one)
-		}
+		r.plan.rest()
 		room, free := r.room, r.plan.free()
-		if asked || free == 0 || r.leaving.Load() > int64(r.opts.Window) { // the broker is slower to take messages back than to give them
+		if asked || free == 0 {
 			room = nil
 		}
 		timer := time.NewTimer(time.Hour)
@@ -79,12 +74,9 @@ func (r *run) consume(ctx context.Context) {
 		case <-timer.C:
 		case room <- free:
 			asked = true
-			r.plan.receive(time.Now(), false)
 		case batch := <-r.batches:
 			asked = false
-			r.plan.receive(time.Now(), !batch.failed)
-			r.add(batch.deliveries)
-		case <-r.left:
+			r.add(batch)
 		case e := <-r.ended:
 			r.judge(e)
 		case s := <-r.settled:
@@ -110,7 +102,7 @@ func (r *run) shutDown(stop func()) {
 			if !open {
 				batches = nil
 			}
-			r.add(batch.deliveries)
+			r.add(batch)
 		case e := <-r.ended:
 			if f, reason := e.item.fate(e.outcome, r.opts.MaxAttempts); f == acked || f == dead {
 				r.settle(e.item, f, reason)
@@ -120,45 +112,33 @@ func (r *run) shutDown(stop func()) {
 		case s := <-r.settled:
 			r.begun--
 			if s.again == nil {
-				r.giveBack(leaving{deliveries: r.plan.done(s.item, s.n)})
+				r.plan.done(s.item, s.n)
 			}
 		}
 	}
-	var rest []Delivery
-	for _, it := range r.plan.items { // in their order, so that they come again in it
-		rest = append(rest, it.deliveries...)
-	}
-	r.giveBack(leaving{deliveries: rest})
 	r.workers.Wait()
+	r.giveBack()
 }
 
-// add takes deliveries, and gives those back for which their lane has no room.
-func (r *run) add(batch []Delivery) {
-	for _, d := range batch {
-		if giveBack, delay := r.plan.add(d, time.Now()); giveBack {
-			r.giveBack(leaving{[]Delivery{d}, delay})
+// giveBack gives all messages back in their order, so that they come again in it. The broker gives those to others by itself for which there is
+// no time.
+func (r *run) giveBack() {
+	bound, cancel := context.WithTimeout(context.Background(), settling)
+	defer cancel()
+	for _, it := range r.plan.all() {
+		for _, d := range it.deliveries {
+			if bound.Err() != nil {
+				return
+			}
+			r.told(d.Nack(bound))
 		}
 	}
 }
 
-// giveBack gives deliveries back in their order.
-func (r *run) giveBack(l leaving) {
-	if len(l.deliveries) == 0 {
-		return
+func (r *run) add(batch received) {
+	for _, d := range batch.deliveries {
+		r.plan.add(d, batch.feed)
 	}
-	r.leaving.Add(int64(len(l.deliveries)))
-	r.workers.Go(func() {
-		bound, cancel := context.WithTimeout(context.Background(), settling)
-		defer cancel()
-		for _, d := range l.deliveries {
-			r.told(d.Nack(bound, l.delay))
-		}
-		r.leaving.Add(-int64(len(l.deliveries)))
-		select {
-		case r.left <- struct{}{}:
-		default:
-		}
-	})
 }
 
 func (r *run) told(err error) {
@@ -170,8 +150,12 @@ func (r *run) told(err error) {
 // start runs a message.
 func (r *run) start(ctx context.Context, it *item) {
 	r.begun++
+	m := task{Message: it.Message, count: it.count}
+	if it.parked {
+		m.parked = it.deliveries[len(it.deliveries)-1]
+	}
 	r.workers.Go(func() {
-		r.ended <- ended{it, r.once(ctx, it)}
+		r.ended <- ended{it, r.once(ctx, m)}
 	})
 }
 
@@ -189,16 +173,14 @@ func (r *run) judge(e ended) {
 	r.retry(e.item)
 }
 
-// retry lets a message wait, and gives messages behind it back.
 func (r *run) retry(it *item) {
-	now := time.Now()
-	r.giveBack(r.plan.retry(it, now, now.Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff))))
+	r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
 }
 
 // settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
 // it. A message that does not become a dead letter is kept, because it would run again.
 func (r *run) settle(it *item, f fate, reason string) {
-	deliveries := append([]Delivery{}, it.deliveries...)
+	deliveries := slices.Clone(it.deliveries)
 	r.workers.Go(func() {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()
@@ -222,7 +204,7 @@ func (r *run) finish(s settled) {
 	it := s.item
 	r.begun--
 	if s.again == nil {
-		r.giveBack(leaving{deliveries: r.plan.done(it, s.n)})
+		r.plan.done(it, s.n)
 		return
 	}
 	it.tries++
@@ -233,14 +215,14 @@ func (r *run) finish(s settled) {
 // receive opens feeds, one after another, and passes the deliveries on. The last feed stays open until nothing of it is in use.
 func (r *run) receive(ctx context.Context) {
 	end := func() {}
-	for tries := 1; ctx.Err() == nil; tries++ {
+	for tries, number := 1, 1; ctx.Err() == nil; tries, number = tries+1, number+1 {
 		end()
 		end = func() {}
 		feed, err := r.source.Open(ctx, r.opts.Single != nil)
 		if err == nil {
 			end = r.keep(feed)
 			began := time.Now()
-			if err = r.pump(ctx, feed); time.Since(began) > r.opts.MaxBackoff {
+			if err = r.pump(ctx, feed, number); time.Since(began) > r.opts.MaxBackoff {
 				tries = 1
 			}
 		}
@@ -254,7 +236,7 @@ func (r *run) receive(ctx context.Context) {
 }
 
 // pump passes deliveries on until ctx ends or the feed fails.
-func (r *run) pump(ctx context.Context, feed Feed) error {
+func (r *run) pump(ctx context.Context, feed Feed, number int) error {
 	for {
 		var most int
 		select {
@@ -263,7 +245,7 @@ func (r *run) pump(ctx context.Context, feed Feed) error {
 		case most = <-r.room:
 		}
 		got, err := r.some(ctx, feed, most)
-		r.batches <- received{got, err != nil} // the owner of the plan reads until this is closed
+		r.batches <- received{got, number} // the owner of the plan reads until this is closed
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,8 @@ type Source interface {
 // Feed is a source that is read. Receive is for one goroutine at a time. All other methods may be called meanwhile.
 type Feed interface {
 	// Receive waits until there is a message or ctx ends, and returns at most so many deliveries. A feed that may
-	// have missed a delivery returns an error; the consumer then closes the feed and opens another.
+	// have missed a delivery returns an error; the consumer then closes the feed and opens another. The consumer keeps deliveries of
+	// a key that fails, so the source bounds how many are not settled.
 	Receive(ctx context.Context, most int) ([]Delivery, error)
 	// Hold is how long the broker leaves a delivery to this feed without Extend. 0 is for ever.
 	Hold() time.Duration
@@ -36,10 +37,16 @@ type Delivery interface {
 	// Count is how often the broker has delivered the message, with this delivery: 1 or more. Deliveries that ended in a Nack
 	// are left out, because the consumer outlived them. A broker that does not count says 1.
 	Count() int
+	// Unload says that the message does not run soon. The source may free the memory of Headers and Payload. The delivery stays with
+	// the feed.
+	Unload()
+	// Load returns the message with its content, also after Unload. The error matches ErrGone if the broker does not have the
+	// message any more.
+	Load(ctx context.Context) (Message, error)
 	// Ack tells the broker that the message took effect.
 	Ack(ctx context.Context) error
-	// Nack gives the message back. The broker delivers it again, to this process or another, after about delay.
-	Nack(ctx context.Context, delay time.Duration) error
+	// Nack gives the message back, because this process ends. The broker delivers the message again.
+	Nack(ctx context.Context) error
 	// Dead moves the message to the dead letters of the source, with the reason.
 	Dead(ctx context.Context, reason string) error
 }

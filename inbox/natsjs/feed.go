@@ -34,16 +34,9 @@ type feed struct {
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
 
-	mu      sync.Mutex
-	mine    map[*delivery]bool // handed out and not settled
-	waiting []*delivery        // of mine, given back to this feed, in the order of their times
-	closed  bool
+	mu   sync.Mutex
+	mine map[*delivery]bool // handed out and not settled
 }
-
-const (
-	soonest = 10 * time.Millisecond // the shortest wait of a read
-	soon    = time.Second           // the longest wait of a read while a message may be given back
-)
 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = errors.New("a delivery was lost on its way")
@@ -58,49 +51,19 @@ func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) 
 			return nil, f.failed("wait for the messages of the last process", err)
 		}
 	}
-	due, wait := f.due(most)
-	var got []inbox.Delivery
-	for _, d := range due {
-		got = append(got, d)
-	}
-	if len(got) == most {
-		return got, nil
-	}
 	if len(f.found) == 0 {
 		var err error
-		if f.found, err = f.pull(ctx, most-len(got), wait); err != nil {
-			return got, f.failed("pull", err)
+		if f.found, err = f.pull(ctx, most); err != nil {
+			return nil, f.failed("pull", err)
 		}
 	}
-	n := min(most-len(got), len(f.found))
+	n := min(most, len(f.found))
+	var got []inbox.Delivery
 	for _, d := range f.found[:n] {
 		got = append(got, d)
 	}
 	f.found = f.found[n:]
 	return got, nil
-}
-
-// due removes messages whose wait is over, and says how long a read may wait for others.
-func (f *feed) due(most int) (due []*delivery, wait time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	wait = f.opts.Block
-	if len(f.mine) > 0 {
-		wait = min(wait, soon)
-	}
-	n := 0
-	for n < min(most, len(f.waiting)) && !time.Now().Before(f.waiting[n].until) {
-		n++
-	}
-	if n < len(f.waiting) {
-		wait = min(wait, max(soonest, time.Until(f.waiting[n].until)))
-	}
-	if n > 0 {
-		wait = 0
-	}
-	due = slices.Clone(f.waiting[:n])
-	f.waiting = slices.Delete(f.waiting, 0, n)
-	return due, wait
 }
 
 // recover waits until the server has given all messages again that the last process had, and puts them in the order of
@@ -157,12 +120,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // pull returns the messages that are there, or waits for one message.
-func (f *feed) pull(ctx context.Context, most int, wait time.Duration) ([]*delivery, error) {
+func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	got, err := f.fetch(f.consumer.FetchNoWait(most))
-	if err != nil || len(got) > 0 || ctx.Err() != nil || wait == 0 {
+	if err != nil || len(got) > 0 || ctx.Err() != nil {
 		return got, err
 	}
-	for end := time.Now().Add(wait); ; {
+	for end := time.Now().Add(f.opts.Block); ; {
 		got, err := f.fetch(f.consumer.Fetch(1, jetstream.FetchMaxWait(max(time.Millisecond, min(turn, time.Until(end))))))
 		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
 			return got, err
@@ -215,19 +178,8 @@ func (f *feed) Extend(context.Context) error {
 	return nil
 }
 
-// Close implements [inbox.Feed]. Each pull ends by itself. The server gets the messages back that wait here, in the order of the stream.
-func (f *feed) Close(context.Context) error {
-	f.mu.Lock()
-	rest := f.waiting
-	f.waiting, f.closed = nil, true
-	f.mu.Unlock()
-	slices.SortFunc(rest, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
-	var err error
-	for _, d := range rest {
-		err = errors.Join(err, d.leave(0))
-	}
-	return err
-}
+// Close implements [inbox.Feed]. Each pull ends by itself.
+func (f *feed) Close(context.Context) error { return nil }
 
 // delivery is a message in the hands of the consumer.
 type delivery struct {
@@ -235,12 +187,17 @@ type delivery struct {
 	msg      jetstream.Msg
 	m        inbox.Message
 	count    int
-	sequence uint64    // in the stream
-	until    time.Time // of its wait after Nack
+	sequence uint64 // in the stream
 }
 
 // Message implements [inbox.Delivery].
 func (d *delivery) Message() inbox.Message { return d.m }
+
+// Unload implements [inbox.Delivery]. The server gives a message again only as a further delivery, so the content stays here.
+func (d *delivery) Unload() {}
+
+// Load implements [inbox.Delivery].
+func (d *delivery) Load(context.Context) (inbox.Message, error) { return d.m, nil }
 
 // Count implements [inbox.Delivery].
 func (d *delivery) Count() int { return d.count }
@@ -251,33 +208,10 @@ func (d *delivery) Ack(ctx context.Context) error {
 	return d.told("acknowledge", d.msg.DoubleAck(ctx))
 }
 
-// Nack implements [inbox.Delivery]. The message waits here while the feed is open, because the server would count one delivery more.
-func (d *delivery) Nack(_ context.Context, delay time.Duration) error {
-	f := d.feed
-	f.mu.Lock()
-	open := !f.closed
-	if open {
-		d.until = time.Now().Add(delay)
-		at := len(f.waiting)
-		for at > 0 && f.waiting[at-1].until.After(d.until) {
-			at--
-		}
-		f.waiting = slices.Insert(f.waiting, at, d)
-	}
-	f.mu.Unlock()
-	if open {
-		return nil
-	}
-	return d.leave(delay)
-}
-
-// leave gives the message back to the server.
-func (d *delivery) leave(delay time.Duration) error {
+// Nack implements [inbox.Delivery].
+func (d *delivery) Nack(context.Context) error {
 	defer d.settled()
-	if delay <= 0 {
-		return d.told("give back", d.msg.Nak())
-	}
-	return d.told("give back", d.msg.NakWithDelay(delay))
+	return d.told("give back", d.msg.Nak())
 }
 
 // Dead implements [inbox.Delivery].

@@ -18,13 +18,13 @@
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
 //     one had. The same follows a delivery that was lost on the way. Else newer messages would overtake those.
-//   - A message that the consumer gives back waits in this process, and the server gets all messages back at the end. So NumDelivered, which
+//   - A message that is parked behind a failing one stays in this process, and the server gets all messages back at the end. So NumDelivered, which
 //     inbox.ConsumerOptions.MaxDeliveries bounds, counts one for each process that had the message, and for each feed that failed.
 //
 // # How many messages are under way
 //
-// The server hands out up to MaxAckPending messages of a durable consumer that are not acknowledged, to all processes together. A message
-// that was given back counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
+// The server hands out up to MaxAckPending messages of a durable consumer that are not acknowledged, to all processes together. A parked
+// message counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
 // consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
 // A consumer whose inbox.ConsumerOptions.Window is larger gets an error that matches pawl.ErrMismatch, and takes no message.
 // Several processes share the number, so have room for the windows of all.

@@ -14,7 +14,7 @@
 //     whose acknowledgement was lost, and the inbox absorbs the repeat.
 //   - A lost connection is dialled again. So is one whose channel the broker has closed, as after its consumer_timeout. A queue
 //     that is deleted is an error until somebody declares the queue again.
-//   - At most Options.Prefetch messages are in this process. A message that is given back waits in this process, and the broker gets
+//   - At most Options.Prefetch messages are in this process. A message that is parked behind a failing one stays there, and the broker gets
 //     all messages back at the end. So the queue keeps its order, and a quorum queue counts no delivery for a wait.
 //   - A dead letter is published to the queue Options.Dead, and the broker has confirmed that, before the message is acknowledged.
 //     The letter has the headers of the message, and Pawl-Dead-Reason and Pawl-Dead-Queue. CC and BCC, by which the broker would route

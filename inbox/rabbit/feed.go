@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,12 +27,6 @@ type feed struct {
 	ended  chan struct{} // closed after err was set
 	ending sync.Once
 	err    error
-
-	nacked  chan struct{} // has a place for one
-	waiting struct {
-		sync.Mutex
-		all []*delivery // given back, in the order of their times
-	}
 }
 
 // ack is an acknowledgement to be written.
@@ -101,51 +94,16 @@ func (f *feed) Extend(context.Context) error { return nil }
 
 // Receive implements [inbox.Feed].
 func (f *feed) Receive(ctx context.Context, most int) (got []inbox.Delivery, _ error) {
-	for {
-		select {
-		case <-f.ended:
-			return nil, f.failed("read", f.err)
-		default:
-		}
-		due, next := f.due(most)
-		for _, d := range due {
-			got = append(got, d)
-		}
-		for len(got) < most {
-			select {
-			case d, ok := <-f.deliveries:
-				if ok {
-					got = append(got, f.hand(d))
-					continue
-				}
-			default:
-			}
-			break
-		}
-		if len(got) > 0 {
-			return got, nil
-		}
-		d, err := f.wait(ctx, next)
-		if err != nil {
-			return nil, err
-		}
-		if d != nil {
-			return []inbox.Delivery{d}, nil
-		}
-	}
-}
-
-// wait waits for a message, the end of ctx or the next message that was given back.
-func (f *feed) wait(ctx context.Context, next time.Time) (*delivery, error) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	if !next.IsZero() {
-		timer.Reset(time.Until(next))
+	select {
+	case <-f.ended:
+		return nil, f.failed("read", f.err)
+	default:
 	}
 	select {
-	case d, ok := <-f.deliveries:
-		if ok {
-			return f.hand(d), nil
+	case d, open := <-f.deliveries:
+		if open {
+			got = append(got, f.hand(d))
+			break
 		}
 		select {
 		case <-f.ended:
@@ -157,27 +115,19 @@ func (f *feed) wait(ctx context.Context, next time.Time) (*delivery, error) {
 		return nil, f.failed("read", f.err)
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-f.nacked:
-	case <-timer.C:
 	}
-	return nil, nil
-}
-
-// due removes messages whose wait is over, and says when the next one's is.
-func (f *feed) due(most int) (due []*delivery, next time.Time) {
-	f.waiting.Lock()
-	defer f.waiting.Unlock()
-	n := 0
-	for _, d := range f.waiting.all {
-		if n == most || time.Now().Before(d.until) {
-			next = d.until
-			break
+	for len(got) < most {
+		select {
+		case d, open := <-f.deliveries:
+			if open {
+				got = append(got, f.hand(d))
+				continue
+			}
+		default:
 		}
-		n++
+		break
 	}
-	due = slices.Clone(f.waiting.all[:n])
-	f.waiting.all = slices.Delete(f.waiting.all, 0, n)
-	return due, next
+	return got, nil
 }
 
 // Close implements [inbox.Feed]. The broker gets all messages back that are not settled, each in its place.
@@ -203,7 +153,6 @@ type delivery struct {
 	raw   amqp.Delivery
 	m     inbox.Message
 	count int
-	until time.Time // of its wait after Nack
 }
 
 func (f *feed) hand(raw amqp.Delivery) *delivery {
@@ -213,6 +162,12 @@ func (f *feed) hand(raw amqp.Delivery) *delivery {
 
 // Message implements [inbox.Delivery].
 func (d *delivery) Message() inbox.Message { return d.m }
+
+// Unload implements [inbox.Delivery]. The broker gives a message again only as a further delivery, so the content stays here.
+func (d *delivery) Unload() {}
+
+// Load implements [inbox.Delivery].
+func (d *delivery) Load(context.Context) (inbox.Message, error) { return d.m, nil }
 
 // Count implements [inbox.Delivery].
 func (d *delivery) Count() int { return d.count }
@@ -238,20 +193,5 @@ func (d *delivery) Ack(ctx context.Context) error {
 	}
 }
 
-// Nack implements [inbox.Delivery]. The message waits here, because the broker knows no delay, and would deliver the message at once.
-func (d *delivery) Nack(_ context.Context, delay time.Duration) error {
-	f := d.feed
-	d.until = time.Now().Add(delay)
-	f.waiting.Lock()
-	defer f.waiting.Unlock()
-	at := len(f.waiting.all)
-	for at > 0 && f.waiting.all[at-1].until.After(d.until) {
-		at--
-	}
-	f.waiting.all = slices.Insert(f.waiting.all, at, d)
-	select {
-	case f.nacked <- struct{}{}:
-	default:
-	}
-	return nil
-}
+// Nack implements [inbox.Delivery]. The broker gets the message back when the feed closes, because a message that is rejected may lose its place.
+func (d *delivery) Nack(context.Context) error { return nil }

@@ -83,7 +83,7 @@ var errBusy = errors.New("another consumer reads the queue")
 
 // Open implements [inbox.Source].
 func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
-	f := &feed{Source: s, acks: make(chan ack), ended: make(chan struct{}), nacked: make(chan struct{}, 1)}
+	f := &feed{Source: s, acks: make(chan ack), ended: make(chan struct{})}
 	err := s.connected(ctx, func(conn *amqp.Connection) error {
 		f.conn = conn
 		return f.consume(single)

@@ -2,6 +2,7 @@ package redisstream
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,63 +20,71 @@ type feed struct {
 	*Source
 	name     string
 	recovers bool      // the entries that others have not acknowledged come first
-	after    string    // behind this entry the scan for entries of others goes on; empty between two scans
+	after    string    // behind this entry the scan for entries of others goes on
 	scanned  time.Time // the end of the last scan, the zero time at first
-	claimed  bool      // by the last call, so it is the turn of new entries
 
-	mu   sync.Mutex
-	mine map[string]bool // entries that are handed out and not settled
+	mu    sync.Mutex
+	mine  map[string]*delivery // entries that are handed out and not settled
+	freed chan struct{}        // has a place for one
 
-	turn sync.RWMutex // of Extend, or of any number of Nacks, because an Extend that comes after a Nack would take the entry back for Hold
+	turn sync.RWMutex // of Extend, or of any number of Nacks and Loads, because an Extend that comes after them would undo them
 }
+
+// batch is how many entries one command extends.
+const batch = 1000
 
 // Hold implements [inbox.Feed].
 func (f *feed) Hold() time.Duration { return f.opts.Hold }
 
-// Receive implements [inbox.Feed]. Entries that were given back come before new ones at first. Later scans take turns with new entries. A key
-// that fails may have given very many back.
+// Receive implements [inbox.Feed]. Entries of processes that died come before new ones.
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	most, err := f.room(ctx, most)
+	if err != nil {
+		return nil, err
+	}
 	for f.recovers {
 		got, full, err := f.claim(ctx, 0, most)
-		if f.recovers = full; !full {
-			f.after = ""
-		}
-		if err != nil || len(got) > 0 {
+		if f.recovers = full; err != nil || len(got) > 0 {
 			return got, err
 		}
 	}
 	pause := min(f.opts.Hold/4, time.Second)
-	first := f.scanned.IsZero()
-	if f.after == "" && time.Since(f.scanned) >= pause {
+	if time.Since(f.scanned) >= pause {
 		f.after = "-"
-	}
-	for f.after != "" && (first || !f.claimed) {
-		got, full, err := f.claim(ctx, f.opts.Hold, most)
-		if err == nil && !full {
-			f.after, f.scanned = "", time.Now()
+		for full := true; full; { // of entries of this feed, after a late Extend
+			var got []inbox.Delivery
+			if got, full, err = f.claim(ctx, f.opts.Hold, most); err != nil || len(got) > 0 {
+				return got, err
+			}
 		}
-		if f.claimed = len(got) > 0; err != nil || f.claimed {
-			return got, err
-		}
+		f.scanned = time.Now()
 	}
-	f.claimed = false
-	block := min(f.opts.Block, pause)
-	if f.after != "" {
-		block = 0
-	}
-	return f.read(ctx, most, block)
+	return f.read(ctx, most, min(f.opts.Block, pause))
 }
 
-// read returns new entries, or waits for some.
+// room waits until fewer than MaxPending entries are not settled, and returns how many there may come.
+func (f *feed) room(ctx context.Context, most int) (int, error) {
+	for {
+		f.mu.Lock()
+		n := f.opts.MaxPending - len(f.mine)
+		f.mu.Unlock()
+		if n > 0 {
+			return min(n, most), nil
+		}
+		select {
+		case <-f.freed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// read waits for new entries.
 func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox.Delivery, error) {
 	b := f.client.B()
 	ctx, cancel := context.WithTimeout(ctx, block+answer) // a server whose machine is gone closes no connection
 	defer cancel()
-	cmd := b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Block(max(1, block.Milliseconds())).Streams().Key(f.stream).Id(">").Build()
-	if block == 0 {
-		cmd = b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Streams().Key(f.stream).Id(">").Build()
-	}
-	all, err := f.client.Do(ctx, cmd).AsXRead()
+	all, err := f.client.Do(ctx, b.Xreadgroup().Group(f.group, f.name).Count(int64(most)).Block(max(1, block.Milliseconds())).Streams().Key(f.stream).Id(">").Build()).AsXRead()
 	if rueidis.IsRedisNil(err) {
 		return nil, nil
 	}
@@ -133,36 +142,54 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 func (f *feed) hand(e rueidis.XRangeEntry, count int) inbox.Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mine[e.ID] = true
-	return &delivery{f, e.ID, f.message(e), count}
+	d := &delivery{feed: f, entry: e.ID, m: f.message(e), count: count}
+	f.mine[e.ID] = d
+	return d
 }
 
 func (f *feed) holds(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.mine[id]
+	return f.mine[id] != nil
 }
 
 func (f *feed) settled(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.mine, id)
+	select {
+	case f.freed <- struct{}{}:
+	default:
+	}
 }
 
-// Extend implements [inbox.Feed]. An entry that was acknowledged stays so.
+// Extend implements [inbox.Feed]. An entry that was acknowledged stays so. An entry whose content was unloaded counts no delivery if this process
+// dies.
 func (f *feed) Extend(ctx context.Context) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	f.mu.Lock()
-	args := []string{f.group, f.name, "0"}
-	for id := range f.mine {
-		args = append(args, id)
+	all := make(map[int][]string) // by the count they get, or -1
+	for id, d := range f.mine {
+		count := -1
+		if d.unloaded {
+			count = d.count - 1
+		}
+		all[count] = append(all[count], id)
 	}
 	f.mu.Unlock()
-	if len(args) == 3 {
-		return nil
+	for count, ids := range all {
+		for part := range slices.Chunk(ids, batch) {
+			args := append([]string{f.group, f.name, "0"}, part...)
+			if count >= 0 {
+				args = append(args, "RETRYCOUNT", strconv.Itoa(count))
+			}
+			if err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(append(args, "JUSTID")...).Build()).Error(); err != nil {
+				return f.failed("extend", err)
+			}
+		}
 	}
-	return f.failed("extend", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(append(args, "JUSTID")...).Build()).Error())
+	return nil
 }
 
 // Close implements [inbox.Feed].
@@ -174,12 +201,45 @@ func (f *feed) Close(ctx context.Context) error {
 type delivery struct {
 	feed  *feed
 	entry string
-	m     inbox.Message
 	count int
+
+	// The feed's mutex guards the fields below.
+	m        inbox.Message
+	unloaded bool
 }
 
 // Message implements [inbox.Delivery].
-func (d *delivery) Message() inbox.Message { return d.m }
+func (d *delivery) Message() inbox.Message {
+	d.feed.mu.Lock()
+	defer d.feed.mu.Unlock()
+	return d.m
+}
+
+// Unload implements [inbox.Delivery].
+func (d *delivery) Unload() {
+	d.feed.mu.Lock()
+	defer d.feed.mu.Unlock()
+	d.m.Headers, d.m.Payload, d.unloaded = nil, nil, true
+}
+
+// Load implements [inbox.Delivery]. The entry counts this delivery again.
+func (d *delivery) Load(ctx context.Context) (inbox.Message, error) {
+	f := d.feed
+	f.turn.RLock()
+	defer f.turn.RUnlock()
+	args := []string{f.group, f.name, "0", d.entry, "RETRYCOUNT", strconv.Itoa(d.count)}
+	all, err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(args...).Build()).AsXRange()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return inbox.Message{}, f.failed("load", err)
+	}
+	if len(all) == 0 || all[0].ID == "" {
+		return inbox.Message{}, f.failed("load", inbox.ErrGone)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d.unloaded = false
+	return f.message(all[0]), nil
+}
 
 // Count implements [inbox.Delivery].
 func (d *delivery) Count() int { return d.count }
@@ -191,15 +251,14 @@ func (d *delivery) Ack(ctx context.Context) error {
 	return f.failed("acknowledge", f.client.Do(ctx, f.client.B().Xack().Key(f.stream).Group(f.group).Id(d.entry).Build()).Error())
 }
 
-// Nack implements [inbox.Delivery]. The entry stays pending, with the time of its last delivery set so that Hold is over
-// after the delay. The count of its deliveries is that before this one.
-func (d *delivery) Nack(ctx context.Context, delay time.Duration) error {
+// Nack implements [inbox.Delivery]. The entry stays pending, with the time of its last delivery set so that Hold is over.
+// The count of its deliveries is that before this one.
+func (d *delivery) Nack(ctx context.Context) error {
 	f := d.feed
 	f.turn.RLock()
 	defer f.turn.RUnlock()
 	defer f.settled(d.entry)
-	idle := max(0, f.opts.Hold-delay)
-	args := []string{f.group, f.name, "0", d.entry, "IDLE", ms(idle), "RETRYCOUNT", strconv.Itoa(d.count - 1), "JUSTID"}
+	args := []string{f.group, f.name, "0", d.entry, "IDLE", ms(f.opts.Hold), "RETRYCOUNT", strconv.Itoa(d.count - 1), "JUSTID"}
 	return f.failed("give back", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(args...).Build()).Error())
 }
 

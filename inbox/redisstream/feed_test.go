@@ -3,6 +3,7 @@ package redisstream_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"strconv"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/inbox/redisstream"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -67,7 +69,7 @@ func TestExtendBesideNack(t *testing.T) {
 	extended := make(chan error, 1)
 	go func() { extended <- f.Extend(t.Context()) }()
 	<-between.extends
-	if err := got[0].Nack(t.Context(), 0); err != nil {
+	if err := got[0].Nack(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := <-extended; err != nil {
@@ -116,41 +118,98 @@ func open(t *testing.T, entries int) (client rueidis.Client, stream string, f in
 
 func add(t *testing.T, client rueidis.Client, stream, id string) {
 	t.Helper()
-	if err := client.Do(t.Context(), client.B().Xadd().Key(stream).Id("*").FieldValue().FieldValue("id", id).Build()).Error(); err != nil {
+	if err := client.Do(t.Context(), client.B().Xadd().Key(stream).Id("*").FieldValue().FieldValue("id", id).FieldValue("payload", "content").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestManyGivenBack: entries that come again at once, and are given back each time, hold up neither one another nor new entries.
-func TestManyGivenBack(t *testing.T) {
-	const entries, most = 200, 10
-	client, stream, f := open(t, entries)
-	seen := make(map[string]int)
-	added := 0 // by this call
-	for calls := 1; calls <= 300; calls++ {
-		got, err := f.Receive(t.Context(), most)
+// TestUnload: an entry that waits without its content stays with its feed, and counts no delivery. Its content comes again, and then the delivery counts.
+func TestUnload(t *testing.T) {
+	client, stream, f := open(t, 3)
+	got, err := f.Receive(t.Context(), 3)
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	pending := func() (counts []int64) {
+		rows, err := client.Do(t.Context(), client.B().Arbitrary("XPENDING").Keys(stream).Args("g", "-", "+", "9").Build()).ToArray()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range got {
-			id := d.Message().ID
-			if id == "new" {
-				if calls > added+3 {
-					t.Errorf("the new entry waits for %d calls", calls-added)
-				}
-				return
-			}
-			if seen[id]++; d.Count() != 1 {
-				t.Fatalf("entry %s has the count %d", id, d.Count())
-			}
-			if err := d.Nack(t.Context(), 0); err != nil {
+		for _, row := range rows {
+			all, _ := row.ToArray()
+			n, err := all[3].ToInt64()
+			if err != nil {
 				t.Fatal(err)
 			}
+			counts = append(counts, n)
 		}
-		if added == 0 && seen["0"] > 2 && seen[strconv.Itoa(entries-1)] > 1 { // a scan has just begun, and the last one was whole
-			add(t, client, stream, "new")
-			added = calls
+		return counts
+	}
+	got[1].Unload()
+	got[2].Unload()
+	if m := got[1].Message(); m.ID != "1" || m.Payload != nil || m.Headers != nil {
+		t.Errorf("%+v", m)
+	}
+	if err := f.Extend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if counts := pending(); !slices.Equal(counts, []int64{1, 0, 0}) {
+		t.Errorf("the counts are %v", counts)
+	}
+	if m, err := got[1].Load(t.Context()); err != nil || m.ID != "1" || string(m.Payload) != "content" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := f.Extend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if counts := pending(); !slices.Equal(counts, []int64{1, 1, 0}) {
+		t.Errorf("the counts are %v", counts)
+	}
+	if err := client.Do(t.Context(), client.B().Xtrim().Key(stream).Maxlen().Threshold("0").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := got[2].Load(t.Context()); !errors.Is(err, inbox.ErrGone) {
+		t.Errorf("of an entry that the stream has lost: %v", err)
+	}
+}
+
+// TestMaxPending: a feed takes so many entries, and then waits until some are settled.
+func TestMaxPending(t *testing.T) {
+	client, stream, _ := open(t, 5)
+	source, err := redisstream.New(client, stream, "h", &redisstream.Options{MaxPending: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Receive(t.Context(), 10)
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if more, err := f.Receive(ctx, 10); len(more) > 0 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(more, err)
+	}
+	rest := make(chan int, 1)
+	go func() {
+		more, _ := f.Receive(t.Context(), 10)
+		rest <- len(more)
+	}()
+	if err := got[0].Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-rest; n != 1 {
+		t.Errorf("%d entries came", n)
+	}
+	for _, n := range []int{-1, 10_000_001} {
+		if _, err := redisstream.New(client, stream, "h", &redisstream.Options{MaxPending: n}); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%d: %v", n, err)
 		}
 	}
-	t.Errorf("the new entry does not come; the others came as follows: %v", seen)
+	if err := f.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

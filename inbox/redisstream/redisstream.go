@@ -16,13 +16,15 @@
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them.
-//   - An entry that is given back counts no delivery for inbox.ConsumerOptions.MaxDeliveries. One counts for each reader that died with the entry.
+//   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. An entry that waits behind a
+//     key that fails counts none.
+//   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys.
 //   - Names of consumers that died go from the group after an hour.
 //
 // # What is not promised
 //
 // A stream with MAXLEN loses entries that nobody has read, and entries that are pending. Redis may forget an acknowledgement in
-// a restart or a failover, and delivers the entry again. Nack waits for Hold at most. In a cluster the keys of both
+// a restart or a failover, and delivers the entry again. In a cluster the keys of both
 // streams need one hash tag, as in {orders} and {orders}:dead.
 //
 // The server has to be Redis 6.2 or later.
@@ -61,6 +63,9 @@ type Options struct {
 	Start string
 	// Dead is the stream of dead letters. Default is the stream, a colon, the group and ":dead".
 	Dead string
+	// MaxPending is how many entries that are not settled one process has at most: 1 to 10,000,000. Default 100,000. Most entries of
+	// a key that fails are in memory by their IDs only.
+	MaxPending int
 }
 
 // Source is an [inbox.Source]. A Source is safe for concurrent use. Create it with [New].
@@ -91,6 +96,12 @@ func New(client rueidis.Client, stream, group string, opts *Options) (*Source, e
 			return nil, fmt.Errorf("redis: %w: Options.%s is %v: %v to %v are allowed", pawl.ErrInvalid, f.name, *f.value, f.least, f.max)
 		}
 	}
+	if s.opts.MaxPending == 0 {
+		s.opts.MaxPending = 100_000
+	}
+	if n := s.opts.MaxPending; n < 1 || n > 10_000_000 {
+		return nil, fmt.Errorf("redis: %w: Options.MaxPending is %d: 1 to 10,000,000 are allowed", pawl.ErrInvalid, n)
+	}
 	if client == nil || stream == "" || group == "" {
 		return nil, fmt.Errorf("redis: %w: client, stream or group is empty", pawl.ErrInvalid)
 	}
@@ -113,7 +124,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if err := bury.Exec(ctx, s.client, []string{s.stream}, []string{s.group, "3600000"}).Error(); err != nil {
 		return nil, s.failed("remove the dead consumers", err)
 	}
-	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]bool)}
+	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]*delivery), freed: make(chan struct{}, 1)}
 	if single {
 		f.recovers, f.after = true, "-"
 	}

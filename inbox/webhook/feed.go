@@ -55,6 +55,8 @@ func (s *Source) join(m inbox.Message) (*delivery, answer) {
 	switch {
 	case s.feeds == 0:
 		return nil, idle
+	case d == nil && len(s.held) >= s.opts.Requests:
+		return nil, full
 	case d == nil:
 		d = &delivery{source: s, m: m, sum: sum, done: make(chan struct{})}
 		s.held[m.ID] = d
@@ -186,6 +188,12 @@ func (f *feed) Close(context.Context) error {
 // Message implements [inbox.Delivery].
 func (d *delivery) Message() inbox.Message { return d.m }
 
+// Unload implements [inbox.Delivery]. Nobody else has the content.
+func (d *delivery) Unload() {}
+
+// Load implements [inbox.Delivery].
+func (d *delivery) Load(context.Context) (inbox.Message, error) { return d.m, nil }
+
 // Count implements [inbox.Delivery].
 func (d *delivery) Count() int { return 1 }
 
@@ -196,7 +204,7 @@ func (d *delivery) Ack(context.Context) error {
 }
 
 // Nack implements [inbox.Delivery]. The sender decides when the message comes again.
-func (d *delivery) Nack(context.Context, time.Duration) error {
+func (d *delivery) Nack(context.Context) error {
 	d.settle(returned)
 	return nil
 }

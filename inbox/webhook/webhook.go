@@ -20,7 +20,7 @@
 //	413  the body has more than Options.MaxBody bytes
 //	401  the signature is not good; with Options.Secrets this is also the answer to a request without an ID
 //	405  the method is not POST
-//	503  come again after Retry-After: the message is not settled yet, no consumer runs, too many requests are here, or Ce-Time is more
+//	503  come again after Retry-After: the message is not settled yet, no consumer runs, too many requests or messages are here, or Ce-Time is more
 //	     than inbox.MaxAhead ahead of the clock
 //
 // The relay of the outbox counts an attempt for 400, 413 and 422. After RelayOptions.MaxAttempts of them the message is dead. So the dead letter
@@ -76,8 +76,8 @@ type Options struct {
 	Tolerance time.Duration
 	// MaxBody is how many bytes a body may have: 1 to 64 MiB. Default 1 MiB.
 	MaxBody int
-	// Requests is how many requests are here at most: 1 to 100,000. Default 1,024, which is what one relay sends at most. Each may
-	// take MaxBody bytes of memory.
+	// Requests is how many requests are here at most, and how many messages that are not settled: 1 to 100,000. Default 1,024,
+	// which is what one relay sends at most. Each may take MaxBody bytes of memory.
 	Requests int
 	// Wait is how long a request waits at most, its body and its message together: 100 ms to 1 h. Default 10 s. Let Wait be
 	// shorter than the Timeout of the relay. A shorter ReadTimeout of the server bounds the body.
@@ -188,7 +188,7 @@ type answer struct {
 
 // The requests that come again.
 var (
-	full     = answer{later, "too many requests are here"}
+	full     = answer{later, "too many requests or messages are here"}
 	cutOff   = answer{later, "the body was not read to its end"}
 	ahead    = answer{later, fmt.Sprintf("Ce-Time is more than %v ahead of the clock here", inbox.MaxAhead)}
 	idle     = answer{later, "no consumer runs"}

@@ -126,12 +126,12 @@ func TestSettled(t *testing.T) {
 		t.Error(err)
 	}
 	result = h.send(t, event("2"), other)
-	if err := h.next(t).Nack(t.Context(), time.Second); err != nil || !errors.Is(<-result, outbox.ErrBlocked) {
+	if err := h.next(t).Nack(t.Context()); err != nil || !errors.Is(<-result, outbox.ErrBlocked) {
 		t.Error("a message that was given back does not block", err)
 	}
 	result = h.send(t, event("3"), secret)
 	d = h.next(t)
-	if err := errors.Join(d.Dead(t.Context(), "no such order"), d.Nack(t.Context(), 0)); err != nil {
+	if err := errors.Join(d.Dead(t.Context(), "no such order"), d.Nack(t.Context())); err != nil {
 		t.Error(err)
 	}
 	if err := <-result; !errors.Is(err, outbox.ErrRefused) || !strings.Contains(err.Error(), "no such order") {

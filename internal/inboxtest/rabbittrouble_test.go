@@ -138,15 +138,7 @@ func TestRabbitCount(t *testing.T) {
 				if err != nil || len(got) != 1 || got[0].Count() != n {
 					t.Fatalf("delivery %d: %v %v, want count %d", i+1, got, err, n)
 				}
-				begun := time.Now()
-				if err := got[0].Nack(t.Context(), 200*time.Millisecond); err != nil {
-					t.Fatal(err)
-				}
-				back, err := feed.Receive(t.Context(), 8)
-				if err != nil || len(back) != 1 || back[0].Count() != n || time.Since(begun) < 200*time.Millisecond {
-					t.Errorf("given back: %v %v after %v", back, err, time.Since(begun))
-				}
-				if err := feed.Close(t.Context()); err != nil {
+				if err := errors.Join(got[0].Nack(t.Context()), feed.Close(t.Context())); err != nil {
 					t.Fatal(err)
 				}
 				if err := got[0].Ack(t.Context()); !errors.Is(err, pawl.ErrClosed) {
