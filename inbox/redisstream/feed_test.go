@@ -123,7 +123,7 @@ func add(t *testing.T, client rueidis.Client, stream, id string) {
 	}
 }
 
-// TestUnload: an entry that waits without its content stays with its feed, and counts no delivery. Its content comes again, and then the delivery counts.
+// TestUnload: an entry that waits without its content stays with its feed, and counts no delivery. When the content was loaded again, the delivery counts.
 func TestUnload(t *testing.T) {
 	client, stream, f := open(t, 3)
 	got, err := f.Receive(t.Context(), 3)
