@@ -102,15 +102,21 @@ func (p *plan) add(d Delivery, feed int) {
 	l.items = append(l.items, it)
 }
 
-// again takes another delivery of a message. The broker delivers all again that an earlier feed has not settled, so those are forgotten.
+// again takes another delivery of a message.
 func (it *item) again(d handed) {
-	if l := it.lane; !l.running || l.items[0] != it {
-		it.deliveries = slices.DeleteFunc(it.deliveries, func(old handed) bool { return old.feed != d.feed })
-	}
 	it.deliveries = append(it.deliveries, d)
 	if it.parked {
 		d.Unload()
 	}
+	if l := it.lane; !l.running || l.items[0] != it {
+		it.forget()
+	}
+}
+
+// forget removes deliveries of earlier feeds. The broker delivers all again that an earlier feed has not settled.
+func (it *item) forget() {
+	last := it.deliveries[len(it.deliveries)-1].feed
+	it.deliveries = slices.DeleteFunc(it.deliveries, func(d handed) bool { return d.feed != last })
 }
 
 // park lets the content leave memory.
@@ -196,6 +202,7 @@ func (p *plan) retry(it *item, at time.Time) {
 	heap.Push(&p.waiting, l)
 	p.stalled += l.inMemory
 	p.park(l, p.perLane)
+	it.forget()
 	if it.parked {
 		it.park() // the run has loaded it
 	}
