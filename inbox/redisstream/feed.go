@@ -48,8 +48,7 @@ func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) 
 			return got, err
 		}
 	}
-	pause := min(f.opts.Hold/4, time.Second)
-	if time.Since(f.scanned) >= pause {
+	if time.Since(f.scanned) >= f.pause() {
 		f.after = "-"
 		for full := true; full; { // of entries of this feed, after a late Extend
 			var got []inbox.Delivery
@@ -59,11 +58,16 @@ func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) 
 		}
 		f.scanned = time.Now()
 	}
-	return f.read(ctx, most, min(f.opts.Block, pause))
+	return f.read(ctx, most, min(f.opts.Block, f.pause()))
 }
 
-// room waits until fewer than MaxPending entries are not settled, and returns how many there may come.
+// pause is the time between two looks at what the group has.
+func (f *feed) pause() time.Duration { return min(f.opts.Hold/4, time.Second) }
+
+// room waits until fewer than MaxPending entries are not settled, and returns how many there may come. Without the group none could be settled.
 func (f *feed) room(ctx context.Context, most int) (int, error) {
+	tick := time.NewTicker(f.pause())
+	defer tick.Stop()
 	for {
 		f.mu.Lock()
 		n := f.opts.MaxPending - len(f.mine)
@@ -73,6 +77,10 @@ func (f *feed) room(ctx context.Context, most int) (int, error) {
 		}
 		select {
 		case <-f.freed:
+		case <-tick.C:
+			if err := f.client.Do(ctx, f.client.B().Xpending().Key(f.stream).Group(f.group).Build()).Error(); err != nil {
+				return 0, f.failed("ask for the pending entries", err)
+			}
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
@@ -232,8 +240,13 @@ func (d *delivery) Load(ctx context.Context) (inbox.Message, error) {
 	if err != nil && !rueidis.IsRedisNil(err) {
 		return inbox.Message{}, f.failed("load", err)
 	}
-	if len(all) == 0 || all[0].ID == "" {
-		return inbox.Message{}, f.failed("load", inbox.ErrGone)
+	if len(all) == 0 || all[0].ID == "" { // somebody has settled the entry, or the server has forgotten that the group has read it
+		if all, err = unsettled.Exec(ctx, f.client, []string{f.stream}, []string{f.group, d.entry}).AsXRange(); err != nil {
+			return inbox.Message{}, f.failed("load", err)
+		}
+		if len(all) == 0 {
+			return inbox.Message{}, f.failed("load", inbox.ErrGone)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -213,3 +213,127 @@ func TestMaxPending(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// forget lets the server forget what the group has read, as after a failover that lost the last reads.
+func forget(t *testing.T, client rueidis.Client, stream, group string) {
+	t.Helper()
+	b := client.B()
+	if err := client.Do(t.Context(), b.XgroupDestroy().Key(stream).Group(group).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Do(t.Context(), b.XgroupCreate().Key(stream).Group(group).Id("0").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLoadForgotten: an entry whose delivery the server has forgotten is not gone, because nobody has settled it. An entry that somebody has settled is.
+func TestLoadForgotten(t *testing.T) {
+	client, stream, f := open(t, 3)
+	got, err := f.Receive(t.Context(), 3)
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	for _, d := range got {
+		d.Unload()
+	}
+	forget(t, client, stream, "g")
+	if m, err := got[1].Load(t.Context()); err != nil || m.ID != "1" || string(m.Payload) != "content" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	again, err := f.Receive(t.Context(), 2)
+	if err != nil || len(again) != 2 {
+		t.Fatal(again, err)
+	}
+	if err := again[0].Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := got[0].Load(t.Context()); !errors.Is(err, inbox.ErrGone) {
+		t.Errorf("of an entry that was settled: %v", err)
+	}
+	if m, err := got[1].Load(t.Context()); err != nil || m.ID != "1" {
+		t.Errorf("of an entry that was read again: %+v, %v", m, err)
+	}
+	if err := client.Do(t.Context(), client.B().Xdel().Key(stream).Id(entryOf(t, client, stream, 2)).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := got[2].Load(t.Context()); !errors.Is(err, inbox.ErrGone) {
+		t.Errorf("of an entry that was deleted: %v", err)
+	}
+}
+
+// between does something after each XCLAIM.
+type between struct {
+	rueidis.Client
+	do func()
+}
+
+func (b *between) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	claims := cmd.Commands()[0] == "XCLAIM"
+	r := b.Client.Do(ctx, cmd)
+	if claims {
+		b.do()
+	}
+	return r
+}
+
+// TestLoadBesideRead: an entry that the server has forgotten, and that another process reads at this moment, is not gone. The consumer would acknowledge the entry
+// of the other process.
+func TestLoadBesideRead(t *testing.T) {
+	client, stream, _ := open(t, 1)
+	b := client.B()
+	source, err := redisstream.New(&between{client, func() {
+		if err := client.Do(t.Context(), b.Xreadgroup().Group("h", "other").Streams().Key(stream).Id(">").Build()).Error(); err != nil {
+			t.Error(err)
+		}
+	}}, stream, "h", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Receive(t.Context(), 1)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	got[0].Unload()
+	forget(t, client, stream, "h")
+	if m, err := got[0].Load(t.Context()); err != nil || m.ID != "0" {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// entryOf returns the ID of an entry, counted from 0.
+func entryOf(t *testing.T, client rueidis.Client, stream string, n int) string {
+	t.Helper()
+	all, err := client.Do(t.Context(), client.B().Xrange().Key(stream).Start("-").End("+").Build()).AsXRange()
+	if err != nil || len(all) <= n {
+		t.Fatal(all, err)
+	}
+	return all[n].ID
+}
+
+// TestFullFeedOfADeletedGroup: a feed that has MaxPending entries fails when somebody has deleted the group. No entry could be settled any more.
+func TestFullFeedOfADeletedGroup(t *testing.T) {
+	client, stream, _ := open(t, 3)
+	source, err := redisstream.New(client, stream, "h", &redisstream.Options{MaxPending: 2, Hold: 400 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Receive(t.Context(), 3); err != nil || len(got) != 2 {
+		t.Fatal(got, err)
+	}
+	if err := client.Do(t.Context(), client.B().XgroupDestroy().Key(stream).Group("h").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got, err := f.Receive(ctx, 3); err == nil || ctx.Err() != nil {
+		t.Error(got, err)
+	}
+}

@@ -172,6 +172,20 @@ var leave = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
 return 0`)
 
+// unsettled returns an entry that is pending, or that the group has not read as far as the server knows. Two commands would take an entry for a
+// settled one that another process reads in between.
+var unsettled = rueidis.NewLuaScript(`
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) > 0 then return redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) end
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+	local is = {}
+	for i = 1, #group, 2 do is[group[i]] = group[i + 1] end
+	if is.name == ARGV[1] then
+		local last = redis.call('XREVRANGE', KEYS[1], ARGV[2], '(' .. is['last-delivered-id'], 'COUNT', 1)
+		if last[1] and last[1][1] == ARGV[2] then return last end
+	end
+end
+return {}`)
+
 // dead adds the dead letter of an entry and then acknowledges the entry, unless somebody has done so before. A script that fails undoes
 // nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
 // with many fields becomes several letters. The server refuses none of them after the first.
