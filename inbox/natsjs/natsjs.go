@@ -26,7 +26,7 @@
 // The server hands out up to MaxAckPending messages of a durable consumer that are not acknowledged, to all processes together. A parked
 // message counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
 // consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
-// A consumer whose inbox.ConsumerOptions.Window is larger gets an error that matches pawl.ErrMismatch, and takes no message.
+// An inbox.ConsumerOptions.Window that is larger is never full.
 // Several processes share the number, so have room for the windows of all.
 //
 // # What is not promised
