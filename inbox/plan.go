@@ -155,17 +155,22 @@ func (p *plan) park(l *lane, keep int) {
 	p.remember(l, keep-l.inMemory)
 }
 
-// rest leaves half of the window to lanes that are not stalled: the lanes that wait longest park all of their messages. There is a
-// bound, so that a database that is away does not bring the whole queue into this process.
+// rest leaves half of the window to lanes that are not stalled: the lanes that wait longest park all of their messages. A few more do at once, so that
+// the lanes are not sorted after each failure. There is a bound, so that a database that is away does not bring the whole queue into this process.
 func (p *plan) rest() {
-	full := func() bool { return 2*p.stalled <= p.window || len(p.lanes)-p.present >= mostParked*p.window }
-	if full() {
+	full := func() bool { return len(p.lanes)-p.present >= mostParked*p.window }
+	if 2*p.stalled <= p.window || full() {
 		return
 	}
-	all := slices.Clone(p.waiting)
+	var all []*lane
+	for _, l := range p.waiting {
+		if l.inMemory > 0 {
+			all = append(all, l)
+		}
+	}
 	slices.SortStableFunc(all, func(a, b *lane) int { return b.wait.Compare(a.wait) })
 	for _, l := range all {
-		if full() {
+		if 2*p.stalled <= p.window-p.window/8 || full() {
 			break
 		}
 		p.park(l, 0)

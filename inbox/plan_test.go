@@ -277,3 +277,28 @@ func TestPlanManyParked(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanManyStalled: very many keys that fail cost no more for each failure the more of them are parked.
+func TestPlanManyStalled(t *testing.T) {
+	const window, most = 10_000, time.Minute
+	w := newWorld(window)
+	began := time.Now()
+	for n := 0; w.plan.free() > 0; {
+		for ; w.plan.free() > 0; n++ {
+			w.plan.add(&parcel{m: Message{ID: fmt.Sprint("m", n), Key: fmt.Sprint(n)}}, 0)
+		}
+		for start, _ := w.plan.next(w.now); len(start) > 0; start, _ = w.plan.next(w.now) {
+			for _, it := range start {
+				it.tries++
+				w.plan.retry(it, w.now.Add(time.Second))
+				w.plan.rest()
+			}
+			if time.Since(began) > most {
+				t.Fatalf("%d keys take %v", n, most)
+			}
+		}
+	}
+	if n := len(w.plan.lanes); n < mostParked*window {
+		t.Errorf("the window is full after %d keys", n)
+	}
+}
