@@ -64,9 +64,10 @@ func newPlan(workers, window int) *plan {
 	return &plan{workers: workers, window: window, perLane: max(1, window/4), known: make(map[string]*item), lanes: make(map[string]*lane)}
 }
 
-// laneOf returns the name of the lane of a message. A message without a key is alone.
+// laneOf returns the name of the lane of a message. A message without a key is alone. A message without an ID becomes a dead letter, which
+// is left out of the order of its key.
 func laneOf(m Message) string {
-	if m.Key == "" {
+	if m.Key == "" || m.ID == "" {
 		return "\x00" + m.ID
 	}
 	return m.Key

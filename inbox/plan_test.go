@@ -302,3 +302,21 @@ func TestPlanManyStalled(t *testing.T) {
 		t.Errorf("the window is full after %d keys", n)
 	}
 }
+
+// TestPlanNoID: a message without an ID becomes a dead letter at once, beside a message of its key that fails.
+func TestPlanNoID(t *testing.T) {
+	w := newWorld(4)
+	w.plan.add(&parcel{m: Message{ID: "1", Key: "k"}}, 0)
+	start, _ := w.plan.next(w.now)
+	start[0].tries++
+	w.plan.retry(start[0], w.now.Add(time.Hour))
+	w.plan.add(&parcel{m: Message{ID: "2", Key: "k"}}, 0)
+	for feed := range 2 { // which cannot know that the message is here
+		w.plan.add(&parcel{m: Message{Key: "k"}}, feed)
+		start, _ = w.plan.next(w.now)
+		if len(start) != 1 || start[0].ID != "" {
+			t.Fatal(start)
+		}
+		w.plan.done(start[0], 1)
+	}
+}
