@@ -77,7 +77,10 @@ func laneOf(m Message) string {
 func (p *plan) free() int { return max(0, p.window-p.inMemory) }
 
 // add takes a delivery of a feed, in the order in which it came.
-func (p *plan) add(d Delivery, feed int) {
+func (p *plan) add(d Delivery, feed int) { p.place(d, feed, false) }
+
+// place takes a delivery, whose content may have left memory.
+func (p *plan) place(d Delivery, feed int, unloaded bool) {
 	m := d.Message()
 	if it := p.known[m.ID]; it != nil && m.ID != "" {
 		it.again(handed{d, feed})
@@ -95,7 +98,7 @@ func (p *plan) add(d Delivery, feed int) {
 	if m.ID != "" {
 		p.known[m.ID] = it
 	}
-	if l.inMemory < len(l.items) || l.inMemory >= p.perLane && l.items[0].tries > 0 {
+	if unloaded || l.inMemory < len(l.items) || l.inMemory >= p.perLane && l.items[0].tries > 0 {
 		it.park()
 	} else {
 		p.remember(l, 1)
@@ -234,7 +237,7 @@ func (p *plan) done(it *item, n int) {
 		p.ready = append(p.ready, l)
 	}
 	for _, d := range it.deliveries[n:] {
-		p.add(d.Delivery, d.feed)
+		p.place(d.Delivery, d.feed, it.parked)
 	}
 }
 

@@ -16,7 +16,7 @@ type parcel struct {
 
 func (p *parcel) Message() Message                      { return p.m }
 func (p *parcel) Count() int                            { return 1 }
-func (p *parcel) Unload()                               { p.unloaded = true }
+func (p *parcel) Unload()                               { p.unloaded, p.m.Payload = true, nil }
 func (p *parcel) Load(context.Context) (Message, error) { return p.m, nil }
 func (p *parcel) Ack(context.Context) error             { return nil }
 func (p *parcel) Nack(context.Context) error            { return nil }
@@ -142,6 +142,9 @@ func (w *world) counts() string {
 			}
 			if it.parked != (i >= n) || it.parked && (it.Payload != nil || !it.deliveries[0].Delivery.(*parcel).unloaded) {
 				return fmt.Sprintf("message %d of a lane: parked is %v, after %d that are not", i, it.parked, n)
+			}
+			if !it.parked && it.Payload == nil {
+				return fmt.Sprintf("message %d of a lane is not parked, and has no content", i)
 			}
 		}
 		inMemory += n
@@ -318,5 +321,39 @@ func TestPlanNoID(t *testing.T) {
 			t.Fatal(start)
 		}
 		w.plan.done(start[0], 1)
+	}
+}
+
+// TestPlanLateRepeat: a parked message comes again while the broker is told of its end. The repeat has no content in memory, so its run has to load that.
+func TestPlanLateRepeat(t *testing.T) {
+	w := newWorld(4)
+	send := func(id string) {
+		w.plan.add(&parcel{m: Message{ID: id, Key: "k", Payload: []byte("x")}}, 0)
+	}
+	next := func(id string) *item {
+		t.Helper()
+		start, _ := w.plan.next(w.now)
+		if len(start) != 1 || start[0].ID != id {
+			t.Fatal(start)
+		}
+		return start[0]
+	}
+	send("1")
+	it := next("1")
+	it.tries++
+	w.plan.retry(it, w.now)
+	send("2")
+	w.plan.done(next("1"), 1)
+	it = next("2")
+	if !it.parked {
+		t.Fatal("the message is not parked")
+	}
+	send("2")
+	w.plan.done(it, 1)
+	if fault := w.counts(); fault != "" {
+		t.Fatal(fault)
+	}
+	if it := next("2"); !it.parked {
+		t.Error("the repeat would run without its content")
 	}
 }
