@@ -16,9 +16,10 @@
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them.
-//   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. An entry that waits behind a
-//     key that fails counts none.
-//   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys.
+//   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. An entry that is parked behind a
+//     key that fails counts none, from a third of Options.Hold after it was read.
+//   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
+//     connection and without inbox.ConsumerOptions.Single, the process may read as many more, until Options.Hold is over.
 //   - Names of consumers that died go from the group after an hour.
 //
 // # What is not promised
@@ -172,8 +173,8 @@ var leave = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
 return 0`)
 
-// unsettled returns an entry that is pending, or that the group has not read as far as the server knows. Two commands would take an entry for a
-// settled one that another process reads in between.
+// unsettled returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
+// read the entry meanwhile.
 var unsettled = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) > 0 then return redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
