@@ -8,8 +8,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/pawl-go/pawl/inbox"
-	"github.com/pawl-go/pawl/inbox/redisstream"
-	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // letters is a stream whose only entry is with a consumer.
@@ -21,26 +19,9 @@ type letters struct {
 
 func newLetters(t *testing.T, fields ...string) *letters {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.SharedRedis(t).Addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	l := &letters{client: client, stream: rand.Text()}
+	l := &letters{client: connect(t), stream: rand.Text()}
 	l.do(t, append([]string{"XADD", l.stream, "*"}, fields...)...)
-	source, err := redisstream.New(client, l.stream, "g", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := f.Receive(t.Context(), 1)
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
-	}
-	l.got = got[0]
+	l.got = take(t, feed(t, l.client, l.stream, "g", nil), 1)[0]
 	return l
 }
 

@@ -43,29 +43,11 @@ func (s *slow) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResul
 
 // TestExtendBesideNack: an Extend that is under way takes no entry back that a Nack gives to others.
 func TestExtendBesideNack(t *testing.T) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.SharedRedis(t).Addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	stream := rand.Text()
-	add := client.B().Xadd().Key(stream).Id("*").FieldValue().FieldValue("id", "a").Build()
-	if err := client.Do(t.Context(), add).Error(); err != nil {
-		t.Fatal(err)
-	}
+	client, stream := connect(t), rand.Text()
+	add(t, client, stream, "a")
 	between := &slow{client, make(chan struct{}), make(chan struct{})}
-	source, err := redisstream.New(between, stream, "g", &redisstream.Options{Hold: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := f.Receive(t.Context(), 1)
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
-	}
+	f := feed(t, between, stream, "g", &redisstream.Options{Hold: time.Hour})
+	got := take(t, f, 1)
 	extended := make(chan error, 1)
 	go func() { extended <- f.Extend(t.Context()) }()
 	<-between.extends
@@ -76,6 +58,7 @@ func TestExtendBesideNack(t *testing.T) {
 		t.Error(err)
 	}
 	got = nil
+	var err error
 	for tries := 0; len(got) == 0 && tries < 3; tries++ { // the feed looks for such entries each second
 		if got, err = f.Receive(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -89,25 +72,49 @@ func TestExtendBesideNack(t *testing.T) {
 	}
 }
 
-// open makes a stream with entries, and a feed of it.
-func open(t *testing.T, entries int) (client rueidis.Client, stream string, f inbox.Feed) {
+// connect returns a client of the shared server.
+func connect(t *testing.T) rueidis.Client {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testservers.SharedRedis(t).Addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	stream = rand.Text()
-	for n := range entries {
-		add(t, client, stream, strconv.Itoa(n))
-	}
-	source, err := redisstream.New(client, stream, "g", &redisstream.Options{Hold: 200 * time.Millisecond})
+	return client
+}
+
+// feed opens a feed of a group.
+func feed(t *testing.T, client rueidis.Client, stream, group string, opts *redisstream.Options) inbox.Feed {
+	t.Helper()
+	source, err := redisstream.New(client, stream, group, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err = source.Open(t.Context(), false); err != nil {
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// take receives so many entries at once.
+func take(t *testing.T, f inbox.Feed, n int) []inbox.Delivery {
+	t.Helper()
+	got, err := f.Receive(t.Context(), n)
+	if err != nil || len(got) != n {
+		t.Fatal(got, err)
+	}
+	return got
+}
+
+// open makes a stream with entries, and a feed of it.
+func open(t *testing.T, entries int) (client rueidis.Client, stream string, f inbox.Feed) {
+	t.Helper()
+	client, stream = connect(t), rand.Text()
+	for n := range entries {
+		add(t, client, stream, strconv.Itoa(n))
+	}
+	f = feed(t, client, stream, "g", &redisstream.Options{Hold: 200 * time.Millisecond})
 	t.Cleanup(func() {
 		if err := f.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -126,10 +133,7 @@ func add(t *testing.T, client rueidis.Client, stream, id string) {
 // TestUnload: an entry that waits without its content stays with its feed, and counts no delivery. When the content was loaded again, the delivery counts.
 func TestUnload(t *testing.T) {
 	client, stream, f := open(t, 3)
-	got, err := f.Receive(t.Context(), 3)
-	if err != nil || len(got) != 3 {
-		t.Fatal(got, err)
-	}
+	got := take(t, f, 3)
 	pending := func() (counts []int64) {
 		rows, err := client.Do(t.Context(), client.B().Arbitrary("XPENDING").Keys(stream).Args("g", "-", "+", "9").Build()).ToArray()
 		if err != nil {
@@ -176,14 +180,7 @@ func TestUnload(t *testing.T) {
 // TestMaxPending: a feed takes so many entries, and then waits until some are settled.
 func TestMaxPending(t *testing.T) {
 	client, stream, _ := open(t, 5)
-	source, err := redisstream.New(client, stream, "h", &redisstream.Options{MaxPending: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := feed(t, client, stream, "h", &redisstream.Options{MaxPending: 3})
 	got, err := f.Receive(t.Context(), 10)
 	if err != nil || len(got) != 3 {
 		t.Fatal(got, err)
@@ -229,10 +226,7 @@ func forget(t *testing.T, client rueidis.Client, stream, group string) {
 // TestLoadForgotten: an entry whose delivery the server has forgotten is not gone, because nobody has settled it. An entry that somebody has settled is.
 func TestLoadForgotten(t *testing.T) {
 	client, stream, f := open(t, 3)
-	got, err := f.Receive(t.Context(), 3)
-	if err != nil || len(got) != 3 {
-		t.Fatal(got, err)
-	}
+	got := take(t, f, 3)
 	for _, d := range got {
 		d.Unload()
 	}
@@ -240,10 +234,7 @@ func TestLoadForgotten(t *testing.T) {
 	if m, err := got[1].Load(t.Context()); err != nil || m.ID != "1" || string(m.Payload) != "content" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	again, err := f.Receive(t.Context(), 2)
-	if err != nil || len(again) != 2 {
-		t.Fatal(again, err)
-	}
+	again := take(t, f, 2)
 	if err := again[0].Ack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -317,14 +308,7 @@ func entryOf(t *testing.T, client rueidis.Client, stream string, n int) string {
 // TestFullFeedOfADeletedGroup: a feed that has MaxPending entries fails when somebody has deleted the group. No entry could be settled any more.
 func TestFullFeedOfADeletedGroup(t *testing.T) {
 	client, stream, _ := open(t, 3)
-	source, err := redisstream.New(client, stream, "h", &redisstream.Options{MaxPending: 2, Hold: 400 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := feed(t, client, stream, "h", &redisstream.Options{MaxPending: 2, Hold: 400 * time.Millisecond})
 	if got, err := f.Receive(t.Context(), 3); err != nil || len(got) != 2 {
 		t.Fatal(got, err)
 	}
