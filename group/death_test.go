@@ -154,7 +154,7 @@ func TestLostData(t *testing.T) {
 	join(t, mine, Member{ID: "a"})
 	join(t, mine, Member{ID: "b"})
 	seen := follow(t, other)
-	seen.until("two join", slow, has("ab"))
+	seen.until("two join", slow, fresh("ab"))
 	server.Kill()
 	seen.until("the store is away", slow, func(v View) bool { return v.Stale })
 	server.Restart()
@@ -196,7 +196,7 @@ func TestOutage(t *testing.T) {
 			join(t, at(link), Member{ID: "b"})
 			join(t, at(doomed), Member{ID: "c"})
 			seen := follow(t, at(link))
-			seen.until("all join", slow, has("abc"))
+			seen.until("all join", slow, fresh("abc"))
 			link.Freeze()
 			doomed.Freeze()
 			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
@@ -263,7 +263,7 @@ func TestCatchesUp(t *testing.T) {
 			direct := New(connect(t, fmt.Sprintf(of.url, of.addr), 10*time.Second), name)
 			a, b := join(t, direct, Member{ID: "a"}), join(t, direct, Member{ID: "b"})
 			seen := follow(t, New(connect(t, fmt.Sprintf(of.url, link.Addr), 3*time.Second), name))
-			seen.until("both join", slow, has("ab"))
+			seen.until("both join", slow, fresh("ab"))
 			link.Freeze()
 			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
 			if err := a.Leave(t.Context()); err != nil {
@@ -363,7 +363,7 @@ func TestAllSweepersDie(t *testing.T) {
 	}
 	left := func() time.Duration { return show(locks[0]).Holders[0].Left }
 	seen := follow(t, last)
-	seen.until("all join", slow, has("abc"))
+	seen.until("all join", slow, fresh("abc"))
 	await(t, "another client waits", func() bool { return len(show(last.sweeps.Mutex(name+"/0").Name()).Waiters) > 0 })
 	await(t, "the first is to renew its session", func() bool { return left() < ttl-2*time.Second })
 	await(t, "the first has just renewed its session", func() bool { return left() > ttl-time.Second })

@@ -139,6 +139,12 @@ func ids(all []Member) (ids string) {
 
 func has(want string) func(View) bool { return func(v View) bool { return ids(v.Members) == want } }
 
+// fresh is for a test that waits for a stale view afterwards. On a busy machine the first view of all members may be stale, and
+// then no further view comes while the store is away.
+func fresh(want string) func(View) bool {
+	return func(v View) bool { return ids(v.Members) == want && !v.Stale }
+}
+
 // join joins, and leaves at the end of the test.
 func join(t *testing.T, g *Group, m Member) *Membership {
 	t.Helper()

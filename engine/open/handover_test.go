@@ -37,7 +37,7 @@ func handOver(t *testing.T, url string, requests func() float64, n int) float64 
 	name := fmt.Sprintf("turns/%d", n)
 	var clients []*pawl.Client
 	for range 2 {
-		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 30 * time.Second}) // each waiter looks again each TTL/3
+		c, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 5 * time.Minute}) // each waiter looks again each TTL/3, and that is not to be counted
 		if err != nil {
 			t.Fatal(err)
 		}
