@@ -189,14 +189,13 @@ func TestOutbox_relay_begins(t *testing.T) {
 		cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, drop+"=") })
 		cmd.Env = append(cmd.Env, env...)
 		p := start(t, cmd)
-		p.line()
-		text := p.errors()
-		if !strings.Contains(text, "pawl: the partitions are locked in "+says+"\n") || strings.Contains(text, "pawl: the webhooks are not signed: PAWL_WEBHOOK_SECRET is missing\n") == signed {
-			t.Errorf("signed %t: %s", signed, text)
-		}
+		eventually(t, says, func() bool { return strings.Contains(p.errors(), "pawl: the partitions are locked in "+says+"\n") })
 		p.signal(syscall.SIGTERM)
 		if code := p.wait(); code != 0 {
 			t.Errorf("code %d", code)
+		}
+		if text := p.errors(); strings.Contains(text, "pawl: the webhooks are not signed: PAWL_WEBHOOK_SECRET is missing\n") == signed {
+			t.Errorf("signed %t: %s", signed, text)
 		}
 	}
 	begins(nil, "nothing", store+": all relays of the table need this store", false)
