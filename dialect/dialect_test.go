@@ -327,7 +327,12 @@ func TestLost(t *testing.T) {
 			if !dialect.Lost(during) || dialect.Again(during) {
 				t.Errorf("in a transaction: %v", during)
 			}
-			tx.Rollback() //nolint:errcheck // its server is dead
+			if _, again := tx.ExecContext(t.Context(), "SELECT 1"); !dialect.Lost(again) {
+				t.Errorf("once more in the transaction: %v", again)
+			}
+			if err := tx.Commit(); !dialect.Lost(err) {
+				t.Errorf("commit: %v", err)
+			}
 			if _, err := db.ExecContext(t.Context(), "SELECT 1"); !dialect.Lost(err) {
 				t.Errorf("later: %v", err)
 			}

@@ -43,6 +43,9 @@ func ReadOnly(err error) bool {
 	return state == "25006" || slices.Contains([]int64{1290, 1792, 1836}, number) || file&0xff == 8
 }
 
+// untyped are errors of drivers that have no type: ErrInvalidConn of go-sql-driver, and ErrConnClosed of pgx.
+var untyped = []string{"invalid connection", "conn closed"}
+
 // Lost reports whether the error says that the connection broke, or that the server was about to end. A server may also have ended
 // the connection because it was silent. Then nobody knows whether the statement took effect.
 func Lost(err error) bool {
@@ -57,8 +60,9 @@ func Lost(err error) bool {
 		}
 	}
 	var network net.Error
-	return errors.As(err, &network) ||
-		err != nil && strings.Contains(err.Error(), "invalid connection") // ErrInvalidConn of go-sql-driver, an error without a type
+	return errors.As(err, &network) || slices.ContainsFunc(tree(err), func(e error) bool {
+		return slices.Contains(untyped, e.Error())
+	})
 }
 
 // Said reports whether the database itself refused the statement, so that the statement took no effect. An error

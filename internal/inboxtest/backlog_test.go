@@ -13,7 +13,7 @@ import (
 // TestBacklog: a key that failed for long has very many messages. When it works again, with a failure now and then, the key has its share
 // beside the others, which always have more.
 func TestBacklog(t *testing.T) {
-	const ahead, keys = 200, 10
+	const ahead, keys = 100, 3
 	test := func(t *testing.T, w *world, backlog int64) {
 		var open atomic.Bool
 		var others, late atomic.Int64
