@@ -99,22 +99,19 @@ func (f *feed) Receive(ctx context.Context, most int) (got []inbox.Delivery, _ e
 		return nil, f.failed("read", f.err)
 	default:
 	}
-	select {
-	case d, open := <-f.deliveries:
-		if open {
-			got = append(got, f.hand(d))
-			break
-		}
+	for deliveries := f.deliveries; len(got) == 0; {
 		select {
+		case d, open := <-deliveries:
+			if open {
+				got = append(got, f.hand(d))
+			} else {
+				deliveries = nil // the reason follows
+			}
 		case <-f.ended:
 			return nil, f.failed("read", f.err)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-	case <-f.ended:
-		return nil, f.failed("read", f.err)
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 	for len(got) < most {
 		select {
