@@ -139,6 +139,34 @@ func TestSettled(t *testing.T) {
 	}
 }
 
+// TestManyMessages: messages at the consumer count also when their requests have ended. A repeat finds its message, and a settled message
+// makes room.
+func TestManyMessages(t *testing.T) {
+	h := newHook(t, Options{Requests: 2, Wait: 200 * time.Millisecond})
+	blocked := func(result <-chan error, reason string) {
+		t.Helper()
+		if err := <-result; !errors.Is(err, outbox.ErrBlocked) || !strings.Contains(err.Error(), reason) {
+			t.Error(err)
+		}
+	}
+	var ds []inbox.Delivery
+	one := event("1")
+	for _, m := range []outbox.Message{one, event("2")} {
+		result := h.send(t, m, nil)
+		ds = append(ds, h.next(t))
+		blocked(result, unready.reason)
+	}
+	blocked(h.send(t, event("3"), nil), full.reason)
+	blocked(h.send(t, one, nil), unready.reason)
+	if err := ds[0].Ack(t.Context()); err != nil {
+		t.Error(err)
+	}
+	result := h.send(t, event("3"), nil)
+	if err := errors.Join(h.next(t).Ack(t.Context()), <-result); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBadRequests: a request that is no signed event reaches no consumer.
 func TestBadRequests(t *testing.T) {
 	h := newHook(t, Options{Secrets: [][]byte{secret}, MaxBody: 100})
