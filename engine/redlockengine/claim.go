@@ -19,7 +19,7 @@ type claim struct {
 
 	token fence.Token // 0: it does not hold
 	left  bool        // it goes, wherever it is or may be
-	from  time.Time   // but not before, because the holder had to be told and to stop
+	from  time.Time   // a renewal lets it go, but not before: its holder has to stop, or Leave is under way
 }
 
 // place is how a claim stands on one node.
@@ -173,10 +173,10 @@ func (s *session) leave(ctx context.Context, i int, is engine.Session, cl *claim
 }
 
 // leaveAll leaves a claim on every node that is up, whatever it said before. The
-// others are told by the renewals.
+// others are told by later renewals: an overtaking renewal would make the answers wrong.
 func (s *session) leaveAll(ctx context.Context, cl *claim) []error {
 	s.mu.Lock()
-	cl.left, cl.token = true, 0
+	cl.left, cl.token, cl.from = true, 0, time.Now().Add(max(s.timeout, s.opts.Heartbeat/2))
 	s.mu.Unlock()
 	return s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error { return s.leave(ctx, i, is, cl) })
 }

@@ -57,6 +57,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -67,8 +68,9 @@ import (
 // Options change how nodes are asked. The zero value is the default.
 type Options struct {
 	// NodeTimeout is how long a node may take to answer when a majority has. Default: an eighth of
-	// the TTL, at most 250 ms. As long as fewer have, which is so on a busy machine, each may take
-	// a sixth of the TTL. To look at more than 250 held locks in a renewal it may take a third.
+	// the TTL, at most 250 ms. A node may take twice as long as the majority, too, because on a busy
+	// machine all are slow. As long as fewer have answered, each may take a sixth of the TTL. To look at
+	// more than 250 held locks in a renewal it may take a third.
 	NodeTimeout time.Duration
 
 	// NoTokens leaves the second round out. Tokens are then the largest of the
@@ -164,7 +166,7 @@ var errSkipped = errors.New("not asked: it did not answer lately")
 
 // bound is how long nodes may take.
 type bound struct {
-	usual time.Duration // when a majority has answered
+	usual time.Duration // when a majority has answered, or twice as long as that took
 	most  time.Duration // as long as fewer have
 }
 
@@ -173,26 +175,22 @@ type bound struct {
 func (e *Engine) each(ctx context.Context, may bound, step func(context.Context, int) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, max(may.usual, may.most))
 	defer cancel()
-	errs := make([]error, len(e.nodes))
-	var mu sync.Mutex
-	answered, over := 0, false
-	enough := func(n int, late bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		if answered, over = answered+n, over || late; over && answered >= e.quorum {
-			cancel()
-		}
-	}
-	defer time.AfterFunc(may.usual, func() { enough(0, true) }).Stop()
+	errs, start := make([]error, len(e.nodes)), time.Now()
+	var answered atomic.Int64
+	var late *time.Timer
 	var steps sync.WaitGroup
 	for i := range errs {
 		steps.Go(func() {
-			if errs[i] = step(ctx, i); !unknown(errs[i]) {
-				enough(1, false)
+			if errs[i] = step(ctx, i); !unknown(errs[i]) && answered.Add(1) == int64(e.quorum) {
+				took := time.Since(start)
+				late = time.AfterFunc(max(may.usual, 2*took)-took, cancel)
 			}
 		})
 	}
 	steps.Wait()
+	if late != nil {
+		late.Stop()
+	}
 	return errs
 }
 

@@ -171,8 +171,8 @@ func (s *session) repair(ctx context.Context, errs []error) {
 // workers is how many steps of a repair are under way on a node.
 const workers = 32
 
-// work does steps on a node, each of which has the time of one, until one of them is
-// not answered.
+// work does steps on a node until one of them is not answered. The node has just answered, however slow it
+// is, so a step has half of the time of all.
 func (s *session) work(ctx context.Context, steps []func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -184,7 +184,7 @@ func (s *session) work(ctx context.Context, steps []func(context.Context) error)
 		}
 		all.Go(func() {
 			defer places.Give()
-			once, cancel := context.WithTimeout(ctx, s.timeout)
+			once, cancel := context.WithTimeout(ctx, s.opts.Heartbeat/4)
 			defer cancel()
 			if err := step(once); unknown(err) {
 				stop(err)

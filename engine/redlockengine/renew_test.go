@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,89 @@ func TestBusyMachine(t *testing.T) {
 		<-time.After(3 * ttl)
 		if err := l.Unlock(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestSlowNodeStepsIn: of two slow nodes one is too late for every step that the others complete. A third node, which is
+// fast, stops answering. The slow node takes its place, and the lock stays.
+func TestSlowNodeStepsIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 15 * time.Second
+		eng, links := newNodes(3).client(t, nil)
+		links[1].slow, links[2].slow = 400*time.Millisecond, 900*time.Millisecond
+		l, err := clientOf(t, eng, ttl).Mutex("busy").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * ttl)
+		links[0].set(hangs)
+		<-time.After(3 * ttl)
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowNodes: all nodes are slow, each request by another time. No node misses a step because others complete a
+// majority: claims are granted with the first request, and renewals find them.
+func TestSlowNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng, links := newNodes(5).client(t, nil)
+		s := sessiontest.Open(t, eng, 15*time.Second)
+		for _, l := range links {
+			l.set(trouble{call: func(ctx context.Context, do func(context.Context) error) error {
+				if err := pause(ctx, 300*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
+					return err
+				}
+				return do(ctx)
+			}})
+		}
+		for i := range 20 {
+			c := claimOf(s, fmt.Sprint(".", i))
+			c.Resource = fmt.Sprint("r/", i)
+			if g, err := s.Enter(t.Context(), c, false); err != nil || !g.Held() {
+				t.Fatalf("%v, %v", g, err)
+			}
+			if _, err := s.Renew(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestLeaveBesideRenewal: a renewal ends while the caller's Leave is on its way to slow nodes. The renewal's repair does
+// not overtake that Leave, so the nodes tell the caller that the claim was there.
+func TestLeaveBesideRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 100 * time.Millisecond
+		eng, links := newNodes(5).client(t, nil)
+		s := sessiontest.Open(t, eng, 15*time.Second)
+		enter(t, s, ".1", true)
+		all := func(slow time.Duration) {
+			for _, l := range links {
+				l.mu.Lock()
+				l.slow = slow
+				l.mu.Unlock()
+			}
+		}
+		all(slow)
+		renewed, left := make(chan error), make(chan error)
+		go func() {
+			_, err := s.Renew(t.Context(), nil)
+			renewed <- err
+		}()
+		<-time.After(slow / 2)
+		go func() { left <- s.Leave(t.Context(), "r", s.ID()+".1") }()
+		synctest.Wait()
+		all(0) // a later request arrives earlier
+		if err := errors.Join(<-renewed, <-left); err != nil {
+			t.Error(err)
+		}
+		for i, l := range links {
+			if names := collect(t, l); len(names) > 0 {
+				t.Errorf("node %d still has %v", i, names)
+			}
 		}
 	})
 }
