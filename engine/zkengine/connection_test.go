@@ -144,45 +144,88 @@ func TestClosedBesideAContainer(t *testing.T) {
 	}
 }
 
-// TestAnswersWaitForTheWatches: no answer reaches the client before its watches are set again, however busy the machine is.
-// A client without watches sets none, and waits for some pauses only.
+// TestAnswersWaitForTheWatches: no answer reaches the client before its watches are set again, however busy the machine is, and
+// while the link closes. A client without watches sets none, and waits for some pauses only.
 func TestAnswersWaitForTheWatches(t *testing.T) {
-	for name, anchor := range map[string]chan zk.Event{"anchored": make(chan zk.Event, 1), "perhaps none": nil} {
-		for how, release := range map[string]func(*wire){
-			"set": func(w *wire) {
-				request := make([]byte, 12)
-				binary.BigEndian.PutUint32(request[8:], opSetWatches)
-				w.Write(request) //nolint:errcheck // a pipe
-			},
-			"closed": func(w *wire) { w.Close() },
-		} {
-			t.Run(name+"/"+how, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					l := &link{anchor: anchor, rearmed: make(chan struct{}), changed: make(chan struct{})}
-					l.over, l.finish = context.WithCancel(t.Context())
-					l.life, l.end = l.over, l.finish
-					near, far := net.Pipe()
-					go io.Copy(io.Discard, far) //nolint:errcheck // until it is closed
-					w := &wire{Conn: near, link: l, limit: time.Minute, stop: func() bool { return false }}
-					began := time.Now()
-					held := make(chan time.Duration)
-					go func() {
-						l.waitRearmed(w.limit / 2)
-						held <- time.Since(began)
-					}()
-					<-time.After(time.Second)
-					release(w)
-					want := time.Second
-					if anchor == nil {
-						want = 4 * pause
+	request := make([]byte, 12)
+	binary.BigEndian.PutUint32(request[8:], opSetWatches)
+	for name, row := range map[string]struct {
+		fired   bool
+		release func(*wire)
+		held    time.Duration
+		read    bool
+	}{
+		"set":              {false, func(w *wire) { w.Write(request) }, time.Second, true}, //nolint:errcheck // a pipe
+		"closed":           {false, func(w *wire) { w.Close() }, time.Second, false},
+		"link has ended":   {false, func(w *wire) { w.link.end() }, time.Second, false},
+		"never set":        {false, func(*wire) {}, time.Minute, false},
+		"perhaps no watch": {true, func(*wire) {}, 4 * pause, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				anchor := make(chan zk.Event, 1)
+				if row.fired {
+					anchor <- zk.Event{}
+				}
+				l := &link{anchor: anchor, rearmed: make(chan struct{}), changed: make(chan struct{})}
+				l.life, l.end = context.WithCancel(t.Context())
+				l.over, l.finish = context.WithCancel(l.life)
+				near, far := net.Pipe()
+				defer far.Close()
+				go far.Write([]byte("answer")) //nolint:errcheck // until it is closed
+				go io.Copy(io.Discard, far)    //nolint:errcheck // the same
+				w := &wire{Conn: near, link: l, limit: time.Minute, stop: func() bool { return false }}
+				defer w.Close()
+				began, held := time.Now(), make(chan time.Duration, 1)
+				go func() {
+					w.SetReadDeadline(began.Add(time.Hour)) //nolint:errcheck // a pipe
+					<-time.After(1)                         // any moment later
+					n, err := w.Read(make([]byte, 6))
+					if (err == nil) != row.read {
+						t.Errorf("read %d bytes, %v", n, err)
 					}
-					if got := <-held; got != want {
-						t.Errorf("held for %v, want %v", got, want)
-					}
-					w.Close()
-					far.Close()
-				})
+					held <- time.Since(began)
+				}()
+				<-time.After(time.Second / 2)
+				l.finish() // the session is being closed
+				<-time.After(time.Second / 2)
+				row.release(w)
+				if got := (<-held).Truncate(time.Millisecond); got != row.held {
+					t.Errorf("held for %v, want %v", got, row.held)
+				}
 			})
+		})
+	}
+}
+
+// TestAnchorStays: of two clients of a store the first made its folders. Both delete values. Each client still has the watch that it
+// sets again over a new connection.
+func TestAnchorStays(t *testing.T) {
+	server := testservers.ZooKeeper(t)
+	var links []*link
+	for i := range 2 {
+		e := newEngine(t, server.Addr)
+		s := open(t, e, time.Minute)
+		key, held := fmt.Sprint("key", i), sessiontest.Whole(t, fair)
+		held.Resource += key
+		sessiontest.Hold(t, s, held)
+		version, err := e.Put(sessiontest.Soon(t), key, []byte("x"), 0)
+		if err == nil {
+			_, err = e.Put(sessiontest.Soon(t), key, nil, version)
 		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		links = append(links, s.link)
+	}
+	for i, l := range links {
+		if err := l.sync(sessiontest.Soon(t)); err != nil { // all events before have arrived then
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		if l.anchor == nil || len(l.anchor) > 0 {
+			t.Errorf("client %d has no watch that stays", i)
+		}
+		l.mu.Unlock()
 	}
 }

@@ -44,8 +44,7 @@ type link struct {
 	why     error         // the last connection failed, if it did
 	timeout time.Duration // of the session, as the server gave it
 	watches map[string]*watch
-	watched bool                // the client may have watches
-	anchor  <-chan zk.Event     // of a watch that the client has until it fires, nil without any
+	anchor  <-chan zk.Event     // of the first watch, which the client has until it fires; nil before
 	rearmed chan struct{}       // closed when the client has set them again, nil when there is no need
 	lists   map[string]*reading // the last ones, by folder
 	turns   chan struct{}       // one in it for each request under way
@@ -80,8 +79,8 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, t
 	return l, nil
 }
 
-// greet proves who we are, and refuses folders of another format. Before there was a
-// mark of it, the folder of values was empty.
+// greet proves who we are, and refuses folders of another format. Then it watches the root of the tree, which nobody
+// writes, so that the client always has a watch to set again.
 func (l *link) greet(ctx context.Context) error {
 	if opts := l.engine.opts; opts.User != "" {
 		if _, err := ask(ctx, l, func() (none struct{}, err error) {
@@ -90,20 +89,22 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.checkFormat(ctx)
+	if err := l.checkFormat(ctx); err != nil {
+		return err
+	}
+	_, err := ask(ctx, l, func() (none struct{}, err error) {
+		_, _, fires, err := l.conn.ExistsW("/")
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.anchor = fires
+		return none, err
+	})
+	return err
 }
 
-// checkFormat reads the mark of the format, and watches the mark: with that watch the client always has watches to set again.
+// checkFormat reads the mark of the format. Before there was a mark of it, the folder of values was empty.
 func (l *link) checkFormat(ctx context.Context) error {
-	format, stat, err := look(ctx, l, l.engine.values, func(path string) ([]byte, *zk.Stat, error) {
-		format, stat, fires, err := l.conn.GetW(path)
-		if err == nil {
-			l.mu.Lock()
-			l.anchor, l.watched = fires, true
-			l.mu.Unlock()
-		}
-		return format, stat, err
-	})
+	format, stat, err := look(ctx, l, l.engine.values, l.conn.Get)
 	if err == nil && stat != nil {
 		err = engine.CheckFormat(cmp.Or(string(format), "1"))
 	}
@@ -119,7 +120,7 @@ func (l *link) event(ev zk.Event) {
 			l.finish()
 		}
 		l.up = ev.State == zk.StateHasSession
-		if l.rearmed = nil; l.up && l.watched {
+		if l.rearmed = nil; l.up && l.anchor != nil {
 			l.rearmed = make(chan struct{})
 		}
 		for key := range l.watches {
@@ -245,7 +246,10 @@ const greeting = 12
 // then, without a lock, what an answer writes, and would miss what happened in between.
 func (w *wire) Read(p []byte) (int, error) {
 	l := w.link
-	l.waitRearmed(w.limit / 2)
+	l.waitRearmed(w.limit) // after that the read is too late as well
+	if l.life.Err() != nil {
+		return 0, zk.ErrConnectionClosed
+	}
 	n, err := w.Conn.Read(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,7 +268,7 @@ func (w *wire) Read(p []byte) (int, error) {
 func (l *link) waitRearmed(most time.Duration) {
 	l.mu.Lock()
 	rearmed := l.rearmed
-	if l.anchor == nil || len(l.anchor) > 0 { // it has fired
+	if len(l.anchor) > 0 { // it has fired
 		most = 4 * pause
 	}
 	l.mu.Unlock()
@@ -279,12 +283,14 @@ func (l *link) waitRearmed(most time.Duration) {
 			l.rearmed = nil
 		}
 		l.mu.Unlock()
-	case <-l.over.Done():
+	case <-l.life.Done():
 	}
 }
 
-// hasRearmed ends the wait of Read. The link is locked.
+// hasRearmed ends the wait of Read.
 func (l *link) hasRearmed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.rearmed != nil {
 		close(l.rearmed)
 		l.rearmed = nil
@@ -300,11 +306,9 @@ func (w *wire) Write(p []byte) (int, error) {
 	if l.life.Err() != nil {
 		return 0, zk.ErrConnectionClosed
 	}
-	l.mu.Lock()
 	if binary.BigEndian.Uint32(p[8:]) == opSetWatches {
 		l.hasRearmed()
 	}
-	l.mu.Unlock()
 	n, err := w.Conn.Write(p)
 	if err != nil {
 		l.mu.Lock()
@@ -325,10 +329,9 @@ func (w *wire) Close() error {
 	if w.stop() && len(w.head) < greeting {
 		w.link.missed(nil)
 	}
-	w.link.mu.Lock()
-	w.link.hasRearmed() // the client will not, and its reader must end
-	w.link.mu.Unlock()
-	return w.Conn.Close()
+	err := w.Conn.Close() // first, so that the reader reads no answer any more
+	w.link.hasRearmed()
+	return err
 }
 
 type silent struct{}

@@ -217,7 +217,7 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 		is.value, is.stat, _, err = set(strings.TrimSuffix(key, "/"))
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		w.set, l.watched = w.set || err == nil, true
+		w.set = w.set || err == nil
 		w.told = w.told || err == nil && is.stat.Version > 0
 		return is, err
 	})
