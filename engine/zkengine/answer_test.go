@@ -237,7 +237,7 @@ func TestGivenUp(t *testing.T) {
 		sessiontest.Leave(t, b, c)
 	}
 	if n := clientWatches(b.link.conn); n != 2 {
-		t.Errorf("%d watches of one node and of the format", n)
+		t.Errorf("%d watches of one node and of the root", n)
 	}
 	for i := range 20 {
 		key := fmt.Sprintf("%s/%d", t.Name(), i)
