@@ -178,7 +178,11 @@ func (s *session) leaveAll(ctx context.Context, cl *claim) []error {
 	s.mu.Lock()
 	cl.left, cl.token, cl.from = true, 0, time.Now().Add(max(s.timeout, s.opts.Heartbeat/2))
 	s.mu.Unlock()
-	return s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error { return s.leave(ctx, i, is, cl) })
+	errs := s.ask(ctx, s.joined(false), func(ctx context.Context, i int, is engine.Session) error { return s.leave(ctx, i, is, cl) })
+	s.mu.Lock()
+	cl.from = time.Now()
+	s.mu.Unlock()
+	return errs
 }
 
 // votes are the grants that count, by node: of nodes that took part in a renewal that started then

@@ -40,7 +40,9 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 		return s.renew(ctx, i, on[i], start)
 	})
 	gone, err := s.renewed(ctx, held, start, errs)
-	s.repair(ctx, errs)
+	if len(gone) == 0 { // else their holders are told first
+		s.repair(ctx, errs)
+	}
 	return gone, err
 }
 
@@ -172,7 +174,7 @@ func (s *session) repair(ctx context.Context, errs []error) {
 const workers = 32
 
 // work does steps on a node until one of them is not answered. The node has just answered, however slow it
-// is, so a step has half of the time of all.
+// is, so a step has half of the time of all, at least.
 func (s *session) work(ctx context.Context, steps []func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -184,7 +186,7 @@ func (s *session) work(ctx context.Context, steps []func(context.Context) error)
 		}
 		all.Go(func() {
 			defer places.Give()
-			once, cancel := context.WithTimeout(ctx, s.opts.Heartbeat/4)
+			once, cancel := context.WithTimeout(ctx, max(s.timeout, s.opts.Heartbeat/4))
 			defer cancel()
 			if err := step(once); unknown(err) {
 				stop(err)

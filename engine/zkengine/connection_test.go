@@ -145,10 +145,12 @@ func TestClosedBesideAContainer(t *testing.T) {
 }
 
 // TestAnswersWaitForTheWatches: no answer reaches the client before its watches are set again, however busy the machine is, and
-// while the link closes. A client without watches sets none, and waits for some pauses only.
+// while the link closes. Only the answer to a login does. A client without watches sets none, and waits for some pauses only.
 func TestAnswersWaitForTheWatches(t *testing.T) {
 	request := make([]byte, 12)
 	binary.BigEndian.PutUint32(request[8:], opSetWatches)
+	login := make([]byte, 12)
+	binary.BigEndian.PutUint32(login[8:], opSetAuth)
 	for name, row := range map[string]struct {
 		fired   bool
 		release func(*wire)
@@ -156,6 +158,7 @@ func TestAnswersWaitForTheWatches(t *testing.T) {
 		read    bool
 	}{
 		"set":              {false, func(w *wire) { w.Write(request) }, time.Second, true}, //nolint:errcheck // a pipe
+		"login":            {false, func(w *wire) { w.Write(login) }, time.Second, true},   //nolint:errcheck // the same
 		"closed":           {false, func(w *wire) { w.Close() }, time.Second, false},
 		"link has ended":   {false, func(w *wire) { w.link.end() }, time.Second, false},
 		"never set":        {false, func(*wire) {}, time.Minute, false},
@@ -174,7 +177,7 @@ func TestAnswersWaitForTheWatches(t *testing.T) {
 				defer far.Close()
 				go far.Write([]byte("answer")) //nolint:errcheck // until it is closed
 				go io.Copy(io.Discard, far)    //nolint:errcheck // the same
-				w := &wire{Conn: near, link: l, limit: time.Minute, stop: func() bool { return false }}
+				w := &wire{Conn: near, link: l, limit: time.Minute, login: make(chan struct{}, 2), stop: func() bool { return false }}
 				defer w.Close()
 				began, held := time.Now(), make(chan time.Duration, 1)
 				go func() {
@@ -227,5 +230,35 @@ func TestAnchorStays(t *testing.T) {
 			t.Errorf("client %d has no watch that stays", i)
 		}
 		l.mu.Unlock()
+	}
+}
+
+// TestUserReconnects: a session with a user loses its connection. The client logs in again, and awaits that answer, before it sets
+// its watches. The session is renewed long before its end.
+func TestUserReconnects(t *testing.T) {
+	const ttl = 12 * time.Second
+	conns := make(chan net.Conn, 100)
+	e := New([]string{testservers.ZooKeeper(t).Addr}, &Options{Tick: tick, User: "me", Password: "secret", Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		conns <- conn
+		return conn, err
+	}})
+	s, held := open(t, e, ttl), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, held)
+	s.link.mu.Lock()
+	changed := s.link.changed
+	s.link.mu.Unlock()
+	(<-conns).Close()
+	<-changed
+	began := time.Now()
+	sessiontest.Until(t, "it is renewed", func() bool {
+		gone, err := s.Renew(sessiontest.Soon(t), []*engine.Claim{held})
+		if errors.Is(err, engine.ErrGone) || len(gone) > 0 {
+			t.Fatalf("gone %v, %v", gone, err)
+		}
+		return err == nil
+	})
+	if took := time.Since(began); took > ttl/4 { // a wait for the watches would take as long at least
+		t.Errorf("renewed only after %v", took)
 	}
 }

@@ -208,7 +208,7 @@ func (l *link) dial(network, addr string, _ time.Duration) (net.Conn, error) {
 		l.missed(err)
 		return nil, err
 	}
-	return &wire{Conn: conn, link: l, limit: limit, stop: context.AfterFunc(l.life, func() { conn.Close() })}, nil
+	return &wire{Conn: conn, link: l, limit: limit, login: make(chan struct{}, 2), stop: context.AfterFunc(l.life, func() { conn.Close() })}, nil
 }
 
 // pause is between two tries to connect.
@@ -237,6 +237,7 @@ type wire struct {
 	stop  func() bool
 	limit time.Duration // of the wait for an answer
 	head  []byte        // the first bytes of the answer to the greeting
+	login chan struct{} // one for each of the two reads of the answer to a login
 }
 
 // greeting is the length of an answer, the version and the time-out.
@@ -246,7 +247,7 @@ const greeting = 12
 // then, without a lock, what an answer writes, and would miss what happened in between.
 func (w *wire) Read(p []byte) (int, error) {
 	l := w.link
-	l.waitRearmed(w.limit) // after that the read is too late as well
+	l.waitRearmed(w.limit, w.login) // after that the read is too late as well
 	if l.life.Err() != nil {
 		return 0, zk.ErrConnectionClosed
 	}
@@ -264,8 +265,9 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// waitRearmed waits for most, or for some pauses if perhaps the client has no watches, because it sets none then.
-func (l *link) waitRearmed(most time.Duration) {
+// waitRearmed waits for most, or for some pauses if perhaps the client has no watches, because it sets none then. The client
+// logs in before all else, and awaits that answer, which has no zxid.
+func (l *link) waitRearmed(most time.Duration, login <-chan struct{}) {
 	l.mu.Lock()
 	rearmed := l.rearmed
 	if len(l.anchor) > 0 { // it has fired
@@ -277,6 +279,7 @@ func (l *link) waitRearmed(most time.Duration) {
 	}
 	select {
 	case <-rearmed:
+	case <-login:
 	case <-time.After(most):
 		l.mu.Lock()
 		if l.rearmed == rearmed {
@@ -297,8 +300,8 @@ func (l *link) hasRearmed() {
 	}
 }
 
-// opSetWatches is how the client sets its watches again.
-const opSetWatches = 101
+// How the client logs in, and sets its watches again.
+const opSetAuth, opSetWatches = 100, 101
 
 // Write says no more when the link must not.
 func (w *wire) Write(p []byte) (int, error) {
@@ -306,7 +309,12 @@ func (w *wire) Write(p []byte) (int, error) {
 	if l.life.Err() != nil {
 		return 0, zk.ErrConnectionClosed
 	}
-	if binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+	switch binary.BigEndian.Uint32(p[8:]) {
+	case opSetAuth:
+		for len(w.login) < cap(w.login) {
+			w.login <- struct{}{}
+		}
+	case opSetWatches:
 		l.hasRearmed()
 	}
 	n, err := w.Conn.Write(p)
