@@ -3,6 +3,7 @@ package redlockengine_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,9 +90,9 @@ func TestLossIsToldBeforeRepairs(t *testing.T) {
 		if err := links[1].Evict(t.Context(), "r", held[0].ID); err != nil {
 			t.Fatal(err)
 		}
-		requests := 0
+		var requests atomic.Int64
 		links[2].set(trouble{call: func(ctx context.Context, do func(context.Context) error) error {
-			if requests++; requests > 1 { // the session is opened at once
+			if requests.Add(1) > 1 { // the session is opened at once
 				if err := pause(ctx, beat/4-50*time.Millisecond); err != nil {
 					return err
 				}
