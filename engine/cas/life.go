@@ -13,9 +13,10 @@ import (
 // mark is the store's knowledge of itself.
 type mark struct {
 	Format string `json:"format"`
-	Life   string `json:"life,omitempty"` // of a store that may forget
-	Over   bool   `json:"over,omitempty"` // the restart grace of this life is over
-	Base   int64  `json:"base,omitempty"` // the number from which tokens start
+	Life   string `json:"life,omitempty"`   // of a store that may forget
+	Over   bool   `json:"over,omitempty"`   // the restart grace of this life is over
+	Base   int64  `json:"base,omitempty"`   // the number from which tokens start
+	Belief int64  `json:"belief,omitempty"` // the longest belief of a session of any life, in µs
 }
 
 // life is an engine's knowledge of the store's life.
@@ -41,8 +42,8 @@ func (e *Engine) lifeName(ctx context.Context) (string, error) {
 }
 
 // alive returns the life of the store, and its restart grace if there is one. During the grace the
-// store grants nothing. A client ends it after it has seen this life for as long as its own holders
-// may trust their locks. That client marks the grace as over for all clients.
+// store grants nothing. A client ends the grace after it has seen this life for as long as any holder
+// may trust its lock. That client marks the grace as over for all clients.
 func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 	name, err := e.lifeName(ctx)
 	if err != nil {
@@ -62,7 +63,7 @@ func (e *Engine) alive(ctx context.Context) (life, engine.Grace, error) {
 }
 
 // shownGrace returns the restart grace, and writes nothing: an operator begins no grace and ends none. Without a
-// session, shownGrace cannot know how much is left, and tells the least.
+// session, shownGrace cannot know how much is left, and tells the whole grace.
 func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 	name, err := e.lifeName(ctx)
 	if err != nil {
@@ -73,7 +74,7 @@ func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 		return engine.Grace{}, nil
 	}
 	m, _, err := e.loadMark(ctx)
-	left := max(belief, noBelief) - time.Since(l.since)
+	left := m.grace(belief) - time.Since(l.since)
 	switch {
 	case err != nil:
 		return engine.Grace{}, err
@@ -83,7 +84,7 @@ func (e *Engine) shownGrace(ctx context.Context) (engine.Grace, error) {
 	case m.Life == name && belief > 0 && left <= 0: // the next step or heartbeat marks the end
 		return engine.Grace{}, nil
 	case belief == 0:
-		left = noBelief
+		left = m.grace(0)
 	}
 	return engine.Grace{Age: engine.Unknown, Left: max(left, time.Millisecond)}, nil
 }
@@ -116,7 +117,7 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 	if err != nil {
 		return l, 0, err
 	}
-	left := max(belief, noBelief) - time.Since(l.since)
+	left := m.grace(belief) - time.Since(l.since)
 	switch {
 	case m.Life != name:
 		m.Life, m.Over = name, false
@@ -149,6 +150,11 @@ func (e *Engine) ended(l life, m mark) life {
 // startOf is the number to add to versions, so that tokens begin at the time of the write.
 func startOf(item Item) int64 { return max(0, item.Written-int64(item.Version)*tokensPerWrite) }
 
+// grace is how long a life grants nothing to a client whose own holders believe for so long.
+func (m mark) grace(belief time.Duration) time.Duration {
+	return max(belief, noBelief, time.Duration(m.Belief)*time.Microsecond)
+}
+
 func (m mark) encode() []byte {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -170,17 +176,22 @@ func (e *Engine) loadMark(ctx context.Context) (m mark, item Item, err error) {
 }
 
 // checkFormat refuses a store of another format. If the caller is about to write, checkFormat marks a
-// store that nobody has used. The mark also tells that the grace of this life is over.
-func (e *Engine) checkFormat(ctx context.Context, writes bool) error {
+// store that nobody has used. The mark also tells that the grace of this life is over. In the mark of a store
+// that may forget, checkFormat notes the belief of a session that is about to open.
+func (e *Engine) checkFormat(ctx context.Context, writes bool, belief time.Duration) error {
 	name, err := e.lifeName(ctx)
 	if err != nil {
 		return err
 	}
 	for {
 		m, item, err := e.loadMark(ctx)
-		if err == nil && item.Version == 0 && writes {
-			_, err = e.store.Swap(ctx, storeKey, m.encode(), 0)
-			item.Version = 1
+		longer := name != forever && m.Belief < belief.Microseconds()
+		if longer {
+			m.Belief = belief.Microseconds()
+		}
+		if err == nil && (longer || item.Version == 0 && writes) {
+			_, err = e.store.Swap(ctx, storeKey, m.encode(), item.Version)
+			item.Version++
 		}
 		if errors.Is(err, engine.ErrConflict) {
 			continue // another client wrote the mark
@@ -204,7 +215,7 @@ func (e *Engine) knowFormat(ctx context.Context, writes bool) error {
 	if ours := e.ours.Load(); err != nil || ours != nil && *ours == name {
 		return err
 	}
-	return e.checkFormat(ctx, writes)
+	return e.checkFormat(ctx, writes, 0)
 }
 
 // Init marks a store that may forget as new, so that the first lock is granted without a restart

@@ -96,6 +96,47 @@ func TestGraceThatNobodyBegan(t *testing.T) {
 	})
 }
 
+// TestGraceOfTheLongestBelief: a store that forgot its last writes still knows for how long holders may trust their
+// locks. A client with a short TTL does not end the grace before that time.
+func TestGraceOfTheLongestBelief(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const longest = 6 * ttl
+		store := newCounting()
+		e := newEngine(t, store, forgets)
+		if err := e.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, opts := range []engine.SessionOptions{{TTL: longest + time.Second, Delay: time.Second}, {TTL: ttl}} {
+			if _, err := e.Open(t.Context(), opts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mark, err := store.Load(t.Context(), storeKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.forget("second")
+		if _, err := store.Swap(t.Context(), storeKey, mark.Data, 0); err != nil {
+			t.Fatal(err)
+		}
+
+		if g := graceOf(t, newEngine(t, store, forgets)); g.Left != longest {
+			t.Errorf("an operator is told of %v", g.Left)
+		}
+		s := openOn(t, newEngine(t, store, forgets))
+		alive(t, s)
+		for _, passed := range []time.Duration{0, ttl, longest - ttl - time.Second} {
+			<-time.After(passed)
+			var grace *engine.GraceError
+			if _, err := try(t, s, claimOf(s, "x", 1)); !errors.As(err, &grace) {
+				t.Fatalf("%v later a try returned %v", passed, err)
+			}
+		}
+		<-time.After(time.Second)
+		mustHold(t, s, claimOf(s, "x", 2))
+	})
+}
+
 // TestLookAfterTheGrace: a client that comes after the grace reads the mark once.
 func TestLookAfterTheGrace(t *testing.T) {
 	store := newCounting()

@@ -41,7 +41,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if err := ctx.Err(); err != nil {
 		return nil, engine.Unavailable("open session", err)
 	}
-	if err := e.checkFormat(ctx, true); err != nil {
+	if err := e.checkFormat(ctx, true, opts.Belief()); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	if _, _, err := e.alive(ctx); err != nil { // the grace begins, also for a client that takes no lock

@@ -28,7 +28,8 @@
 //   - grace is how long a restarted Redis server grants nothing at the least, as 15s: the longest TTL of
 //     all its clients. Without grace, the server remembers the longest TTL, unless all data is lost.
 //     A node of a cluster does not. There each engine goes by the longest TTL of its own clients. So
-//     a fleet with several TTLs sets grace. One server refuses a client whose TTL is longer than its grace.
+//     a fleet with several TTLs sets grace. So does such a fleet on Redlock, whose nodes may lose all data.
+//     One server, or a node of Redlock, refuses a client whose TTL is longer than its grace.
 //   - password-env and password-file name an environment variable or a file that has the password,
 //     instead of the URL. Open reads it when it opens the store, without the end of the file's line.
 //   - tls-ca names a file of the certificates to trust, in PEM, instead of those of the system.
@@ -114,7 +115,7 @@ var schemes = map[string]scheme{
 	"rediss":         {"rediss://" + redisForm, slices.Concat(redisParams, tlsParams), true, redisEngine(redisServer)},
 	"redis+cluster":  {"redis+cluster://" + clusterForm, slices.Concat(redisParams, optionalTLS), true, redisEngine(redisCluster)},
 	"redis+sentinel": {"redis+sentinel://" + sentinelForm, slices.Concat(sentinelParams, optionalTLS), true, redisEngine(redisSentinel)},
-	"redlock":        {"redlock://" + redlockForm, slices.Concat([]string{"prefix", "tokens"}, optionalTLS), true, openRedlock},
+	"redlock":        {"redlock://" + redlockForm, slices.Concat([]string{"prefix", "tokens", "grace"}, optionalTLS), true, openRedlock},
 	"etcd":           {"etcd://" + etcdForm, []string{"prefix"}, true, openEtcd},
 	"etcds":          {"etcds://" + etcdForm, slices.Concat([]string{"prefix"}, tlsParams), true, openEtcd},
 	"postgres":       {"postgres://" + databaseForm, postgresParams, true, openPostgres},

@@ -130,9 +130,9 @@ func redisEngine(servers redisServers) func(context.Context, *url.URL) (engine.E
 		if err != nil || replicas < 0 {
 			return nil, wrong("wait is the number of replicas that have to know a grant")
 		}
-		grace, err := time.ParseDuration(cmp.Or(u.Query().Get("grace"), "0"))
-		if err != nil || grace < 0 {
-			return nil, wrong("grace is a duration as 15s")
+		grace, err := graceIn(u)
+		if err != nil {
+			return nil, err
 		}
 		all := &dialed{open: make(map[net.Conn]struct{})}
 		option.DialCtxFn = all.dial
@@ -145,6 +145,15 @@ func redisEngine(servers redisServers) func(context.Context, *url.URL) (engine.E
 		})
 		return withParts(opened{Engine: eng, closeClient: func() error { client.Close(); return nil }}), nil
 	}
+}
+
+// graceIn returns the parameter grace, or 0.
+func graceIn(u *url.URL) (time.Duration, error) {
+	grace, err := time.ParseDuration(cmp.Or(u.Query().Get("grace"), "0"))
+	if err != nil || grace < 0 {
+		return 0, wrong("grace is a duration as 15s")
+	}
+	return grace, nil
 }
 
 // connectRedis expects a server of the mode.

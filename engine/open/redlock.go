@@ -36,6 +36,15 @@ func openRedlock(ctx context.Context, u *url.URL) (engine.Engine, error) {
 	case tokens != "" && tokens != "on":
 		return nil, wrong("tokens is %q: on or off is allowed", tokens)
 	}
+	grace, err := graceIn(u)
+	if err != nil {
+		return nil, err
+	}
+	if grace > 0 { // sessions live longer on a node
+		query := u.Query()
+		query.Set("grace", redlockengine.NodeTTL(grace).String())
+		u.RawQuery = query.Encode()
+	}
 	var all redlockNodes
 	var nodes []engine.Engine
 	for i, addr := range addrs {

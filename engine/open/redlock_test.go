@@ -32,6 +32,23 @@ func TestRedlockURLs(t *testing.T) {
 	}
 }
 
+// TestRedlockGrace: nodes that know nothing grant nothing for the grace of the URL, which may be longer than the TTL
+// of the client. A client with a longer TTL is refused.
+func TestRedlockGrace(t *testing.T) {
+	_, addrs := redlockServers(t, 3)
+	url := redlockURL(addrs) + "?grace=1m"
+	_, err := clientOf(t, connect(t, url), time.Second).Mutex("x").TryLock(t.Context())
+	if grace := new(engine.GraceError); !errors.As(err, &grace) || grace.Left < 30*time.Second {
+		t.Errorf("on new nodes a try returned %v", err)
+	}
+	if l, err := clientOf(t, connect(t, url), time.Minute).Mutex("y").TryLock(t.Context()); !errors.Is(err, pawl.ErrGrace) {
+		t.Errorf("with a TTL as long as the grace: %v, %v", l, err)
+	}
+	if _, err := pawl.New(t.Context(), connect(t, url), &pawl.Options{TTL: 2 * time.Minute}); !errors.Is(err, pawl.ErrUnsupported) {
+		t.Errorf("with a longer TTL: %v", err)
+	}
+}
+
 func TestRedlockWithoutAMajority(t *testing.T) {
 	servers, addrs := redlockServers(t, 3)
 	servers[0].Kill()

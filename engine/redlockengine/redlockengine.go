@@ -158,8 +158,9 @@ func (e *Engine) weakest() engine.Caps {
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return e.caps }
 
-// drift is how far the clocks of two nodes may part within a TTL.
-func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+// NodeTTL is how long a session lives on a node: its TTL and the drift. By the drift the clocks of two nodes may part
+// in that time.
+func NodeTTL(ttl time.Duration) time.Duration { return ttl + ttl/100 + 2*time.Millisecond }
 
 // errSkipped is the answer of a node that was not asked.
 var errSkipped = errors.New("not asked: it did not answer lately")

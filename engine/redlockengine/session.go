@@ -81,7 +81,7 @@ func (s *session) alien() error {
 // operator, nor does a grace cover it.
 func (s *session) join(ctx context.Context, i int, start time.Time) error {
 	opts := s.opts
-	opts.TTL += drift(opts.TTL)
+	opts.TTL = NodeTTL(opts.TTL)
 	if s.opts.Belief() <= 0 {
 		opts.Delay = opts.TTL
 	}
