@@ -23,6 +23,7 @@ type branch struct {
 	id    branchName
 	conn  *sql.Conn
 	plain bool // an ordinary transaction, which is never prepared
+	voted bool // yes: the branch is prepared, and only the decision ends it
 	mu    sync.Mutex
 	open  bool  // the caller may send statements
 	doom  error // why the transaction can no longer be committed
@@ -184,10 +185,11 @@ func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	default:
 		err = b.exec(ctx, "XA END "+b.id.xid(), "XA PREPARE "+b.id.xid())
 	}
-	if err == nil {
+	switch {
+	case err == nil:
+		b.voted = true
 		return protocol.VotedYes, nil
-	}
-	if b.unsure(err) {
+	case b.unsure(err):
 		b.release(false)
 		return protocol.NoAnswer, err
 	}
@@ -202,7 +204,8 @@ func (b *branch) unsure(err error) bool {
 	return err != nil && !unsent && !dialect.Said(err)
 }
 
-// undo rolls back a branch that is not prepared. The server does so when the connection ends.
+// undo rolls back a branch that is not prepared. The server does so when the connection ends. A branch that is prepared
+// is left to recovery, because nobody here knows the decision.
 func (b *branch) undo() {
 	b.shut() //nolint:errcheck // the branch is given up
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -210,6 +213,9 @@ func (b *branch) undo() {
 	var err error
 	switch {
 	case b.conn == nil:
+		return
+	case b.voted:
+		b.release(false)
 		return
 	case b.plain || b.dialect != dialect.MySQL:
 		err = b.exec(ctx, "ROLLBACK")

@@ -117,14 +117,15 @@ func latePrepare(t *testing.T) {
 }
 
 // lateCommit: the log's own branch commits after the coordinator lost the connection. So the coordinator must not take the
-// loss for an abort: pgx returns driver.ErrBadConn also for statements that it has sent.
-func lateCommit(t *testing.T) {
+// loss for an abort: pgx returns driver.ErrBadConn also for statements that it has sent. Nor may the coordinator roll the
+// branch of the second database back, which is prepared.
+func lateCommit(t *testing.T, second place) {
 	t.Parallel()
 	direct := postgres(t, "postgres")
 	proxied, network := behind(t, direct)
 	proxied.Log = true
-	b := newBank(t, [2]place{proxied, postgres(t, "second")})
-	books := b.seenFrom(t, [2]place{direct, postgres(t, "second")})
+	b := newBank(t, [2]place{proxied, second})
+	books := b.seenFrom(t, [2]place{direct, second})
 	g := shutGate(t, direct, b.table+"_0")
 	before := books.sums(t)
 	c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: time.Second, Settle: 500 * time.Millisecond})

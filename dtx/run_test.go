@@ -28,7 +28,9 @@ func TestDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("late prepare", latePrepare)
-	t.Run("late commit", lateCommit)
+	for name, second := range map[string]place{"PostgreSQL": postgres(t, "second"), "MariaDB": mariadb(t)} {
+		t.Run("late commit beside "+name, func(t *testing.T) { lateCommit(t, second) })
+	}
 	t.Run("other protocols", otherProtocols)
 	t.Run("hangs", hangs)
 	t.Run("hanging log", hangingLog)
