@@ -133,7 +133,7 @@ var chinese = map[string]string{
 	"what clients observed":              "各客户端的观察",
 	"no clock in the store says when the time is over": "存储没有时钟，没法知道时间到没到",
 	"no": "不会",
-	"yes: then it gives nothing out for one TTL": "会；此后一个 TTL 内不给任何锁",
+	"yes: then it has a restart grace": "会；之后有一段宽限期",
 	"single":                   "无（单点）",
 	"keeps grants":             "不丢锁",
 	"may lose the last grants": "可能丢掉最后几把锁",

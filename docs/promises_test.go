@@ -45,7 +45,7 @@ var promises = []struct {
 	{"The clock that ends a dead session", func(c engine.Caps) string { return string(c.Expiry) }},
 	{"May forget grants in a restart", func(c engine.Caps) string {
 		if c.Forgets {
-			return "yes: then it gives nothing out for one TTL"
+			return "yes: then it has a restart grace"
 		}
 		return "no"
 	}},
