@@ -45,7 +45,7 @@ var promises = []struct {
 	{"The clock that ends a dead session", func(c engine.Caps) string { return string(c.Expiry) }},
 	{"May forget grants in a restart", func(c engine.Caps) string {
 		if c.Forgets {
-			return "yes: then it gives nothing out for one TTL"
+			return "yes: then it has a restart grace"
 		}
 		return "no"
 	}},
@@ -74,6 +74,20 @@ func TestPromises(t *testing.T) {
 	generated(t, "choosing.md", "lacks", lacksTable(all))
 	generated(t, "choosing.zh.md", "promises", inChinese(promisesTable(all)))
 	generated(t, "choosing.zh.md", "lacks", inChinese(lacksTable(all)))
+}
+
+// TestKeepers: command.md names the stores whose values outlive a restart and a failover. IDs may stand on these alone.
+func TestKeepers(t *testing.T) {
+	var keep []string
+	for _, c := range engines(t) {
+		if !c.Forgets && c.Failover != engine.FailoverLoses && c.Processes != engine.ReachProcess && c.RefuseFeature(engine.FeatureValues) == nil {
+			keep = append(keep, c.Name)
+		}
+	}
+	const said = "SQLite, etcd and ZooKeeper keep their writes."
+	if !slices.Equal(keep, []string{"sqlite", "etcd", "zk"}) || !strings.Contains(read(t, "command.md"), said) {
+		t.Errorf("%q keep their writes, and command.md has to say so: %s", keep, said)
+	}
 }
 
 // generated holds the part of a file between two comments to what it should be.

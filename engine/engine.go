@@ -26,7 +26,7 @@
 //     which a session that blocks the claim can end.
 //   - A claim of a session that has ended never holds, is never granted, and never blocks for longer
 //     than a poll.
-//   - A store that may have forgotten claims grants nothing for one TTL after that (restart grace).
+//   - A store that may have forgotten claims grants nothing until no earlier holder trusts its lock (restart grace).
 //   - Errors are the store's own, wrapped with one of the classes of this package. An engine never
 //     retries a verb whose outcome is unknown, and never logs. An engine keeps no policy: retry,
 //     keep-alive, trust window, time-outs and tracing live once, in the root package.

@@ -11,9 +11,9 @@ import (
 
 // ValuesOptions are the settings of [Values].
 type ValuesOptions struct {
-	// AllowForgetting accepts a store that may lose its last writes. A Redis does that when it
-	// restarts without its data or a replica that lags behind replaces it. A database does that
-	// when its replica takes over without them. IDs that were made under lost writes repeat then.
+	// AllowForgetting accepts a store that may lose its last writes: Redis, NATS, PostgreSQL, MySQL
+	// and MariaDB. A Redis or NATS does that when it restarts without them. A Redis or a database
+	// does that when a replica that lags behind takes over. IDs that were made under lost writes repeat then.
 	// Set it where that cannot happen, because the store has no such replica and is never restored;
 	// or where it is known by other means.
 	AllowForgetting bool

@@ -54,7 +54,8 @@
 //   - sentinel-user, sentinel-password-env and sentinel-password-file are for the Sentinels. The user
 //     of the URL is that of the servers that the Sentinels watch.
 //
-// [OpenDatabase] and [OpenRedis] take the same URLs. Both serve services that are not locks.
+// [OpenDatabase], [OpenRedis] and [OpenNATS] take the same URLs with fewer parameters. Services
+// that are not locks use these functions.
 package open
 
 import (

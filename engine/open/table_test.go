@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +53,35 @@ func TestSchemesAreDocumented(t *testing.T) {
 		if err := os.WriteFile(storesFile, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+var parameterName = regexp.MustCompile("`([a-z-]+)`")
+
+// TestParametersAreExplained: the table of parameters in docs/urls.md has each parameter of a URL once, and no other.
+func TestParametersAreExplained(t *testing.T) {
+	text, err := os.ReadFile(storesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "| parameter | meaning |\n|---|---|\n")
+	rows, _, _ := strings.Cut(rest, "\n\n")
+	var explained []string
+	for _, row := range strings.Split(rows, "\n") {
+		names, _, _ := strings.Cut(row, " | ")
+		for _, name := range parameterName.FindAllStringSubmatch(names, -1) {
+			explained = append(explained, name[1])
+		}
+	}
+	slices.Sort(explained)
+	all := make(map[string]bool)
+	for _, s := range schemes {
+		for _, param := range s.allowed() {
+			all[param] = true
+		}
+	}
+	if want := slices.Sorted(maps.Keys(all)); !slices.Equal(explained, want) {
+		t.Errorf("%s explains the parameters\n%q, not\n%q", storesFile, explained, want)
 	}
 }
 

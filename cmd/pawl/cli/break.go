@@ -27,9 +27,9 @@ func newBreak(s *store) *cobra.Command {
 		Long: `Take NAME away from all its holders. --token and --claim choose some holders, or one
 waiter, as "pawl show" prints them. The next waiter gets NAME at once.
 
-The holders learn of the break within a third of their TTL. Until then they may still
-work, beside the next holder. Only a resource that checks tokens is safe from that. A
-command under "pawl run" is then stopped.
+The holders learn of the break within a third of their TTL. A command under "pawl run"
+then gets SIGTERM, and SIGKILL after its --grace. Until then the holders may still work,
+beside the next holder. Only a resource that checks tokens is safe from that.
 
 The operator's name stays in the store with --reason, and "pawl show" shows both.
 Redlock and row mode keep neither: there --reason is refused with 64, and break says
@@ -116,7 +116,7 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 	if err != nil || !slices.ContainsFunc(evicted, works) {
 		return err
 	}
-	_, err = fmt.Fprintln(w, "a holder learns of the break within a third of its TTL and may work until then")
+	_, err = fmt.Fprintln(w, "a holder learns of the break within a third of its TTL, and its command may work for --grace longer")
 	return err
 }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
+// workingOn is what break says of the command of a holder.
+const workingOn = "a holder learns of the break within a third of its TTL, and its command may work for --grace longer"
+
 // loss_test.go shows that a broken run stops its command.
 func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	t.Parallel()
@@ -23,7 +26,7 @@ func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	eventually(t, "it waits", func() bool { return states(t, store, "x") == "granted granted waiting" })
 	stdout, _ := want(t, 0, store, "break", "x", "--yes")
 	const evicted = `evicted \S+ pid \d+: sh \(token \d+, held for (an unknown time|[\d.]+m?s)\)`
-	matches(t, stdout, evicted, evicted, "a holder learns of the break .*")
+	matches(t, stdout, evicted, evicted, workingOn)
 	if line := p.line(); line != "next" {
 		t.Errorf("line %q", line)
 	}

@@ -126,8 +126,8 @@ the user (pawl/pawl.db in $XDG_STATE_HOME, by default ~/.local/state):
 Other users of the machine see arguments, but not variables: put a URL with a
 password into PAWL_STORE.
 
-Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. See
-"pawl help run", "pawl help elect" and "pawl help idem run" for other codes.`,
+Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. The help of run,
+slot, elect, join, idem run, outbox and tx, as "pawl help run", tells their other codes.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {

@@ -32,8 +32,9 @@ type idKind struct {
 }
 
 const forgettingHelp = `
-A store that may lose its last writes, as Redis may, is refused (64), because IDs would
-repeat. --allow-forgetting accepts such a store.`
+A store that may lose its last writes is refused (64), because IDs would repeat: Redis, NATS,
+PostgreSQL, MySQL and MariaDB. --allow-forgetting accepts such a store. SQLite, etcd and
+ZooKeeper keep their writes. Redlock and row mode have no values, and are always refused.`
 
 const tableHelp = `
 With --db the counter is in a table of PostgreSQL, MySQL, MariaDB or SQLite, and not

@@ -217,7 +217,7 @@ func TestRun_broken_stops_its_command(t *testing.T) {
 				t.Errorf("output %q", stdout)
 			}
 			stdout, _ = want(t, 0, store, "break", "--yes", name)
-			if !strings.HasPrefix(stdout, "evicted ") || !strings.Contains(stdout, "within a third of its TTL") {
+			if !strings.HasPrefix(stdout, "evicted ") || !strings.HasSuffix(stdout, "\n"+workingOn+"\n") {
 				t.Errorf("output %q", stdout)
 			}
 			if code := h.wait(); code != 74 {

@@ -33,7 +33,8 @@ Exit codes:
     0  success
    64  wrong usage, no such table, no such message, or a table of another version
    69  the database is unavailable, or refuses the statement, as without a right
-   70  internal error`
+   70  internal error
+  128+n  pawl was ended by signal n; a relay that runs ends with 0`
 
 // box is the user's choice of a table.
 type box struct {

@@ -39,9 +39,12 @@ CMD. Before CMD runs, the first four end the waiting.
 Names that begin with pawl: belong to pawl itself and are refused.
 
 CMD does not outlive the lock. When the lock cannot be kept, the group gets SIGTERM,
---grace before the end of the lock, and SIGKILL just before that end. When an operator
-breaks the lock, the group gets SIGTERM at once and SIGKILL after --grace. This holds
-also when pawl is killed or stopped for long: a second small process watches pawl.
+--grace before the end of the lock, and SIGKILL just before that end. This holds also
+when pawl is killed or stopped for long: a second small process watches pawl.
+
+Three cases differ: an operator breaks the lock, the store loses the lock unnoticed, or
+row mode loses a connection. Then the group gets SIGTERM when pawl learns of that, and
+SIGKILL after --grace. Until then CMD may work beside the next holder.
 
 Pawl cannot stop processes that leave the group of CMD, unless it is CMD itself. Nor can
 pawl stop a CMD that becomes another user, as by sudo: pawl then says so. When CMD ends by
@@ -50,9 +53,10 @@ that is suspended from the terminal (Ctrl-Z) loses the lock, and its life, after
 
 With --hold-for 10m NAME stays taken for 10 minutes from the start of CMD on, also
 when CMD ends before or pawl is killed. With --try, a job that several machines
-start runs once in that time. A CMD that fails counts. "pawl break" frees NAME. NATS,
-Redlock and row mode refuse --hold-for: 64. So does ZooKeeper for more than its
-maxSessionTimeout, by default 40s.
+start runs once in that time. A CMD that fails counts. "pawl break NAME --yes" frees NAME.
+A store that forgets its locks forgets this time, too, as a Redis without persistence
+does in a restart: then the job may run twice. NATS, Redlock and row mode refuse
+--hold-for: 64. So does ZooKeeper for more than its maxSessionTimeout, by default 40s.
 
 Exit codes, when not the code of CMD:
    64  wrong usage, or NAME is in use as something else (a semaphore, a size)

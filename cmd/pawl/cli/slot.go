@@ -22,9 +22,9 @@ All users of NAME must say the same -n. When all slots are taken: first come, fi
 served. The slot of a machine that died is free within --ttl and a second. CMD does
 not outlive its slot. CMD is run, stopped and passed signals as by "pawl run".
 
-"pawl show pawl:slots/NAME" shows the holders, and "pawl break pawl:slots/NAME" takes
-their slots away. Redlock and row mode have no slots: 64. The exit codes are those of
-"pawl run".`
+"pawl show pawl:slots/NAME" shows the holders, and "pawl break pawl:slots/NAME --yes"
+takes their slots away. Redlock and row mode have no slots: 64. The exit codes are those
+of "pawl run".`
 
 // slotNames begin the names of the permits of slots.
 const slotNames = "pawl:slots/"

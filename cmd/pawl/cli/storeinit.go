@@ -39,8 +39,9 @@ A Redis server, or a bucket of NATS, that knows nothing of pawl may have forgott
 grants. So that store grants nothing for the TTL of its first client. If you know that the
 store is new, say so by this command: then the first lock is granted at once. On a store
 that did forget, two clients would hold that lock. The command is refused where pawl has
-been used (64), and in a Redis Cluster, where each node goes by its own age. etcd and
-ZooKeeper need nothing.`,
+been used (64), and in a Redis Cluster, where each node goes by its own age. A redlock: URL
+marks all its nodes. A node that did not answer (69) is marked later alone, by its redis:
+URL. etcd and ZooKeeper need nothing.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			eng, err := s.open(cmd.Context())

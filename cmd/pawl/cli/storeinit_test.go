@@ -4,6 +4,7 @@ package cli
 
 import (
 	"database/sql"
+	"strings"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -62,6 +63,21 @@ func TestStoreInit(t *testing.T) {
 		stdout, _ := want(t, 0, s.user, "run", "x", "--", "echo", "done")
 		matches(t, stdout, "done")
 		want(t, 0, s.user, "ls")
+	}
+}
+
+// TestStoreInit_redlock: one command marks all nodes. A node that was away is marked alone later.
+func TestStoreInit_redlock(t *testing.T) {
+	t.Parallel()
+	away := testservers.Redis(t)
+	redlock := "redlock:" + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr + "," + away.Addr
+	away.Stop()
+	want(t, 69, redlock, "store", "init")
+	away.Restart()
+	want(t, 0, "redis://"+away.Addr, "store", "init")
+	_, stderr := want(t, 64, redlock, "store", "init")
+	if n := strings.Count(stderr, "it is not new"); n != 3 {
+		t.Errorf("%d nodes are marked: %s", n, stderr)
 	}
 }
 

@@ -25,8 +25,8 @@ const txHelp = `Look at the transactions over several databases of programs with
   resolved     the same, and an operator has decided
 
 The log is in the database --db, or else the variable PAWL_DB. Each other database of the programs is a --resource NAME=URL, with the
-name that the programs use. With --resource NAME the URL is in the variable PAWL_DB_NAME. URLs are postgres: or
-mysql: (also MariaDB), and sqlite: for the log. Other users of the machine see arguments, but not variables: put a
+name that the programs use. With --resource NAME the URL is in the variable PAWL_DB_ with NAME behind it, in the same letters:
+PAWL_DB_stock for stock. URLs are postgres: or mysql: (also MariaDB), and sqlite: for the log. Other users of the machine see arguments, but not variables: put a
 URL with a password into a variable.
 
 Exit codes:
@@ -34,7 +34,8 @@ Exit codes:
    64  wrong usage, no such table, no such transaction, or a transaction that is not for an operator to decide
    69  a database is unavailable, or refuses a statement, as without a right
    70  internal error
-   76  transactions are left that wait for an operator`
+   76  recover: transactions are left, for an operator or for a later call
+  128+n  pawl was ended by signal n; an agent that runs ends with 0`
 
 // ledger is the user's choice of a log and of resources.
 type ledger struct {
@@ -56,7 +57,7 @@ func newTx() *cobra.Command {
 	f := cmd.PersistentFlags()
 	f.StringVar(&l.db, flagDB, "", "URL of the database of the log (default: $PAWL_DB)")
 	f.StringVar(&l.table, "table", "pawl_dtx", "the table of the log, with its schema")
-	f.StringArrayVar(&l.resources, "resource", nil, "NAME=URL of a database of the programs, or NAME with the URL in $PAWL_DB_NAME; several may be given")
+	f.StringArrayVar(&l.resources, "resource", nil, "NAME=URL of a database of the programs, or NAME with the URL in a variable, as PAWL_DB_stock for stock; several may be given")
 	cmd.AddCommand(newTxMigrate(l), newTxLs(l), newTxShow(l), newTxRecover(l), newTxResolve(l), newTxAgent(l), newTxTrust(l))
 	return cmd
 }
@@ -175,7 +176,8 @@ func newTxLs(l *ledger) *cobra.Command {
 		Short: "List transactions that are not finished",
 		Long: `List the transactions that have a prepared branch on a --resource, or a record in the log. OLDEST is how long the
 oldest branch has been prepared: its rows are locked since then. MySQL and MariaDB do not tell that. "pawl help tx" tells the
-states. --resolved lists the decisions of operators instead. --json prints one object a line.
+states. Name every database by --resource: without one the list has recorded commits only, so an empty list proves nothing.
+--resolved lists the decisions of operators instead. --json prints one object a line.
 
 With --agent these are the transactions of an agent that are not over at all agents. An agent that is ready, precommitted or
 preaborted waits for a decision, and keeps its rows locked. Unknown is work that the --resource has prepared and the log has lost.`,
@@ -194,6 +196,9 @@ preaborted waits for a decision, and keeps its rows locked. Unknown is work that
 					return printDecisions(outputOf(ctx, cmd), all, asJSON)
 				}
 				all, err := o.Transactions(ctx, o.resources)
+				if len(o.resources) == 0 {
+					news("without --resource the list has recorded commits only: it shows no other prepared branch")
+				}
 				return errors.Join(printTransactions(outputOf(ctx, cmd), all, asJSON), err)
 			})
 		}),

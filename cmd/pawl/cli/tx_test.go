@@ -190,6 +190,18 @@ func TestTx_usage(t *testing.T) {
 	}
 }
 
+// TestTx_ls_without_resources: an empty list does not look as if no branch were prepared.
+func TestTx_ls_without_resources(t *testing.T) {
+	t.Parallel()
+	log := "sqlite:" + filepath.Join(t.TempDir(), "log.db")
+	want(t, 0, "memory:", "tx", "--db", log, "migrate")
+	_, stderr := want(t, 0, "memory:", "tx", "--db", log, "ls", "--json")
+	complaint(t, stderr, "--resource")
+	if _, stderr = want(t, 0, "memory:", "tx", "--db", log, "ls", "--resolved"); stderr != "" {
+		t.Errorf("the list of decisions says %s", stderr)
+	}
+}
+
 // TestTx_rights: an operator reads which right is missing, and the exit code is not that of a fault of pawl.
 func TestTx_rights(t *testing.T) {
 	t.Parallel()
