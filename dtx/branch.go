@@ -94,12 +94,20 @@ var (
 )
 
 // may returns an error unless the caller may send a statement.
-func (b *branch) may(query string) error {
+func (b *branch) may(statement string) error {
+	b.asked = slices.DeleteFunc(b.asked, func(q query) bool {
+		over := !q.open()
+		if over {
+			b.judge(q.rows.Err()) //nolint:errcheck // the caller has seen it, or has not looked
+			q.end()
+		}
+		return over
+	})
 	switch {
 	case !b.open:
 		return sql.ErrTxDone
-	case ending.MatchString(query) && !partial.MatchString(query):
-		b.doom = fmt.Errorf("%w: the coordinator alone begins and ends a branch: %.40q", pawl.ErrInvalid, query)
+	case ending.MatchString(statement) && !partial.MatchString(statement):
+		b.doom = fmt.Errorf("%w: the coordinator alone begins and ends a branch: %.40q", pawl.ErrInvalid, statement)
 	}
 	return b.doom
 }
@@ -128,24 +136,24 @@ func (b *branch) QueryContext(ctx context.Context, statement string, args ...any
 		end()
 		return nil, b.judge(err)
 	}
-	b.asked = slices.DeleteFunc(b.asked, func(q query) bool {
-		over := !q.open()
-		if over {
-			q.end()
-		}
-		return over
-	})
 	b.asked = append(b.asked, query{rows, end})
 	return rows, nil
 }
 
 // judge remembers an error that has ended the transaction. After a deadlock MySQL has rolled back, and the connection would
-// commit each further statement.
+// commit each further statement. SQLite may roll back after any error.
 func (b *branch) judge(err error) error {
-	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) {
-		b.doom = err
+	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) || b.dialect == dialect.SQLite && err != nil && b.outside() {
+		b.doom = cmp.Or(b.doom, err)
 	}
 	return err
+}
+
+// outside reports whether SQLite has ended the transaction: another can begin.
+func (b *branch) outside() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return b.exec(ctx, "BEGIN", "ROLLBACK") == nil
 }
 
 // shut ends the caller's use of the branch, and reports why it cannot be committed. Rows that are open would keep the connection for ever.
@@ -156,6 +164,8 @@ func (b *branch) shut() error {
 	for _, q := range b.asked {
 		if q.open() {
 			b.doom = cmp.Or(b.doom, fmt.Errorf("%w: the caller has not closed the rows of a query on %s", pawl.ErrInvalid, b.name))
+		} else {
+			b.judge(q.rows.Err()) //nolint:errcheck // the caller has seen it, or has not looked
 		}
 		q.end()
 	}

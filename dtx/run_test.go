@@ -213,6 +213,12 @@ func (b *bank) failures(t *testing.T) {
 			return nil
 		}
 	}
+	switch b.places[0].Dialect {
+	case dialect.SQLite:
+		failures["a statement that rolls back"] = b.rollsBack
+	case dialect.MySQL:
+		failures["a deadlock that only the rows tell"] = func(ctx context.Context, _ func(), tx *dtx.Tx) error { return b.deadlock(ctx, t, tx) }
+	}
 	for name, fail := range failures {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Run(ctx, func(ctx context.Context, tx *dtx.Tx) error {
