@@ -137,6 +137,44 @@ func smallPool(t *testing.T) {
 	}
 }
 
+// hindered: a process that cannot reach a database leaves the turn to others.
+func hindered(t *testing.T) {
+	t.Parallel()
+	direct := [2]place{postgres(t, "postgres"), postgres(t, "second")}
+	proxied, network := behind(t, direct[1])
+	b := newBank(t, [2]place{direct[0], proxied})
+	books := b.seenFrom(t, direct)
+	locks, err := open.Open(t.Context(), "memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinator := func(b *bank) *dtx.Coordinator {
+		client, err := pawl.New(t.Context(), locks, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // as the test ends
+		c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: time.Second, Settle: time.Second, Client: client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := coordinator(b)
+	cmd, _ := books.start(t, task{Account: 1, Step: "decided 0"})
+	cmd.Wait() //nolint:errcheck // the worker killed itself
+	network.Freeze()
+	until(t, "the hang is noticed", func() bool { return first.Status().Err != nil })
+	second := coordinator(books)
+	until(t, "the other process recovers", func() bool { return books.prepared(t) == 0 && books.records(t) == 0 })
+	network.Thaw()
+	for _, c := range []*dtx.Coordinator{first, second} {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // turns: processes take turns in recovery. While the store of the locks is away, every process recovers.
 func turns(t *testing.T) {
 	t.Parallel()

@@ -43,8 +43,9 @@ type Coordinator struct {
 	status Status               // of recovery
 	met    map[string]time.Time // when a pass first saw a prepared branch
 
-	passing sync.Mutex // held by a pass of recovery
-	seen    map[int64]sign
+	passing  sync.Mutex // held by a pass of recovery
+	seen     map[int64]sign
+	hindered bool // the last pass had the turn, and could not reach all databases
 
 	stop context.CancelFunc
 	work sync.WaitGroup // in the background
