@@ -33,7 +33,7 @@ type Coordinator struct {
 	resources map[string]*Resource
 	opts      Options
 
-	room     chan struct{} // has an element for each transaction with a connection of the log's pool; nil: the pool is unlimited
+	rooms    []room // of the pools that are limited
 	entering chan struct{} // has an element while a row is registered
 
 	mu     sync.Mutex
@@ -63,8 +63,8 @@ type row struct {
 
 // New returns a coordinator of a log, whose tables exist. The resources are all databases that take part in
 // its transactions, under the same names in every process. A database that cannot prepare is refused with an error that
-// matches [pawl.ErrUnsupported] and names the setting. If the log's pool is limited, one connection stays free of
-// transactions, so that the others are decided. Nil opts are the defaults. New begins to beat and to
+// matches [pawl.ErrUnsupported] and names the setting. Of a limited pool one connection stays free of
+// transactions, so that others are decided and recovered. Nil opts are the defaults. New begins to beat and to
 // recover in the background; call Close in the end.
 func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*Coordinator, error) {
 	o, err := opts.complete()
@@ -92,7 +92,7 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 			return nil, err
 		}
 	}
-	if err := c.makeRoom(); err != nil {
+	if err := c.makeRooms(); err != nil {
 		return nil, err
 	}
 	r, err := c.enter(ctx)
@@ -110,21 +110,6 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		c.every(ctx, func(ctx context.Context) { c.Recover(ctx) }) //nolint:errcheck // as above
 	})
 	return c, nil
-}
-
-// makeRoom keeps a connection of the log's pool from transactions. Else transactions that wait for a decision could hold every
-// connection, and no decision would have any.
-func (c *Coordinator) makeRoom() error {
-	most := c.log.db.Stats().MaxOpenConnections
-	for _, r := range c.resources {
-		if most == 1 && r.db == c.log.db && r.log == nil {
-			return fmt.Errorf("dtx: %w: the pool of the log has 1 connection, and the resource %s uses the same pool: at least 2 are needed", pawl.ErrInvalid, r.name)
-		}
-	}
-	if most > 0 {
-		c.room = make(chan struct{}, max(most-1, 1))
-	}
-	return nil
 }
 
 func (o *Options) complete() (Options, error) {

@@ -26,11 +26,13 @@ var mutants = []struct {
 	{"list after log", [][3]string{{"recover.go", "all, away := p.list(ctx)\n\tp.last = all\n\tsilent, err := p.read(ctx)\n", "silent, err := p.read(ctx)\n\tall, away := p.list(ctx)\n\tp.last = all\n"}},
 		"TestDatabases/PostgreSQL_and_PostgreSQL/beside_recovery"},
 	{"a pooled connection after PREPARE", [][3]string{
-		{"branch.go", "if err == nil {\n\t\treturn protocol.VotedYes, nil", "if err == nil {\n\t\tb.release(true)\n\t\treturn protocol.VotedYes, nil"},
+		{"branch.go", "b.voted = true\n", "b.voted = true\n\t\tb.release(true)\n"},
 		{"branch.go", "if clean && reset != \"\" {", "if clean = true; false {"},
 	}, "TestDatabases/MariaDB_and_MariaDB/beside_recovery"},
 	{"a lost decision is over", [][3]string{{"recover.go", "protocol.Own(p.open[id], retired, row)", "protocol.Own(p.open[id], retired && false, row)"}},
 		"TestDatabases/late_commit"},
+	{"a branch in doubt is rolled back", [][3]string{{"branch.go", "b.voted = true", "b.voted = false"}},
+		"TestDatabases/late_commit_beside_MariaDB"},
 }
 
 // TestMutants: each mistake is found by the test that is named beside it. A short run only looks for the text that is to be changed.

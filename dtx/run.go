@@ -58,15 +58,12 @@ func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *
 	t := &Tx{c: c, id: id}
 	forget := false
 	defer func() { c.leave(id, forget) }()
-	if slices.ContainsFunc(resources, func(r *Resource) bool { return r.db == c.log.db }) && c.room != nil {
-		select {
-		case c.room <- struct{}{}:
-			defer func() { <-c.room }()
-		case <-ctx.Done():
-			t.reason = context.Cause(ctx)
-			return t.result(protocol.Aborted)
-		}
+	leave, err := c.enterRooms(ctx, resources)
+	if err != nil {
+		t.reason = err
+		return t.result(protocol.Aborted)
 	}
+	defer leave()
 	defer t.undo()
 	err = t.open(ctx, resources)
 	if err == nil {
@@ -102,7 +99,7 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 	if n := len(resources); n < 1 || n > protocol.MaxBranches || locals > 1 {
 		return nil, fmt.Errorf("dtx: %w: %d resources, %d of them of Log.Resource: 1 to %d are allowed, and 1 of the log", pawl.ErrInvalid, n, locals, protocol.MaxBranches)
 	}
-	return resources, nil
+	return resources, c.fit(resources)
 }
 
 func (t *Tx) open(ctx context.Context, resources []*Resource) error {

@@ -35,6 +35,7 @@ func TestDatabases(t *testing.T) {
 	t.Run("hangs", hangs)
 	t.Run("hanging log", hangingLog)
 	t.Run("small pool", smallPool)
+	t.Run("exhausted", exhausted)
 	t.Run("hindered", hindered)
 	t.Run("turns", turns)
 	t.Run("lost logs", lostLogs)
