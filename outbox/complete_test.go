@@ -199,3 +199,28 @@ func TestResendBesideARequeuedMessage(t *testing.T) {
 		}
 	})
 }
+
+// The broker takes no messages of one topic, and there are more repeats of that topic than the relay reads at once. The repeats of
+// another topic go on.
+func TestResendBesideBlockedRepeats(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		p := publish(func(_ context.Context, m outbox.Message) error {
+			if m.Topic == "full" {
+				return fmt.Errorf("%w: it is full", outbox.ErrBlocked)
+			}
+			return nil
+		})
+		d.enqueue(t, outbox.Message{ID: "a", Topic: "full", Key: "a"}, outbox.Message{ID: "b", Topic: "full", Key: sameAs("a")},
+			outbox.Message{ID: "c", Topic: "t", Key: sameAs(sameAs("a"))})
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 1000"); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second, Window: 4})
+		until(t, "repeated twice", func() bool { return d.status(t, "c").Repeats >= 2 })
+		for _, id := range []string{"a", "b"} {
+			if e := d.status(t, id); e.State != outbox.Confirmed || e.Repeats != 0 {
+				t.Errorf("a sending that the broker did not take was counted: %+v", e)
+			}
+		}
+	})
+}
