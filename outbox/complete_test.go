@@ -224,3 +224,32 @@ func TestResendBesideBlockedRepeats(t *testing.T) {
 		}
 	})
 }
+
+// The repeats that are in memory are bounded by bytes, too.
+func TestResendInABoundedMemory(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		var under, most atomic.Int64
+		p := publish(func(context.Context, outbox.Message) error {
+			defer under.Add(-1)
+			for n := under.Add(1); n > most.Load(); {
+				most.Store(n)
+			}
+			<-time.After(50 * time.Millisecond) // so that all that were read at once are under way at once
+			return nil
+		})
+		var ids []string
+		for key := "k"; len(ids) < 12; key = sameAs(key) {
+			ids = append(ids, d.enqueue(t, outbox.Message{Topic: "t", Key: key, Payload: make([]byte, 100)})...)
+		}
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 100000"); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Hour, WindowBytes: 1 << 10})
+		until(t, "all are repeated", func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { return d.status(t, id).Repeats == 0 })
+		})
+		if most := most.Load(); most < 2 || most > 3 {
+			t.Errorf("%d messages at once in a quarter of 1 KiB", most)
+		}
+	})
+}

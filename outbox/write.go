@@ -110,11 +110,7 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 		return nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 3 AND ")
-	query, args, err := o.table.among(s, unknown).Build()
-	if err != nil {
-		return err
-	}
-	done, err := numbers(ctx, o.db, query, args)
+	done, err := numbers(ctx, o.db, o.table.among(s, unknown))
 	for i, r := range batch {
 		batch[i].done = r.done || slices.Contains(done, r.row.seq)
 	}
