@@ -85,10 +85,15 @@ func (t *Table) Validate(messages ...Message) error {
 	if len(messages) < 1 || len(messages) > maxBatch {
 		return fmt.Errorf("outbox: %w: %d messages: 1 to %d are allowed", pawl.ErrInvalid, len(messages), maxBatch)
 	}
+	seen := make(map[string]bool)
 	for i, m := range messages {
 		if err := m.validate(t.maxPayload); err != nil {
 			return fmt.Errorf("outbox: message %d: %w", i, err)
 		}
+		if seen[m.ID] {
+			return fmt.Errorf("outbox: message %d: %w: an earlier one has the ID %q, too", i, pawl.ErrInvalid, m.ID)
+		}
+		seen[m.ID] = true
 	}
 	return nil
 }
