@@ -247,7 +247,7 @@ type faulty struct{ defect func() }
 func (f faulty) Publish(string, ...*message.Message) error { f.defect(); return nil }
 func (f faulty) Close() error                              { return nil }
 
-// TestDefects: a panic of Watermill's publisher is one of the caller, whom it may spare, and a call that ends its goroutine is no confirm.
+// TestDefects: a panic of Watermill's publisher becomes a panic of the caller. A call that ends its goroutine is no confirm.
 func TestDefects(t *testing.T) {
 	publish := func(defect func()) (fault any, err error) {
 		p, err := millbox.New(faulty{defect}, &millbox.Options{Window: 1})
