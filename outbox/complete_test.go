@@ -50,7 +50,7 @@ func TestACompletionBeforeTheConfirm(t *testing.T) {
 		})
 		ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "a"}, outbox.Message{ID: "lost", Topic: "t", Key: "a"}, outbox.Message{Topic: "t", Key: "a"},
 			outbox.Message{ID: "last", Topic: "t", Key: "b"}, outbox.Message{Topic: "t", Key: "b"})
-		_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Rescan: time.Hour, OnError: func(err error) {
+		relay, stop := d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Rescan: time.Hour, OnError: func(err error) {
 			if !strings.Contains(err.Error(), "confirm did not arrive") && !errors.Is(err, outbox.ErrRefused) {
 				t.Error(err)
 			}
@@ -59,6 +59,9 @@ func TestACompletionBeforeTheConfirm(t *testing.T) {
 		stop()
 		if calls.Load() != 5 || !d.is(t, outbox.Done, ids...) {
 			t.Error(calls.Load(), "sendings")
+		}
+		if is := relay.Stats(); is.Dead != 0 {
+			t.Errorf("%+v", is)
 		}
 	})
 }
