@@ -23,8 +23,8 @@ import (
 // repeats after a deadlock.
 //
 // A transaction that stays open or in doubt keeps its messages locked. The relay leaves these for later, and goes on with all other
-// keys. Until then the later messages of a pending message's key wait. On MySQL nobody can enqueue meanwhile an ID that sorts just
-// before a locked one; IDs of [NewID] do not.
+// keys. On MySQL that needs a setting, see the package. Until then the later messages of a pending message's key wait. On MySQL nobody can
+// enqueue meanwhile an ID that sorts just before a locked one; IDs of [NewID] do not.
 func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) error {
 	if len(ids) < 1 || len(ids) > maxBatch {
 		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
