@@ -2,6 +2,7 @@
 // MariaDB, SQLite. A [Statement] has their placeholders and quoted names. A [Table] is
 // created and checked in their words. [Again], [Duplicate], [LockTimeout], [Lost] and
 // [ReadOnly] understand the errors of their drivers. The package imports no driver: the caller brings a [DB] of any.
+// The import path of a driver contains "mysql" or "sqlite", or the errors of the driver have a method SQLState.
 //
 // Names of tables and columns are never put into a statement unless they are plain, see
 // [ErrName]. Values are sent as parameters.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/ncruces/go-sqlite3/driver"
 
@@ -286,6 +287,42 @@ func cross(ctx context.Context, db *sql.DB, table string, rows []string, both *s
 		return err
 	}
 	return tx.Commit()
+}
+
+// strange is an error of a service that has codes of its own, as many clients of RPC have.
+type strange struct {
+	Code   int
+	Number uint16
+	cause  error
+}
+
+func (e strange) Error() string { return fmt.Sprint("code ", e.Code) }
+func (e strange) Unwrap() error { return e.cause }
+
+// refusal has its code in a method.
+type refusal uint32
+
+func (e refusal) Error() string { return "refused" }
+func (e refusal) Code() uint32  { return uint32(e) }
+
+// A code that no database gave says nothing, and hides no code of a database.
+func TestCodesOfOthers(t *testing.T) {
+	busy := &pgconn.PgError{Code: "40001"}
+	for _, err := range []error{strange{Code: 5}, &strange{Code: 6}, &strange{Number: 1213}, refusal(5), fmt.Errorf("call: %w", refusal(6))} {
+		if dialect.Again(err) || dialect.LockTimeout(err) || dialect.Said(err) {
+			t.Errorf("%#v is taken for an error of a database", err)
+		}
+	}
+	for _, err := range []error{strange{Code: 7, cause: busy}, &strange{Number: 1, cause: busy}, errors.Join(refusal(13), busy)} {
+		if !dialect.Again(err) {
+			t.Errorf("%#v hides the error of the database", err)
+		}
+	}
+	for _, err := range []error{strange{Code: 8}, refusal(8), refusal(2067), strange{Code: 1, cause: io.EOF}} {
+		if dialect.ReadOnly(err) || dialect.Duplicate(err) || dialect.Lost(err) != errors.Is(err, io.EOF) {
+			t.Errorf("%#v is taken for an error of a database", err)
+		}
+	}
 }
 
 func TestReadOnly(t *testing.T) {

@@ -88,21 +88,28 @@ func Busy(err error) bool {
 // codes finds the code of the database in an error of any driver. That is the SQLSTATE of
 // PostgreSQL, the number of MySQL, or the extended code of SQLite. Drivers agree on no interface,
 // so codes looks at the shape. Errors of pgx and lib/pq have a method SQLState. Those of go-sql-driver
-// have a field Number. Those of SQLite have a method or field ExtendedCode, or else Code.
+// have a field Number. Those of SQLite have a method or field ExtendedCode, or else Code. Errors of other programs
+// have such codes, too, so the path of a driver's package must name its database.
 func codes(err error) (state string, number, file int64) {
 	for _, e := range tree(err) {
 		if s, ok := e.(interface{ SQLState() string }); ok {
 			return s.SQLState(), 0, 0
 		}
 		v := reflect.ValueOf(e)
-		if s := reflect.Indirect(v); s.Kind() == reflect.Struct {
+		of := v.Type()
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		switch s := reflect.Indirect(v); {
+		case strings.Contains(of.PkgPath(), "mysql") && s.Kind() == reflect.Struct:
 			if n := s.FieldByName("Number"); n.IsValid() && n.Kind() == reflect.Uint16 {
 				return "", int64(n.Uint()), 0
 			}
-		}
-		for _, name := range []string{"ExtendedCode", "Code"} {
-			if n, ok := integer(v, name); ok {
-				return "", 0, n
+		case strings.Contains(of.PkgPath(), "sqlite"):
+			for _, name := range []string{"ExtendedCode", "Code"} {
+				if n, ok := integer(v, name); ok {
+					return "", 0, n
+				}
 			}
 		}
 	}

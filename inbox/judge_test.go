@@ -11,6 +11,11 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
+// remote is an error of a service that the handler calls.
+type remote struct{ Code uint32 }
+
+func (remote) Error() string { return "not found" }
+
 // The fate of a message depends on whose fault the failure is.
 func TestJudge(t *testing.T) {
 	bad, wrapped := errors.New("bad"), func(err error) error { return fmt.Errorf("inbox: %w", err) }
@@ -26,6 +31,7 @@ func TestJudge(t *testing.T) {
 		"handler lost the database":     {outcome{err: io.EOF, handler: io.EOF, gone: true}, again},
 		"handler met an end":            {outcome{err: io.EOF, handler: io.EOF}, failed},
 		"handler failed at the end":     {outcome{err: bad, handler: bad, gone: true}, failed},
+		"handler has a code of its own": {outcome{err: wrapped(remote{5}), handler: remote{5}}, failed},
 		"no transaction began":          {outcome{err: bad}, again},
 		"another works on it":           {outcome{err: wrapped(idem.ErrInFlight)}, again},
 		"too old":                       {outcome{err: wrapped(ErrTooOld)}, dead},

@@ -44,13 +44,12 @@ func (r *Relay) look(ctx context.Context, waits bool) (f fleet, err error) {
 		return f, err
 	}
 	sessions, mine := make(map[string]bool), r.tokens()
-	f = fleet{hold: r.opts.Hold, relays: 1, free: Partitions - len(is.Holders)}
+	f = fleet{held: len(mine), hold: r.opts.Hold, free: Partitions - len(is.Holders)}
 	own := "" // the session of this relay
 	for _, p := range is.Holders {
 		sessions[p.Session] = true
 		if mine[uint64(p.Token)] {
 			own = p.Session
-			f.held++
 		}
 	}
 	for _, p := range is.Waiters {
@@ -63,7 +62,6 @@ func (r *Relay) look(ctx context.Context, waits bool) (f fleet, err error) {
 	if own == "" && !waits { // else the session is among the waiters
 		f.relays++
 	}
-	f.held = len(mine)
 	return f, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -22,15 +23,20 @@ import (
 // repeats after a deadlock.
 //
 // A transaction that stays open or in doubt keeps its messages locked. The relay leaves these for later, and goes on with all other
-// keys. Until then the later messages of a pending message's key wait. On MySQL nobody can enqueue meanwhile an ID that sorts just
-// before a locked one; IDs of [NewID] do not.
+// keys. On MySQL that needs a setting, see the package. Until then the later messages of a pending message's key wait. On MySQL nobody can
+// enqueue meanwhile an ID that sorts just before a locked one; IDs of [NewID] do not.
 func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) error {
 	if len(ids) < 1 || len(ids) > maxBatch {
 		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // in one order, so that two calls do not deadlock
 	result, err := t.complete(ctx, db, ids)
-	for _, alone := db.(*sql.DB); alone && dialect.Again(err) && ctx.Err() == nil; {
+	_, alone := db.(*sql.DB)
+	for pause := time.Millisecond; alone && dialect.Again(err) && ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
 		result, err = t.complete(ctx, db, ids)
 	}
 	if err != nil {
@@ -49,16 +55,28 @@ func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (sql.
 
 // missing returns an error that names the first ID that the table lacks.
 func (t *Table) missing(ctx context.Context, db dialect.DB, ids []string) error {
-	var n int
-	if err := in(t.new().Add("SELECT COUNT(*) FROM ").Table(t.messages.Name).Add(" WHERE id IN "), ids).Scan(ctx, db, &n); err != nil || n == len(ids) {
-		return err
-	}
+	known, err := t.known(ctx, db, ids)
 	for _, id := range ids {
-		if err := t.new().Add("SELECT COUNT(*) FROM ").Table(t.messages.Name).Add(" WHERE id = ").Value(id).Scan(ctx, db, &n); err != nil {
-			return err
-		} else if n == 0 {
-			return fmt.Errorf("%w: %.80q", ErrUnknown, id)
+		if err == nil && !slices.Contains(known, id) {
+			err = fmt.Errorf("%w: %.80q", ErrUnknown, id)
 		}
 	}
-	return nil // the last one came meanwhile
+	return err
+}
+
+// Known returns which of these IDs the table has, up to 1,000, in any order. A message that was cleaned after the retention is not known.
+func (t *Table) Known(ctx context.Context, db dialect.DB, ids ...string) ([]string, error) {
+	if len(ids) > maxBatch {
+		return nil, fmt.Errorf("outbox: %w: %d IDs: up to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
+	}
+	known, err := t.known(ctx, db, ids)
+	return known, failed("known", err)
+}
+
+func (t *Table) known(ctx context.Context, db dialect.DB, ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	s := in(t.new().Add("SELECT id FROM ").Table(t.messages.Name).Add(" WHERE id IN "), ids)
+	return collect(ctx, db, s, func(rows *sql.Rows, id *string) error { return rows.Scan(id) })
 }

@@ -50,7 +50,7 @@ func TestACompletionBeforeTheConfirm(t *testing.T) {
 		})
 		ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "a"}, outbox.Message{ID: "lost", Topic: "t", Key: "a"}, outbox.Message{Topic: "t", Key: "a"},
 			outbox.Message{ID: "last", Topic: "t", Key: "b"}, outbox.Message{Topic: "t", Key: "b"})
-		_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Rescan: time.Hour, OnError: func(err error) {
+		relay, stop := d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 1, Rescan: time.Hour, OnError: func(err error) {
 			if !strings.Contains(err.Error(), "confirm did not arrive") && !errors.Is(err, outbox.ErrRefused) {
 				t.Error(err)
 			}
@@ -59,6 +59,9 @@ func TestACompletionBeforeTheConfirm(t *testing.T) {
 		stop()
 		if calls.Load() != 5 || !d.is(t, outbox.Done, ids...) {
 			t.Error(calls.Load(), "sendings")
+		}
+		if is := relay.Stats(); is.Dead != 0 {
+			t.Errorf("%+v", is)
 		}
 	})
 }
@@ -196,6 +199,60 @@ func TestResendBesideARequeuedMessage(t *testing.T) {
 		until(t, "repeated twice", func() bool { return d.status(t, "a2").Repeats >= 2 && d.status(t, "b").Repeats >= 2 })
 		if !d.is(t, outbox.Pending, "a1") {
 			t.Error("the message does not wait")
+		}
+	})
+}
+
+// The broker takes no messages of one topic, and there are more repeats of that topic than the relay reads at once. The repeats of
+// another topic go on.
+func TestResendBesideBlockedRepeats(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		p := publish(func(_ context.Context, m outbox.Message) error {
+			if m.Topic == "full" {
+				return fmt.Errorf("%w: it is full", outbox.ErrBlocked)
+			}
+			return nil
+		})
+		d.enqueue(t, outbox.Message{ID: "a", Topic: "full", Key: "a"}, outbox.Message{ID: "b", Topic: "full", Key: sameAs("a")},
+			outbox.Message{ID: "c", Topic: "t", Key: sameAs(sameAs("a"))})
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 1000"); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second, Window: 4})
+		until(t, "repeated twice", func() bool { return d.status(t, "c").Repeats >= 2 })
+		for _, id := range []string{"a", "b"} {
+			if e := d.status(t, id); e.State != outbox.Confirmed || e.Repeats != 0 {
+				t.Errorf("a sending that the broker did not take was counted: %+v", e)
+			}
+		}
+	})
+}
+
+// The repeats that are in memory are bounded by bytes, too.
+func TestResendInABoundedMemory(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		var under, most atomic.Int64
+		p := publish(func(context.Context, outbox.Message) error {
+			defer under.Add(-1)
+			for n := under.Add(1); n > most.Load(); {
+				most.Store(n)
+			}
+			<-time.After(50 * time.Millisecond) // so that all that were read at once are under way at once
+			return nil
+		})
+		var ids []string
+		for key := "k"; len(ids) < 12; key = sameAs(key) {
+			ids = append(ids, d.enqueue(t, outbox.Message{Topic: "t", Key: key, Payload: make([]byte, 100)})...)
+		}
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2, changed = changed - 100000"); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Hour, WindowBytes: 1 << 10})
+		until(t, "all are repeated", func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { return d.status(t, id).Repeats == 0 })
+		})
+		if most := most.Load(); most < 2 || most > 3 {
+			t.Errorf("%d messages at once in a quarter of 1 KiB", most)
 		}
 	})
 }

@@ -56,4 +56,8 @@
 // fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A MySQL cluster with several writers
 // does not give numbers in the order of commits, so keys keep no order there. On MySQL and MariaDB the same holds for a message whose INSERT
 // took longer than a second to write its rows. A crash of the relay counts no attempt.
+//
+// On MySQL, unlike MariaDB, a statement cannot bound its own wait for a lock. A message that a transaction with a completion has locked stalls
+// its partition there for innodb_lock_wait_timeout, 50 s as shipped, again and again. So give the relay a database handle of its own,
+// with innodb_lock_wait_timeout=1 in the DSN of go-sql-driver.
 package outbox

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -75,7 +76,30 @@ func (t *Table) entries() *dialect.Statement {
 	return t.new().Add("SELECT ", entryColumns).Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE ")
 }
 
-func (t *Table) list(ctx context.Context, db dialect.DB, s *dialect.Statement) (all []Entry, err error) {
+func (t *Table) list(ctx context.Context, db dialect.DB, s *dialect.Statement) ([]Entry, error) {
+	return collect(ctx, db, s, func(rows *sql.Rows, e *Entry) (err error) { *e, err = t.scan(rows); return err })
+}
+
+// upTo reads messages, and further columns behind each, until they have so many bytes. The statement has a limit. More says that there may be
+// further messages.
+func (t *Table) upTo(ctx context.Context, db dialect.DB, s *dialect.Statement, limit, bytes int, columns ...any) (all []Entry, more bool, err error) {
+	all, err = collect(ctx, db, s, func(rows *sql.Rows, e *Entry) (err error) {
+		if *e, err = t.scan(rows, columns...); err != nil {
+			return err
+		}
+		if bytes -= e.weight; bytes <= 0 {
+			return errEnough
+		}
+		return nil
+	})
+	return all, len(all) == limit || bytes <= 0, err
+}
+
+// errEnough ends the reading of rows, after the row for which a function has returned it.
+var errEnough = errors.New("enough rows")
+
+// collect reads the rows of a query.
+func collect[T any](ctx context.Context, db dialect.DB, s *dialect.Statement, scan func(*sql.Rows, *T) error) (all []T, err error) {
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
@@ -86,11 +110,14 @@ func (t *Table) list(ctx context.Context, db dialect.DB, s *dialect.Statement) (
 	}
 	defer rows.Close()
 	for rows.Next() {
-		e, err := t.scan(rows)
-		if err != nil {
+		var v T
+		err := scan(rows, &v)
+		if err != nil && err != errEnough {
 			return nil, err
 		}
-		all = append(all, e)
+		if all = append(all, v); err != nil {
+			return all, nil
+		}
 	}
 	return all, rows.Err()
 }
@@ -162,27 +189,13 @@ func (t *Table) HaltedKeys(ctx context.Context, db *sql.DB, limit int) ([]Halted
 	return all, failed("halted keys", err)
 }
 
-func (t *Table) haltedKeys(ctx context.Context, db *sql.DB, limit int) (all []HaltedKey, err error) {
+func (t *Table) haltedKeys(ctx context.Context, db *sql.DB, limit int) ([]HaltedKey, error) {
 	s := t.new().Add("SELECT h.").Name("key").Add(", h.dead, h.waiting, m.id, m.reason FROM (SELECT ").Name("key").
 		Add(", SUM(CASE state WHEN 4 THEN 1 ELSE 0 END) AS dead, SUM(CASE state WHEN 0 THEN 1 ELSE 0 END) AS waiting, MIN(CASE state WHEN 4 THEN seq END) AS first FROM ").Table(t.messages.Name).
 		Add(" WHERE part IN (", every(), ") AND state IN (0, 4) AND ").Name("key").Add(" IN (SELECT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 		Add(" WHERE part IN (", every(), ") AND state = 4 AND ").Name("key").Add(" <> '') GROUP BY ").Name("key").Add(" ORDER BY ").Name("key").Add(" LIMIT ").Value(limit).
 		Add(") h JOIN ").Table(t.messages.Name).Add(" m ON m.seq = h.first ORDER BY h.").Name("key")
-	query, args, err := s.Build()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var k HaltedKey
-		if err := rows.Scan(&k.Key, &k.Dead, &k.Waiting, &k.ID, &k.Reason); err != nil {
-			return nil, err
-		}
-		all = append(all, k)
-	}
-	return all, rows.Err()
+	return collect(ctx, db, s, func(rows *sql.Rows, k *HaltedKey) error {
+		return rows.Scan(&k.Key, &k.Dead, &k.Waiting, &k.ID, &k.Reason)
+	})
 }

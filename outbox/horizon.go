@@ -74,11 +74,7 @@ func (o *owner) visible(ctx context.Context) ([]place, error) {
 		return nil, nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 0 AND ")
-	query, args, err := o.table.among(s, slices.Sorted(maps.Keys(o.horizon.open))).Add(" ORDER BY seq").Build()
-	if err != nil {
-		return nil, err
-	}
-	visible, err := numbers(ctx, o.db, query, args)
+	visible, err := numbers(ctx, o.db, o.table.among(s, slices.Sorted(maps.Keys(o.horizon.open))).Add(" ORDER BY seq"))
 	return o.horizon.appeared(o.plan, visible), err
 }
 
@@ -96,25 +92,13 @@ func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, up
 		t.among(s.Add(" OR "), further)
 	}
 	most := stretch + len(further)
-	query, args, err := t.number(s.Add(") ORDER BY seq LIMIT "), int64(most)).Build()
-	if err != nil {
-		return nil, 0, err
+	places, err := collect(ctx, tx, t.number(s.Add(") ORDER BY seq LIMIT "), int64(most)), scanPlace)
+	if len(places) == most {
+		upTo = places[most-1].seq
 	}
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, 0, err
+	found := make(map[int64]string)
+	for _, at := range places {
+		found[at.seq] = at.key
 	}
-	defer rows.Close()
-	found, last := make(map[int64]string), int64(0)
-	for rows.Next() {
-		var at place
-		if err := rows.Scan(&at.seq, &at.key); err != nil {
-			return nil, 0, err
-		}
-		found[at.seq], last = at.key, at.seq
-	}
-	if len(found) == most {
-		upTo = last
-	}
-	return found, upTo, rows.Err()
+	return found, upTo, err
 }

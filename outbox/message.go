@@ -8,12 +8,14 @@ import (
 	"hash/fnv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 )
 
-// Message is a message to be sent. A Message is a value; nothing in this package changes its map or payload.
+// Message is a message to be sent. A Message is a value; nothing in this package changes its map or payload. ID, Topic and Key have no
+// control characters, and no space around them. Some brokers would refuse or trim these, and no inbox would take such an ID.
 type Message struct {
 	// ID names the message everywhere: 1 to 255 bytes of UTF-8. Enqueue makes a UUID of version 7 where
 	// ID is empty. A second message of the same ID fails with the database's error of a duplicate key.
@@ -24,7 +26,7 @@ type Message struct {
 	// Key orders messages: those of one key are sent in the order in which they were enqueued. An empty
 	// key asks for no order. 0 to 255 bytes of UTF-8.
 	Key string
-	// Headers go with the payload: at most 64, together at most 16 KiB of UTF-8.
+	// Headers go with the payload: at most 64, together at most 16 KiB of UTF-8. NATS and webhooks take the names and values of HTTP only.
 	Headers map[string]string
 	// Payload is bounded by Options.MaxPayload, by default 1 MiB.
 	Payload []byte
@@ -60,8 +62,11 @@ func (m Message) validate(maxPayload int) error {
 		name, value string
 		least       int
 	}{{"ID", m.ID, 1}, {"Topic", m.Topic, 1}, {"Key", m.Key, 0}} {
-		if len(f.value) < f.least || len(f.value) > maxName || !plain(f.value) {
-			return fmt.Errorf("%w: Message.%s has %d bytes: %d to %d bytes of UTF-8 without NUL are allowed", pawl.ErrInvalid, f.name, len(f.value), f.least, maxName)
+		if len(f.value) < f.least || len(f.value) > maxName {
+			return fmt.Errorf("%w: Message.%s has %d bytes: %d to %d are allowed", pawl.ErrInvalid, f.name, len(f.value), f.least, maxName)
+		}
+		if !utf8.ValidString(f.value) || strings.ContainsFunc(f.value, unicode.IsControl) || strings.TrimSpace(f.value) != f.value {
+			return fmt.Errorf("%w: Message.%s is %q: UTF-8 without control characters, and without space around it, is allowed", pawl.ErrInvalid, f.name, f.value)
 		}
 	}
 	size := 0
@@ -85,10 +90,15 @@ func (t *Table) Validate(messages ...Message) error {
 	if len(messages) < 1 || len(messages) > maxBatch {
 		return fmt.Errorf("outbox: %w: %d messages: 1 to %d are allowed", pawl.ErrInvalid, len(messages), maxBatch)
 	}
+	seen := make(map[string]bool)
 	for i, m := range messages {
 		if err := m.validate(t.maxPayload); err != nil {
 			return fmt.Errorf("outbox: message %d: %w", i, err)
 		}
+		if seen[m.ID] {
+			return fmt.Errorf("outbox: message %d: %w: an earlier one has the ID %q, too", i, pawl.ErrInvalid, m.ID)
+		}
+		seen[m.ID] = true
 	}
 	return nil
 }

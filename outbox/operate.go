@@ -158,32 +158,16 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 
 // purge deletes up to 1,000 messages of some states.
 func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds int64) (found, deleted int64, err error) {
-	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
-		Value(seconds).Add(" ORDER BY seq LIMIT ").Value(maxBatch).Build()
-	if err != nil {
+	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
+		Value(seconds).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
+	if err != nil || len(seqs) == 0 {
 		return 0, 0, err
 	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer rows.Close()
-	s := t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).Add(" AND seq IN (0")
-	for ; rows.Next(); found++ {
-		var seq int64
-		if err := rows.Scan(&seq); err != nil {
-			return 0, 0, err
-		}
-		s.Add(", ").Value(seq)
-	}
-	if err := rows.Err(); err != nil || found == 0 {
-		return 0, 0, err
-	}
-	rows.Close() //nolint:errcheck // all rows are read
-	result, err := s.Add(")").Exec(ctx, db)
+	result, err := in(t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).
+		Add(" AND seq IN "), seqs).Exec(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}
 	deleted, err = result.RowsAffected()
-	return found, deleted, err
+	return int64(len(seqs)), deleted, err
 }

@@ -299,6 +299,13 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+	for _, bad := range []string{"a\nb", "\x7f", " a", "a\t", "a\u00a0", "a\u0085b", "\xff"} { // which brokers refuse, or trim, or no consumer can note
+		for field, m := range map[string]outbox.Message{"ID": {ID: bad, Topic: "t"}, "Topic": {Topic: bad}, "Key": {Topic: "t", Key: bad}} {
+			if _, err := d.table.Enqueue(t.Context(), d.db, m); !errors.Is(err, pawl.ErrInvalid) || !strings.Contains(err.Error(), "Message."+field) {
+				t.Errorf("%s %q: %v", field, bad, err)
+			}
+		}
+	}
 	for _, n := range []int{0, 1001} {
 		if _, err := d.table.Enqueue(t.Context(), d.db, make([]outbox.Message, n)...); !errors.Is(err, pawl.ErrInvalid) {
 			t.Error(err)

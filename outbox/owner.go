@@ -375,7 +375,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 			o.wait(r)
 			continue
 		}
-		o.counters.count(r, o.lastTry(r))
+		o.counters.count(r, o.lastTry(r) && !r.done)
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
 			ended = append(ended, r.row)

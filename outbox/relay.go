@@ -18,8 +18,8 @@ type RelayOptions struct {
 	// Window is how many messages of each partition are under way at most: 1 to 1,000. Default 64. At most four times as many
 	// are kept in memory for each partition.
 	Window int
-	// WindowBytes bounds the payloads and headers that are kept in memory for each partition, and one message more: 1 KiB to
-	// 1 GiB. Default 4 MiB.
+	// WindowBytes bounds the payloads and headers that are kept in memory for each partition: 1 KiB to 1 GiB. Default 4 MiB. One message
+	// may be kept beyond that, or two with Resend.
 	WindowBytes int
 	// Hold is how many partitions this relay holds at most: 1 to 16, and 16 by default. While other relays wait for
 	// partitions, this relay gives up the partitions above its fair share, each after its last sending has a result.

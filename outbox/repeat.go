@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readDue reads confirmed messages that are not done after their time, so that they are sent again. Repeats take a quarter of
-// the window, and the next look is a poll later, so that new messages are not held up.
+// readDue reads confirmed messages that are not done after their time, so that they are sent again. New messages are not held up: repeats
+// take a quarter of the window and of its bytes, and the next look is a poll later.
 func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	if o.opts.Resend == 0 || now.Before(o.repeats) || o.plan.repeating() {
 		return nil
@@ -23,21 +23,22 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 			without = append(without, seq)
 		}
 	}
-	page, err := o.table.due(ctx, o.db, o.part, limit, o.opts.Resend, without)
+	bytes := max(1, min(o.plan.maxBytes/4, o.plan.maxBytes-o.plan.bytes))
+	page, more, err := o.table.due(ctx, o.db, o.part, limit, bytes, o.opts.Resend, without)
 	if err != nil {
 		return failed("read messages that are not done", err)
 	}
 	o.plan.repeat(page)
 	o.repeats = now.Add(o.opts.Poll)
-	if len(page) < limit {
+	if !more {
 		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))
 	}
 	return nil
 }
 
 // due reads messages that were confirmed, or sent again, so long ago, without some that are locked. The wait doubles with each repeat,
-// four times.
-func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend time.Duration, without []int64) ([]Entry, error) {
+// four times. The page ends when it has so many messages or bytes.
+func (t *Table) due(ctx context.Context, db *sql.DB, part, limit, bytes int, resend time.Duration, without []int64) (page []Entry, more bool, err error) {
 	seconds := strconv.FormatInt(int64((resend+time.Second-1)/time.Second), 10)
 	s := t.entries().Add("part = ").Value(part).Add(" AND state = 2 AND changed + ", seconds,
 		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now())
@@ -45,7 +46,7 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit int, resend tim
 		slices.Sort(without)
 		t.among(s.Add(" AND NOT ("), without).Add(")")
 	}
-	return t.list(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(limit))
+	return t.upTo(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(limit), limit, bytes)
 }
 
 // repeat takes confirmed messages that are to be sent again. A repeat keeps its place in its lane: the repeats of a lane

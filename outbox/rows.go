@@ -29,29 +29,12 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 		t.unhalted(s, part)
 	}
 	t.without(s, keys)
-	query, args, err := t.number(s.Add(order, " LIMIT "), int64(limit)).Build()
-	if err != nil {
-		return p, err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return p, err
-	}
-	defer rows.Close()
 	var more []any
 	if t.dialect == dialect.PostgreSQL {
 		more = []any{&p.seen}
 	}
-	for bytes > 0 && rows.Next() {
-		e, err := t.scan(rows, more...)
-		if err != nil {
-			return p, err
-		}
-		p.entries = append(p.entries, e)
-		bytes -= e.weight
-	}
-	p.more = len(p.entries) == limit || bytes <= 0
-	return p, rows.Err()
+	p.entries, p.more, err = t.upTo(ctx, db, t.number(s.Add(order, " LIMIT "), int64(limit)), limit, bytes, more...)
+	return p, err
 }
 
 // number appends a number. A driver of MySQL needs three round trips for a statement with parameters, and one without any.
@@ -89,7 +72,7 @@ type earlier struct {
 }
 
 // earlier reads where pending messages are. If some lanes are left out, messages without a key and those of halted keys are not in the answer.
-func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) (found []place, err error) {
+func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) ([]place, error) {
 	s := t.new().Add("SELECT seq, ")
 	if ask.whole {
 		s.Add("''") // the index has all that is asked
@@ -108,24 +91,10 @@ func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) (found []p
 		}
 		t.without(s, ask.left)
 	}
-	query, args, err := s.Add(order, " LIMIT ").Value(ask.limit).Build()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var at place
-		if err := rows.Scan(&at.seq, &at.key); err != nil {
-			return nil, err
-		}
-		found = append(found, at)
-	}
-	return found, rows.Err()
+	return collect(ctx, db, s.Add(order, " LIMIT ").Value(ask.limit), scanPlace)
 }
+
+func scanPlace(rows *sql.Rows, at *place) error { return rows.Scan(&at.seq, &at.key) }
 
 // unhalted appends the condition that the key of a message has no dead message.
 func (t *Table) unhalted(s *dialect.Statement, part int) {
@@ -141,56 +110,25 @@ func (t *Table) without(s *dialect.Statement, keys []string) {
 }
 
 // numbers reads a column of numbers.
-func numbers(ctx context.Context, db *sql.DB, query string, args []any) (all []int64, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int64
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		all = append(all, n)
-	}
-	return all, rows.Err()
+func numbers(ctx context.Context, db *sql.DB, s *dialect.Statement) ([]int64, error) {
+	return collect(ctx, db, s, func(rows *sql.Rows, n *int64) error { return rows.Scan(n) })
 }
 
 // deadLanes reads the keys of a partition that have dead messages.
-func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues bool) (lanes []string, err error) {
+func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues bool) ([]string, error) {
 	if continues {
 		return nil, nil
 	}
-	query, args, err := t.new().Add("SELECT DISTINCT ").Name("key").Add(" FROM ").Table(t.messages.Name).
-		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> ''").Build()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var lane string
-		if err := rows.Scan(&lane); err != nil {
-			return nil, err
-		}
-		lanes = append(lanes, lane)
-	}
-	return lanes, rows.Err()
+	s := t.new().Add("SELECT DISTINCT ").Name("key").Add(" FROM ").Table(t.messages.Name).
+		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> ''")
+	return collect(ctx, db, s, func(rows *sql.Rows, lane *string) error { return rows.Scan(lane) })
 }
 
 // clean looks at up to 1,000 messages of a state after a number, and deletes the messages that are older than the retention.
 // The next look begins after next. There is nothing to delete behind it if next is 0.
 func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, after int64, retention, timeout time.Duration) (next int64, err error) {
-	query, args, err := t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
-		Add(" AND state = ").Value(int(state)).Add(" AND seq > ").Value(after).Add(" ORDER BY seq LIMIT ").Value(maxBatch).Build()
-	if err != nil {
-		return 0, err
-	}
-	seqs, err := numbers(ctx, db, query, args)
+	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
+		Add(" AND state = ").Value(int(state)).Add(" AND seq > ").Value(after).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
 	if err != nil || len(seqs) == 0 {
 		return 0, err
 	}

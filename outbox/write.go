@@ -74,12 +74,14 @@ func (o *owner) mine(ctx context.Context) error {
 // write marks messages, and notes in the batch which are locked. Each statement is a transaction of its own, and refuses a stale
 // owner. So an owner that is frozen between two statements keeps no lock that its successor needs.
 func (o *owner) write(ctx context.Context, batch []result) error {
-	var confirmed, repeated, refused []*result
+	var confirmed, repeated, postponed, refused []*result
 	var unknown []int64
 	for i, r := range batch {
 		switch {
 		case r.counts:
 			refused = append(refused, &batch[i])
+		case r.err != nil && r.row.again: // goes behind the others, so that it does not stand in their way
+			postponed = append(postponed, &batch[i])
 		case r.err != nil:
 			unknown = append(unknown, r.row.seq)
 		case r.row.again:
@@ -91,6 +93,7 @@ func (o *owner) write(ctx context.Context, batch []result) error {
 	for _, visit := range []func(context.Context) error{ // each may wait for locks, so each has its own time
 		func(ctx context.Context) error { return o.mark(ctx, confirmed, "state = 2", Pending) },
 		func(ctx context.Context) error { return o.mark(ctx, repeated, "repeats = repeats + 1", Confirmed) },
+		func(ctx context.Context) error { return o.mark(ctx, postponed, "repeats = repeats", Confirmed) },
 		func(ctx context.Context) error { return o.each(ctx, refused, 0, o.fail) },
 		func(ctx context.Context) error { return o.completed(ctx, batch, unknown) },
 	} {
@@ -107,11 +110,7 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 		return nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 3 AND ")
-	query, args, err := o.table.among(s, unknown).Build()
-	if err != nil {
-		return err
-	}
-	done, err := numbers(ctx, o.db, query, args)
+	done, err := numbers(ctx, o.db, o.table.among(s, unknown))
 	for i, r := range batch {
 		batch[i].done = r.done || slices.Contains(done, r.row.seq)
 	}

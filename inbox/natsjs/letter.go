@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"unicode"
@@ -48,7 +47,12 @@ func (d *delivery) bury(ctx context.Context, reason string) (err error) {
 func (d *delivery) letter(reason string, part, parts int) *nats.Msg {
 	s, data := d.feed.Source, d.msg.Data()
 	letter := &nats.Msg{Subject: s.opts.Dead, Header: make(nats.Header), Data: data[len(data)*part/parts : len(data)*(part+1)/parts]}
-	maps.Copy(letter.Header, d.msg.Headers())
+	for name, values := range d.msg.Headers() {
+		if server := strings.HasPrefix(strings.ToLower(name), "nats-"); server && name != jetstream.MsgIDHeader { // the server would obey, or refuse the letter
+			name = headerMoved + name
+		}
+		letter.Header[name] = values
+	}
 	sequence := strconv.FormatUint(d.sequence, 10)
 	letter.Header[headerID] = []string{d.m.ID}
 	letter.Header[headerReason] = []string{plain(reason)}

@@ -13,7 +13,8 @@
 //   - A message is acknowledged, and the server has confirmed that, after the message took effect. A consumer that
 //     dies leaves its messages to others, after AckWait of the durable consumer.
 //   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
-//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A crash in between may publish it twice.
+//     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A header of the message that the server would obey has
+//     another name there: Nats-Rollup is Pawl-Dead-Nats-Rollup, and so are all that begin so. A crash in between may publish the letter twice.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -56,6 +57,7 @@ const (
 	headerReason   = "Pawl-Dead-Reason"
 	headerSequence = "Pawl-Dead-Sequence"
 	headerPart     = "Pawl-Dead-Part"
+	headerMoved    = "Pawl-Dead-" // before the name of a header that is for the server
 )
 
 // Options are the settings of [New].

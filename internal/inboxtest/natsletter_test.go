@@ -64,3 +64,43 @@ func TestLargeDeadLetter(t *testing.T) {
 		})
 	}
 }
+
+// TestDeadLetterWithOrdersForTheServer: headers by which a sender told the server what to do with a message do nothing to its dead letter, nor
+// to earlier letters.
+func TestDeadLetterWithOrdersForTheServer(t *testing.T) {
+	w := newWorld(t, "nats", testservers.SharedNATS(t))
+	js := w.broker.(*natsBroker).js
+	for _, config := range []jetstream.StreamConfig{{Name: w.name, Subjects: []string{w.name}, AllowRollup: true},
+		{Name: w.name + "_dead", Subjects: []string{"dead." + w.name + ".>"}, AllowRollup: true}} {
+		if _, err := js.CreateOrUpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.fail = func(m inbox.Message, _ int) error { return fmt.Errorf("no such order: %w", inbox.ErrRefused) }
+	w.run(t)
+	orders := []map[string]string{{"Nats-Expected-Stream": w.name, "Trace": "t"}, {jetstream.MsgRollup: "sub", "Trace": "t"}}
+	for i, headers := range orders {
+		m := message("a", i+1)
+		m.Headers = headers
+		w.send(t, m)
+		w.idle(t)
+	}
+	stream, err := js.Stream(t.Context(), w.name+"_dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, headers := range orders {
+		letter, err := stream.GetMsg(t.Context(), uint64(i+1))
+		if err != nil {
+			t.Fatalf("letter %d: %v", i+1, err)
+		}
+		if letter.Header.Get("Pawl-ID") != fmt.Sprint("a-", i+1) || letter.Header.Get("Trace") != "t" {
+			t.Error(letter.Header)
+		}
+		for name, value := range headers {
+			if name != "Trace" && (letter.Header.Get(name) != "" || letter.Header.Get("Pawl-Dead-"+name) != value) {
+				t.Errorf("%s: %v", name, letter.Header)
+			}
+		}
+	}
+}

@@ -27,7 +27,7 @@ type Options struct {
 	AskAfter time.Duration
 	// MaxWait is the longest wait between two questions: AskAfter to 24 h. Default 10 min, or AskAfter if that is longer.
 	MaxWait time.Duration
-	// Timeout bounds one question: 1 s to 1 h. Default 10 s.
+	// Timeout bounds one question, and one visit of Run to the database: 1 s to 1 h. Default 10 s.
 	Timeout time.Duration
 	// Retention is how long half messages stay in the table after they were submitted or aborted: 1 min to 10 years. Default 7 days.
 	Retention time.Duration
@@ -101,18 +101,29 @@ func (c *Coordinator) now() string { return dialect.Seconds(c.dialect) }
 // Prepare keeps messages of a producer and returns the ID of the half message. Producer is the name by which the coordinator
 // asks back: 1 to 255 bytes. Messages are bounded as in [outbox.Table.Enqueue], and together to 16,000,000 bytes as
 // JSON. A message without an ID gets one.
+//
+// An ID that the table of messages has is refused, as an ID twice in one call is. Two half messages that are prepared may still have the
+// same ID. Then only one of them can be submitted: the other one stays prepared, and an operator aborts it, see [Coordinator.Undecided].
 func (c *Coordinator) Prepare(ctx context.Context, producer string, messages ...outbox.Message) (id string, err error) {
 	if len(producer) < 1 || len(producer) > 255 {
 		return "", failed("prepare", fmt.Errorf("%w: producer has %d bytes: 1 to 255 are allowed", pawl.ErrInvalid, len(producer)))
 	}
 	messages = append([]outbox.Message(nil), messages...)
+	var named []string
 	for i := range messages {
 		if messages[i].ID == "" {
 			messages[i].ID = outbox.NewID()
+		} else {
+			named = append(named, messages[i].ID)
 		}
 	}
 	if err := c.box.Validate(messages...); err != nil {
 		return "", failed("prepare", err)
+	}
+	if taken, err := c.box.Known(ctx, c.db, named...); err != nil {
+		return "", failed("prepare", err)
+	} else if len(taken) > 0 {
+		return "", failed("prepare", fmt.Errorf("%w: the outbox has a message %q already", pawl.ErrInvalid, taken[0]))
 	}
 	data, err := json.Marshal(messages)
 	if err == nil && len(data) > mostBytes {
@@ -150,9 +161,14 @@ func (c *Coordinator) Abort(ctx context.Context, id string) error {
 
 // decide moves a prepared half message to a state by compare-and-set, or finds that it was decided before.
 func (c *Coordinator) decide(ctx context.Context, id string, want State) error {
-	for {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := c.decideOnce(ctx, id, want)
-		if !dialect.Again(err) || ctx.Err() != nil {
+		if !dialect.Again(err) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return err
 		}
 	}

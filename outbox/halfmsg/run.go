@@ -92,11 +92,13 @@ func (r *run) round(ctx context.Context) error {
 	if free == 0 {
 		return nil
 	}
+	visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	defer stop()
 	s := r.entries().Add("state = 0 AND due <= ", r.now())
 	for _, name := range without {
 		s.Add(" AND producer <> ").Value(name)
 	}
-	due, err := r.list(ctx, s.Add(" ORDER BY due LIMIT ").Value(free))
+	due, err := r.list(visit, s.Add(" ORDER BY due LIMIT ").Value(free))
 	if err != nil {
 		return failed("read half messages", err)
 	}
@@ -104,7 +106,7 @@ func (r *run) round(ctx context.Context) error {
 		if !r.begin(e.Producer) {
 			continue
 		}
-		mine, err := r.claim(ctx, e)
+		mine, err := r.claim(visit, e)
 		if err != nil || !mine {
 			r.end(e.Producer, nil)
 			if err != nil {
@@ -125,8 +127,10 @@ func (r *run) clean(ctx context.Context) error {
 	r.more = false
 	more := false
 	for _, state := range []State{Submitted, Aborted} {
-		n, err := remove(ctx, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
+		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+		n, err := remove(visit, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
 			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(batch))
+		stop()
 		if err != nil && !dialect.Again(err) {
 			return err
 		}
@@ -224,7 +228,9 @@ func (r *run) question(ctx context.Context, e Entry) error {
 		reason = unanswered.Error()
 		r.tell(fmt.Errorf("halfmsg: ask %s about %s: %w", e.Producer, e.ID, unanswered))
 	} else if want, decided := outcome.decides(); decided {
-		err := r.decide(ctx, e.ID, want)
+		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+		err := r.decide(visit, e.ID, want)
+		stop()
 		if err == nil {
 			if want == Submitted && r.opts.Wake != nil {
 				r.opts.Wake()
@@ -237,7 +243,9 @@ func (r *run) question(ctx context.Context, e Entry) error {
 	if reason = strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", " "), " "); len(reason) > 500 {
 		reason = strings.ToValidUTF8(reason[:500], "")
 	}
-	if _, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(ctx, r.db); err != nil {
+	visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	defer stop()
+	if _, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(visit, r.db); err != nil {
 		r.tell(failed("write a reason", err))
 	}
 	if errors.Is(unanswered, ErrTooOld) {

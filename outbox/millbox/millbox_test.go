@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -237,6 +238,30 @@ func TestStuck(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, outbox.ErrBlocked) != (i == 2) {
 			t.Errorf("call %d: %v", i, err)
 		}
+	}
+}
+
+// faulty is a publisher of Watermill with a defect.
+type faulty struct{ defect func() }
+
+func (f faulty) Publish(string, ...*message.Message) error { f.defect(); return nil }
+func (f faulty) Close() error                              { return nil }
+
+// TestDefects: a panic of Watermill's publisher becomes a panic of the caller. A call that ends its goroutine is no confirm.
+func TestDefects(t *testing.T) {
+	publish := func(defect func()) (fault any, err error) {
+		p, err := millbox.New(faulty{defect}, &millbox.Options{Window: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { fault = recover() }()
+		return nil, p.Publish(t.Context(), outbox.Message{ID: "1", Topic: "t"})
+	}
+	if fault, err := publish(func() { panic("a bad message") }); fault != "a bad message" || err != nil {
+		t.Error(fault, err)
+	}
+	if fault, err := publish(runtime.Goexit); fault != nil || err == nil {
+		t.Error(fault, err)
 	}
 }
 

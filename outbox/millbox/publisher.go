@@ -2,6 +2,7 @@ package millbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -78,20 +79,34 @@ func (p *Publisher) publish(ctx context.Context, m outbox.Message) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %d calls are under way: %w", outbox.ErrBlocked, cap(p.window), ctx.Err())
 	}
-	done := make(chan error, 1)
+	done := make(chan answer, 1)
 	go func() {
-		defer func() { <-p.window }()
-		done <- p.mill.Publish(m.Topic, msg)
+		a := answer{err: errors.New("the call has ended its goroutine")}
+		defer func() {
+			a.fault = recover()
+			<-p.window
+			done <- a
+		}()
+		a.err = p.mill.Publish(m.Topic, msg)
 	}()
 	select {
-	case err := <-done:
-		if err != nil {
-			return p.classify(err)
+	case a := <-done:
+		if a.fault != nil {
+			panic(a.fault) // the relay takes this for a failure of the message
+		}
+		if a.err != nil {
+			return p.classify(a.err)
 		}
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("no answer: %w", ctx.Err())
 	}
+}
+
+// answer is how a call of Watermill's publisher has ended.
+type answer struct {
+	err   error
+	fault any // of a panic
 }
 
 // encode makes the message of Watermill. A publisher may change the metadata, and may read the payload after ctx has ended.

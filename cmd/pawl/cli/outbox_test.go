@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -142,8 +143,11 @@ func fillBox(t *testing.T, url, name string) (*open.Database, *outbox.Table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = table.Enqueue(t.Context(), db.DB, outbox.Message{ID: "dead\n", Topic: "t\x1b", Key: "k"}, outbox.Message{ID: "behind", Topic: "t", Key: "k"},
+	_, err = table.Enqueue(t.Context(), db.DB, outbox.Message{ID: "dead", Topic: "t", Key: "k"}, outbox.Message{ID: "behind", Topic: "t", Key: "k"},
 		outbox.Message{ID: "good", Topic: "t", Key: "other", Headers: map[string]string{"trace": "1"}, Payload: []byte("a\x00b\n")})
+	if err == nil { // other programs may write to the table
+		_, err = dialect.New(db.Dialect).Add("UPDATE ").Table(name).Add(" SET id = ").Value("dead\n").Add(", topic = ").Value("t\x1b").Add(" WHERE id = 'dead'").Exec(t.Context(), db.DB)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

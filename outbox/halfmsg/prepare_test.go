@@ -1,0 +1,91 @@
+package halfmsg_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
+	"github.com/pawl-go/pawl/outbox/halfmsg"
+)
+
+// A half message that could never be submitted is refused before the transaction of its producer.
+func TestPrepareRefusesAnIDThatIsTaken(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if err := d.coordinator.Submit(t.Context(), d.prepare(t, "sent")); err != nil {
+			t.Fatal(err)
+		}
+		for name, messages := range map[string][]outbox.Message{
+			"twice in one call":    {{ID: "a", Topic: "t"}, {ID: "b", Topic: "t"}, {ID: "a", Topic: "t"}},
+			"in the outbox before": {{ID: "c", Topic: "t"}, {Topic: "t"}, {ID: "sent", Topic: "t"}},
+		} {
+			if id, err := d.coordinator.Prepare(t.Context(), "shop", messages...); !errors.Is(err, pawl.ErrInvalid) || id != "" {
+				t.Errorf("%s: %q, %v", name, id, err)
+			}
+		}
+		id, err := d.coordinator.Prepare(t.Context(), "shop", outbox.Message{ID: "a", Topic: "t"}, outbox.Message{ID: "A", Topic: "t"}, outbox.Message{Topic: "t"}, outbox.Message{Topic: "t"})
+		if err == nil {
+			err = d.coordinator.Submit(t.Context(), id)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A database that does not answer is given up after Options.Timeout, and asked again.
+func TestADatabaseThatDoesNotAnswer(t *testing.T) {
+	d := newDatabase(t, dialect.PostgreSQL, testservers.PostgresURL(testservers.SharedPostgres(t).Addr)) // where a lock holds up reads, too
+	d.db.Close()                                                                                         //nolint:errcheck // open makes another
+	late := make(chan string, 1000)
+	if err := d.open(func(err error) {
+		if errors.Is(err, context.DeadlineExceeded) {
+			late <- err.Error()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	lock := func(mode string) (end func() error) {
+		tx, err := d.db.BeginTx(t.Context(), nil)
+		if err == nil {
+			_, err = tx.ExecContext(t.Context(), "LOCK TABLE "+d.name+" IN "+mode+" MODE")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return tx.Rollback
+	}
+	givenUp := func(what string) {
+		t.Helper()
+		for patience := time.After(time.Minute); ; {
+			select {
+			case is := <-late:
+				if strings.Contains(is, what) {
+					return
+				}
+			case <-patience:
+				t.Fatal("never given up: ", what)
+			}
+		}
+	}
+	id := d.prepare(t, "one")
+	end := lock("ACCESS EXCLUSIVE")
+	ends := make(chan func() error, 1)
+	once := sync.OnceFunc(func() { ends <- lock("SHARE") }) // which holds up writes
+	d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
+		once()
+		return halfmsg.RolledBack, nil
+	})
+	givenUp("read half messages")
+	end() //nolint:errcheck // nothing to undo
+	end = <-ends
+	givenUp("and so to be aborted")
+	end() //nolint:errcheck // nothing to undo
+	until(t, "decided", func() bool { return d.status(t, id).State == halfmsg.Aborted })
+}
