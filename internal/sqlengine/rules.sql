@@ -202,8 +202,10 @@ claims of a session: it would read all holders. */}}
       IF v_count > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity OR v_barging <> p_barging) THEN
         {{.Set}} r_code := 3; {{.Set}} r_kind := v_kind; {{.Set}} r_capacity := v_capacity; {{.Set}} r_barging := v_barging;
       ELSE
-        IF v_grace > v_now THEN
-          {{.Set}} v_fit := 0;
+        IF v_grace > v_now THEN -- nothing new is given out, but an owner shares what it holds
+          SELECT COALESCE(MAX(c.weight), 0), COALESCE(MAX(c.token), 0) INTO v_own, v_token FROM {{.P}}claims c
+            WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner;
+          {{.Set}} v_fit := CASE WHEN v_own < p_weight THEN 0 ELSE v_token END;
         ELSEIF v_count = 0 THEN
           {{.Mint "v_fit" "v_slot" "v_now"}}
         ELSEIF v_first = 0 OR p_barging = 1 OR p_owner <> p_id THEN
@@ -211,7 +213,7 @@ claims of a session: it would read all holders. */}}
           {{.Set}} v_fit := CASE WHEN v_own < p_weight AND p_barging = 0 AND v_first > 0 THEN 0 ELSE v_fit END; -- an upgrade passes nobody either
         END IF;
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
-          {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
+          {{.Set}} r_code := CASE WHEN v_own = 0 AND v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
           IF v_count > 0 THEN {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
             COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0)); END IF;
