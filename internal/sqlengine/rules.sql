@@ -267,7 +267,10 @@ claims of a session: it would read all holders. */}}
 it had: of some 50 resources at a time, for locks are memory of the server. It
 returns whether there is more of it, and another session that has ended. A
 session is marked as ended while no Enter of it is under way, so none comes
-after; only the next call hands on, for who keeps Enters away waits for nobody. */}}
+after; only the next call hands on, for who keeps Enters away waits for nobody. The
+names are taken in the order of their slots, so that two ends do not wait for one
+another. SELECT INTO finds the next name, because MariaDB locks the rows that a
+subquery of SET reads, and the step at that name may wait for these rows. */}}
 {{define "finish"}}
 {{.Proc "finish" .Text "p_session" "BIGINT" "p_force" "BIGINT" "r_more" .Text "r_dead"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_ends" "BIGINT" "v_left" .Text "v_resource" "BIGINT" "v_code" "BIGINT" "v_token" "BIGINT" "v_pause" .Text "v_kind" "BIGINT" "v_capacity" "BIGINT" "v_barging" "BIGINT" "v_grace" "BIGINT" "v_age"}}
@@ -288,7 +291,10 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
   ELSEIF v_ends = -1 THEN
     {{.Set}} v_left := 50;
     WHILE v_left > 0 {{.Do}}
-      {{.Set}} v_resource := (SELECT c.resource FROM {{.P}}claims c WHERE c.session = p_session ORDER BY c.session, c.news, c.slot, c.id LIMIT 1);
+      {{.Set}} v_resource := NULL;
+      SELECT f.resource INTO v_resource FROM (
+        (SELECT c.resource, c.slot FROM {{.P}}claims c WHERE c.session = p_session AND c.news = 0 ORDER BY c.session, c.news, c.slot, c.id LIMIT 1) UNION ALL
+        (SELECT c.resource, c.slot FROM {{.P}}claims c WHERE c.session = p_session AND c.news = 1 ORDER BY c.session, c.news, c.slot, c.id LIMIT 1)) f ORDER BY f.slot LIMIT 1;
       IF v_resource IS NULL THEN
         {{.Set}} v_left := -1;
         DELETE FROM {{.P}}sessions WHERE id = p_session;
