@@ -373,9 +373,10 @@ found and the one that was written: 0 for none. */}}
 
 {{define "get"}}SELECT v.data, v.version FROM {{.P}}values v WHERE v.name = {{.Arg 1}}{{end}}
 
-{{/* news is what one client may not know of its claims that have waited, or wait. */}}
+{{/* news is what one client may not know of its claims that have waited, or wait. A grant older
+than a TTL is none: the client has asked for all its claims since then. */}}
 {{define "news"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
-  WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND c.news = 1{{end}}
+  WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND c.news = 1 AND (c.waits = 1 OR c.granted > {{.Now}} - s.ttl){{end}}
 
 {{/* waiting is what became of all that wait or have waited in one client. */}}
 {{define "waiting"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
