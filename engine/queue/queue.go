@@ -110,6 +110,15 @@ type step struct {
 	State
 	clock Clock
 	out   Outcome
+	all   int64            // the weight of all granted claims
+	held  map[string]share // by owner; nil: to be counted
+}
+
+// share is what the granted claims of one owner weigh, which is as much as the heaviest of them, and the
+// largest of their tokens.
+type share struct {
+	weight int64
+	token  fence.Token
 }
 
 func (q *step) find(id string) int {
@@ -121,40 +130,52 @@ func (q *step) find(id string) int {
 	return -1
 }
 
-// weighs returns the weight of all granted claims, of those of one owner, and
-// the largest token of these. A shared grant counts once.
-func (q *step) weighs(owner string) (all, own int64, token fence.Token) {
-	heaviest := make(map[string]int64)
-	for _, cl := range q.Claims {
-		if cl.Token == 0 {
-			continue
-		}
-		if before := heaviest[cl.Owner]; cl.Weight > before {
-			all += cl.Weight - before
-			heaviest[cl.Owner] = cl.Weight
-		}
-		if cl.Owner == owner {
-			token = max(token, cl.Token)
+// holds returns the share of an owner. The granted claims are counted once in a step, because a step may
+// grant many.
+func (q *step) holds(owner string) share {
+	if q.held == nil {
+		q.all, q.held = 0, make(map[string]share)
+		for _, cl := range q.Claims {
+			if cl.Token != 0 {
+				q.count(cl)
+			}
 		}
 	}
-	return all, heaviest[owner], token
+	return q.held[owner]
 }
 
-// try grants a claim if it fits beside the granted ones. A claim that was entered
-// when the capacity was larger fits alone.
-func (q *step) try(cl *Claim) bool {
-	all, own, token := q.weighs(cl.Owner)
+// count adds a granted claim to the share of its owner.
+func (q *step) count(cl Claim) {
+	before := q.held[cl.Owner]
+	now := share{max(before.weight, cl.Weight), max(before.token, cl.Token)}
+	q.held[cl.Owner] = now
+	q.all += now.weight - before.weight
+}
+
+// fits returns the token that a claim gets if it fits beside the granted ones, else 0, and whether that
+// token is new. A claim that was entered when the capacity was larger fits alone.
+func (q *step) fits(cl Claim) (token fence.Token, isNew bool) {
+	own := q.holds(cl.Owner)
 	switch {
-	case own >= cl.Weight:
-		cl.Token = token
-	case all-own+min(cl.Weight, q.Spec.Capacity) <= q.Spec.Capacity:
-		q.Last = max(q.Last+1, q.clock.Mint)
-		cl.Token = q.Last
+	case own.weight >= cl.Weight:
+		return own.token, false
+	case q.all-own.weight+min(cl.Weight, q.Spec.Capacity) <= q.Spec.Capacity:
+		return max(q.Last+1, q.clock.Mint), true
 	}
-	if cl.Token == 0 {
+	return 0, false
+}
+
+// try grants a claim if it fits.
+func (q *step) try(cl *Claim) bool {
+	token, isNew := q.fits(*cl)
+	if token == 0 {
 		return false
 	}
-	cl.Granted = q.clock.Now
+	if isNew {
+		q.Last = token
+	}
+	cl.Token, cl.Granted = token, q.clock.Now
+	q.count(*cl)
 	return true
 }
 
@@ -186,7 +207,7 @@ func (q *step) enter(r Request) {
 	}
 	cl := r.Claim
 	cl.Token, cl.Since, cl.Granted = 0, q.clock.Now, 0
-	_, own, _ := q.weighs(cl.Owner)
+	own := q.holds(cl.Owner).weight
 	mayGrant := own >= cl.Weight || q.Spec.Barging || !q.waiting() // an upgrade passes nobody either
 	granted := mayGrant && q.try(&cl)
 	if !granted && (own > 0 || !r.Wait) {
@@ -204,7 +225,7 @@ func (q *step) leave(id string) {
 		q.out.Err = engine.ErrGone
 		return
 	}
-	q.Claims = append(q.Claims[:i], q.Claims[i+1:]...)
+	q.Claims, q.held = append(q.Claims[:i], q.Claims[i+1:]...), nil
 	q.out.Removed = append(q.out.Removed, id)
 }
 
@@ -242,12 +263,9 @@ func (q *step) advance(asking string) {
 			continue
 		}
 		if q.Spec.Barging {
-			probe := *cl
-			last := q.Last
-			if q.try(&probe) && cl.ID != asking {
+			if token, _ := q.fits(*cl); token != 0 && cl.ID != asking {
 				q.out.Told = append(q.out.Told, *cl)
 			}
-			q.Last = last
 			return
 		}
 		if !q.try(cl) {

@@ -393,3 +393,24 @@ func TestMismatchNamesBoth(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestGrantsInProportion: a step that grants many claims counts the granted claims once. A count for
+// each grant would take a hundred times as much for ten times as many readers.
+func TestGrantsInProportion(t *testing.T) {
+	allocations := func(readers int) float64 {
+		s := queue.State{Spec: rwLock, Claims: []queue.Claim{{ID: "writer", Owner: "writer", Weight: writes, Token: 1}}}
+		for i := range readers {
+			id := fmt.Sprint("reader ", i)
+			s.Claims = append(s.Claims, queue.Claim{ID: id, Owner: id, Weight: reads})
+		}
+		clock := queue.Clock{Ends: func(string) int64 { return 1 }}
+		return testing.AllocsPerRun(2, func() {
+			if _, out := queue.Apply(s, leave("writer").Request, clock); len(out.Granted) != readers {
+				t.Fatalf("%d readers hold, want %d", len(out.Granted), readers)
+			}
+		})
+	}
+	if few, many := allocations(200), allocations(2000); many > 12*few {
+		t.Errorf("2,000 readers take %v allocations, 200 readers %v", many, few)
+	}
+}

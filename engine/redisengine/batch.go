@@ -99,6 +99,7 @@ func (s *session) fly(steps []*step) {
 			each.Value = replies[i]
 			each.Err, _ = replies[i].(error)
 		}
+		s.engine.suspect(each)
 		st.done <- each
 	}
 }

@@ -89,6 +89,28 @@ func TestGivenUpIsNotSent(t *testing.T) {
 	s.batch.flying = 0
 }
 
+// TestDemotedInBatch: a step of a batch that a replica refuses has the scripts be loaded anew, as
+// a step alone does.
+func TestDemotedInBatch(t *testing.T) {
+	s := sessionOn(answering{answer: func(context.Context, Command) Reply {
+		return Reply{Value: []any{int64(1), errors.New("READONLY You can't write against a read only replica.")}}
+	}}, nil, time.Minute)
+	s.life, s.end = context.WithCancel(t.Context())
+	defer s.end()
+	steps := make([]*step, 2)
+	for i := range steps {
+		steps[i] = &step{leave, s.engine.keys("name", ""), [4]string{}, make(chan Reply, 1)}
+	}
+	s.batch.flying = 1
+	s.fly(steps)
+	if one, other := <-steps[0].done, <-steps[1].done; one.Err != nil || !other.readOnly() {
+		t.Errorf("answers %+v and %+v", one, other)
+	}
+	if !s.engine.demoted.Load() {
+		t.Error("not noticed")
+	}
+}
+
 // enterLeaveTwice takes a free lock and leaves it, and finds that it has left.
 func enterLeaveTwice(s *session, name string, i int) error {
 	id := s.id + "." + strconv.Itoa(i)

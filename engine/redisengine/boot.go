@@ -93,7 +93,7 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 	return result
 }
 
-// load teaches a server the scripts that give something out. The server may have been restarted, so
+// load teaches a server the scripts that give something out, and renew. The server may have been restarted, so
 // load first asks for its mark over the same connection. The server then knows the scripts in the
 // life of that mark.
 func (e *Engine) load(ctx context.Context) error {
@@ -101,7 +101,7 @@ func (e *Engine) load(ctx context.Context) error {
 		e.demoted.Store(false)
 		now := e.life.Load()
 		cmds := []Command{e.checking(e.belief(), "", 0, false)}
-		for _, s := range now.scripts {
+		for _, s := range append(now.scripts[:], e.renew) {
 			cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
 		}
 		replies := e.client.Together(ctx, cmds)

@@ -181,14 +181,14 @@ func (s *session) home(ctx context.Context, begins bool) (alive bool, err error)
 
 func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
 	alive, err := s.home(ctx, false)
+	if err == nil && !alive {
+		err = engine.ErrGone
+	}
+	if err == nil {
+		err = s.renewMembers(ctx)
+	}
 	if err != nil {
-		return nil, failed(ctx, "renew session", err)
-	}
-	if !alive {
-		return nil, fmt.Errorf("renew session: %w", engine.ErrGone)
-	}
-	if err := s.renewMembers(ctx); err != nil {
-		return nil, failed(ctx, "renew session", err)
+		return nil, err
 	}
 	s.watch(held)
 	if s.opts.Found != nil {

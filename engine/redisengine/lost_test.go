@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -330,5 +331,44 @@ func TestShowKnowsWhenAsked(t *testing.T) {
 	a.leaves()
 	if c := shown(0); c.ID != b.claim(all).ID || c.Age < 50*time.Millisecond || c.Held < 0 || c.Held > c.Age-50*time.Millisecond {
 		t.Errorf("one that waited and holds: %+v", c)
+	}
+}
+
+// TestLineIsInOrderOfArrival: also where the clock of the server was set back, and where several claims enter at
+// one time, because one script enters them.
+func TestLineIsInOrderOfArrival(t *testing.T) {
+	e := New(dial(t, testservers.SharedRedis(t).Addr), nil)
+	awaitGrace(t, e)
+	holder, early := visit(t, e, time.Minute, "arrival"), visit(t, e, time.Minute, "arrival")
+	holder.holds(all)
+	early.waits(all)
+	line := e.keys("arrival", "")[2]
+	does(t, e, "ZADD", line, "XX", fmt.Sprint(time.Now().Add(time.Hour).UnixMicro()), early.record(early.claim(all), early.id))
+	want := []string{early.claim(all).ID}
+	late := visit(t, e, time.Minute, "arrival")
+	steps := make([]*step, 3)
+	for i := range steps {
+		c := late.claim(all)
+		c.ID = fmt.Sprint(late.id, ".", len(steps)-i) // the order of the text is another
+		c.Owner, want = c.ID, append(want, c.ID)
+		steps[i] = &step{enter, e.keys("arrival", late.key), [4]string{late.record(c, late.id), "1", late.keep, form(c)}, make(chan Reply, 1)}
+	}
+	late.batch.flying = 1
+	late.fly(steps)
+	for _, st := range steps {
+		if r := <-st.done; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	r, err := e.Show(t.Context(), "arrival")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var is []string
+	for _, c := range r.Claims[1:] {
+		is = append(is, c.ID)
+	}
+	if !slices.Equal(is, want) {
+		t.Errorf("the line is %v, want %v", is, want)
 	}
 }

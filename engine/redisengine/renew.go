@@ -42,37 +42,42 @@ func (s *session) begin(ctx context.Context) error {
 
 // Renew implements [engine.Session].
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	renew := s.renewHere
 	if s.engine.cluster {
-		return s.renewInCluster(ctx, held)
+		renew = s.renewInCluster
 	}
-	for range 4 {
-		now := s.engine.life.Load()
-		gone, err = s.renew(ctx, held, now)
-		if errors.Is(err, errAnotherLife) {
-			if err = s.engine.check(ctx); err == nil {
-				continue
-			}
-		}
-		if err == nil {
-			s.note(ctx)
-			s.reconcile(ctx, held, now.mark)
-		}
-		break
-	}
+	gone, err = renew(ctx, held)
 	if errors.Is(err, engine.ErrGone) {
 		return nil, fmt.Errorf("renew session: %w", err)
 	}
 	if err != nil && s.engine.stuck != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.engine.stuck()
 	}
-	if err != nil {
-		return nil, failed(ctx, "renew session", err)
+	return gone, failed(ctx, "renew session", err)
+}
+
+// renewHere renews a session of a single server.
+func (s *session) renewHere(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
+	for range 4 {
+		now := s.engine.life.Load()
+		gone, err = s.renew(ctx, held, now)
+		if errors.Is(err, errAnotherLife) {
+			if unchecked := s.engine.check(ctx); unchecked != nil {
+				return nil, unchecked
+			}
+			continue
+		}
+		if err == nil {
+			s.note(ctx)
+			s.reconcile(ctx, held, now.mark)
+			for _, c := range gone {
+				s.known.leaves(c.Resource, s.opts.TTL)
+			}
+			s.watch(held)
+		}
+		break
 	}
-	for _, c := range gone {
-		s.known.leaves(c.Resource, s.opts.TTL)
-	}
-	s.watch(held)
-	return gone, nil
+	return gone, err
 }
 
 // note tells the server once an hour that a client lives which may believe for so long. The next renewal
@@ -122,13 +127,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	// may be another.
 	first := e.ackedNow(ctx, cmds[0], e.wait)
 	if first.says("NOSCRIPT") {
-		if err := e.check(ctx); err != nil {
-			return nil, err
-		}
-		if r := e.client.Do(ctx, command("SCRIPT", "", "LOAD", e.renew.text)); r.Err != nil {
-			return nil, r.Err
-		}
-		return nil, errAnotherLife
+		return nil, cmp.Or(e.load(ctx), errAnotherLife)
 	}
 	if first.short != nil && first.Err == nil {
 		return nil, first.short
@@ -175,7 +174,7 @@ func (s *session) missing(ctx context.Context, held []*engine.Claim) (gone []*en
 		}
 		token, err := result.number()
 		if err != nil {
-			return nil, failed(ctx, "renew claims", err)
+			return nil, err
 		}
 		if token < 0 {
 			s.left(c.Resource, c.ID)

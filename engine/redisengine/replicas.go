@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // maxAck is how long replicas may take to say that they know a step.
@@ -53,14 +57,30 @@ func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result 
 	return result
 }
 
-// ackedEach is acked for several commands, in one pipeline where that is possible.
+// maxEach is how many commands that keep a session alive wait for replicas at once.
+const maxEach = 16
+
+// ackedEach is ackedNow for several commands, in one pipeline where that is possible. After a command has
+// failed, ackedEach sends no later one.
 func (e *Engine) ackedEach(ctx context.Context, cmds []Command) []Reply {
 	if e.wait <= 0 {
 		return e.client.Pipeline(ctx, cmds)
 	}
 	replies := make([]Reply, len(cmds))
+	var all sync.WaitGroup
+	var broken atomic.Bool
+	places := turn.New(maxEach)
 	for i, cmd := range cmds {
-		replies[i] = e.ackedNow(ctx, cmd, e.wait)
+		if places.Take(ctx) != nil || broken.Load() {
+			break
+		}
+		all.Go(func() {
+			defer places.Give()
+			if replies[i] = e.ackedNow(ctx, cmd, e.wait); replies[i].failed() != nil {
+				broken.Store(true)
+			}
+		})
 	}
+	all.Wait()
 	return replies
 }

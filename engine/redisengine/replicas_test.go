@@ -3,8 +3,11 @@ package redisengine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -210,5 +213,49 @@ func TestLookingIsNoNotice(t *testing.T) {
 	defer s.Close(t.Context()) //nolint:errcheck // not the point
 	if g, err := s.Enter(t.Context(), exclusive(s.(*session), "early"), false); !errors.Is(err, engine.ErrGrace) {
 		t.Errorf("granted by a server that may have forgotten: %v, %v", g, err)
+	}
+}
+
+// TestManyNamesAreRenewedTogether: with replicas to wait for, some names are renewed at a time, and
+// none after a failure.
+func TestManyNamesAreRenewedTogether(t *testing.T) {
+	const names, trip = 320, 3 * time.Millisecond
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			sent, now, most := 0, 0, 0
+			s := sessionOn(answering{cluster: true, answer: func(_ context.Context, cmd Command) Reply {
+				if cmd.Head[0] != "EVAL" {
+					return Reply{Value: int64(1)}
+				}
+				mu.Lock()
+				sent++
+				now++
+				most = max(most, now)
+				mu.Unlock()
+				time.Sleep(trip)
+				mu.Lock()
+				now--
+				mu.Unlock()
+				if fails {
+					return Reply{Err: errors.New("the node is away")}
+				}
+				return Reply{Value: int64(1)}
+			}}, &Options{Wait: 1}, time.Minute)
+			for i := range names {
+				s.claims(&engine.Claim{Resource: fmt.Sprint(i), ID: fmt.Sprint(i)})
+			}
+			start := time.Now()
+			_, err := s.Renew(t.Context(), nil)
+			if took := time.Since(start); (err != nil) != fails || took > names*trip/8 {
+				t.Errorf("fails %t: renewed after %v: %v", fails, took, err)
+			}
+			if fails && sent > names/8 {
+				t.Errorf("sent %d requests to a node that is away", sent)
+			}
+			if most > 16 {
+				t.Errorf("%d requests at once", most)
+			}
+		})
 	}
 }

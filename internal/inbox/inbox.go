@@ -56,6 +56,7 @@ type line struct {
 	key     string
 	waiters int
 	ask     time.Time // when the next one does
+	asker   *Waiter   // the last claim that asked: the timers of the others may end later
 }
 
 // Ask asks the store for a claim. An Ask returns the grant, or after which time to ask again: 0 is a
@@ -90,7 +91,8 @@ func (b *Inbox) expect(c *engine.Claim) *Waiter {
 	return w
 }
 
-// Forget ends the waiting of a claim. Forget returns the waiter, or nil if the claim did not wait.
+// Forget ends the waiting of a claim. Forget returns the waiter, or nil if the claim did not wait. Another claim of
+// the line looks in place of the asker.
 func (b *Inbox) Forget(claim string) *Waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,6 +103,14 @@ func (b *Inbox) Forget(claim string) *Waiter {
 	delete(b.waiters, claim)
 	if w.line.waiters--; w.line.waiters == 0 {
 		delete(b.lines, w.line.key)
+	} else if w.line.asker == w {
+		for _, next := range b.waiters {
+			if next.line == w.line {
+				w.line.asker = next
+				next.Look()
+				break
+			}
+		}
 	}
 	return w
 }
@@ -234,7 +244,7 @@ func (b *Inbox) rest(w *Waiter, pause time.Duration) time.Duration {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.stored, w.line.ask = true, time.Now().Add(pause)
+	w.stored, w.line.ask, w.line.asker = true, time.Now().Add(pause), w
 	return pause
 }
 
@@ -253,6 +263,6 @@ func (b *Inbox) due(w *Waiter) time.Duration {
 	if left := w.line.ask.Sub(now); left > 0 {
 		return left
 	}
-	w.line.ask = now.Add(b.opts.Heartbeat)
+	w.line.ask, w.line.asker = now.Add(b.opts.Heartbeat), w
 	return 0
 }

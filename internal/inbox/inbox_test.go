@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -295,4 +297,55 @@ func TestOneAsks(t *testing.T) {
 		}
 		<-time.After(beat)
 	})
+}
+
+// TestAskerLeaves: the claim that asked for its line stops to wait before it is to ask again, or even before
+// the answer. Another claim of the line looks in its place. The end of any other claim asks for nothing.
+func TestAskerLeaves(t *testing.T) {
+	const takes = beat / 100
+	for name, leaves := range map[string]time.Duration{"after the answer": 2 * takes, "before the answer": takes / 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, s := New(Options{Heartbeat: beat, Together: true}), newStore()
+				s.answer = func(ctx context.Context) (engine.Grant, time.Duration, error) {
+					select {
+					case <-time.After(takes):
+						return engine.Grant{}, beat / 20, nil
+					case <-ctx.Done():
+						return engine.Grant{}, 0, context.Cause(ctx)
+					}
+				}
+				ends := make(map[string]func())
+				for _, id := range []string{"a", "b", "c", "d"} {
+					ctx, cancel := context.WithCancel(t.Context())
+					ends[id] = func() { cancel(); synctest.Wait(); b.Forget(id) }
+					defer cancel()
+					b.Enter(ctx, claim(id), true, func(context.Context) (engine.Grant, time.Duration, error) { return engine.Grant{}, 0, nil }) //nolint:errcheck // it waits
+					go b.Await(ctx, claim(id), s.ask(id))                                                                                       //nolint:errcheck // it ends with ctx
+				}
+				<-time.After(beat + leaves)
+				synctest.Wait()
+				first := slices.Collect(maps.Keys(s.asked))
+				s.answers(engine.Grant{}, 0, nil)
+				for _, id := range first {
+					ends[id]()
+				}
+				synctest.Wait()
+				second := slices.DeleteFunc(slices.Collect(maps.Keys(s.asked)), func(id string) bool { return slices.Contains(first, id) })
+				if len(first) != 1 || len(second) != 1 {
+					t.Fatalf("asked %v, and then %v", first, second)
+				}
+				for id, end := range ends {
+					if s.asked[id] == nil {
+						end()
+						break
+					}
+				}
+				<-time.After(beat / 2)
+				if s.want(t, second[0], beat+leaves); s.all() != 2 {
+					t.Errorf("asked %v", s.asked)
+				}
+			})
+		})
+	}
 }

@@ -2,6 +2,8 @@ package sqlengine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,4 +33,10 @@ func SetMany(t *testing.T, n int) {
 	before := many
 	many = n
 	t.Cleanup(func() { many = before })
+}
+
+// News returns the claims of a client whose state the client may not know.
+func News(ctx context.Context, s engine.Session, all bool) (claims []string, err error) {
+	answers, err := s.(*session).engine.store.news(ctx, nil, all)
+	return slices.Sorted(maps.Keys(answers)), err
 }

@@ -202,8 +202,10 @@ claims of a session: it would read all holders. */}}
       IF v_count > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity OR v_barging <> p_barging) THEN
         {{.Set}} r_code := 3; {{.Set}} r_kind := v_kind; {{.Set}} r_capacity := v_capacity; {{.Set}} r_barging := v_barging;
       ELSE
-        IF v_grace > v_now THEN
-          {{.Set}} v_fit := 0;
+        IF v_grace > v_now THEN -- nothing new is given out, but an owner shares what it holds
+          SELECT COALESCE(MAX(c.weight), 0), COALESCE(MAX(c.token), 0) INTO v_own, v_token FROM {{.P}}claims c
+            WHERE c.resource = p_resource AND c.waits = 0 AND c.owner = p_owner;
+          {{.Set}} v_fit := CASE WHEN v_own < p_weight THEN 0 ELSE v_token END;
         ELSEIF v_count = 0 THEN
           {{.Mint "v_fit" "v_slot" "v_now"}}
         ELSEIF v_first = 0 OR p_barging = 1 OR p_owner <> p_id THEN
@@ -211,7 +213,7 @@ claims of a session: it would read all holders. */}}
           {{.Set}} v_fit := CASE WHEN v_own < p_weight AND p_barging = 0 AND v_first > 0 THEN 0 ELSE v_fit END; -- an upgrade passes nobody either
         END IF;
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
-          {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
+          {{.Set}} r_code := CASE WHEN v_own = 0 AND v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
           IF v_count > 0 THEN {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
             COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0)); END IF;
@@ -265,7 +267,10 @@ claims of a session: it would read all holders. */}}
 it had: of some 50 resources at a time, for locks are memory of the server. It
 returns whether there is more of it, and another session that has ended. A
 session is marked as ended while no Enter of it is under way, so none comes
-after; only the next call hands on, for who keeps Enters away waits for nobody. */}}
+after; only the next call hands on, for who keeps Enters away waits for nobody. The
+names are taken in the order of their slots, so that two ends do not wait for one
+another. SELECT INTO finds the next name, because MariaDB locks the rows that a
+subquery of SET reads, and the step at that name may wait for these rows. */}}
 {{define "finish"}}
 {{.Proc "finish" .Text "p_session" "BIGINT" "p_force" "BIGINT" "r_more" .Text "r_dead"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_ends" "BIGINT" "v_left" .Text "v_resource" "BIGINT" "v_code" "BIGINT" "v_token" "BIGINT" "v_pause" .Text "v_kind" "BIGINT" "v_capacity" "BIGINT" "v_barging" "BIGINT" "v_grace" "BIGINT" "v_age"}}
@@ -286,7 +291,10 @@ after; only the next call hands on, for who keeps Enters away waits for nobody. 
   ELSEIF v_ends = -1 THEN
     {{.Set}} v_left := 50;
     WHILE v_left > 0 {{.Do}}
-      {{.Set}} v_resource := (SELECT c.resource FROM {{.P}}claims c WHERE c.session = p_session ORDER BY c.session, c.news, c.slot, c.id LIMIT 1);
+      {{.Set}} v_resource := NULL;
+      SELECT f.resource INTO v_resource FROM (
+        (SELECT c.resource, c.slot FROM {{.P}}claims c WHERE c.session = p_session AND c.news = 0 ORDER BY c.session, c.news, c.slot, c.id LIMIT 1) UNION ALL
+        (SELECT c.resource, c.slot FROM {{.P}}claims c WHERE c.session = p_session AND c.news = 1 ORDER BY c.session, c.news, c.slot, c.id LIMIT 1)) f ORDER BY f.slot LIMIT 1;
       IF v_resource IS NULL THEN
         {{.Set}} v_left := -1;
         DELETE FROM {{.P}}sessions WHERE id = p_session;
@@ -365,9 +373,10 @@ found and the one that was written: 0 for none. */}}
 
 {{define "get"}}SELECT v.data, v.version FROM {{.P}}values v WHERE v.name = {{.Arg 1}}{{end}}
 
-{{/* news is what one client may not know of its claims that have waited, or wait. */}}
+{{/* news is what one client may not know of its claims that have waited, or wait. A grant older
+than a TTL is none: the client has asked for all its claims since then. */}}
 {{define "news"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
-  WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND c.news = 1{{end}}
+  WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND c.news = 1 AND (c.waits = 1 OR c.granted > {{.Now}} - s.ttl){{end}}
 
 {{/* waiting is what became of all that wait or have waited in one client. */}}
 {{define "waiting"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
