@@ -86,6 +86,9 @@ type Engine struct {
 	turns  turn.Turn    // of transactions under way
 }
 
+// patience is how long a request that no caller bounds waits for a member, which may hang.
+const patience = 5 * time.Second
+
 // inFlight is how many transactions of an engine are under way besides its heartbeats.
 const inFlight = 128
 
@@ -357,7 +360,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 // Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
-		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(int64) (bool, error) {
+		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(ctx context.Context, _ int64) (bool, error) {
 			v, err = e.get(ctx, "watch", key)
 			return v.Version != version, err
 		})
@@ -397,16 +400,19 @@ func (e *Engine) remove(ctx context.Context, key string, marked bool) (there boo
 	return reply.Deleted > 0, nil
 }
 
-// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error.
+// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error. A
+// member that hangs costs gets its patience, and not the whole time of the heartbeat.
 func (e *Engine) gets(ctx context.Context, doing string, keys []string, how ...clientv3.OpOption) (all []*pb.RangeResponse, err error) {
 	for some := range slices.Chunk(keys, 100) {
 		var ops []clientv3.Op
 		for _, key := range some {
 			ops = append(ops, clientv3.OpGet(key, how...))
 		}
-		reply, err := e.txn(ctx, doing, nil, ops, nil)
+		brief, cancel := context.WithTimeout(ctx, patience)
+		reply, err := e.kv.Txn(brief).Then(ops...).Commit()
+		cancel()
 		if err != nil {
-			return all, err
+			return all, failed(ctx, doing, err)
 		}
 		for _, r := range reply.Responses {
 			all = append(all, r.GetResponseRange())
@@ -428,12 +434,12 @@ func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, t
 // is woken, or each while if nobody wakes it. watch ends when look is done or the subscription has
 // ended. The subscription is not from an older revision, because etcd catches up on old revisions
 // every 100 ms only. A member may hang that watches for us, while others serve. So watch looks by
-// itself, too, and does not wait for a subscription for ever. look is told the revision of the
-// event, or 0.
+// itself, too, and does not wait for a subscription for ever. A member may also hang that look asks.
+// Then watch looks again, which asks another member. look is told the revision of the event, or 0.
 //
 // All watches share a stream, which keeps the token with which it began. A stream with an old
 // token lets no more watches in, so after an error there is another stream.
-func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
+func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(ctx context.Context, event int64) (bool, error), opts ...clientv3.OpOption) error {
 	stream := e.stream.Load()
 	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))
 	watching, stop := context.WithCancel(clientv3.WithRequireLeader(named))
@@ -442,7 +448,13 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, w
 	events := e.client.Watch(watching, key, opts...)
 	hangs.Stop()
 	for at := int64(0); ; {
-		if done, err := look(at); done || err != nil {
+		brief, cancel := context.WithTimeout(ctx, min(while, patience))
+		done, err := look(brief, at)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			continue
+		}
+		if done || err != nil {
 			return err
 		}
 		var idle <-chan time.Time
