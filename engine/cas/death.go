@@ -245,7 +245,8 @@ func (e *Engine) unwatch(id string, bell chan struct{}) {
 // retryEvery is how often a guard retries at a store that fails.
 const retryEvery = 100 * time.Millisecond
 
-// guard follows a session until that session is dead or nobody watches it.
+// guard follows a session until that session is dead or nobody watches it. guard needs no watch of the store, which
+// only tells of a death sooner.
 func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 	items := make(chan Item)
 	var watching sync.WaitGroup
@@ -265,7 +266,7 @@ func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 			turn.Pause(ctx, retryEvery) //nolint:errcheck // the loop ends with ctx
 		}
 	})
-	due := time.NewTimer(time.Hour)
+	due := time.NewTimer(retryEvery)
 	defer due.Stop()
 	var item Item
 	for {

@@ -52,3 +52,34 @@ func TestWatchLooksAgain(t *testing.T) {
 		}
 	})
 }
+
+// mute is a store whose watch tells nothing. A server that is silent while it makes a watch is mute.
+type mute struct{ Store }
+
+func (m mute) Watch(ctx context.Context, _ string) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		<-ctx.Done()
+		yield(Item{}, ctx.Err())
+	}
+}
+
+// TestWaiterOfAMuteStore: a waiter outlives a dead holder, although no watch of the store tells anything.
+func TestWaiterOfAMuteStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newInMemory(false)
+		dies, waits := openOn(t, newEngine(t, store, Options{})), openOn(t, newEngine(t, mute{store}, Options{}))
+		alive(t, waits)
+		mustHold(t, dies, claimOf(dies, "x", 1))
+		c := claimOf(waits, "x", 1)
+		if g, err := waits.Enter(t.Context(), c, true); err != nil || g.Held() {
+			t.Fatal(g, err)
+		}
+		start := time.Now()
+		if g, err := waits.Await(t.Context(), c); err != nil || !g.Held() {
+			t.Fatal(g, err)
+		}
+		if took := time.Since(start); took > 2*ttl {
+			t.Errorf("granted after %v", took)
+		}
+	})
+}
