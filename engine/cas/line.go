@@ -205,39 +205,56 @@ func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[s
 		}
 	}
 	l.grace = grace.On()
-	lost := answerAll(now, waiters)
+	lost := missing(now, waiters)
 	if len(lost) > 0 && !authoritative { // the read item may be older than a claim
 		if now, _, err = e.load(ctx, l.name); err != nil {
 			return now, err
 		}
-		lost = answerAll(now, waiters)
+		lost = missing(now, waiters)
 	}
 	for _, w := range lost {
 		w.answer(answer{err: engine.ErrGone})
 	}
-	return now, nil
+	return now, e.tell(ctx, l, now, waiters)
 }
 
-// answerAll answers the waiters whose claims are granted, and returns the waiters whose claims are
-// not there.
-func answerAll(now record, waiters map[string]*waiter) (lost []*waiter) {
-	found := 0
+// missing returns the waiters whose claims are not there.
+func missing(now record, waiters map[string]*waiter) (lost []*waiter) {
+	there := make(map[string]bool)
 	for _, c := range now.Claims {
-		if w := waiters[c.ID]; w != nil {
-			if found++; c.Token != 0 {
-				w.answer(answer{token: c.Token})
-			}
-		}
+		there[c.ID] = true
 	}
-	if found == len(waiters) {
-		return nil
-	}
-	for _, w := range waiters {
-		if _, is := now.find(w.claim); !is {
+	for id, w := range waiters {
+		if !there[id] {
 			lost = append(lost, w)
 		}
 	}
 	return lost
+}
+
+// tell answers the waiters whose claims are granted. For a grant that is unsure, tell asks again first.
+func (e *Engine) tell(ctx context.Context, l *line, now record, waiters map[string]*waiter) error {
+	is, grace, err := e.alive(ctx) // after the record was read
+	if err != nil {
+		return err
+	}
+	for _, c := range now.Claims {
+		w := waiters[c.ID]
+		if w == nil || c.Token == 0 {
+			continue
+		}
+		if now.unsure(is, grace) {
+			out, err := e.step(ctx, l.name, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}}, nil)
+			if err != nil && !errors.Is(err, engine.ErrGone) {
+				return err
+			}
+			c.Token = out.Token
+		}
+		if c.Token != 0 {
+			w.answer(answer{token: c.Token})
+		}
+	}
+	return nil
 }
 
 // due returns the step that would change the resource, if there is one. For a resource in order
