@@ -119,10 +119,6 @@ func (f failFast) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 	return f.KVClient.Txn(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
 }
 
-func (f failFast) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	return f.KVClient.DeleteRange(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
-}
-
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
@@ -151,7 +147,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	s := &session{
 		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
-		places: make(map[string]*place), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]turn.Bell),
+		places: make(map[string]*place), buried: make(map[string]bool), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]turn.Bell),
 	}
 	s.meets(&conn)
 	return s, nil
@@ -380,24 +376,6 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 	}
 	defer e.turns.Give()
 	return e.txn(ctx, doing, guards, then, otherwise)
-}
-
-// remove deletes a key of a claim, and its mark, and reports whether the key was there. Without
-// a mark that is a request which is smaller than a transaction.
-func (e *Engine) remove(ctx context.Context, key string, marked bool) (there bool, err error) {
-	if marked {
-		reply, err := e.commit(ctx, "leave", nil, e.removal(key, true), nil)
-		return err == nil && reply.Responses[0].GetResponseDeleteRange().Deleted > 0, err
-	}
-	if err := e.turns.Take(ctx); err != nil {
-		return false, failed(ctx, "leave", err)
-	}
-	defer e.turns.Give()
-	reply, err := e.kv.Delete(ctx, key)
-	if err != nil {
-		return false, failed(ctx, "leave", err)
-	}
-	return reply.Deleted > 0, nil
 }
 
 // gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error. A
