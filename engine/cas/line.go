@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // line is a resource for which claims of this engine wait. One goroutine follows it for all of
@@ -99,13 +100,14 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var now record
+	var pause time.Duration
 	for {
 		var err error
 		authoritative, known := false, false
 		select {
 		case <-ctx.Done():
 			return
-		case err = <-failed:
+		case err = <-failed: // in vain, or with ctx
 		case item := <-items:
 			if item.Version != 0 && item.Version < now.version {
 				continue // a request was sent since
@@ -125,28 +127,40 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 		if err == nil {
 			now, err = e.advance(ctx, l, now, waiters, authoritative)
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+			pause = 0
+			timer.Reset(e.guardAll(l, &now, waiters, guarded))
+		case errors.Is(err, engine.ErrUnavailable): // if all waiters failed, each would enter again, and read the whole record
+			pause = min(max(retryEvery, 2*pause), lookAgain)
+			timer.Reset(pause)
+		default:
 			e.fail(l, err)
 			return
 		}
-		left := e.guardAll(l, &now, waiters, guarded)
-		timer.Reset(left)
 	}
 }
 
-// feed passes on the items of the store, until the watch fails.
+// feed passes on the items of the store, and watches again after trouble. feed fails when watching again would be in vain.
 func (e *Engine) feed(ctx context.Context, key string, items chan<- Item) error {
-	for item, err := range e.store.Watch(ctx, key) {
-		if err != nil {
+	for {
+		for item, err := range e.store.Watch(ctx, key) {
+			if errors.Is(err, engine.ErrUnavailable) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			select {
+			case items <- item:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := turn.Pause(ctx, retryEvery); err != nil {
 			return err
 		}
-		select {
-		case items <- item:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
-	return engine.Unavailable("watch", errors.New("the watch ended"))
 }
 
 func (e *Engine) waitersOf(l *line) map[string]*waiter {
@@ -220,12 +234,17 @@ func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[s
 
 // missing returns the waiters whose claims are not there.
 func missing(now record, waiters map[string]*waiter) (lost []*waiter) {
-	there := make(map[string]bool)
+	found := 0
 	for _, c := range now.Claims {
-		there[c.ID] = true
+		if waiters[c.ID] != nil {
+			found++
+		}
+	}
+	if found == len(waiters) {
+		return nil
 	}
 	for id, w := range waiters {
-		if !there[id] {
+		if _, is := now.find(id); !is {
 			lost = append(lost, w)
 		}
 	}
@@ -239,8 +258,11 @@ func (e *Engine) tell(ctx context.Context, l *line, now record, waiters map[stri
 		return err
 	}
 	for _, c := range now.Claims {
+		if c.Token == 0 {
+			continue
+		}
 		w := waiters[c.ID]
-		if w == nil || c.Token == 0 {
+		if w == nil {
 			continue
 		}
 		if now.unsure(is, grace) {

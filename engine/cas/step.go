@@ -123,8 +123,8 @@ func againIf(is bool) error {
 	return nil
 }
 
-// unsure reports whether a grant in the record may be that of a step over a restart: a client took the step before it knew
-// of the new life, and did not see the holders that the store forgot. Nobody but the holder itself may believe such a grant.
+// unsure reports whether a grant in the record may be that of a step over a restart. The client that took such a step did
+// not know of the new life, and did not see the holders that the store forgot. Only its own holder may believe an unsure grant.
 func (r *record) unsure(l life, grace engine.Grace) bool { return grace.On() || r.base != l.base }
 
 // asked returns the state for a request. The client of a claim that asks does not know of a grant. So where a
