@@ -62,6 +62,35 @@ func TestSleep(t *testing.T) {
 	})
 }
 
+// TestSlowClock: when the timer of the trust window is set, the process stands still between its reads of
+// the two clocks. The timer fires too early then. The context ends all the same, at the end of the window.
+func TestSlowClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const still = 3 * time.Second
+		start, reads := time.Now(), atomic.Int64{}
+		t.Cleanup(pawl.SetBootTime(func() time.Duration {
+			is := time.Since(start)
+			if reads.Add(1) == 3 { // after the start of the session, and that of the request
+				is += still
+			}
+			return is
+		}))
+		c, store := newFaultyClient(t, elsewhere{memengine.New()}, nil)
+		release := make(chan struct{})
+		t.Cleanup(func() { close(release) })
+		store.set(func(context.Context, func(context.Context) error) error { <-release; return errTrouble }, verbRenew)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		window := time.Until(lease.ValidUntil())
+		select {
+		case <-lease.Context().Done():
+		case <-time.After(time.Minute):
+		}
+		if took := time.Since(start); took != window {
+			t.Errorf("the context ended after %v; the window was %v", took, window)
+		}
+	})
+}
+
 // TestSleepUnwatched: a holder that only watches the context learns of the loss with the next
 // heartbeat at the latest. That heartbeat does not revive the session.
 func TestSleepUnwatched(t *testing.T) {

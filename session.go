@@ -128,10 +128,16 @@ func (s *session) extend(start mark) {
 }
 
 // expire runs when the timer fires: at the end of the trust window, even if a
-// renewal hangs.
+// renewal hangs. The timer is early if a renewal has extended the window. The timer is also early if the process
+// stood still between two clocks when it set the timer.
 func (s *session) expire() {
-	if s.left() > 0 {
-		return // extended meanwhile
+	if left := s.left(); left > 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.life.Err() == nil {
+			s.timer.Reset(left)
+		}
+		return
 	}
 	s.lose(fmt.Errorf("%w: no renewal reached the store within the TTL of %v", ErrLost, s.client.opts.TTL))
 }

@@ -33,7 +33,7 @@ type Coordinator struct {
 	resources map[string]*Resource
 	opts      Options
 
-	rooms    []room // of the pools that are limited
+	rooms    []room        // of the pools that are limited
 	entering chan struct{} // has an element while a row is registered
 
 	mu     sync.Mutex

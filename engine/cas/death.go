@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
-	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // seen is an observed heartbeat, and when the observer first saw it.
@@ -83,7 +83,8 @@ func (e *Engine) left(id string, h heartbeat, item Item) time.Duration {
 	return h.ttl()
 }
 
-// bury ends a session, unless a heartbeat came since version.
+// bury ends a session, unless a heartbeat came since version. Many clients see the death, and the client that buries the session
+// removes its claims. If that client dies, a sweep finds the mark.
 func (e *Engine) bury(ctx context.Context, id string, version uint64) (dead bool, left time.Duration, err error) {
 	_, err = e.store.Swap(ctx, sessionKey+id, deadMark, version)
 	if errors.Is(err, engine.ErrConflict) { // the session lives, or another client was faster: the next look tells
@@ -93,23 +94,19 @@ func (e *Engine) bury(ctx context.Context, id string, version uint64) (dead bool
 		return false, 0, err
 	}
 	e.mourn(id)
-	return true, 0, nil
-}
-
-// mourn queues a dead session for the removal of its claims.
-func (e *Engine) mourn(id string) {
-	e.mu.Lock()
-	known := e.dead[id]
-	e.dead[id] = true
-	delete(e.seen, id)
-	e.mu.Unlock()
-	if known {
-		return
-	}
 	select {
 	case e.graves <- id:
 	default: // too many at once: a sweep finds the others
 	}
+	return true, 0, nil
+}
+
+// mourn notes that a session is dead.
+func (e *Engine) mourn(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dead[id] = true
+	delete(e.seen, id)
 }
 
 // sweepEvery is how often an engine looks at the sessions of all clients, if it is alone. The more
@@ -126,7 +123,9 @@ func (e *Engine) sweep() {
 		case <-e.ctx.Done():
 			return
 		case id := <-e.graves:
-			e.clear(e.ctx, id) //nolint:errcheck // another sweep finds the mark
+			if e.knownDead()[id] { // else it is clear already
+				e.clear(e.ctx, id) //nolint:errcheck // another sweep finds the mark
+			}
 		case <-tick.C:
 			if rand.IntN(sessions) == 0 {
 				sessions = max(1, e.lookAtAll(e.ctx))
@@ -137,7 +136,7 @@ func (e *Engine) sweep() {
 
 // lookAtAll judges every session, and returns how many there are.
 func (e *Engine) lookAtAll(ctx context.Context) (n int) {
-	known := make(map[string]bool)
+	known, dead := make(map[string]bool), e.knownDead()
 	for key, err := range e.store.List(ctx, sessionKey) {
 		if err != nil {
 			return n
@@ -160,7 +159,18 @@ func (e *Engine) lookAtAll(ctx context.Context) (n int) {
 			delete(e.seen, id)
 		}
 	}
+	for id := range dead {
+		if !known[id] { // another client has removed its claims
+			delete(e.dead, id)
+		}
+	}
 	return n
+}
+
+func (e *Engine) knownDead() map[string]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.dead)
 }
 
 // clear removes the claims of a dead session, then the rest of the session.
@@ -242,30 +252,17 @@ func (e *Engine) unwatch(id string, bell chan struct{}) {
 	}
 }
 
-// retryEvery is how often a guard retries at a store that fails.
+// retryEvery is how soon a guard, a watch or a line retries at a store that fails.
 const retryEvery = 100 * time.Millisecond
 
-// guard follows a session until that session is dead or nobody watches it.
+// guard follows a session until that session is dead or nobody watches it. guard needs no watch of the store, which
+// only tells of a death sooner.
 func (e *Engine) guard(ctx context.Context, id string, g *guard) {
 	items := make(chan Item)
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			for item, err := range e.store.Watch(ctx, sessionKey+id) {
-				if err != nil {
-					break
-				}
-				select {
-				case items <- item:
-				case <-ctx.Done():
-					return
-				}
-			}
-			turn.Pause(ctx, retryEvery) //nolint:errcheck // the loop ends with ctx
-		}
-	})
-	due := time.NewTimer(time.Hour)
+	watching.Go(func() { e.feed(ctx, sessionKey+id, items) }) //nolint:errcheck // guard does without
+	due := time.NewTimer(retryEvery)
 	defer due.Stop()
 	var item Item
 	for {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,6 +133,78 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%d sessions, one lives", n)
 		}
 	})
+}
+
+// listing is a store that counts the lists of resources.
+type listing struct {
+	*inMemory
+	lists atomic.Int64
+}
+
+func (l *listing) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	if prefix == resourceKey {
+		l.lists.Add(1)
+	}
+	return l.inMemory.List(ctx, prefix)
+}
+
+// TestOneClears: of many clients that see a session die, one looks for its claims in all names. If the client that ended
+// the session is gone as well, the sweeps of the others do.
+func TestOneClears(t *testing.T) {
+	for name, orphaned := range map[string]bool{"by a client": false, "by a client that is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 20
+				store := &listing{inMemory: newInMemory(false).Far()}
+				dies := openOn(t, newEngine(t, store, Options{}))
+				mustHold(t, dies, claimOf(dies, "x", 1))
+				mustHold(t, dies, claimOf(dies, "nobody waits", 1))
+				var engines []*Engine
+				granted := make(chan error, n)
+				for range n {
+					e := newEngine(t, store, Options{})
+					s := openOn(t, e)
+					alive(t, s)
+					c := claimOf(s, "x", 1)
+					if g, err := s.Enter(t.Context(), c, true); err != nil || g.Held() {
+						t.Fatal(g, err)
+					}
+					go func() {
+						_, err := s.Await(t.Context(), c)
+						granted <- errors.Join(err, s.Leave(t.Context(), "x", c.ID))
+					}()
+					engines = append(engines, e)
+				}
+				synctest.Wait()
+				before := store.lists.Load()
+				if version := store.items[sessionKey+dies.ID()].Version; orphaned {
+					if _, err := store.Swap(t.Context(), sessionKey+dies.ID(), deadMark, version); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					store.kill(dies.ID())
+				}
+				for range n {
+					if err := <-granted; err != nil {
+						t.Error(err)
+					}
+				}
+				<-time.After(100 * sweepEvery)
+				if lists := store.lists.Load() - before; lists == 0 || lists > n/4 {
+					t.Errorf("%d clients listed all names %d times", n, lists)
+				}
+				for key := range store.List(t.Context(), resourceKey) {
+					t.Errorf("%s is still there", key)
+				}
+				<-time.After(400 * sweepEvery)
+				for _, e := range engines {
+					if dead := e.knownDead(); len(dead) > 0 {
+						t.Errorf("%d dead sessions are remembered", len(dead))
+					}
+				}
+			})
+		})
+	}
 }
 
 // A late read does not make a session dead: a write tells.
@@ -308,4 +382,21 @@ func TestShowBeginsNoGrace(t *testing.T) {
 			t.Errorf("%+v, %v, and the store has %d keys", r, err, len(store.items))
 		}
 	})
+}
+
+// TestBrokenClaimsAreForgotten: a session forgets a claim that an operator took away, although nobody leaves that claim.
+func TestBrokenClaimsAreForgotten(t *testing.T) {
+	e := newEngine(t, newInMemory(false), Options{})
+	s := openOn(t, e)
+	c := claimOf(s, "x", 1)
+	mustHold(t, s, c)
+	if err := e.Evict(t.Context(), "x", c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := s.Renew(t.Context(), []*engine.Claim{c}); err != nil || len(gone) != 1 {
+		t.Fatal(gone, err)
+	}
+	if n := len(s.(*session).claims); n > 0 {
+		t.Errorf("%d claims are remembered", n)
+	}
 }

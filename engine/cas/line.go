@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // line is a resource for which claims of this engine wait. One goroutine follows it for all of
@@ -99,13 +100,14 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var now record
+	var pause time.Duration
 	for {
 		var err error
 		authoritative, known := false, false
 		select {
 		case <-ctx.Done():
 			return
-		case err = <-failed:
+		case err = <-failed: // in vain, or with ctx
 		case item := <-items:
 			if item.Version != 0 && item.Version < now.version {
 				continue // a request was sent since
@@ -125,28 +127,40 @@ func (e *Engine) follow(ctx context.Context, l *line) {
 		if err == nil {
 			now, err = e.advance(ctx, l, now, waiters, authoritative)
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+			pause = 0
+			timer.Reset(e.guardAll(l, &now, waiters, guarded))
+		case errors.Is(err, engine.ErrUnavailable): // if all waiters failed, each would enter again, and read the whole record
+			pause = min(max(retryEvery, 2*pause), lookAgain)
+			timer.Reset(pause)
+		default:
 			e.fail(l, err)
 			return
 		}
-		left := e.guardAll(l, &now, waiters, guarded)
-		timer.Reset(left)
 	}
 }
 
-// feed passes on the items of the store, until the watch fails.
+// feed passes on the items of the store, and watches again after trouble. feed fails when watching again would be in vain.
 func (e *Engine) feed(ctx context.Context, key string, items chan<- Item) error {
-	for item, err := range e.store.Watch(ctx, key) {
-		if err != nil {
+	for {
+		for item, err := range e.store.Watch(ctx, key) {
+			if errors.Is(err, engine.ErrUnavailable) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			select {
+			case items <- item:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := turn.Pause(ctx, retryEvery); err != nil {
 			return err
 		}
-		select {
-		case items <- item:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
-	return engine.Unavailable("watch", errors.New("the watch ended"))
 }
 
 func (e *Engine) waitersOf(l *line) map[string]*waiter {
@@ -205,39 +219,64 @@ func (e *Engine) advance(ctx context.Context, l *line, now record, waiters map[s
 		}
 	}
 	l.grace = grace.On()
-	lost := answerAll(now, waiters)
+	lost := missing(now, waiters)
 	if len(lost) > 0 && !authoritative { // the read item may be older than a claim
 		if now, _, err = e.load(ctx, l.name); err != nil {
 			return now, err
 		}
-		lost = answerAll(now, waiters)
+		lost = missing(now, waiters)
 	}
 	for _, w := range lost {
 		w.answer(answer{err: engine.ErrGone})
 	}
-	return now, nil
+	return now, e.tell(ctx, l, now, waiters)
 }
 
-// answerAll answers the waiters whose claims are granted, and returns the waiters whose claims are
-// not there.
-func answerAll(now record, waiters map[string]*waiter) (lost []*waiter) {
+// missing returns the waiters whose claims are not there.
+func missing(now record, waiters map[string]*waiter) (lost []*waiter) {
 	found := 0
 	for _, c := range now.Claims {
-		if w := waiters[c.ID]; w != nil {
-			if found++; c.Token != 0 {
-				w.answer(answer{token: c.Token})
-			}
+		if waiters[c.ID] != nil {
+			found++
 		}
 	}
 	if found == len(waiters) {
 		return nil
 	}
-	for _, w := range waiters {
-		if _, is := now.find(w.claim); !is {
+	for id, w := range waiters {
+		if _, is := now.find(id); !is {
 			lost = append(lost, w)
 		}
 	}
 	return lost
+}
+
+// tell answers the waiters whose claims are granted. For a grant that is unsure, tell asks again first.
+func (e *Engine) tell(ctx context.Context, l *line, now record, waiters map[string]*waiter) error {
+	is, grace, err := e.alive(ctx) // after the record was read
+	if err != nil {
+		return err
+	}
+	for _, c := range now.Claims {
+		if c.Token == 0 {
+			continue
+		}
+		w := waiters[c.ID]
+		if w == nil {
+			continue
+		}
+		if now.unsure(is, grace) {
+			out, err := e.step(ctx, l.name, queue.Request{Op: queue.Poll, Claim: queue.Claim{ID: c.ID}}, nil)
+			if err != nil && !errors.Is(err, engine.ErrGone) {
+				return err
+			}
+			c.Token = out.Token
+		}
+		if c.Token != 0 {
+			w.answer(answer{token: c.Token})
+		}
+	}
+	return nil
 }
 
 // due returns the step that would change the resource, if there is one. For a resource in order

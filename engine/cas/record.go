@@ -30,6 +30,7 @@ const tokensPerWrite = 64
 type record struct {
 	queue.State
 	version uint64
+	base    int64 // of the life of the store in which the writer was
 }
 
 // firstToken is the first token of a write.
@@ -82,7 +83,7 @@ func decode(item Item) (record, error) {
 	layout := byte(d.number())
 	last, base, granted := fence.Token(d.number()), int64(d.number()), d.number()
 	first := firstToken(last, base, item.Version)
-	r.Last = last
+	r.Last, r.base = last, base
 	if granted > 0 {
 		r.Last = first + fence.Token(granted-1)
 	}

@@ -114,11 +114,16 @@ func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	if err := s.engine.remove(ctx, "leave", resource, claim); err != nil && !errors.Is(err, engine.ErrGone) {
 		return err
 	} else {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.claims, claim)
+		s.forget(claim)
 		return err
 	}
+}
+
+// forget forgets a claim that is not in the store.
+func (s *session) forget(claim string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.claims, claim)
 }
 
 // Renew implements [engine.Session].
@@ -148,7 +153,11 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	for _, c := range held {
 		asked[c.ID] = true
 		r := records[c.Resource]
-		if is, here := r.find(c.ID); !here || is.Token == 0 {
+		is, here := r.find(c.ID)
+		if !here {
+			s.forget(c.ID)
+		}
+		if is.Token == 0 {
 			gone = append(gone, c)
 		}
 	}

@@ -88,7 +88,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 		return outcome{}, err
 	}
 	minted := firstToken(was.Last, l.base, was.version+1)
-	next, out := e.apply(was.State, r, queue.Clock{Now: item.Now, Mint: minted}, grace.On())
+	next, out := e.apply(was.asked(r, l, grace), r, queue.Clock{Now: item.Now, Mint: minted}, grace.On())
 	if r.Op == queue.Poll && r.Claim.ID == "" {
 		out.Err = nil // the error belongs to no claim
 	}
@@ -121,6 +121,24 @@ func againIf(is bool) error {
 		return errAgain
 	}
 	return nil
+}
+
+// unsure reports whether a grant in the record may be that of a step over a restart. The client that took such a step did
+// not know of the new life, and did not see the holders that the store forgot. Only its own holder may believe an unsure grant.
+func (r *record) unsure(l life, grace engine.Grace) bool { return grace.On() || r.base != l.base }
+
+// asked returns the state for a request. The client of a claim that asks does not know of a grant. So where a
+// grant is unsure, the claim waits again, and gets a token of this life.
+func (r *record) asked(by queue.Request, l life, grace engine.Grace) queue.State {
+	s := r.State
+	if by.Op == queue.Leave || !r.unsure(l, grace) {
+		return s
+	}
+	if i := slices.IndexFunc(s.Claims, func(c queue.Claim) bool { return c.ID == by.Claim.ID }); i >= 0 {
+		s.Claims = slices.Clone(s.Claims)
+		s.Claims[i].Token, s.Claims[i].Granted = 0, 0
+	}
+	return s
 }
 
 // apply is queue.Apply without the dead sessions. During a restart grace a claim that is not stored

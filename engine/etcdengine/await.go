@@ -30,7 +30,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 		if was.rev == 0 {
 			opts = append(opts, clientv3.WithPrefix())
 		}
-		err := s.engine.watch(ctx, "await", s.opts.Heartbeat, woken, was.key, func(event int64) (bool, error) {
+		err := s.engine.watch(ctx, "await", s.opts.Heartbeat, woken, was.key, func(ctx context.Context, event int64) (bool, error) {
 			l, err := s.look(ctx, c, p, event)
 			if l != nil {
 				grant, err = s.pursue(ctx, "await", c, p, l, true)

@@ -86,6 +86,9 @@ type Engine struct {
 	turns  turn.Turn    // of transactions under way
 }
 
+// patience is how long a request that no caller bounds waits for a member, which may hang.
+const patience = 5 * time.Second
+
 // inFlight is how many transactions of an engine are under way besides its heartbeats.
 const inFlight = 128
 
@@ -116,10 +119,6 @@ func (f failFast) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 	return f.KVClient.Txn(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
 }
 
-func (f failFast) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	return f.KVClient.DeleteRange(undated{ctx}, r, append(slices.Clip(opts), grpc.WaitForReady(false))...)
-}
-
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps {
 	return engine.Caps{
@@ -148,7 +147,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	id := fmt.Sprintf("%x-%s", lease.ID, rand.Text())
 	s := &session{
 		engine: e, id: id, lease: clientv3.LeaseID(lease.ID), opts: opts,
-		places: make(map[string]*place), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]turn.Bell),
+		places: make(map[string]*place), buried: make(map[string]bool), conns: make(map[string]string), last: make(map[string]*place), waiting: make(map[*place]turn.Bell),
 	}
 	s.meets(&conn)
 	return s, nil
@@ -357,7 +356,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 // Watch implements [engine.Values].
 func (e *Engine) Watch(ctx context.Context, key string, version uint64) (v engine.Value, err error) {
 	for v.Version = version; err == nil && v.Version == version; {
-		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(int64) (bool, error) {
+		err = e.watch(ctx, "watch", time.Minute, nil, e.prefix+"v/"+key, func(ctx context.Context, _ int64) (bool, error) {
 			v, err = e.get(ctx, "watch", key)
 			return v.Version != version, err
 		})
@@ -379,34 +378,19 @@ func (e *Engine) commit(ctx context.Context, doing string, guards []clientv3.Cmp
 	return e.txn(ctx, doing, guards, then, otherwise)
 }
 
-// remove deletes a key of a claim, and its mark, and reports whether the key was there. Without
-// a mark that is a request which is smaller than a transaction.
-func (e *Engine) remove(ctx context.Context, key string, marked bool) (there bool, err error) {
-	if marked {
-		reply, err := e.commit(ctx, "leave", nil, e.removal(key, true), nil)
-		return err == nil && reply.Responses[0].GetResponseDeleteRange().Deleted > 0, err
-	}
-	if err := e.turns.Take(ctx); err != nil {
-		return false, failed(ctx, "leave", err)
-	}
-	defer e.turns.Give()
-	reply, err := e.kv.Delete(ctx, key)
-	if err != nil {
-		return false, failed(ctx, "leave", err)
-	}
-	return reply.Deleted > 0, nil
-}
-
-// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error.
+// gets reads keys for a heartbeat, 100 a request, and returns the reply of each, up to an error. A
+// member that hangs costs gets its patience, and not the whole time of the heartbeat.
 func (e *Engine) gets(ctx context.Context, doing string, keys []string, how ...clientv3.OpOption) (all []*pb.RangeResponse, err error) {
 	for some := range slices.Chunk(keys, 100) {
 		var ops []clientv3.Op
 		for _, key := range some {
 			ops = append(ops, clientv3.OpGet(key, how...))
 		}
-		reply, err := e.txn(ctx, doing, nil, ops, nil)
+		brief, cancel := context.WithTimeout(ctx, patience)
+		reply, err := e.kv.Txn(brief).Then(ops...).Commit()
+		cancel()
 		if err != nil {
-			return all, err
+			return all, failed(ctx, doing, err)
 		}
 		for _, r := range reply.Responses {
 			all = append(all, r.GetResponseRange())
@@ -428,12 +412,12 @@ func (e *Engine) txn(ctx context.Context, doing string, guards []clientv3.Cmp, t
 // is woken, or each while if nobody wakes it. watch ends when look is done or the subscription has
 // ended. The subscription is not from an older revision, because etcd catches up on old revisions
 // every 100 ms only. A member may hang that watches for us, while others serve. So watch looks by
-// itself, too, and does not wait for a subscription for ever. look is told the revision of the
-// event, or 0.
+// itself, too, and does not wait for a subscription for ever. A member may also hang that look asks.
+// Then watch looks again, which asks another member. look is told the revision of the event, or 0.
 //
 // All watches share a stream, which keeps the token with which it began. A stream with an old
 // token lets no more watches in, so after an error there is another stream.
-func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(event int64) (bool, error), opts ...clientv3.OpOption) error {
+func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, woken <-chan struct{}, key string, look func(ctx context.Context, event int64) (bool, error), opts ...clientv3.OpOption) error {
 	stream := e.stream.Load()
 	named := metadata.AppendToOutgoingContext(ctx, "pawl-stream", strconv.FormatInt(stream, 10))
 	watching, stop := context.WithCancel(clientv3.WithRequireLeader(named))
@@ -442,7 +426,13 @@ func (e *Engine) watch(ctx context.Context, doing string, while time.Duration, w
 	events := e.client.Watch(watching, key, opts...)
 	hangs.Stop()
 	for at := int64(0); ; {
-		if done, err := look(at); done || err != nil {
+		brief, cancel := context.WithTimeout(ctx, min(while, patience))
+		done, err := look(brief, at)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			continue
+		}
+		if done || err != nil {
 			return err
 		}
 		var idle <-chan time.Time

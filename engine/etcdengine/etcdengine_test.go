@@ -34,8 +34,7 @@ func newClientOf(t testing.TB, addr string, changes ...func(*clientv3.Config)) (
 	var trips atomic.Int64
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := next(ctx, method, req, reply, cc, opts...)
-		switch req.(type) {
-		case *pb.TxnRequest, *pb.DeleteRangeRequest:
+		if _, is := req.(*pb.TxnRequest); is {
 			trips.Add(1)
 		}
 		return err

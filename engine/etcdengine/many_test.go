@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -176,9 +177,7 @@ func TestFullStoreTakesReleases(t *testing.T) {
 		h.Resource = fmt.Sprint(i)
 		w.Resource = h.Resource
 		if i == 1 { // asked twice
-			short, cancel := context.WithCancel(ctx)
-			cancel()
-			s.Enter(short, h, true) //nolint:errcheck // it is given up
+			enterInDoubt(s, h)
 		}
 		sessiontest.Hold(t, s, h)
 		sessiontest.Wait(t, s, w)
@@ -205,6 +204,86 @@ func TestFullStoreTakesReleases(t *testing.T) {
 	if err := s.Close(sessiontest.Soon(t)); err != nil {
 		t.Error(err)
 	}
+}
+
+// keysRead counts the keys in the replies to the requests of a client.
+func keysRead(n *atomic.Int64) func(*clientv3.Config) {
+	return func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := next(ctx, method, req, reply, cc, opts...)
+				if txn, ok := reply.(*pb.TxnResponse); ok {
+					for _, r := range txn.Responses {
+						n.Add(int64(len(r.GetResponseRange().GetKvs())))
+					}
+				}
+				return err
+			}))
+	}
+}
+
+// TestEnterAgainAfterTrouble: after an outage each waiter enters again. That reads a few keys of each, however many wait.
+// A claim that is gone by then enters anew.
+func TestEnterAgainAfterTrouble(t *testing.T) {
+	const n = 50
+	for _, spec := range []engine.Spec{fair, barging, two} {
+		t.Run(fmt.Sprint(spec), func(t *testing.T) {
+			t.Parallel()
+			var read atomic.Int64
+			client, trips := newClientOf(t, testservers.SharedEtcd(t).Addr, keysRead(&read))
+			e := New(client, nil)
+			s, held := sessiontest.Open(t, e, time.Minute), sessiontest.Whole(t, spec)
+			sessiontest.Hold(t, s, held)
+			var waiting []*engine.Claim
+			for range n {
+				c := sessiontest.Claim(t, spec, (spec.Capacity+1)/2, "")
+				sessiontest.Wait(t, s, c)
+				waiting = append(waiting, c)
+			}
+			read.Store(0)
+			before := trips.Load()
+			for _, c := range waiting {
+				sessiontest.Wait(t, s, c)
+			}
+			if read.Load() > 4*n || trips.Load()-before > 2*n {
+				t.Errorf("%d waiters read %d keys in %d requests", n, read.Load(), trips.Load()-before)
+			}
+			sessiontest.Evict(t, e, waiting[0])
+			sessiontest.Wait(t, s, waiting[0])
+			got, last := sessiontest.Awaiting(t, s, waiting[1]), sessiontest.Awaiting(t, s, waiting[0])
+			sessiontest.Leave(t, s, held)
+			sessiontest.Granted(t, got)
+			for _, c := range waiting[1:] {
+				sessiontest.Leave(t, s, c)
+			}
+			sessiontest.Granted(t, last)
+		})
+	}
+}
+
+// TestLeaveOfTheBuried: a claim whose Enter was given up is left again with each heartbeat, which takes no more requests.
+func TestLeaveOfTheBuried(t *testing.T) {
+	client, trips := newClientOf(t, testservers.SharedEtcd(t).Addr)
+	s, c := sessiontest.Open(t, New(client, nil), time.Minute), sessiontest.Whole(t, fair)
+	enterInDoubt(s, c)
+	sessiontest.Hold(t, s, c)
+	sessiontest.Leave(t, s, c)
+	before := trips.Load()
+	for range 3 {
+		if err := s.Leave(ctx, c.Resource, c.ID); !errors.Is(err, engine.ErrGone) {
+			t.Error(err)
+		}
+	}
+	if asked := trips.Load() - before; asked > 0 {
+		t.Errorf("%d requests", asked)
+	}
+}
+
+// enterInDoubt gives up a request to enter, which never arrives.
+func enterInDoubt(s engine.Session, c *engine.Claim) {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	s.Enter(ended, c, true) //nolint:errcheck // it is given up
 }
 
 // TestTombsGo: what keeps a late request out is removed when none can come any more.
@@ -235,14 +314,23 @@ func TestTombsGo(t *testing.T) {
 		}
 		return count() == 0
 	})
-	if len(s.tombs) > 0 {
-		t.Errorf("%d tombs are remembered", len(s.tombs))
+	if len(s.tombs)+len(s.buried) > 0 {
+		t.Errorf("%d tombs are remembered, and %d claims", len(s.tombs), len(s.buried))
 	}
 }
 
 // TestReleaseThatCameUndone: a server starts again from an older state, in which there is a
-// claim that has left since. The session is told of it by its next renewal.
+// claim that has left since. The session is told of it by its next renewal. A tomb of the claim came undone, too.
 func TestReleaseThatCameUndone(t *testing.T) {
+	for _, inDoubt := range []bool{false, true} {
+		t.Run(fmt.Sprint(inDoubt), func(t *testing.T) {
+			t.Parallel()
+			releaseThatCameUndone(t, inDoubt)
+		})
+	}
+}
+
+func releaseThatCameUndone(t *testing.T, inDoubt bool) {
 	server := testservers.Etcd(t)
 	client, _ := newClientOf(t, server.Addr)
 	e, found := New(client, nil), make(chan string, 10)
@@ -260,6 +348,9 @@ func TestReleaseThatCameUndone(t *testing.T) {
 	stays, left := sessiontest.Whole(t, fair), sessiontest.Whole(t, two)
 	left.Resource += "/left ö"
 	sessiontest.Hold(t, s, stays)
+	if inDoubt {
+		enterInDoubt(s, left)
+	}
 	sessiontest.Hold(t, s, left)
 	renew(stays, left)
 	restore := server.Snapshot()

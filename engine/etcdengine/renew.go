@@ -111,6 +111,9 @@ func (s *session) oldTombs() []tomb {
 	}
 	tombs := slices.Clone(s.tombs[:old])
 	s.tombs = slices.Delete(s.tombs, 0, old)
+	for _, t := range tombs {
+		delete(s.buried, t.claim)
+	}
 	return tombs
 }
 
@@ -145,6 +148,9 @@ func (s *session) findStrange(ctx context.Context) error {
 			escaped, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all), "/")
 			name, bad := url.PathUnescape(escaped)
 			if json.Unmarshal(kv.Value, &c) == nil && bad == nil {
+				s.mu.Lock()
+				delete(s.buried, c.ID) // an old snapshot has the claim, and no tomb
+				s.mu.Unlock()
 				s.opts.Found(name, c.ID)
 			}
 		}

@@ -35,6 +35,7 @@ type session struct {
 	slots   int                  // how many were ever in use at once
 	free    []int                // the unused ones
 	tombs   []tomb               // that are in the store
+	buried  map[string]bool      // the claims, by id, that a tomb keeps out
 	waiting map[*place]turn.Bell // the calls of Await, to be woken
 	rest    context.CancelFunc   // ends lookOut
 
@@ -62,8 +63,8 @@ func (s *session) meets(conn *peer.Peer) {
 // as soon as it is there. A member that hangs for long sends on all late requests when it is
 // well.
 type tomb struct {
-	key   string
-	since time.Time
+	claim, key string
+	since      time.Time
 }
 
 func (s *session) ID() string { return s.id }
@@ -77,6 +78,7 @@ type place struct {
 	put           stored // in the store
 	slot          int
 	again         bool // it was asked for before, and may have a key already
+	buried        bool // it is not of this session any more, and a tomb keeps it out
 
 	// Guarded by the session's mutex, as Leave may be called at any time.
 	key     string  // of the claim, as far as was seen
@@ -142,14 +144,14 @@ func (s *session) drop(claim string, known int) {
 	delete(s.places, claim)
 }
 
-// find returns a copy of the place of a claim, empty if the claim is not of this session. find adds
+// find returns a copy of the place of a claim, which has no keys if the claim is not of this session. find adds
 // to the doubts of the claim.
 func (s *session) find(claim string, doubts int) place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.places[claim]
 	if p == nil {
-		return place{}
+		return place{buried: s.buried[claim]}
 	}
 	was := *p
 	p.doubts += doubts
@@ -190,8 +192,36 @@ func (p *place) view(c *engine.Claim, how ...clientv3.OpOption) []clientv3.Op {
 	return []clientv3.Op{grants, clientv3.OpGet(p.dir+"q/", inQueue...)}
 }
 
+// again asks for a claim that was told to wait, and whose Await failed. After an outage all waiters do so at once. So
+// again reads no queue while the claim and its blocker stand. again reports whether the claim is there.
+func (s *session) again(ctx context.Context, c *engine.Claim) (grant engine.Grant, there bool, err error) {
+	s.mu.Lock()
+	p := s.places[c.ID]
+	there = p != nil && p.doubts == 0 && p.rev != 0
+	s.mu.Unlock()
+	if !there {
+		return grant, false, nil
+	}
+	event := int64(0)
+	if c.Barging { // the claim may overtake its blocker: the holders count, as a member knows them that knows the claim
+		event = p.rev
+	}
+	l, err := s.look(ctx, c, p, event)
+	if err == nil && l != nil {
+		if there = l.Find(c.ID) != nil; there {
+			grant, err = s.pursue(ctx, "enter", c, p, l, true)
+		}
+	}
+	return grant, there, err
+}
+
 // Enter takes one round trip if nobody claims the resource.
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if wait {
+		if grant, there, err := s.again(ctx, c); there {
+			return grant, err
+		}
+	}
 	p := s.take(c)
 	grant, err := s.enter(ctx, c, p, wait)
 	if err == nil && !grant.Held() && !wait { // it was asked again, and waits
@@ -337,16 +367,20 @@ func (s *session) ops(p *place, m *move, own *claim) []clientv3.Op {
 	return ops
 }
 
-// Leave takes one request, or two for a claim that this session does not know.
+// Leave takes one request, or two for a claim that this session does not know. A buried claim takes none.
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
 	p := s.find(claim, 1)
 	switch {
+	case p.buried: // the root leaves it again with each heartbeat of a TTL
+		return fmt.Errorf("leave: %w", engine.ErrGone)
 	case p.doubts > 0:
 		return s.leaveInDoubt(ctx, claim, p)
 	case p.key != "":
-		if there, err := s.engine.remove(ctx, p.key, p.marked); err != nil {
+		reply, err := s.engine.commit(ctx, "leave", nil, s.engine.removal(p.key, p.marked), nil)
+		if err != nil {
 			return err
-		} else if there {
+		}
+		if reply.Responses[0].GetResponseDeleteRange().Deleted > 0 {
 			s.drop(claim, 1)
 			return nil
 		}
@@ -401,7 +435,8 @@ func (s *session) leaveInDoubt(ctx context.Context, claim string, p place) error
 	}
 	if buried {
 		s.mu.Lock()
-		s.tombs = append(s.tombs, tomb{p.tomb, time.Now()})
+		s.tombs = append(s.tombs, tomb{claim, p.tomb, time.Now()})
+		s.buried[claim] = true
 		s.mu.Unlock()
 	}
 	s.drop(claim, 0)

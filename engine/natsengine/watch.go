@@ -21,6 +21,8 @@ const (
 	// heartbeat is how often the server says that a consumer is alive. The server of a consumer may die while the
 	// connection, which is to another server of the cluster, lives on.
 	heartbeat = 5 * time.Second
+	// makes is how long the server may take to make a consumer. The client library sets no bound, as it does for other requests.
+	makes = 5 * time.Second
 	// silence is after how long without a message a watch ends.
 	silence = 3 * heartbeat
 )
@@ -45,10 +47,12 @@ func (s *store) watch(ctx context.Context, b *bound, key string) (*watch, error)
 		return nil, s.failed(b, err)
 	}
 	w.sub = sub
+	brief, cancel := context.WithTimeout(ctx, makes)
+	defer cancel()
 	made, err := s.api.AddConsumer("KV_"+s.bucket, &nats.ConsumerConfig{
 		DeliverSubject: inbox, DeliverPolicy: nats.DeliverLastPerSubjectPolicy, FilterSubject: s.subject(key),
 		AckPolicy: nats.AckNonePolicy, Heartbeat: heartbeat, MemoryStorage: true, Replicas: 1,
-	}, nats.Context(ctx))
+	}, nats.Context(brief))
 	if err != nil {
 		w.stop()
 		if ctx.Err() != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/cas"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -100,6 +101,27 @@ func TestTake(t *testing.T) {
 	}
 	if _, _, err := w.take(&nats.Msg{Sub: &nats.Subscription{}, Data: []byte("x")}); err == nil {
 		t.Error("a message of no consumer is taken")
+	}
+}
+
+// TestConsumerIsNotMade: a watch ends when the server does not answer that it made the consumer.
+func TestConsumerIsNotMade(t *testing.T) {
+	link := proxy.New(t, testservers.SharedNATS(t).Addr)
+	s := newEngine(t, dial(t, link.Addr), "unmade").store
+	if _, err := s.Load(t.Context(), "c/x"); err != nil { // the bucket is known then
+		t.Fatal(err)
+	}
+	link.FreezeReplies()
+	items, failed := watched(t.Context(), s, "c/x")
+	select {
+	case err := <-failed:
+		if !errors.Is(err, engine.ErrUnavailable) {
+			t.Error(err)
+		}
+	case i := <-items:
+		t.Errorf("%+v came from a server that is silent", i)
+	case <-time.After(time.Minute):
+		t.Error("it waits for ever")
 	}
 }
 

@@ -1,0 +1,128 @@
+package etcdengine
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// hanging swallows the next of the requests that it is set to, as a member that is stopped does.
+type hanging struct {
+	next  atomic.Pointer[func(*pb.TxnRequest) bool]
+	asked atomic.Int64 // how many such requests came, the swallowed one with them
+}
+
+func (h *hanging) client(t *testing.T) *clientv3.Client {
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				txn, _ := req.(*pb.TxnRequest)
+				if is := h.next.Load(); is != nil && txn != nil && (*is)(txn) && h.asked.Add(1) == 1 {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return next(ctx, method, req, reply, cc, opts...)
+			}))
+	})
+	return client
+}
+
+func (h *hanging) swallow(is func(*pb.TxnRequest) bool) { h.next.Store(&is) }
+
+func every(*pb.TxnRequest) bool { return true }
+
+// opensQuick opens a session whose waiters look often.
+func opensQuick(t *testing.T, e *Engine) engine.Session {
+	s, err := e.Open(sessiontest.Soon(t), engine.SessionOptions{TTL: time.Minute, Heartbeat: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(ctx) }) //nolint:errcheck // the server is of these tests
+	return s
+}
+
+// TestLookHangs: a waiter that is granted learns so, although the member hangs that it asks first.
+func TestLookHangs(t *testing.T) {
+	for name, spec := range map[string]engine.Spec{"fair": fair, "barging": barging} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var h hanging
+			holder := sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+			s := opensQuick(t, New(h.client(t), nil))
+			held, waits := sessiontest.Whole(t, spec), sessiontest.Whole(t, spec)
+			sessiontest.Hold(t, holder, held)
+			sessiontest.Wait(t, s, waits)
+			h.swallow(every)
+			got := sessiontest.Awaiting(t, s, waits)
+			sessiontest.Until(t, "a member hangs", func() bool { return h.asked.Load() > 0 })
+			sessiontest.Leave(t, holder, held)
+			sessiontest.Granted(t, got)
+		})
+	}
+}
+
+// TestGrantHangs: as TestLookHangs, but the member hangs that is asked for the step by which the waiter holds.
+func TestGrantHangs(t *testing.T) {
+	t.Parallel()
+	var h hanging
+	holder := sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+	s := opensQuick(t, New(h.client(t), nil))
+	held, waits := sessiontest.Whole(t, barging), sessiontest.Whole(t, barging)
+	sessiontest.Hold(t, holder, held)
+	sessiontest.Wait(t, s, waits)
+	h.swallow(func(r *pb.TxnRequest) bool { return len(r.Success) > 0 && r.Success[0].GetRequestPut() != nil })
+	got := sessiontest.Awaiting(t, s, waits)
+	sessiontest.Leave(t, holder, held)
+	sessiontest.Granted(t, got)
+	if h.asked.Load() < 2 {
+		t.Errorf("the step was asked for %d times", h.asked.Load())
+	}
+}
+
+// TestLookOutHangs: the look of all waiters of a session outlives a member that hangs.
+func TestLookOutHangs(t *testing.T) {
+	t.Parallel()
+	var h hanging
+	s := opensQuick(t, New(h.client(t), nil))
+	held, waits := sessiontest.Whole(t, fair), sessiontest.Whole(t, fair)
+	sessiontest.Hold(t, s, held)
+	sessiontest.Wait(t, s, waits)
+	h.swallow(func(r *pb.TxnRequest) bool { return len(r.Success) > 0 && r.Success[0].GetRequestRange().GetKeysOnly() })
+	got := sessiontest.Awaiting(t, s, waits)
+	sessiontest.Until(t, "it looks again", func() bool { return h.asked.Load() > 1 })
+	sessiontest.Leave(t, s, held)
+	sessiontest.Granted(t, got)
+}
+
+// TestWatchHangs: a watch of a value sees a change, although the member hangs that is asked first.
+func TestWatchHangs(t *testing.T) {
+	t.Parallel()
+	var h hanging
+	e, key := New(h.client(t), nil), "value of "+t.Name()
+	h.swallow(every)
+	got := make(chan engine.Value, 1)
+	go func() {
+		v, err := e.Watch(sessiontest.Soon(t), key, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- v
+	}()
+	sessiontest.Until(t, "a member hangs", func() bool { return h.asked.Load() > 0 })
+	version, err := e.Put(sessiontest.Soon(t), key, []byte("x"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := <-got; v.Version != version {
+		t.Errorf("watched %+v, want version %d", v, version)
+	}
+}
