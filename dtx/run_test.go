@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -209,18 +210,7 @@ func (b *bank) failures(t *testing.T) {
 			return nil
 		},
 	}
-	if driverOf(b.places[1]) == "pgx" {
-		failures["a failed statement that is swallowed"] = func(ctx context.Context, _ func(), tx *dtx.Tx) error {
-			tx.On(b.parts[1]).ExecContext(ctx, "SELECT 1/0") //nolint:errcheck // as above
-			return nil
-		}
-	}
-	switch b.places[0].Dialect {
-	case dialect.SQLite:
-		failures["a statement that rolls back"] = b.rollsBack
-	case dialect.MySQL:
-		failures["a deadlock that only the rows tell"] = func(ctx context.Context, _ func(), tx *dtx.Tx) error { return b.deadlock(ctx, t, tx) }
-	}
+	maps.Copy(failures, b.ended(t))
 	for name, fail := range failures {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Run(ctx, func(ctx context.Context, tx *dtx.Tx) error {
