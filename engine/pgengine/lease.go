@@ -152,17 +152,9 @@ func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.
 
 // ask makes a query and hands over each row.
 func ask(query func(context.Context, string, ...any) (pgx.Rows, error), ctx context.Context, text string, args []any, row func(func(...any) error) error) error {
-	rows, err := query(ctx, text, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	rows, _ := query(ctx, text, args...) //nolint:errcheck // the rows have its error
+	_, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (struct{}, error) { return struct{}{}, row(r.Scan) })
+	return err
 }
 
 // Caps implements [engine.Engine].
