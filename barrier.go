@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -19,7 +20,8 @@ const MaxBarrierParties = 500
 // generation leave together. When a party gives up or dies before the last party comes, the barrier
 // is broken for all parties until a reset. java.util.concurrent.CyclicBarrier does the same. The
 // death of a party between two calls of Wait is noticed only if that party joined, see
-// [Barrier.Join].
+// [Barrier.Join]. Of many waiting parties some look for the dead in each heartbeat, by turns. If most of them
+// die at once, the others learn of the deaths some heartbeats later.
 //
 // A barrier needs a store that keeps versioned values and shared locks; one small value stays
 // there. A Barrier is a description, as [Mutex] is.
@@ -163,6 +165,7 @@ type barrierWait struct {
 	left       bool   // the party had left with the others when its request arrived
 	arrived    bool   // the party has arrived, and knows that
 	seen       uint64 // the version that this party saw last
+	beats      int    // the heartbeats since that version came
 }
 
 var (
@@ -267,7 +270,10 @@ func (w *barrierWait) look(ctx context.Context, v Snapshot) (left bool, err erro
 		return left, err
 	}
 	if v.Number != w.seen {
-		w.seen = v.Number
+		w.seen, w.beats = v.Number, 0
+		return false, nil
+	}
+	if w.beats++; !s.watches(w.id, w.beats) {
 		return false, nil
 	}
 	if dead, err := w.dead(ctx, &s); !dead || err != nil {
@@ -280,6 +286,15 @@ func (w *barrierWait) look(ctx context.Context, v Snapshot) (left bool, err erro
 		s.Broken = true
 		return nil
 	})
+}
+
+// watches reports whether the party of this id looks for dead parties in a heartbeat. If all looked, each heartbeat would
+// read the square of their number. So the parties take turns: at least four of n look, or all, and at least the root of n. The
+// parties count the heartbeats from the same change of the value.
+func (s *barrierState) watches(id string, beat int) bool {
+	n := len(s.Arrived)
+	turns := max(1, min(n/4, int(math.Sqrt(float64(n)))))
+	return (slices.Index(s.Arrived, id)+beat)%turns == 0
 }
 
 // dead reports whether a party that arrived or joined is dead. dead also removes the dead members.

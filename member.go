@@ -10,7 +10,8 @@ import (
 
 // Member is a party that joined a [Barrier]: a member takes part in all generations until it
 // leaves. If a member dies, also between two waits, the barrier breaks for waiting and arriving
-// parties. Those parties learn of its death within its TTL and a third of theirs.
+// parties. Those parties learn of its death within its TTL and a third of theirs. If many parties die
+// at once, that may take longer, see [Barrier].
 type Member struct {
 	barrier *Barrier
 	present *Lease // while it is held, the member lives
