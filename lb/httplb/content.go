@@ -13,6 +13,7 @@ type content struct {
 	req   *http.Request
 	next  *reading // of the next try; nil: no body
 	tried bool     // a try got the body, and closes it
+	wrong bool     // the trailer cannot be sent; later looks at the trailer are not safe beside a read of the body
 }
 
 // reading is the body as one try reads it.
@@ -30,7 +31,7 @@ type reading struct {
 }
 
 func newContent(r *http.Request) *content {
-	c := &content{req: r}
+	c := &content{req: r, wrong: !valid(r.Trailer)}
 	if r.Body != nil && r.Body != http.NoBody {
 		c.next = &reading{body: r.Body, length: announced(r)}
 	}
@@ -79,7 +80,7 @@ func (c *content) release() {
 }
 
 // mistaken reports whether an error is the caller's, and not the node's.
-func (c *content) mistaken() bool {
+func (c *content) mistaken(err error) bool {
 	if c.next != nil {
 		c.next.mu.Lock()
 		defer c.next.mu.Unlock()
@@ -87,7 +88,7 @@ func (c *content) mistaken() bool {
 			return true
 		}
 	}
-	return !sendable(c.req)
+	return c.wrong || !sendable(c.req) || refused(err)
 }
 
 // abandon takes a body away that was not read. Else abandon returns nil.

@@ -32,8 +32,8 @@ and websockets. Members join by "pawl join" or by package group.
 
 With --tls-cert and --tls-key clients use HTTPS with HTTP/1.1 or 2, and the files are read
 again when they change. Without, clients use HTTP/1.1, or HTTP/2 with prior knowledge. --upstream says how members
-are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Certificates of
-members must be of the host of their address, or of --upstream-name. With --upstream-cert and
+are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Websockets need members of
+HTTP/1.1: with h2c the answer is 501. Other upgrades are left out of a request. Certificates of members must be of the host of their address, or of --upstream-name. With --upstream-cert and
 --upstream-key the proxy shows members a certificate, whose files are read again too. With
 --tls-client-ca only clients with a certificate of these authorities are served.
 
@@ -107,7 +107,7 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.StringVar(&p.cert, "tls-cert", "", "PEM file of the certificate for clients, with those above it")
 	f.StringVar(&p.key, "tls-key", "", "PEM file of its key")
 	f.StringVar(&p.clientCA, "tls-client-ca", "", "PEM file of authorities; each client then needs a certificate of theirs (default: clients need none)")
-	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c")
+	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c, which has no websockets")
 	f.StringVar(&p.upstream.ca, "upstream-ca", "", "PEM file of the authorities for members (default: those of the system)")
 	f.StringVar(&p.upstream.name, "upstream-name", "", "the name in the certificates of members (default: the host of their address)")
 	f.StringVar(&p.upstream.cert, "upstream-cert", "", "PEM file of the certificate that the proxy shows to members, with those above it (default: none)")
