@@ -55,15 +55,16 @@ type ProxyOptions struct {
 }
 
 // Proxy is an [http.Handler] that passes requests on to the nodes of a balancer, by [httputil.ReverseProxy]: HTTP/1.1, HTTP/2, trailers and
-// websockets. Websockets need nodes of HTTP/1.1. Other upgrades are left out, because their requests would go past the Proxy. A server of the user accepts the connections, with or without TLS. A Proxy is safe for concurrent use.
+// websockets. Websockets need nodes of HTTP/1.1. Other upgrades are left out, because their requests would go past the Proxy. A server
+// of the user accepts the connections, with or without TLS. A Proxy is safe for concurrent use.
 //
 // The node gets the header Host of the client, and X-Forwarded-For, -Host and -Proto. These name only those
 // addresses that [ClientAddr] believes, and the host and scheme that a trusted proxy has sent.
 //
 // Where no node answers, the client gets a response of the Proxy's own. The status is 503 with Retry-After if there is no node,
 // 504 after a time-out, and else 502. A body of a request that cannot be read gets 400, 408 or 413. A target that is neither a path nor
-// a URL gets 400, and a header that is larger than the node takes gets 431. A websocket gets 501 if Base is an [http.Transport] without HTTP/1. If a node fails in the middle of a body, the client's
-// connection is aborted.
+// a URL gets 400, and a header that is larger than the node takes gets 431. A websocket gets 501 if Base is an [http.Transport] without HTTP/1. If
+// a node fails in the middle of a body, the client's connection is aborted.
 type Proxy struct {
 	opts    ProxyOptions
 	reverse httputil.ReverseProxy
@@ -138,7 +139,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
-	kept, err := p.keep(r)
+	kept, err := p.keep(plain(r))
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -157,6 +158,17 @@ var (
 
 func isWebsocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// plain leaves an upgrade out that is not to a websocket.
+func plain(r *http.Request) *http.Request {
+	if r.Header["Upgrade"] == nil || isWebsocket(r) {
+		return r
+	}
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Del("Upgrade")
+	return r
 }
 
 // keep reads a small body, so that a repeat has it again. A request that no node can get is an error.
@@ -187,10 +199,6 @@ func (p *Proxy) keep(r *http.Request) (*http.Request, error) {
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.Scheme = p.opts.Scheme
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // httputil drops parts that it cannot parse, and a node may know them
-	if !isWebsocket(pr.Out) {
-		pr.Out.Header.Del("Connection")
-		pr.Out.Header.Del("Upgrade")
-	}
 	pr.Out.Header.Del("Http2-Settings")
 	trail(pr)
 	pr.SetXForwarded()

@@ -103,7 +103,7 @@ func TestUpgrades(t *testing.T) {
 	})
 	_, b := balance(t, lb.RoundRobin, nil, n.addr())
 	p := newProxy(t, b, nil)
-	for upgrade, want := range map[string]int{"h2c": 200, "foo": 200, "websocket, h2c": 200, "websocket": 101, "WebSocket": 101} {
+	for upgrade, want := range map[string]int{"h2c": 200, "foo": 200, "websocket, h2c": 200, "\xff": 200, "websocket": 101, "WebSocket": 101} {
 		status, body := sends(t, p, "GET / HTTP/1.1\r\nHost: books\r\nConnection: Upgrade\r\nUpgrade: "+upgrade+"\r\nHTTP2-Settings: AAMAAABk\r\n\r\n")
 		if status != want || want == 200 && body != "[] []" {
 			t.Errorf("%s: %d %q, want %d", upgrade, status, body, want)
