@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/pawl-go/pawl/lb"
 )
@@ -250,6 +253,9 @@ func (p *picker) Pick(call balancer.PickInfo) (balancer.PickResult, error) {
 		pick.Done(lb.Canceled)
 		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // the next picker is on its way
 	}
+	if p.picks.Policy() == lb.PeakEWMA && streams(call.FullMethodName) {
+		pick = pick.Answered(0) // gRPC tells a balancer the end of a call only
+	}
 	if done := to.done.Load(); done != nil {
 		return balancer.PickResult{SubConn: to.conn, Done: *done}, nil
 	}
@@ -264,6 +270,21 @@ func (p *picker) taken(pick lb.Pick, to *connected) balancer.PickResult {
 		to.done.Store(&kept)
 	}
 	return balancer.PickResult{SubConn: to.conn, Done: done}
+}
+
+// streams reports whether a method is known to have a stream in either direction.
+func streams(method string) bool {
+	i := strings.LastIndexByte(method, '/')
+	if i < 1 {
+		return false
+	}
+	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(method[1:i])) //nolint:errcheck // the service is unknown
+	service, ok := found.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return false
+	}
+	is := service.Methods().ByName(protoreflect.Name(method[i+1:]))
+	return is != nil && (is.IsStreamingClient() || is.IsStreamingServer())
 }
 
 func (p *picker) key(call balancer.PickInfo) string {

@@ -18,6 +18,9 @@
 //   - bound and tau: of the policy.
 //   - ejectAfter, ejectFor, slowStart and panic: of the set.
 //
+// The latency of peak-ewma is the duration of a call. Calls with streams have none, if the Go code of their service is generated and part of the
+// program. Streams by other means count with their whole duration: take power-of-two there.
+//
 // # Failures
 //
 // A call fails its node by the status UNAVAILABLE or DEADLINE_EXCEEDED. A call that its caller canceled says nothing. Any other status is an answer. A node whose
