@@ -44,6 +44,7 @@ type fleet struct {
 	picks  *lb.Balancer
 	nodes  map[string]*node // by ID
 	order  []string         // of the resolver
+	full   bool             // each of the first nodes was connected, or failed
 	count  balancer.ConnectivityStateEvaluator
 	state  connectivity.State
 	err    error // the last of a connection, or of the resolver
@@ -163,7 +164,14 @@ func (f *fleet) changed(n *node, s balancer.SubConnState) {
 
 // publish gives the calls what they pick from.
 func (f *fleet) publish() {
-	p := &picker{picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
+	settled := true
+	for _, n := range f.nodes {
+		settled = settled && (n.state == connectivity.Ready || n.state == connectivity.TransientFailure)
+	}
+	if !f.full && f.config.SlowStart > 0 { // all nodes of a new set have their full weight at once
+		f.set, f.picks, _ = f.config.open() //nolint:errcheck // the config was opened before
+	}
+	p := &picker{set: f.set, picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
 	var ready []lb.Node
 	for _, id := range f.order {
 		if n := f.nodes[id]; n != nil && n.state == connectivity.Ready {
@@ -174,6 +182,7 @@ func (f *fleet) publish() {
 	if err := f.set.Update(ready...); err != nil {
 		f.err, ready = err, nil
 	}
+	f.full = f.full || settled && len(ready) > 0
 	is := balancer.State{ConnectivityState: f.state, Picker: p}
 	switch {
 	case len(ready) > 0:
@@ -226,6 +235,7 @@ func (f failing) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 
 // picker is the connections of one moment. Requests in flight, latencies and failures are of the set, and stay.
 type picker struct {
+	set    *lb.Set
 	picks  *lb.Balancer
 	header string
 	alike  bool // all picks of a node end alike
@@ -245,6 +255,9 @@ func (p *picker) Pick(call balancer.PickInfo) (balancer.PickResult, error) {
 		ask.Key = p.key(call)
 	}
 	pick, err := p.picks.Pick(ask)
+	if err != nil && len(p.set.Nodes()) == 0 {
+		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // the next picker is on its way
+	}
 	if err != nil {
 		return balancer.PickResult{}, fmt.Errorf("choose a node: %w", err) // all are ejected, and Panic is -1
 	}

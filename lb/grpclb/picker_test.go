@@ -1,6 +1,7 @@
 package grpclb
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ func TestLatency(t *testing.T) {
 			if err := set.Update(lb.Node{ID: "a"}); err != nil {
 				t.Fatal(err)
 			}
-			p := &picker{picks: picks, conns: map[string]*connected{"a": {}}}
+			p := &picker{set: set, picks: picks, conns: map[string]*connected{"a": {}}}
 			for _, code := range []codes.Code{codes.OK, codes.Canceled} {
 				result, err := p.Pick(balancer.PickInfo{FullMethodName: method, Ctx: t.Context()})
 				if err != nil {
@@ -42,5 +43,29 @@ func TestLatency(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoNode: where all nodes have just gone, a call waits for the next picker. Where all are ejected, the call fails.
+func TestNoNode(t *testing.T) {
+	c := config{Policy: policy(lb.RoundRobin.String()), EjectAfter: 1, Panic: -1}
+	set, picks, err := c.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &picker{set: set, picks: picks, conns: map[string]*connected{"a": {}}}
+	if _, err := p.Pick(balancer.PickInfo{Ctx: t.Context()}); !errors.Is(err, balancer.ErrNoSubConnAvailable) {
+		t.Errorf("without nodes: %v", err)
+	}
+	if err := set.Update(lb.Node{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	result, err := p.Pick(balancer.PickInfo{Ctx: t.Context()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Done(balancer.DoneInfo{Err: status.Error(codes.Unavailable, "broken")})
+	if _, err := p.Pick(balancer.PickInfo{Ctx: t.Context()}); !errors.Is(err, lb.ErrNoNode) {
+		t.Errorf("with an ejected node: %v", err)
 	}
 }
