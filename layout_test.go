@@ -109,7 +109,7 @@ var importRules = []importRule{
 	{"lb", []string{"."}, nil, "picks are pure: they know nodes, and neither a store nor a protocol"},
 	{"lb/httplb", []string{".", "lb"}, []string{"golang.org/x/net/http/httpguts"},
 		"as above, and HTTP; nodes may come from anywhere, and what no node would get is told by the rules of net/http"},
-	{"lb/grpclb", []string{".", "lb"}, []string{"google.golang.org/grpc"}, "as above, and gRPC"},
+	{"lb/grpclb", []string{".", "lb"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf/reflect/"}, "as above, and gRPC with what it knows of its services"},
 	{"group", service, nil, "a service is built on what every user has, never on an engine or on another service"},
 	{"observe", []string{"."}, nil, "it is an observer of clients, and brings no module"},
 	{"observe/pawlslog", []string{".", "engine"}, nil, "as above"},

@@ -60,7 +60,7 @@ const (
 	PowerOfTwo
 	// PeakEWMA draws two nodes by weight, and picks the one with the lower cost. The cost is the
 	// latency, times the requests in flight and one, over the weight. The latency is a moving average
-	// that rises with a slow answer at once, see [Options].Tau.
+	// that rises with a slow answer at once, see [Options].Tau and [Pick.Answered].
 	PeakEWMA
 	policies
 )
@@ -200,9 +200,10 @@ func (t *Tried) has(n *entry) bool { return t != nil && slices.Contains(t.states
 // Pick is a node that was chosen for a request. The caller calls [Pick.Done] once, when the request
 // has ended. For a response with a body that is the end of the body.
 type Pick struct {
-	node  *entry
-	by    *Balancer     // that counts the requests in flight; nil: the pick is not counted
-	began time.Duration // on the clock of the set; for PeakEWMA
+	node     *entry
+	by       *Balancer     // that counts the requests in flight; nil: the pick is not counted
+	began    time.Duration // on the clock of the set; for PeakEWMA
+	answered bool          // the latency is known
 }
 
 // Node returns the node.
@@ -232,6 +233,19 @@ func ResultOf(err error) Result {
 	}
 }
 
+// Answered notes that the node began to answer, and how long the answer took; 0: that is not known. From then on
+// the request is in flight, but adds nothing to the latency of PeakEWMA. So a stream or a long download does not make its
+// node look slow. Call Done of the Pick that Answered returns. Without Answered, the latency is the time to Done.
+func (p Pick) Answered(took time.Duration) Pick {
+	if p.by != nil && p.by.policy == PeakEWMA && !p.answered {
+		if p.answered = true; took > 0 {
+			s := p.node.state
+			s.latency.observe(s.set.now(), took, p.by.opts.Tau, Succeeded)
+		}
+	}
+	return p
+}
+
 // Done ends the request. A second Done of a pick, also of a copy, would count the request twice.
 func (p Pick) Done(r Result) {
 	if p.by != nil || r != Succeeded || p.node.state.fails.Load() != 0 {
@@ -245,7 +259,12 @@ func (p Pick) done(r Result) {
 		n.inflight.Add(-1)
 		if p.by.policy == PeakEWMA {
 			now := n.set.now()
-			n.latency.observe(now, now-p.began, p.by.opts.Tau, r)
+			if p.answered {
+				p.began = now
+			}
+			if r == Failed || r == Succeeded && !p.answered {
+				n.latency.observe(now, now-p.began, p.by.opts.Tau, r)
+			}
 		}
 	}
 	switch {

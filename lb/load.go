@@ -128,10 +128,7 @@ func (l *latency) observe(now, took, tau time.Duration, r Result) {
 		if r == Failed {
 			seen = max(seen, min(2*was, longestLatency), float64(time.Millisecond))
 		}
-		switch {
-		case r == Canceled && (seen <= was || word == 0):
-			return
-		case seen < was:
+		if seen < was {
 			seen = was*weight + seen*(1-weight)
 		}
 		if l.word.CompareAndSwap(word, packLatency(seen, stamp)) {

@@ -156,3 +156,38 @@ func TestFailingFast(t *testing.T) {
 		}
 	})
 }
+
+// TestLatency: the latency is the time to the answer, and not that of a stream after the answer. A caller that gives up
+// before the answer says nothing.
+func TestLatency(t *testing.T) {
+	const quick, long = 10 * time.Millisecond, time.Hour
+	for _, row := range []struct {
+		name   string
+		after  time.Duration // to the answer; -1: there is none
+		took   time.Duration
+		result lb.Result
+		want   time.Duration
+	}{
+		{"answer", quick, quick, lb.Succeeded, quick},
+		{"stream", quick, long, lb.Succeeded, quick},
+		{"stream that the caller ends", quick, long, lb.Canceled, quick},
+		{"stream that breaks", quick, long, lb.Failed, 2 * quick},
+		{"answer after an unknown time", 0, long, lb.Succeeded, 0},
+		{"end alone", -1, quick, lb.Succeeded, quick},
+		{"caller gives up", -1, long, lb.Canceled, 0},
+		{"failure", -1, long, lb.Failed, long},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			set := newSet(t, nil, nodes(1)...)
+			pick := mustPick(t, newBalancer(t, set, lb.PeakEWMA, nil), lb.Request{})
+			time.Sleep(row.took)
+			if row.after >= 0 {
+				pick = pick.Answered(row.after).Answered(long)
+			}
+			pick.Done(row.result)
+			if is := set.Nodes()[0]; (is.Latency-row.want).Abs() > row.want/1_000_000 || is.InFlight != 0 {
+				t.Errorf("%s: %+v, want the latency %v", row.name, is, row.want)
+			}
+		})
+	}
+}

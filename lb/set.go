@@ -158,7 +158,7 @@ func (s *Set) Update(nodes ...Node) error {
 type Status struct {
 	Node
 	InFlight int           // requests that balancers count: those of LeastConnections, PowerOfTwo and the like
-	Latency  time.Duration // of PeakEWMA, when the last request ended; 0: not known
+	Latency  time.Duration // of PeakEWMA, at the last answer; 0: not known
 	Ejected  bool          // after failures; see SetOptions.Panic
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/pawl-go/pawl/lb"
 )
@@ -41,6 +44,7 @@ type fleet struct {
 	picks  *lb.Balancer
 	nodes  map[string]*node // by ID
 	order  []string         // of the resolver
+	full   bool             // each of the first nodes was connected, or failed
 	count  balancer.ConnectivityStateEvaluator
 	state  connectivity.State
 	err    error // the last of a connection, or of the resolver
@@ -160,7 +164,14 @@ func (f *fleet) changed(n *node, s balancer.SubConnState) {
 
 // publish gives the calls what they pick from.
 func (f *fleet) publish() {
-	p := &picker{picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
+	settled := true
+	for _, n := range f.nodes {
+		settled = settled && (n.state == connectivity.Ready || n.state == connectivity.TransientFailure)
+	}
+	if !f.full && f.config.SlowStart > 0 { // all nodes of a new set have their full weight at once
+		f.set, f.picks, _ = f.config.open() //nolint:errcheck // the config was opened before
+	}
+	p := &picker{set: f.set, picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
 	var ready []lb.Node
 	for _, id := range f.order {
 		if n := f.nodes[id]; n != nil && n.state == connectivity.Ready {
@@ -171,6 +182,7 @@ func (f *fleet) publish() {
 	if err := f.set.Update(ready...); err != nil {
 		f.err, ready = err, nil
 	}
+	f.full = f.full || settled && len(ready) > 0
 	is := balancer.State{ConnectivityState: f.state, Picker: p}
 	switch {
 	case len(ready) > 0:
@@ -223,6 +235,7 @@ func (f failing) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 
 // picker is the connections of one moment. Requests in flight, latencies and failures are of the set, and stay.
 type picker struct {
+	set    *lb.Set
 	picks  *lb.Balancer
 	header string
 	alike  bool // all picks of a node end alike
@@ -242,6 +255,9 @@ func (p *picker) Pick(call balancer.PickInfo) (balancer.PickResult, error) {
 		ask.Key = p.key(call)
 	}
 	pick, err := p.picks.Pick(ask)
+	if err != nil && len(p.set.Nodes()) == 0 {
+		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // the next picker is on its way
+	}
 	if err != nil {
 		return balancer.PickResult{}, fmt.Errorf("choose a node: %w", err) // all are ejected, and Panic is -1
 	}
@@ -249,6 +265,9 @@ func (p *picker) Pick(call balancer.PickInfo) (balancer.PickResult, error) {
 	if to == nil {
 		pick.Done(lb.Canceled)
 		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // the next picker is on its way
+	}
+	if p.picks.Policy() == lb.PeakEWMA && streams(call.FullMethodName) {
+		pick = pick.Answered(0) // gRPC tells a balancer the end of a call only
 	}
 	if done := to.done.Load(); done != nil {
 		return balancer.PickResult{SubConn: to.conn, Done: *done}, nil
@@ -264,6 +283,21 @@ func (p *picker) taken(pick lb.Pick, to *connected) balancer.PickResult {
 		to.done.Store(&kept)
 	}
 	return balancer.PickResult{SubConn: to.conn, Done: done}
+}
+
+// streams reports whether a method is known to have a stream in either direction.
+func streams(method string) bool {
+	i := strings.LastIndexByte(method, '/')
+	if i < 1 {
+		return false
+	}
+	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(method[1:i])) //nolint:errcheck // the service is unknown
+	service, ok := found.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return false
+	}
+	is := service.Methods().ByName(protoreflect.Name(method[i+1:]))
+	return is != nil && (is.IsStreamingClient() || is.IsStreamingServer())
 }
 
 func (p *picker) key(call balancer.PickInfo) string {

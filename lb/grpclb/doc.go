@@ -16,7 +16,10 @@
 //   - policy: a name of [lb.Policy], such as "weighted-round-robin". There is no default.
 //   - hashHeader: the metadata of a call that source-hash hashes. A call without it goes to any node.
 //   - bound and tau: of the policy.
-//   - ejectAfter, ejectFor, slowStart and panic: of the set.
+//   - ejectAfter, ejectFor, slowStart and panic: of the set. The first nodes of a client do not rise.
+//
+// The latency of peak-ewma is the duration of a call. Calls with streams have none, if the Go code of their service is generated and part of the
+// program. Streams by other means count with their whole duration: take power-of-two there.
 //
 // # Failures
 //

@@ -183,6 +183,22 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestSlowStart: the first nodes share the calls at once, however their connections are made. A later node rises.
+func TestSlowStart(t *testing.T) {
+	_, nodes := servers(t, 1, 1, 1, 1)
+	c := dial(t, `{"policy": "weighted-round-robin", "slowStart": "1h"}`, "", nodes[:3])
+	c.names[nodes[3].Addr] = "d"
+	c.use(t, "abc")
+	if got := fmt.Sprint(c.count(t, 300)); got != "map[a:100 b:100 c:100]" {
+		t.Errorf("at first: %v", got)
+	}
+	c.from <- nodes
+	c.use(t, "d")
+	if got := fmt.Sprint(c.count(t, 310)); got != "map[a:100 b:100 c:100 d:10]" {
+		t.Errorf("with a later node: %v", got)
+	}
+}
+
 // TestHashHeader: calls with one value go to one node. Calls without a value go to all nodes.
 func TestHashHeader(t *testing.T) {
 	_, nodes := servers(t, 1, 1, 1)

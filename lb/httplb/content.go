@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // content is the body of a request through all its tries. A body that no try has read goes to the next try. That
@@ -13,6 +14,7 @@ type content struct {
 	req   *http.Request
 	next  *reading // of the next try; nil: no body
 	tried bool     // a try got the body, and closes it
+	wrong bool     // the trailer cannot be sent; later looks at the trailer are not safe beside a read of the body
 }
 
 // reading is the body as one try reads it.
@@ -22,15 +24,16 @@ type reading struct {
 	waits  *patience // of the try
 	length int64     // that the request announces; -1: none
 	read   int64
-	begun  bool // a Read has begun
-	shut   bool // Close was called, and the body waits for the next try
-	final  bool // no other try gets the body
-	gone   bool // another try has the body
-	fault  bool // the body had an error, or another length than was announced
+	last   time.Time // the end of the last Read
+	begun  bool      // a Read has begun
+	shut   bool      // Close was called, and the body waits for the next try
+	final  bool      // no other try gets the body
+	gone   bool      // another try has the body
+	fault  bool      // the body had an error, or another length than was announced
 }
 
 func newContent(r *http.Request) *content {
-	c := &content{req: r}
+	c := &content{req: r, wrong: !valid(r.Trailer)}
 	if r.Body != nil && r.Body != http.NoBody {
 		c.next = &reading{body: r.Body, length: announced(r)}
 	}
@@ -79,7 +82,7 @@ func (c *content) release() {
 }
 
 // mistaken reports whether an error is the caller's, and not the node's.
-func (c *content) mistaken() bool {
+func (c *content) mistaken(err error) bool {
 	if c.next != nil {
 		c.next.mu.Lock()
 		defer c.next.mu.Unlock()
@@ -87,7 +90,20 @@ func (c *content) mistaken() bool {
 			return true
 		}
 	}
-	return !sendable(c.req)
+	return c.wrong || !sendable(c.req) || refused(err)
+}
+
+// latency returns how much of the time of a try the node took after the last part of the body.
+func (c *content) latency(began time.Time, took time.Duration) time.Duration {
+	if c.next == nil {
+		return took
+	}
+	c.next.mu.Lock()
+	defer c.next.mu.Unlock()
+	if c.next.last.IsZero() {
+		return took
+	}
+	return max(took-c.next.last.Sub(began), 1)
 }
 
 // abandon takes a body away that was not read. Else abandon returns nil.
@@ -118,6 +134,7 @@ func (b *reading) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read += int64(n)
+	b.last = time.Now()
 	ended := errors.Is(err, io.EOF)
 	if b.length >= 0 && (b.read > b.length || ended && b.read < b.length) || err != nil && !ended && !b.shut {
 		b.fault = true

@@ -12,8 +12,11 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/lb"
@@ -52,19 +55,22 @@ type ProxyOptions struct {
 }
 
 // Proxy is an [http.Handler] that passes requests on to the nodes of a balancer, by [httputil.ReverseProxy]: HTTP/1.1, HTTP/2, trailers and
-// websockets. A server of the user accepts the connections, with or without TLS. A Proxy is safe for concurrent use.
+// websockets. Websockets need nodes of HTTP/1.1. Other upgrades are left out, because their requests would go past the Proxy. A server
+// of the user accepts the connections, with or without TLS. A Proxy is safe for concurrent use.
 //
 // The node gets the header Host of the client, and X-Forwarded-For, -Host and -Proto. These name only those
 // addresses that [ClientAddr] believes, and the host and scheme that a trusted proxy has sent.
 //
 // Where no node answers, the client gets a response of the Proxy's own. The status is 503 with Retry-After if there is no node,
-// 504 after a time-out, and else 502. A body of a request that cannot be read gets 400, 408 or 413. If a node fails in the middle of a body, the client's
-// connection is aborted.
+// 504 after a time-out, and else 502. A body of a request that cannot be read gets 400, 408 or 413. A target that is neither a path nor
+// a URL gets 400, and a header that is larger than the node takes gets 431. A websocket gets 501 if Base is an [http.Transport] without HTTP/1. If
+// a node fails in the middle of a body, the client's connection is aborted.
 type Proxy struct {
 	opts    ProxyOptions
 	reverse httputil.ReverseProxy
 	through *Transport
 	keyed   bool
+	only2   bool // the nodes are reached by HTTP/2 alone
 }
 
 // NewProxy returns a proxy. Nil opts are the defaults. An option out of its range is a [pawl.ErrInvalid].
@@ -106,6 +112,8 @@ func NewProxy(b *lb.Balancer, opts *ProxyOptions) (*Proxy, error) {
 		return nil, err
 	}
 	p.keyed = b.Policy() == lb.SourceHash
+	base, ok := o.Base.(*http.Transport)
+	p.only2 = ok && base.Protocols != nil && !base.Protocols.HTTP1()
 	p.reverse = httputil.ReverseProxy{Rewrite: p.rewrite, Transport: p.through, ModifyResponse: tie, ErrorHandler: p.failed,
 		BufferPool: buffers, ErrorLog: log.New(io.Discard, "", 0)}
 	return p, nil
@@ -131,7 +139,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
-	kept, err := p.keep(r)
+	kept, err := p.keep(plain(r))
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -142,11 +150,35 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 // CloseIdleConnections closes the connections to nodes that no request uses.
 func (p *Proxy) CloseIdleConnections() { p.through.CloseIdleConnections() }
 
-// errBody says that the client did not send its body.
-var errBody = errors.New("read the body of a request")
+var (
+	errBody      = errors.New("read the body of a request")
+	errTarget    = errors.New("the target of the request is neither a path nor a URL")
+	errWebsocket = errors.New("websockets need nodes of HTTP/1.1, and these are reached by HTTP/2")
+)
 
-// keep reads a small body, so that a repeat has it again.
+func isWebsocket(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// plain leaves an upgrade out that is not to a websocket.
+func plain(r *http.Request) *http.Request {
+	if r.Header["Upgrade"] == nil || isWebsocket(r) {
+		return r
+	}
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Del("Upgrade")
+	return r
+}
+
+// keep reads a small body, so that a repeat has it again. A request that no node can get is an error.
 func (p *Proxy) keep(r *http.Request) (*http.Request, error) {
+	switch {
+	case r.URL.Opaque != "":
+		return nil, errTarget
+	case p.only2 && isWebsocket(r) && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Upgrade"):
+		return nil, errWebsocket
+	}
 	if r.ContentLength <= 0 || r.ContentLength > int64(p.opts.MaxRetryBody) || !repeatable(r) {
 		return r, nil
 	}
@@ -167,6 +199,8 @@ func (p *Proxy) keep(r *http.Request) (*http.Request, error) {
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.Scheme = p.opts.Scheme
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // httputil drops parts that it cannot parse, and a node may know them
+	pr.Out.Header.Del("Http2-Settings")
+	trail(pr)
 	pr.SetXForwarded()
 	pr.Out.Header.Del("X-Forwarded-For")
 	if list := forwarded(pr.In, p.opts.Trusted); list != "" {
@@ -183,6 +217,37 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	if p.keyed {
 		pr.Out = pr.Out.WithContext(context.WithValue(pr.Out.Context(), keyContext{}, p.opts.Key(pr.In)))
 	}
+}
+
+// trail passes those trailers on that the client has announced. A server knows their values at the end of the body.
+func trail(pr *httputil.ProxyRequest) {
+	to := pr.Out.Trailer
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		to.Del(name) // some nodes take a trailer for a header
+	}
+	if len(to) > 0 && pr.Out.Body != nil {
+		pr.Out.ContentLength = -1 // in HTTP/1.1 only chunks have a trailer
+		if pr.In.GetBody == nil { // the body was not kept, so its end is still to come
+			pr.Out.Body = &trailed{pr.Out.Body, pr.In.Trailer, to}
+		}
+	}
+}
+
+// trailed is a body with a trailer.
+type trailed struct {
+	io.ReadCloser
+	from, to http.Header
+}
+
+// Read implements [io.Reader].
+func (t *trailed) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		for name := range t.to {
+			t.to[name] = t.from[name]
+		}
+	}
+	return n, err
 }
 
 // tie ends a switched connection with its request. httputil does so only after the protocols were found to agree.
@@ -205,8 +270,12 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusRequestEntityTooLarge
 	case stalled:
 		status, err = http.StatusRequestTimeout, fmt.Errorf("%w: %w", errStalled, err)
-	case errors.Is(err, errBody):
+	case errors.Is(err, errBody), errors.Is(err, errTarget):
 		status = http.StatusBadRequest
+	case errors.Is(err, errWebsocket):
+		status = http.StatusNotImplemented
+	case tooLarge(err):
+		status = http.StatusRequestHeaderFieldsTooLarge
 	case errors.Is(err, lb.ErrNoNode):
 		status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", strconv.Itoa(int((p.opts.RetryAfter+time.Second-1)/time.Second)))

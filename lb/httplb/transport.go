@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -178,7 +179,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // again picks the node of the next try, if there is to be one.
 func (t *Transport) again(r *http.Request, n int, err error, sent *content, ask lb.Request) (next lb.Pick, ok bool) {
-	if n >= t.opts.Tries || r.Context().Err() != nil || err != nil && sent.mistaken() {
+	if n >= t.opts.Tries || r.Context().Err() != nil || err != nil && sent.mistaken(err) {
 		return next, false
 	}
 	if !notConnected(err) && !repeatable(r) || !t.budget.spend() {
@@ -241,9 +242,13 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 		}
 		res, err = nil, tryTimeout(t.opts.TryTimeout)
 	}
+	if err == nil && (res.StatusCode < 100 || res.StatusCode > 999) { // no server passes such a status on
+		res.Body.Close() //nolint:errcheck // nobody reads that body
+		res, err = nil, fmt.Errorf("the status of the response is %d", res.StatusCode)
+	}
 	is := Try{Request: r, Node: pick.Node(), N: n, Took: time.Since(began), Err: err}
 	if err != nil {
-		if is.Result = lb.ResultOf(err); sent.mistaken() || errors.Is(r.Context().Err(), context.Canceled) {
+		if is.Result = lb.ResultOf(err); sent.mistaken(err) || errors.Is(r.Context().Err(), context.Canceled) {
 			is.Result = lb.Canceled
 		}
 		if cancel != nil {
@@ -255,7 +260,7 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 			is.Result = lb.Failed
 		}
 		res.Request = r
-		attach(res, &flight{pick: pick, result: is.Result, caller: r.Context(), cancel: cancel})
+		attach(res, &flight{pick: pick.Answered(sent.latency(began, is.Took)), result: is.Result, caller: r.Context(), cancel: cancel})
 	}
 	if t.opts.Observe != nil {
 		t.opts.Observe(is)
@@ -263,22 +268,33 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 	return res, err
 }
 
-// sendable reports whether net/http would refuse the request before it asks any node.
+// sendable reports whether net/http sends the request to a node at all.
 func sendable(r *http.Request) bool {
-	if !httpguts.ValidHeaderFieldName(cmp.Or(r.Method, "GET")) || !httpguts.ValidHostHeader(cmp.Or(r.Host, r.URL.Host)) {
-		return false
-	}
-	for _, h := range []http.Header{r.Header, r.Trailer} {
-		for name, values := range h {
-			if !httpguts.ValidHeaderFieldName(name) {
+	return httpguts.ValidHeaderFieldName(cmp.Or(r.Method, "GET")) && httpguts.ValidHostHeader(cmp.Or(r.Host, r.URL.Host)) &&
+		r.Header != nil && valid(r.Header)
+}
+
+func valid(h http.Header) bool {
+	for name, values := range h {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return false
+		}
+		for _, v := range values {
+			if !httpguts.ValidHeaderFieldValue(v) {
 				return false
-			}
-			for _, v := range values {
-				if !httpguts.ValidHeaderFieldValue(v) {
-					return false
-				}
 			}
 		}
 	}
-	return r.Header != nil
+	return true
+}
+
+// refused reports whether the HTTP/2 of net/http has sent nothing, because HTTP/2 has no such request or the header is too large. The
+// errors have no other mark than their text.
+func refused(err error) bool {
+	return strings.HasPrefix(err.Error(), "http2: invalid ") || tooLarge(err)
+}
+
+// tooLarge reports whether the header is larger than the node said that its headers may be.
+func tooLarge(err error) bool {
+	return strings.HasSuffix(err.Error(), "request header list larger than peer's advertised limit")
 }

@@ -127,6 +127,36 @@ type repeated struct {
 	good              string // the failures after which the request is answered
 }
 
+// TestLatency: neither an answer that lasts nor a slow upload is latency of the node.
+func TestLatency(t *testing.T) {
+	goOn := make(chan struct{})
+	n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // the caller sees it
+		fmt.Fprint(w, "begin")
+		http.NewResponseController(w).Flush() //nolint:errcheck // the caller sees it
+		<-goOn
+	})
+	set, b := balance(t, lb.PeakEWMA, nil, n.addr())
+	const slow = 50 * time.Millisecond
+	var took time.Duration
+	transport := newTransport(t, b, &httplb.Options{Observe: func(is httplb.Try) { took = is.Took }})
+	r := request(t, "PUT", "http://books/", "")
+	r.Body = io.NopCloser(&slowly{1, slow})
+	res, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := set.Nodes()[0]
+	if is.Latency == 0 || is.Latency > took-slow || is.InFlight != 1 {
+		t.Errorf("at the header: %+v, want a latency of less than %v", is, took-slow)
+	}
+	close(goOn)
+	text(t, res)
+	if end := set.Nodes()[0]; end.Latency != is.Latency || end.InFlight != 0 {
+		t.Errorf("at the end: %+v, want %v", end, is.Latency)
+	}
+}
+
 // TestRepeats: which requests go to another node after which failures of the first.
 func TestRepeats(t *testing.T) {
 	failing := func(fail http.HandlerFunc) string {

@@ -65,7 +65,7 @@ func (l *errorLog) rest() {
 	l.unsaid = 0
 	l.mu.Unlock()
 	if n > 0 {
-		news("%d further errors like these", n)
+		news("%d further errors", n)
 	}
 }
 

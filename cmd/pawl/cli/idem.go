@@ -63,6 +63,9 @@ CLAIMS counts how often the key was claimed. AGE and EXPIRES go by the clocks of
 that have expired are left out. --json prints one object a line, as "pawl idem show --json" does.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
+			if all && cmd.Flags().Changed("scope") {
+				return usageError("--scope is not for --all, which is every scope")
+			}
 			if all {
 				*scope = ""
 			} else if err := (idem.Key{Scope: *scope, ID: "any"}).Validate(); err != nil {
@@ -208,6 +211,9 @@ nothing by themselves.`,
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			if expired != (len(args) == 0) {
 				return usageError("either KEY or --expired is needed: the form is: %s", cmd.UseLine())
+			}
+			if expired && cmd.Flags().Changed("scope") {
+				return usageError("--scope is not for --expired, which is every scope")
 			}
 			return s.operating(cmd.Context(), func(ctx context.Context, client *pawl.Client) error {
 				leases := idem.NewLeases(client, nil)

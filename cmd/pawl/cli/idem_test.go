@@ -352,6 +352,8 @@ func TestIdem_refuses(t *testing.T) {
 		{"run --shared k -- true", "unknown flag: --shared"},
 		{"run " + strings.Repeat("k", 256) + " -- true", "1 to 255"},
 		{"ls x", "the form is: pawl idem ls [flags]"},
+		{"ls --all --scope x", "--scope is not for --all, which is every scope"},
+		{"forget --expired --scope x", "--scope is not for --expired, which is every scope"},
 		{"ls --scope=", "Key.Scope has 0 bytes"},
 		{"show", "the form is: pawl idem show KEY [flags]"},
 		{"show --json --output k", "--json and --output exclude each other"},

@@ -27,8 +27,8 @@ func (i interrupted) Error() string {
 func (i interrupted) code() int { return exitSignal + int(i.sig) }
 
 // interruptible returns a context that a signal ends. A second signal, while the store does not
-// answer, ends the process. stop gives the signals back.
-func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
+// answer, ends the process. Signals that do not end pawl go to other. stop gives the signals back.
+func interruptible(ctx context.Context, signals <-chan os.Signal, other func(os.Signal)) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -36,10 +36,11 @@ func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Con
 		for {
 			select {
 			case sig := <-signals:
-				in := interrupted{sig.(syscall.Signal)}
 				if !ends(sig) {
+					other(sig)
 					continue
 				}
+				in := interrupted{sig.(syscall.Signal)}
 				if ctx.Err() != nil {
 					os.Exit(in.code())
 				}
@@ -66,7 +67,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 		}
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return interruptible(ctx, signals)
+	return interruptible(ctx, signals, func(os.Signal) {})
 }
 
 // bySignal is err, or the error for the signal that ended ctx.

@@ -121,6 +121,11 @@ func (o *joinOptions) complete(cmd *cobra.Command, args []string) error {
 	case o.drain < 0 || o.drain > time.Hour:
 		return usageError("--drain is %v: 0 to 1h are allowed", o.drain)
 	}
+	for _, name := range []string{"check-every", "check-fails"} {
+		if cmd.Flags().Changed(name) && o.check == "" {
+			return usageError("--%s is for --check", name)
+		}
+	}
 	if err := o.health.reads(o.check); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,7 +71,10 @@ func join(t *testing.T, store, name, addr string, flags ...string) joined {
 		t.Fatal(err)
 	}
 	j := joined{addr: addr, sick: filepath.Join(t.TempDir(), "sick")}
-	args := append([]string{"join", name, "--addr", addr, "--ttl", lossTTL.String(), "--check-every", "100ms"}, flags...)
+	args := append([]string{"join", name, "--addr", addr, "--ttl", lossTTL.String()}, flags...)
+	if slices.Contains(flags, "--check") {
+		args = append(args, "--check-every", "100ms")
+	}
 	j.process = start(t, command(t, store, append(args, "--", self, beMember, j.sick)...))
 	j.pid = j.number()
 	return j
@@ -299,6 +303,8 @@ func TestJoin_refuses_wrong_usage(t *testing.T) {
 		"x --addr h:1 --meta a -- true":                 `--meta is "a": KEY=VALUE is allowed`,
 		"x --addr h:1 --check-every 1ms -- true":        "100ms to 1h are allowed",
 		"x --addr h:1 --check-fails 0 -- true":          "1 to 100 are allowed",
+		"x --addr h:1 --check-every 2s -- true":         "--check-every is for --check",
+		"x --addr h:1 --check-fails 3 -- true":          "--check-fails is for --check",
 		"x --addr h:1 --drain=-1s -- true":              "--drain is -1s: 0 to 1h are allowed",
 		"x --addr h:1 --ttl 0 -- true":                  "--ttl is 0s: more than 0 is allowed",
 		"x --addr h:1 --check ftp://u:secret@h -- true": "--check is no such URL: http://HOST, https://HOST and tcp://HOST:PORT are allowed",

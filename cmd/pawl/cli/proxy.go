@@ -30,12 +30,15 @@ and websockets. Members join by "pawl join" or by package group.
   power-of-two, peak-ewma                         the better of two that are drawn
   source-hash                                     the same for the same client, or --hash-header
 
+Weights count with weighted-, power-of-two, peak-ewma and source-hash, and --slow-start with the first three of these.
+
 With --tls-cert and --tls-key clients use HTTPS with HTTP/1.1 or 2, and the files are read
 again when they change. Without, clients use HTTP/1.1, or HTTP/2 with prior knowledge. --upstream says how members
-are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Certificates of
-members must be of the host of their address, or of --upstream-name. With --upstream-cert and
---upstream-key the proxy shows members a certificate, whose files are read again too. With
---tls-client-ca only clients with a certificate of these authorities are served.
+are reached: http, https with HTTP/1.1 or 2, or h2c, which is HTTP/2 without TLS. Websockets need members of
+HTTP/1.1: with h2c the answer is 501. Other upgrades are left out of a request. Certificates of members
+must be of the host of their address, or of --upstream-name. With --upstream-cert and --upstream-key the proxy shows
+members a certificate, whose files are read again too. With --tls-client-ca only clients with a certificate of these
+authorities are served.
 
 A request that failed is sent to another member, --tries in all, if that cannot do harm. So the first member
 got nothing of the request, the method may be repeated, or there is an Idempotency-Key. Members that
@@ -107,7 +110,7 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.StringVar(&p.cert, "tls-cert", "", "PEM file of the certificate for clients, with those above it")
 	f.StringVar(&p.key, "tls-key", "", "PEM file of its key")
 	f.StringVar(&p.clientCA, "tls-client-ca", "", "PEM file of authorities; each client then needs a certificate of theirs (default: clients need none)")
-	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c")
+	f.StringVar(&p.upstream.scheme, "upstream", "http", "how members are reached: http, https or h2c, which has no websockets")
 	f.StringVar(&p.upstream.ca, "upstream-ca", "", "PEM file of the authorities for members (default: those of the system)")
 	f.StringVar(&p.upstream.name, "upstream-name", "", "the name in the certificates of members (default: the host of their address)")
 	f.StringVar(&p.upstream.cert, "upstream-cert", "", "PEM file of the certificate that the proxy shows to members, with those above it (default: none)")
@@ -119,7 +122,7 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.DurationVar(&p.way.RetryAfter, "retry-after", time.Second, "the time that clients are told where there is no member, 1s to 1h")
 	f.IntVar(&p.set.EjectAfter, "eject-after", 5, "failures one after another that take a member out, 1 to 1,000,000; -1 is never")
 	f.DurationVar(&p.set.EjectFor, "eject-for", 10*time.Second, "how long such a member is out the first time, 1ms to 1h")
-	f.DurationVar(&p.set.SlowStart, "slow-start", 0, "the time in which a new member rises to its full weight, up to 1h")
+	f.DurationVar(&p.set.SlowStart, "slow-start", 0, "the time in which a new member rises to its full weight, up to 1h; for policies with weights")
 	f.Float64Var(&p.balance.Bound, "bound", 0, "for source-hash: the most load of a member beside its share, such as 1.25 (default: no bound)")
 	f.DurationVar(&p.ttl, "ttl", defaultTTL, "how long members that are missing after an outage of the store are kept, unless their own --ttl is longer")
 	f.DurationVar(&p.drain, "drain", 5*time.Second, "how long the proxy takes requests after it is no longer ready; 0 to 1h")
@@ -199,7 +202,7 @@ func (p *proxyCommand) completeTrusted() error {
 	return nil
 }
 
-// completePolicy checks what belongs to source-hash.
+// completePolicy checks what belongs to some policies only.
 func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 	policy, err := lb.ParsePolicy(p.policy)
 	if err != nil {
@@ -208,6 +211,12 @@ func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 	for _, name := range []string{"hash-header", "bound"} {
 		if cmd.Flags().Changed(name) && policy != lb.SourceHash {
 			return usageError("--%s is for --policy %v", name, lb.SourceHash)
+		}
+	}
+	switch policy {
+	case lb.RoundRobin, lb.LeastConnections, lb.Random, lb.SourceHash:
+		if p.set.SlowStart > 0 {
+			return usageError("--slow-start is for --policy %v, %v and policies that begin with weighted-", lb.PowerOfTwo, lb.PeakEWMA)
 		}
 	}
 	if p.hashHeader == "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +29,7 @@ type proxyService struct {
 	trusted []netip.Prefix
 	log     *accessLog // nil: none
 	errors  errorLog
+	front   errorLog // of the connections of clients, so that a noisy client hides no error of a member
 	counts  proxyCounts
 	ending  atomic.Bool
 	stale   atomic.Bool // the members are those of an earlier time
@@ -94,7 +97,8 @@ func (p *proxyCommand) run(ctx context.Context, s *proxyService, from *group.Gro
 	defer stop()
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	parts := []func() error{func() error { return s.watch(life, from) }, func() error { return s.errors.watch(life) }}
+	parts := []func() error{func() error { return s.watch(life, from) }, func() error { return s.errors.watch(life) },
+		func() error { return s.front.watch(life) }}
 	if admin != nil {
 		parts = append(parts, func() error { return serveUntil(life, admin, s.admin(), func() {}) })
 	}
@@ -119,7 +123,7 @@ func (p *proxyCommand) serve(ctx context.Context, s *proxyService, front *http.S
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	front.Handler, front.BaseContext = s, func(net.Listener) context.Context { return base }
-	front.ErrorLog = log.New(&s.errors, "", 0)
+	front.ErrorLog = log.New(&s.front, "", 0)
 	ended := make(chan error, 1)
 	go func() {
 		if front.TLSConfig != nil {
@@ -228,6 +232,15 @@ func (e *exchange) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Hijack is for [http.ResponseController]. A connection is the caller's own only to switch protocols.
+func (e *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(e.ResponseWriter).Hijack()
+	if err == nil && e.status == 0 {
+		e.status = http.StatusSwitchingProtocols
+	}
+	return conn, buffered, err
+}
+
 // tried counts a try.
 func (s *proxyService) tried(t httplb.Try) {
 	s.mu.RLock()
@@ -255,11 +268,18 @@ func (s *proxyService) reported(r *http.Request, err error) {
 	case errors.Is(err, lb.ErrNoNode):
 		s.counts.unserved.Add(1)
 	}
-	s.errors.failed(fmt.Errorf("%s %s: %w", r.Method, r.URL.EscapedPath(), err))
+	s.errors.failedBy(localAddr.ReplaceAllString(err.Error(), ""), fmt.Errorf("%s %s: %w", r.Method, r.URL.EscapedPath(), err))
 }
+
+// Addresses in an error have ports that are new each time.
+var (
+	anyAddr   = regexp.MustCompile(`\S+:\d+`)
+	localAddr = regexp.MustCompile(`\S+->`)
+)
 
 // Write takes a line of the log of net/http.
 func (l *errorLog) Write(line []byte) (int, error) {
-	l.failed(errors.New(strings.TrimSpace(string(line))))
+	text := strings.TrimSpace(string(line))
+	l.failedBy(anyAddr.ReplaceAllString(text, ""), errors.New(text))
 	return len(line), nil
 }

@@ -122,6 +122,10 @@ func TestProxy_TLS(t *testing.T) {
 	first := serial(true)
 	serial(false)
 	websocket(t, p.url, ca.Client()).Close()
+	eventually(t, "the websocket counts as answered", func() bool { return p.figure("pawl_proxy_requests_total", `,status="1xx"`) == 1 })
+	if n := p.figure("pawl_proxy_requests_total", `,status="none"`); n != 0 {
+		t.Errorf("%d requests without a response", n)
+	}
 	if err := os.WriteFile(cert.CertFile, []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,10 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 		"--listen :0 --group g --tls-cert " + cert.CertFile:                                                             "--tls-cert and --tls-key belong together: one of them is missing",
 		"--listen :0 --group g --tls-key " + text + " --tls-cert " + cert.CertFile:                                      "--tls-cert and --tls-key: ",
 		"--listen :0 --group " + strings.Repeat("g", 300):                                                               "at most 256 are allowed",
+		"--listen :0 --group g --policy source-hash --slow-start 1s":                                                    "--slow-start is for --policy power-of-two, peak-ewma and policies that begin with weighted-",
+		"--listen :0 --group g --policy round-robin --slow-start 1s":                                                    "--slow-start is for --policy",
+		"--listen :0 --group g --policy random --slow-start 1s":                                                         "--slow-start is for --policy",
+		"--listen :0 --group g --policy least-connections --slow-start 1s":                                              "--slow-start is for --policy",
 		"--listen :0 --group g x":                                                                                       "the number of arguments is 1",
 	} {
 		stdout, stderr := want(t, 64, "redis://127.0.0.1:1", append([]string{"proxy"}, strings.Fields(args)...)...)

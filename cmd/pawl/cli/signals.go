@@ -27,9 +27,13 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
-// interruptible returns a context that a signal ends.
+// interruptible returns a context that a signal ends. After a command has run, pawl catches TSTP, and so stops itself.
 func (j *job) interruptible(ctx context.Context) (_ context.Context, stop func()) {
-	return interruptible(ctx, j.signals)
+	return interruptible(ctx, j.signals, func(sig os.Signal) {
+		if sig == syscall.SIGTSTP {
+			stopUntilResumed(syscall.Getpid())
+		}
+	})
 }
 
 // said is err, or the error for a signal that ended ctx.

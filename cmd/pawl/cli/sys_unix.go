@@ -4,6 +4,7 @@ package cli
 
 import (
 	"os"
+	"os/signal"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,12 @@ const bootClock = unix.CLOCK_MONOTONIC
 // with pawl.
 func childAttr(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group}
+}
+
+// withoutTTOU does what SIGTTOU would prevent. The signal stays ignored, because Go does not give that up again.
+func withoutTTOU(do func()) {
+	signal.Ignore(syscall.SIGTTOU)
+	do()
 }
 
 // self is the program of this process.

@@ -55,8 +55,9 @@ func (t *terminal) takeBack(end syscall.WaitStatus) {
 	if !t.given {
 		return
 	}
-	signal.Ignore(syscall.SIGTTOU)                                               // pawl is in the background, and this signal would stop it
-	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp()) //nolint:errcheck // the terminal may be gone
+	withoutTTOU(func() { // pawl is in the background, and the signal would stop pawl
+		unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp()) //nolint:errcheck // the terminal may be gone
+	})
 	if sig := end.Signal(); sig == syscall.SIGINT || sig == syscall.SIGQUIT {
 		syscall.Kill(0, sig) //nolint:errcheck // pawl itself catches it
 	}
@@ -78,18 +79,23 @@ func (j *job) stopped(sig syscall.Signal) {
 }
 
 // suspend stops pawl as the command was stopped, until the shell continues pawl. So the shell sees
-// the stop. suspend uses SIGTTIN, which stops only processes that a shell could continue. Pawl
-// catches SIGTSTP, and Go does not give that signal up again.
+// the stop.
 func (j *job) suspend() {
 	whom := syscall.Getpid()
 	if j.tty.given { // then only the command has the signal of the terminal
 		whom = 0
 	}
 	j.tty.given = false // the shell takes it
+	stopUntilResumed(whom)
+}
+
+// stopUntilResumed stops pawl, or with 0 the group of pawl. SIGTTIN stops only processes that a shell could continue.
+// Pawl catches SIGTSTP, and Go does not give that signal up again.
+func stopUntilResumed(whom int) {
 	resumed := make(chan os.Signal, 1)
 	signal.Notify(resumed, syscall.SIGCONT)
 	defer signal.Stop(resumed)
-	syscall.Kill(whom, syscall.SIGTTIN) //nolint:errcheck // to pawl itself
+	syscall.Kill(whom, syscall.SIGTTIN) //nolint:errcheck // pawl may signal itself
 	select {
 	case <-resumed:
 	case <-time.After(time.Second): // nothing has stopped pawl

@@ -192,3 +192,36 @@ func TestRun_says_on_a_terminal_that_the_store_may_have_forgotten(t *testing.T) 
 		t.Errorf("the screen has %q", text)
 	}
 }
+
+// Ctrl-Z stops a candidate also after its first term, and fg continues the candidate.
+func TestElect_on_a_terminal_is_a_job(t *testing.T) {
+	t.Parallel()
+	elect := command(t, sqliteStore(t), "elect", "x", "--", "sh", "-c", `echo "up $((1+1))"`)
+	cmd := exec.Command("sh", append([]string{"-mc", `"$@"; echo "first $?"; fg; echo "second $?"`, "sh"}, elect.Args...)...)
+	cmd.Env = elect.Env
+	s := onTerminal(t, cmd)
+	s.sees("campaigning again")
+	s.keys("\x1a")      // Ctrl-Z
+	s.sees("first 149") // 128 + SIGTTIN
+	eventually(t, "the candidate goes on", func() bool { return strings.Count(s.sees("up 2"), "up 2") > 1 })
+	s.keys("\x03") // Ctrl-C
+	s.sees("second ")
+}
+
+// A command of a later term may stop at the terminal as the first could.
+func TestElect_passes_no_ignored_signal_on(t *testing.T) {
+	t.Parallel()
+	s := onTerminal(t, command(t, sqliteStore(t), "elect", "x", "--", "sh", "-c",
+		`if [ -e "$1" ]; then grep SigIgn /proc/self/status; exec sleep 1000; fi; touch "$1"; echo up; read line`, "sh", filepath.Join(t.TempDir(), "ran")))
+	s.sees("up")
+	s.keys("some text\n")
+	text := s.sees("SigIgn:")
+	found := regexp.MustCompile(`SigIgn:\s+([0-9a-f]{16})`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("the screen has %q", text)
+	}
+	mask, err := strconv.ParseUint(found[1], 16, 64)
+	if err != nil || mask&(1<<(syscall.SIGTTOU-1)) != 0 {
+		t.Errorf("the command ignores the signals %x, %v", mask, err)
+	}
+}
