@@ -106,8 +106,8 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	c.work.Go(func() { c.every(ctx, c.beat) })
 	c.work.Go(func() {
-		c.Recover(ctx)                                             //nolint:errcheck // the next pass tries again
-		c.every(ctx, func(ctx context.Context) { c.Recover(ctx) }) //nolint:errcheck // as above
+		c.recover(ctx, true)                                             //nolint:errcheck // the next pass tries again
+		c.every(ctx, func(ctx context.Context) { c.recover(ctx, true) }) //nolint:errcheck // as above
 	})
 	return c, nil
 }

@@ -31,11 +31,14 @@ type Report struct {
 // Recover makes one pass of recovery now, besides those in the background. A pass finishes the branches of
 // dead coordinators, and the branches that this coordinator has left. A coordinator is dead if its beats have not changed
 // for a lease, by the clock of this process. The error joins those of databases that cannot be reached.
-func (c *Coordinator) Recover(ctx context.Context) (Report, error) {
+func (c *Coordinator) Recover(ctx context.Context) (Report, error) { return c.recover(ctx, false) }
+
+// recover is Recover. A pass that yields leaves other coordinators to other processes, if the pass before could not reach all databases.
+func (c *Coordinator) recover(ctx context.Context, yields bool) (Report, error) {
 	c.passing.Lock()
 	defer c.passing.Unlock()
 	others, unlock := false, func() {}
-	if !c.hindered {
+	if !yields || !c.hindered {
 		others, unlock = c.turn(ctx)
 	}
 	defer unlock()

@@ -262,7 +262,7 @@ func (p Pick) done(r Result) {
 			if p.answered {
 				p.began = now
 			}
-			if r == Failed || r == Succeeded && !p.answered {
+			if r == Failed || !p.answered {
 				n.latency.observe(now, now-p.began, p.by.opts.Tau, r)
 			}
 		}

@@ -128,7 +128,10 @@ func (l *latency) observe(now, took, tau time.Duration, r Result) {
 		if r == Failed {
 			seen = max(seen, min(2*was, longestLatency), float64(time.Millisecond))
 		}
-		if seen < was {
+		switch {
+		case r == Canceled && (seen <= was || word == 0): // what the node would have taken is not known
+			return
+		case seen < was:
 			seen = was*weight + seen*(1-weight)
 		}
 		if l.word.CompareAndSwap(word, packLatency(seen, stamp)) {

@@ -158,12 +158,12 @@ func TestFailingFast(t *testing.T) {
 }
 
 // TestLatency: the latency is the time to the answer, and not that of a stream after the answer. A caller that gives up
-// before the answer says nothing.
+// before the answer makes a node slower that is known, and never faster. Else a node that hangs would look better and better.
 func TestLatency(t *testing.T) {
 	const quick, long = 10 * time.Millisecond, time.Hour
 	for _, row := range []struct {
 		name   string
-		after  time.Duration // to the answer; -1: there is none
+		after  time.Duration // to the answer; -1: there is none; -2: nor is there one, and the node is known to be quick
 		took   time.Duration
 		result lb.Result
 		want   time.Duration
@@ -175,11 +175,17 @@ func TestLatency(t *testing.T) {
 		{"answer after an unknown time", 0, long, lb.Succeeded, 0},
 		{"end alone", -1, quick, lb.Succeeded, quick},
 		{"caller gives up", -1, long, lb.Canceled, 0},
+		{"caller gives up on a node that is known", -2, long, lb.Canceled, long},
+		{"caller gives up soon on a node that is known", -2, quick / 2, lb.Canceled, quick},
 		{"failure", -1, long, lb.Failed, long},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			set := newSet(t, nil, nodes(1)...)
-			pick := mustPick(t, newBalancer(t, set, lb.PeakEWMA, nil), lb.Request{})
+			b := newBalancer(t, set, lb.PeakEWMA, nil)
+			if row.after == -2 {
+				mustPick(t, b, lb.Request{}).Answered(quick).Done(lb.Succeeded)
+			}
+			pick := mustPick(t, b, lb.Request{})
 			time.Sleep(row.took)
 			if row.after >= 0 {
 				pick = pick.Answered(row.after).Answered(long)

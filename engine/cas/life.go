@@ -120,7 +120,7 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 	left := m.grace(belief) - time.Since(l.since)
 	switch {
 	case m.Life != name:
-		m.Life, m.Over = name, false
+		m.Life, m.Over, m.Belief = name, false, max(m.Belief, belief.Microseconds())
 		if _, err := e.store.Swap(ctx, storeKey, m.encode(), item.Version); err != nil {
 			return l, 0, err
 		}

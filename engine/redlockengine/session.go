@@ -81,9 +81,9 @@ func (s *session) alien() error {
 // operator, nor does a grace cover it.
 func (s *session) join(ctx context.Context, i int, start time.Time) error {
 	opts := s.opts
-	opts.TTL = NodeTTL(opts.TTL)
-	if s.opts.Belief() <= 0 {
-		opts.Delay = opts.TTL
+	opts.TTL, opts.Delay = NodeTTL(opts.TTL), NodeTTL(opts.TTL)
+	if belief := s.opts.Belief(); belief > 0 {
+		opts.Delay -= NodeTTL(belief)
 	}
 	opts.Found = func(resource, id string) { s.found(i, resource, id) }
 	is, err := s.engine.nodes[i].Open(ctx, opts)

@@ -24,12 +24,12 @@ type reading struct {
 	waits  *patience // of the try
 	length int64     // that the request announces; -1: none
 	read   int64
-	last   time.Time // the end of the last Read
-	begun  bool      // a Read has begun
-	shut   bool      // Close was called, and the body waits for the next try
-	final  bool      // no other try gets the body
-	gone   bool      // another try has the body
-	fault  bool      // the body had an error, or another length than was announced
+	took   time.Duration // of all Reads, in which the client sends
+	begun  bool          // a Read has begun
+	shut   bool          // Close was called, and the body waits for the next try
+	final  bool          // no other try gets the body
+	gone   bool          // another try has the body
+	fault  bool          // the body had an error, or another length than was announced
 }
 
 func newContent(r *http.Request) *content {
@@ -93,17 +93,14 @@ func (c *content) mistaken(err error) bool {
 	return c.wrong || !sendable(c.req) || refused(err)
 }
 
-// latency returns how much of the time of a try the node took after the last part of the body.
-func (c *content) latency(began time.Time, took time.Duration) time.Duration {
+// latency returns how much of the time of a try the node took, and not the client for its body.
+func (c *content) latency(took time.Duration) time.Duration {
 	if c.next == nil {
 		return took
 	}
 	c.next.mu.Lock()
 	defer c.next.mu.Unlock()
-	if c.next.last.IsZero() {
-		return took
-	}
-	return max(took-c.next.last.Sub(began), 1)
+	return max(took-c.next.took, 1)
 }
 
 // abandon takes a body away that was not read. Else abandon returns nil.
@@ -129,12 +126,13 @@ func (b *reading) Read(p []byte) (int, error) {
 	b.begun = true
 	b.mu.Unlock()
 	b.waits.pause()
+	began := time.Now()
 	n, err := b.body.Read(p)
 	b.waits.resume()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read += int64(n)
-	b.last = time.Now()
+	b.took += time.Since(began)
 	ended := errors.Is(err, io.EOF)
 	if b.length >= 0 && (b.read > b.length || ended && b.read < b.length) || err != nil && !ended && !b.shut {
 		b.fault = true

@@ -260,7 +260,7 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 			is.Result = lb.Failed
 		}
 		res.Request = r
-		attach(res, &flight{pick: pick.Answered(sent.latency(began, is.Took)), result: is.Result, caller: r.Context(), cancel: cancel})
+		attach(res, &flight{pick: pick.Answered(sent.latency(is.Took)), result: is.Result, caller: r.Context(), cancel: cancel})
 	}
 	if t.opts.Observe != nil {
 		t.opts.Observe(is)

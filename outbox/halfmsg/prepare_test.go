@@ -39,6 +39,30 @@ func TestPrepareRefusesAnIDThatIsTaken(t *testing.T) {
 	})
 }
 
+// TestALockedHalfMessage: a transaction that has the row of a half message keeps no producer from being asked about others.
+func TestALockedHalfMessage(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if d.dialect == dialect.SQLite {
+			return // whose lock is that of the file
+		}
+		locked := d.prepare(t, "one")
+		tx, err := d.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // nothing to undo
+		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id = '"+locked+"'"); err != nil {
+			t.Fatal(err)
+		}
+		other := d.prepare(t, "two")
+		d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) { return halfmsg.RolledBack, nil })
+		until(t, "the other half message is decided", func() bool { return d.status(t, other).State == halfmsg.Aborted })
+		if is := d.status(t, locked).State; is != halfmsg.Prepared {
+			t.Error(is)
+		}
+	})
+}
+
 // A database that does not answer is given up after Options.Timeout, and asked again.
 func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 	d := newDatabase(t, dialect.PostgreSQL, testservers.PostgresURL(testservers.SharedPostgres(t).Addr)) // where a lock holds up reads, too
