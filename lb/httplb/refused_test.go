@@ -149,5 +149,28 @@ func TestRequestTrailers(t *testing.T) {
 		if want := "textmap[Sum:[4]] <nil>"; status != 200 || body != want {
 			t.Errorf("%d %q, want %q", status, body, want)
 		}
+		// Where a request rarely has a body, net/http would look for one beside the header that it sends, and the end of the body
+		// writes the trailers that the header announces.
+		front, known := httptest.NewUnstartedServer(p), new(http.Protocols)
+		known.SetUnencryptedHTTP2(true)
+		front.Config.Protocols = known
+		front.Start()
+		client := http.Client{Transport: &http.Transport{Protocols: known}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL, io.NopCloser(strings.NewReader("")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength, req.Trailer = -1, http.Header{"Sum": {"0"}}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(res.Body)
+		res.Body.Close() //nolint:errcheck // it was read
+		client.CloseIdleConnections()
+		front.Close()
+		if want := "map[Sum:[0]] <nil>"; err != nil || string(all) != want {
+			t.Errorf("%q, %v, want %q", all, err, want)
+		}
 	}
 }
