@@ -281,9 +281,9 @@ func (tr *trial) judge(kills int) {
 
 // idle calls one after another. A server with a call that was counted for ever would get none.
 func (tr *trial) idle() {
-	tr.caller.mu.Lock()
-	clear(tr.caller.books.last)
-	tr.caller.mu.Unlock()
+	tr.books.mu.Lock()
+	clear(tr.books.last)
+	tr.books.mu.Unlock()
 	for range 10 * rpcs {
 		if err := tr.caller.get(tr.Context()); err != nil {
 			tr.Error(err)

@@ -27,7 +27,7 @@ if there == 4 and ARGV[4] == 'X' and string.find(head, '^[XW]') then -- exclusiv
       redis.call('DEL', KEYS[3])
       redis.call('SET', KEYS[1], 'W' .. string.sub(head, 2), 'KEEPTTL')
     end
-    local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2] -- the clock may stand, as within a batch, or was set back
+    local last = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2] -- the clock may stand, as within a batch, or was set back
     redis.call('ZADD', KEYS[3], 'NX', math.max(t[1] * 1000000 + t[2], (last or 0) + 1), ARGV[1])
     local first, left = redis.call('ZRANGE', KEYS[3], 0, 0)[1], redis.call('PTTL', KEYS[1])
     if first == ARGV[1] or left < ARGV[3] / 2 then -- as touch
