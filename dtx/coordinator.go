@@ -64,7 +64,8 @@ type row struct {
 // New returns a coordinator of a log, whose tables exist. The resources are all databases that take part in
 // its transactions, under the same names in every process. A database that cannot prepare is refused with an error that
 // matches [pawl.ErrUnsupported] and names the setting. Of a limited pool one connection stays free of
-// transactions, so that others are decided and recovered. Nil opts are the defaults. New begins to beat and to
+// transactions, so that others are decided and recovered. Resources that share a limited pool take a connection each,
+// so Run refuses a transaction for which the pool is too small. Nil opts are the defaults. New begins to beat and to
 // recover in the background; call Close in the end.
 func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*Coordinator, error) {
 	o, err := opts.complete()

@@ -226,8 +226,8 @@ func trail(pr *httputil.ProxyRequest) {
 		to.Del(name) // some nodes take a trailer for a header
 	}
 	if len(to) > 0 && pr.Out.Body != nil {
-		// In HTTP/1.1 only chunks have a trailer. Where net/http has to find out whether there is a body, it reads the
-		// body beside the header, and the end of the body writes the trailer.
+		// In HTTP/1.1 only chunks have a trailer. Unless the chunks are said, net/http may read the body beside the
+		// header, to find out whether there is a body. But the end of the body writes the trailer.
 		pr.Out.ContentLength, pr.Out.TransferEncoding = -1, []string{"chunked"}
 		if pr.In.GetBody == nil { // the body was not kept, so its end is still to come
 			pr.Out.Body = &trailed{pr.Out.Body, pr.In.Trailer, to}

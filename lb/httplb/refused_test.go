@@ -149,7 +149,7 @@ func TestRequestTrailers(t *testing.T) {
 		if want := "textmap[Sum:[4]] <nil>"; status != 200 || body != want {
 			t.Errorf("%d %q, want %q", status, body, want)
 		}
-		// Where a request rarely has a body, net/http would look for one beside the header that it sends, and the end of the body
+		// A GET rarely has a body, so net/http would look for a body beside the header that it sends. But the end of the body
 		// writes the trailers that the header announces.
 		front, known := httptest.NewUnstartedServer(p), new(http.Protocols)
 		known.SetUnencryptedHTTP2(true)
