@@ -55,7 +55,9 @@ func TestALockedHalfMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := d.prepare(t, "two")
-		d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) { return halfmsg.RolledBack, nil })
+		d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
+			return halfmsg.RolledBack, nil
+		})
 		until(t, "the other half message is decided", func() bool { return d.status(t, other).State == halfmsg.Aborted })
 		if is := d.status(t, locked).State; is != halfmsg.Prepared {
 			t.Error(is)
