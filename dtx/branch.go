@@ -93,8 +93,8 @@ var (
 	partial = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+((WORK|TRANSACTION)\s+)?TO\b`)
 )
 
-// may returns an error unless the caller may send a statement.
-func (b *branch) may(statement string) error {
+// judgeRows judges the queries whose rows are closed, and forgets them.
+func (b *branch) judgeRows() {
 	b.asked = slices.DeleteFunc(b.asked, func(q query) bool {
 		over := !q.open()
 		if over {
@@ -103,6 +103,11 @@ func (b *branch) may(statement string) error {
 		}
 		return over
 	})
+}
+
+// may returns an error unless the caller may send a statement.
+func (b *branch) may(statement string) error {
+	b.judgeRows()
 	switch {
 	case !b.open:
 		return sql.ErrTxDone
@@ -161,12 +166,9 @@ func (b *branch) shut() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = false
+	b.judgeRows()
 	for _, q := range b.asked {
-		if q.open() {
-			b.doom = cmp.Or(b.doom, fmt.Errorf("%w: the caller has not closed the rows of a query on %s", pawl.ErrInvalid, b.name))
-		} else {
-			b.judge(q.rows.Err()) //nolint:errcheck // the caller has seen it, or has not looked
-		}
+		b.doom = cmp.Or(b.doom, fmt.Errorf("%w: the caller has not closed the rows of a query on %s", pawl.ErrInvalid, b.name))
 		q.end()
 	}
 	b.asked = nil

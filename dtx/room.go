@@ -58,40 +58,48 @@ func (c *Coordinator) fit(resources []*Resource) error {
 	return nil
 }
 
-// enterRooms waits until all pools have room for a transaction, or ctx ends.
-func (c *Coordinator) enterRooms(ctx context.Context, resources []*Resource) (leave func(), err error) {
-	var taken []chan struct{}
-	leave = func() {
-		for _, places := range taken {
-			<-places
-		}
+// enter waits until the pool has n connections for a transaction. enter returns false if ctx ends before.
+func (m room) enter(ctx context.Context, n int) bool {
+	if n == 0 {
+		return true
 	}
-	take := func(places chan struct{}) bool {
+	select {
+	case m.entering <- struct{}{}:
+		defer func() { <-m.entering }()
+	case <-ctx.Done():
+		return false
+	}
+	for taken := range n {
 		select {
-		case places <- struct{}{}:
-			return true
+		case m.places <- struct{}{}:
 		case <-ctx.Done():
+			m.leave(taken)
 			return false
 		}
 	}
+	return true
+}
+
+func (m room) leave(n int) {
+	for range n {
+		<-m.places
+	}
+}
+
+// enterRooms waits until all pools have room for a transaction, or ctx ends.
+func (c *Coordinator) enterRooms(ctx context.Context, resources []*Resource) (leave func(), err error) {
+	entered := 0
+	leave = func() {
+		for _, m := range c.rooms[:entered] {
+			m.leave(m.takes(resources))
+		}
+	}
 	for _, m := range c.rooms {
-		n := m.takes(resources)
-		if n == 0 {
-			continue
-		}
-		ok := take(m.entering)
-		if ok {
-			for ; ok && n > 0; n-- {
-				if ok = take(m.places); ok {
-					taken = append(taken, m.places)
-				}
-			}
-			<-m.entering
-		}
-		if !ok {
+		if !m.enter(ctx, m.takes(resources)) {
 			leave()
 			return nil, context.Cause(ctx)
 		}
+		entered++
 	}
 	return leave, nil
 }
