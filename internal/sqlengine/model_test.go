@@ -42,6 +42,7 @@ type model struct {
 	ids      []string // every claim that ever entered
 	next     int
 	early    bool // it may look as soon as the queue says
+	sweeps   bool // each step first hands on what the dead held, so before a resize
 	alone    bool // semaphores only, where each holder is its own owner: then the sum of what all hold is noted
 }
 
@@ -75,6 +76,9 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 		return
 	}
 	var out queue.Outcome
+	if m.sweeps {
+		m.state, _ = queue.Apply(m.state, queue.Request{Op: queue.Poll}, queue.Clock{Now: 1, Mint: 1, Ends: m.ends})
+	}
 	m.state, out = queue.Apply(m.state, r, queue.Clock{Now: 1, Mint: 1, Ends: m.ends})
 	if class(err) != class(out.Err) || (token != 0) != (out.Token != 0) {
 		t.Fatalf("%+v: server %v %v, model %v %v", r, token, err, out.Token, out.Err)
@@ -255,8 +259,7 @@ type server struct {
 	db   *sql.DB
 	kill string // the statement
 
-	early bool
-	alone bool
+	early, sweeps, alone bool
 }
 
 func postgres(t *testing.T, schema string) server {
@@ -272,7 +275,7 @@ func postgres(t *testing.T, schema string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false, false}
+	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false, false, false}
 }
 
 func mariadb(t *testing.T, prefix string) server {
@@ -286,7 +289,7 @@ func mariadb(t *testing.T, prefix string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false, false}
+	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false, false, false}
 }
 
 func sqlite(t *testing.T, _ string) server {
@@ -301,7 +304,7 @@ func sqlite(t *testing.T, _ string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true, false}
+	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true, true, false}
 }
 
 // TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as if it had
@@ -393,7 +396,7 @@ func compare(t *testing.T, s server) {
 		cases++
 		m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
 		m.kill, m.early = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }, s.early
-		m.alone = s.alone
+		m.sweeps, m.alone = s.sweeps, s.alone
 		m.run(t)
 	})
 }
