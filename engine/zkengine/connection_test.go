@@ -212,6 +212,10 @@ func TestAnchorStays(t *testing.T) {
 		key, held := fmt.Sprint("key", i), sessiontest.Whole(t, fair)
 		held.Resource += key
 		sessiontest.Hold(t, s, held)
+		waiter := sessiontest.Whole(t, fair)
+		waiter.Resource = held.Resource
+		sessiontest.Wait(t, s, waiter)
+		awaiting(t, s, waiter)
 		version, err := e.Put(sessiontest.Soon(t), key, []byte("x"), 0)
 		if err == nil {
 			_, err = e.Put(sessiontest.Soon(t), key, nil, version)
@@ -263,11 +267,13 @@ func TestUserReconnects(t *testing.T) {
 type closedRoot struct {
 	net.Conn
 	xid *atomic.Uint32 // of the question
+	at  *atomic.Int64  // time of the question
 }
 
 func (c closedRoot) Write(p []byte) (int, error) {
 	if len(p) == 18 && binary.BigEndian.Uint32(p[8:]) == 3 && p[16] == '/' {
 		c.xid.Store(binary.BigEndian.Uint32(p[4:]))
+		c.at.Store(time.Now().UnixNano())
 	}
 	return c.Conn.Write(p)
 }
@@ -281,17 +287,33 @@ func (c closedRoot) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestRootOfTheTreeIsClosed: an operator has closed "/" to pawl, whose own folder is open.
+// TestRootOfTheTreeIsClosed: an operator has closed "/" to pawl, whose own folder is open. The client asks for "/" before its first
+// watch, which comes a pause after the connection.
 func TestRootOfTheTreeIsClosed(t *testing.T) {
 	var asked atomic.Uint32
+	var at atomic.Int64
 	e := New([]string{testservers.SharedZooKeeper(t).Addr}, &Options{Tick: tick, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		return closedRoot{conn, &asked}, err
+		return closedRoot{conn, &asked, &at}, err
 	}})
 	s, held := open(t, e, time.Minute), sessiontest.Whole(t, fair)
 	sessiontest.Hold(t, s, held)
+	if asked.Load() != 0 {
+		t.Error("it watches before anybody waits")
+	}
+	waiter := sessiontest.Whole(t, fair)
+	sessiontest.Wait(t, s, waiter)
+	got := awaiting(t, s, waiter)
 	sessiontest.Leave(t, s, held)
+	if answer := <-got; answer.Err != nil {
+		t.Error(answer.Err)
+	}
 	if asked.Load() == 0 {
 		t.Error("nobody asked for the root")
+	}
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if after := time.Unix(0, at.Load()).Sub(s.link.since); after < pause {
+		t.Errorf("the first watch came %v after the connection", after)
 	}
 }

@@ -39,6 +39,7 @@ type link struct {
 
 	mu      sync.Mutex
 	up      bool
+	since   time.Time     // the last change of it
 	changed chan struct{} // closed when there is news of the connection
 	misses  int           // servers that were not reached, since one answered
 	mutes   int           // and that hung up before they answered
@@ -80,8 +81,7 @@ func (e *Engine) dial(ctx context.Context, timeout time.Duration, ended error, t
 	return l, nil
 }
 
-// greet proves who we are, and refuses folders of another format. Then it watches the root of the tree, which nobody
-// writes, so that the client always has a watch to set again.
+// greet proves who we are, and refuses folders of another format.
 func (l *link) greet(ctx context.Context) error {
 	if opts := l.engine.opts; opts.User != "" {
 		if _, err := ask(ctx, l, func() (none struct{}, err error) {
@@ -90,16 +90,29 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.checkFormat(ctx); err != nil {
-		return err
+	return l.checkFormat(ctx)
+}
+
+// anchored watches the root of the tree, which nobody writes, so that a client with watches always has one to set again. Over a
+// new connection the client looks for its watches once, and reads without a lock what answers write. So the first watch comes later.
+func (l *link) anchored(ctx context.Context) error {
+	l.mu.Lock()
+	has, young := l.anchor != nil, pause-time.Since(l.since)
+	l.mu.Unlock()
+	if has {
+		return nil
 	}
+	turn.Pause(ctx, young) //nolint:errcheck // the request tells
 	_, err := ask(ctx, l, func() (none struct{}, err error) {
 		_, _, fires, err := l.conn.ExistsW("/")
+		if errors.Is(err, zk.ErrNoAuth) { // newer servers check that, and somebody has closed the root: this watch has as good as fired
+			fired := make(chan zk.Event, 1)
+			fired <- zk.Event{}
+			fires, err = fired, nil
+		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.anchor = fires; errors.Is(err, zk.ErrNoAuth) { // newer servers check that, and somebody has closed the root
-			err = nil
-		}
+		l.anchor = fires
 		return none, err
 	})
 	return err
@@ -122,7 +135,7 @@ func (l *link) event(ev zk.Event) {
 		if ev.State == zk.StateExpired {
 			l.finish()
 		}
-		l.up = ev.State == zk.StateHasSession
+		l.up, l.since = ev.State == zk.StateHasSession, time.Now()
 		if l.rearmed = nil; l.up && l.anchor != nil {
 			l.rearmed = make(chan struct{})
 		}

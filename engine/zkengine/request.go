@@ -213,14 +213,17 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 	if isSet {
 		return w, seen[T]{}, nil
 	}
-	was, err := ask(ctx, l, func() (is seen[T], err error) {
-		is.value, is.stat, _, err = set(strings.TrimSuffix(key, "/"))
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		w.set = w.set || err == nil
-		w.told = w.told || err == nil && is.stat.Version > 0
-		return is, err
-	})
+	was, err := seen[T]{}, l.anchored(ctx)
+	if err == nil {
+		was, err = ask(ctx, l, func() (is seen[T], err error) {
+			is.value, is.stat, _, err = set(strings.TrimSuffix(key, "/"))
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			w.set = w.set || err == nil
+			w.told = w.told || err == nil && is.stat.Version > 0
+			return is, err
+		})
+	}
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
