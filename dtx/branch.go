@@ -87,10 +87,22 @@ func (b *branch) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
+// begins matches the spaces and comments before a statement.
+const begins = `(?i)^(?:\s|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
+
 // ending matches statements that would end the branch behind the coordinator's back.
 var (
-	ending  = regexp.MustCompile(`(?i)^\s*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|ROLLBACK|PREPARE\s+TRANSACTION|XA)\b`)
-	partial = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+((WORK|TRANSACTION)\s+)?TO\b`)
+	ending  = regexp.MustCompile(begins + `(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|ROLLBACK|PREPARE\s+TRANSACTION|XA)\b`)
+	partial = regexp.MustCompile(begins + `ROLLBACK\s+((WORK|TRANSACTION)\s+)?TO\b`)
+)
+
+// implicit matches statements before which MySQL and MariaDB commit without a word. Temporary tables are made and dropped without a commit. In
+// a branch of XA the server refuses these statements, and in an ordinary transaction it does not.
+var (
+	implicit = regexp.MustCompile(begins + `(ALTER|CREATE|DROP|RENAME|TRUNCATE|GRANT|REVOKE|LOCK|UNLOCK|FLUSH|RESET|INSTALL|UNINSTALL|SHUTDOWN|` +
+		`START|STOP|CHANGE|CACHE\s+INDEX|LOAD\s+INDEX|(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?TABLES?|` +
+		`SET\s+(PASSWORD|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?AUTOCOMMIT))\b`)
+	temporary = regexp.MustCompile(begins + `(CREATE\s+(OR\s+REPLACE\s+)?|DROP\s+)TEMPORARY\b`)
 )
 
 // judgeRows judges the queries whose rows are closed, and forgets them.
@@ -113,6 +125,8 @@ func (b *branch) may(statement string) error {
 		return sql.ErrTxDone
 	case ending.MatchString(statement) && !partial.MatchString(statement):
 		b.doom = fmt.Errorf("%w: the coordinator alone begins and ends a branch: %.40q", pawl.ErrInvalid, statement)
+	case b.dialect == dialect.MySQL && implicit.MatchString(statement) && !temporary.MatchString(statement):
+		b.doom = fmt.Errorf("%w: MySQL and MariaDB commit the transaction before such a statement: %.40q", pawl.ErrInvalid, statement)
 	}
 	return b.doom
 }

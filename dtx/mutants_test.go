@@ -19,7 +19,7 @@ var mutants = []struct {
 }{
 	{"no fence", [][3]string{{"record.go", `" WHERE fenced = 0 AND id = ").Value(id.coordinator)`, `" WHERE id = ").Value(id.coordinator)`}},
 		"TestDatabases/PostgreSQL_and_PostgreSQL/crashes"},
-	{"NOTA taken for finished", [][3]string{{"resource.go", "case r.dialect == dialect.PostgreSQL:\n\t\treturn nil", "case true:\n\t\treturn nil"}},
+	{"NOTA taken for finished", [][3]string{{"resource.go", "case r.dialect == dialect.PostgreSQL:\n\t\treturn errGone", "case true:\n\t\treturn errGone"}},
 		"TestOwned"},
 	{"presumed commit", [][3]string{{"recover.go", "protocol.Judge(p.row(b.ID), decided)", "protocol.Judge(p.row(b.ID), decided || true)"}},
 		"TestDatabases/PostgreSQL_and_PostgreSQL/crashes"},

@@ -22,8 +22,8 @@ type sign struct {
 
 // Report says what a pass of recovery did.
 type Report struct {
-	Committed  int  // branches
-	RolledBack int  // branches
+	Committed  int  // branches that this pass committed
+	RolledBack int  // branches that this pass rolled back
 	Waiting    int  // branches whose coordinators live, or whose connections do
 	Unknown    []ID // transactions of coordinators that the log does not know: the log has lost rows, and an operator has to decide
 }
@@ -213,6 +213,7 @@ func (p *pass) judge(ctx context.Context, r *Resource, b branchID) error {
 	switch err := r.finish(ctx, b.name(), verdict == protocol.Complete); {
 	case errors.Is(err, errOwned):
 		p.report.Waiting++
+	case errors.Is(err, errGone): // the coordinator or another pass has finished the branch since it was listed
 	case err != nil:
 		return err
 	case verdict == protocol.Complete:

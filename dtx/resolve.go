@@ -15,8 +15,13 @@ import (
 // ErrDecided says that the log, or a coordinator that lives, decides the transaction: an operator must not.
 var ErrDecided = errors.New("not for an operator to decide")
 
-// ErrNoTransaction says that neither the log nor a database that answered knows the transaction.
+// ErrNoTransaction says that neither the log nor a database that answered knows the transaction. The transaction may run, and have
+// prepared nothing yet. Or the transaction is over, and only its rows tell whether it was committed.
 var ErrNoTransaction = errors.New("no such transaction")
+
+// ErrLeft says that [Log.Resolve] has left a branch, because another connection has that branch. The decision stands, and recovery finishes
+// the branch. On MariaDB the other connection may be the coordinator's own, which keeps the branch until it ends.
+var ErrLeft = errors.New("another connection has the branch, so recovery finishes the branch later")
 
 // Heuristic is the decision of an operator on a transaction that the log does not know. The name is that of the
 // X/Open XA specification: nobody can tell whether the other branches were decided the same way.
@@ -31,12 +36,16 @@ type Heuristic struct {
 const maxReason = 500
 
 // Resolve decides a transaction for an operator, and finishes its branches on the resources that answer. Recovery finishes the
-// others. The reason has 1 to 500 bytes.
+// others. The reason has 1 to 500 bytes. Nil says that the branches on these resources are finished. While another connection has
+// a branch, Resolve tries for a second, and then the error matches [ErrLeft].
 //
 // If the log has lost the transaction's coordinator, the operator decides, and the decision is kept with its reason. The first
-// decision is for ever. To roll back a transaction whose coordinator lives is no such decision: Resolve
-// fences the coordinator, whose open transactions all abort. If the log decides otherwise, or a living coordinator may, the error matches [ErrDecided],
-// and nothing is changed.
+// decision is for ever. To roll back a prepared transaction whose coordinator lives is no such decision: Resolve
+// fences the coordinator, whose open transactions with several branches all abort. If the log decides otherwise, or a living coordinator may, the error
+// matches [ErrDecided], and nothing is changed.
+//
+// The record of a commit is deleted when all branches are committed. So a transaction without a record and without a prepared branch may be
+// committed, or rolled back, or run still. Then the error matches [ErrNoTransaction].
 func (l *Log) Resolve(ctx context.Context, resources []*Resource, id ID, commit bool, reason string) error {
 	identity, err := l.named(ctx, resources)
 	if err == nil && (len(reason) < 1 || len(reason) > maxReason || !utf8.ValidString(reason)) {
@@ -66,24 +75,37 @@ func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit 
 		case protocol.Contradicted:
 			return contradiction(id, record, row)
 		case protocol.FenceFirst:
+			if !prepared(all, id) { // perhaps all is over, and the fence would abort other transactions
+				return errors.Join(untold(id), away)
+			}
 			if err := l.fence(ctx, id.coordinator); err != nil {
 				return err
 			}
 			continue
 		case protocol.Heuristic:
 			if !prepared(all, id) {
-				return errors.Join(fmt.Errorf("%w: %v", ErrNoTransaction, id), away)
+				return errors.Join(untold(id), away)
 			}
 			if err := l.order(ctx, Heuristic{ID: id, Commit: commit, Reason: reason}); err != nil {
 				return err
 			}
 		}
-		return errors.Join(away, finishAll(ctx, all, id, commit))
+		there, err := finishAll(ctx, all, id, commit)
+		if err == nil && !there && !record && row == protocol.Fenced { // a record may have been deleted before it was looked for
+			err = untold(id)
+		}
+		return errors.Join(away, err)
 	}
 }
 
+// untold says that nothing tells how a transaction ended, or whether it has.
+func untold(id ID) error {
+	return fmt.Errorf("%w: %v: the log has no record, and no branch is prepared on a resource that answered. "+
+		"Only the rows tell whether the transaction runs, was committed, or was rolled back", ErrNoTransaction, id)
+}
+
 func contradiction(id ID, record bool, row protocol.Row) error {
-	why := "the coordinator is fenced and recorded no commit, so recovery rolls the branches back"
+	why := "the coordinator is fenced and the log has no record of a commit, so recovery rolls back each branch that is prepared"
 	switch {
 	case record:
 		why = "commit is recorded, so recovery commits the branches"
@@ -104,17 +126,41 @@ func prepared(all map[*Resource][]listed, id ID) bool {
 	return false
 }
 
-func finishAll(ctx context.Context, all map[*Resource][]listed, id ID, commit bool) (failed error) {
+// finishAll finishes the listed branches of a transaction. There says that some branch was prepared still, after the log was read. No
+// record of such a transaction is deleted.
+func finishAll(ctx context.Context, all map[*Resource][]listed, id ID, commit bool) (there bool, failed error) {
+	tried := make(map[branchID]bool) // several resources may be one server of MariaDB, and list the same branch
 	for r, branches := range all {
 		for _, b := range branches {
-			if b.ID == id {
-				if err := r.finish(ctx, b.name(), commit); err != nil && !errors.Is(err, errOwned) { // recovery tries again
-					failed = errors.Join(failed, fmt.Errorf("%s: %v: %w", r.name, b, err))
-				}
+			if b.ID != id || tried[b.branchID] {
+				continue
+			}
+			was, err := r.finishSoon(ctx, b.name(), commit)
+			there, tried[b.branchID] = there || was, err == nil || errors.Is(err, ErrLeft)
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s: %v: %w", r.name, b, err))
 			}
 		}
 	}
-	return failed
+	return there, failed
+}
+
+// finishSoon is finish, again for a second while another connection has the branch.
+func (r *Resource) finishSoon(ctx context.Context, b branchName, commit bool) (there bool, err error) {
+	for began := time.Now(); ; {
+		switch err = r.finish(ctx, b, commit); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, errGone):
+			return there, nil
+		case !errors.Is(err, errOwned):
+			return there, err
+		}
+		there = true
+		if time.Since(began) > time.Second || !pause(ctx) {
+			return there, ErrLeft
+		}
+	}
 }
 
 // order records the decision of an operator, unless there is one already.

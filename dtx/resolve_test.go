@@ -5,6 +5,7 @@ package dtx_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,8 @@ func (b *bank) resolve(t *testing.T) {
 	}
 }
 
-// interfere: an operator cannot commit what a coordinator may roll back. To roll back fences the coordinator.
+// interfere: an operator cannot commit a transaction that a coordinator may roll back. To roll back fences the coordinator, if a
+// branch is prepared.
 func (b *bank) interfere(t *testing.T) {
 	if b.places[0].Dialect == dialect.SQLite {
 		return // whose file has one writer: a fence waits for the transaction
@@ -95,7 +97,18 @@ func (b *bank) interfere(t *testing.T) {
 		if err := b.log.Resolve(ctx, b.parts, tx.ID(), true, "go on"); !errors.Is(err, dtx.ErrDecided) || !strings.Contains(err.Error(), "alone can commit") {
 			t.Error(err)
 		}
-		return b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow")
+		if err := b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow"); !errors.Is(err, dtx.ErrNoTransaction) {
+			t.Errorf("nothing is prepared, and Resolve says %v", err)
+		}
+		b.prepare(t, 1, tx.ID())
+		until(t, "the operator rolls the prepared branch back", func() bool { // MariaDB needs a moment to give up the branch
+			err := b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow")
+			if err != nil && !errors.Is(err, dtx.ErrLeft) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		return nil
 	})
 	if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, dtx.ErrRecovered) {
 		t.Error(err)
@@ -108,5 +121,70 @@ func (b *bank) interfere(t *testing.T) {
 	}
 	if err := c.Run(t.Context(), b.move(0, 0, 0)); err != nil {
 		t.Error(err)
+	}
+}
+
+// prepare prepares a branch of a transaction by hand, and ends its connection.
+func (b *bank) prepare(t *testing.T, part int, id dtx.ID) {
+	t.Helper()
+	conn, err := b.dbs[part].Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer discard(conn)
+	update := fmt.Sprintf("UPDATE %s_%d SET n = n + 1 WHERE id = 1", b.table, part)
+	queries := []string{"BEGIN", update, fmt.Sprintf("PREPARE TRANSACTION '%v-7'", id)}
+	if b.places[part].Dialect == dialect.MySQL {
+		xid := fmt.Sprintf("'%v','7',%d", id, 0x7061776c)
+		queries = []string{"XA START " + xid, update, "XA END " + xid, "XA PREPARE " + xid}
+	}
+	for _, query := range queries {
+		if _, err := conn.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(query, ": ", err)
+		}
+	}
+}
+
+// over: a transaction is committed, and its record is deleted. An operator who wants the transaction rolled back is not told that it is, and
+// fences nobody.
+func over(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, [2]place{postgres(t, "postgres"), postgres(t, "second")})
+	c := b.coordinator(t)
+	var id dtx.ID
+	if err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error { id = tx.ID(); return b.move(0, 0, moves)(ctx, tx) }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the record is deleted", func() bool { return b.records(t) == 0 })
+	refused := func(how string) {
+		err := b.log.Resolve(t.Context(), b.parts, id, false, "too slow")
+		if !errors.Is(err, dtx.ErrNoTransaction) || !strings.Contains(err.Error(), "Only the rows tell") {
+			t.Errorf("the coordinator %s, and Resolve says %v", how, err)
+		}
+	}
+	refused("lives")
+	if n := b.count(t, b.table+" WHERE id > 0 AND fenced <> 0"); n != 0 {
+		t.Errorf("%d coordinators are fenced", n)
+	}
+	b.exec(t, 0, "UPDATE "+b.table+" SET fenced = 1 WHERE id > 0")
+	refused("is fenced")
+}
+
+// counts: recovery counts a branch once. Both resources list the branch, because they are the same database.
+func counts(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, [2]place{postgres(t, "postgres"), postgres(t, "postgres")})
+	c := b.patient(t)
+	var id dtx.ID
+	enough := errors.New("enough")
+	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	b.prepare(t, 1, id)
+	if _, err := c.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Status(); s.RolledBack != 1 || b.prepared(t) != 0 {
+		t.Errorf("one branch is rolled back, and recovery counts %+v", s)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -187,16 +188,23 @@ func (r *Resource) finishing(b branchName, commit bool) string {
 // errOwned says that the connection that prepared the branch lives, or that another connection finishes the branch now.
 var errOwned = errors.New("another connection has the branch")
 
-// finish ends a prepared branch through any connection. A branch that is gone is finished.
+// errGone says that nothing is prepared under the name: another connection has finished the branch, or the branch was never prepared.
+var errGone = errors.New("the branch is gone")
+
+// finish ends a prepared branch through any connection.
 func (r *Resource) finish(ctx context.Context, b branchName, commit bool) error {
 	_, err := r.db.ExecContext(ctx, r.finishing(b, commit))
 	return r.finished(ctx, b, err)
 }
 
-// settle is finish, again while another connection has the branch. The server needs a moment to see that a connection has ended.
+// settle is finish, again while another connection has the branch. The server needs a moment to see that a connection has ended. A branch
+// that is gone is settled.
 func (r *Resource) settle(ctx context.Context, b branchName, commit bool) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := r.finish(ctx, b, commit)
+		if errors.Is(err, errGone) {
+			return nil
+		}
 		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
 			return err
 		}
@@ -217,13 +225,14 @@ func (r *Resource) finished(ctx context.Context, b branchName, err error) error 
 	case !dialect.Unknown(err):
 		return err
 	case r.dialect == dialect.PostgreSQL:
-		return nil
+		return errGone
 	}
 	all, err := r.listNames(ctx, b.global)
-	for _, other := range all {
-		if other.branchName == b {
-			return errOwned
-		}
+	switch {
+	case err != nil:
+		return err
+	case slices.ContainsFunc(all, func(other named) bool { return other.branchName == b }):
+		return errOwned
 	}
-	return err
+	return errGone
 }

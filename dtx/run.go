@@ -42,7 +42,10 @@ func (t *Tx) On(r *Resource) dialect.DB {
 // decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. After the decision, Run
 // waits for Options.Settle at most, whether or not ctx has ended.
 //
-// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries.
+// Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries. MySQL and MariaDB
+// commit before a statement that changes a table's definition, such as CREATE TABLE. Such a statement fails in a branch, and the transaction aborts.
+// A stored procedure, an EXECUTE or a second statement in one text may hide the statement. Then a branch that is not prepared commits early, and
+// nobody notices: the branch of [Log.Resource], and the only branch that writes.
 func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, resources ...*Resource) error {
 	resources, err := c.choose(resources)
 	if err != nil {

@@ -41,12 +41,15 @@ func TestDatabases(t *testing.T) {
 	t.Run("turns", turns)
 	t.Run("lost logs", lostLogs)
 	t.Run("rights", rights)
+	t.Run("over", over)
+	t.Run("counts", counts)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("implicit commits", b.implicitCommits)
 			t.Run("foreign", b.foreign)
 			t.Run("beside recovery", b.besideRecovery)
 			t.Run("resolve", b.resolve)
@@ -239,6 +242,47 @@ func (b *bank) failures(t *testing.T) {
 		t.Errorf("after a panic: %v, not %v", is, before)
 	}
 	b.tidy(t)
+}
+
+// implicitCommits: a statement before which MariaDB commits fails in each kind of branch, and so the branch is rolled back. A caller that does not look
+// cannot commit either. Temporary tables are no such statements.
+func (b *bank) implicitCommits(t *testing.T) {
+	if b.places[0].Dialect != dialect.MySQL {
+		return
+	}
+	c := b.patient(t)
+	before := b.sums(t)
+	take := func(statements ...string) func(context.Context, *dtx.Tx) error {
+		return func(ctx context.Context, tx *dtx.Tx) error {
+			first := tx.On(b.parts[0])
+			_, err := first.ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 0")
+			for _, statement := range statements {
+				if _, failed := first.ExecContext(ctx, statement); failed != nil && !errors.Is(failed, pawl.ErrInvalid) {
+					t.Errorf("%s: %v", statement, failed)
+				}
+			}
+			return err
+		}
+	}
+	for _, parts := range [][]*dtx.Resource{b.parts[:1], b.parts} {
+		for i, statement := range []string{"CREATE TABLE %s_new (n int)", "/* a\ncomment */ alter table %s_0 COMMENT = 'x'", "# a comment\n-- another\n\tDROP TABLE IF EXISTS %s_old"} {
+			statement = fmt.Sprintf(statement, b.table)
+			err := c.Run(t.Context(), take(statement), parts...)
+			if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, pawl.ErrInvalid) {
+				t.Errorf("%d branches, statement %d: %v", len(parts), i, err)
+			}
+			if is := b.sums(t); is != before {
+				t.Errorf("%d branches, statement %d: %v, not %v", len(parts), i, is, before)
+				before = is
+			}
+		}
+	}
+	if err := c.Run(t.Context(), take("CREATE TEMPORARY TABLE "+b.table+"_t (n int)", "DROP TEMPORARY TABLE "+b.table+"_t"), b.parts[0]); err != nil {
+		t.Error(err)
+	}
+	if is := b.sums(t); is != [2]int{before[0] - 1, before[1]} {
+		t.Errorf("after temporary tables: %v, and before %v", is, before)
+	}
 }
 
 // fencedRow: a coordinator that recovery takes for dead decides nothing, and goes on with its next transaction.

@@ -34,7 +34,7 @@ Exit codes:
    64  wrong usage, no such table, no such transaction, or a transaction that is not for an operator to decide
    69  a database is unavailable, or refuses a statement, as without a right
    70  internal error
-   76  recover: transactions are left, for an operator or for a later call
+   76  recover: transactions are left, for an operator or for a later call; resolve: a branch is left for recovery
   128+n  pawl was ended by signal n; an agent that runs ends with 0`
 
 // ledger is the user's choice of a log and of resources.
@@ -129,11 +129,13 @@ func openResource(ctx context.Context, text string) (r *dtx.Resource, d dialect.
 	return nil, d, nil, usageError("--resource %s: SQLite prepares no transactions, so only the log can be there", name)
 }
 
-// unlogged says how tables that are missing are made, and that an operator's wish or a statement is refused.
+// unlogged says how tables that are missing are made, and that an operator's wish or a statement is refused, or not done yet.
 func unlogged(err error) error {
 	switch {
 	case errors.Is(err, dialect.ErrMissing) || errors.Is(err, engine.ErrNoStore):
 		return &exitError{exitUsage, fmt.Errorf("%w (try: pawl tx migrate)", err)}
+	case errors.Is(err, dtx.ErrLeft):
+		return &exitError{exitUnfinished, fmt.Errorf("%w (try: pawl tx recover)", err)}
 	case errors.Is(err, dtx.ErrDecided) || errors.Is(err, dtx.ErrNoTransaction):
 		return &exitError{exitUsage, err}
 	}
@@ -265,8 +267,11 @@ func newTxResolve(l *ledger) *cobra.Command {
 An unknown transaction waits for that, because the log has lost its coordinator. "pawl tx show" tells which branches are prepared. A
 branch that is not prepared on a resource that answers was committed there, or rolled back. Look at its rows before you decide.
 
---abort of a running transaction fences its coordinator: the coordinator's open transactions are all rolled
-back. A decision against the log is refused.
+--abort of a running transaction that has a prepared branch fences its coordinator: the coordinator's open transactions over several
+databases are all rolled back. A decision against the log is refused. The same goes for a transaction without a record and without a
+prepared branch. Only its rows tell whether the transaction runs, was committed, or was rolled back.
+
+While another connection has a branch, the command tries for a second, and then exits with 76. The decision stands, and recovery finishes the branch.
 
 With --agent the decision is that of one agent, which acts within its time-out, or when it runs again. That is for agents
 that have lost their majority for ever. Tell all agents that are left the same.`,

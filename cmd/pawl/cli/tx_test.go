@@ -22,13 +22,20 @@ import (
 
 // leftover leaves a prepared branch of a transaction whose coordinator the log does not know.
 func (s *shop) leftover() dtx.ID {
+	s.t.Helper()
+	id, leave := s.held()
+	leave()
+	return id
+}
+
+// held is leftover while the connection that prepared the branch still lives. leave ends that connection.
+func (s *shop) held() (id dtx.ID, leave func()) {
 	t := s.t
 	t.Helper()
 	c, err := dtx.New(t.Context(), s.log, []*dtx.Resource{dtx.MySQL("stock", s.stock)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var id dtx.ID
 	enough := errors.New("enough")
 	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
 		t.Fatal(err)
@@ -46,9 +53,10 @@ func (s *shop) leftover() dtx.ID {
 			t.Fatal(err)
 		}
 	}
-	conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is for the branch
-	conn.Close()                                           //nolint:errcheck // as above
-	return id
+	return id, func() {
+		conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is for the branch
+		conn.Close()                                           //nolint:errcheck // as above
+	}
 }
 
 // shop is a log in a file, and a database that takes part.
@@ -161,6 +169,50 @@ func TestTx_dead(t *testing.T) {
 		if stdout, _ := s.tx(0, "recover"); stdout != fmt.Sprintf("committed %d, rolled back %d, left 0\n", 1-i, i) || s.rows() != 1 {
 			t.Errorf("%s%d", stdout, s.rows())
 		}
+	}
+}
+
+// TestTx_over: a transaction is committed, and its coordinator lives. The command does not say that the transaction is rolled back, and fences
+// nobody.
+func TestTx_over(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	stock := dtx.MySQL("stock", s.stock)
+	c, err := dtx.New(t.Context(), s.log, []*dtx.Resource{stock}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id dtx.ID
+	if err := c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
+		id = tx.ID()
+		_, err := tx.On(stock).ExecContext(ctx, "INSERT INTO "+s.name+" VALUES (1)")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr := s.tx(64, "resolve", id.String(), "--abort", "--reason", "too slow")
+	complaint(t, stderr, "no such transaction")
+	complaint(t, stderr, "Only the rows tell")
+	var fenced int
+	if err := s.db.DB.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+s.name+" WHERE id > 0 AND fenced <> 0").Scan(&fenced); err != nil || fenced != 0 || s.rows() != 1 {
+		t.Errorf("%d coordinators are fenced, and %d rows are there: %v", fenced, s.rows(), err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTx_owned: MariaDB gives no branch to others while the connection lives that prepared the branch. The command does not say that the branch is
+// rolled back.
+func TestTx_owned(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	id, leave := s.held()
+	_, stderr := s.tx(76, "resolve", id.String(), "--abort", "--reason", "the order is not there")
+	complaint(t, stderr, "another connection has the branch")
+	leave()
+	if stdout, _ := s.tx(0, "recover"); !strings.Contains(stdout, ", rolled back 1, left 0") || s.rows() != 0 {
+		t.Errorf("%s%d", stdout, s.rows())
 	}
 }
 
