@@ -2,6 +2,7 @@ package work_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -266,6 +267,59 @@ func TestDeadLetters(t *testing.T) {
 		wantErr(t, bad.Drop(t.Context(), "1.1"), pawl.ErrInvalid)
 		for _, most := range []int{-1, 1_000_001} {
 			wantErr(t, work.New(c, "p", &work.Options{MaxAttempts: most}).Put(t.Context(), nil), pawl.ErrInvalid)
+		}
+	})
+}
+
+// TestFullDeadLetters: an item is to be a dead letter, and the dead letters are full. Workers get the items behind that item. A worker that waits is told
+// of nothing, and asks the store seldom. When there is room, the item is a dead letter.
+func TestFullDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng)
+		const pages = 20_000 // as many as a queue may have, none of which is there
+		head := []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")
+		for _, n := range []uint64{pages + 1, 0, 1, pages} {
+			head = binary.AppendUvarint(head, n)
+		}
+		_, err := eng.Put(t.Context(), "pawl:dead/p", head, 0)
+		noErr(t, err)
+		p := work.New(c, "p", &work.Options{MaxAttempts: 1})
+		noErr(t, p.Put(t.Context(), make([]byte, 9<<10))) // fills a page
+		noErr(t, mustClaim(t, p).Return(t.Context()))
+		for range 3 {
+			noErr(t, p.Put(t.Context(), []byte("good")))
+			item, err := p.Claim(t.Context())
+			if err != nil || string(item.Data) != "good" {
+				t.Fatalf("an item behind is not claimed: %v", err)
+			}
+			noErr(t, item.Done(t.Context()))
+		}
+		_, err = p.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		asked := func() (n int) {
+			for _, verb := range []string{faulty.Enter, faulty.Leave, faulty.Get, faulty.Put} {
+				n += len(store.Called(verb))
+			}
+			return n
+		}
+		const seconds = 60
+		before := asked()
+		ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
+		defer cancel()
+		_, err = p.Claim(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		if n := (asked() - before) / seconds; n > 60 {
+			t.Errorf("an idle worker makes %d requests a second", n)
+		}
+		wantLen(t, p, 1)
+		_, err = c.Scope("dead").Value("p").Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, nil })
+		noErr(t, err)
+		_, err = p.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		wantLen(t, p, 0)
+		if all := letters(t, p); len(all) != 1 || all[0].Attempts != 1 {
+			t.Errorf("%d dead letters", len(all))
 		}
 	})
 }

@@ -17,6 +17,9 @@ import (
 //
 // An item is a dead letter at least once: if its worker died just then, the item may be there
 // twice.
+//
+// While the dead letters are full, an item that is to be a dead letter stays in the queue. No worker gets that item, and
+// the items behind are not held up. Workers try again at each look until an operator has made room.
 type DeadLetters struct{ live, dead *Queue }
 
 // DeadLetter is an item among the [DeadLetters] of a queue.

@@ -60,7 +60,7 @@ func (it *Item) failed(doing string, err error) error {
 // begin counts the attempt, in the page of the item. When the worker dies, others see that
 // count. begin finds nothing if the item is done, or if it is a dead letter now.
 func (it *Item) begin(ctx context.Context) (found bool, err error) {
-	token, most := uint64(it.Token()), uint64(it.queue.opts.MaxAttempts) //nolint:gosec // not negative
+	token := uint64(it.Token())
 	work, stop := it.Within(ctx)
 	defer stop()
 	var is storedItem
@@ -77,7 +77,7 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 		case is.claim == token: // the reply was lost
 			return pawl.ErrUnchanged
 		}
-		if spent = most > 0 && is.attempts >= most; spent {
+		if spent = it.queue.spent(is.attempts); spent {
 			return pawl.ErrUnchanged
 		}
 		is.attempts, is.claim, is.behind = is.attempts+1, token, 0
@@ -107,7 +107,8 @@ func (it *Item) Done(ctx context.Context) error {
 
 // Bury makes the item a dead letter, which no worker gets: see [Queue.DeadLetters]. Bury is
 // for work that can never be done. ctx and the claim bound the call. The errors are those
-// of Done. When Bury is repeated after [pawl.ErrUnavailable], the dead letter may be there twice.
+// of Done, and [ErrFull] if the dead letters have no room: then the claim stands. When Bury is repeated
+// after [pawl.ErrUnavailable], the dead letter may be there twice.
 func (it *Item) Bury(ctx context.Context) error {
 	work, stop := it.Within(ctx)
 	defer stop()

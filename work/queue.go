@@ -74,6 +74,7 @@ type Queue struct {
 	items   map[uint64]*seenPage // the pages that were read, as they were then
 	claimed int                  // how many of the items in them were claimed
 	round   uint64               // in each of them all pages are read and items asked for once
+	full    uint64               // the last round in which the dead letters had no room
 	asked   time.Time            // when it began
 	every   time.Duration        // how long it is to the next round
 	spread  int                  // among how many of the first items and pages to choose
@@ -296,6 +297,10 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	found, err := it.begin(ctx)
 	if found && err == nil {
 		return it, nil
+	}
+	if errors.Is(err, ErrFull) { // the dead letters are: the item stays, and lets others pass
+		q.keepSpent()
+		err = nil
 	}
 	q.forget(id)
 	lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again

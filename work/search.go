@@ -156,7 +156,7 @@ func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
 	items, last := q.items[page].items, q.pages[len(q.pages)-1]
 	for i := range items {
 		switch item := &items[i]; {
-		case item.tried >= r.number, item.claim != 0 && !q.due(item, r):
+		case item.tried >= r.number, item.claim != 0 && !q.due(item, r), q.full >= r.number && q.spent(item.attempts):
 		case item.behind >= last && !r.fresh: // it may stand before new ones
 		case item.behind > page && !q.opts.Random:
 			later = append(later, item)
@@ -166,6 +166,19 @@ func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
 	}
 	slices.SortStableFunc(here, func(a, b *seenItem) int { return cmp.Compare(a.attempts, b.attempts) })
 	return here, later
+}
+
+// spent reports whether an item that was claimed so often is to be a dead letter.
+func (q *Queue) spent(attempts uint64) bool {
+	most := uint64(q.opts.MaxAttempts) //nolint:gosec // not negative
+	return most > 0 && attempts >= most
+}
+
+// keepSpent keeps this round from items that are to be dead letters, because the dead letters have no room.
+func (q *Queue) keepSpent() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.full = q.round
 }
 
 // due reports whether it is time to ask for an item that is claimed.
