@@ -14,7 +14,10 @@ import (
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/enginetest/proxy"
+	"github.com/pawl-go/pawl/internal/faulty"
 	"github.com/pawl-go/pawl/internal/killtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -170,6 +173,45 @@ func TestLostData(t *testing.T) {
 	if all, err := other.Members(t.Context()); err != nil || ids(all) != "ab" {
 		t.Errorf("%v, %v", all, err)
 	}
+}
+
+// TestLossSeenTwice: the store has lost the group, and does not answer as a watcher reads the first page of the new group. So the watcher learns of the loss
+// from a look that fails, and keeps the members all the same.
+func TestLossSeenTwice(t *testing.T) {
+	t.Parallel()
+	eng := memengine.New()
+	store := faulty.New(eng)
+	clients := make([]*pawl.Client, 2)
+	for i, from := range []engine.Engine{eng, store} {
+		client, err := pawl.New(t.Context(), from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // the test is over
+		clients[i] = client
+	}
+	g := New(clients[0], "g")
+	write := func(members ...entry) {
+		if err := g.changePage(t.Context(), pageOf("a"), func(p *pageValue) error { p.Members = members; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &watch{list: newList(New(clients[1], "g"))}
+	look := func(what string, stale bool) {
+		if v, err := w.look(t.Context()); err != nil || ids(v.Members) != "a" || v.Stale != stale {
+			t.Errorf("%s: %v, %v", what, v, err)
+		}
+	}
+	write(entry{Member: Member{ID: "a", Weight: 1}, Lock: "a"})
+	look("before", false)
+	write()
+	if err := g.changeHead(t.Context(), func(h *headValue) bool { h.Life = "another"; return true }); err != nil {
+		t.Fatal(err)
+	}
+	store.Set(faulty.First(1, nil, faulty.Fails), faulty.Get) // the head is read, and the page is not
+	look("the store does not answer", true)
+	store.Heal()
+	look("the store answers", true)
 }
 
 // TestOutage: the network of all is away for longer than the TTL, so that all sessions end. No view lacks a member

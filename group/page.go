@@ -153,6 +153,7 @@ func (l *list) longest() (ttl time.Duration) {
 // list is the members of a group as they were read last.
 type list struct {
 	group   *Group
+	lost    bool   // the store has lost an earlier life of the group, and no read has reported so yet
 	number  uint64 // the version of the head
 	life    string
 	version [pages]uint64
@@ -162,7 +163,7 @@ type list struct {
 func newList(g *Group) *list { return &list{group: g} }
 
 // read reads the head, and the pages that have changed, or all pages. read reports whether the store
-// has lost an earlier life of the group.
+// has lost an earlier life of the group. A read that fails leaves that report to the next read.
 func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 	v, err := l.group.head.Get(ctx)
 	if err != nil {
@@ -172,8 +173,8 @@ func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if lost = l.life != "" && h.Life != l.life; lost {
-		*l = list{group: l.group}
+	if l.life != "" && h.Life != l.life {
+		*l = list{group: l.group, lost: true}
 	}
 	for i, version := range h.Pages {
 		if !all && version == l.version[i] {
@@ -181,19 +182,20 @@ func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 		}
 		v, err := l.group.pages[i].Get(ctx)
 		if err != nil {
-			return lost, err
+			return false, err
 		}
 		p, err := parsePage(v)
 		if err != nil {
-			return lost, err
+			return false, err
 		}
 		l.version[i], l.entries[i] = v.Number, p.Members
 		if v.Number > version && all {
 			if err := l.group.publish(ctx, i, v.Number); err != nil {
-				return lost, err
+				return false, err
 			}
 		}
 	}
+	lost, l.lost = l.lost, false
 	l.number, l.life = v.Number, h.Life
 	return lost, nil
 }
