@@ -47,6 +47,7 @@
 //
 //   - All writers of the state column have to use the machine, and rows are inserted in its
 //     first state. Otherwise a repeat may be told where the transition never happened.
+//   - A trigger that sets the state back makes the outcome wrong: the database counts the row as moved, and Apply believes that.
 //   - Two transitions into one state are one goal: Apply does not tell a customer's "cancelled"
 //     from an operator's. Where that matters, declare two states.
 //   - An error of the database that came while ctx ended or the connection broke says nothing.

@@ -18,6 +18,14 @@ type Columns = dialect.Columns
 // ErrNotFound says that there is no row of this key. Nothing was written.
 var ErrNotFound = errors.New("no such row")
 
+// ErrRefused says that the database shows a row that may be moved, and moves no row. A trigger may keep the row as it is, or row security
+// may let this user read the row only. Nothing was written.
+var ErrRefused = errors.New("the database does not move the row")
+
+// mostTries is how often a row is tried that other callers may move meanwhile. A try fails only if another caller is faster, or if the
+// database refuses.
+const mostTries = 100
+
 // Table is a table of your own with a column for the state. A Table is a description and safe for
 // concurrent use.
 type Table[S State] struct {
@@ -50,7 +58,7 @@ type Result[S State] struct {
 // sends one statement, and a second one when nothing was moved. The q is a transaction, or
 // a *sql.DB; Apply neither begins nor ends a transaction.
 //
-// The errors match [ErrIllegal], [ErrNotFound], [ErrUndeclared] or [ErrCycle], or pawl.ErrInvalid
+// The errors match [ErrIllegal], [ErrNotFound], [ErrUndeclared], [ErrCycle] or [ErrRefused], or pawl.ErrInvalid
 // for a mistake in the table or the columns. With any of these nothing was written.
 func (t Table[S]) Apply(ctx context.Context, q dialect.DB, key Columns, to S, set Columns) (Result[S], error) {
 	err := t.check(key, to, set)
@@ -60,7 +68,7 @@ func (t Table[S]) Apply(ctx context.Context, q dialect.DB, key Columns, to S, se
 	if err != nil {
 		return Result[S]{}, t.failed(to, err)
 	}
-	for {
+	for range mostTries {
 		moved, err := t.update(ctx, q, key, to, set, nil)
 		if err != nil {
 			return Result[S]{}, t.failed(to, err)
@@ -78,9 +86,9 @@ func (t Table[S]) Apply(ctx context.Context, q dialect.DB, key Columns, to S, se
 		case outcome != Moved:
 			return Result[S]{Outcome: outcome, State: is}, nil
 		}
-		// Another caller moved the row meanwhile, to where the transition is allowed. That comes to an
-		// end, because no state on these ways comes twice.
+		// Another caller moved the row meanwhile, to where the transition is allowed.
 	}
+	return Result[S]{}, t.failed(to, ErrRefused)
 }
 
 // ApplyAt moves a row to a state if the row is at a version, which it counts up, and sets further
@@ -94,7 +102,11 @@ func (t Table[S]) ApplyAt(ctx context.Context, q dialect.DB, key Columns, to S, 
 	if err == nil && t.Version == "" {
 		err = fmt.Errorf("%w: Table.Version is empty: ApplyAt needs a column", pawl.ErrInvalid)
 	}
-	for err == nil {
+	for tries := 0; err == nil; tries++ {
+		if tries == mostTries {
+			err = ErrRefused
+			break
+		}
 		var moved bool
 		if moved, err = t.update(ctx, q, key, to, set, &version); err != nil {
 			break

@@ -1,11 +1,13 @@
 package state_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -192,6 +194,39 @@ func TestSnapshots(t *testing.T) {
 			if err := tx.Rollback(); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// keep has a trigger keep all rows as they are, without an error.
+func keep(t *testing.T, d sqltest.Database, db *sql.DB, name string) {
+	t.Helper()
+	switch d.Dialect {
+	case dialect.PostgreSQL:
+		d.Run(t, db, "CREATE FUNCTION keep_"+name+"() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+		t.Cleanup(func() { d.Run(t, db, "DROP FUNCTION keep_"+name+" CASCADE") })
+		d.Run(t, db, "CREATE TRIGGER keep BEFORE UPDATE ON "+name+" FOR EACH ROW EXECUTE FUNCTION keep_"+name+"()")
+	case dialect.MySQL:
+		d.Run(t, db, "CREATE TRIGGER keep_"+name+" BEFORE UPDATE ON "+name+" FOR EACH ROW SET NEW.state = OLD.state, NEW.version = OLD.version")
+	default:
+		d.Run(t, db, "CREATE TRIGGER keep_"+name+" BEFORE UPDATE ON "+name+" BEGIN SELECT RAISE(IGNORE); END")
+	}
+}
+
+// TestRefused: a trigger keeps each row as it is. Apply and ApplyAt say so, where they tried without an end.
+func TestRefused(t *testing.T) {
+	each(t, sqltest.All(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
+		table := orderTable(t, d, db)
+		d.Run(t, db, "INSERT INTO "+table.Name+" (id, state) VALUES (7, 'created')")
+		keep(t, d, db, table.Name)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		key := state.Columns{"id": 7}
+		if result, err := table.Apply(ctx, db, key, paid, nil); !errors.Is(err, state.ErrRefused) {
+			t.Errorf("%+v, %v", result, err)
+		}
+		if result, err := table.ApplyAt(ctx, db, key, paid, 1, nil); !errors.Is(err, state.ErrRefused) {
+			t.Errorf("at a version: %+v, %v", result, err)
 		}
 	})
 }
