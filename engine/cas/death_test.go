@@ -84,6 +84,27 @@ func TestTryBehindTheDead(t *testing.T) {
 	}
 }
 
+// TestTidyBesideADeadWaiter: other clients entered before an empty resource could be removed, and the first waiter among them has died. That
+// is no error of the release.
+func TestTidyBesideADeadWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newInMemory(true)
+		e := newEngine(t, store, Options{Caps: engine.Caps{Expiry: engine.ExpiryMonotonic}})
+		holds, waits := openOn(t, e), openOn(t, e)
+		for i, s := range []engine.Session{holds, waits} {
+			c := claimOf(s, "x", i)
+			c.Spec, c.Weight = engine.Spec{Kind: engine.KindSemaphore, Capacity: 2}, int64(i+1)
+			if g, err := s.Enter(t.Context(), c, true); err != nil || g.Held() != (s == holds) {
+				t.Fatal(g, err)
+			}
+		}
+		store.kill(waits.ID())
+		if err := e.tidy(t.Context(), "x"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // An observer that saw no heartbeat for a TTL ends the session. An observer that saw a heartbeat
 // does not.
 func TestObserver(t *testing.T) {

@@ -62,7 +62,7 @@ func (e *Engine) step(ctx context.Context, name string, r queue.Request, own *se
 func (e *Engine) tidy(ctx context.Context, name string) error {
 	for {
 		out, err := e.attempt(ctx, name, queue.Request{Op: queue.Poll}, nil)
-		if errors.Is(err, engine.ErrConflict) || err == nil && len(out.after.Claims) > 0 {
+		if errors.Is(err, engine.ErrConflict) || errors.Is(err, errAgain) || err == nil && len(out.after.Claims) > 0 {
 			return nil // another client goes on with the resource
 		}
 		if err != nil || out.after.version == 0 {
