@@ -22,7 +22,7 @@ type lanes struct {
 
 	own     turn.Turn // of the call that uses what follows
 	conn    *sql.Conn
-	onConn  map[string]*sql.Stmt
+	stmt    *sql.Stmt // that renews, on conn
 	closing bool
 }
 
@@ -34,7 +34,7 @@ func newLanes(db *sql.DB, renew string) *lanes {
 func (l *lanes) query(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	var err error
 	if query == l.renew {
-		err = l.alone(ctx, query, args, row)
+		err = l.alone(ctx, args, row)
 	} else {
 		err = l.shared(ctx, query, args, row)
 	}
@@ -62,31 +62,28 @@ func (l *lanes) shared(ctx context.Context, query string, args []any, row func(s
 
 // alone asks on the connection that nothing else uses. If that has ended meanwhile, alone asks once
 // more on a new one, because a renewal may be done twice.
-func (l *lanes) alone(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+func (l *lanes) alone(ctx context.Context, args []any, row func(scan func(...any) error) error) error {
 	if err := l.own.Take(ctx); err != nil {
 		return err
 	}
 	defer l.own.Give()
 	fresh := l.conn == nil
-	rows := 0
-	err := l.onOwn(ctx, query, args, func(scan func(...any) error) error { rows++; return row(scan) })
-	if errors.Is(err, driver.ErrBadConn) && !fresh && rows == 0 {
-		err = l.onOwn(ctx, query, args, row)
+	err := l.onOwn(ctx, args, row)
+	if errors.Is(err, driver.ErrBadConn) && !fresh { // the driver says so before the first row only
+		err = l.onOwn(ctx, args, row)
 	}
 	return err
 }
 
 // onOwn asks on that connection, and keeps it as long as it works.
-func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) (err error) {
+func (l *lanes) onOwn(ctx context.Context, args []any, row func(scan func(...any) error) error) (err error) {
 	if l.closing {
 		return sql.ErrConnDone
 	}
 	if l.conn == nil {
 		if l.conn, err = l.db.Conn(ctx); err != nil {
-			l.conn = nil
 			return err
 		}
-		l.onConn = make(map[string]*sql.Stmt)
 	}
 	defer func() {
 		var refused *mysql.MySQLError
@@ -94,14 +91,12 @@ func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(sc
 			l.drop()
 		}
 	}()
-	stmt := l.onConn[query]
-	if stmt == nil {
-		if stmt, err = l.conn.PrepareContext(ctx, query); err != nil {
+	if l.stmt == nil {
+		if l.stmt, err = l.conn.PrepareContext(ctx, l.renew); err != nil {
 			return err
 		}
-		l.onConn[query] = stmt
 	}
-	rows, err := stmt.QueryContext(ctx, args...)
+	rows, err := l.stmt.QueryContext(ctx, args...)
 	return sqlengine.Each(rows, err, row)
 }
 
@@ -109,7 +104,7 @@ func (l *lanes) onOwn(ctx context.Context, query string, args []any, row func(sc
 func (l *lanes) drop() {
 	if l.conn != nil {
 		l.conn.Close() //nolint:errcheck // nothing was begun on it
-		l.conn = nil
+		l.conn, l.stmt = nil, nil
 	}
 }
 

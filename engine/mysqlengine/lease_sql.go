@@ -3,6 +3,8 @@ package mysqlengine
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // slots is how many locks there are for all names, and again for all sessions. The locks are rows that
@@ -24,29 +26,19 @@ func (l language) P() string { return l.prefix }
 func (l language) Text() string                        { return "VARBINARY(2048)" }
 func (l language) Blob() string                        { return "MEDIUMBLOB" }
 func (l language) Key(n int) string                    { return fmt.Sprintf("VARBINARY(%d)", n) }
-func (l language) Table() string                       { return "CREATE TABLE IF NOT EXISTS" }
-func (l language) Logged() string                      { return l.Table() }
+func (l language) Table(bool) string                   { return "CREATE TABLE IF NOT EXISTS" }
 func (l language) TableEnd() string                    { return " ENGINE=InnoDB ROW_FORMAT=DYNAMIC" }
 func (l language) Inside(name, on string) string       { return ", INDEX " + name + " (" + on + ")" }
 func (l language) After(string, string, string) string { return "" }
 
 // pick returns the parameters whose names begin so.
 func pick(typed []string, prefix, format string) string {
-	var all []string
-	for i := 0; i < len(typed); i += 2 {
-		if strings.HasPrefix(typed[i+1], prefix) {
-			all = append(all, fmt.Sprintf(format, typed[i+1], typed[i]))
-		}
-	}
-	return strings.Join(all, ", ")
+	return strings.Join(sqlengine.Typed(typed, prefix, format), ", ")
 }
 
 func (l language) Proc(name string, typed ...string) string {
 	l.params[name] = typed
-	params := []string{pick(typed, "p_", "%s %s")}
-	if results := pick(typed, "r_", "INOUT %s %s"); results != "" {
-		params = append(params, results)
-	}
+	params := append(sqlengine.Typed(typed, "p_", "%s %s"), sqlengine.Typed(typed, "r_", "INOUT %s %s")...)
 	return "CREATE PROCEDURE " + l.prefix + name + "(" + strings.Join(params, ", ") + ") MODIFIES SQL DATA"
 }
 
@@ -58,12 +50,7 @@ func (l language) Rows(name string, typed ...string) string {
 // no transaction open when something fails.
 func (l language) wrap(name string) string {
 	typed := l.params[name]
-	var declare string
-	for i := 0; i < len(typed); i += 2 {
-		if strings.HasPrefix(typed[i+1], "r_") {
-			declare += fmt.Sprintf("  DECLARE %s %s DEFAULT 0;\n", typed[i+1], typed[i])
-		}
-	}
+	declare := strings.Join(sqlengine.Typed(typed, "r_", "  DECLARE %s %s DEFAULT 0;\n"), "")
 	p, r := pick(typed, "p_", "%[1]s"), pick(typed, "r_", "%[1]s")
 	return fmt.Sprintf(`CREATE PROCEDURE %[1]scall_%[2]s(%[3]s) MODIFIES SQL DATA
 BEGIN
@@ -87,11 +74,7 @@ const writable = `IF CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
 func (l language) Writable() string { return writable }
 
 func (l language) Vars(typed ...string) string {
-	text := "BEGIN"
-	for i := 0; i < len(typed); i += 2 {
-		text += "\n  DECLARE " + typed[i+1] + " " + typed[i] + ";"
-	}
-	return text
+	return "BEGIN" + strings.Join(sqlengine.Typed(typed, "", "\n  DECLARE %s %s;"), "")
 }
 
 func (l language) End() string    { return "END" }

@@ -47,9 +47,10 @@ func (Row) Caps() engine.Caps { return rowengine.Caps("mysql row", time.Second) 
 // row_meta. A right on a single procedure goes when a later version replaces the procedure.
 //
 // Each lock that is held or waited for takes a connection for itself, so
-// SetMaxOpenConns bounds how many there can be. A claim that finds no free connection waits
-// for one until its context ends. A holder needs no other connection to renew or
-// release; operators, and a look after a broken connection, do need one.
+// SetMaxOpenConns bounds how many there can be. A claim above that is refused, as by a store that is
+// away. A database that others use, too, may have no free connection before: then a claim waits for
+// one. A holder needs no other connection to renew or release; operators, and a look after a broken
+// connection, do need one.
 //
 // One server knows a row lock: clusters in which several servers take writes, such
 // as Galera, have a lock for each. The TTL is rounded up to seconds.
@@ -210,10 +211,8 @@ func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(..
 
 // List implements [rowengine.Store].
 func (s *rowStore) List(ctx context.Context, prefix string) (names []string, err error) {
-	query := "SELECT DISTINCT resource FROM pawl_row_claims"
-	if prefix != "" { // the byte 0xFF is in no UTF-8
-		query += " WHERE resource >= " + text(prefix) + " AND resource < " + text(prefix+"\xff")
-	}
+	// The byte 0xFF is in no UTF-8.
+	query := "SELECT DISTINCT resource FROM pawl_row_claims WHERE resource >= " + text(prefix) + " AND resource < " + text(prefix+"\xff")
 	err = s.peek(ctx, query, func(scan func(...any) error) error {
 		names = append(names, "")
 		return scan(&names[len(names)-1])

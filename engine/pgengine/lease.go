@@ -5,13 +5,10 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
@@ -75,71 +72,56 @@ const minTTL = 100 * time.Millisecond
 // The pool has 2 connections or more. Requests under way stay below that, and sessions are renewed
 // on the connection of the listener. So a request that hangs keeps no heartbeat from the server.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close() // the pool is asked without it from then on
-	return newEngine(ctx, db, pool, pool.Config().ConnConfig, opts)
+	server := sqlengine.Server{
+		Connections: int(pool.Config().MaxConns),
+		Query: func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
+			return ask(pool.Query, ctx, query, args, row)
+		},
+	}
+	return newEngine(ctx, fromPool(pool), server, pool, opts)
 }
 
 // NewDB is [New] for a database that was opened by the driver of pgx.
 func NewDB(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
-	config, err := configOf(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	return newEngine(ctx, db, nil, config, opts)
-}
-
-func configOf(ctx context.Context, db *sql.DB) (config *pgx.ConnConfig, err error) {
-	lent, err := fromDB(db)(ctx)
-	switch {
-	case errors.Is(err, engine.ErrUnsupported):
-		return nil, fmt.Errorf("open: %w", err)
-	case err != nil:
-		return nil, engine.Unavailable("open", err)
-	}
-	defer lent.giveBack()
-	return lent.Config(), nil
-}
-
-func newEngine(ctx context.Context, db *sql.DB, pool *pgxpool.Pool, config *pgx.ConnConfig, opts *Options) (*Engine, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
-	t := leaseTables{db: db, language: language{cmp.Or(o.Schema, "pawl"), o.Unlogged}}
-	if o.Pooled {
-		t.args = []any{pgx.QueryExecModeExec}
-		config = nil
-	}
-	if o.Listener != nil {
-		config = o.Listener
-	}
-	if err := t.migrate(ctx); err != nil {
-		return nil, err
-	}
-	e := &Engine{caps: o.Caps()}
 	server := sqlengine.Server{
-		Dialect: t.language, MinTTL: minTTL, Client: rand.Text(), Args: t.args, Connections: db.Stats().MaxOpenConnections,
-		Again: func(err error) bool { return hasCode(err, serializationFailure, deadlock) }, // the transaction was rolled back
+		Connections: db.Stats().MaxOpenConnections,
 		Query: func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
 			rows, err := db.QueryContext(ctx, query, args...)
 			return sqlengine.Each(rows, err, row)
 		},
 	}
-	if pool != nil {
-		server.Connections = int(pool.Config().MaxConns)
-		server.Query = func(ctx context.Context, query string, args []any, row func(func(...any) error) error) error {
-			return ask(pool.Query, ctx, query, args, row)
-		}
+	return newEngine(ctx, fromDB(db), server, nil, opts)
+}
+
+func newEngine(ctx context.Context, lend lender, server sqlengine.Server, pool *pgxpool.Pool, opts *Options) (*Engine, error) {
+	o := cmp.Or(opts, new(Options))
+	l := language{cmp.Or(o.Schema, "pawl"), o.Unlogged}
+	if err := l.leaseTables().migrate(ctx, lend); err != nil {
+		return nil, err
 	}
-	if config != nil {
-		e.listener = newListener(config.Copy())
-		if pool != nil && o.Listener == nil {
-			e.listener.prepare, e.listener.ready = pool.Config().BeforeConnect, pool.Config().AfterConnect
-		}
+	server.Dialect, server.MinTTL, server.Client = l, minTTL, rand.Text()
+	server.Again = func(err error) bool { return hasCode(err, serializationFailure, deadlock) } // the transaction was rolled back
+	if o.Pooled {
+		server.Args = []any{pgx.QueryExecModeExec}
+	}
+	e := &Engine{caps: o.Caps()}
+	var err error
+	switch {
+	case o.Listener != nil:
+		e.listener = newListener(o.Listener.Copy())
+	case o.Pooled: // nobody is told
+	case pool != nil:
+		e.listener = newListener(pool.Config().ConnConfig)
+		e.listener.prepare, e.listener.ready = pool.Config().BeforeConnect, pool.Config().AfterConnect
+	default:
+		e.listener, err = with(ctx, lend, func(conn *pgx.Conn) (*listener, error) { return newListener(conn.Config()), nil })
+	}
+	if err != nil {
+		return nil, engine.Unavailable("open", err)
+	}
+	if e.listener != nil {
 		e.listener.attach(&server)
 	}
-	var err error
 	if e.leases, err = sqlengine.NewServer(server); err != nil {
 		return nil, err
 	}

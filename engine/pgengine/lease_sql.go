@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 var (
@@ -37,14 +39,13 @@ func (l language) P() string        { return pgx.Identifier{l.schema}.Sanitize()
 func (l language) Text() string     { return "text" }
 func (l language) Blob() string     { return "bytea" }
 func (l language) Key(int) string   { return `text COLLATE "C"` }
-func (l language) Logged() string   { return "CREATE TABLE IF NOT EXISTS" }
 func (l language) TableEnd() string { return "" }
 
-func (l language) Table() string {
-	if l.unlogged {
+func (l language) Table(forgets bool) string {
+	if l.unlogged && forgets {
 		return "CREATE UNLOGGED TABLE IF NOT EXISTS"
 	}
-	return l.Logged()
+	return "CREATE TABLE IF NOT EXISTS"
 }
 
 func (l language) Inside(string, string) string { return "" }
@@ -55,15 +56,7 @@ func (l language) After(name, table, on string) string {
 
 // params lists parameters; results are marked.
 func params(typed []string, results string) string {
-	var all []string
-	for i := 0; i < len(typed); i += 2 {
-		mode := ""
-		if strings.HasPrefix(typed[i+1], "r_") {
-			mode = results
-		}
-		all = append(all, mode+typed[i+1]+" "+typed[i])
-	}
-	return strings.Join(all, ", ")
+	return strings.Join(append(sqlengine.Typed(typed, "p_", "%s %s"), sqlengine.Typed(typed, "r_", results+"%s %s")...), ", ")
 }
 
 // rights: a user that may call a procedure needs no rights on the tables. A plan without an index
@@ -81,8 +74,8 @@ func (l language) Proc(name string, typed ...string) string {
 }
 
 func (l language) Rows(name string, typed ...string) string {
-	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed[:2], "") + ") RETURNS TABLE (" + params(typed[2:], "") +
-		") LANGUAGE plpgsql" + rights + " AS $pawl$"
+	return "CREATE OR REPLACE FUNCTION " + l.P() + name + "(" + params(typed[:2], "") + ") RETURNS TABLE (" +
+		strings.Join(sqlengine.Typed(typed[2:], "", "%s %s"), ", ") + ") LANGUAGE plpgsql" + rights + " AS $pawl$"
 }
 
 // CallStep: the results of step are its last eight.
@@ -106,11 +99,7 @@ func (l language) Quick() string {
 }
 
 func (l language) Vars(typed ...string) string {
-	text := "DECLARE"
-	for i := 0; i < len(typed); i += 2 {
-		text += " " + typed[i+1] + " " + typed[i] + ";"
-	}
-	return text + "\nBEGIN"
+	return "DECLARE" + strings.Join(sqlengine.Typed(typed, "", " %s %s;"), "") + "\nBEGIN"
 }
 
 func (l language) End() string    { return "END $pawl$" }

@@ -66,10 +66,10 @@ func pgxConn(conn *sql.Conn) (is *pgx.Conn, err error) {
 }
 
 // with lends a connection for some queries.
-func (s *rowStore) with(ctx context.Context, do func(*pgx.Conn) error) error {
-	lent, err := s.lend(ctx)
+func with[T any](ctx context.Context, lend lender, do func(*pgx.Conn) (T, error)) (result T, err error) {
+	lent, err := lend(ctx)
 	if err != nil {
-		return err
+		return result, err
 	}
 	defer lent.giveBack()
 	return do(lent.Conn)

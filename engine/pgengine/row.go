@@ -68,16 +68,12 @@ func NewRowDB(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 }
 
 func newRow(ctx context.Context, lend lender, connections int, opts *RowOptions) (Row, error) {
-	var o RowOptions
-	if opts != nil {
-		o = *opts
-	}
-	schema := cmp.Or(o.Schema, "pawl")
+	schema := cmp.Or(cmp.Or(opts, new(RowOptions)).Schema, "pawl")
 	if !rowSchemas.MatchString(schema) {
 		return Row{}, fmt.Errorf("open: %w: Schema %q: lower-case letters, digits and underscores are allowed", engine.ErrUnsupported, schema)
 	}
 	store := &rowStore{lend, rowLanguage(schema), "pawl row mode " + digest(schema) + " "}
-	if err := store.migrate(ctx); err != nil {
+	if err := store.tables().migrate(ctx, lend); err != nil {
 		return Row{}, err
 	}
 	return Row{rowengine.New(store, Row{}.Caps(), connections)}, nil
@@ -92,10 +88,8 @@ type rowStore struct {
 
 // Check implements [rowengine.Store].
 func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
-	return s.with(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, s.sql.ttl, ttl.Microseconds())
-		return err
-	})
+	_, err := with(ctx, s.lend, func(conn *pgx.Conn) (pgconn.CommandTag, error) { return conn.Exec(ctx, s.sql.ttl, ttl.Microseconds()) })
+	return err
 }
 
 // digest stands for a text in what the server cuts after 63 bytes.
@@ -387,15 +381,11 @@ func (s *rowStore) List(ctx context.Context, prefix string) ([]string, error) {
 }
 
 // query asks for rows.
-func query[T any](ctx context.Context, s *rowStore, to pgx.RowToFunc[T], text string, args ...any) (all []T, err error) {
-	err = s.with(ctx, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, text, args...)
-		if err == nil {
-			all, err = pgx.CollectRows(rows, to)
-		}
-		return err
+func query[T any](ctx context.Context, s *rowStore, to pgx.RowToFunc[T], text string, args ...any) ([]T, error) {
+	return with(ctx, s.lend, func(conn *pgx.Conn) ([]T, error) {
+		rows, _ := conn.Query(ctx, text, args...) //nolint:errcheck // the rows have its error
+		return pgx.CollectRows(rows, to)
 	})
-	return all, err
 }
 
 // Show implements [rowengine.Store].
@@ -412,8 +402,10 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 
 // Grace implements [rowengine.Store].
 func (s *rowStore) Grace(ctx context.Context) (left time.Duration, err error) {
-	err = s.with(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, s.sql.grace).Scan((*int64)(&left)) })
-	return left * time.Microsecond, err
+	return with(ctx, s.lend, func(conn *pgx.Conn) (time.Duration, error) {
+		err := conn.QueryRow(ctx, s.sql.grace).Scan((*int64)(&left))
+		return left * time.Microsecond, err
+	})
 }
 
 // Break implements [rowengine.Store].

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
 // rowStatements are the SQL of row mode on the tables of one schema:
@@ -29,7 +28,7 @@ type rowStatements struct {
 	prepared                      map[string]string // of a claim, by name
 	ttl, boot, grace, show, sweep string            // of a new connection
 	trim, list, look, end         string
-	version, creator              string
+	version, creator, meta        string
 }
 
 const rowVersion = 4
@@ -46,6 +45,7 @@ func rowLanguage(schema string) rowStatements {
 	return rowStatements{
 		tables:  rowTables(in),
 		creator: in(`SELECT pg_advisory_xact_lock(hashtext('pawl.row'), 0)`), // one client creates at a time
+		meta:    in(`pawl.row_meta`),
 		prepared: map[string]string{
 			"begin": `BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE`,
 			"claim": in(`UPDATE pawl.row_claims SET tag = $1, claim = $2, owner = $3, session = $4, label = $5, barging = $6 WHERE pid = pg_backend_pid()`),
@@ -114,69 +114,30 @@ const (
 	queryCanceled = "57014"
 )
 
-// migrate makes sure that the tables are there, and of our version.
-func (s *rowStore) migrate(ctx context.Context) error {
-	return sqlengine.Schema{
-		Name: "the tables of row mode", Version: rowVersion,
-		Find:    s.find,
-		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
-		Denied:  func(err error) bool { return hasCode(err, noRight) },
-		Create: func(ctx context.Context) error {
-			return s.with(ctx, func(conn *pgx.Conn) error { return s.create(ctx, conn) })
-		},
-		Raced: raced,
-	}.Migrate(ctx)
-}
-
-func (s *rowStore) create(ctx context.Context, conn *pgx.Conn) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if version, err := s.there(ctx, tx); err != nil || version == rowVersion { // another client was faster, and users have locks on the tables by now
-			return err
-		}
-		for _, statement := range s.sql.tables {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// there keeps other clients from creating, and returns the version that is there, or 0.
-func (s *rowStore) there(ctx context.Context, tx pgx.Tx) (version int, err error) {
-	if _, err = tx.Exec(ctx, s.sql.creator); err != nil {
-		return 0, err
+func (s *rowStore) tables() tables {
+	return tables{
+		name: "the tables of row mode", version: rowVersion, find: s.find,
+		creator: s.sql.creator, meta: s.sql.meta, statements: func(int) []string { return s.sql.tables },
 	}
-	err = pgx.BeginFunc(ctx, tx, func(look pgx.Tx) error {
-		var format, fsync string
-		return look.QueryRow(ctx, s.sql.version).Scan(&version, &format, &fsync)
-	})
-	if hasCode(err, noTable, noSchema) {
-		err = nil
-	}
-	return version, err
 }
 
 // find refuses a pooler, which would give each transaction another connection of
 // the server.
-func (s *rowStore) find(ctx context.Context) (version int, err error) {
-	err = s.with(ctx, func(conn *pgx.Conn) error {
-		var pid uint32
-		if encoding := conn.PgConn().ParameterStatus("client_encoding"); encoding != "UTF8" {
-			return otherEncoding(encoding)
+func (s *rowStore) find(ctx context.Context, conn *pgx.Conn) (version int, err error) {
+	var pid uint32
+	if encoding := conn.PgConn().ParameterStatus("client_encoding"); encoding != "UTF8" {
+		return 0, otherEncoding(encoding)
+	}
+	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	if err == nil && pid != conn.PgConn().PID() {
+		err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
+	}
+	if err == nil {
+		var format, fsync string
+		err = conn.QueryRow(ctx, s.sql.version).Scan(&version, &format, &fsync)
+		if err == nil && version >= rowVersion {
+			err = errors.Join(engine.CheckFormat(format), noFsync(fsync))
 		}
-		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
-		if err == nil && pid != conn.PgConn().PID() {
-			err = fmt.Errorf("%w: there is a pooler before the server: row mode needs connections of the server itself", engine.ErrUnsupported)
-		}
-		if err == nil {
-			var format, fsync string
-			err = conn.QueryRow(ctx, s.sql.version).Scan(&version, &format, &fsync)
-			if err == nil && version >= rowVersion {
-				err = errors.Join(engine.CheckFormat(format), noFsync(fsync))
-			}
-		}
-		return err
-	})
+	}
 	return version, err
 }

@@ -2,13 +2,13 @@ package pgengine
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/engine"
@@ -46,32 +46,83 @@ func hasCode(err error, codes ...string) bool {
 // connection has seen before that there was none.
 func raced(err error) bool { return hasCode(err, uniqueViolation, duplicateSchema) }
 
-// leaseTables are those of lease mode, with its routines.
-type leaseTables struct {
-	db       *sql.DB
-	language language
-	args     []any // begin those of every query
+// tables are those of a mode, with its routines. No query of theirs is prepared, because a pooler may
+// be before the server.
+type tables struct {
+	name       string // for messages
+	version    int    // that this program knows
+	find       func(context.Context, *pgx.Conn) (version int, err error)
+	creator    string                     // the statement that waits until no other client creates
+	meta       string                     // the table that has the version
+	statements func(version int) []string // that make all of an older version, or of none: 0
 }
 
 // migrate makes sure that the tables are there, and of our version.
-func (t leaseTables) migrate(ctx context.Context) error {
+func (t tables) migrate(ctx context.Context, lend lender) error {
 	return sqlengine.Schema{
-		Name: fmt.Sprintf("the tables in schema %q", t.language.schema), Version: leaseVersion,
-		Find:    t.find,
+		Name: t.name, Version: t.version,
+		Find: func(ctx context.Context) (int, error) {
+			return with(ctx, lend, func(conn *pgx.Conn) (int, error) { return t.find(ctx, conn) })
+		},
 		Missing: func(err error) bool { return hasCode(err, noTable, noSchema) },
 		Denied:  func(err error) bool { return hasCode(err, noRight) },
-		Create:  t.create,
-		Raced:   raced,
+		Create: func(ctx context.Context) error {
+			_, err := with(ctx, lend, func(conn *pgx.Conn) (any, error) { return nil, t.create(ctx, conn) })
+			return err
+		},
+		Raced: raced,
 	}.Migrate(ctx)
 }
 
+// create does it all or nothing, and one client at a time.
+func (t tables) create(ctx context.Context, conn *pgx.Conn) error {
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		version, err := t.there(ctx, tx)
+		if err != nil || version == t.version { // another client was faster, and users have locks on the tables by now
+			return err
+		}
+		for _, statement := range t.statements(version) {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if hasCode(err, inUse) {
+		return fmt.Errorf("%w: this program knows version %d, format %s: %w", engine.ErrUnsupported, t.version, engine.Format(), err)
+	}
+	return err
+}
+
+// there keeps other clients from creating, and returns the version that is there, or 0.
+func (t tables) there(ctx context.Context, tx pgx.Tx) (version int, err error) {
+	if _, err = tx.Exec(ctx, t.creator); err != nil {
+		return 0, err
+	}
+	err = pgx.BeginFunc(ctx, tx, func(look pgx.Tx) error {
+		return look.QueryRow(ctx, "SELECT coalesce(max(m.version), 0) FROM "+t.meta+" m", pgx.QueryExecModeExec).Scan(&version)
+	})
+	if hasCode(err, noTable, noSchema) {
+		err = nil
+	}
+	return version, err
+}
+
+// leaseTables are those of lease mode.
+func (l language) leaseTables() tables {
+	return tables{
+		name: fmt.Sprintf("the tables in schema %q", l.schema), version: leaseVersion, find: l.find,
+		creator: fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, l.seed("init")), meta: l.P() + "meta", statements: l.statements,
+	}
+}
+
 // find finds out in one round trip whether this database is fit for us.
-func (t leaseTables) find(ctx context.Context) (version int, err error) {
+func (l language) find(ctx context.Context, conn *pgx.Conn) (version int, err error) {
 	var isolation, encoding, client, fsync, format string
 	var unlogged bool
-	row := t.db.QueryRowContext(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'),
+	row := conn.QueryRow(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'),
 		current_setting('client_encoding'), current_setting('fsync'), m.version, m.unlogged, coalesce(to_jsonb(m)->>'format', '1') FROM `+
-		t.language.P()+`meta m`, t.args...)
+		l.P()+`meta m`, pgx.QueryExecModeExec)
 	if err := row.Scan(&isolation, &encoding, &client, &fsync, &version, &unlogged, &format); err != nil {
 		return 0, err
 	}
@@ -87,9 +138,9 @@ func (t leaseTables) find(ctx context.Context) (version int, err error) {
 		err = fmt.Errorf("%w: the database is encoded in %s, not UTF8", engine.ErrUnsupported, encoding)
 	case client != "UTF8":
 		err = otherEncoding(client)
-	case unlogged != t.language.unlogged:
+	case unlogged != l.unlogged:
 		err = fmt.Errorf("%w: schema %q was made with unlogged tables: %v, not %v: use another schema",
-			engine.ErrUnsupported, t.language.schema, unlogged, t.language.unlogged)
+			engine.ErrUnsupported, l.schema, unlogged, l.unlogged)
 	default:
 		err = noFsync(fsync)
 	}
@@ -110,53 +161,13 @@ func otherEncoding(client string) error {
 	return fmt.Errorf("%w: the client_encoding is %s, not UTF8: set it to UTF8 for this user or in the connection string", engine.ErrUnsupported, client)
 }
 
-// create does it all or nothing, and one client at a time.
-func (t leaseTables) create(ctx context.Context) error {
-	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
+func (l language) statements(version int) []string {
+	tables, routines := sqlengine.Rules(l)
+	all := []string{`SET LOCAL client_min_messages = warning`} // that something is there already is no news
+	if version < leaseLayout {
+		all = slices.Concat(all, l.begin(), l.tables(tables))
 	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	version, err := t.there(ctx, tx)
-	if version == leaseVersion { // another client was faster, and users have locks on the tables by now
-		return nil
-	}
-	tables, routines := sqlengine.Rules(t.language)
-	if err == nil && version < leaseLayout {
-		err = t.run(ctx, tx, append(t.language.begin(), t.language.tables(tables)...))
-	}
-	if err == nil {
-		err = t.run(ctx, tx, t.language.rest(routines))
-	}
-	switch {
-	case hasCode(err, inUse):
-		return fmt.Errorf("%w: this program knows version %d, format %s: %w", engine.ErrUnsupported, leaseVersion, engine.Format(), err)
-	case err != nil:
-		return err
-	}
-	return tx.Commit()
-}
-
-// there keeps other clients from creating, and returns the version that is there, or 0.
-func (t leaseTables) there(ctx context.Context, tx *sql.Tx) (version int, err error) {
-	lock := fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, t.language.seed("init"))
-	if err = t.run(ctx, tx, []string{`SET LOCAL client_min_messages = warning`, lock, `SAVEPOINT look`}); err != nil { // that something is there already is no news
-		return 0, err
-	}
-	err = tx.QueryRowContext(ctx, "SELECT coalesce(max(m.version), 0) FROM "+t.language.P()+"meta m", t.args...).Scan(&version)
-	if hasCode(err, noTable, noSchema) {
-		err = t.run(ctx, tx, []string{`ROLLBACK TO SAVEPOINT look`})
-	}
-	return version, err
-}
-
-func (t leaseTables) run(ctx context.Context, tx *sql.Tx, statements []string) error {
-	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, statement, t.args...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return append(all, l.rest(routines)...)
 }
 
 // begin removes tables of another layout.
@@ -176,9 +187,9 @@ func (l language) tables(rules []string) []string {
 		// Half of each page is for updates, so that a server whose disk is full still renews and hands on.
 		fmt.Sprintf(`ALTER TABLE %ssessions SET (fillfactor = 50)`, p), fmt.Sprintf(`ALTER TABLE %sclaims SET (fillfactor = 50)`, p),
 		// The channels of sessions: nobody may read them, whatever is granted on all tables.
-		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(), p),
+		fmt.Sprintf(`%s %stold (session TEXT COLLATE "C" PRIMARY KEY REFERENCES %[2]ssessions (id) ON DELETE CASCADE, channel TEXT NOT NULL)`, l.Table(true), p),
 		fmt.Sprintf(`ALTER TABLE %stold ENABLE ROW LEVEL SECURITY`, p),
-		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL, since BIGINT NOT NULL, started TIMESTAMPTZ NOT NULL)`, l.Table(), p),
+		fmt.Sprintf(`%s %sboot (one INT PRIMARY KEY DEFAULT 1 CHECK (one = 1), grace BIGINT NOT NULL, since BIGINT NOT NULL, started TIMESTAMPTZ NOT NULL)`, l.Table(true), p),
 		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %stokens`, p))
 }
 

@@ -75,9 +75,8 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	escaped := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
-	source := "file:" + location.EscapedPath() + "?modeof=" + escaped(path) + "&_txlock=immediate" +
+	source := "file:" + location.EscapedPath() + "?modeof=" + strings.ReplaceAll(url.QueryEscape(path), "+", "%20") + "&_txlock=immediate" +
 		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)" +
 		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
 	if opts != nil && opts.vfs != "" {
@@ -222,23 +221,16 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 		engine.Format(), time.Now().UnixMicro(), boot); err != nil {
 		return err
 	}
-	var format, before string
-	if err := tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&format, &before); err != nil {
-		return err
-	}
-	if err := engine.CheckFormat(format); err != nil {
-		return err
-	}
-	if boot != before {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM pawl_claims; DELETE FROM pawl_sessions`); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `UPDATE pawl_meta SET boot = ?`, boot); err != nil {
+	for _, statement := range []string{
+		`DELETE FROM pawl_claims WHERE (SELECT boot FROM pawl_meta) <> ?`,
+		`DELETE FROM pawl_sessions WHERE (SELECT boot FROM pawl_meta) <> ?`,
+		`UPDATE pawl_meta SET boot = ?`,
+	} {
+		if _, err := tx.ExecContext(ctx, statement, boot); err != nil {
 			return err
 		}
 	}
-	inboxes, _ := os.ReadDir(d.inbox("")) // no session is stored meanwhile, because this transaction writes
-	return d.tidy(ctx, tx, inboxes)
+	return nil
 }
 
 // tidy removes the inboxes that processes left when they were killed. A session makes its inbox after it
@@ -247,21 +239,16 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []os.DirEntry) error {
 	known := make(map[string]bool)
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = sqlengine.Each(rows, err, func(scan func(...any) error) error {
 		var id string
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
+		err := scan(&id)
 		known[id] = true
-	}
+		return err
+	})
 	for _, inbox := range inboxes {
-		if rows.Err() == nil && !known[inbox.Name()] {
+		if err == nil && !known[inbox.Name()] {
 			d.Forget(inbox.Name())
 		}
 	}
-	return rows.Err()
+	return err
 }

@@ -19,8 +19,8 @@ type Options struct {
 	// Heartbeat is the longest time for which a waiting claim relies on messages.
 	Heartbeat time.Duration
 
-	// Together says that one claim asks the store for all that wait for its resource, because the
-	// store then repeats its messages to the others. Else each claim asks for itself.
+	// Together says that one claim asks the store for all that wait for its resource. The others find
+	// out in another way what messages were lost. Else each claim asks for itself.
 	Together bool
 
 	// Verify says that a message of a grant does not count until the store has confirmed it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/bounded"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -118,28 +119,21 @@ func (h *hold) destroy() {
 // would destroy the connection, and so the lock. A network that stands still for less than the TTL
 // loses nothing.
 func (h *hold) ping(ctx context.Context) (stands bool, err error) {
-	if err := h.turn.Take(ctx); err != nil {
-		return false, err
-	}
-	done := make(chan bool, 1)
-	if !h.session.start(func() {
-		defer h.turn.Give()
+	return bounded.Call(ctx, func() (bool, error) {
+		if err := h.turn.Take(ctx); err != nil {
+			return false, err
+		}
+		defer h.turn.Give() // before that the end of the session leaves the connection alone
+		if h.session.life.Err() != nil {
+			return false, engine.ErrGone
+		}
 		bound, cancel := context.WithTimeout(h.session.life, h.request.TTL)
 		defer cancel()
 		if h.conn != nil && h.conn.Ping(bound) != nil {
 			h.destroy()
 		}
-		done <- h.conn != nil
-	}) {
-		h.turn.Give()
-		return false, engine.ErrGone
-	}
-	select {
-	case stands := <-done:
-		return stands, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	}
+		return h.conn != nil, nil
+	}, nil)
 }
 
 // dead looks whether the connection has ended, unless it is in use.

@@ -97,7 +97,7 @@ var (
 	ErrEnded = errors.New("the server has ended the connection")
 )
 
-// Engine is the store in one database. Create it with [New].
+// Engine is the store in one database, without its Caps. Create it with [New].
 type Engine struct {
 	store    Store
 	caps     engine.Caps
@@ -151,9 +151,6 @@ const (
 	TrimEvery = 64
 )
 
-// Caps implements [engine.Engine].
-func (e *Engine) Caps() engine.Caps { return e.caps }
-
 // Open implements [engine.Engine]. A session is in the client only.
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	ttl := max(opts.TTL, e.caps.MinTTL)
@@ -196,9 +193,6 @@ func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error)
 
 // Evict implements [engine.Engine].
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("evict: %w", context.Cause(ctx))
-	}
 	there, err := e.evict(ctx, resource, claim, soonWaits)
 	if err == nil && !there {
 		return fmt.Errorf("evict: %w", engine.ErrGone)

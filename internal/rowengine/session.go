@@ -1,6 +1,7 @@
 package rowengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type session struct {
 
 	life  context.Context // ends with the session
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // that run beside the calls
+	tasks sync.WaitGroup // the watch
 
 	trouble atomic.Bool // the last request for a lock failed
 
@@ -37,22 +38,12 @@ func (s *session) ID() string { return s.id }
 // alive reports whether the session lives. s.mu is held.
 func (s *session) alive() bool { return s.life.Err() == nil && time.Since(s.renewed) < s.opts.TTL }
 
-// start runs a task beside the calls, unless the session has ended.
-func (s *session) start(task func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.Err() == nil {
-		s.tasks.Go(task)
-	}
-	return s.life.Err() == nil
-}
-
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	if err := s.engine.caps.Refuse(c.Spec, c.Weight); err != nil {
 		return engine.Grant{}, fmt.Errorf("enter: %w", err)
 	}
 	s.mu.Lock()
-	alive, h := s.alive(), s.find(c)
+	alive, h := s.alive(), cmp.Or(s.holds[c.ID], s.held(c))
 	waits := h != nil && !h.grant.Held()
 	s.mu.Unlock()
 	switch {
@@ -78,15 +69,6 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		s.forget(h) // its connection has ended: there is no such claim
 	}
 	return s.enter(ctx, c, wait)
-}
-
-// find returns the hold of a claim, or else the hold of its owner on the same
-// resource. s.mu is held.
-func (s *session) find(c *engine.Claim) *hold {
-	if h := s.holds[c.ID]; h != nil {
-		return h
-	}
-	return s.held(c)
 }
 
 // held returns what the owner of a claim holds of its resource. s.mu is held.

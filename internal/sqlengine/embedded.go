@@ -15,8 +15,8 @@ import (
 
 // Embedded is the special part of a database inside the process.
 type Embedded interface {
-	// Ready reports whether nothing is missing, so that Migrate need not be called.
-	// Ready only reads.
+	// Ready reports whether nothing is missing, so that Migrate need not be called. Ready only reads.
+	// Ready is called again after Migrate.
 	Ready(ctx context.Context, db *sql.DB) (bool, error)
 
 	// Migrate creates the missing parts. Migrate is called at most once, before all else.
@@ -74,9 +74,13 @@ func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.D
 	}
 	e.store = s
 	var ready bool
-	err := s.retry(ctx, "open", func() (err error) { ready, err = dialect.Ready(ctx, db); return err })
+	look := func() (err error) { ready, err = dialect.Ready(ctx, db); return err }
+	err := retry(ctx, "open", dialect.Again, look)
 	if err == nil && !ready {
 		err = s.run(ctx, "open", ordinary, func(t *tx) { t.err = dialect.Migrate(ctx, t.Tx) })
+		if err == nil {
+			err = retry(ctx, "open", dialect.Again, look)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -140,17 +144,11 @@ func (s *transactions) step(ctx context.Context, verb, session, resource string,
 		}
 		out = t.apply(resource, r)
 		t.answer = out.Err
-		if r.Op == queue.Poll {
-			t.tellAgain(resource)
-		}
 	})
 	if err != nil {
 		return engine.Grant{}, 0, err
 	}
-	if out.Next == 0 {
-		return engine.Grant{Token: out.Token}, 0, nil
-	}
-	return engine.Grant{Token: out.Token}, time.Duration(out.Next-now) * time.Microsecond, nil
+	return engine.Grant{Token: out.Token}, time.Duration(max(out.Next-now, 0)) * time.Microsecond, nil
 }
 
 func (s *transactions) renew(ctx context.Context, session string) (held []claimed, err error) {
@@ -171,10 +169,7 @@ func (s *transactions) renew(ctx context.Context, session string) (held []claime
 }
 
 func (s *transactions) end(ctx context.Context, session string) error {
-	err := s.transact(ctx, "close session", session, ordinary, func(t *tx) {
-		t.exec(endSession, session)
-		t.sweep()
-	})
+	err := s.transact(ctx, "close session", session, ordinary, func(t *tx) { t.bury(session) })
 	s.dialect.Forget(session)
 	return err
 }
@@ -192,12 +187,12 @@ func (s *transactions) listValues(ctx context.Context, prefix string) (names []s
 	return names, err
 }
 
-func (s *transactions) show(ctx context.Context, name string) (r engine.Resource, err error) {
+func (s *transactions) Show(ctx context.Context, name string) (r engine.Resource, err error) {
 	err = s.read(ctx, "show", func(t *tx) { r = t.load(name, everything).show(name, t.now) })
 	return r, err
 }
 
-func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err error) {
+func (s *transactions) Get(ctx context.Context, key string) (v engine.Value, err error) {
 	err = s.read(ctx, "get", func(t *tx) {
 		v = engine.Value{}
 		t.get(readValue, args{key}, &v.Data, &v.Version)
@@ -205,9 +200,9 @@ func (s *transactions) get(ctx context.Context, key string) (v engine.Value, err
 	return v, err
 }
 
-// put waits for the disk, because a value means something to later processes also. Nobody
+// Put waits for the disk, because a value means something to later processes also. Nobody
 // reads the value before.
-func (s *transactions) put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
+func (s *transactions) Put(ctx context.Context, key string, data []byte, version uint64) (written uint64, err error) {
 	err = s.transact(ctx, "put", "", lasting, func(t *tx) {
 		var is engine.Value
 		t.get(readValue, args{key}, &is.Data, &is.Version)

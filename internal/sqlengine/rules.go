@@ -2,6 +2,7 @@ package sqlengine
 
 import (
 	_ "embed"
+	"fmt"
 	"strings"
 	"text/template"
 
@@ -32,11 +33,9 @@ type Dialect interface {
 	// Key is the type of columns that are text, compared byte by byte.
 	Key(length int) string
 
-	// Table begins a table that may be forgotten in a crash.
-	Table() string
-	// Logged begins a table that may not.
-	Logged() string
-	// TableEnd ends both.
+	// Table begins a table, which a crash may have forgotten or not.
+	Table(forgets bool) string
+	// TableEnd ends it.
 	TableEnd() string
 	// Inside is an index that is defined inside its table.
 	Inside(name, on string) string
@@ -87,8 +86,8 @@ type Dialect interface {
 	// Booted finds out whether the server has forgotten, and sets the variables to
 	// the time after that, to Grace and to Since.
 	Booted(now, grace, since string) string
-	// Durable has the transaction survive a crash once it is answered: if that is
-	// said always, or of what the tables of [Dialect.Table] hold.
+	// Durable has the transaction survive a crash once it is answered: always, or as
+	// to tables that a crash may forget.
 	Durable(always bool) string
 	// Alone returns if somebody else does the same, unless it is forced.
 	Alone(force string) string
@@ -103,6 +102,17 @@ type Dialect interface {
 	Call(name string, params int) string
 	// CallRows calls a procedure that returns rows.
 	CallRows(name string) string
+}
+
+// Typed returns those of the typed names that begin with prefix, each in a format that has the name
+// first and the type second.
+func Typed(typed []string, prefix, format string) (all []string) {
+	for i := 0; i < len(typed); i += 2 {
+		if strings.HasPrefix(typed[i+1], prefix) {
+			all = append(all, fmt.Sprintf(format, typed[i+1], typed[i]))
+		}
+	}
+	return all
 }
 
 // Routine is a procedure of the rules.

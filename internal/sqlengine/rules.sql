@@ -7,13 +7,13 @@ Parameters begin with p_ and r_ (results), variables with v_, so that none is
 taken for a column. Times are in µs on the server's clock. */}}
 
 {{define "tables"}}
-{{.Table}} {{.P}}sessions (
+{{.Table true}} {{.P}}sessions (
   id {{.Key 64}} NOT NULL PRIMARY KEY, ends BIGINT NOT NULL, ttl BIGINT NOT NULL, label {{.Key 512}} NOT NULL,
   client {{.Key 64}} NOT NULL{{.Inside "sessions_ends" "ends"}}{{.Inside "sessions_client" "client"}} -- client: who asks for all its claims at once
 ){{.TableEnd}};
 {{.After "sessions_ends" "sessions" "ends"}}
 {{.After "sessions_client" "sessions" "client"}}
-{{.Table}} {{.P}}claims (
+{{.Table true}} {{.P}}claims (
   resource {{.Key 512}} NOT NULL, place BIGINT NOT NULL, session {{.Key 64}} NOT NULL, id {{.Key 512}} NOT NULL,
   owner {{.Key 512}} NOT NULL, label {{.Key 512}} NOT NULL, weight BIGINT NOT NULL, token BIGINT NOT NULL, since BIGINT NOT NULL,
   granted BIGINT NOT NULL, -- when it was, 0 while it waits
@@ -25,7 +25,7 @@ taken for a column. Times are in µs on the server's clock. */}}
   PRIMARY KEY (resource, waits, place){{.Inside "claims_session" "session, news, slot, id"}}
 ){{.TableEnd}};
 {{.After "claims_session" "claims" "session, news, slot, id"}}
-{{.Logged}} {{.P}}values (
+{{.Table false}} {{.P}}values (
   name {{.Key 512}} NOT NULL PRIMARY KEY, version BIGINT NOT NULL, data {{.Blob}} NOT NULL
 ){{.TableEnd}};
 {{end}}

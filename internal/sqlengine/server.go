@@ -133,18 +133,7 @@ func (s *routines) place(ctx context.Context, leaves bool) (done func(), err err
 // query asks the server, again and again while it says that it did nothing,
 // and hands over each row of the answer.
 func (s *routines) query(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args ...any) error {
-	for {
-		err := s.queryOnce(ctx, verb, name, row, args)
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !s.Again(err):
-			return engine.Unavailable(verb, err)
-		}
-		time.Sleep(time.Millisecond) // the server has waited itself, unless it saw no use in it
-	}
+	return retry(ctx, verb, s.Again, func() error { return s.queryOnce(ctx, verb, name, row, args) })
 }
 
 func (s *routines) queryOnce(ctx context.Context, verb, name string, row func(scan func(...any) error) error, args []any) error {
@@ -362,7 +351,7 @@ func (s *routines) namesOf(ctx context.Context, query, prefix string) (names []s
 // often as a name can have it.
 var lastName = strings.Repeat("\U0010FFFF", 128)
 
-func (s *routines) show(ctx context.Context, name string) (engine.Resource, error) {
+func (s *routines) Show(ctx context.Context, name string) (engine.Resource, error) {
 	r := engine.Resource{Name: name}
 	err := s.query(ctx, "show", "show", func(scan func(...any) error) error {
 		var c engine.ClaimInfo
@@ -404,12 +393,12 @@ func (s *routines) news(ctx context.Context, _ []string, all bool) (map[string]n
 	return answers, err
 }
 
-func (s *routines) get(ctx context.Context, key string) (v engine.Value, err error) {
+func (s *routines) Get(ctx context.Context, key string) (v engine.Value, err error) {
 	err = s.query(ctx, "get", "get", func(scan func(...any) error) error { return scan(&v.Data, &v.Version) }, key)
 	return v, err
 }
 
-func (s *routines) put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+func (s *routines) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
 	var is, written uint64
 	err := s.call(ctx, "put", "put", args{key, int64(version), number(data == nil), append([]byte{}, data...)}, &is, &written)
 	if err == nil && is != version {

@@ -51,10 +51,12 @@ type store interface {
 	end(ctx context.Context, session string) error
 	list(ctx context.Context, prefix string) ([]string, error)
 	listValues(ctx context.Context, prefix string) ([]string, error)
-	show(ctx context.Context, name string) (engine.Resource, error)
-	get(ctx context.Context, key string) (engine.Value, error)
-	put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 	close() error
+
+	// These are methods of the Engine as they are.
+	Show(ctx context.Context, name string) (engine.Resource, error)
+	Get(ctx context.Context, key string) (engine.Value, error)
+	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 
 	// listen makes a session be told, until stop is called. listen returns nil
 	// where nothing arrives: then waiters poll.
@@ -86,7 +88,7 @@ type Message struct {
 
 // Engine is the store in one database. Create it with [New] or [NewServer].
 type Engine struct {
-	store    store
+	store
 	minTTL   time.Duration
 	sessions sync.Map // those of this Engine: id → *session
 
@@ -126,11 +128,6 @@ func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string
 	return names.Of(func() ([]string, error) { return e.store.listValues(ctx, prefix) })
 }
 
-// Show implements [engine.Engine].
-func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
-	return e.store.show(ctx, name)
-}
-
 // Evict implements [engine.Engine].
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	_, _, err := e.store.step(ctx, "evict", "", resource, queue.Request{Op: queue.Leave, Claim: queue.Claim{ID: claim}})
@@ -141,16 +138,6 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
 	_, _, err := e.store.step(ctx, "resize", "", name, queue.Request{Op: queue.Resize, Spec: engine.Spec{Kind: engine.KindSemaphore, Capacity: capacity}})
 	return err
-}
-
-// Get implements [engine.Values].
-func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
-	return e.store.get(ctx, key)
-}
-
-// Put implements [engine.Values].
-func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	return e.store.put(ctx, key, data, version)
 }
 
 // otherVersion is the error of a Put at a version that is not there.

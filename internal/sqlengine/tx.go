@@ -23,7 +23,6 @@ const (
 	deadSessions  = `SELECT id FROM pawl_sessions WHERE ends <= ?`
 	insertSession = `INSERT INTO pawl_sessions (id, ends, ttl, label) VALUES (?, ?, ?, ?)`
 	renewSession  = `UPDATE pawl_sessions SET ends = ? + ttl WHERE id = ?`
-	endSession    = `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`
 	deleteSession = `DELETE FROM pawl_sessions WHERE id = ?`
 
 	claimColumns = `SELECT c.place, c.session, c.id, c.owner, c.label, c.weight, c.token, c.since, c.granted, c.kind, c.capacity, c.barging,
@@ -37,7 +36,6 @@ const (
 	listResources = `SELECT DISTINCT c.resource FROM pawl_claims c JOIN pawl_sessions s ON s.id = c.session
 		WHERE c.resource >= ? AND c.resource < ? AND s.ends > ?`
 	resourcesOf = `SELECT DISTINCT resource FROM pawl_claims WHERE session = ?`
-	readGrants  = `SELECT id, token FROM pawl_claims WHERE resource = ? AND waits = 0 AND session = ?`
 	heldBy      = `SELECT resource, id FROM pawl_claims WHERE session = ? AND waits = 0`
 	claimsOf    = `SELECT id, token FROM pawl_claims WHERE session = ?`
 	insertClaim = `INSERT INTO pawl_claims (resource, waits, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging)
@@ -54,7 +52,7 @@ const (
 )
 
 var statements = []string{
-	readMeta, writeMeta, deadSessions, insertSession, renewSession, endSession, deleteSession, readQueue, readOwn, readOther, lastPlace, resourcesOf, readGrants, heldBy, claimsOf,
+	readMeta, writeMeta, deadSessions, insertSession, renewSession, deleteSession, readQueue, readOwn, readOther, lastPlace, resourcesOf, heldBy, claimsOf,
 	insertClaim, grantClaim, resizeAll, deleteClaim, deleteAll, readValue, insertValue, deleteValue,
 }
 
@@ -77,7 +75,7 @@ type tx struct {
 }
 
 // retry tries again and again while others are in the way.
-func (s *transactions) retry(ctx context.Context, verb string, try func() error) error {
+func retry(ctx context.Context, verb string, again func(error) bool, try func() error) error {
 	for {
 		err := try()
 		switch {
@@ -85,7 +83,7 @@ func (s *transactions) retry(ctx context.Context, verb string, try func() error)
 			return ctx.Err()
 		case errors.Is(err, engine.ErrUnsupported):
 			return fmt.Errorf("%s: %w", verb, err)
-		case err == nil || !s.dialect.Again(err):
+		case err == nil || !again(err):
 			return engine.Unavailable(verb, err)
 		}
 		time.Sleep(time.Millisecond) // the database has waited itself, unless it saw no use in it
@@ -112,7 +110,7 @@ func (s *transactions) run(ctx context.Context, verb string, how manner, do func
 	}
 	defer end()
 	var t *tx
-	err = s.retry(ctx, verb, func() error {
+	err = retry(ctx, verb, s.dialect.Again, func() error {
 		t = &tx{ctx: ctx, store: s}
 		if how == lasting {
 			t.flushed(do)
@@ -149,7 +147,7 @@ func (s *transactions) turn(ctx context.Context, how manner) (end func(), err er
 // read reads the store as of one moment. read waits for no writer,
 // and removes nothing of the dead.
 func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) error {
-	return s.retry(ctx, verb, func() error {
+	return retry(ctx, verb, s.dialect.Again, func() error {
 		t := &tx{ctx: ctx, store: s, now: s.dialect.Now()}
 		if t.Tx, t.err = s.reads.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}); t.err != nil {
 			return t.err
@@ -209,7 +207,9 @@ func (s *transactions) transact(ctx context.Context, verb, session string, how m
 		t.get(readMeta, args{session, t.now}, &t.last, &t.ends, &dead)
 		before := t.last
 		if dead {
-			t.sweep()
+			for _, session := range t.strings(deadSessions, t.now) {
+				t.bury(session)
+			}
 		}
 		step(t)
 		if t.last != before {
@@ -218,24 +218,21 @@ func (s *transactions) transact(ctx context.Context, verb, session string, how m
 	})
 }
 
-// sweep removes the sessions that ended with their claims, and hands on what
-// these held.
-func (t *tx) sweep() {
-	t.buried = t.strings(deadSessions, t.now)
-	for _, session := range t.buried {
-		t.exec(deleteSession, session)
-		t.each(claimsOf, args{session}, func(scan func(...any)) {
-			m := Message{Session: session}
-			var token fence.Token
-			scan(&m.Claim, &token)
-			m.Gone = token != 0 && session != t.session
-			t.messages = append(t.messages, m)
-		})
-		names := t.strings(resourcesOf, session)
-		t.exec(deleteAll, session)
-		for _, name := range names {
-			t.apply(name, queue.Request{Op: queue.Poll})
-		}
+// bury removes a session with its claims, and hands on what these held.
+func (t *tx) bury(session string) {
+	t.buried = append(t.buried, session)
+	t.exec(deleteSession, session)
+	t.each(claimsOf, args{session}, func(scan func(...any)) {
+		m := Message{Session: session}
+		var token fence.Token
+		scan(&m.Claim, &token)
+		m.Gone = token != 0 && session != t.session
+		t.messages = append(t.messages, m)
+	})
+	names := t.strings(resourcesOf, session)
+	t.exec(deleteAll, session)
+	for _, name := range names {
+		t.apply(name, queue.Request{Op: queue.Poll})
 	}
 }
 
@@ -253,14 +250,10 @@ func (t *tx) each(query string, args args, row func(scan func(...any))) {
 		return
 	}
 	rows, err := t.query(query, args)
-	if t.err = err; err != nil {
-		return
-	}
-	defer rows.Close()
-	for t.err == nil && rows.Next() {
-		row(func(into ...any) { t.err = rows.Scan(into...) })
-	}
-	t.err = errors.Join(t.err, rows.Err())
+	t.err = Each(rows, err, func(scan func(...any) error) (err error) {
+		row(func(into ...any) { err = scan(into...) })
+		return err
+	})
 }
 
 func (t *tx) query(query string, args args) (*sql.Rows, error) {
@@ -387,16 +380,6 @@ func (t *tx) decide(before *resource, request queue.Request) (queue.State, queue
 // mint is the least token or version to give out next. Where an old copy of the database was
 // restored, the time of day keeps it above the tokens that the copy does not know.
 func (t *tx) mint() int64 { return max(t.last+1, time.Now().UnixMicro()) }
-
-// tellAgain tells the session of all its grants. The first message of a grant may have been lost,
-// and of the waiters only one looks.
-func (t *tx) tellAgain(name string) {
-	t.each(readGrants, args{name, t.session}, func(scan func(...any)) {
-		m := Message{Session: t.session}
-		scan(&m.Claim, &m.Token)
-		t.messages = append(t.messages, m)
-	})
-}
 
 // save writes what a step changed. A step keeps the order of the claims and
 // adds new ones at the end.
