@@ -85,10 +85,13 @@ func (s *session) fly(steps []*step) {
 		steps[0].done <- s.engine.run(ctx, steps[0].verb, steps[0].keys, steps[0].args[:], s.engine.wait)
 		return
 	}
-	keys := append(make([]string, 0, 4+3*len(steps)), s.engine.sessions, s.engine.grace, s.engine.life.Load().key, s.key)
+	keys := append(make([]string, 0, 4+3*len(steps)), steps[0].keys[:6]...)
+	keys = append(keys, s.key)
 	args := make([]string, 0, 5*len(steps))
-	for _, st := range steps {
-		keys = append(keys, st.keys[:3]...)
+	for i, st := range steps {
+		if i > 0 {
+			keys = append(keys, st.keys[:3]...)
+		}
 		args = append(append(args, letters[st.verb:st.verb+1]), st.args[:]...)
 	}
 	result := s.engine.run(ctx, many, keys, args, s.engine.wait)

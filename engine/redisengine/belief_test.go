@@ -41,7 +41,7 @@ func TestBeliefsAreForgotten(t *testing.T) {
 				does(t, e, "DEL", "pawl:beliefs")
 			}
 			if c.lives {
-				was.(*session).known.noted = time.Time{} // an hour ago
+				was.(*session).known.touched = time.Time{} // long ago
 				if _, err := was.Renew(t.Context(), nil); err != nil {
 					t.Fatal(err)
 				}

@@ -53,82 +53,58 @@ func (e *Engine) newLife(mark string) *life {
 	return l
 }
 
-// at puts the mark where scripts look for it, in keys of its own, because keys that were
-// sent are not changed.
-func (l *life) at(v verb, keys []string) []string {
-	at := 5
-	if v == many {
-		at = 2
-	}
-	if keys[at] != l.key {
-		keys = slices.Clone(keys)
-		keys[at] = l.key
-	}
-	return keys
-}
-
-// do runs a script that may give something out.
+// run runs a script that may give something out.
 func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int64) (result Reply) {
+	if e.cluster { // where scripts see by themselves how old their node is
+		return e.eval(ctx, e.life.Load().scripts[v], wait, keys, args...)
+	}
 	for range 4 {
-		if e.demoted.Load() && !e.cluster {
+		if e.demoted.Load() {
 			if err := e.load(ctx); err != nil {
 				return Reply{Err: err}
 			}
 		}
 		now := e.life.Load()
-		if !e.cluster {
-			keys = now.at(v, keys)
+		if keys[5] != now.key {
+			keys = slices.Clone(keys) // keys that were sent are not changed
+			keys[5] = now.key
 		}
 		result = e.evalAcked(ctx, now.scripts[v], keys, args, wait)
 		if !result.says("NOSCRIPT") {
 			break
 		}
-		if e.cluster { // where scripts see by themselves how old their node is
-			return e.acked(ctx, eval(now.scripts[v].text, keys, args...), wait)
-		}
-		if err := e.load(ctx); err != nil {
-			return Reply{Err: err}
-		}
+		e.demoted.Store(true)
 	}
 	return result
 }
 
 // load teaches a server the scripts that give something out, and renew. The server may have been restarted, so
 // load first asks for its mark over the same connection. The server then knows the scripts in the
-// life of that mark.
+// life of that mark. Where the mark is another, the next command finds scripts that are not known.
 func (e *Engine) load(ctx context.Context) error {
-	for {
-		e.demoted.Store(false)
-		now := e.life.Load()
-		cmds := []Command{e.checking(e.belief(), "", 0, false)}
-		for _, s := range append(now.scripts[:], e.renew) {
-			cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
-		}
-		replies := e.client.Together(ctx, cmds)
-		if err := e.checked(replies[0]); err != nil {
-			return err
-		}
-		for _, r := range replies[1:] {
-			if r.Err != nil {
-				return r.Err
-			}
-		}
-		if e.life.Load() == now {
-			return nil
+	e.demoted.Store(false)
+	now := e.life.Load()
+	cmds := []Command{e.checking(e.belief(), "", 0, false)}
+	for _, s := range append(now.scripts[:], e.renew) {
+		cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
+	}
+	replies := e.client.Together(ctx, cmds)
+	if err := e.checked(replies[0]); err != nil {
+		return err
+	}
+	for _, r := range replies[1:] {
+		if r.Err != nil {
+			return r.Err
 		}
 	}
+	return nil
 }
 
 // checking is the command that looks at the boot mark, and begins a session if one
 // is named.
 func (e *Engine) checking(belief time.Duration, session string, ttl time.Duration, isNew bool) Command {
-	known, first, fresh := e.life.Load().mark, "0", "0"
-	if known == "" {
-		first = "1"
-	}
-	if isNew {
-		fresh = "1"
-	}
+	known := e.life.Load().mark
+	first := flag(known == "")
 	if belief > 0 && e.graceTTL > 0 {
 		belief = e.graceTTL
 	}
@@ -136,7 +112,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 		known = ""
 	}
 	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session, e.prefix + "beliefs"}
-	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), fresh, first)
+	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), flag(isNew), first)
 }
 
 // checked learns the mark from the answer.
@@ -150,8 +126,9 @@ func (e *Engine) checked(result Reply) error {
 	if answer[0] == int64(0) {
 		return cmp.Or(engine.CheckFormat(mark), errUsed)
 	}
-	if policy, _ := answer[2].(string); policy != "" && policy != "noeviction" {
-		return evicts(policy)
+	info, _ := answer[2].(string)
+	if err := evicts(info); err != nil {
+		return err
 	}
 	if now := e.life.Load(); mark != now.mark {
 		e.life.CompareAndSwap(now, e.newLife(mark)) // or others have learnt it
@@ -188,18 +165,15 @@ func (e *Engine) suspect(r Reply) {
 
 var policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
 
-// evictionIn returns the policy of a server that has a bound on its memory, of which INFO tells.
-func evictionIn(info string) string {
-	if is := policy.FindStringSubmatch(info); is != nil && !strings.Contains(info, "\nmaxmemory:0\r") {
-		return is[1]
+// evicts is why a server is refused that deletes keys by itself: it has a bound on its memory, of which INFO
+// tells.
+func evicts(info string) error {
+	is := policy.FindStringSubmatch(info)
+	if is == nil || is[1] == "noeviction" || strings.Contains(info, "\nmaxmemory:0\r") {
+		return nil
 	}
-	return ""
-}
-
-// evicts is why a server is refused that deletes keys by itself.
-func evicts(policy string) error {
 	return fmt.Errorf("%w: the server may delete locks when it is full, because its maxmemory-policy is %s: set noeviction",
-		engine.ErrUnsupported, policy)
+		engine.ErrUnsupported, is[1])
 }
 
 // unchecked is failed for a look at the boot mark. A server that is refused has answered.

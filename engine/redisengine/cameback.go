@@ -15,7 +15,6 @@ import (
 type known struct {
 	mu      sync.Mutex
 	touched time.Time            // when their keys were kept from expiring
-	noted   time.Time            // when the server was told that the client lives
 	names   map[string]time.Time // where claims left lately, and until when that counts
 	more    time.Time            // until when there may be others
 	search  search

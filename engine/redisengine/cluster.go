@@ -108,19 +108,26 @@ func (e *Engine) arguments(args [4]string, ttl time.Duration, as, joins string) 
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
+// flag is a yes or no as the scripts want it.
+func flag(is bool) string {
+	if is {
+		return "1"
+	}
+	return "0"
+}
+
 // enterIn enters a claim in a cluster. Whether the session still lives is asked
 // beside its first claim on a name.
 func (s *session) enterIn(ctx context.Context, c *engine.Claim, wish string) Reply {
 	for {
 		m, joined := s.claims(c)
-		joins, home := "0", make(chan error, 1)
+		home := make(chan error, 1)
 		if joined {
 			home <- nil
 		} else {
-			joins = "1"
 			go func() { home <- s.atHome(ctx) }()
 		}
-		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, joins)
+		args := s.arguments([4]string{s.record(c, m.id), wish, s.keep, form(c)}, m.id, flag(!joined))
 		r := s.engine.run(ctx, enter, s.engine.keys(c.Resource, m.id), args, s.engine.wait)
 		err := <-home
 		code, notCode := r.number()
@@ -165,29 +172,15 @@ func (s *session) atHome(ctx context.Context) error {
 	return err
 }
 
-// home begins or renews the life of the session.
-func (s *session) home(ctx context.Context, begins bool) (alive bool, err error) {
-	cmd := command("PEXPIRE", s.key, ms(s.opts.TTL))
-	if begins {
-		cmd = command("SET", s.key, "1", "PX", ms(s.opts.TTL))
-	}
-	result := s.engine.ackedNow(ctx, cmd, s.engine.wait)
-	n, err := result.number()
-	if begins {
-		n, err = 1, result.Err
-	}
-	return n == 1, cmp.Or(err, result.short)
-}
-
 func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
-	alive, err := s.home(ctx, false)
-	if err == nil && !alive {
-		err = engine.ErrGone
+	home := s.engine.ackedNow(ctx, command("PEXPIRE", s.key, ms(s.opts.TTL)), s.engine.wait)
+	switch alive, err := home.number(); {
+	case cmp.Or(err, home.short) != nil:
+		return nil, cmp.Or(err, home.short)
+	case alive == 0:
+		return nil, engine.ErrGone
 	}
-	if err == nil {
-		err = s.renewMembers(ctx)
-	}
-	if err != nil {
+	if err := s.renewMembers(ctx); err != nil {
 		return nil, err
 	}
 	s.watch(held)
@@ -247,11 +240,8 @@ func (e *Engine) refuseEviction(ctx context.Context) error {
 	}
 	for _, node := range nodes {
 		info, err := answer[string](node.Do(ctx, command("INFO", "", "memory")))
-		if err != nil {
+		if err = cmp.Or(err, evicts(info)); err != nil {
 			return err
-		}
-		if policy := evictionIn(info); policy != "" && policy != "noeviction" {
-			return evicts(policy)
 		}
 	}
 	e.asked.Store(true)
@@ -262,34 +252,29 @@ func (e *Engine) refuseEviction(ctx context.Context) error {
 // forgets where it has none. A member that is about to join is tried as well, because
 // it may have joined by now with an old time.
 func (s *session) renewMembers(ctx context.Context) error {
+	var names []string
+	var members []*member
+	var known []bool // whether the slot knew the member before
+	var cmds []Command
 	s.members.mu.Lock()
-	all, known := make(map[string]*member), make(map[string]bool)
 	for name, m := range s.members.byName {
 		if len(m.claims) == 0 {
 			delete(s.members.byName, name)
 			continue
 		}
-		all[name] = m
-		if m.joined {
-			known[name] = true
-		}
-	}
-	s.members.mu.Unlock()
-	var names []string
-	var cmds []Command
-	for name, m := range all {
 		keys := s.engine.keys(name, m.id)
-		names = append(names, name)
+		names, members, known = append(names, name), append(members, m), append(known, m.joined)
 		// A full node refuses nothing of a script whose first write needs no memory.
 		cmds = append(cmds, eval("redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 0)\n"+memberLua, []string{keys[3], keys[6]}, m.id, ms(s.opts.TTL), "0"))
 	}
+	s.members.mu.Unlock()
 	for i, r := range s.engine.ackedEach(ctx, cmds) {
 		n, err := r.number()
 		if err = cmp.Or(err, r.short); err != nil {
 			return err
 		}
-		if n == 0 && known[names[i]] { // its claims are found gone
-			s.part(names[i], all[names[i]])
+		if n == 0 && known[i] { // its claims are found gone
+			s.part(names[i], members[i])
 		}
 	}
 	return nil

@@ -19,43 +19,32 @@ type ending struct {
 	trouble *atomic.Bool // the last call had no answer; nil: the library is never trusted
 }
 
-func endingAfterTrouble(client Client) ending { return ending{client, new(atomic.Bool)} }
-
 func (e ending) Do(ctx context.Context, cmd Command) Reply {
-	return e.replies(ctx, 1, func() []Reply { return []Reply{e.Client.Do(ctx, cmd)} })[0]
+	return e.replies(ctx, 1, func() ([]Reply, error) { return []Reply{e.Client.Do(ctx, cmd)}, nil })[0]
 }
 
 func (e ending) Together(ctx context.Context, cmds []Command) []Reply {
-	return e.replies(ctx, len(cmds), func() []Reply { return e.Client.Together(ctx, cmds) })
+	return e.replies(ctx, len(cmds), func() ([]Reply, error) { return e.Client.Together(ctx, cmds), nil })
 }
 
 func (e ending) Pipeline(ctx context.Context, cmds []Command) []Reply {
-	return e.replies(ctx, len(cmds), func() []Reply { return e.Client.Pipeline(ctx, cmds) })
+	return e.replies(ctx, len(cmds), func() ([]Reply, error) { return e.Client.Pipeline(ctx, cmds), nil })
 }
 
-func (e ending) replies(ctx context.Context, n int, do func() []Reply) []Reply {
+func (e ending) replies(ctx context.Context, n int, do func() ([]Reply, error)) []Reply {
 	if e.trouble != nil && !e.trouble.Load() {
-		all := do()
-		e.note(all)
-		return all
+		ctx = context.Background() // the call has no goroutine of its own
 	}
-	all, err := bounded.Call(ctx, func() ([]Reply, error) { return do(), nil }, nil)
+	all, err := bounded.Call(ctx, do, nil)
 	if err != nil {
 		all = slices.Repeat([]Reply{{Err: err}}, n)
 	}
-	if e.trouble != nil {
-		e.note(all)
-	}
-	return all
-}
-
-// note remembers whether there was trouble. A server's refusal counts as trouble
-// too: then the next call takes a goroutine and clears it.
-func (e ending) note(all []Reply) {
+	// A server's refusal counts as trouble, too: then the next call takes a goroutine and clears it.
 	is := slices.ContainsFunc(all, func(r Reply) bool { return r.Err != nil })
-	if e.trouble.Load() != is {
+	if e.trouble != nil && e.trouble.Load() != is {
 		e.trouble.Store(is)
 	}
+	return all
 }
 
 func (e ending) Listen(ctx context.Context, receive func(channel, message string), confirmed func(string)) (*Listener, error) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 
+	"github.com/pawl-go/pawl/internal/bounded"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -14,20 +14,18 @@ import (
 // somebody listens.
 type hub struct {
 	engine  *Engine
-	dialing turn.Turn            // of the listener that dials for all
-	line    atomic.Pointer[line] // nil: no connection
+	dialing turn.Turn // of the listener that dials for all, and guards the line
+	line    *line     // the last one; nil: none yet
 }
 
 // line is one connection of a hub.
 type line struct {
-	hub  *hub
 	in   *Listener
-	life context.Context
-	end  context.CancelFunc
+	life context.Context // ends with the connection; its cause says why
+	end  context.CancelCauseFunc
 	work turn.Bell // there is something to ask for
 
 	mu       sync.Mutex
-	lost     error
 	channels map[string]*channel
 }
 
@@ -35,22 +33,14 @@ type line struct {
 type channel struct {
 	ears  map[*subscription]func(message string)
 	asked bool
-	done  bool          // the server has confirmed, or the line is lost, because of err
+	done  bool          // the server has confirmed
 	heard chan struct{} // closed then
-	err   error
-}
-
-func (c *channel) settle(err error) {
-	if !c.done {
-		c.done, c.err = true, err
-		close(c.heard)
-	}
 }
 
 // subscription is one listener to one channel.
 type subscription struct {
-	broken chan error // says once that the connection ended: messages published meanwhile are lost
-	close  func()     // ends it without waiting
+	life  context.Context // of the connection: messages published after its end are lost
+	close func()          // ends it without waiting
 }
 
 // listen returns when the server has confirmed.
@@ -59,9 +49,9 @@ func (h *hub) listen(ctx context.Context, name string, receive func(message stri
 	if err != nil {
 		return nil, err
 	}
-	sub := &subscription{broken: make(chan error, 1)}
+	sub := &subscription{life: l.life}
 	l.mu.Lock()
-	if l.lost != nil { // ended meanwhile, as when nobody listened any more: there is another
+	if l.life.Err() != nil { // ended meanwhile, as when nobody listened any more: there is another
 		l.mu.Unlock()
 		return h.listen(ctx, name, receive)
 	}
@@ -76,14 +66,14 @@ func (h *hub) listen(ctx context.Context, name string, receive func(message stri
 	sub.close = sync.OnceFunc(func() { l.leave(c, sub) })
 	select {
 	case <-c.heard:
-		if c.err != nil {
-			sub.close()
-		}
-		return sub, c.err
+		return sub, nil
+	case <-l.life.Done():
+		err = context.Cause(l.life)
 	case <-ctx.Done():
-		sub.close()
-		return nil, context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
+	sub.close()
+	return nil, err
 }
 
 // connected returns the line, and makes it if there is none.
@@ -92,18 +82,25 @@ func (h *hub) connected(ctx context.Context) (*line, error) {
 		return nil, err
 	}
 	defer h.dialing.Give()
-	if l := h.line.Load(); l != nil {
-		return l, nil
+	if h.line != nil && h.line.life.Err() == nil {
+		return h.line, nil
 	}
-	l := &line{hub: h, work: make(turn.Bell, 1), channels: make(map[string]*channel)}
+	l := &line{work: make(turn.Bell, 1), channels: make(map[string]*channel)}
 	in, err := h.engine.dialListener(ctx, l)
 	if err != nil {
 		return nil, err
 	}
 	l.in = in
-	l.life, l.end = context.WithCancel(context.Background())
-	h.line.Store(l)
+	l.life, l.end = context.WithCancelCause(context.Background())
+	h.line = l
 	go l.keep()
+	go func() {
+		select {
+		case err := <-in.Broken:
+			l.end(errors.Join(errors.New("connection lost"), err))
+		case <-l.life.Done():
+		}
+	}()
 	return l, nil
 }
 
@@ -140,12 +137,13 @@ func (l *line) confirmed(name string) {
 	l.mu.Lock()
 	c := l.channels[name]
 	again := c != nil && c.done
-	if c != nil {
-		c.settle(nil)
+	if c != nil && !c.done {
+		c.done = true
+		close(c.heard)
 	}
 	l.mu.Unlock()
 	if again {
-		go l.lose(errors.New("connection lost")) // this is where messages are read
+		l.end(errors.New("connection lost"))
 	}
 	l.work.Ring()
 }
@@ -161,17 +159,14 @@ func (l *line) leave(c *channel, sub *subscription) {
 // keep subscribes channels, and unsubscribes channels to which nobody listens any more. keep ends
 // when the line is lost or nobody listens to anything.
 func (l *line) keep() {
-	defer l.end()
+	defer l.in.Close()
 	for {
 		select {
 		case <-l.work:
-		case err := <-l.in.Broken:
-			l.lose(errors.Join(errors.New("connection lost"), err))
-			return
-		}
-		for l.step() {
-		}
-		if l.idle() {
+			for l.step() {
+			}
+			l.idle()
+		case <-l.life.Done():
 			return
 		}
 	}
@@ -181,10 +176,6 @@ func (l *line) keep() {
 func (l *line) step() bool {
 	var more, less []string
 	l.mu.Lock()
-	if l.lost != nil {
-		l.mu.Unlock()
-		return false
-	}
 	for name, c := range l.channels {
 		switch {
 		case len(c.ears) == 0 && (!c.asked || c.done):
@@ -204,58 +195,27 @@ func (l *line) step() bool {
 	if len(more) == 0 {
 		return len(less) > 0
 	}
-	if err := l.ask(l.in.Subscribe, more); err != nil {
-		l.lose(err)
-		return false
+	err := l.ask(l.in.Subscribe, more)
+	if err != nil {
+		l.end(err)
 	}
-	return true
+	return err == nil
 }
 
 // ask ends when the line does.
 func (l *line) ask(what func(context.Context, []string) error, channels []string) error {
-	done := make(chan error, 1)
-	go func() { done <- what(l.life, channels) }()
-	select {
-	case err := <-done:
-		return err
-	case err := <-l.in.Broken:
-		return errors.Join(errors.New("connection lost"), err)
-	}
+	_, err := bounded.Call(l.life, func() (struct{}, error) { return struct{}{}, what(l.life, channels) }, nil)
+	return err
 }
 
 // idle ends the line when nobody listens.
-func (l *line) idle() bool {
+func (l *line) idle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lost != nil {
-		return true
-	}
 	for _, c := range l.channels {
 		if len(c.ears) > 0 {
-			return false
+			return
 		}
 	}
-	l.lost = errors.New("nobody listened")
-	l.hub.line.CompareAndSwap(l, nil)
-	l.in.Close()
-	return true
-}
-
-// lose tells all listeners.
-func (l *line) lose(err error) {
-	l.hub.line.CompareAndSwap(l, nil)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost != nil {
-		return
-	}
-	l.lost = err
-	for _, c := range l.channels {
-		c.settle(err)
-		for sub := range c.ears {
-			sub.broken <- err
-		}
-	}
-	l.in.Close()
-	l.work.Ring()
+	l.end(errors.New("nobody listened"))
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -19,13 +19,10 @@ import (
 // is a client of its own, because a client with such a hook has no fast path. On a single server
 // its one connection is that of the hub as well; in a cluster it is made when it is needed.
 type notices struct {
-	engine *Engine               // whose sessions are told
-	option *rueidis.ClientOption // nil: the server tells nothing
-	tasks  sync.WaitGroup
-
-	mu      sync.Mutex
-	client  rueidis.Client // nil: not yet
-	dialing bool
+	engine  *Engine                              // whose sessions are told
+	option  atomic.Pointer[rueidis.ClientOption] // nil: the server tells nothing
+	dialing turn.Turn                            // of the caller that makes the client
+	client  rueidis.Client                       // nil: not yet
 }
 
 // watched is the head of a name on which a session holds claims.
@@ -42,66 +39,36 @@ const kept = 24 * time.Hour
 
 // join reports whether the session may be told anything.
 func (n *notices) join(s *session) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.option == nil || s.opts.Gone == nil {
+	if n.option.Load() == nil || s.opts.Gone == nil {
 		return false
 	}
 	s.alarms, s.settled = make(turn.Bell, 1), time.NewTimer(s.opts.TTL)
 	return true
 }
 
-// ready returns the client once there is one. ready does not wait for it: sessions
-// ask again then.
-func (n *notices) ready() rueidis.Client {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.client == nil && n.option != nil && !n.dialing {
-		n.dialing = true
-		n.tasks.Go(func() {
-			client, err := n.dial()
-			n.made(client, err) //nolint:errcheck // asked for again
-		})
-	}
-	return n.client
-}
-
 // connect returns the client, and makes it if there is none; it returns nil without an error
 // when the server gives no notices.
 func (n *notices) connect(ctx context.Context) (rueidis.Client, error) {
-	n.mu.Lock()
-	client, none := n.client, n.option == nil
-	n.mu.Unlock()
-	if client != nil || none {
-		return client, nil
+	if err := n.dialing.Take(ctx); err != nil {
+		return nil, err
 	}
-	client, err := bounded.Call(ctx, n.dial, rueidis.Client.Close)
-	return n.made(client, err)
-}
-
-func (n *notices) dial() (rueidis.Client, error) {
-	n.mu.Lock()
-	option := *n.option
-	n.mu.Unlock()
+	defer n.dialing.Give()
+	given := n.option.Load()
+	if n.client != nil || given == nil {
+		return n.client, nil
+	}
+	option := *given
 	option.DisableCache, option.PipelineMultiplex = false, -1 // one connection
 	option.OnInvalidations = n.changed
-	return rueidis.NewClient(option)
-}
-
-func (n *notices) made(client rueidis.Client, err error) (rueidis.Client, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.dialing = false
-	switch {
-	case err == nil:
-		n.client = client
-		for s := range n.engine.opened.Range {
-			s.(*session).alarms.Ring()
-		}
-	case errors.Is(err, rueidis.ErrNoCache): // it cannot, or this user may not
-		n.option, client, err = nil, nil, nil
+	client, err := bounded.Call(ctx, func() (rueidis.Client, error) { return rueidis.NewClient(option) }, rueidis.Client.Close)
+	if errors.Is(err, rueidis.ErrNoCache) { // it cannot, or this user may not
+		n.option.Store(nil)
+		return nil, nil
 	}
-	return client, err
+	if err == nil {
+		n.client = client
+	}
+	return n.client, err
 }
 
 // changed makes sessions look that hold these heads. With nil, all sessions look, because all keys
@@ -180,7 +147,7 @@ func (s *session) attend() {
 		if !holds {
 			continue // and needs no connection
 		}
-		if client := s.engine.notices.ready(); client != nil {
+		if client, err := s.engine.notices.connect(s.life); err == nil && client != nil {
 			s.inspect(client)
 		}
 	}
@@ -230,7 +197,7 @@ func (s *session) inspect(client rueidis.Client) {
 }
 
 func (n *notices) close() {
-	n.tasks.Wait()
+	n.dialing.Take(context.Background()) //nolint:errcheck // sessions have ended, and so has each dial
 	if n.client != nil {
 		n.client.Close()
 	}

@@ -216,7 +216,10 @@ func (n *noticing) attends() {
 // over the one connection.
 func (n *noticing) hears() {
 	n.t.Helper()
-	client := n.engine.notices.ready()
+	client, err := n.engine.notices.connect(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
 	if err := client.Do(n.t.Context(), client.B().Ping().Build()).Error(); err != nil {
 		n.t.Fatal(err)
 	}
@@ -275,9 +278,7 @@ func TestNoticesRefused(t *testing.T) {
 	}
 	n.alarms.Ring()
 	sessiontest.Until(t, "it is known that there are none", func() bool {
-		e.notices.mu.Lock()
-		defer e.notices.mu.Unlock()
-		return e.notices.option == nil
+		return e.notices.option.Load() == nil
 	})
 	n.leaves()
 }

@@ -58,6 +58,7 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/internal/names"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -102,8 +103,7 @@ type Engine struct {
 	client          Client
 	prefix          string // of every key and channel; the next two are keys
 	sessions, grace string
-	ttl             atomic.Int64 // the longest TTL of a session so far, in ms
-	wait            int64        // replicas
+	wait            int64 // replicas
 	graceTTL        time.Duration
 	cluster         bool
 	notices         notices
@@ -112,7 +112,7 @@ type Engine struct {
 	hub             hub
 
 	life    atomic.Pointer[life]
-	demoted atomic.Bool // the server was a replica: it may have lost grants, and know the scripts
+	demoted atomic.Bool // the server was a replica, or does not know a script: it may have lost grants
 	opened  sync.Map    // its sessions
 	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
 
@@ -127,7 +127,7 @@ var _ engine.Engine = (*Engine)(nil)
 // With ClientOption.AlwaysPipelining each call ends with its ctx. Without it, the first call
 // that a server does not answer may last for the time of a request.
 func New(client rueidis.Client, opts *Options) *Engine {
-	return on(endingAfterTrouble(onRueidis{client}), opts)
+	return on(ending{onRueidis{client}, new(atomic.Bool)}, opts)
 }
 
 // NewOn is [New] for a client of another library.
@@ -135,14 +135,16 @@ func NewOn(client Client, opts *Options) *Engine { return on(ending{client, nil}
 
 func on(client Client, opts *Options) *Engine {
 	e := &Engine{client: client, prefix: "pawl:"}
-	e.hub.engine, e.hub.dialing, e.notices.engine = e, turn.New(1), e
+	e.hub.engine, e.hub.dialing = e, turn.New(1)
+	e.notices.engine, e.notices.dialing = e, turn.New(1)
 	if opts != nil {
 		e.prefix = cmp.Or(opts.Prefix, e.prefix)
 		e.wait, e.graceTTL = int64(opts.Wait), opts.Grace
 		if n := opts.Requests; n > 0 || opts.Wait > 0 {
 			e.requests = turn.New(cmp.Or(max(n, 0), 256))
 		}
-		e.notices.option, e.stuck = opts.Notices, opts.Stuck
+		e.notices.option.Store(opts.Notices)
+		e.stuck = opts.Stuck
 	}
 	e.cluster = client.Cluster()
 	e.sessions, e.grace = e.prefix+"sessions", e.prefix+"grace"
@@ -218,7 +220,7 @@ var (
 	resizeLua string
 )
 
-// eval runs a script that gives nothing out.
+// eval runs a script that gives nothing out; in a cluster any.
 func (e *Engine) eval(ctx context.Context, s *script, wait int64, keys []string, args ...string) Reply {
 	result := e.evalAcked(ctx, s, keys, args, wait)
 	if result.says("NOSCRIPT") {
@@ -302,30 +304,20 @@ func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string
 // list yields the names of the keys that begin with head.
 func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string, error] {
 	match := glob.Replace(head+escape.Replace(prefix)) + "*}"
-	return func(yield func(string, error) bool) {
-		seen := make(map[string]bool) // SCAN may say a key twice
+	return names.Of(func() (all []string, err error) {
 		servers, err := e.servers(ctx)
-		if err != nil {
-			yield("", failed(ctx, "list", err))
-			return
-		}
 		for _, server := range servers {
-			for cursor := "0"; cursor != ""; {
+			for cursor := "0"; cursor != "" && err == nil; {
 				var keys []string
-				if keys, cursor, err = page(ctx, server, match, cursor); err != nil {
-					yield("", failed(ctx, "list", err))
-					return
-				}
+				keys, cursor, err = page(ctx, server, match, cursor)
 				for _, key := range keys {
-					name := nameIn(key, head)
-					if !seen[name] && !yield(name, nil) {
-						return
-					}
-					seen[name] = true
+					all = append(all, nameIn(key, head))
 				}
 			}
 		}
-	}
+		slices.Sort(all)
+		return slices.Compact(all), failed(ctx, "list", err) // SCAN may say a key twice
+	})
 }
 
 func nameIn(key, head string) string {
@@ -422,8 +414,7 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 	if err := e.check(ctx); err != nil {
 		return unchecked(ctx, "evict", err)
 	}
-	ttl := cmp.Or(time.Duration(e.ttl.Load())*time.Millisecond, unknownTTL)
-	args := e.arguments([4]string{claim + us, noSession, ms(keep(ttl)), ""}, ttl, "", "")
+	args := e.arguments([4]string{claim + us, noSession, ms(keep(0)), ""}, 0, "", "") // clients that are there keep the keys
 	result := e.run(ctx, leave, e.keys(resource, ""), args, e.wait)
 	left, err := result.number()
 	if err = cmp.Or(err, result.short); err == nil && left == 0 {

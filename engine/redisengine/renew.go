@@ -25,8 +25,7 @@ func (s *session) begin(ctx context.Context) error {
 		if err := e.refuseEviction(ctx); err != nil {
 			return err
 		}
-		_, err := s.home(ctx, true)
-		return err
+		return e.ackedNow(ctx, command("SET", s.key, "1", "PX", ms(s.opts.TTL)), e.wait).failed()
 	}
 	belief := s.opts.Belief()
 	if e.graceTTL > 0 && e.graceTTL < belief {
@@ -68,7 +67,6 @@ func (s *session) renewHere(ctx context.Context, held []*engine.Claim) (gone []*
 			continue
 		}
 		if err == nil {
-			s.note(ctx)
 			s.reconcile(ctx, held, now.mark)
 			for _, c := range gone {
 				s.known.leaves(c.Resource, s.opts.TTL)
@@ -80,20 +78,6 @@ func (s *session) renewHere(ctx context.Context, held []*engine.Claim) (gone []*
 	return gone, err
 }
 
-// note tells the server once an hour that a client lives which may believe for so long. The next renewal
-// repeats a note that did not arrive.
-func (s *session) note(ctx context.Context) {
-	now := time.Now()
-	s.known.mu.Lock()
-	due := now.Sub(s.known.noted) > time.Hour
-	s.known.mu.Unlock()
-	if due && s.opts.Belief() > 0 && s.engine.check(ctx) == nil {
-		s.known.mu.Lock()
-		s.known.noted = now
-		s.known.mu.Unlock()
-	}
-}
-
 // errAnotherLife says that the database has another mark, or does not know the script,
 // as after a restart.
 var errAnotherLife = errors.New("the server was restarted or forgot its keys, again and again")
@@ -102,7 +86,9 @@ var errAnotherLife = errors.New("the server was restarted or forgot its keys, ag
 // meanwhile.
 const perRenewal = 100
 
-// renew proves that the session lives, and looks at its claims.
+// renew proves that the session lives, and looks at its claims. Each time that it keeps their keys from
+// expiring, it also tells the server for how long a client may believe. The server remembers that for
+// several such times, so a note that does not arrive matters not.
 func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (gone []*engine.Claim, err error) {
 	start, e, kept := time.Now(), s.engine, "0"
 	s.known.mu.Lock()
@@ -114,10 +100,7 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	for i := 0; i == 0 || i < len(held); i += perRenewal {
 		part := held[i:min(i+perRenewal, len(held))]
 		k := append(make([]string, 0, 3+2*len(part)), e.sessions, s.key, now.key)
-		a := append(make([]string, 0, 4+len(part)), s.id, ms(s.opts.TTL), "1", kept)
-		if i > 0 {
-			a[2] = "0"
-		}
+		a := append(make([]string, 0, 4+len(part)), s.id, ms(s.opts.TTL), flag(i == 0), kept)
 		for _, c := range part {
 			k, a = append(k, e.keys(c.Resource, "")[:2]...), append(a, c.ID)
 		}
@@ -150,6 +133,9 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 			n, _ := at.(int64)
 			gone = append(gone, held[i*perRenewal+int(n)-1])
 		}
+	}
+	if kept != "0" && s.opts.Belief() > 0 {
+		e.check(ctx) //nolint:errcheck // see above
 	}
 	return gone, nil
 }

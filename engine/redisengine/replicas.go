@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -40,10 +41,7 @@ func (e *Engine) ackedNow(ctx context.Context, cmd Command, wait int64) (result 
 	if wait <= 0 {
 		return e.do(ctx, cmd)
 	}
-	within := maxAck
-	if ttl := time.Duration(e.ttl.Load()) * time.Millisecond; ttl > 0 {
-		within = min(within, ttl/3)
-	}
+	within := min(maxAck, cmp.Or(e.belief()/3, maxAck))
 	cmds := []Command{cmd, command("WAIT", "", strconv.FormatInt(wait, 10), ms(within))}
 	replies := e.follow(ctx, e.client.Together(ctx, cmds), cmds)
 	result = replies[0]

@@ -52,11 +52,6 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	s.members.byName, s.known.names = make(map[string]*member), make(map[string]time.Time)
 	s.key = e.prefix + "session:" + s.id
 	s.keep = ms(keep(opts.TTL))
-	for ttl := opts.TTL.Milliseconds(); ; {
-		if is := e.ttl.Load(); is >= ttl || e.ttl.CompareAndSwap(is, ttl) {
-			break
-		}
-	}
 	s.life, s.end = context.WithCancel(context.Background())
 	in, err := s.subscribe(ctx)
 	if err != nil {
@@ -68,7 +63,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		in.close()
 		return nil, unchecked(ctx, "open session", err)
 	}
-	s.known.search.mark, s.known.touched, s.known.noted = e.life.Load().mark, time.Now(), time.Now()
+	s.known.search.mark, s.known.touched = e.life.Load().mark, time.Now()
 	if e.notices.join(s) {
 		s.done.Go(s.attend)
 	}
@@ -91,7 +86,7 @@ func (s *session) subscribe(ctx context.Context) (*subscription, error) {
 func (s *session) listen(in *subscription) {
 	for {
 		select {
-		case <-in.broken:
+		case <-in.life.Done():
 		case <-s.life.Done():
 		}
 		in.close()
@@ -127,14 +122,10 @@ func (s *session) receive(message string) {
 // Enter implements [engine.Session].
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	grant, err := s.inbox.Enter(ctx, c, wait, func(ctx context.Context) (engine.Grant, time.Duration, error) {
-		wish := "0"
-		if wait {
-			wish = "1"
-		}
 		if s.engine.cluster {
-			return s.entered(ctx, c, s.enterIn(ctx, c, wish))
+			return s.entered(ctx, c, s.enterIn(ctx, c, flag(wait)))
 		}
-		return s.entered(ctx, c, s.enterHere(ctx, c, wish))
+		return s.entered(ctx, c, s.enterHere(ctx, c, flag(wait)))
 	})
 	if wait && err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
 		s.unsure.Store(c.ID, c)
@@ -259,11 +250,8 @@ func (s *session) whyGone(ctx context.Context, claim string) error {
 func (s *session) poll(ctx context.Context, c *engine.Claim) (engine.Grant, time.Duration, error) {
 	bound, cancel := context.WithTimeout(ctx, s.opts.TTL)
 	defer cancel()
-	write := "0"
-	if s.engine.wait > 0 {
-		write = "1"
-	}
-	reply := s.step(bound, poll, s.engine.keys(c.Resource, ""), [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), write})
+	args := [4]string{c.ID, s.keep, s.record(c, s.as(c.Resource)), flag(s.engine.wait > 0)}
+	reply := s.step(bound, poll, s.engine.keys(c.Resource, ""), args)
 	if waits, ok := reply.Value.([]any); ok {
 		return engine.Grant{}, pauseOf(waits), nil
 	}

@@ -31,13 +31,9 @@ func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 
 // Put implements [engine.Values].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	remove := "0"
-	if data == nil {
-		remove = "1"
-	}
 	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
 	result := e.eval(ctx, e.put, e.wait, e.marked(e.valueKey(key)),
-		strconv.FormatUint(version, 10), string(data), remove, e.valueChannel(key))
+		strconv.FormatUint(version, 10), string(data), flag(data == nil), e.valueChannel(key))
 	switch is := result.Value.(type) {
 	case int64:
 		return uint64(is), failed(ctx, "put", result.short)
@@ -69,8 +65,8 @@ func (e *Engine) Watch(ctx context.Context, key string, version uint64) (engine.
 		select {
 		case <-changed:
 		case <-time.After(watchPoll):
-		case err := <-in.broken:
-			return v, failed(ctx, "watch", err)
+		case <-in.life.Done():
+			return v, failed(ctx, "watch", context.Cause(in.life))
 		case <-ctx.Done():
 			return v, context.Cause(ctx)
 		}

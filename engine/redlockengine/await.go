@@ -128,16 +128,22 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 
 // yield leaves everywhere, so that others find a majority, and returns the claim
 // that takes its place. That goes on when ctx ends, because then the caller leaves
-// the other claim.
+// the other claim. ctx ends with the session, after which nothing begins.
 func (s *session) yield(ctx context.Context, cl *claim, c *engine.Claim) *claim {
+	left := make(chan struct{})
 	s.mu.Lock()
 	next := cl
 	if !cl.left {
 		cl.left = true
 		next = s.take(c)
 	}
+	if s.life.Err() == nil {
+		s.tasks.Go(func() {
+			defer close(left)
+			s.leaveAll(s.life, cl)
+		})
+	}
 	s.mu.Unlock()
-	left := s.later(func(ctx context.Context) { s.leaveAll(ctx, cl) })
 	select {
 	case <-left:
 	case <-ctx.Done():

@@ -99,10 +99,8 @@ func (s *session) settle(cl *claim) {
 	if s.byID[cl.id] == cl {
 		delete(s.byID, cl.id)
 	}
-	if same := s.byName[cl.Resource]; same != nil {
-		if delete(same, cl); len(same) == 0 {
-			delete(s.byName, cl.Resource)
-		}
+	if delete(s.byName[cl.Resource], cl); len(s.byName[cl.Resource]) == 0 {
+		delete(s.byName, cl.Resource)
 	}
 }
 

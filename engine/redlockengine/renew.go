@@ -26,7 +26,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 			if on[i] == nil {
 				return nil
 			}
-			return s.lives(ctx, i, on[i])
+			return s.renew(ctx, i, on[i], time.Time{}) // keeps our session alive; no vote rests on that
 		})
 		may = bound{s.opts.Heartbeat / 2, s.opts.Heartbeat}
 	}
@@ -50,23 +50,12 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 // of them have a heartbeat's time, after the session was kept alive by itself.
 const many = 250
 
-// lives keeps our session on one node alive. Such a request is no renewal: no vote rests on it.
-func (s *session) lives(ctx context.Context, i int, is engine.Session) error {
-	_, err := is.Renew(ctx, nil)
-	if errors.Is(err, engine.ErrGone) {
-		s.lost(ctx, i, is)
-	} else if err != nil {
-		s.silent(i, is, true)
-	}
-	return err
-}
-
-// renew renews our session on one node and looks at what it grants.
+// renew renews our session on one node, and looks at what it grants if there is a start.
 func (s *session) renew(ctx context.Context, i int, is engine.Session, start time.Time) error {
 	granted := make(map[*engine.Claim]*claim)
 	s.mu.Lock()
 	for cl := range s.claims {
-		if cl.at[i].token != 0 && !cl.left {
+		if cl.at[i].token != 0 && !cl.left && !start.IsZero() {
 			granted[cl.Claim] = cl
 		}
 	}

@@ -188,37 +188,18 @@ func (s *session) majority(ctx context.Context, doing string, n int, errs []erro
 	return s.engine.majority(ctx, doing, n, errs)
 }
 
-// later does what the caller need not wait for any longer than it likes to, until the
-// session is closed. The channel is closed when it is done.
-func (s *session) later(task func(context.Context)) <-chan struct{} {
-	done := make(chan struct{})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.Err() != nil {
-		close(done)
-		return done
-	}
-	s.tasks.Go(func() {
-		defer close(done)
-		task(s.life)
-	})
-	return done
-}
-
 // Close implements [engine.Session].
 func (s *session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.end()
-	on, joined := make([]engine.Session, len(s.nodes)), 0
+	on := make([]engine.Session, len(s.nodes))
 	for i := range s.nodes {
-		if on[i], s.nodes[i].session = s.nodes[i].session, nil; on[i] != nil {
-			joined++
-		}
+		on[i], s.nodes[i].session = s.nodes[i].session, nil
 	}
 	s.mu.Unlock()
 	s.tasks.Wait()
 	errs := s.ask(ctx, on, func(ctx context.Context, _ int, is engine.Session) error { return is.Close(ctx) })
-	if closed := count(errs, nil) + count(errs, engine.ErrGone); closed < joined {
+	if closed := count(errs, nil) + count(errs, engine.ErrGone); closed+count(errs, errSkipped) < len(errs) {
 		return s.engine.majority(ctx, "close session", closed, errs)
 	}
 	return nil

@@ -81,9 +81,8 @@ if n == 0 then
   cap = tonumber(string.match(kind, ':(%d+)'))
 end
 if kind ~= claim[2] then
-  local is = kind
   save()
-  return is
+  return kind
 end
 
 local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', us), claim[6]}

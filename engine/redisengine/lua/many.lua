@@ -1,7 +1,7 @@
 -- Several steps of one session, each on a resource of its own, one after the
 -- other: what the script of each would do alone.
--- KEYS: 1 sessions, 2 grace, 3 boot mark, 4 the session's own key, then three for each step:
--- head, claims, waiting. ARGV: five for each step: e (enter), l (leave) or p
+-- KEYS: as in enter.lua for the first step, then three for each other one: head, claims,
+-- waiting. ARGV: five for each step: e (enter), l (leave) or p
 -- (poll), and the four of its script. Returns what each script returns; an error of one is
 -- its own.
 local function enter(KEYS, ARGV)
@@ -16,9 +16,9 @@ end
 local scripts = {e = enter, l = leave, p = poll}
 local out = {}
 for i = 1, #ARGV / 5 do
-  local k, a = 3 * i + 1, 5 * i
+  local k, a = i > 1 and 3 * i + 1 or 0, 5 * i
   local ok, reply = pcall(scripts[ARGV[a - 4]],
-    {KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[1], KEYS[2], KEYS[3], KEYS[4]}, {ARGV[a - 3], ARGV[a - 2], ARGV[a - 1], ARGV[a]})
+    {KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]}, {ARGV[a - 3], ARGV[a - 2], ARGV[a - 1], ARGV[a]})
   out[i] = (ok or type(reply) == 'table') and reply or redis.error_reply(reply)
 end
 return out

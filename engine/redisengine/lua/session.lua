@@ -3,8 +3,8 @@
 -- a mark that nobody has, 3 for how many ms who asks may believe in a grant (0: an
 -- operator), 4 the mark that was known until now, if any, 5 the session, if one
 -- begins, 6 its TTL in ms, 7 keep in ms, 8 whether the server is said to be new (1
--- or 0), 9 whether to tell how it evicts keys (1 or 0).
--- Returns {1, mark, policy}, or {0, format} when it is in use by another format or
+-- or 0), 9 whether to tell what INFO says of its memory (1 or 0).
+-- Returns {1, mark, INFO or nothing}, or {0, format} when it is in use by another format or
 -- is said to be new and is not.
 --
 -- The boot mark is: the format, the id that the server gave itself when it started, a
@@ -86,9 +86,4 @@ if ARGV[5] ~= '' then
   redis.call('SET', KEYS[4], '1', 'PX', ARGV[6])
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[7]) / 2 then redis.call('PEXPIRE', KEYS[1], ARGV[7]) end
 end
-local policy = ''
-if ARGV[9] == '1' then
-  info = redis.call('INFO', 'memory')
-  if string.match(info, '\nmaxmemory:(%d+)') ~= '0' then policy = string.match(info, '\nmaxmemory_policy:([%w-]+)') or '' end
-end
-return {1, mark or '', policy}
+return {1, mark or '', ARGV[9] == '1' and redis.call('INFO', 'memory') or ''}
