@@ -12,6 +12,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
@@ -122,12 +123,7 @@ type share struct {
 }
 
 func (q *step) find(id string) int {
-	for i := range q.Claims {
-		if q.Claims[i].ID == id {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(q.Claims, func(cl Claim) bool { return cl.ID == id })
 }
 
 // holds returns the share of an owner. The granted claims are counted once in a step, because a step may
@@ -180,12 +176,7 @@ func (q *step) try(cl *Claim) bool {
 }
 
 func (q *step) waiting() bool {
-	for _, cl := range q.Claims {
-		if cl.Token == 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(q.Claims, func(cl Claim) bool { return cl.Token == 0 })
 }
 
 func (q *step) enter(r Request) {

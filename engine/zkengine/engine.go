@@ -151,10 +151,7 @@ func (e *Engine) folder(name string) (path string, title []byte) {
 // nameOf is the name of the resource of a folder, empty if that has gone or is not ours.
 func (l *link) nameOf(ctx context.Context, folder string) (string, error) {
 	if escaped, short := strings.CutPrefix(folder, "n"); short {
-		name, err := url.PathUnescape(escaped)
-		if err != nil {
-			name = ""
-		}
+		name, _ := url.PathUnescape(escaped) // empty where that is no name
 		return name, nil
 	}
 	title, _, err := look(ctx, l, l.engine.claims+"/"+folder, l.conn.Get)

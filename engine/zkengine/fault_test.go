@@ -24,7 +24,7 @@ func awaiting(t testing.TB, s *session, c *engine.Claim) <-chan sessiontest.Answ
 	got := sessiontest.Awaiting(t, s, c)
 	s.mu.Lock()
 	p := s.places[c.ID]
-	own, ahead := p.path, p.blocker.path
+	own, ahead := p.path, p.ahead()
 	s.mu.Unlock()
 	sessiontest.Until(t, "both watches are set", func() bool {
 		s.link.mu.Lock()
@@ -200,7 +200,7 @@ func TestReentryIsNotPassed(t *testing.T) {
 		return func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return strings.Contains(b.places[waits.ID].blocker.path, path)
+			return strings.Contains(b.places[waits.ID].ahead(), path)
 		}
 	}
 	sessiontest.Leave(t, d, quits)

@@ -26,7 +26,10 @@ type node struct {
 	note  lines.Note // as far as it was read
 }
 
-type claim = lines.Claim[node]
+type (
+	claim   = lines.Claim[node]
+	blocker = lines.Blocker[node]
+)
 
 // hash names an id or an owner, which may be long, in the names of nodes.
 func hash(text string) string {
@@ -222,20 +225,4 @@ func (l *link) token(ctx context.Context, c *claim) (int64, error) {
 		return 0, err
 	}
 	return stat.Czxid, nil
-}
-
-// blocker is what a waiting claim watches.
-type blocker struct {
-	path   string // of the claim that has to go first; empty: any of the holders
-	direct bool   // when that claim hands over, ours holds
-	tells  bool   // it may also hold first, and changes its node then
-}
-
-// blocker returns the node that a waiting claim watches.
-func (l *line) blocker(own *claim) blocker {
-	b := l.Blocker(own)
-	if b.Claim == nil {
-		return blocker{}
-	}
-	return blocker{b.Claim.Node.path, b.Direct, b.Tells}
 }

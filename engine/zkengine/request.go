@@ -65,11 +65,8 @@ func (l *link) turn(ctx context.Context) (done func(), err error) {
 // ask makes a call of the client, which knows no context. A call that was given
 // up ends when it is answered, its connection breaks or the link closes.
 func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
+	var none, value T
+	var failed error
 	ended, err := l.turn(ctx)
 	if err != nil {
 		return none, err
@@ -78,11 +75,11 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 		ended()
 		return none, err
 	}
-	done := make(chan result, 1)
+	done := make(chan struct{})
 	go func() {
 		defer ended()
-		value, err := call()
-		done <- result{value, err}
+		defer close(done)
+		value, failed = call()
 	}()
 	for {
 		_, changed, err := l.state()
@@ -90,14 +87,14 @@ func ask[T any](ctx context.Context, l *link, call func() (T, error)) (T, error)
 			return none, err
 		}
 		select {
-		case r := <-done:
+		case <-done:
 			switch {
-			case errors.Is(r.err, zk.ErrSessionExpired):
-				r.err = l.ended
-			case r.err != nil: // perhaps because the session has ended
-				r.err = cmp.Or(l.settled(ctx), r.err)
+			case errors.Is(failed, zk.ErrSessionExpired):
+				failed = l.ended
+			case failed != nil: // perhaps because the session has ended
+				failed = cmp.Or(l.settled(ctx), failed)
 			}
-			return r.value, r.err
+			return value, failed
 		case <-changed:
 		case <-ctx.Done():
 			return none, ctx.Err()
@@ -117,10 +114,11 @@ func look[T any](ctx context.Context, l *link, path string, read func(string) (T
 	return is.value, is.stat, err
 }
 
+// stat returns nil and an error where there is no node.
 func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
 	there, stat, err := look(ctx, l, path, l.conn.Exists)
 	if err == nil && !there {
-		err = zk.ErrNoNode
+		return nil, zk.ErrNoNode
 	}
 	return stat, err
 }
@@ -189,7 +187,7 @@ type watch struct {
 	fired chan struct{}
 	event zk.Event    // that fired it
 	set   bool        // in the server
-	told  bool        // the node had been changed before
+	told  atomic.Bool // the node had been changed before
 	spent atomic.Bool // it has fired
 }
 
@@ -220,7 +218,9 @@ func subscribe[T any](ctx context.Context, l *link, key string, set func(string)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			w.set = w.set || err == nil
-			w.told = w.told || err == nil && is.stat.Version > 0
+			if err == nil && is.stat.Version > 0 {
+				w.told.Store(true)
+			}
 			return is, err
 		})
 	}

@@ -66,6 +66,14 @@ type place struct {
 	all     bool // it holds, and nothing is beside or ahead of it
 }
 
+// ahead is the path of the claim that has to go first; empty: any of the holders.
+func (p *place) ahead() string {
+	if p.blocker.Claim == nil {
+		return ""
+	}
+	return p.blocker.Claim.Node.path
+}
+
 // Open implements [engine.Engine]. ZooKeeper may round the TTL up.
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (_ engine.Session, err error) {
 	defer explain("open session", &err)
@@ -204,12 +212,9 @@ func (s *session) findStrange(ctx context.Context) {
 	all := slices.Clone(s.left)
 	s.mu.Unlock()
 	err := each(len(all), func(i int) error {
-		_, err := s.link.stat(ctx, all[i].path)
-		if err == nil {
+		there, _, err := look(ctx, s.link, all[i].path, s.link.conn.Exists)
+		if err == nil && there {
 			s.opts.Found(all[i].resource, all[i].claim)
-		}
-		if errors.Is(err, zk.ErrNoNode) {
-			return nil
 		}
 		return err
 	})
@@ -317,8 +322,8 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *
 	var children seen[[]string]
 	switch {
 	case err != nil:
-	case p.blocker.path != "":
-		ahead, _, err = subscribe(ctx, s.link, p.blocker.path, s.link.conn.GetW)
+	case p.ahead() != "":
+		ahead, _, err = subscribe(ctx, s.link, p.ahead(), s.link.conn.GetW)
 	default:
 		ahead, children, err = subscribe(ctx, s.link, p.folder+"/", s.link.conn.ChildrenW)
 	}
@@ -327,25 +332,19 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *
 	case errors.Is(err, zk.ErrNoNode): // it has gone already
 	case err != nil:
 		return grant, err
-	case p.blocker.path == "" && ahead != *looked:
+	case p.ahead() == "" && ahead != *looked:
 		if *looked = ahead; children.stat != nil {
 			if l, err = s.link.newLine(ctx, p.folder, children.value, children.stat); err != nil {
 				return grant, err
 			}
 		}
-	case p.blocker.tells && s.link.changedBefore(ahead):
+	case p.blocker.Tells && ahead.told.Load():
 	default:
-		if grant, err = s.wait(ctx, c, p, own, ahead); err != nil || grant.Held() || p.blocker.path == "" {
+		if grant, err = s.wait(ctx, c, p, own, ahead); err != nil || grant.Held() || p.ahead() == "" {
 			return grant, err
 		}
 	}
 	return s.pursue(ctx, c, p, l, true)
-}
-
-func (l *link) changedBefore(w *watch) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return w.told
 }
 
 // wait waits for one event, which may be the grant itself.
@@ -354,12 +353,12 @@ func (s *session) wait(ctx context.Context, c *engine.Claim, p *place, own, ahea
 		select {
 		case <-own.fired:
 		case <-ahead.fired:
-			if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.direct && !own.spent.Load() {
+			if ahead.event.Type == zk.EventNodeDataChanged && p.blocker.Direct && !own.spent.Load() {
 				return s.grant(c, p, p.czxid, true), nil
 			}
 		case <-time.After(lookAgain): // nobody should have to: events come as surely as answers
-			stat, err := s.link.stat(ctx, cmp.Or(p.blocker.path, p.path))
-			if err == nil && (stat.Version == 0 || !p.blocker.tells) {
+			stat, err := s.link.stat(ctx, cmp.Or(p.ahead(), p.path))
+			if err == nil && (stat.Version == 0 || !p.blocker.Tells) {
 				continue
 			}
 		case <-ctx.Done():

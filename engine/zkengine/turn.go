@@ -96,7 +96,7 @@ func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, 
 		s.at(p, own.Node.path, stat.Czxid)
 	}
 	if !own.Holds {
-		s.waitFor(p, true, l.blocker(own))
+		s.waitFor(p, true, l.Blocker(own))
 		return none, nil
 	}
 	if own.InTurn && lines.Tells(own.Spec, own.Weight) && l.Behind(own) {

@@ -64,9 +64,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 			return 0, err
 		}
 		is, err := l.stat(ctx, path)
-		if errors.Is(err, zk.ErrNoNode) {
-			is = nil
-		} else if err != nil {
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return 0, err
 		}
 		switch {
