@@ -87,8 +87,9 @@ func (b *branch) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// begins matches the spaces and comments before a statement.
-const begins = `(?i)^(?:\s|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
+// begins matches the spaces and comments before a statement. MySQL and MariaDB run the text of a comment with an exclamation mark, as in
+// a dump. Of such a comment only the first characters count as spaces.
+const begins = `(?i)^(?:\s|/\*M?!\d*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
 
 // ending matches statements that would end the branch behind the coordinator's back.
 var (
@@ -100,8 +101,9 @@ var (
 // a branch of XA the server refuses these statements, and in an ordinary transaction it does not.
 var (
 	implicit = regexp.MustCompile(begins + `(ALTER|CREATE|DROP|RENAME|TRUNCATE|GRANT|REVOKE|LOCK|UNLOCK|FLUSH|RESET|INSTALL|UNINSTALL|SHUTDOWN|` +
-		`START|STOP|CHANGE|CACHE\s+INDEX|LOAD\s+INDEX|(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?TABLES?|` +
-		`SET\s+(PASSWORD|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?AUTOCOMMIT))\b`)
+		`START|STOP|CHANGE|BACKUP|CLONE|IMPORT|RESTART|CACHE\s+INDEX|LOAD\s+INDEX|` +
+		`(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?(TABLES?|VIEW)|` +
+		`SET\s+(PASSWORD|DEFAULT\s+ROLE|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?AUTOCOMMIT))\b`)
 	temporary = regexp.MustCompile(begins + `(CREATE\s+(OR\s+REPLACE\s+)?|DROP\s+)TEMPORARY\b`)
 )
 

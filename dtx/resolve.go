@@ -73,6 +73,9 @@ func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit 
 		}
 		switch protocol.Resolve(row, record, commit) {
 		case protocol.Contradicted:
+			if !record && !prepared(all, id) { // perhaps the commit is over, and its record is deleted
+				return errors.Join(untold(id), away)
+			}
 			return contradiction(id, record, row)
 		case protocol.FenceFirst:
 			if !prepared(all, id) { // perhaps all is over, and the fence would abort other transactions
@@ -83,10 +86,16 @@ func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit 
 			}
 			continue
 		case protocol.Heuristic:
-			if !prepared(all, id) {
+			wish := Heuristic{ID: id, Commit: commit, Reason: reason}
+			known, err := l.ordered(ctx, wish)
+			// Since the list the coordinator may have finished the branch and closed. A list that was read after the row tells.
+			if all, away = listAll(ctx, id.log, resources); err == nil && !known && !prepared(all, id) {
 				return errors.Join(untold(id), away)
 			}
-			if err := l.order(ctx, Heuristic{ID: id, Commit: commit, Reason: reason}); err != nil {
+			if err == nil && !known {
+				err = l.order(ctx, wish)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -172,15 +181,21 @@ func (l *Log) order(ctx context.Context, h Heuristic) error {
 	if failed == nil {
 		return nil
 	}
+	known, err := l.ordered(ctx, h)
+	if err == nil && !known {
+		err = failed
+	}
+	return err
+}
+
+// ordered reports whether an operator has decided so. If an operator decided otherwise, the error matches [ErrDecided].
+func (l *Log) ordered(ctx context.Context, h Heuristic) (known bool, err error) {
 	all, err := l.heuristics(ctx, h.ID.log)
 	was, known := all[h.ID]
-	switch {
-	case err != nil || !known:
-		return errors.Join(failed, err)
-	case was.Commit != h.Commit:
-		return fmt.Errorf("%w: %v: an operator decided otherwise at %s: %s", ErrDecided, h.ID, was.Time.UTC().Format(time.RFC3339), was.Reason)
+	if known && was.Commit != h.Commit {
+		err = fmt.Errorf("%w: %v: an operator decided otherwise at %s: %s", ErrDecided, h.ID, was.Time.UTC().Format(time.RFC3339), was.Reason)
 	}
-	return nil
+	return known, err
 }
 
 // Heuristics returns the decisions of operators, by transaction. The log keeps them for ever.

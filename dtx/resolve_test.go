@@ -55,7 +55,7 @@ func (b *bank) resolve(t *testing.T) {
 		if err := b.log.Resolve(t.Context(), b.parts[:1], id, commit, "the log was lost"); err != nil {
 			t.Error(err)
 		}
-		if err := b.log.Resolve(t.Context(), b.parts, id, !commit, "no"); err == nil || !errors.Is(err, dtx.ErrDecided) && !errors.Is(err, dtx.ErrNoTransaction) {
+		if err := b.log.Resolve(t.Context(), b.parts, id, !commit, "no"); !errors.Is(err, dtx.ErrDecided) {
 			t.Errorf("the other decision: %v", err)
 		}
 		until(t, "recovery has done the rest", func() bool {
@@ -64,6 +64,9 @@ func (b *bank) resolve(t *testing.T) {
 			}
 			return b.prepared(t) == 0
 		})
+		if err := b.log.Resolve(t.Context(), b.parts, id, commit, "once more"); err != nil {
+			t.Errorf("the same decision, when all is done: %v", err)
+		}
 		after := b.accounts(t)
 		moved, want := [2]int{before[i][0] - after[i][0], after[i][1] - before[i][1]}, map[bool]int{true: moves}[commit]
 		if moved != [2]int{want, want} {
@@ -94,13 +97,15 @@ func (b *bank) interfere(t *testing.T) {
 		if err := b.move(0, 0, moves)(ctx, tx); err != nil {
 			return err
 		}
+		for _, commit := range []bool{true, false} {
+			if err := b.log.Resolve(ctx, b.parts, tx.ID(), commit, "too slow"); !errors.Is(err, dtx.ErrNoTransaction) {
+				t.Errorf("nothing is prepared, and Resolve says %v", err)
+			}
+		}
+		b.prepare(t, 1, tx.ID())
 		if err := b.log.Resolve(ctx, b.parts, tx.ID(), true, "go on"); !errors.Is(err, dtx.ErrDecided) || !strings.Contains(err.Error(), "alone can commit") {
 			t.Error(err)
 		}
-		if err := b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow"); !errors.Is(err, dtx.ErrNoTransaction) {
-			t.Errorf("nothing is prepared, and Resolve says %v", err)
-		}
-		b.prepare(t, 1, tx.ID())
 		until(t, "the operator rolls the prepared branch back", func() bool { // MariaDB needs a moment to give up the branch
 			err := b.log.Resolve(ctx, b.parts, tx.ID(), false, "too slow")
 			if err != nil && !errors.Is(err, dtx.ErrLeft) {
@@ -145,7 +150,7 @@ func (b *bank) prepare(t *testing.T, part int, id dtx.ID) {
 	}
 }
 
-// over: a transaction is committed, and its record is deleted. An operator who wants the transaction rolled back is not told that it is, and
+// over: a transaction is committed, and its record is deleted. An operator is not told that the transaction is or will be rolled back, and
 // fences nobody.
 func over(t *testing.T) {
 	t.Parallel()
@@ -157,9 +162,11 @@ func over(t *testing.T) {
 	}
 	until(t, "the record is deleted", func() bool { return b.records(t) == 0 })
 	refused := func(how string) {
-		err := b.log.Resolve(t.Context(), b.parts, id, false, "too slow")
-		if !errors.Is(err, dtx.ErrNoTransaction) || !strings.Contains(err.Error(), "Only the rows tell") {
-			t.Errorf("the coordinator %s, and Resolve says %v", how, err)
+		for _, commit := range []bool{false, true} {
+			err := b.log.Resolve(t.Context(), b.parts, id, commit, "too slow")
+			if !errors.Is(err, dtx.ErrNoTransaction) || !strings.Contains(err.Error(), "Only the rows tell") {
+				t.Errorf("the coordinator %s, and Resolve says %v", how, err)
+			}
 		}
 	}
 	refused("lives")
@@ -168,6 +175,50 @@ func over(t *testing.T) {
 	}
 	b.exec(t, 0, "UPDATE "+b.table+" SET fenced = 1 WHERE id > 0")
 	refused("is fenced")
+}
+
+// closed: the coordinator finishes a branch and closes between the operator's list and the look at the log. The operator is not told
+// that the transaction is rolled back, and no decision is kept.
+func closed(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, [2]place{postgres(t, "postgres"), postgres(t, "second")})
+	c := b.patient(t)
+	var id dtx.ID
+	enough := errors.New("enough")
+	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.prepare(t, 0, id)
+	var first int // the only connection for the first part of the list
+	b.dbs[0].SetMaxOpenConns(1)
+	if err := b.dbs[0].QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	b.dbs[1].SetMaxOpenConns(1)
+	held, err := b.dbs[1].Conn(t.Context()) // so the list waits for its second part
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan error, 1)
+	go func() { said <- b.log.Resolve(t.Context(), b.parts, id, false, "too slow") }()
+	until(t, "the list has its first part", func() (is bool) {
+		err := held.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
+			WHERE pid = $1 AND state = 'idle' AND query LIKE '%FROM pg_prepared_xacts%')`, first).Scan(&is)
+		return err == nil && is
+	})
+	b.exec(t, 0, fmt.Sprintf("COMMIT PREPARED '%v-7'", id))
+	if err := held.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-said; !errors.Is(err, dtx.ErrNoTransaction) {
+		t.Errorf("the transaction is committed, and Resolve says %v", err)
+	}
+	if kept, err := b.log.Heuristics(t.Context()); err != nil || len(kept) != 0 {
+		t.Errorf("%v, %v", kept, err)
+	}
 }
 
 // counts: recovery counts a branch once. Both resources list the branch, because they are the same database.

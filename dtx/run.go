@@ -32,7 +32,7 @@ func (t *Tx) On(r *Resource) dialect.DB {
 			return b
 		}
 	}
-	return &branch{doom: fmt.Errorf("dtx: %w: the transaction was begun without this resource", pawl.ErrInvalid), open: true}
+	return &branch{Resource: &Resource{}, doom: fmt.Errorf("dtx: %w: the transaction was begun without this resource", pawl.ErrInvalid), open: true}
 }
 
 // Run begins a branch on each of the resources, or on all that the coordinator knows. Then Run calls fn, and commits all branches if fn
@@ -44,7 +44,7 @@ func (t *Tx) On(r *Resource) dialect.DB {
 //
 // Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries. MySQL and MariaDB
 // commit before a statement that changes a table's definition, such as CREATE TABLE. Such a statement fails in a branch, and the transaction aborts.
-// A stored procedure, an EXECUTE or a second statement in one text may hide the statement. Then a branch that is not prepared commits early, and
+// A stored procedure, an EXECUTE, a compound statement or a second statement in one text may hide the statement. Then a branch that is not prepared commits early, and
 // nobody notices: the branch of [Log.Resource], and the only branch that writes.
 func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, resources ...*Resource) error {
 	resources, err := c.choose(resources)

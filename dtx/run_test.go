@@ -43,6 +43,7 @@ func TestDatabases(t *testing.T) {
 	t.Run("rights", rights)
 	t.Run("over", over)
 	t.Run("counts", counts)
+	t.Run("closed", closed)
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
@@ -199,6 +200,10 @@ func (b *bank) failures(t *testing.T) {
 			return nil
 		},
 		"an ended context": func(_ context.Context, cancel func(), _ *dtx.Tx) error { cancel(); return nil },
+		"a resource without a branch": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
+			_, err := tx.On(nil).ExecContext(ctx, "SELECT 1")
+			return err
+		},
 		"rows that are left open": func(ctx context.Context, _ func(), tx *dtx.Tx) error {
 			_, err := tx.On(b.parts[1]).QueryContext(ctx, "SELECT n FROM "+b.table+"_1") //nolint:sqlclosecheck,rowserrcheck // that is the test
 			return err
@@ -265,7 +270,8 @@ func (b *bank) implicitCommits(t *testing.T) {
 		}
 	}
 	for _, parts := range [][]*dtx.Resource{b.parts[:1], b.parts} {
-		for i, statement := range []string{"CREATE TABLE %s_new (n int)", "/* a\ncomment */ alter table %s_0 COMMENT = 'x'", "# a comment\n-- another\n\tDROP TABLE IF EXISTS %s_old"} {
+		for i, statement := range []string{"CREATE TABLE %s_new (n int)", "/* a\ncomment */ alter table %s_0 COMMENT = 'x'", "# a comment\n-- another\n\tDROP TABLE IF EXISTS %s_old",
+			"/*!40000 ALTER TABLE %s_0 COMMENT = 'y' */"} {
 			statement = fmt.Sprintf(statement, b.table)
 			err := c.Run(t.Context(), take(statement), parts...)
 			if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, pawl.ErrInvalid) {

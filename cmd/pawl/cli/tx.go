@@ -136,6 +136,8 @@ func unlogged(err error) error {
 		return &exitError{exitUsage, fmt.Errorf("%w (try: pawl tx migrate)", err)}
 	case errors.Is(err, dtx.ErrLeft):
 		return &exitError{exitUnfinished, fmt.Errorf("%w (try: pawl tx recover)", err)}
+	case dialect.Lost(err) || dialect.Said(err): // and the transaction may have a branch there
+		return byDatabase(err)
 	case errors.Is(err, dtx.ErrDecided) || errors.Is(err, dtx.ErrNoTransaction):
 		return &exitError{exitUsage, err}
 	}

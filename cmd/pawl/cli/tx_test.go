@@ -216,6 +216,16 @@ func TestTx_owned(t *testing.T) {
 	}
 }
 
+// TestTx_away: a database does not answer, and may have a branch of the transaction that nobody else knows. The exit code asks for another try.
+func TestTx_away(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[int]error{64: dtx.ErrNoTransaction, 69: errors.Join(dtx.ErrNoTransaction, driver.ErrBadConn)} {
+		if exit := (*exitError)(nil); !errors.As(unlogged(err), &exit) || exit.code != want {
+			t.Errorf("%v: exit code %d, not %d", err, exit.code, want)
+		}
+	}
+}
+
 func TestTx_usage(t *testing.T) {
 	t.Parallel()
 	file := "sqlite:" + filepath.Join(t.TempDir(), "log.db")
