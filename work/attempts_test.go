@@ -286,7 +286,8 @@ func TestFullDeadLetters(t *testing.T) {
 		noErr(t, err)
 		p := work.New(c, "p", &work.Options{MaxAttempts: 1})
 		noErr(t, p.Put(t.Context(), make([]byte, 9<<10))) // fills a page
-		noErr(t, mustClaim(t, p).Return(t.Context()))
+		noErr(t, mustClaim(t, p).ReturnAfter(t.Context(), time.Second))
+		<-time.After(2 * time.Second)
 		for range 3 {
 			noErr(t, p.Put(t.Context(), []byte("good")))
 			item, err := p.Claim(t.Context())

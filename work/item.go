@@ -196,7 +196,9 @@ func (it *Item) giveBack(ctx context.Context) error {
 // [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if it.spent() {
-		return it.Bury(ctx)
+		if err := it.Bury(ctx); !errors.Is(err, ErrFull) { // else a worker buries the item when there is room
+			return err
+		}
 	}
 	if err := it.Err(); err != nil {
 		return it.failed("return", err)
