@@ -198,6 +198,7 @@ func (s *session) inspect(client rueidis.Client) {
 
 func (n *notices) close() {
 	n.dialing.Take(context.Background()) //nolint:errcheck // sessions have ended, and so has each dial
+	defer n.dialing.Give()               // later calls find a closed client, and a second Close ends
 	if n.client != nil {
 		n.client.Close()
 	}

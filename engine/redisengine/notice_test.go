@@ -282,3 +282,19 @@ func TestNoticesRefused(t *testing.T) {
 	})
 	n.leaves()
 }
+
+// TestCloseTwice: a second Close ends, and so does a call on a closed engine.
+func TestCloseTwice(t *testing.T) {
+	n := notice(t, testservers.SharedRedis(t))
+	if err := n.Close(sessiontest.Soon(t)); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := n.engine.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := n.engine.notices.connect(sessiontest.Soon(t)); err != nil {
+		t.Error(err)
+	}
+}

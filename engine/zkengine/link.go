@@ -96,6 +96,9 @@ func (l *link) greet(ctx context.Context) error {
 // anchored watches the root of the tree, which nobody writes, so that a client with watches always has one to set again. Over a
 // new connection the client looks for its watches once, and reads without a lock what answers write. So the first watch comes later.
 func (l *link) anchored(ctx context.Context) error {
+	if err := l.settled(ctx); err != nil { // before that nobody knows how old the connection is
+		return err
+	}
 	l.mu.Lock()
 	has, young := l.anchor != nil, pause-time.Since(l.since)
 	l.mu.Unlock()
@@ -112,7 +115,7 @@ func (l *link) anchored(ctx context.Context) error {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.anchor = fires
+		l.anchor = cmp.Or(fires, l.anchor) // that of another call stays if this one failed
 		return none, err
 	})
 	return err
