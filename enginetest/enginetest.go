@@ -189,7 +189,12 @@ func (h *Harness) steadyParty(t *testing.T) *party {
 func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, gone func(string)) *party {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	s, err := eng.Open(ctx, engine.SessionOptions{TTL: ttl, Label: "enginetest", Gone: gone})
+	var s engine.Session
+	err := engine.ErrUnavailable
+	// On a busy machine a store may not answer in time, as Redlock does not whose other nodes are dead.
+	for began := time.Now(); errors.Is(err, engine.ErrUnavailable) && time.Since(began) < steadyTTL; time.Sleep(10 * time.Millisecond) {
+		s, err = eng.Open(ctx, engine.SessionOptions{TTL: ttl, Label: "enginetest", Gone: gone})
+	}
 	if err != nil {
 		t.Fatalf("open session: %v", err)
 	}

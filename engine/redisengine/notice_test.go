@@ -285,7 +285,7 @@ func TestNoticesRefused(t *testing.T) {
 
 // TestCloseTwice: a second Close ends, and so does a call on a closed engine.
 func TestCloseTwice(t *testing.T) {
-	n := notice(t, testservers.SharedRedis(t))
+	n := notice(t, testservers.Redis(t))
 	if err := n.Close(sessiontest.Soon(t)); err != nil {
 		t.Error(err)
 	}
