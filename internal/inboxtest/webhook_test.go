@@ -103,7 +103,7 @@ func (p *post) relay(t *testing.T, secret []byte, what string, holds func() bool
 		t.Fatal(err)
 	}
 	defer client.Close(context.Background()) //nolint:errcheck // nothing is lost
-	r, err := p.outbox.Relay(client, p.db, p.publisher(t, secret), &outbox.RelayOptions{Poll: 20 * time.Millisecond, Backoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond})
+	r, err := p.outbox.Relay(client, p.db, p.publisher(t, secret), &outbox.RelayOptions{Poll: 20 * time.Millisecond, MaxAttempts: 5, Backoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
