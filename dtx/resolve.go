@@ -88,11 +88,14 @@ func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit 
 		case protocol.Heuristic:
 			wish := Heuristic{ID: id, Commit: commit, Reason: reason}
 			known, err := l.ordered(ctx, wish)
+			if err != nil {
+				return err
+			}
 			// Since the list the coordinator may have finished the branch and closed. A list that was read after the row tells.
-			if all, away = listAll(ctx, id.log, resources); err == nil && !known && !prepared(all, id) {
+			if all, away = listAll(ctx, id.log, resources); !known && !prepared(all, id) {
 				return errors.Join(untold(id), away)
 			}
-			if err == nil && !known {
+			if !known {
 				err = l.order(ctx, wish)
 			}
 			if err != nil {

@@ -129,6 +129,16 @@ func (b *bank) interfere(t *testing.T) {
 	}
 }
 
+// aborted returns the ID of a transaction that did nothing.
+func aborted(t *testing.T, c *dtx.Coordinator) (id dtx.ID) {
+	t.Helper()
+	enough := errors.New("enough")
+	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	return id
+}
+
 // prepare prepares a branch of a transaction by hand, and ends its connection.
 func (b *bank) prepare(t *testing.T, part int, id dtx.ID) {
 	t.Helper()
@@ -183,11 +193,7 @@ func closed(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, [2]place{postgres(t, "postgres"), postgres(t, "second")})
 	c := b.patient(t)
-	var id dtx.ID
-	enough := errors.New("enough")
-	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
-		t.Fatal(err)
-	}
+	id := aborted(t, c)
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -226,11 +232,7 @@ func counts(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, [2]place{postgres(t, "postgres"), postgres(t, "postgres")})
 	c := b.patient(t)
-	var id dtx.ID
-	enough := errors.New("enough")
-	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
-		t.Fatal(err)
-	}
+	id := aborted(t, c)
 	b.prepare(t, 1, id)
 	if _, err := c.Recover(t.Context()); err != nil {
 		t.Fatal(err)

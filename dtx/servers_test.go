@@ -149,11 +149,7 @@ func TestOwned(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, [2]place{mariadb(t), mariadb(t)})
 	c := b.coordinator(t)
-	var id dtx.ID
-	enough := errors.New("enough")
-	if err := c.Run(t.Context(), func(_ context.Context, tx *dtx.Tx) error { id = tx.ID(); return enough }); !errors.Is(err, enough) {
-		t.Fatal(err)
-	}
+	id := aborted(t, c)
 	if err := c.Close(t.Context()); err != nil { // so nobody else finishes the branch
 		t.Fatal(err)
 	}

@@ -167,8 +167,7 @@ func (it *Item) Return(ctx context.Context) error {
 }
 
 func (it *Item) spent() bool {
-	most := it.queue.opts.MaxAttempts
-	return most > 0 && it.Attempts >= most && it.Err() == nil
+	return it.queue.spent(uint64(it.Attempts)) && it.Err() == nil //nolint:gosec // not negative
 }
 
 // giveBack says in the page of the item that nobody has it, and where it stands now, unless

@@ -41,8 +41,7 @@ type model struct {
 	state    queue.State
 	ids      []string // every claim that ever entered
 	next     int
-	early    bool // it may look as soon as the queue says
-	sweeps   bool // each step first hands on what the dead held, so before a resize
+	embedded bool // a claim may look as soon as the queue says; each step first hands on what the dead held, so before a resize
 	alone    bool // semaphores only, where each holder is its own owner: then the sum of what all hold is noted
 }
 
@@ -76,7 +75,7 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 		return
 	}
 	var out queue.Outcome
-	if m.sweeps {
+	if m.embedded {
 		m.state, _ = queue.Apply(m.state, queue.Request{Op: queue.Poll}, queue.Clock{Now: 1, Mint: 1, Ends: m.ends})
 	}
 	m.state, out = queue.Apply(m.state, r, queue.Clock{Now: 1, Mint: 1, Ends: m.ends})
@@ -84,7 +83,7 @@ func (m *model) step(t *rapid.T, s engine.Session, r queue.Request) {
 		t.Fatalf("%+v: server %v %v, model %v %v", r, token, err, out.Token, out.Err)
 	}
 	wait, most := m.blocked(r.Claim.ID, out.Next)
-	if m.early {
+	if m.embedded {
 		wait = min(wait, time.Duration(max(out.Next-1, 0))*time.Microsecond)
 	}
 	if out.Err == nil && (pause > most || pause < wait-time.Minute) {
@@ -259,7 +258,8 @@ type server struct {
 	db   *sql.DB
 	kill string // the statement
 
-	early, sweeps, alone bool
+	embedded bool
+	alone    bool
 }
 
 func postgres(t *testing.T, schema string) server {
@@ -275,7 +275,7 @@ func postgres(t *testing.T, schema string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false, false, false}
+	return server{e, db, `UPDATE ` + schema + `.sessions SET ends = 0 WHERE id = $1`, false, false}
 }
 
 func mariadb(t *testing.T, prefix string) server {
@@ -289,7 +289,7 @@ func mariadb(t *testing.T, prefix string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false, false, false}
+	return server{e, db, `UPDATE ` + prefix + `_sessions SET ends = 0 WHERE id = ?`, false, false}
 }
 
 func sqlite(t *testing.T, _ string) server {
@@ -304,7 +304,7 @@ func sqlite(t *testing.T, _ string) server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true, true, false}
+	return server{e, db, `UPDATE pawl_sessions SET ends = 0 WHERE id = ?`, true, false}
 }
 
 // TestTransactionsDoAsTheQueue: a step that loads the beginning of a line decides as if it had
@@ -395,8 +395,8 @@ func compare(t *testing.T, s server) {
 	rapid.Check(t, func(t *rapid.T) {
 		cases++
 		m := &model{Engine: s, ctx: context.Background(), name: fmt.Sprintf("model %d %s", cases, strings.Repeat("x", cases%400)), dead: map[string]bool{}}
-		m.kill, m.early = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }, s.early
-		m.sweeps, m.alone = s.sweeps, s.alone
+		m.kill, m.embedded = func(id string) error { _, err := s.db.Exec(s.kill, id); return err }, s.embedded
+		m.alone = s.alone
 		m.run(t)
 	})
 }
