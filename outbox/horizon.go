@@ -57,13 +57,14 @@ func (h *horizon) look(p *plan, upTo int64, found map[int64]string) {
 	h.floor, h.open = upTo, found
 }
 
-// appeared takes which of the open messages are visible, and returns the places that the pass has gone past.
+// appeared takes which of the open messages are visible, and returns the places that the pass has gone past. The others stay open: the
+// page at hand may lack them, because it was read before their transactions ended.
 func (h *horizon) appeared(p *plan, visible []int64) (earlier []place) {
 	for _, seq := range visible {
 		if seq <= p.pos {
 			earlier = append(earlier, place{seq, h.open[seq]})
+			delete(h.open, seq)
 		}
-		delete(h.open, seq)
 	}
 	return earlier
 }
