@@ -216,7 +216,7 @@ func (c *Client) list(ctx context.Context, prefix string, answers chan<- chan li
 type lister func(ctx context.Context, prefix string) iter.Seq2[string, error]
 
 // names calls each with every name in the store. The store has the time of one request for each
-// next name, not counting the time that each takes.
+// next name or step of its search, not counting the time that each takes.
 func (c *Client) names(ctx context.Context, list lister, prefix string, each func(string) error) error {
 	if c.life.Err() != nil {
 		return ErrClosed
@@ -237,8 +237,10 @@ func (c *Client) names(ctx context.Context, list lister, prefix string, each fun
 		case err != nil:
 			return unavailable(bound, "list", err)
 		}
-		if err := each(name); err != nil {
-			return err
+		if name != "" { // else the store still searches
+			if err := each(name); err != nil {
+				return err
+			}
 		}
 		silence.Reset(c.opts.RequestTimeout)
 	}

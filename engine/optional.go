@@ -21,7 +21,7 @@ type Values interface {
 	Watch(ctx context.Context, key string, version uint64) (Value, error)
 
 	// ListValues yields the keys that have a value and start with prefix, in no order, each
-	// once. A key that comes or goes meanwhile may be missing.
+	// once. A key that comes or goes meanwhile may be missing. Empty keys have the meaning that empty names have in [Engine.List].
 	ListValues(ctx context.Context, prefix string) iter.Seq2[string, error]
 }
 

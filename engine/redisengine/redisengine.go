@@ -58,7 +58,6 @@ import (
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/queue"
 	"github.com/pawl-go/pawl/fence"
-	"github.com/pawl-go/pawl/internal/names"
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
@@ -301,23 +300,33 @@ func (e *Engine) ListValues(ctx context.Context, prefix string) iter.Seq2[string
 	return e.list(ctx, e.prefix+"v:{", prefix)
 }
 
-// list yields the names of the keys that begin with head.
+// list yields the names of the keys that begin with head, page by page. A Redis may have millions of other keys, so a page
+// without a name yields an empty one.
 func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string, error] {
 	match := glob.Replace(head+escape.Replace(prefix)) + "*}"
-	return names.Of(func() (all []string, err error) {
+	return func(yield func(string, error) bool) {
+		seen := map[string]bool{"": true} // SCAN may say a key twice
 		servers, err := e.servers(ctx)
 		for _, server := range servers {
 			for cursor := "0"; cursor != "" && err == nil; {
 				var keys []string
 				keys, cursor, err = page(ctx, server, match, cursor)
 				for _, key := range keys {
-					all = append(all, nameIn(key, head))
+					name := nameIn(key, head)
+					if !seen[name] && !yield(name, nil) {
+						return
+					}
+					seen[name] = true
+				}
+				if len(keys) == 0 && err == nil && !yield("", nil) {
+					return
 				}
 			}
 		}
-		slices.Sort(all)
-		return slices.Compact(all), failed(ctx, "list", err) // SCAN may say a key twice
-	})
+		if err != nil {
+			yield("", failed(ctx, "list", err))
+		}
+	}
 }
 
 func nameIn(key, head string) string {

@@ -257,7 +257,9 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 				if err != nil {
 					return err
 				}
-				told[i] = append(told[i], name)
+				if name != "" { // else the node still searches
+					told[i] = append(told[i], name)
+				}
 			}
 			return nil
 		})

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"strings"
 	"testing"
 
@@ -33,6 +34,12 @@ func TestNoSecretsInErrors(t *testing.T) {
 		"a page that repeats the path": {answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no "+r.URL.Path+" is here", 404)
 		}, class: outbox.ErrBlocked, says: "404: \"no *** is here"},
+		"a page that repeats a part of the path": {answer: func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "hook "+path.Base(r.URL.Path)+" is off", 404)
+		}, class: outbox.ErrBlocked, says: "hook *** is off"},
+		"a page that repeats the path as JSON": {answer: func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "no "+strings.ReplaceAll(r.URL.Path, "/", `\/`), 404)
+		}, class: outbox.ErrBlocked, says: "no"},
 		"a page that repeats the URL": {answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no "+r.RequestURI, 422)
 		}, class: outbox.ErrRefused, says: "422: \"no ***"},

@@ -150,6 +150,9 @@ var refusing = []int{400, 406, 411, 413, 414, 415, 422, 431}
 func hider(u *url.URL) *strings.Replacer {
 	password, _ := u.User.Password()
 	all := []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery, u.User.Username(), password}
+	for _, path := range []string{u.EscapedPath(), u.Path} { // a part may be the secret, and JSON may have \/ between the parts
+		all = append(all, strings.Split(path, "/")...)
+	}
 	for pair := range strings.SplitSeq(u.RawQuery, "&") {
 		_, value, _ := strings.Cut(pair, "=")
 		plain, _ := url.QueryUnescape(value) //nolint:errcheck // then nobody can repeat the plain one
