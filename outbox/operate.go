@@ -148,7 +148,7 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 		switch {
 		case err != nil && dialect.Again(err) && tries < purgeTries:
 			tries++
-		case err != nil || found == 0:
+		case err != nil || found < maxBatch: // relays may confirm further messages all the time
 			return n, failed("purge", err)
 		default:
 			tries = 1

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -69,6 +70,23 @@ func TestPurgeBesideRelays(t *testing.T) {
 		}
 		inTurn(t, sent.all(), slices.DeleteFunc(all, func(id string) bool { return strings.HasSuffix(id, "7") }))
 	})
+}
+
+// Purge ends, although a relay confirms the next message with each look.
+func TestPurgeEnds(t *testing.T) {
+	d := newDatabase(t, dialect.SQLite)
+	for i := range 20 {
+		d.enqueue(t, outbox.Message{ID: strconv.Itoa(i), Topic: "t"})
+	}
+	for _, s := range []string{"CREATE TRIGGER relay AFTER DELETE ON " + d.name + " BEGIN UPDATE " + d.name + " SET state = 2 WHERE seq = OLD.seq + 1; END",
+		"UPDATE " + d.name + " SET state = 2 WHERE id = '0'"} {
+		if err := d.exec(t.Context(), d.db, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := d.table.Purge(t.Context(), d.db, 0, outbox.Confirmed); err != nil || n != 1 {
+		t.Errorf("%d are purged, %v", n, err)
+	}
 }
 
 // purges purges again and again. The function that purges returns ends that, and tells how many messages were deleted.
