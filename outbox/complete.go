@@ -30,27 +30,35 @@ func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) erro
 		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // in one order, so that two calls do not deadlock
-	result, err := t.complete(ctx, db, ids)
+	n, err := t.complete(ctx, db, ids)
 	_, alone := db.(*sql.DB)
 	for pause := time.Millisecond; alone && dialect.Again(err) && ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		result, err = t.complete(ctx, db, ids)
+		n, err = t.complete(ctx, db, ids)
 	}
-	if err != nil {
-		return failed("complete", err)
-	}
-	n, err := result.RowsAffected()
 	if err == nil && n != int64(len(ids)) {
 		err = t.missing(ctx, db, ids)
 	}
 	return failed("complete", err)
 }
 
-func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (sql.Result, error) {
-	return in(t.update(t.new(), "id").Add("state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
+func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (int64, error) {
+	if ids = possible(ids); len(ids) == 0 {
+		return 0, nil
+	}
+	result, err := in(t.update(t.new(), "id").Add("state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// possible returns the IDs that a message can have. Some databases refuse a statement with another text.
+func possible(ids []string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !plain(id) || len(id) > maxName })
 }
 
 // missing returns an error that names the first ID that the table lacks.
@@ -74,7 +82,7 @@ func (t *Table) Known(ctx context.Context, db dialect.DB, ids ...string) ([]stri
 }
 
 func (t *Table) known(ctx context.Context, db dialect.DB, ids []string) ([]string, error) {
-	if len(ids) == 0 {
+	if ids = possible(ids); len(ids) == 0 {
 		return nil, nil
 	}
 	s := in(t.new().Add("SELECT id FROM ").Table(t.messages.Name).Add(" WHERE id IN "), ids)

@@ -26,7 +26,7 @@ func TestCompletionHandler(t *testing.T) {
 			{"GET", "stock", "", http.StatusMethodNotAllowed}, {"POST", "", `{"ids": ["a"]}`, http.StatusForbidden},
 			{"POST", "stock", `{"ids": []}`, http.StatusBadRequest}, {"POST", "stock", `{"ids"`, http.StatusBadRequest},
 			{"POST", "stock", `{"ids": ["` + strings.Repeat("x", 600<<10) + `"]}`, http.StatusBadRequest},
-			{"POST", "stock", `{"ids": ["gone"]}`, http.StatusNotFound},
+			{"POST", "stock", `{"ids": ["gone"]}`, http.StatusNotFound}, {"POST", "stock", `{"ids": ["no\u0000text"]}`, http.StatusNotFound},
 		} {
 			if is := reply(t, handler, c.method, c.who, c.body); is != c.want {
 				t.Errorf("%.60s: %d instead of %d", c.body, is, c.want)
@@ -42,6 +42,14 @@ func TestCompletionHandler(t *testing.T) {
 		}
 		if !d.is(t, outbox.Done, "a", "b") {
 			t.Error("not done")
+		}
+		for _, id := range []string{"no\x00text", "no\xfftext", strings.Repeat("x", 256)} { // that no message has
+			_, status := d.table.Status(t.Context(), d.db, id)
+			for _, err := range []error{d.table.Complete(t.Context(), d.db, "a", id), d.table.Requeue(t.Context(), d.db, id), status} {
+				if !errors.Is(err, outbox.ErrUnknown) {
+					t.Errorf("%.10q: %v", id, err)
+				}
+			}
 		}
 		d.db.Close() //nolint:errcheck // the trouble
 		if is := reply(t, handler, "POST", "stock", `{"ids": ["a"]}`); is != http.StatusServiceUnavailable {
