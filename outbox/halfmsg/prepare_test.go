@@ -2,7 +2,9 @@ package halfmsg_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -39,22 +41,25 @@ func TestPrepareRefusesAnIDThatIsTaken(t *testing.T) {
 	})
 }
 
-// TestALockedHalfMessage: a transaction that has the row of a half message keeps no producer from being asked about others.
+// TestALockedHalfMessage: a transaction that has the rows of many half messages keeps no producer from being asked about others.
 func TestALockedHalfMessage(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		if d.dialect == dialect.SQLite {
 			return // whose lock is that of the file
 		}
-		locked := d.prepare(t, "one")
-		tx, err := d.db.BeginTx(t.Context(), nil)
+		var locked string
+		for i := range 20 {
+			locked = d.prepare(t, fmt.Sprint("locked-", i))
+		}
+		other := d.prepare(t, "other")
+		tx, err := d.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // where MariaDB locks no other rows
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tx.Rollback() //nolint:errcheck // nothing to undo
-		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id = '"+locked+"'"); err != nil {
+		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id <> '"+other+"'"); err != nil {
 			t.Fatal(err)
 		}
-		other := d.prepare(t, "two")
 		d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
 			return halfmsg.RolledBack, nil
 		})

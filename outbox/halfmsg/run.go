@@ -1,9 +1,11 @@
 package halfmsg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +30,7 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 	if ask == nil {
 		return failed("run", fmt.Errorf("%w: ask is nil", pawl.ErrInvalid))
 	}
-	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), done: make(chan struct{}, 1)}
+	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), locked: make(map[string]int), done: make(chan struct{}, 1)}
 	defer r.group.Wait()
 	for ctx.Err() == nil {
 		err := r.round(ctx)
@@ -64,9 +66,10 @@ type run struct {
 	*Coordinator
 	ask     Asker
 	group   sync.WaitGroup
-	done    chan struct{} // a question has ended
-	cleaned time.Time     // when the last cleaning began
-	more    bool          // that left old half messages, so the next round goes on
+	done    chan struct{}  // a question has ended
+	cleaned time.Time      // when the last cleaning began
+	more    bool           // that left old half messages, so the next round goes on
+	locked  map[string]int // due half messages whose claims met a lock, and how often
 
 	mu   sync.Mutex
 	all  int                 // questions under way
@@ -97,24 +100,39 @@ func (r *run) round(ctx context.Context) error {
 	for _, name := range without {
 		s.Add(" AND producer <> ").Value(name)
 	}
-	due, err := r.list(visit, s.Add(" ORDER BY due LIMIT ").Value(free))
+	due, err := r.list(visit, s.Add(" ORDER BY due LIMIT ").Value(free+len(r.locked)))
 	stop()
 	if err != nil {
 		return failed("read half messages", err)
 	}
+	return r.begins(ctx, due)
+}
+
+// begins begins questions. Half messages that were locked come last, and the first lock ends the round. So rows that stay
+// locked keep no other half message waiting for long.
+func (r *run) begins(ctx context.Context, due []Entry) error {
+	maps.DeleteFunc(r.locked, func(id string, _ int) bool {
+		return !slices.ContainsFunc(due, func(e Entry) bool { return e.ID == id })
+	})
+	slices.SortStableFunc(due, func(a, b Entry) int { return cmp.Compare(r.locked[a.ID], r.locked[b.ID]) })
 	for _, e := range due {
 		if !r.begin(e.Producer) {
 			continue
 		}
 		mine, err := r.claim(ctx, e)
-		if err != nil || !mine {
+		if mine {
+			r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
+		} else {
 			r.end(e.Producer, nil)
-			if err != nil {
-				return failed("claim a question", err)
-			}
-			continue
 		}
-		r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
+		if errors.Is(err, errLocked) {
+			r.locked[e.ID]++
+			r.tell(failed("claim a question about "+e.ID, err))
+			return nil
+		}
+		if err != nil {
+			return failed("claim a question", err)
+		}
 	}
 	return nil
 }
@@ -200,6 +218,9 @@ func backoff(tries int, least, most time.Duration) time.Duration {
 	return min(wait, most)
 }
 
+// errLocked says that another transaction has a half message.
+var errLocked = errors.New("another transaction has locked the half message")
+
 // claim sets the time of the next question, by compare-and-set, so that no other process asks the same now.
 func (r *run) claim(ctx context.Context, e Entry) (bool, error) {
 	wait := seconds(r.opts.Timeout) + seconds(backoff(e.Asks+1, r.opts.AskAfter, r.opts.MaxWait))
@@ -207,9 +228,8 @@ func (r *run) claim(ctx context.Context, e Entry) (bool, error) {
 	defer stop()
 	result, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET asks = asks + 1, due = ", r.now(), " + ").Value(wait).Add(" WHERE state = 0 AND id = ").Value(e.ID).
 		Add(" AND asks = ").Value(e.Asks).Exec(brief, r.db)
-	if err != nil && brief.Err() != nil && ctx.Err() == nil { // the next half messages need not wait for a transaction that has this row
-		r.tell(failed("claim a question about "+e.ID, err))
-		return false, nil
+	if err != nil && brief.Err() != nil && ctx.Err() == nil {
+		return false, fmt.Errorf("%w: %w", errLocked, err)
 	}
 	if dialect.Again(err) {
 		return false, nil
