@@ -103,6 +103,57 @@ func (muteStore) List(ctx context.Context, _ string) iter.Seq2[string, error] {
 	}
 }
 
+// searchingStore takes most of the time of a request for each step of a long search.
+type searchingStore struct{ engine.Engine }
+
+func (s searchingStore) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for range 10 {
+			select {
+			case <-ctx.Done():
+				yield("", ctx.Err())
+				return
+			case <-time.After(900 * time.Millisecond):
+			}
+			if !yield("", nil) {
+				return
+			}
+		}
+		for name, err := range s.Engine.List(ctx, prefix) {
+			if !yield(name, err) {
+				return
+			}
+		}
+	}
+}
+
+func (s searchingStore) Show(ctx context.Context, name string) (engine.Resource, error) {
+	if name == "" {
+		return engine.Resource{}, errors.New("there is no such name")
+	}
+	return s.Engine.Show(ctx, name)
+}
+
+// TestListOfSearchingStore: a store that searches for long is no store that does not answer.
+func TestListOfSearchingStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		l := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+		operator := newClient(t, searchingStore{eng}, &pawl.Options{Lazy: true, RequestTimeout: time.Second})
+		var names []string
+		for r, err := range operator.List(t.Context(), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, r.Name)
+		}
+		if len(names) != 1 || names[0] != "m" {
+			t.Error(names)
+		}
+		mustUnlock(t, l)
+	})
+}
+
 // TestListOfMuteStore: an answer is missing, which does not mean that nobody holds a lock.
 func TestListOfMuteStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package redisengine
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -141,5 +142,56 @@ func TestLeaveReadsNoLine(t *testing.T) {
 		if n := ids(); n != 2 {
 			t.Errorf("%s: %d claims, want 2", what, n)
 		}
+	}
+}
+
+// scanning counts the pages that a client reads.
+type scanning struct {
+	Client
+	pages *atomic.Int64
+}
+
+func (s scanning) Do(ctx context.Context, c Command) Reply {
+	if c.Head[0] == "SCAN" {
+		s.pages.Add(1)
+	}
+	return s.Client.Do(ctx, c)
+}
+
+// TestListTellsEachPage: a Redis may have millions of keys that are no locks. Each page of the search says that the server
+// answers, and a caller who has enough reads no further page.
+func TestListTellsEachPage(t *testing.T) {
+	server := testservers.Redis(t)
+	raw := onServer(t, server, 0)
+	isNew(t, raw)
+	visit(t, raw, time.Minute, "held").holds(all)
+	others := []string{"MSET"}
+	for i := range 5000 {
+		others = append(others, "other:"+strconv.Itoa(i), "x")
+	}
+	does(t, raw, others...)
+	var pages atomic.Int64
+	e := NewOn(scanning{onRueidis{dialOne(t, server.Addr)}, &pages}, nil)
+	told, found := int64(0), 0
+	for name, err := range e.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told++; told != pages.Load() {
+			t.Errorf("%d pages are read, and %d names are told", pages.Load(), told)
+		}
+		if name != "" {
+			found++
+		}
+	}
+	if found != 1 || told < 5 {
+		t.Errorf("%d names, %d of them empty", told, told-int64(found))
+	}
+	pages.Store(0)
+	for range e.List(t.Context(), "") {
+		break
+	}
+	if n := pages.Load(); n != 1 {
+		t.Errorf("%d pages are read for one name", n)
 	}
 }

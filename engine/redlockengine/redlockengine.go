@@ -257,9 +257,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 				if err != nil {
 					return err
 				}
-				if name != "" { // else the node still searches
-					told[i] = append(told[i], name)
-				}
+				told[i] = append(told[i], name)
 			}
 			return nil
 		})
@@ -268,7 +266,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 		}
 		all := slices.Concat(told...)
 		slices.Sort(all)
-		return slices.Compact(all), nil
+		return slices.DeleteFunc(slices.Compact(all), func(name string) bool { return name == "" }), nil // which tells that a node searches
 	})
 }
 
