@@ -256,6 +256,7 @@ type attempt struct {
 	lock    *lock
 	claim   *engine.Claim
 	through *Lease       // the lease whose grant the claim is to share; nil: the claim may get its own grant
+	stored  bool         // the store has said that it has the claim
 	grace   engine.Grace // of the store, when the wait began
 	until   time.Time    // the end of grace; zero: the store was in none
 }
@@ -346,6 +347,7 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	} else {
 		a.session.answered(a.claim.Resource)
 	}
+	a.stored = a.stored || err == nil
 	return grant, err
 }
 
@@ -402,7 +404,7 @@ func (a *attempt) evicted(ctx context.Context) (err error) {
 // fail withdraws the claim, which may be in the store, and returns the reason.
 func (a *attempt) fail(ctx context.Context, err error) error {
 	s := a.session
-	if errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported) {
+	if !a.stored && (errors.Is(err, engine.ErrMismatch) || errors.Is(err, engine.ErrUnsupported)) {
 		s.settle(a.claim)
 	} else {
 		a.withdraw(ctx)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
@@ -102,6 +103,36 @@ func TestMinHoldIsAllOrNothing(t *testing.T) {
 		pass(15 * time.Second)
 		wantFree(t, eng, "job")
 	})
+}
+
+// TestMinHoldRefusedLate: the store grants the claim and refuses that of the minimum hold. The grant is
+// given back at once.
+func TestMinHoldRefusedLate(t *testing.T) {
+	refuses := func(why error) fault {
+		return func(context.Context, func(context.Context) error) error { return why }
+	}
+	for name, disturb := range map[string]func(*faultyStore) error{
+		"the session": func(s *faultyStore) error {
+			s.set(refuses(engine.ErrUnsupported), verbOpen)
+			return pawl.ErrUnsupported
+		},
+		"the claim": func(s *faultyStore) error {
+			s.set(first(1, nil, refuses(engine.ErrMismatch)), verbEnter)
+			return pawl.ErrMismatch
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				want := disturb(store)
+				_, err := c.Mutex("job").With(pawl.LockOptions{MinHold: 10 * time.Minute}).TryLock(t.Context())
+				wantErr(t, err, want)
+				synctest.Wait() // the claim of the minimum hold leaves with its session
+				wantFree(t, eng, "job")
+			})
+		})
+	}
 }
 
 // TestMinHoldOfPermits: each permit is kept, and the others are not.
