@@ -136,11 +136,22 @@ func (s *session) takenCause(how string, claim *engine.Claim, token fence.Token)
 
 // spawn starts a goroutine that Close awaits, unless the client is closed.
 func (c *Client) spawn(run func()) bool {
+	if !c.begin() {
+		return false
+	}
+	defer c.tasks.Done()
+	c.tasks.Go(run)
+	return true
+}
+
+// begin lets Close await the caller until tasks.Done, unless the client is closed. Meanwhile the caller may start
+// further tasks.
+func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.life.Err() != nil {
 		return false
 	}
-	c.tasks.Go(run)
+	c.tasks.Add(1)
 	return true
 }

@@ -31,7 +31,7 @@ type Lease struct {
 }
 
 // start lets the heartbeat renew the lease.
-func (l *Lease) start() bool {
+func (l *Lease) start() error {
 	if hold := l.lock.opts.MaxHold; hold > 0 {
 		l.until = time.Now().Add(hold - l.margin())
 		l.mu.Lock()
@@ -39,10 +39,10 @@ func (l *Lease) start() bool {
 		l.mu.Unlock()
 	}
 	if l.session.hold(l) {
-		return true
+		return nil
 	}
 	l.stopTimer()
-	return false
+	return errSession
 }
 
 // margin is the time that the holder has to stop at the maximum of its hold.

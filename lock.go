@@ -186,18 +186,9 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		}
 		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
 		a.claim.Capacity = permits
-		grant, err := a.run(ctx, wait)
-		if err == nil && l.opts.MinHold > 0 {
-			if err = l.keepTaken(ctx, s, a.claim, grant.Token, l.opts.MinHold); err != nil {
-				err = a.fail(ctx, err)
-			}
-		}
+		lease, err := a.lease(ctx, values, wait)
 		if err == nil {
-			lease := &Lease{session: s, lock: l, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
-			if lease.start() {
-				return lease, nil
-			}
-			err = a.fail(ctx, errSession)
+			return lease, nil
 		}
 		if errors.Is(err, errApart) {
 			apart = append(apart, through)
@@ -259,6 +250,24 @@ type attempt struct {
 	stored  bool         // the store has said that it has the claim
 	grace   engine.Grace // of the store, when the wait began
 	until   time.Time    // the end of grace; zero: the store was in none
+}
+
+// lease gets the grant, keeps the name taken for the minimum hold, and lets the heartbeat renew the lease.
+func (a *attempt) lease(ctx, values context.Context, wait bool) (*Lease, error) {
+	grant, err := a.run(ctx, wait)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{session: a.session, lock: a.lock, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
+	if hold := a.lock.opts.MinHold; hold > 0 {
+		err = l.keepTaken(ctx, hold, l.start)
+	} else {
+		err = l.start()
+	}
+	if err != nil {
+		return nil, a.fail(ctx, err)
+	}
+	return l, nil
 }
 
 func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {

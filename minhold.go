@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
-	"github.com/pawl-go/pawl/fence"
 )
 
 // A minimum hold is a second claim of the holder's owner, which shares its grant. That claim
@@ -47,7 +46,7 @@ func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 	if err == nil {
 		work, stop := l.Within(ctx)
 		defer stop()
-		if err = l.lock.keepTaken(work, l.session, l.claim, l.token, d); errors.Is(err, errSession) {
+		if err = l.keepTaken(work, d, func() error { return nil }); errors.Is(err, errSession) {
 			err = fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
 		} else if err != nil {
 			err = errors.Join(l.Err(), err)
@@ -59,25 +58,32 @@ func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// keepTaken keeps the name of a grant taken for the minimum hold.
-func (l *lock) keepTaken(ctx context.Context, holder *session, claim *engine.Claim, token fence.Token, hold time.Duration) error {
-	c := l.client
+// keepTaken keeps the name of a grant taken for the minimum hold. If then fails, nothing is kept.
+func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() error) error {
+	c := l.session.client
+	if !c.begin() { // Close waits for the session of the minimum hold
+		return ErrClosed
+	}
+	defer c.tasks.Done()
 	ctx, cancel := c.bounded(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: hold, Delay: hold, Label: l.label()})
+	s, err := c.engine.Open(ctx, engine.SessionOptions{TTL: hold, Delay: hold, Label: l.lock.label()})
 	if err != nil {
 		return fmt.Errorf("minimum hold: %w", unavailable(ctx, "open session", err))
 	}
-	stays := *claim
+	stays := *l.claim
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
 	err = unavailable(ctx, "enter", err)
-	if err == nil && !holder.shares(claim, token, is.Token) || refused(err) {
+	if err == nil && !l.session.shares(l.claim, l.token, is.Token) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)
+	}
+	if err == nil {
+		err = then()
 	}
 	if err != nil {
 		closing := context.WithoutCancel(ctx)
-		c.spawn(func() {
+		c.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(closing, farewellTime)
 			defer cancel()
 			s.Close(ctx) //nolint:errcheck // it ends by itself

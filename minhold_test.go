@@ -135,6 +135,51 @@ func TestMinHoldRefusedLate(t *testing.T) {
 	}
 }
 
+// TestMinHoldBesideClose: the client is closed while a minimum hold begins. If the call fails, nothing is kept, and no session
+// stays open.
+func TestMinHoldBesideClose(t *testing.T) {
+	lock := func(ctx context.Context, c *pawl.Client) error {
+		_, err := c.Mutex("job").With(pawl.LockOptions{MinHold: time.Hour}).Lock(ctx)
+		return err
+	}
+	keep := func(ctx context.Context, c *pawl.Client) error {
+		lease, err := c.Mutex("job").Lock(ctx)
+		if err != nil {
+			return err
+		}
+		return lease.Keep(ctx, time.Hour)
+	}
+	for name, row := range map[string]struct {
+		call    func(context.Context, *pawl.Client) error
+		answers bool
+	}{"lock without a reply": {lock, false}, "lock": {lock, true}, "keep without a reply": {keep, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				closed := make(chan int, 1)
+				store.set(first(1, nil, func(ctx context.Context, do func(context.Context) error) error {
+					err := do(ctx)
+					go func() {
+						c.Close(context.Background()) //nolint:errcheck // checked elsewhere
+						closed <- len(store.called(verbClose))
+					}()
+					if synctest.Wait(); !row.answers {
+						<-ctx.Done()
+						err = engine.Unavailable("reply", ctx.Err())
+					}
+					return err
+				}), verbEnter)
+				wantErr(t, row.call(t.Context(), c), pawl.ErrClosed)
+				if n := <-closed; n != 2 {
+					t.Errorf("%d of 2 sessions were closed when the client was", n)
+				}
+				wantFree(t, eng, "job")
+			})
+		})
+	}
+}
+
 // TestMinHoldOfPermits: each permit is kept, and the others are not.
 func TestMinHoldOfPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
