@@ -74,6 +74,13 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	stays := *l.claim
 	stays.ID = s.ID() + keptSuffix
 	is, err := s.Enter(ctx, &stays, false)
+	if errors.Is(err, engine.ErrMismatch) && l.lock.resizes { // an operator has resized the semaphore since the grant
+		var now engine.Resource
+		if now, err = c.claims(ctx, l.Name()); err == nil {
+			stays.Capacity = max(now.Capacity, 1)
+			is, err = s.Enter(ctx, &stays, false)
+		}
+	}
 	err = unavailable(ctx, "enter", err)
 	if err == nil && !l.session.shares(l.claim, l.token, is.Token) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)

@@ -196,6 +196,32 @@ func TestMinHoldOfPermits(t *testing.T) {
 	})
 }
 
+// TestMinHoldOfResizedPermits: an operator resizes the semaphore before the minimum hold begins. The holder keeps its place,
+// and no permit is held twice.
+func TestMinHoldOfResizedPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		operator := newClient(t, eng, nil).Semaphore("s", 2)
+		store.set(first(1, nil, during(func() { mustResize(t, operator, 3) })), verbEnter)
+		lease := mustLock(t, t.Context(), c.Semaphore("s", 2).With(pawl.LockOptions{MinHold: time.Minute}))
+		if claims := show(t, eng, "s").Claims; len(claims) != 2 {
+			t.Errorf("claims %+v", claims)
+		}
+		if n := len(store.called(verbEnter)); n != 3 {
+			t.Errorf("%d claims were entered", n)
+		}
+		mustResize(t, operator, 1)
+		noErr(t, lease.Keep(t.Context(), time.Hour))
+		mustUnlock(t, lease)
+		pass(time.Minute)
+		_, err := operator.TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		pass(time.Hour)
+		mustUnlock(t, mustLock(t, t.Context(), operator))
+	})
+}
+
 // TestMinHoldRefused: a minimum hold out of range is refused with the range.
 func TestMinHoldRefused(t *testing.T) {
 	c := newClient(t, memengine.New(), nil)
