@@ -147,7 +147,7 @@ func (b *Barrier) wait(ctx context.Context, present *Lease, id string) (index in
 			return w.giveUp(ctx, err)
 		}
 		left, err := w.look(alive, v)
-		if left || err != nil && !errors.Is(err, ErrUnavailable) {
+		if left || err != nil && !errors.Is(err, ErrUnavailable) && alive.Err() == nil {
 			return w.index, err
 		}
 	}

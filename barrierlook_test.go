@@ -57,3 +57,33 @@ func TestBarrierLooks(t *testing.T) {
 		})
 	}
 }
+
+// TestBarrierBreaksInConflict: a party sees that another has died, and other writers are always faster. When the ctx of the
+// party ends, the party has broken the barrier all the same, and says so.
+func TestBarrierBreaksInConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, dies := newFaultyClient(t, eng, nil)
+		died := arrive(t.Context(), mortal.Barrier("b", 4))
+		c, store := newFaultyClient(t, eng, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		waits := arrive(ctx, c.Barrier("b", 4))
+		arrived(t, eng, "b", 2)
+		store.set(func(put context.Context, do func(context.Context) error) error {
+			if ctx.Err() == nil {
+				return engine.ErrConflict
+			}
+			return do(put)
+		}, verbPut)
+		dies.Cut()
+		wantErr(t, (<-waits).err, pawl.ErrBroken, context.DeadlineExceeded)
+		start := time.Now()
+		_, err := newClient(t, eng, nil).Barrier("b", 4).Wait(t.Context())
+		wantErr(t, err, pawl.ErrBroken)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("the next party learned of it after %v", took)
+		}
+		wantErr(t, (<-died).err, pawl.ErrBroken)
+	})
+}
