@@ -122,7 +122,9 @@ func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer present.Unlock(ctx) //nolint:errcheck // it says that a party lives; nobody waits for it
+	ends, cancel := Linger(ctx) // bounds all that a party does after ctx
+	defer cancel()
+	defer present.unlockBy(ctx, ends) //nolint:errcheck // it says that a party lives; nobody waits for it
 	return b.wait(ctx, present, present.claim.ID)
 }
 

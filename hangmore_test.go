@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
@@ -105,24 +106,113 @@ func TestOperatorsCallsEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// TestEvictedWaiterIsBounded: a waiter asks why its claim is gone, and the store hangs. The end of its ctx ends the call.
-func TestEvictedWaiterIsBounded(t *testing.T) {
+// queuedCalls update a value. The calls share the barrier b of two members and the election e.
+var queuedCalls = map[string]func(*testing.T, *pawl.Client) func(context.Context) error{
+	"update": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := c.Value("v").Update(ctx, func(pawl.Snapshot) ([]byte, error) { return []byte("x"), nil })
+			return err
+		}
+	},
+	"join": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := c.Barrier("b", 2).Join(ctx); return err }
+	},
+	"wait": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := c.Barrier("b", 2).Wait(ctx); return err }
+	},
+	"leave": preparedCalls["leave a barrier"],
+	"campaign": func(_ *testing.T, c *pawl.Client) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := c.Election("e").Campaign(ctx, nil); return err }
+	},
+	"resign": preparedCalls["resign"],
+}
+
+// TestQueuedCallsEndWithTheirContext is TestCallsEndWithTheirContext for updates in conflict. The store hangs when they
+// begin to queue, or when they have their turn.
+func TestQueuedCallsEndWithTheirContext(t *testing.T) {
+	for name, prepare := range queuedCalls {
+		for _, conflicts := range []int{2, 3} {
+			t.Run(fmt.Sprint(name, conflicts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					eng := memengine.New()
+					c, store := newFaultyClient(t, eng, nil)
+					call := prepare(t, c)
+					store.set(first(conflicts, conflictsAlways, func(context.Context, func(context.Context) error) error {
+						store.set(hangs, allVerbs...)
+						return engine.ErrConflict
+					}), verbPut)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					start := time.Now()
+					if call(ctx) == nil {
+						t.Error("no error")
+					}
+					if took := time.Since(start); took < time.Second || took > time.Second+slack {
+						t.Errorf("took %v", took)
+					}
+					store.set(nil, allVerbs...)
+					pass(10 * time.Second)
+					for name, err := range eng.List(t.Context(), "") {
+						t.Errorf("%q is still held, %v", name, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// conflictsAlways answers each write as if another writer had been faster.
+func conflictsAlways(context.Context, func(context.Context) error) error { return engine.ErrConflict }
+
+// TestBarrierWaitIsBounded: the store hangs while a party waits. The party tells the others and leaves its claim in the time of one call.
+func TestBarrierWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		held := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
 		c, store := newFaultyClient(t, eng, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		start, waits := time.Now(), lockSoon(ctx, c.Mutex("m"))
-		synctest.Wait()
-		store.set(hangs, verbRenew)
-		pass(500 * time.Millisecond)
-		breakLock(t, eng, "m")
-		got := <-waits
-		wantErr(t, got.err, pawl.ErrNotAcquired)
-		if took := got.at.Sub(start); took > 1100*time.Millisecond {
-			t.Errorf("it took %v", took)
+		start := time.Now()
+		waits := arrive(ctx, c.Barrier("b", 2))
+		arrived(t, eng, "b", 1)
+		store.set(hangs, allVerbs...)
+		wantErr(t, (<-waits).err, pawl.ErrBroken, pawl.ErrUnavailable)
+		if took := time.Since(start); took > time.Second+slack {
+			t.Errorf("took %v", took)
 		}
-		<-held.Context().Done()
+		store.set(nil, allVerbs...)
+		pass(10 * time.Second)
+		wantFree(t, eng, "pawl:barrier/b")
 	})
+}
+
+// TestEvictedWaiterIsBounded: a waiter asks why its claim is gone, and the store hangs. The end of its ctx ends the call.
+func TestEvictedWaiterIsBounded(t *testing.T) {
+	for name, row := range map[string]struct {
+		verbs []string
+		at    time.Duration
+	}{
+		"renewal": {[]string{verbRenew}, 500 * time.Millisecond},
+		"note":    {[]string{verbGet, verbLeave}, 950 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				held := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+				c, store := newFaultyClient(t, eng, nil)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				start, waits := time.Now(), lockSoon(ctx, c.Mutex("m"))
+				synctest.Wait()
+				store.set(hangs, row.verbs...)
+				pass(row.at)
+				breakLock(t, eng, "m")
+				got := <-waits
+				wantErr(t, got.err, pawl.ErrNotAcquired)
+				if took := got.at.Sub(start); took > time.Second+slack {
+					t.Errorf("it took %v", took)
+				}
+				<-held.Context().Done()
+			})
+		})
+	}
 }

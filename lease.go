@@ -173,6 +173,13 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return l.unlock(ctx, bound)
 }
 
+// unlockBy releases the lock as Unlock does, and waits for the store until ends. ends bounds several releases together.
+func (l *Lease) unlockBy(ctx, ends context.Context) error {
+	bound, stop := join(l.session.round(), ends)
+	defer stop()
+	return l.unlock(ctx, bound)
+}
+
 // unlock releases the lock, and waits for the store no longer than bound.
 func (l *Lease) unlock(ctx, bound context.Context) error {
 	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store itself counts sleep

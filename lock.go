@@ -62,6 +62,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have set another capacity
 	alone   bool  // owners of contexts do not count
+	brief   bool  // the end of ctx leaves the withdrawal to the heartbeat
 	err     error // the mistake in the description, returned at the first use
 }
 
@@ -402,7 +403,7 @@ func (a *attempt) evicted(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	bound, cancel := context.WithTimeout(a.session.life, farewellTime)
+	bound, cancel := a.session.client.bounded(ctx, farewellTime)
 	defer cancel()
 	if note, err := a.lock.client.broken(bound, a.lock.name); err == nil && note != nil && note.of(a.claim.ID, 0) {
 		return fmt.Errorf("%w: the waiting claim was %v", ErrNotAcquired, note)
@@ -439,6 +440,10 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 // The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
+	if a.lock.brief && ctx.Err() != nil {
+		s.orphan(a.claim)
+		return
+	}
 	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
 	defer cancel()
 	s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone

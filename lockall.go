@@ -142,9 +142,7 @@ func (ls Leases) Unlock(ctx context.Context) error {
 func (ls Leases) unlock(ctx, ends context.Context) error {
 	var errs []error
 	for _, l := range slices.Backward(ls) {
-		bound, stop := join(l.session.round(), ends)
-		errs = append(errs, l.unlock(ctx, bound))
-		stop()
+		errs = append(errs, l.unlockBy(ctx, ends))
 	}
 	return errors.Join(errs...)
 }

@@ -97,7 +97,5 @@ func (m *Member) Leave(ctx context.Context) error {
 	if errors.Is(m.present.Err(), ErrClosed) { // it has left before
 		return nil
 	}
-	bound, end := join(m.present.session.round(), ends)
-	defer end()
-	return errors.Join(err, m.present.unlock(ctx, bound))
+	return errors.Join(err, m.present.unlockBy(ctx, ends))
 }

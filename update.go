@@ -42,19 +42,21 @@ func (v *Value) Update(ctx context.Context, fn func(Snapshot) ([]byte, error)) (
 	return v.queueUpdate(ctx, fn)
 }
 
-// queueUpdate updates in the queue of all updates that were in conflict.
+// queueUpdate updates in the queue of all updates that were in conflict. Both the wait and the release end with ctx. So a call that
+// still has a release of its own to make lingers once.
 func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
 	turn, err := v.turn(ctx)
 	if err != nil {
 		return Snapshot{}, v.failed("update", err)
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the lock only keeps order: versions guard the value
+	defer turn.unlockBy(ctx, ctx) //nolint:errcheck // the lock only keeps order: versions guard the value
 	return v.tryUpdate(ctx, fn, queuedTries)
 }
 
 // turn waits for the lock that orders the updates of the value after a conflict.
 func (v *Value) turn(ctx context.Context) (*Lease, error) {
 	l := v.turnLock()
+	l.brief = true
 	return l.Lock(ctx)
 }
 
