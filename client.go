@@ -283,7 +283,9 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 		return s, nil
 	}
 	c.mu.Unlock()
-	return nil, errors.Join(ErrClosed, s.closeStore(bound))
+	last, end := context.WithTimeout(context.WithoutCancel(ctx), farewellTime) // bound has ended with the client
+	defer end()
+	return nil, errors.Join(ErrClosed, s.closeStore(last))
 }
 
 // bounded returns a context that ends with ctx, when the client closes, or after d.

@@ -222,6 +222,12 @@ func TestCloseWhileOpening(t *testing.T) {
 			<-time.After(3 * time.Second) // whatever becomes of ctx
 			return do(context.WithoutCancel(ctx))
 		}, verbOpen)
+		store.set(func(ctx context.Context, do func(context.Context) error) error {
+			if err := ctx.Err(); err != nil {
+				t.Errorf("a session stays in the store: %v", err)
+			}
+			return do(ctx)
+		}, verbClose)
 		eng.Expire(show(t, eng, "m").Claims[0].Session)
 		<-lease.Context().Done()
 		waiter := lockSoon(t.Context(), c.Mutex("m"))
