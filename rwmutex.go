@@ -60,7 +60,7 @@ func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 
 // turn takes the other side for the same owner and releases the lease.
 func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock) (*Lease, error) {
-	if from.lock.client != m.client || from.lock.name != m.name || from.lock.weight == to.weight {
+	if from == nil || from.lock.client != m.client || from.lock.name != m.name || from.lock.weight == to.weight {
 		return nil, m.failed(fmt.Errorf("%s: %w", doing, invalid("lease is not one of the other side of this RWMutex")))
 	}
 	if err := from.Err(); err != nil {

@@ -144,6 +144,7 @@ func TestTurn(t *testing.T) {
 			"the same side": again, "another name": mustLock(t, t.Context(), c.RWMutex("other").RLocker()),
 			"another client": mustLock(t, t.Context(), newClient(t, eng, nil).RWMutex("third").RLocker()),
 			"a lock alone":   mustLock(t, t.Context(), c.Mutex("fourth")),
+			"nothing":        nil,
 		} {
 			t.Log(name)
 			_, err := rw.TryUpgrade(t.Context(), bad)
