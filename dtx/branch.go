@@ -162,9 +162,10 @@ func (b *branch) QueryContext(ctx context.Context, statement string, args ...any
 }
 
 // judge remembers an error that has ended the transaction. After a deadlock MySQL has rolled back, and the connection would
-// commit each further statement. SQLite may roll back after any error.
+// commit each further statement. SQLite may roll back after any error. A driver may close the connection of a statement that was cancelled.
 func (b *branch) judge(err error) error {
-	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) || b.dialect == dialect.SQLite && err != nil && b.outside() {
+	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) || b.dialect == dialect.SQLite && err != nil && b.outside() ||
+		errors.Is(err, context.Canceled) && b.closed() {
 		b.doom = cmp.Or(b.doom, err)
 	}
 	return err
@@ -175,6 +176,13 @@ func (b *branch) outside() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return b.exec(ctx, "BEGIN", "ROLLBACK") == nil
+}
+
+// closed asks whether the connection is closed. Rows also have the error of a context that ends just after them, and cost no connection then.
+func (b *branch) closed() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return b.conn.PingContext(ctx) != nil
 }
 
 // shut ends the caller's use of the branch, and reports why it cannot be committed. Rows that are open would keep the connection for ever.

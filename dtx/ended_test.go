@@ -2,6 +2,7 @@ package dtx_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -81,4 +82,92 @@ func (b *bank) deadlock(ctx context.Context, t *testing.T, tx *dtx.Tx) error {
 	rows.Close()                                                              //nolint:errcheck,sqlclosecheck // the caller does not look
 	first.ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 2") //nolint:errcheck // as above
 	return nil
+}
+
+// alone: a transaction of one branch aborts, and is not in doubt, if its COMMIT was never sent.
+func (b *bank) alone(t *testing.T) {
+	c := b.patient(t)
+	before := b.sums(t)
+	run := func(fn func(ctx context.Context, cancel func(), db dialect.DB) error) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		return c.Run(ctx, func(ctx context.Context, tx *dtx.Tx) error {
+			if _, err := tx.On(b.parts[0]).ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 0"); err != nil {
+				return err
+			}
+			return fn(ctx, cancel, tx.On(b.parts[0]))
+		}, b.parts[0])
+	}
+	unsent := map[string]func(ctx context.Context, cancel func(), db dialect.DB) error{
+		"an ended context": func(_ context.Context, cancel func(), _ dialect.DB) error { cancel(); return nil },
+	}
+	if b.places[0].Dialect != dialect.SQLite { // where a cancelled query costs neither the connection nor the transaction
+		unsent["rows that are cancelled"] = func(ctx context.Context, _ func(), db dialect.DB) error { return b.cancelRows(ctx, db, 5, 1) }
+	}
+	if driverOf(b.places[0]) == "pgx" {
+		unsent["a statement that is cancelled"] = func(ctx context.Context, _ func(), db dialect.DB) error { b.cancelSleep(ctx, t, db); return nil }
+	}
+	for name, fn := range unsent {
+		if err := run(fn); !errors.Is(err, dtx.ErrAborted) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if is := b.sums(t); is != before {
+			t.Errorf("%s: %v, not %v", name, is, before)
+		}
+	}
+	err := run(func(ctx context.Context, _ func(), db dialect.DB) error {
+		for range 20 {
+			if err := b.cancelRows(ctx, db, 1, accounts); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if is := b.sums(t); err != nil || is[0] != before[0]-1 {
+		t.Errorf("rows whose context ends after them: %v, and %v after %v", err, is, before)
+	}
+}
+
+// cancelRows asks for accounts^factors rows, reads some of them and then cancels the query. The caller does not look at the error of the rows.
+func (b *bank) cancelRows(ctx context.Context, db dialect.DB, factors, some int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	query := "SELECT f0.n FROM " + b.table + "_0 f0"
+	for i := range factors - 1 {
+		query += fmt.Sprintf(", %s_0 f%d", b.table, i+1)
+	}
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	for range some {
+		rows.Next()
+	}
+	if factors > 1 {
+		cancel()
+		for rows.Next() { //nolint:revive // until the end of the context is seen
+		}
+	}
+	return rows.Close() //nolint:sqlclosecheck,rowserrcheck // the caller does not look
+}
+
+// cancelSleep cancels a statement while PostgreSQL runs the statement. The caller does not look at the error.
+func (b *bank) cancelSleep(ctx context.Context, t *testing.T, db dialect.DB) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		db.ExecContext(ctx, "SELECT pg_sleep(600), '"+b.table+"'") //nolint:errcheck // the caller does not look
+	}()
+	query := "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%" + b.table + "%'"
+	until(t, "the statement runs", func() bool {
+		var n int
+		if err := b.dbs[0].QueryRowContext(ctx, query).Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n > 0
+	})
+	cancel()
+	<-ended
 }

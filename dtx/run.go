@@ -169,8 +169,12 @@ func (t *Tx) commit(ctx context.Context) protocol.Outcome {
 			}
 		}
 	}
-	if writer == nil {
+	switch {
+	case writer == nil:
 		return protocol.Committed
+	case ctx.Err() != nil: // a driver that sends nothing does not say so
+		t.reason = context.Cause(ctx)
+		return protocol.Aborted
 	}
 	lost, err := writer.commit(ctx)
 	t.reason = err

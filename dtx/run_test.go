@@ -50,6 +50,7 @@ func TestDatabases(t *testing.T) {
 			b := newBank(t, shape.places(t))
 			t.Run("run", b.run)
 			t.Run("failures", b.failures)
+			t.Run("alone", b.alone)
 			t.Run("implicit commits", b.implicitCommits)
 			t.Run("foreign", b.foreign)
 			t.Run("beside recovery", b.besideRecovery)
