@@ -44,7 +44,7 @@ func (r *Resource) begin(ctx context.Context, id branchName, plain bool, lease t
 	if err != nil {
 		return nil, err
 	}
-	b := &branch{Resource: r, id: id, conn: conn, plain: plain || r.readOnly || r.log != nil, open: true}
+	b := &branch{Resource: r, id: id, conn: conn, plain: plain || !r.prepares(), open: true}
 	if err := b.exec(ctx, b.beginning(lease)...); err != nil {
 		b.release(false)
 		return nil, fmt.Errorf("begin a branch on %s: %w", r.name, err)

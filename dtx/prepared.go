@@ -76,7 +76,7 @@ func (r *Resource) foreign(name string) (branchName, error) {
 	}
 	_, ours := parseBranch(name)
 	switch {
-	case r.log != nil || r.readOnly:
+	case !r.prepares():
 		return branchName{}, fmt.Errorf("dtx: %w: the resource %s prepares no branch", pawl.ErrInvalid, r.name)
 	case ours || !foreignNames.MatchString(name):
 		return branchName{}, fmt.Errorf("dtx: %w: the name of a branch is %.80q: 1 to 64 letters, digits, underscores and hyphens are allowed, and no name of this package", pawl.ErrInvalid, name)

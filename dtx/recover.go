@@ -120,7 +120,7 @@ func listAll(ctx context.Context, identity int64, resources []*Resource) (map[*R
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	for _, r := range resources {
-		if r.log != nil || r.readOnly {
+		if !r.prepares() {
 			continue
 		}
 		group.Go(func() {

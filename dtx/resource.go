@@ -55,6 +55,9 @@ func ReadOnly(r *Resource) *Resource {
 // Name returns the name.
 func (r *Resource) Name() string { return r.name }
 
+// prepares reports whether branches there are prepared, so that recovery has to look for them.
+func (r *Resource) prepares() bool { return r.log == nil && !r.readOnly }
+
 var names = regexp.MustCompile(`^[A-Za-z0-9_]{1,30}$`)
 
 func (r *Resource) validate() error {
@@ -73,7 +76,7 @@ func (r *Resource) Check(ctx context.Context) error {
 		return err
 	}
 	err := CheckDurable(ctx, r.dialect, r.db)
-	if err == nil && r.log == nil && !r.readOnly {
+	if err == nil && r.prepares() {
 		if r.dialect == dialect.PostgreSQL {
 			err = r.checkSlots(ctx)
 		} else {

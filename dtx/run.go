@@ -90,9 +90,12 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 	resources = slices.SortedFunc(slices.Values(resources), func(a, b *Resource) int { return cmp.Compare(a.Name(), b.Name()) })
 	locals := 0
 	for i, r := range resources {
+		known := c.resources[r.name]
 		switch {
-		case c.resources[r.name] == nil || c.resources[r.name].db != r.db:
+		case known == nil || known.db != r.db:
 			return nil, fmt.Errorf("dtx: %w: the coordinator does not know the resource %s", pawl.ErrInvalid, r.name)
+		case r.prepares() && !known.prepares(): // recovery would list no branches there
+			return nil, fmt.Errorf("dtx: %w: the coordinator prepares nothing on the resource %s, which New has as read-only or as the log's", pawl.ErrInvalid, r.name)
 		case i > 0 && r.name == resources[i-1].name:
 			return nil, fmt.Errorf("dtx: %w: the resource %s is named twice", pawl.ErrInvalid, r.name)
 		case r.log != nil:
