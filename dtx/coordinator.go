@@ -287,9 +287,13 @@ func (c *Coordinator) Close(ctx context.Context) error {
 	return c.unregister(ctx)
 }
 
+// busy reports whether a transaction is open, or about to have a row.
 func (c *Coordinator) busy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.entering) > 0 { // a later one finds the coordinator closed
+		return true
+	}
 	for _, r := range c.rows {
 		if len(r.open) > 0 {
 			return true

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/driver"
@@ -63,5 +65,51 @@ func TestUnknownResources(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCloseBesideRegister: Close waits for a transaction that is about to have a new row, and so deletes the row.
+func TestCloseBesideRegister(t *testing.T) {
+	t.Parallel()
+	registers, open := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(registers) })
+	db, log := fileLog(t, func(c *sqlite3.Conn) error {
+		return c.CreateFunction("gate", 0, sqlite3.INNOCUOUS, func(sqlite3.Context, ...sqlite3.Value) { once(); <-open })
+	})
+	c, err := dtx.New(t.Context(), log, []*dtx.Resource{log.Resource("local")}, &dtx.Options{Lease: time.Second, Settle: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range []string{"CREATE TRIGGER gate BEFORE INSERT ON pawl_dtx BEGIN SELECT gate(); END", "UPDATE pawl_dtx SET fenced = 1 WHERE id > 0"} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		err := dtx.ErrAborted
+		for errors.Is(err, dtx.ErrAborted) { // until a beat has learnt of the fence
+			err = c.Run(t.Context(), func(context.Context, *dtx.Tx) error { return errors.New("enough") }) // a commit would leave work for the log
+		}
+		result <- err
+	}()
+	<-registers
+	go func() { closed <- c.Close(t.Context()) }()
+	select {
+	case err := <-closed:
+		t.Errorf("Close did not wait: %v", err)
+		closed <- err
+	case <-time.After(time.Second):
+	}
+	close(open)
+	if err := <-result; !errors.Is(err, pawl.ErrClosed) {
+		t.Errorf("a transaction beside Close: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	var n int
+	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM pawl_dtx WHERE id > 0 AND fenced = 0").Scan(&n); err != nil || n != 0 {
+		t.Errorf("after Close the log has %d rows: %v", n, err)
 	}
 }
