@@ -51,7 +51,7 @@ func TestUnknownResources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range []*dtx.Resource{dtx.PostgreSQL("local", db), dtx.PostgreSQL("other", db)} {
+		for _, r := range []*dtx.Resource{dtx.PostgreSQL("local", db), dtx.PostgreSQL("other", db), nil, dtx.ReadOnly(nil)} {
 			var whole *dtx.Error
 			if err := c.Run(t.Context(), nothing, r); !errors.Is(err, pawl.ErrInvalid) || errors.As(err, &whole) {
 				t.Errorf("%s, run with %v: %v", name, r, err)
@@ -65,6 +65,9 @@ func TestUnknownResources(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{dtx.ReadOnly(nil)}, nil); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
 	}
 }
 

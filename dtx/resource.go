@@ -45,8 +45,11 @@ func (l *Log) Resource(name string) *Resource {
 }
 
 // ReadOnly returns the same database for transactions that only read there. The database refuses writes, and the branch
-// ends before the decision, so it is not prepared.
+// ends before the decision, so it is not prepared. Of nil, ReadOnly returns nil, which [New] and [Coordinator.Run] refuse.
 func ReadOnly(r *Resource) *Resource {
+	if r == nil {
+		return nil
+	}
 	reads := *r
 	reads.readOnly, reads.log = true, nil
 	return &reads

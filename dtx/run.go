@@ -87,6 +87,9 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 			resources = append(resources, r)
 		}
 	}
+	if slices.Contains(resources, nil) {
+		return nil, fmt.Errorf("dtx: %w: a resource is nil", pawl.ErrInvalid)
+	}
 	resources = slices.SortedFunc(slices.Values(resources), func(a, b *Resource) int { return cmp.Compare(a.Name(), b.Name()) })
 	locals := 0
 	for i, r := range resources {
