@@ -87,9 +87,13 @@ func (b *branch) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// begins matches the spaces and comments before a statement. MySQL and MariaDB run the text of a comment with an exclamation mark, as in
-// a dump. Of such a comment only the first characters count as spaces.
-const begins = `(?i)^(?:\s|/\*M?!\d*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
+// begins matches all that may be before the first word of a statement. MySQL and MariaDB run the text of a comment with an exclamation
+// mark, as in a dump. Of such a comment only the first characters count as spaces. MariaDB runs any statement behind SET STATEMENT and values.
+const (
+	spaces = `(?:\s|/\*M?!\d*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
+	values = `(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*` // of variables: strings are whole
+	begins = `(?is)^` + spaces + `(?:SET\s+STATEMENT\b` + values + `\bFOR\b` + spaces + `)?`
+)
 
 // ending matches statements that would end the branch behind the coordinator's back.
 var (
@@ -103,7 +107,7 @@ var (
 	implicit = regexp.MustCompile(begins + `(ALTER|CREATE|DROP|RENAME|TRUNCATE|GRANT|REVOKE|LOCK|UNLOCK|FLUSH|RESET|INSTALL|UNINSTALL|SHUTDOWN|` +
 		`START|STOP|CHANGE|BACKUP|CLONE|IMPORT|RESTART|CACHE\s+INDEX|LOAD\s+INDEX|` +
 		`(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?(TABLES?|VIEW)|` +
-		`SET\s+(PASSWORD|DEFAULT\s+ROLE|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?AUTOCOMMIT))\b`)
+		`SET\s+(` + values + `,` + spaces + `)?(PASSWORD|DEFAULT\s+ROLE|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?` + "`?" + `AUTOCOMMIT))\b`)
 	temporary = regexp.MustCompile(begins + `(CREATE\s+(OR\s+REPLACE\s+)?|DROP\s+)TEMPORARY\b`)
 )
 

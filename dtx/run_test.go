@@ -272,7 +272,8 @@ func (b *bank) implicitCommits(t *testing.T) {
 	}
 	for _, parts := range [][]*dtx.Resource{b.parts[:1], b.parts} {
 		for i, statement := range []string{"CREATE TABLE %s_new (n int)", "/* a\ncomment */ alter table %s_0 COMMENT = 'x'", "# a comment\n-- another\n\tDROP TABLE IF EXISTS %s_old",
-			"/*!40000 ALTER TABLE %s_0 COMMENT = 'y' */"} {
+			"/*!40000 ALTER TABLE %s_0 COMMENT = 'y' */", "SET STATEMENT max_statement_time = 60 FOR CREATE TABLE %s_set (n int)",
+			"set statement lc_time_names = 'en_US', max_statement_time = 60 for /* now */ COMMIT -- %s", "SET @a = 'it''s, x', autocommit = 1 -- %s", "SET @%s = 1, SESSION `autocommit` = 1"} {
 			statement = fmt.Sprintf(statement, b.table)
 			err := c.Run(t.Context(), take(statement), parts...)
 			if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, pawl.ErrInvalid) {
@@ -284,7 +285,8 @@ func (b *bank) implicitCommits(t *testing.T) {
 			}
 		}
 	}
-	if err := c.Run(t.Context(), take("CREATE TEMPORARY TABLE "+b.table+"_t (n int)", "DROP TEMPORARY TABLE "+b.table+"_t"), b.parts[0]); err != nil {
+	if err := c.Run(t.Context(), take("CREATE TEMPORARY TABLE "+b.table+"_t (n int)", "DROP TEMPORARY TABLE "+b.table+"_t", "SET @a = 'x, autocommit = 1', @b = @@autocommit",
+		"SET STATEMENT lc_time_names = 'en_US' FOR UPDATE "+b.table+"_0 SET n = n WHERE id = 1"), b.parts[0]); err != nil {
 		t.Error(err)
 	}
 	if is := b.sums(t); is != [2]int{before[0] - 1, before[1]} {
