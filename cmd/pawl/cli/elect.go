@@ -141,7 +141,9 @@ func (c *candidate) term(ctx context.Context, j *job) (ran time.Duration, err er
 	began := time.Now()
 	code, err := c.serve(j)
 	ran = time.Since(began)
-	c.resign(j)
+	if lost := c.resign(j); lost != nil && err == nil {
+		code, err = exitLost, lost
+	}
 	if exit := (*exitError)(nil); errors.As(err, &exit) {
 		code, err = exit.code, exit.err
 	}
@@ -193,15 +195,22 @@ func (c *candidate) campaign(ctx context.Context, j *job) error {
 	return err
 }
 
-// resign hands over to the next candidate. If the store does not answer, the end of the session
-// does so.
-func (c *candidate) resign(j *job) {
+// resign hands over to the next candidate. resign returns an error only if the leadership was lost before, and the command was not told to
+// end. If the store does not answer, the end of the session hands over.
+func (c *candidate) resign(j *job) error {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
-	if err := c.election.Resign(ctx, j.lease); err != nil && j.lost == nil {
-		complain(fmt.Errorf("resign: %w: nobody leads for up to %v", err, c.ttl))
-	}
+	err := c.election.Resign(ctx, j.lease)
 	j.ended = j.ended || ctx.Err() != nil
+	switch {
+	case err == nil || j.lost != nil:
+		return nil
+	case errors.Is(err, pawl.ErrLost):
+		j.lost = err
+		return fmt.Errorf("%w; %s did not lead to its end", err, j.command[0])
+	}
+	complain(fmt.Errorf("resign: %w: nobody leads for up to %v", err, c.ttl))
+	return nil
 }
 
 // rest pauses before the next campaign, unless a signal comes.

@@ -3,11 +3,13 @@
 package cli
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -160,6 +162,32 @@ func TestElect_once_passes_the_exit_code_on(t *testing.T) {
 	once.expectDead()
 	if is := states(t, store, "pawl:election/x"); is != "" {
 		t.Errorf("claims: %s", is)
+	}
+}
+
+// A command that ends before pawl has learnt of the loss has not led to its end either. No message tells of a row that is gone.
+func TestElect_once_tells_of_a_loss_that_only_the_resignation_finds(t *testing.T) {
+	t.Parallel()
+	store, dir := sqliteStore(t), t.TempDir()
+	for _, code := range []int{0, 7} {
+		file := filepath.Join(dir, strconv.Itoa(code))
+		p := start(t, command(t, store, "elect", "--once", "--ttl", "1m", "x", "--", "sh", "-c", fmt.Sprintf("echo up; while ! test -e %q; do sleep 0.02; done; exit %d", file, code)))
+		p.line()
+		db, err := sql.Open("sqlite3", "file:"+strings.TrimPrefix(store, "sqlite:")+"?_pragma=busy_timeout(60000)")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.ExecContext(t.Context(), "DELETE FROM pawl_claims"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if is := p.wait(); is != 74 {
+			t.Errorf("exit code %d", is)
+		}
+		complaint(t, p.errors(), "sh did not lead to its end")
 	}
 }
 
