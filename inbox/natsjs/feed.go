@@ -159,7 +159,7 @@ func (f *feed) fetch(batch jetstream.MessageBatch, err error) (got []*delivery, 
 }
 
 func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata) *delivery {
-	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream}
+	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream, stored: is.Timestamp}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mine[d] = true
@@ -188,6 +188,7 @@ type delivery struct {
 	m        inbox.Message
 	count    int
 	sequence uint64 // in the stream
+	stored   time.Time
 }
 
 // Message implements [inbox.Delivery].

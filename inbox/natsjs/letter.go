@@ -57,7 +57,8 @@ func (d *delivery) letter(reason string, part, parts int) *nats.Msg {
 	letter.Header[headerID] = []string{d.m.ID}
 	letter.Header[headerReason] = []string{plain(reason)}
 	letter.Header[headerSequence] = []string{sequence}
-	id := s.durable + "/" + sequence
+	// One stream may take the letters of several streams, and of a stream that was made again.
+	id := fmt.Sprintf("%s/%s/%s/%d", s.stream, s.durable, sequence, d.stored.UnixNano())
 	if parts > 1 {
 		of := fmt.Sprintf("%d/%d", part+1, parts)
 		letter.Header[headerPart] = []string{of}

@@ -3,10 +3,12 @@ package inboxtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -14,7 +16,26 @@ import (
 // newNATS makes a stream in the shared server.
 func newNATS(t *testing.T) *natsBroker {
 	t.Helper()
-	return newWorld(t, "nats", testservers.SharedNATS(t)).broker.(*natsBroker)
+	b, err := connectNATS(testservers.SharedNATS(t).Addr, fmt.Sprintf("inbox_%d_%d", time.Now().UnixNano(), tables.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return b.(*natsBroker)
+}
+
+// open opens the stream for the durable consumer "g".
+func (b *natsBroker) open(t *testing.T, single bool, opts *natsjs.Options) inbox.Feed {
+	t.Helper()
+	source, err := natsjs.New(b.js, b.name, "g", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // TestReceiveEndsWithItsContext: a feed of JetStream that waits for messages returns soon after its context has ended.

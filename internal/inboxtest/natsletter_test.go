@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -101,6 +102,42 @@ func TestDeadLetterWithOrdersForTheServer(t *testing.T) {
 			if name != "Trace" && (letter.Header.Get(name) != "" || letter.Header.Get("Pawl-Dead-"+name) != value) {
 				t.Errorf("%s: %v", name, letter.Header)
 			}
+		}
+	}
+}
+
+// TestDeadLettersOfSeveralStreams: no dead letter is dropped as a repeat of one from another stream, though both messages have the same number in their
+// streams. A stream that is made again counts as another one.
+func TestDeadLettersOfSeveralStreams(t *testing.T) {
+	one, other := newNATS(t), newNATS(t)
+	letters, err := one.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: one.name + "_dead", Subjects: []string{"dead." + one.name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range []*natsBroker{one, other, one} {
+		if i == 2 {
+			if err := b.js.DeleteStream(t.Context(), b.name); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: b.name, Subjects: []string{b.name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.publish(t.Context(), message("a", i)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.open(t, false, &natsjs.Options{Dead: "dead." + one.name}).Receive(t.Context(), 1)
+		if err != nil || len(got) != 1 {
+			t.Fatal(got, err)
+		}
+		for range 2 { // the second is a repeat
+			if err := got[0].Dead(t.Context(), "a reason"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is, err := letters.Info(t.Context())
+		if err != nil || is.State.LastSeq != uint64(i+1) {
+			t.Errorf("%d letters, %v: want %d", is.State.LastSeq, err, i+1)
 		}
 	}
 }
