@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,8 +39,11 @@ type feed struct {
 	mine map[*delivery]bool // handed out and not settled
 }
 
+// errTaken names a reason for which a message never arrives.
+var errTaken = errors.New("the client library keeps a message without a payload and with the header Status for itself")
+
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
-var errGap = errors.New("a delivery was lost on its way")
+var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
 
 // Hold implements [inbox.Feed].
 func (f *feed) Hold() time.Duration { return f.hold }
@@ -67,11 +71,12 @@ func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) 
 }
 
 // recover waits until the server has given all messages again that the last process had, and puts them in the order of
-// the stream.
+// the stream. There is a bound, because one of them may never arrive.
 func (f *feed) recover(ctx context.Context) error {
 	if err := sleep(ctx, time.Until(f.ready)); err != nil {
 		return err
 	}
+	before, end := -1, time.Time{}
 	for {
 		old := 0
 		for _, d := range f.found {
@@ -81,6 +86,12 @@ func (f *feed) recover(ctx context.Context) error {
 		}
 		if old >= f.missing {
 			break
+		}
+		switch {
+		case old > before:
+			before, end = old, time.Now().Add(max(2*f.hold, asking))
+		case time.Now().After(end):
+			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
 		got, err := f.fetch(f.consumer.FetchNoWait(f.missing - old))
 		if err != nil {
@@ -153,7 +164,9 @@ func (f *feed) fetch(batch jetstream.MessageBatch, err error) (got []*delivery, 
 		}
 	}
 	if err == nil && len(got) == 0 {
-		err = batch.Error()
+		if err = batch.Error(); err != nil && strings.TrimSpace(err.Error()) == "nats:" { // of a status that the library has no words for
+			err = errTaken
+		}
 	}
 	return got, err
 }

@@ -48,7 +48,8 @@ func (d *delivery) letter(reason string, part, parts int) *nats.Msg {
 	s, data := d.feed.Source, d.msg.Data()
 	letter := &nats.Msg{Subject: s.opts.Dead, Header: make(nats.Header), Data: data[len(data)*part/parts : len(data)*(part+1)/parts]}
 	for name, values := range d.msg.Headers() {
-		if server := strings.HasPrefix(strings.ToLower(name), "nats-"); server && name != jetstream.MsgIDHeader { // the server would obey, or refuse the letter
+		server := strings.HasPrefix(strings.ToLower(name), "nats-") && name != jetstream.MsgIDHeader // the server would obey, or refuse the letter
+		if server || name == headerStatus {
 			name = headerMoved + name
 		}
 		letter.Header[name] = values

@@ -14,7 +14,7 @@
 //     dies leaves its messages to others, after AckWait of the durable consumer.
 //   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
 //     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A header of the message that the server would obey has
-//     another name there: Nats-Rollup is Pawl-Dead-Nats-Rollup, and so are all that begin so. A crash in between may publish the letter twice.
+//     another name there: Nats-Rollup is Pawl-Dead-Nats-Rollup, and so are all that begin so. Status is Pawl-Dead-Status. A crash in between may publish the letter twice.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -31,6 +31,11 @@
 // Several processes share the number, so have room for the windows of all.
 //
 // # What is not promised
+//
+// The client library takes a message without a payload and with the header Status for one of the server. So no consumer gets that message, and the
+// outbox refuses such a message. After one of another producer, a reader with inbox.ConsumerOptions.Single stands still and tells
+// OnError why. Without Single the server delivers the message again and again. In both cases messages behind it count deliveries that do not
+// run. Remove such a message from the stream.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -57,7 +62,8 @@ const (
 	headerReason   = "Pawl-Dead-Reason"
 	headerSequence = "Pawl-Dead-Sequence"
 	headerPart     = "Pawl-Dead-Part"
-	headerMoved    = "Pawl-Dead-" // before the name of a header that is for the server
+	headerMoved    = "Pawl-Dead-" // before the name of a header that is for the server or the client library
+	headerStatus   = "Status"     // without a payload, the client library takes the message for one of the server
 )
 
 // Options are the settings of [New].

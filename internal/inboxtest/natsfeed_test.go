@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,4 +99,42 @@ func TestWindowAndMaxAckPending(t *testing.T) {
 	w.opts.Workers, w.opts.Window = 2, 11
 	w.run(t)
 	w.took(t, 1)
+}
+
+// TestStatus: a feed that waits for messages of the last process says so when the client library hands one of them out to nobody. The feed goes
+// on when an operator has removed that message.
+func TestStatus(t *testing.T) {
+	for _, value := range []string{"404", "paid"} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			b := newNATS(t)
+			taken := message("a", 1)
+			taken.Headers, taken.Payload = map[string]string{"Status": value}, nil
+			if err := b.publish(t.Context(), taken, message("a", 2)); err != nil {
+				t.Fatal(err)
+			}
+			opts := &natsjs.Options{Hold: 200 * time.Millisecond, Block: 10 * time.Millisecond}
+			receive := func() ([]inbox.Delivery, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				return b.open(t, true, opts).Receive(ctx, 10)
+			}
+			if got, _ := receive(); len(got) > 0 {
+				t.Fatal("the client library hands such messages out")
+			}
+			if got, err := receive(); len(got) > 0 || err == nil || !strings.Contains(err.Error(), "header Status") {
+				t.Error(got, err)
+			}
+			stream, err := b.js.Stream(t.Context(), b.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.DeleteMsg(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := receive(); err != nil || len(got) != 1 || got[0].Message().ID != "a-2" {
+				t.Error(got, err)
+			}
+		})
+	}
 }

@@ -67,7 +67,7 @@ func TestLargeDeadLetter(t *testing.T) {
 }
 
 // TestDeadLetterWithOrdersForTheServer: headers by which a sender told the server what to do with a message do nothing to its dead letter, nor
-// to earlier letters.
+// to earlier letters. Headers for the client library do nothing either.
 func TestDeadLetterWithOrdersForTheServer(t *testing.T) {
 	w := newWorld(t, "nats", testservers.SharedNATS(t))
 	js := w.broker.(*natsBroker).js
@@ -79,7 +79,7 @@ func TestDeadLetterWithOrdersForTheServer(t *testing.T) {
 	}
 	w.fail = func(m inbox.Message, _ int) error { return fmt.Errorf("no such order: %w", inbox.ErrRefused) }
 	w.run(t)
-	orders := []map[string]string{{"Nats-Expected-Stream": w.name, "Trace": "t"}, {jetstream.MsgRollup: "sub", "Trace": "t"}}
+	orders := []map[string]string{{"Nats-Expected-Stream": w.name, "Trace": "t"}, {jetstream.MsgRollup: "sub", "Trace": "t"}, {"Status": "404", "Trace": "t"}}
 	for i, headers := range orders {
 		m := message("a", i+1)
 		m.Headers = headers

@@ -24,7 +24,8 @@
 // # Errors
 //
 // A message without a stream for its subject is refused, and so is a message that is too large. So is a message with a
-// header that NATS cannot carry. A stream that is full and discards new messages blocks the publisher. A lost
+// header that NATS cannot carry. So is a message without a payload and with the header Status. The client library of Go takes such a message for
+// one of the server, and hands it out to nobody. A stream that is full and discards new messages blocks the publisher. A lost
 // connection or a server without JetStream does so too, and so does a missing right. Those messages wait, and nothing is lost.
 //
 // The user of the connection may publish to the subjects of the messages and to $JS.API.STREAM.NAMES, and may subscribe to _INBOX.>.
@@ -150,6 +151,9 @@ func classify(err error) error {
 func encode(m outbox.Message) (*nats.Msg, error) {
 	if strings.ContainsAny(m.Topic, " \t\r\n*>") || slices.Contains(strings.Split(m.Topic, "."), "") {
 		return nil, fmt.Errorf("%w: the subject has a space, a wildcard or an empty part", outbox.ErrRefused)
+	}
+	if len(m.Payload) == 0 && m.Headers["Status"] != "" {
+		return nil, fmt.Errorf("%w: Go clients take a message without a payload and with the header \"Status\" for one of the server", outbox.ErrRefused)
 	}
 	msg := &nats.Msg{Subject: m.Topic, Header: make(nats.Header, len(m.Headers)+3), Data: m.Payload}
 	for name, value := range m.Headers {

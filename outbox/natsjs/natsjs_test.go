@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,30 @@ func TestRepeat(t *testing.T) {
 	}
 	if n := len(kept(t, js, "REPEAT")); n != 1 {
 		t.Errorf("%d messages", n)
+	}
+}
+
+// TestStatus: clients take a message without a payload for one of the server if the header Status says so. The publisher refuses that one alone.
+func TestStatus(t *testing.T) {
+	nc, js := dial(t, testservers.SharedNATS(t).Addr)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "STATUS", Subjects: []string{"status"}}); err != nil {
+		t.Fatal(err)
+	}
+	p := natsjs.New(nc, js)
+	for _, value := range []string{"404", "paid"} {
+		m := outbox.Message{ID: value, Topic: "status", Headers: map[string]string{"Status": value}}
+		if err := p.Publish(t.Context(), m); !errors.Is(err, outbox.ErrRefused) {
+			t.Fatalf("%s: %v", value, err)
+		}
+	}
+	for i, m := range []outbox.Message{{Headers: map[string]string{"Status": "404"}, Payload: []byte("x")}, {Headers: map[string]string{"status": "404"}}, {Headers: map[string]string{"Status": ""}}} {
+		m.ID, m.Topic = strconv.Itoa(i), "status"
+		if err := p.Publish(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := kept(t, js, "STATUS"); len(all) != 3 {
+		t.Error(all)
 	}
 }
 
