@@ -21,6 +21,7 @@
 //
 //   - For each name of an inbox and each ID of a message, the effects of one run are committed. Repeats are
 //     acknowledged and do not run.
+//   - Of messages with one ID and another key or payload, one takes effect. Each of the others becomes a dead letter, also if all come at once.
 //   - A message is acknowledged after the commit. A consumer that dies leaves its messages to others.
 //   - A message whose Time is older than the retention never runs, because the note of its first run may be gone. The
 //     consumer turns it into a dead letter.

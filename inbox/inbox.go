@@ -72,7 +72,7 @@ func (b *Inbox) Do(ctx context.Context, tx idem.Tx, m Message, fn func(context.C
 	key := idem.Key{Scope: b.scope(), ID: m.ID}
 	tx = tx.With(idem.TxOptions{Expiry: b.retention + 2*MaxAhead})
 	var ran error
-	repeat, err = idem.Run(ctx, tx, key, idem.FingerprintOf([]byte(m.Key), m.Payload), func(ctx context.Context) error {
+	repeat, err = idem.Run(ctx, tx, key, m.sum(), func(ctx context.Context) error {
 		// The age is judged behind the claim. A process that was frozen before the claim would else run a
 		// message that had been young enough, and whose note was swept.
 		if err := b.age(m, time.Now()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idem"
 )
 
 // Message is a message as a broker delivered it. A Message is a value; nothing in this package changes its map or payload.
@@ -24,6 +25,9 @@ type Message struct {
 	// time takes the time at which the broker got the message.
 	Time time.Time
 }
+
+// sum tells messages apart that have the same ID.
+func (m Message) sum() idem.Fingerprint { return idem.FingerprintOf([]byte(m.Key), m.Payload) }
 
 // validate returns an error that names the field without which no message runs.
 func (m Message) validate() error {

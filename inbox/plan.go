@@ -5,6 +5,8 @@ import (
 	"container/heap"
 	"slices"
 	"time"
+
+	"github.com/pawl-go/pawl/idem"
 )
 
 // plan decides which messages run now. A plan is pure: the consumer tells the plan what the broker delivered and how the runs
@@ -17,7 +19,7 @@ type plan struct {
 	window  int // messages that are not parked at most
 	perLane int // of one stalled lane
 
-	known   map[string]*item // by ID
+	known   map[identity]*item
 	lanes   map[string]*lane
 	ready   []*lane // their first message may run; the lane that waits longest is first
 	waiting waiting // their first message has failed
@@ -29,9 +31,16 @@ type plan struct {
 	places   int // given to messages so far
 }
 
+// identity is what all deliveries of a message have in common. Another message may have the same ID by mistake.
+type identity struct {
+	id  string
+	sum idem.Fingerprint
+}
+
 // item is a message that the broker has delivered.
 type item struct {
 	Message
+	identity   identity // kept here, because the content may leave memory
 	lane       *lane
 	place      int      // by which all messages came
 	deliveries []handed // not settled
@@ -61,7 +70,7 @@ type lane struct {
 const mostParked = 16
 
 func newPlan(workers, window int) *plan {
-	return &plan{workers: workers, window: window, perLane: max(1, window/4), known: make(map[string]*item), lanes: make(map[string]*lane)}
+	return &plan{workers: workers, window: window, perLane: max(1, window/4), known: make(map[identity]*item), lanes: make(map[string]*lane)}
 }
 
 // laneOf returns the name of the lane of a message. A message without a key is alone. A message without an ID becomes a dead letter, which
@@ -77,12 +86,15 @@ func laneOf(m Message) string {
 func (p *plan) free() int { return max(0, p.window-p.inMemory) }
 
 // add takes a delivery of a feed, in the order in which it came.
-func (p *plan) add(d Delivery, feed int) { p.place(d, feed, false) }
+func (p *plan) add(d Delivery, feed int) {
+	m := d.Message()
+	p.place(d, feed, identity{m.ID, m.sum()}, false)
+}
 
 // place takes a delivery, whose content may have left memory.
-func (p *plan) place(d Delivery, feed int, unloaded bool) {
+func (p *plan) place(d Delivery, feed int, is identity, unloaded bool) {
 	m := d.Message()
-	if it := p.known[m.ID]; it != nil && m.ID != "" {
+	if it := p.known[is]; it != nil && m.ID != "" {
 		it.again(handed{d, feed})
 		return
 	}
@@ -93,10 +105,10 @@ func (p *plan) place(d Delivery, feed int, unloaded bool) {
 		p.lanes[name] = l
 		p.ready = append(p.ready, l)
 	}
-	it := &item{Message: m, lane: l, place: p.places, deliveries: []handed{{d, feed}}, count: d.Count()}
+	it := &item{Message: m, identity: is, lane: l, place: p.places, deliveries: []handed{{d, feed}}, count: d.Count()}
 	p.places++
 	if m.ID != "" {
-		p.known[m.ID] = it
+		p.known[is] = it
 	}
 	if unloaded || l.inMemory < len(l.items) || l.inMemory >= p.perLane && l.items[0].tries > 0 {
 		it.park()
@@ -228,16 +240,14 @@ func (p *plan) done(it *item, n int) {
 	if !it.parked {
 		p.remember(l, -1)
 	}
-	if it.ID != "" {
-		delete(p.known, it.ID)
-	}
+	delete(p.known, it.identity)
 	if len(l.items) == 0 {
 		delete(p.lanes, l.name)
 	} else {
 		p.ready = append(p.ready, l)
 	}
 	for _, d := range it.deliveries[n:] {
-		p.place(d.Delivery, d.feed, it.parked)
+		p.place(d.Delivery, d.feed, it.identity, it.parked)
 	}
 }
 

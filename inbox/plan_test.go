@@ -11,6 +11,7 @@ import (
 // parcel is a delivery in memory.
 type parcel struct {
 	m        Message
+	number   int // of the message
 	unloaded bool
 }
 
@@ -31,18 +32,24 @@ type world struct {
 	running []*item
 	ending  []settled        // the broker is told of them
 	effects map[string][]int // by key
+	noted   map[string]int   // the messages that took effect, by ID
+	dead    map[int]bool     // messages whose ID another one has
 	failed  map[int]int      // runs of messages that are not settled
 	last    int
 	now     time.Time
 }
 
-// worldMessages are of key a for odd numbers, and for even ones of key b or, every fourth, of none.
+// worldMessages are of key a for odd numbers, and for even ones of key b or, every fourth, of none. Some have the ID of an earlier one, of their key or
+// another.
 const worldMessages = 7
 
 func worldKey(n int) string { return []string{"", "a", "b", "a"}[n%4] }
 
+func worldID(n int) string { return []string{"", "x", "y", "x", "4", "y", "6", "7"}[n] }
+
 func newWorld(window int) *world {
-	w := &world{plan: newPlan(2, window), open: make(map[*parcel]bool), effects: make(map[string][]int), failed: make(map[int]int), now: time.Unix(1, 0)}
+	w := &world{plan: newPlan(2, window), open: make(map[*parcel]bool), effects: make(map[string][]int), noted: make(map[string]int), dead: make(map[int]bool),
+		failed: make(map[int]int), now: time.Unix(1, 0)}
 	for n := 1; n <= worldMessages; n++ {
 		w.queue = append(w.queue, n)
 	}
@@ -75,7 +82,7 @@ func (w *world) step(step byte) string {
 			}
 			it.tries++
 			it.failures++
-			w.failed[w.number(it.ID)]++
+			w.failed[number(it)]++
 			w.plan.retry(it, w.now.Add(time.Second))
 		}
 	case 's': // the broker was told of the first
@@ -85,7 +92,7 @@ func (w *world) step(step byte) string {
 			for _, d := range s.item.deliveries[:s.n] {
 				delete(w.open, d.Delivery.(*parcel))
 			}
-			delete(w.failed, w.number(s.item.ID))
+			delete(w.failed, number(s.item))
 			w.plan.done(s.item, s.n)
 		}
 	case 't':
@@ -98,7 +105,7 @@ func (w *world) step(step byte) string {
 func (w *world) reopen() {
 	var again []int
 	for p := range w.open {
-		again = append(again, w.number(p.m.ID))
+		again = append(again, p.number)
 	}
 	slices.Sort(again)
 	w.queue = append(slices.Compact(again), w.queue...)
@@ -115,8 +122,8 @@ func (w *world) run() string {
 				return fmt.Sprintf("%s and %s of a lane run at once", other.ID, it.ID)
 			}
 		}
-		if it.failures != w.failed[w.number(it.ID)] || it.lane.wait.After(w.now) {
-			return fmt.Sprintf("%s has failed %d times, and %d runs failed", it.ID, it.failures, w.failed[w.number(it.ID)])
+		if it.failures != w.failed[number(it)] || it.lane.wait.After(w.now) {
+			return fmt.Sprintf("%s has failed %d times, and %d runs failed", it.ID, it.failures, w.failed[number(it)])
 		}
 		w.running = append(w.running, it)
 	}
@@ -131,12 +138,17 @@ func (w *world) run() string {
 func (w *world) counts() string {
 	p := w.plan
 	inMemory, stalled, present := 0, 0, 0
+	here := make(map[int]bool)
 	for _, l := range p.lanes {
 		n := slices.IndexFunc(l.items, func(it *item) bool { return it.parked })
 		if n < 0 {
 			n = len(l.items)
 		}
 		for i, it := range l.items {
+			if here[number(it)] {
+				return fmt.Sprintf("%d is two messages of the plan", number(it))
+			}
+			here[number(it)] = true
 			if of := it.deliveries; of[0].feed != of[len(of)-1].feed && (i > 0 || !l.running) {
 				return fmt.Sprintf("message %d of a lane has deliveries of several feeds", i)
 			}
@@ -164,25 +176,26 @@ func (w *world) counts() string {
 
 func (w *world) deliver(n int) {
 	w.last = n
-	d := &parcel{m: Message{ID: fmt.Sprint(n), Key: worldKey(n), Time: w.now, Payload: []byte("x")}}
+	d := &parcel{m: Message{ID: worldID(n), Key: worldKey(n), Time: w.now, Payload: []byte{byte(n)}}, number: n}
 	w.open[d] = true
 	w.plan.add(d, w.feed)
 }
 
-func (w *world) number(id string) (n int) {
-	fmt.Sscan(id, &n) //nolint:errcheck // it was made by Sprint
-	return n
-}
+func number(it *item) int { return it.deliveries[0].Delivery.(*parcel).number }
 
-// effect notes the first effect of a message, which is in order within its key.
+// effect notes the first effect of an ID, which is in order within its key. Another message of the ID is a dead letter.
 func (w *world) effect(it *item) string {
-	n := w.number(it.ID)
-	all := w.effects[it.Key]
-	for _, other := range all {
-		if other == n {
-			return "" // the inbox absorbs it
-		}
+	n := number(it)
+	switch w.noted[it.ID] {
+	case n:
+		return "" // the inbox absorbs it
+	case 0:
+		w.noted[it.ID] = n
+	default:
+		w.dead[n] = true
+		return ""
 	}
+	all := w.effects[it.Key]
 	if it.Key != "" && len(all) > 0 && all[len(all)-1] > n {
 		return fmt.Sprintf("%d took effect after %d", n, all[len(all)-1])
 	}
@@ -190,7 +203,7 @@ func (w *world) effect(it *item) string {
 	return ""
 }
 
-// finish lets everything run, and reports whether all took effect.
+// finish lets everything run, and reports whether all took effect or are dead letters.
 func (w *world) finish() string {
 	for range 60 {
 		if len(w.queue)+len(w.open) == 0 {
@@ -202,8 +215,8 @@ func (w *world) finish() string {
 			}
 		}
 	}
-	if n := len(w.effects["a"]) + len(w.effects["b"]) + len(w.effects[""]); n != worldMessages {
-		return fmt.Sprintf("%d of %d took effect", n, worldMessages)
+	if n := len(w.noted) + len(w.dead); n != worldMessages {
+		return fmt.Sprintf("%d of %d took effect or are dead letters", n, worldMessages)
 	}
 	if len(w.plan.known)+len(w.plan.lanes)+len(w.plan.ready)+len(w.plan.waiting)+w.plan.running > 0 {
 		return "the plan forgets nothing"
@@ -215,15 +228,15 @@ func (w *world) finish() string {
 }
 
 // TestPlan takes all series of steps up to a length. Messages of a key take effect one after another, in the order in which
-// they came, whatever is parked, repeated and delivered by another feed. All take effect in the end, and the broker is told of each delivery. Failed runs are
-// not forgotten. Half of the window is for lanes that are not stalled.
+// they came, whatever is parked, repeated and delivered by another feed. All take effect in the end, or are dead letters because another message has taken
+// their ID. The broker is told of each delivery. Failed runs are not forgotten. Half of the window is for lanes that are not stalled.
 func TestPlan(t *testing.T) {
 	const steps = "drncseto"
 	for _, start := range []struct {
 		window int
 		steps  string
 		length int
-	}{{4, "ddn", 5}, {4, "ddneeddne", 5}, {8, "dddddddneene", 4}} { // messages run, or three lanes are stalled
+	}{{4, "ddn", 5}, {4, "ddneeddne", 5}, {8, "dddddddneene", 4}, {4, "ddndetnccssn", 4}} { // messages run, or three lanes are stalled, or a parked message runs
 		series := 1
 		for range start.length {
 			series *= len(steps)
@@ -355,5 +368,9 @@ func TestPlanLateRepeat(t *testing.T) {
 	}
 	if it := next("2"); !it.parked {
 		t.Error("the repeat would run without its content")
+	}
+	send("2")
+	if n := len(w.plan.lanes["k"].items); n != 1 {
+		t.Errorf("a further repeat makes %d messages of it", n)
 	}
 }

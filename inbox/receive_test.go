@@ -221,3 +221,33 @@ func TestFullOfFailures(t *testing.T) {
 		}
 	})
 }
+
+// TestReusedID: of two messages with one ID and other content that come at once, one takes effect. The other is a dead letter.
+func TestReusedID(t *testing.T) {
+	for name, keys := range map[string][2]string{"one key": {"k", "k"}, "two keys": {"k", "l"}, "no key": {}} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			synctest.Test(t, func(t *testing.T) {
+				var b book
+				open := make(chan struct{})
+				s, stop := consume(t, path, ConsumerOptions{}, func(_ context.Context, _ *sql.Tx, m Message) error {
+					<-open
+					b.note(m.ID)
+					return nil
+				})
+				defer stop()
+				for i, key := range keys {
+					s.put(&held{s, Message{ID: "m", Key: key, Time: time.Now(), Payload: []byte{byte(i)}}})
+				}
+				synctest.Wait() // the first runs
+				close(open)
+				<-time.After(time.Minute)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if runs := b.key("m"); len(runs) != 1 || len(s.dead) != 1 {
+					t.Errorf("%d ran, and %d are dead letters", len(runs), len(s.dead))
+				}
+			})
+		})
+	}
+}
