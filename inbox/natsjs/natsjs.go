@@ -45,6 +45,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +78,8 @@ type Options struct {
 	// Filter is the subject that the durable consumer delivers if Open makes it. Default all of the stream.
 	Filter string
 	// Dead is the subject of dead letters. By default it is "dead.", the stream, a dot and the durable consumer. If no stream
-	// takes that default, Open makes one with the name of the stream and "_dead".
+	// takes that default, Open makes one with the name of the stream and "_dead". If the source stream takes the subject, the durable
+	// consumer needs filters that leave the subject out.
 	Dead string
 }
 
@@ -137,14 +139,11 @@ const asking = 5 * time.Second
 func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
-	if err := s.deadStream(ctx); err != nil {
+	dead, err := s.deadStream(ctx)
+	if err != nil {
 		return nil, s.failed("find a stream for dead letters", err)
 	}
-	consumer, err := s.js.Consumer(ctx, s.stream, s.durable)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		consumer, err = s.js.CreateOrUpdateConsumer(ctx, s.stream, jetstream.ConsumerConfig{Durable: s.durable, FilterSubject: s.opts.Filter,
-			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Hold, MaxDeliver: -1, MaxAckPending: s.opts.MaxAckPending})
-	}
+	consumer, err := s.find(ctx, dead)
 	if err != nil {
 		return nil, s.failed("find the durable consumer", err)
 	}
@@ -162,16 +161,61 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	return f, nil
 }
 
-// deadStream makes the stream of dead letters, unless one takes them.
-func (s *Source) deadStream(ctx context.Context) error {
-	_, err := s.js.StreamNameBySubject(ctx, s.opts.Dead)
+// deadStream returns the stream of dead letters, and makes the default one if no stream takes them.
+func (s *Source) deadStream(ctx context.Context) (name string, _ error) {
+	name, err := s.js.StreamNameBySubject(ctx, s.opts.Dead)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && s.makesDead {
-		_, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: s.stream + "_dead", Subjects: []string{"dead." + s.stream + ".>"}})
+		name = s.stream + "_dead"
+		_, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{"dead." + s.stream + ".>"}})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			err = nil
 		}
 	}
-	return err
+	return name, err
+}
+
+// find returns the durable consumer, and makes one if there is none. A consumer that would get its own dead letters would make dead letters of those.
+func (s *Source) find(ctx context.Context, deadStream string) (jetstream.Consumer, error) {
+	config := jetstream.ConsumerConfig{Durable: s.durable, FilterSubject: s.opts.Filter, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Hold,
+		MaxDeliver: -1, MaxAckPending: s.opts.MaxAckPending}
+	consumer, err := s.js.Consumer(ctx, s.stream, s.durable)
+	missing := errors.Is(err, jetstream.ErrConsumerNotFound)
+	switch {
+	case err == nil:
+		config = consumer.CachedInfo().Config
+	case !missing:
+		return nil, err
+	}
+	if deadStream == s.stream && delivers(config, s.opts.Dead) {
+		return nil, fmt.Errorf("%w: it would get its own dead letters, because stream %q takes subject %q", pawl.ErrMismatch, s.stream, s.opts.Dead)
+	}
+	if missing {
+		return s.js.CreateOrUpdateConsumer(ctx, s.stream, config)
+	}
+	return consumer, nil
+}
+
+// delivers reports whether a consumer gets messages of a subject.
+func delivers(config jetstream.ConsumerConfig, subject string) bool {
+	filters := append(slices.Clone(config.FilterSubjects), config.FilterSubject)
+	filters = slices.DeleteFunc(filters, func(filter string) bool { return filter == "" })
+	return len(filters) == 0 || slices.ContainsFunc(filters, func(filter string) bool { return matches(filter, subject) })
+}
+
+// matches reports whether a filter with wildcards means a subject.
+func matches(filter, subject string) bool {
+	want, is := strings.Split(filter, "."), strings.Split(subject, ".")
+	for i, part := range want {
+		switch {
+		case i == len(is):
+			return false
+		case part == ">":
+			return true
+		case part != "*" && part != is[i]:
+			return false
+		}
+	}
+	return len(want) == len(is)
 }
 
 func (s *Source) failed(what string, err error) error {

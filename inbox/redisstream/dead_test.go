@@ -2,12 +2,15 @@ package redisstream_test
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/redis/rueidis"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/inbox/redisstream"
 )
 
 // letters is a stream whose only entry is with a consumer.
@@ -68,6 +71,13 @@ func TestDeadLetterRefused(t *testing.T) {
 		if all := l.has(t, 0, 1); all[0].FieldValues["id"] != "a" || all[0].FieldValues["dead:reason"] != "a reason" {
 			t.Error(all[0].FieldValues)
 		}
+	}
+}
+
+// TestDeadIsNotTheSource: dead letters in the source would come back as messages without end.
+func TestDeadIsNotTheSource(t *testing.T) {
+	if _, err := redisstream.New(connect(t), "s", "g", &redisstream.Options{Dead: "s"}); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
 	}
 }
 

@@ -62,7 +62,7 @@ type Options struct {
 	Block time.Duration
 	// Start is where a new group begins: "0" is the first entry of the stream and the default, "$" the next one to come.
 	Start string
-	// Dead is the stream of dead letters. Default is the stream, a colon, the group and ":dead".
+	// Dead is the stream of dead letters, another one than the source. Default is the stream, a colon, the group and ":dead".
 	Dead string
 	// MaxPending is how many entries that are not settled one process has at most: 1 to 10,000,000. Default 100,000. Most entries of
 	// a key that fails are in memory by their IDs only.
@@ -111,6 +111,9 @@ func New(client rueidis.Client, stream, group string, opts *Options) (*Source, e
 	}
 	if s.opts.Dead == "" {
 		s.opts.Dead = stream + ":" + group + ":dead"
+	}
+	if s.opts.Dead == stream { // a dead letter would be a message again
+		return nil, fmt.Errorf("redis: %w: Options.Dead is %q, the source: another stream is allowed", pawl.ErrInvalid, stream)
 	}
 	return s, nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/inbox/natsjs"
@@ -136,5 +138,40 @@ func TestStatus(t *testing.T) {
 				t.Error(got, err)
 			}
 		})
+	}
+}
+
+// TestOwnDeadLetters: a durable consumer that would get its own dead letters, and make dead letters of those, is refused and not made.
+func TestOwnDeadLetters(t *testing.T) {
+	for filter, refused := range map[string]bool{"": true, ".>": true, ".dead.>": true, ".*.x": true, ".dead.x": true, ".orders": false, ".*": false, ".dead.x.>": false, ".dead.y": false} {
+		for _, exists := range []bool{false, true} {
+			t.Run(fmt.Sprint(filter, exists), func(t *testing.T) {
+				b := newNATS(t)
+				if _, err := b.js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: b.name, Subjects: []string{b.name + ".>"}}); err != nil {
+					t.Fatal(err)
+				}
+				opts := &natsjs.Options{Dead: b.name + ".dead.x"}
+				if filter != "" {
+					opts.Filter = b.name + filter
+				}
+				if exists {
+					config := jetstream.ConsumerConfig{Durable: "g", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: opts.Filter}
+					if _, err := b.js.CreateConsumer(t.Context(), b.name, config); err != nil {
+						t.Fatal(err)
+					}
+					opts.Filter = "" // which changes no durable consumer
+				}
+				source, err := natsjs.New(b.js, b.name, "g", opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := source.Open(t.Context(), false); errors.Is(err, pawl.ErrMismatch) != refused || !refused && err != nil {
+					t.Error(err)
+				}
+				if _, err := b.js.Consumer(t.Context(), b.name, "g"); (err == nil) != (exists || !refused) {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
