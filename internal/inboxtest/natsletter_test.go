@@ -2,9 +2,11 @@ package inboxtest_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/inbox"
@@ -139,5 +141,32 @@ func TestDeadLettersOfSeveralStreams(t *testing.T) {
 		if err != nil || is.State.LastSeq != uint64(i+1) {
 			t.Errorf("%d letters, %v: want %d", is.State.LastSeq, err, i+1)
 		}
+	}
+}
+
+// cut is JetStream on a connection that ends after a message was published.
+type cut struct {
+	*natsBroker
+	jetstream.JetStream
+}
+
+func (c cut) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	defer c.nc.Close()
+	return c.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestDeadLetterAndThenNoConnection: once the stream has the dead letter, no error lets the message run again here.
+func TestDeadLetterAndThenNoConnection(t *testing.T) {
+	b := newNATS(t)
+	if err := b.publish(t.Context(), message("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	b.js = cut{b, b.js}
+	got, err := b.open(t, false, nil).Receive(t.Context(), 1)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if err := got[0].Dead(t.Context(), "a reason"); err != nil {
+		t.Error(err)
 	}
 }
