@@ -212,6 +212,7 @@ func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 
 // changePage changes a page, unless change returns an error, and remembers it as it is then.
 func (q *Queue) changePage(ctx context.Context, id uint64, change func(*pageValue) error) (is pageValue, err error) {
+	known := q.knownPage(id)
 	v, err := q.page(id).Update(ctx, func(v pawl.Snapshot) (data []byte, err error) {
 		if is, err = parsePage(v); err == nil {
 			err = change(&is)
@@ -219,7 +220,7 @@ func (q *Queue) changePage(ctx context.Context, id uint64, change func(*pageValu
 		return is.data(), err
 	})
 	if err == nil {
-		q.learnPage(id, v.Number, 0, is)
+		q.learnPage(id, v.Number, known, 0, is)
 	}
 	return is, err
 }

@@ -89,10 +89,12 @@ type headValue struct {
 	next    uint64   // the number of the page that is written next
 	pending uint64   // from here to next: pages that are being written, or of a writer that died
 	pages   []uint64 // in order
+	version uint64   // at which it was read
 }
 
 // parseHead reads the head. A missing head has no pages.
 func parseHead(v pawl.Snapshot) (h headValue, err error) {
+	h.version = v.Number
 	if v.Number == 0 {
 		return h, nil
 	}
@@ -229,19 +231,21 @@ func (q *Queue) page(id uint64) *pawl.Value { return q.value(id).Idempotent() }
 // read reads a page, and remembers its items, and the round in which it was read;
 // 0 is none.
 func (q *Queue) read(ctx context.Context, id, round uint64) (pageValue, error) {
+	known := q.knownPage(id)
 	v, err := q.page(id).Get(ctx)
 	if err != nil {
 		return pageValue{}, err
 	}
 	is, err := parsePage(v)
 	if err == nil {
-		q.learnPage(id, v.Number, round, is)
+		q.learnPage(id, v.Number, known, round, is)
 	}
 	return is, err
 }
 
 // updateHead changes the head, unless change returns an error.
 func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headValue) error) error {
+	known := q.knownHead()
 	v, err := q.head.Update(ctx, func(v pawl.Snapshot) ([]byte, error) {
 		h, err := parseHead(v)
 		if err == nil {
@@ -253,7 +257,7 @@ func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headV
 		return h.data(), err
 	})
 	if err == nil {
-		err = q.learnHead(v)
+		err = q.learnHead(v, known)
 	}
 	return err
 }
@@ -261,6 +265,7 @@ func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headV
 // dropPages takes deleted pages off the head, if there are at least so many.
 func (q *Queue) dropPages(ctx context.Context, least int) error {
 	q.mu.Lock()
+	known := q.version
 	var dead []uint64
 	for _, id := range q.pages {
 		if is := q.items[id]; is != nil && len(is.items) == 0 {
@@ -274,7 +279,7 @@ func (q *Queue) dropPages(ctx context.Context, least int) error {
 	return q.updateHead(ctx, "clean", func(h *headValue) error {
 		before := len(h.pages)
 		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { return slices.Contains(dead, id) })
-		if len(h.pages) == before {
+		if len(h.pages) == before || h.version < known { // an older copy came back, and perhaps the pages too
 			return pawl.ErrUnchanged
 		}
 		return nil

@@ -181,7 +181,7 @@ func (q *Queue) claim(ctx context.Context) (*Item, error) {
 		}
 		v, err := q.next(ctx, version, q.rest(began))
 		if err == nil {
-			err = q.learnHead(v)
+			err = q.learnHead(v, version)
 		}
 		if err != nil || turn.Err() != nil { // this worker waits behind the present one
 			return nil, err
@@ -231,9 +231,7 @@ func (q *Queue) TryClaim(ctx context.Context) (*Item, error) {
 // returns the version of the head in which there was none.
 func (q *Queue) search(ctx context.Context, r round) (*Item, uint64, error) {
 	for {
-		q.mu.Lock()
-		seen := q.version
-		q.mu.Unlock()
+		seen := q.knownHead()
 		item, err := q.take(ctx, r)
 		if item != nil || err != nil {
 			return item, 0, err
@@ -243,7 +241,7 @@ func (q *Queue) search(ctx context.Context, r round) (*Item, uint64, error) {
 		}
 		v, err := q.head.Get(ctx)
 		if err == nil {
-			err = q.learnHead(v)
+			err = q.learnHead(v, seen)
 		}
 		if err != nil {
 			return nil, 0, err

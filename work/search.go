@@ -243,16 +243,43 @@ func (q *Queue) lastPage() uint64 {
 	return q.pages[len(q.pages)-1]
 }
 
-// learnHead remembers the head.
-func (q *Queue) learnHead(v pawl.Snapshot) error {
+// knownHead is the version of the head as it was seen last.
+func (q *Queue) knownHead() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.version
+}
+
+// knownPage is the version of a page as it was seen last.
+func (q *Queue) knownPage(id uint64) uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if is := q.items[id]; is != nil {
+		return is.version
+	}
+	return 0
+}
+
+// overtaken reports whether another goroutine has learnt a later version than that of an answer. An answer below the version that
+// was known before its request is no late one: the store came back with an older copy.
+func overtaken(version, known, learnt uint64) bool {
+	return version != 0 && known <= version && version < learnt
+}
+
+// learnHead remembers the head. The version known was that of the head when the request began.
+func (q *Queue) learnHead(v pawl.Snapshot, known uint64) error {
 	h, err := parseHead(v)
 	if err != nil {
 		return q.failed("read", err)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if v.Number == q.version || v.Number != 0 && v.Number < q.version { // another goroutine has a later one
+	if v.Number == q.version || overtaken(v.Number, known, q.version) {
 		return nil
+	}
+	if v.Number < q.version { // pages that were deleted may be back
+		clear(q.items)
+		q.claimed = 0
 	}
 	if n := len(q.pages); n > 0 && q.items[q.pages[n-1]] != nil {
 		q.items[q.pages[n-1]].stale = true // some may have been put there
@@ -277,16 +304,16 @@ func (is *seenPage) claimed() (n int) {
 	return n
 }
 
-// learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page
-// that was changed.
-func (q *Queue) learnPage(id, version, round uint64, page pageValue) {
+// learnPage remembers a page as of a version. The version known was that of the page when the request began. The round is that of
+// the read; it is 0 for a page that was changed.
+func (q *Queue) learnPage(id, version, known, round uint64, page pageValue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before := q.items[id]
 	if before == nil {
 		before = &seenPage{}
 	}
-	if version != 0 && version < before.version { // another goroutine has a later one
+	if overtaken(version, known, before.version) {
 		return
 	}
 	is := &seenPage{version: version, round: max(round, before.round), items: make([]seenItem, len(page.items))}
