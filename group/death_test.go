@@ -148,12 +148,25 @@ func TestDeaths(t *testing.T) {
 	}
 }
 
-// TestLostData: a Redis server restarts empty. For one TTL the watcher keeps the members that it knew, and members join again.
+// TestLostData: a Redis server restarts empty, or with an older copy. For one TTL the watcher keeps the members that it knew, and members
+// join again.
 func TestLostData(t *testing.T) {
+	t.Run("all", func(t *testing.T) { losesData(t, false) })
+	t.Run("the last changes", func(t *testing.T) { losesData(t, true) })
+}
+
+func losesData(t *testing.T, copied bool) {
 	t.Parallel()
 	server := testservers.Redis(t, "--save", "", "--appendonly", "no")
 	url, ttl := "redis://"+server.Addr, 3*time.Second // a busy machine joins again within that
 	mine, other := New(connect(t, url, ttl), "g"), New(connect(t, url, ttl), "g")
+	if copied {
+		first := join(t, mine, Member{ID: "a"})
+		save(t, server.Addr)
+		if err := first.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	join(t, mine, Member{ID: "a"})
 	join(t, mine, Member{ID: "b"})
 	seen := follow(t, other)

@@ -66,7 +66,7 @@ type memory struct {
 }
 
 // learn returns the members of a watcher that has read the list now. stale: some of them may be those of an
-// earlier time. lost: the store has lost an earlier list. open: the store grants locks, so that members can join again. ttl is
+// earlier time. lost: the store has lost an earlier list, or has an older copy of it. open: the store grants locks, so that members can join again. ttl is
 // how long the members then have to do so.
 func (m *memory) learn(listed []Member, lost, open bool, now time.Time, ttl time.Duration) (members []Member, stale bool) {
 	if lost || !open && m.keeps(now) {
@@ -75,8 +75,11 @@ func (m *memory) learn(listed []Member, lost, open bool, now time.Time, ttl time
 	if m.keeps(now) {
 		stale = true
 		for _, old := range m.known {
-			if !slices.ContainsFunc(listed, func(o Member) bool { return o.ID == old.ID }) {
+			i := slices.IndexFunc(listed, func(o Member) bool { return o.ID == old.ID })
+			if i < 0 {
 				listed = append(listed, old)
+			} else if listed[i].Token < old.Token { // it is of an older copy
+				listed[i] = old
 			}
 		}
 	}

@@ -44,6 +44,7 @@ type world struct {
 	next    uint64
 	all     [3]process
 	entries []entry
+	copied  []entry         // a TTL ago
 	read    []entry         // by the sweeper
 	held    map[string]bool // read by a sweeper that looks at the locks first
 	quiet   int
@@ -60,6 +61,7 @@ const (
 	sound       naive = ""
 	impatient   naive = "sweeps right after an outage"
 	forgetful   naive = "believes an empty store"
+	credulous   naive = "believes an older copy of the store"
 	byID        naive = "sweeps an ID instead of a lock"
 	lastWriter  naive = "the last writer wins"
 	locksFirst  naive = "reads the locks before the pages"
@@ -71,7 +73,7 @@ var epoch = time.Unix(1e9, 0)
 
 func (w world) clone() world {
 	w.entries, w.read, w.seen = slices.Clone(w.entries), slices.Clone(w.read), slices.Clone(w.seen)
-	w.memory.known = slices.Clone(w.memory.known)
+	w.copied, w.memory.known = slices.Clone(w.copied), slices.Clone(w.memory.known)
 	return w
 }
 
@@ -156,6 +158,7 @@ func (w *world) events(how naive) (all map[string]func(*world)) {
 		"time":   func(w *world) { w.pass(how) },
 		"outage": func(w *world) { w.outage() },
 		"loss":   func(w *world) { w.outage(); w.entries = nil; w.lost = true },
+		"older":  func(w *world) { w.outage(); w.entries = slices.Clone(w.copied); w.lost = true },
 		"read":   func(w *world) { w.read, w.held = slices.Clone(w.entries), w.locks() },
 		"look":   func(w *world) { w.look(how) },
 	}
@@ -201,7 +204,7 @@ func (w *world) pass(how naive) {
 			w.all[i].is = gone
 		}
 	}
-	w.now, w.quiet = w.now+1, min(w.quiet+1, 2)
+	w.now, w.quiet, w.copied = w.now+1, min(w.quiet+1, 2), slices.Clone(w.entries)
 }
 
 func (w *world) outage() {
@@ -245,6 +248,11 @@ func (w *world) look(how naive) {
 	if how == addrsDouble {
 		w.seen, w.lost = slices.Clone(listed), false
 		return
+	}
+	if how == credulous {
+		w.memory.known = slices.DeleteFunc(w.memory.known, func(m Member) bool {
+			return slices.ContainsFunc(listed, func(o Member) bool { return o.ID == m.ID })
+		})
 	}
 	w.seen, _ = w.memory.learn(newest(listed), w.lost && how != forgetful, true, epoch.Add(time.Duration(w.now)), 1)
 	w.lost = false
@@ -346,7 +354,7 @@ func TestEverySeries(t *testing.T) {
 		t.Fatalf("%s: %v", strings.Join(series, ", "), err)
 	}
 	t.Logf("%d worlds", worlds)
-	for _, how := range []naive{impatient, forgetful, byID, lastWriter, locksFirst, addrsDouble, suspicious} {
+	for _, how := range []naive{impatient, forgetful, credulous, byID, lastWriter, locksFirst, addrsDouble, suspicious} {
 		_, series, err := explore(how, 9)
 		if err == nil {
 			t.Errorf("%s: that is not found", how)

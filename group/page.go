@@ -32,7 +32,7 @@ const pageBytes = pawl.MaxValue - 1<<10
 type headValue struct {
 	Format int           `json:"format"`
 	Life   string        `json:"life"` // made with the head; another life: the store has lost the first
-	Next   uint64        `json:"next"` // the token of the next join
+	Next   uint64        `json:"next"` // the least token of the next join
 	Pages  [pages]uint64 `json:"pages"`
 }
 
@@ -88,8 +88,8 @@ func (g *Group) changeHead(ctx context.Context, change func(*headValue) bool) er
 		if err != nil {
 			return nil, err
 		}
-		if h.Life == "" { // the time makes tokens of a new life larger than those of an older life
-			h.Life, h.Next = rand.Text(), uint64(max(time.Now().UnixMicro(), 1))
+		if h.Life == "" {
+			h.Life, h.Next = rand.Text(), leastToken()
 		}
 		if !change(&h) {
 			return nil, pawl.ErrUnchanged
@@ -99,11 +99,14 @@ func (g *Group) changeHead(ctx context.Context, change func(*headValue) bool) er
 	return err
 }
 
+// leastToken is by the clock, because the store may have lost the head, or have an older copy of it.
+func leastToken() uint64 { return uint64(max(time.Now().UnixMicro(), 1)) }
+
 // ticket returns the token of a join.
 func (g *Group) ticket(ctx context.Context) (token uint64, err error) {
 	err = g.changeHead(ctx, func(h *headValue) bool {
-		token = h.Next
-		h.Next++
+		token = max(h.Next, leastToken())
+		h.Next = token + 1
 		return true
 	})
 	return token, err
@@ -153,17 +156,18 @@ func (l *list) longest() (ttl time.Duration) {
 // list is the members of a group as they were read last.
 type list struct {
 	group   *Group
-	lost    bool   // the store has lost an earlier life of the group, and no read has reported so yet
+	lost    bool   // the store has lost an earlier state, or came back with an older copy, and no read has reported so yet
 	number  uint64 // the version of the head
 	life    string
+	next    uint64
 	version [pages]uint64
 	entries [pages][]entry
 }
 
 func newList(g *Group) *list { return &list{group: g} }
 
-// read reads the head, and the pages that have changed, or all pages. read reports whether the store
-// has lost an earlier life of the group. A read that fails leaves that report to the next read.
+// read reads the head, and the pages that have changed, or all pages. read reports whether the store has lost the state that an
+// earlier read saw, or has come back with an older copy. A read that fails leaves that report to the next read.
 func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 	v, err := l.group.head.Get(ctx)
 	if err != nil {
@@ -173,7 +177,7 @@ func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if l.life != "" && h.Life != l.life {
+	if l.life != "" && (h.Life != l.life || v.Number < l.number || h.Next < l.next) {
 		*l = list{group: l.group, lost: true}
 	}
 	for i, version := range h.Pages {
@@ -183,6 +187,10 @@ func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 		v, err := l.group.pages[i].Get(ctx)
 		if err != nil {
 			return false, err
+		}
+		if v.Number < l.version[i] {
+			*l = list{group: l.group, lost: true}
+			return l.read(ctx, all)
 		}
 		p, err := parsePage(v)
 		if err != nil {
@@ -196,7 +204,7 @@ func (l *list) read(ctx context.Context, all bool) (lost bool, err error) {
 		}
 	}
 	lost, l.lost = l.lost, false
-	l.number, l.life = v.Number, h.Life
+	l.number, l.life, l.next = v.Number, h.Life, h.Next
 	return lost, nil
 }
 

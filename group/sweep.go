@@ -161,8 +161,12 @@ type round struct {
 func (r *round) sweep(ctx context.Context) error {
 	began, ttl := time.Now(), r.client.TTL()
 	all := began.Sub(r.whole) >= ttl/3
-	if _, err := r.list.read(ctx, all); err != nil {
+	lost, err := r.list.read(ctx, all)
+	if err != nil {
 		return err
+	}
+	if lost {
+		r.missed()
 	}
 	if all {
 		r.whole = began

@@ -14,8 +14,8 @@ import (
 type View struct {
 	Members []Member // in the order of their IDs
 
-	// Stale says that the members may be those of an earlier time. The store does not answer, can only be read, or has
-	// lost the group a short time ago.
+	// Stale says that the members may be those of an earlier time. The store does not answer, can only be read, or lost
+	// the group or its last changes a short time ago.
 	Stale bool
 }
 
@@ -29,8 +29,8 @@ func (v View) equal(o View) bool {
 //
 // While the store is away Watch goes on with the last members, and yields them as [View].Stale. A store that can be read,
 // and does not answer the heartbeat of the client, is away too. Nobody can take a dead member off its list. When the
-// store comes back and has lost the group, members join again one by one. So for one TTL after the store grants locks
-// again Watch keeps the members that were known before.
+// store comes back and has lost the group, or has an older copy of it, members join again one by one. So for one TTL after the
+// store grants locks again Watch keeps the members that were known before.
 func (g *Group) Watch(ctx context.Context) iter.Seq2[View, error] {
 	return func(yield func(View, error) bool) {
 		if g.err != nil {
