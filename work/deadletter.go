@@ -73,8 +73,8 @@ func (d *DeadLetters) Len(ctx context.Context) (int, error) { return d.dead.Len(
 
 // Retry puts a dead letter into the queue as a new item, which nobody has tried, and
 // drops it. [pawl.ErrNotAcquired] says that it is no dead letter any more, or that another
-// caller retries it now. After [pawl.ErrUnavailable] or [pawl.ErrLost] it may be in the queue, and a
-// dead letter as well.
+// caller retries it now. In a restart grace that error also matches [pawl.ErrGrace]. After
+// [pawl.ErrUnavailable] or [pawl.ErrLost] it may be in the queue, and a dead letter as well.
 func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 	is, err := d.parse(id)
 	if err != nil {

@@ -6,6 +6,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,7 +163,8 @@ func waited(ctx context.Context, err error) error {
 // claim claims an item, or takes its turn in waiting for all. claim may return neither an
 // item nor an error.
 func (q *Queue) claim(ctx context.Context) (*Item, error) {
-	item, _, err := q.search(ctx, q.begin(time.Now(), false))
+	first := q.begin(time.Now(), false)
+	item, _, err := q.search(ctx, &first)
 	if item != nil || err != nil {
 		return item, err
 	}
@@ -175,7 +177,7 @@ func (q *Queue) claim(ctx context.Context) (*Item, error) {
 		began := time.Now()
 		round := q.begin(began, false)
 		round.waits = true
-		item, version, err := q.search(ctx, round)
+		item, version, err := q.search(ctx, &round)
 		if item != nil || err != nil {
 			return item, err
 		}
@@ -208,7 +210,8 @@ func (q *Queue) next(ctx context.Context, version uint64, most time.Duration) (v
 	return v, err
 }
 
-// TryClaim claims an item if one is free now, and fails with [pawl.ErrNotAcquired] if none is.
+// TryClaim claims an item if one is free now, and fails with [pawl.ErrNotAcquired] if none is. In a restart grace that error
+// also matches [pawl.ErrGrace].
 // TryClaim asks the store about each claimed item, unless this Queue has asked about the item
 // within half a second. To wait for work, use Claim.
 func (q *Queue) TryClaim(ctx context.Context) (*Item, error) {
@@ -217,9 +220,9 @@ func (q *Queue) TryClaim(ctx context.Context) (*Item, error) {
 	}
 	round := q.begin(time.Now(), true) // remembered claims may be over
 	round.waits, round.all = true, true
-	item, _, err := q.search(ctx, round)
+	item, _, err := q.search(ctx, &round)
 	if item == nil && err == nil {
-		err = fmt.Errorf("%w: no item is free", pawl.ErrNotAcquired)
+		err = cmp.Or(round.grace, fmt.Errorf("%w: no item is free", pawl.ErrNotAcquired))
 	}
 	if err != nil {
 		return nil, q.failed("claim", err)
@@ -229,7 +232,7 @@ func (q *Queue) TryClaim(ctx context.Context) (*Item, error) {
 
 // search looks for an item, also in new pages. If there is no item it
 // returns the version of the head in which there was none.
-func (q *Queue) search(ctx context.Context, r round) (*Item, uint64, error) {
+func (q *Queue) search(ctx context.Context, r *round) (*Item, uint64, error) {
 	for {
 		seen := q.knownHead()
 		item, err := q.take(ctx, r)
@@ -255,9 +258,9 @@ func (q *Queue) search(ctx context.Context, r round) (*Item, uint64, error) {
 }
 
 // take claims an item among the known ones.
-func (q *Queue) take(ctx context.Context, r round) (*Item, error) {
+func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 	for ctx.Err() == nil {
-		id, unread, ok := q.choose(r)
+		id, unread, ok := q.choose(*r)
 		switch {
 		case !ok:
 			return nil, nil
@@ -270,7 +273,11 @@ func (q *Queue) take(ctx context.Context, r round) (*Item, error) {
 				return nil, err
 			}
 		default:
-			if item, err := q.try(ctx, id); item != nil || err != nil {
+			item, err := q.try(ctx, id)
+			if errors.Is(err, pawl.ErrGrace) { // the store may grant other items
+				r.grace, err = err, nil
+			}
+			if item != nil || err != nil {
 				return item, err
 			}
 		}
@@ -279,13 +286,17 @@ func (q *Queue) take(ctx context.Context, r round) (*Item, error) {
 }
 
 // try claims an item, if nobody has claimed it and it is still to be done. try looks
-// under the item's lock, because the item may have been done since it was seen.
+// under the item's lock, because the item may have been done since it was seen. The only error that matches
+// pawl.ErrNotAcquired is a restart grace, unless ctx has ended.
 func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	lease, err := q.lock(id.String()).TryLock(ctx)
 	if errors.Is(err, pawl.ErrNotAcquired) && ctx.Err() == nil {
 		q.crowd(true)
 		q.missed(id)
-		return nil, nil
+		if !errors.Is(err, pawl.ErrGrace) {
+			err = nil
+		}
+		return nil, err
 	}
 	if err != nil {
 		q.forget(id)

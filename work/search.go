@@ -38,9 +38,10 @@ type seenItem struct {
 type round struct {
 	number uint64
 	began  time.Time
-	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
-	all    bool // asks for all of those
-	fresh  bool // the head was read in this search
+	waits  bool  // for all workers: looks again at pages with items that are claimed, and asks for those
+	all    bool  // asks for all of those
+	fresh  bool  // the head was read in this search
+	grace  error // which kept an item from this search
 }
 
 // begin returns the round to ask in, a new round if it is time or anew is set. A search that
