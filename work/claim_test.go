@@ -40,3 +40,40 @@ func TestGrace(t *testing.T) {
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
 	})
 }
+
+// TestOvertaken: a worker loses the lock of an item before it has written so into the page, and another worker claims the item. That is no
+// error of the first worker, which gets the next item.
+func TestOvertaken(t *testing.T) {
+	for _, notices := range []bool{false, true} {
+		t.Run(fmt.Sprint("notices ", notices), func(t *testing.T) {
+			for _, claim := range []func(*work.Queue, context.Context) (*work.Item, error){(*work.Queue).Claim, (*work.Queue).TryClaim} {
+				synctest.Test(t, func(t *testing.T) {
+					eng := memengine.New()
+					c, store := newFaultyClient(t, eng)
+					other := work.New(newClient(t, eng), "q", nil)
+					noErr(t, other.Put(t.Context(), tasks(0, 2)...))
+					store.Set(faulty.First(1, func(ctx context.Context, do func(context.Context) error) error {
+						if !notices {
+							store.Set(faulty.Hangs, faulty.Renew)
+						}
+						is, err := eng.Show(t.Context(), "pawl:pool/q/1.0")
+						noErr(t, err)
+						noErr(t, eng.Evict(t.Context(), "pawl:pool/q/1.0", is.Claims[0].ID))
+						if first := mustClaim(t, other); string(first.Data) != "item 0" {
+							t.Errorf("the other got %q", first.Data)
+						}
+						synctest.Wait()
+						return do(ctx)
+					}, nil), faulty.Put)
+					item, err := claim(work.New(c, "q", nil), t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if string(item.Data) != "item 1" {
+						t.Errorf("got %q", item.Data)
+					}
+				})
+			}
+		})
+	}
+}

@@ -274,8 +274,11 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 			}
 		default:
 			item, err := q.try(ctx, id)
-			if errors.Is(err, pawl.ErrGrace) { // the store may grant other items
+			switch {
+			case errors.Is(err, pawl.ErrGrace): // the store may grant other items
 				r.grace, err = err, nil
+			case errors.Is(err, pawl.ErrLost): // another worker may have this item now
+				err = nil
 			}
 			if item != nil || err != nil {
 				return item, err
@@ -307,11 +310,16 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	if found && err == nil {
 		return it, nil
 	}
-	if errors.Is(err, ErrFull) { // the dead letters are: the item stays, and lets others pass
+	q.forget(id)
+	switch {
+	case errors.Is(err, ErrFull): // the dead letters are: the item stays, and lets others pass
 		q.keepSpent()
 		err = nil
+	case errors.Is(err, errClaimedAnew):
+		q.missed(id)
+	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
+		err = errors.Join(lease.Err(), err)
 	}
-	q.forget(id)
 	lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
 	return nil, err
 }
