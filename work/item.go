@@ -100,9 +100,11 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 // the wait for the answer, by its end and 100 ms more. After [pawl.ErrUnavailable] the claim
 // stands, and Done may be repeated; once Done has succeeded, a repetition changes nothing.
 func (it *Item) Done(ctx context.Context) error {
-	work, stop := farewell(ctx, it.lease)
+	ends, end := pawl.Linger(ctx)
+	defer end()
+	work, stop := it.Within(ends)
 	defer stop()
-	return it.finish(ctx, "done", func() error { return it.queue.remove(work, it.id, uint64(it.Token())) })
+	return it.finish(ctx, ends, "done", func() error { return it.queue.remove(work, it.id, uint64(it.Token())) })
 }
 
 // Bury makes the item a dead letter, which no worker gets: see [Queue.DeadLetters]. Bury is
@@ -110,9 +112,11 @@ func (it *Item) Done(ctx context.Context) error {
 // of Done, and [ErrFull] if the dead letters have no room: then the claim stands. When Bury is repeated
 // after [pawl.ErrUnavailable], the dead letter may be there twice.
 func (it *Item) Bury(ctx context.Context) error {
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	work, stop := it.Within(ctx)
 	defer stop()
-	return it.finish(ctx, "bury", func() error {
+	return it.finish(ctx, ends, "bury", func() error {
 		if !it.buried.Load() {
 			if err := it.queue.bury(work, it); err != nil {
 				return err
@@ -124,7 +128,7 @@ func (it *Item) Bury(ctx context.Context) error {
 }
 
 // finish ends the claim by a step that takes the item off its page.
-func (it *Item) finish(ctx context.Context, doing string, step func() error) error {
+func (it *Item) finish(ctx, ends context.Context, doing string, step func() error) error {
 	if err := it.Err(); err != nil {
 		if it.done.Load() {
 			return nil
@@ -135,15 +139,24 @@ func (it *Item) finish(ctx context.Context, doing string, step func() error) err
 		return it.failed(doing, errors.Join(it.Err(), err))
 	}
 	it.done.Store(true)
-	it.lease.Unlock(ctx) //nolint:errcheck // the item is done; the heartbeat repeats the release
+	unlock(ctx, ends, it.lease) //nolint:errcheck // the item is done; the heartbeat repeats the release
 	return nil
 }
 
-// farewell is for requests that are sent also after ctx ended. Such requests end with the lease.
-func farewell(ctx context.Context, lease *pawl.Lease) (context.Context, func()) {
-	bound, end := pawl.Linger(ctx)
-	work, stop := lease.Within(bound)
-	return work, func() { stop(); end() }
+// unlock releases a lease, and waits for the store until ends, which lingers since the call began. Unlock alone would wait for 100 ms
+// after all that the call did in that time.
+func unlock(ctx, ends context.Context, lease *pawl.Lease) error {
+	if ctx.Err() == nil {
+		return lease.Unlock(ctx)
+	}
+	done := make(chan error, 1)
+	go func() { done <- lease.Unlock(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ends.Done():
+		return pawl.Unavailable(ctx, errors.New("unlock: no answer yet"))
+	}
 }
 
 // Return gives the item back for others to claim, after the items that are there. The attempt
@@ -151,6 +164,8 @@ func farewell(ctx context.Context, lease *pawl.Lease) (context.Context, func()) 
 // next worker finds it. Errors are those of [pawl.Lease.Unlock]. A waiting worker notices within
 // half a second.
 func (it *Item) Return(ctx context.Context) error {
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	if it.spent() {
 		if err := it.Bury(ctx); err == nil {
 			return nil
@@ -158,9 +173,9 @@ func (it *Item) Return(ctx context.Context) error {
 	}
 	var says sync.WaitGroup // side by side, so that both are over soon after ctx
 	if it.Err() == nil {
-		says.Go(func() { it.giveBack(ctx) }) //nolint:errcheck // a waiting worker asks for its lock, later
+		says.Go(func() { it.giveBack(ends) }) //nolint:errcheck // a waiting worker asks for its lock, later
 	}
-	err := it.lease.Unlock(ctx)
+	err := unlock(ctx, ends, it.lease)
 	says.Wait()
 	it.queue.forget(it.id)
 	return err
@@ -174,9 +189,7 @@ func (it *Item) spent() bool {
 // another worker has claimed it since.
 func (it *Item) giveBack(ctx context.Context) error {
 	behind := it.queue.lastPage()
-	work, stop := pawl.Linger(ctx)
-	defer stop()
-	_, err := it.queue.changePage(work, it.id.page, func(page *pageValue) error {
+	_, err := it.queue.changePage(ctx, it.id.page, func(page *pageValue) error {
 		i := page.index(it.id.number)
 		if i < 0 || page.items[i].claim != uint64(it.Token()) {
 			return pawl.ErrUnchanged
@@ -194,6 +207,8 @@ func (it *Item) giveBack(ctx context.Context) error {
 // and [pawl.ErrUnsupported] for a store that keeps no sessions for so long. After
 // [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	if it.spent() {
 		if err := it.Bury(ctx); !errors.Is(err, ErrFull) { // else a worker buries the item when there is room
 			return err
@@ -202,12 +217,10 @@ func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if err := it.Err(); err != nil {
 		return it.failed("return", err)
 	}
-	work, stop := pawl.Linger(ctx)
-	defer stop()
-	if err := it.lease.Keep(work, d); err != nil {
+	if err := it.lease.Keep(ends, d); err != nil {
 		return it.failed("return", err)
 	}
-	return it.lease.Unlock(ctx)
+	return unlock(ctx, ends, it.lease)
 }
 
 // changePage changes a page, unless change returns an error, and remembers it as it is then.

@@ -33,11 +33,13 @@ func (q *Queue) put(ctx context.Context, items [][]byte) error {
 	if len(pages) == 0 {
 		return nil
 	}
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	turn, err := q.lock("put").Lock(ctx)
 	if err != nil {
 		return q.failed("put", err)
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the head lists the items that were put
+	defer unlock(ctx, ends, turn) //nolint:errcheck // the head lists the items that were put
 	work, stop := turn.Within(ctx)
 	defer stop()
 	if err = q.write(work, uint64(turn.Token()), pages); err == nil {
@@ -46,7 +48,7 @@ func (q *Queue) put(ctx context.Context, items [][]byte) error {
 	if lost := turn.Err(); lost != nil {
 		return q.failed("put", errors.Join(lost, err))
 	}
-	work, stop = farewell(ctx, turn)
+	work, stop = turn.Within(ends)
 	defer stop()
 	_, pending := q.removePending(work)
 	return errors.Join(err, pending)

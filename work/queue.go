@@ -168,11 +168,13 @@ func (q *Queue) claim(ctx context.Context) (*Item, error) {
 	if item != nil || err != nil {
 		return item, err
 	}
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	turn, err := q.lock("wait").Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
+	defer unlock(ctx, ends, turn) //nolint:errcheck // the heartbeat tells the store again
 	for ctx.Err() == nil {
 		began := time.Now()
 		round := q.begin(began, false)
@@ -305,6 +307,8 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 		q.forget(id)
 		return nil, err
 	}
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	it := &Item{lease: lease, queue: q, id: id}
 	found, err := it.begin(ctx)
 	if found && err == nil {
@@ -320,7 +324,7 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
 		err = errors.Join(lease.Err(), err)
 	}
-	lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
+	unlock(ctx, ends, lease) //nolint:errcheck // the heartbeat tells the store again
 	return nil, err
 }
 
