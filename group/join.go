@@ -71,9 +71,7 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 		}
 	}
 	if err != nil {
-		lingering, stop := pawl.Linger(ctx)
-		defer stop()
-		lease.Unlock(lingering) //nolint:errcheck // the heartbeat tells the store again
+		lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
 		return err
 	}
 	m.is, m.lease, m.unsure, m.tries = is, lease, false, nil
@@ -119,7 +117,7 @@ func (m *Membership) keep(life context.Context) {
 			err = m.look(life, lease)
 		}
 		if errors.Is(err, ErrReplaced) || errors.Is(err, pawl.ErrClosed) {
-			m.end(err)
+			m.end(life, err)
 			return
 		}
 		if err != nil && lease.Err() != nil { // such as a page that became full meanwhile
@@ -148,13 +146,11 @@ func (m *Membership) look(ctx context.Context, lease *pawl.Lease) error {
 }
 
 // end notes why the member is no member any more.
-func (m *Membership) end(err error) {
+func (m *Membership) end(life context.Context, err error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.err = m.group.failed("stay", err)
-	ctx, stop := context.WithTimeout(context.Background(), m.group.client.TTL())
-	defer stop()
-	m.lease.Unlock(ctx) //nolint:errcheck // the lock is lost, or ends with the session
+	m.mu.Unlock()
+	m.lease.Unlock(life) //nolint:errcheck // the lock is lost, or ends with the session
 }
 
 // Member returns the member as it joined last.
@@ -210,8 +206,15 @@ func (m *Membership) Update(ctx context.Context, to Member) error {
 // Leave takes the member off the group. Watchers learn of that at once. If Leave fails, the member
 // is gone one TTL later. A second Leave does nothing.
 func (m *Membership) Leave(ctx context.Context) error {
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	m.cancel()
-	defer func() { <-m.done }()
+	defer func() {
+		select {
+		case <-m.done:
+		case <-ends.Done():
+		}
+	}()
 	<-m.ended
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -221,9 +224,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 	lease := m.lease
 	m.lease = nil
 	err := m.group.without(ctx, pageOf(m.is.ID), []string{lease.Name()})
-	lingering, stop := pawl.Linger(ctx)
-	defer stop()
-	if gone := lease.Unlock(lingering); err == nil && !errors.Is(gone, pawl.ErrLost) {
+	if gone := lease.Unlock(ctx); err == nil && !errors.Is(gone, pawl.ErrLost) {
 		err = gone
 	}
 	if err != nil {

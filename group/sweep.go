@@ -25,14 +25,14 @@ type sweeper struct {
 	*Group
 	witness *pawl.Lease               // lost when the store does not know this client any more
 	gap     atomic.Pointer[time.Time] // when the store did not answer this client
+	beside  sync.WaitGroup            // of what goes on beside the sweeping
 }
 
 // sweep sweeps until ctx ends.
 func (g *Group) sweep(ctx context.Context) {
 	s := &sweeper{Group: g}
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	listening.Go(func() { s.listen(ctx) })
+	defer s.beside.Wait()
+	s.beside.Go(func() { s.listen(ctx) })
 	for going := true; going; {
 		err := s.testify(ctx)
 		if err == nil {
@@ -40,9 +40,16 @@ func (g *Group) sweep(ctx context.Context) {
 		}
 		going = s.pause(ctx, err)
 	}
-	if s.witness != nil {
-		s.witness.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
-	}
+}
+
+// leave releases a lease at the end of ctx, beside others: each release waits for a store that hangs.
+func (s *sweeper) leave(ctx context.Context, lease *pawl.Lease) {
+	s.beside.Go(func() {
+		within, stop := lease.Within(ctx)
+		defer stop()
+		<-within.Done()
+		lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
+	})
 }
 
 // listen notes when the heartbeat of the client gets no answer, also while the sweeper waits for its turn.
@@ -73,6 +80,7 @@ func (s *sweeper) testify(ctx context.Context) error {
 	lease, err := s.sweeps.Mutex(s.name + "/witness/" + rand.Text()).Lock(ctx)
 	if err == nil {
 		s.witness = lease
+		s.leave(ctx, lease)
 		s.missed()
 	}
 	return err
@@ -113,7 +121,7 @@ func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 		stop()
 		switch {
 		case is.err == nil && turn.lease != nil:
-			is.lease.Unlock(context.Background()) //nolint:errcheck // the heartbeat tells the store again
+			s.leave(ctx, is.lease)
 		case is.err == nil || turn.err == nil && turn.lease == nil:
 			turn = is
 		}
@@ -130,7 +138,7 @@ func (s *sweeper) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer turn.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
+	s.leave(ctx, turn)
 	work, stop := turn.Within(ctx)
 	defer stop()
 	r := &round{sweeper: s, list: newList(s.Group)}

@@ -1,0 +1,84 @@
+package group
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/internal/faulty"
+)
+
+// replace puts a newer member of the same ID into its page, and does not break the lock of the older member.
+func replace(t *testing.T, g *Group, id string) {
+	t.Helper()
+	newer := entry{Member: Member{ID: id, Weight: 1, Token: 1 << 60}, Lock: "another"}
+	if err := g.changePage(t.Context(), pageOf(id), func(p *pageValue) error { p.Members = []entry{newer}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangs are calls on a store that hangs when it has heard a part of them. The member of ID a has joined.
+var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context.Context){
+	"join": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
+		return func(ctx context.Context) { m.group.Join(ctx, Member{ID: "b"}) } //nolint:errcheck // only its time counts
+	},
+	"leave": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
+		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+	},
+	"leave when replaced": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		replace(t, m.group, "a")
+		store.Set(faulty.Hangs, faulty.Leave)
+		<-time.After(m.group.client.TTL()) // it looks then
+		synctest.Wait()
+		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+	},
+	"watch": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		if err := m.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return func(ctx context.Context) {
+			for range m.group.Watch(ctx) {
+				<-time.After(10 * time.Millisecond) // so that its client sweeps
+				store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
+			}
+		}
+	},
+}
+
+// TestCallsEndWithTheirContext: on a store that hangs each call returns within 100 ms of the end of its ctx.
+func TestCallsEndWithTheirContext(t *testing.T) {
+	for name, prepare := range hangs {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := faulty.New(memengine.New())
+				client, err := pawl.New(t.Context(), store, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close(context.Background()) //nolint:errcheck // the test is over
+				m, err := New(client, "g").Join(t.Context(), Member{ID: "a"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait() // its client sweeps
+				call := prepare(t, store, m)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				call(ctx)
+				if took := time.Since(start); took > 150*time.Millisecond {
+					t.Errorf("took %v", took)
+				}
+				store.Heal()
+				if err := m.Leave(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
