@@ -82,3 +82,42 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		})
 	}
 }
+
+// TestLeaveDuringRejoin: a member that lost its lock leaves while it joins again. The new entry is in the page already, and goes with the old entry.
+func TestLeaveDuringRejoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		store := faulty.New(eng)
+		client, err := pawl.New(t.Context(), store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close(context.Background()) //nolint:errcheck // the test is over
+		g := New(client, "g")
+		m, err := g.Join(t.Context(), Member{ID: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Set(faulty.First(1, nil, faulty.RepliesLate(time.Second)), faulty.Put) // after the token
+		lock := m.lease.Name()
+		is, err := eng.Show(t.Context(), lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := eng.Evict(t.Context(), lock, is.Claims[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(500 * time.Millisecond)
+		list := newList(g)
+		if _, err := list.read(t.Context(), true); err != nil || len(list.entries[pageOf("a")]) != 1 || list.entries[pageOf("a")][0].Lock == lock {
+			t.Fatalf("it has not joined again: %v, %v", list.entries, err)
+		}
+		store.Heal()
+		if err := m.Leave(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if _, err := list.read(t.Context(), true); err != nil || len(list.entries[pageOf("a")]) != 0 {
+			t.Errorf("it stays: %v, %v", list.entries, err)
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -223,7 +224,9 @@ func (m *Membership) Leave(ctx context.Context) error {
 	}
 	lease := m.lease
 	m.lease = nil
-	err := m.group.without(ctx, pageOf(m.is.ID), []string{lease.Name()})
+	err := m.group.without(ctx, pageOf(m.is.ID), func(e entry) bool {
+		return e.Lock == lease.Name() || e.ID == m.is.ID && slices.Contains(m.tries, e.Token)
+	})
 	if gone := lease.Unlock(ctx); err == nil && !errors.Is(gone, pawl.ErrLost) {
 		err = gone
 	}

@@ -220,11 +220,11 @@ func (l *list) members(wanted func(entry) bool) (all []Member) {
 	return newest(all)
 }
 
-// without removes the entries with these locks from a page.
-func (g *Group) without(ctx context.Context, page int, locks []string) error {
+// without removes entries from a page.
+func (g *Group) without(ctx context.Context, page int, gone func(entry) bool) error {
 	return g.changePage(ctx, page, func(p *pageValue) error {
 		before := len(p.Members)
-		p.Members = slices.DeleteFunc(p.Members, func(e entry) bool { return slices.Contains(locks, e.Lock) })
+		p.Members = slices.DeleteFunc(p.Members, gone)
 		if len(p.Members) == before {
 			return pawl.ErrUnchanged
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,7 +189,7 @@ func (r *round) sweep(ctx context.Context) error {
 		if len(locks) == 0 || r.witness.Err() != nil {
 			continue
 		}
-		if err := r.without(ctx, page, locks); err != nil {
+		if err := r.without(ctx, page, func(e entry) bool { return slices.Contains(locks, e.Lock) }); err != nil {
 			return err
 		}
 	}
