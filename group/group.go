@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/pawl-go/pawl"
@@ -41,9 +42,10 @@ func (m Member) equal(o Member) bool {
 	return m.ID == o.ID && m.Addr == o.Addr && m.Weight == o.Weight && m.Token == o.Token && maps.Equal(m.Meta, o.Meta)
 }
 
-// check fills in the defaults.
+// check fills in the defaults, and replaces what JSON would replace.
 func (m Member) check() (Member, error) {
-	m.ID, m.Weight = cmp.Or(m.ID, m.Addr), cmp.Or(m.Weight, 1)
+	m.ID, m.Weight = valid(cmp.Or(m.ID, m.Addr)), cmp.Or(m.Weight, 1)
+	m.Addr = valid(m.Addr)
 	size := len(m.ID) + len(m.Addr)
 	for key, text := range m.Meta {
 		size += len(key) + len(text)
@@ -56,9 +58,16 @@ func (m Member) check() (Member, error) {
 	case size > MaxMember:
 		return m, fmt.Errorf("%w: Member has %d bytes: at most %d are allowed", pawl.ErrInvalid, size, MaxMember)
 	}
-	m.Meta = maps.Clone(m.Meta)
+	given := m.Meta
+	m.Meta = maps.Clone(given) // nil stays nil
+	clear(m.Meta)
+	for key, text := range given {
+		m.Meta[valid(key)] = valid(text)
+	}
 	return m, nil
 }
+
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // Group is a list of live members. All methods are safe for concurrent use. Up to three clients that are
 // members, or watch, also take dead members off the list.

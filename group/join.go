@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"path"
 	"slices"
 	"sync"
 	"time"
@@ -79,9 +79,13 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 	return nil
 }
 
+func (m *Membership) entry(is Member, lease *pawl.Lease) entry {
+	return entry{is, lease.Name(), uint64(lease.Token()), m.group.client.TTL().Milliseconds()}
+}
+
 // write puts the member into its page, in place of an older member with its ID.
 func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, most uint64) error {
-	mine := entry{is, lease.Name(), uint64(lease.Token()), m.group.client.TTL().Milliseconds()}
+	mine := m.entry(is, lease)
 	var old entry
 	err := m.group.changePage(ctx, pageOf(is.ID), func(p *pageValue) error {
 		var changed bool
@@ -131,13 +135,17 @@ func (m *Membership) keep(life context.Context) {
 	}
 }
 
-// look writes the member again if the store has forgotten it. A page that contains the end of the lock's name has the member.
-// No page is parsed here, because pages are long and each member looks. That end is random letters, which JSON leaves as they are.
+// look writes the member again if the store has forgotten it, or its last change. A page that has the member contains its JSON.
+// No page is parsed here, because pages are long and each member looks.
 func (m *Membership) look(ctx context.Context, lease *pawl.Lease) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	mine, err := json.Marshal(m.entry(m.is, lease))
+	if err != nil {
+		return err
+	}
 	page, err := m.group.pages[pageOf(m.is.ID)].Get(ctx)
-	if err != nil || !m.unsure && bytes.Contains(page.Data, []byte(path.Base(lease.Name()))) {
+	if err != nil || !m.unsure && bytes.Contains(page.Data, mine) {
 		return err
 	}
 	if err = m.write(ctx, m.is, lease, m.is.Token); err == nil {

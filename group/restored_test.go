@@ -86,6 +86,47 @@ func comesBack(t *testing.T, writes func(*Membership) error) {
 	}
 }
 
+// TestOlderChange: the store comes back with a copy from before a change of a member. The member makes the change again. Text that is no UTF-8 is
+// stored as JSON has it, and is not taken for a change.
+func TestOlderChange(t *testing.T) {
+	t.Parallel()
+	eng, g := restorable(t)
+	a := join(t, g[0], Member{ID: "a\xff", Addr: "<\xff>", Meta: map[string]string{"k\xff": "&\u2028\xff"}})
+	eng.Copy()
+	if err := a.Update(t.Context(), Member{Addr: "\xfe", Weight: 7}); err != nil {
+		t.Fatal(err)
+	}
+	look := func(want string) {
+		t.Helper()
+		if err := a.look(t.Context(), a.lease); err != nil {
+			t.Error(err)
+		}
+		list := newList(g[1])
+		if _, err := list.read(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+		all := list.members(func(entry) bool { return true })
+		if len(all) != 1 || all[0].Weight != 7 || all[0].Addr != "\uFFFD" {
+			t.Errorf("%s: %v", want, all)
+		}
+	}
+	look("before")
+	page := func() uint64 {
+		is, err := g[1].pages[pageOf(a.Member().ID)].Get(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		return is.Number
+	}
+	was := page()
+	look("the same")
+	if page() != was {
+		t.Error("it was written again")
+	}
+	eng.Restore()
+	look("the older copy")
+}
+
 // TestOlderCopyIsAnOutage: a sweeper that had answers all the time, and finds an older copy, sweeps nobody for one TTL.
 func TestOlderCopyIsAnOutage(t *testing.T) {
 	t.Parallel()
