@@ -37,6 +37,22 @@ var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context
 		synctest.Wait()
 		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
 	},
+	"update while it looks": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Get)
+		<-time.After(m.group.client.TTL())
+		synctest.Wait()
+		return func(ctx context.Context) {
+			m.Update(ctx, Member{Weight: 7}) //nolint:errcheck // only its time counts
+			m.Member()
+			m.Err() //nolint:errcheck // as above
+		}
+	},
+	"leave while it changes": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Get, faulty.Leave)
+		go m.Update(t.Context(), Member{Weight: 7}) //nolint:errcheck // it hangs
+		synctest.Wait()
+		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+	},
 	"watch": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		if err := m.Leave(t.Context()); err != nil {
 			t.Fatal(err)

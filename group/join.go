@@ -24,12 +24,14 @@ type Membership struct {
 	ended  chan struct{} // closed when the member stays no longer
 	done   chan struct{} // closed when the goroutine of the membership has ended
 
-	mu     sync.Mutex // while the page is written
-	is     Member
-	lease  *pawl.Lease
-	err    error
-	unsure bool     // nobody knows whether the last change was written
-	tries  []uint64 // the tokens of joins that may have been written, though they failed
+	writing chan struct{} // of one place, which a call takes while it writes the page and changes is, unsure and tries
+	unsure  bool          // nobody knows whether the last change was written
+	tries   []uint64      // the tokens of joins that may have been written, though they failed
+
+	mu    sync.Mutex // never while the store is asked
+	is    Member
+	lease *pawl.Lease // nil when the member has left
+	err   error
 }
 
 // Join makes m a member of the group. When Join has returned, watchers learn of m at once. The same ID
@@ -45,7 +47,7 @@ func (g *Group) Join(ctx context.Context, m Member) (*Membership, error) {
 		return nil, g.failed("join", err)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	is := &Membership{group: g, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{}), is: m}
+	is := &Membership{group: g, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{}), writing: make(chan struct{}, 1), is: m}
 	if err := is.enter(ctx, math.MaxUint64); err != nil {
 		cancel()
 		return nil, g.failed("join", err)
@@ -63,20 +65,41 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	is := m.is
-	if is.Token, err = m.group.ticket(ctx); err == nil {
+	err = m.alone(ctx, func() error {
+		is := m.Member()
+		if is.Token, err = m.group.ticket(ctx); err != nil {
+			return err
+		}
 		if err = m.write(ctx, is, lease, most); err != nil {
 			m.tries = append(m.tries, is.Token)
+			return err
 		}
-	}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.is, m.lease, m.unsure, m.tries = is, lease, false, nil
+		return nil
+	})
 	if err != nil {
 		lease.Unlock(ctx) //nolint:errcheck // the heartbeat tells the store again
-		return err
 	}
-	m.is, m.lease, m.unsure, m.tries = is, lease, false, nil
-	return nil
+	return err
+}
+
+// alone writes the page of the member while no other call does, and waits for that no longer than ctx.
+func (m *Membership) alone(ctx context.Context, write func() error) error {
+	select {
+	case m.writing <- struct{}{}:
+		defer func() { <-m.writing }()
+		return write()
+	case <-ctx.Done():
+		return pawl.Unavailable(ctx, errors.New("another change of the member has no answer yet"))
+	}
+}
+
+func (m *Membership) get() (Member, *pawl.Lease) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.is, m.lease
 }
 
 func (m *Membership) entry(is Member, lease *pawl.Lease) entry {
@@ -109,9 +132,7 @@ func (m *Membership) keep(life context.Context) {
 	look := time.NewTicker(m.group.client.TTL())
 	defer look.Stop()
 	for {
-		m.mu.Lock()
-		lease := m.lease
-		m.mu.Unlock()
+		_, lease := m.get()
 		var err error
 		select {
 		case <-life.Done():
@@ -138,35 +159,36 @@ func (m *Membership) keep(life context.Context) {
 // look writes the member again if the store has forgotten it, or its last change. A page that has the member contains its JSON.
 // No page is parsed here, because pages are long and each member looks.
 func (m *Membership) look(ctx context.Context, lease *pawl.Lease) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	mine, err := json.Marshal(m.entry(m.is, lease))
-	if err != nil {
+	return m.alone(ctx, func() error {
+		is := m.Member()
+		mine, err := json.Marshal(m.entry(is, lease))
+		if err != nil {
+			return err
+		}
+		page, err := m.group.pages[pageOf(is.ID)].Get(ctx)
+		if err != nil || !m.unsure && bytes.Contains(page.Data, mine) {
+			return err
+		}
+		if err = m.write(ctx, is, lease, is.Token); err == nil {
+			m.unsure = false
+		}
 		return err
-	}
-	page, err := m.group.pages[pageOf(m.is.ID)].Get(ctx)
-	if err != nil || !m.unsure && bytes.Contains(page.Data, mine) {
-		return err
-	}
-	if err = m.write(ctx, m.is, lease, m.is.Token); err == nil {
-		m.unsure = false
-	}
-	return err
+	})
 }
 
 // end notes why the member is no member any more.
 func (m *Membership) end(life context.Context, err error) {
 	m.mu.Lock()
 	m.err = m.group.failed("stay", err)
+	lease := m.lease
 	m.mu.Unlock()
-	m.lease.Unlock(life) //nolint:errcheck // the lock is lost, or ends with the session
+	lease.Unlock(life) //nolint:errcheck // the lock is lost, or ends with the session
 }
 
 // Member returns the member as it joined last.
 func (m *Membership) Member() Member {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.is
+	is, _ := m.get()
+	return is
 }
 
 // Ended returns a channel that is closed when the member stays no longer: after Leave, or for the reason of Err.
@@ -183,33 +205,40 @@ func (m *Membership) Err() error {
 // Update changes the address, weight and meta of the member. The ID must be that of the member, or empty.
 // If Update fails with [pawl.ErrUnavailable], the change may have been made, or is made within a TTL.
 func (m *Membership) Update(ctx context.Context, to Member) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	id := m.Member().ID // for ever
 	if to.ID == "" {
-		to.ID = m.is.ID
+		to.ID = id
 	}
 	to, err := to.check()
-	if err == nil && to.ID != m.is.ID {
-		err = fmt.Errorf("%w: Member.ID is %q: only %q is allowed, with which the member joined", pawl.ErrInvalid, to.ID, m.is.ID)
+	if err == nil && to.ID != id {
+		err = fmt.Errorf("%w: Member.ID is %q: only %q is allowed, with which the member joined", pawl.ErrInvalid, to.ID, id)
 	}
 	if err == nil {
-		err = m.err
-	}
-	if err == nil && m.lease == nil {
-		err = fmt.Errorf("%w: the member has left", pawl.ErrClosed)
-	}
-	if err != nil {
-		return m.group.failed("update", err)
-	}
-	to.Token = m.is.Token
-	err = m.write(ctx, to, m.lease, m.is.Token)
-	if err == nil || errors.Is(err, pawl.ErrUnavailable) {
-		m.is, m.unsure = to, err != nil
+		err = m.alone(ctx, func() error { return m.change(ctx, to) })
 	}
 	if err != nil {
 		return m.group.failed("update", err)
 	}
 	return nil
+}
+
+func (m *Membership) change(ctx context.Context, to Member) error {
+	is, lease := m.get()
+	err := m.Err()
+	if err == nil && lease == nil {
+		err = fmt.Errorf("%w: the member has left", pawl.ErrClosed)
+	}
+	if err != nil {
+		return err
+	}
+	to.Token = is.Token
+	err = m.write(ctx, to, lease, is.Token)
+	if err == nil || errors.Is(err, pawl.ErrUnavailable) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.is, m.unsure = to, err != nil
+	}
+	return err
 }
 
 // Leave takes the member off the group. Watchers learn of that at once. If Leave fails, the member
@@ -226,14 +255,16 @@ func (m *Membership) Leave(ctx context.Context) error {
 	}()
 	<-m.ended
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.err != nil || m.lease == nil {
+	is, lease, err := m.is, m.lease, m.err
+	m.lease = nil
+	m.mu.Unlock()
+	if err != nil || lease == nil {
 		return nil
 	}
-	lease := m.lease
-	m.lease = nil
-	err := m.group.without(ctx, pageOf(m.is.ID), func(e entry) bool {
-		return e.Lock == lease.Name() || e.ID == m.is.ID && slices.Contains(m.tries, e.Token)
+	err = m.alone(ctx, func() error {
+		return m.group.without(ctx, pageOf(is.ID), func(e entry) bool {
+			return e.Lock == lease.Name() || e.ID == is.ID && slices.Contains(m.tries, e.Token)
+		})
 	})
 	if gone := lease.Unlock(ctx); err == nil && !errors.Is(gone, pawl.ErrLost) {
 		err = gone
