@@ -203,7 +203,7 @@ var testLibraries = []string{
 // engines have more, and may only shrink.
 const engineLines = 420
 
-var largerEngines = map[string]int{"redisengine": 2175, // a list of names that says page by page that the server answers, a life of the database, one connection that listens, a search beside renewals for what a snapshot brings back, and the format in each verb
+var largerEngines = map[string]int{"redisengine": 2175, // a life of the database, one connection that listens, a search beside renewals for what a snapshot brings back, and the format in each verb
 	"etcdengine": 1090,                     // half of it is what a lost reply, a full store, an old snapshot and a store of another format leave open
 	"pgengine":   1131, "mysqlengine": 771, // two engines each: lease mode and row mode; and a connection that is told and renews
 	"natsengine":    495,  // old clusters are refused, and a watch has a consumer of its own

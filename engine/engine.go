@@ -76,8 +76,8 @@ type Engine interface {
 	Open(ctx context.Context, opts SessionOptions) (Session, error)
 
 	// List yields the names of the resources that have claims and start with prefix, in no order,
-	// each once. List may miss a name that comes or goes meanwhile. An engine that searches a large store in
-	// steps yields an empty name after a step without a name: the store answers, and the search goes on.
+	// each once. List may miss a name that comes or goes meanwhile. An engine may search a large
+	// store in steps. After a step without a name the engine yields an empty name, which says that the store answers.
 	List(ctx context.Context, prefix string) iter.Seq2[string, error]
 
 	// Show reads one resource. A resource without claims is the zero Resource.
