@@ -106,14 +106,23 @@ const farewellTime = 100 * time.Millisecond
 // last request of a call, such as a release, which the store needs although ctx has ended. So a
 // call keeps the promise of this package: it returns within 100 ms of the end of its ctx. stop
 // frees the context.
+//
+// A call of this package with the context of Linger returns when that context ends, and not 100 ms later. So the 100 ms
+// are for several such requests together.
 func Linger(ctx context.Context) (lingering context.Context, stop context.CancelFunc) {
-	return linger(context.WithoutCancel(ctx), ctx)
+	return linger(context.WithValue(context.WithoutCancel(ctx), lingers{}, true), ctx)
 }
+
+// lingers is the key of the contexts that Linger has returned.
+type lingers struct{}
 
 // linger returns base, which then also ends soon after ctx has ended.
 func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return base, func() {}
+	}
+	if ctx.Value(lingers{}) != nil {
+		return join(base, ctx)
 	}
 	bound, cancel := context.WithCancel(base)
 	if ends, ok := ctx.Deadline(); ok { // some libraries look at the deadline only

@@ -216,3 +216,26 @@ func TestEvictedWaiterIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestReleasesLingerTogether: several releases with the context of Linger are over 100 ms after the end of ctx.
+func TestReleasesLingerTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		first, second := mustLock(t, t.Context(), c.Mutex("first")), mustLock(t, t.Context(), c.Mutex("second"))
+		store.set(hangs, allVerbs...)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		ends, end := pawl.Linger(ctx)
+		defer end()
+		start := time.Now()
+		wantErr(t, first.Unlock(ends), pawl.ErrUnavailable)
+		wantErr(t, second.Unlock(ends), pawl.ErrUnavailable)
+		again, stop := pawl.Linger(ends)
+		defer stop()
+		<-again.Done()
+		if took := time.Since(start); took > 50*time.Millisecond+slack {
+			t.Errorf("took %v", took)
+		}
+		store.set(nil, allVerbs...)
+	})
+}
