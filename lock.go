@@ -62,7 +62,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have set another capacity
 	alone   bool  // owners of contexts do not count
-	brief   bool  // the end of ctx leaves the withdrawal to the heartbeat
+	brief   bool  // after the end of ctx nobody waits for the withdrawal
 	err     error // the mistake in the description, returned at the first use
 }
 
@@ -440,11 +440,14 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 // The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
-	if a.lock.brief && ctx.Err() != nil {
-		s.orphan(a.claim)
-		return
+	leave := func() {
+		bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
+		defer cancel()
+		s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
 	}
-	bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
-	defer cancel()
-	s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
+	if !a.lock.brief || ctx.Err() == nil {
+		leave()
+	} else if !s.client.spawn(leave) {
+		s.orphan(a.claim)
+	}
 }

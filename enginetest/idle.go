@@ -83,6 +83,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 			t.Error(err)
 		}
 	}
+	h.crowded(t, name, 0)
 	few = max(few, amongFew()) // the machine may have other work now
 	t.Logf("a hand-over among %d: %v; among 10: %v", total, among, few)
 	slack := 10 * time.Millisecond

@@ -38,7 +38,7 @@ func (o *owner) lift(ctx context.Context) error {
 		}
 		h.given, h.latest, h.asked = h.latest, latest, now
 	}
-	upTo := max(h.floor, min(o.plan.newest, h.given))
+	upTo := max(h.floor, min(o.plan.pos, h.given)) // a pass that has begun anew reads the others in its own turn
 	if upTo-h.floor < stretch && (len(h.open) == 0 || now.Sub(h.looked) < inserting) {
 		return nil
 	}

@@ -142,13 +142,17 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 	if len(list) == 0 {
 		return 0, fmt.Errorf("outbox: %w: states are missing: confirmed, done and dead are allowed", pawl.ErrInvalid)
 	}
+	var last int64 // relays may confirm later messages as fast as Purge deletes them
+	if err := t.new().Add("SELECT COALESCE(MAX(seq), 0) FROM ").Table(t.messages.Name).Scan(ctx, db, &last); err != nil {
+		return 0, failed("purge", err)
+	}
 	for tries := 1; ; {
-		found, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second))
+		found, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second), last)
 		n += deleted
 		switch {
 		case err != nil && dialect.Again(err) && tries < purgeTries:
 			tries++
-		case err != nil || found < maxBatch: // relays may confirm further messages all the time
+		case err != nil || found < maxBatch:
 			return n, failed("purge", err)
 		default:
 			tries = 1
@@ -156,10 +160,10 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 	}
 }
 
-// purge deletes up to 1,000 messages of some states.
-func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds int64) (found, deleted int64, err error) {
+// purge deletes up to 1,000 messages of some states, up to a number.
+func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds, last int64) (found, deleted int64, err error) {
 	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
-		Value(seconds).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
+		Value(seconds).Add(" AND seq <= ").Value(last).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
 	if err != nil || len(seqs) == 0 {
 		return 0, 0, err
 	}

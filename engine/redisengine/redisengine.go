@@ -311,6 +311,7 @@ func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string
 			for cursor := "0"; cursor != "" && err == nil; {
 				var keys []string
 				keys, cursor, err = page(ctx, server, match, cursor)
+				before := len(seen)
 				for _, key := range keys {
 					name := nameIn(key, head)
 					if !seen[name] && !yield(name, nil) {
@@ -318,7 +319,7 @@ func (e *Engine) list(ctx context.Context, head, prefix string) iter.Seq2[string
 					}
 					seen[name] = true
 				}
-				if len(keys) == 0 && err == nil && !yield("", nil) {
+				if len(seen) == before && err == nil && !yield("", nil) {
 					return
 				}
 			}

@@ -81,6 +81,9 @@ func (s *site) losePart(eng engine.Engine) {
 		if err != nil {
 			s.Fatal(err)
 		}
+		if name == "" { // the store still searches
+			continue
+		}
 		is, err := values.Get(s.Context(), name)
 		if err == nil {
 			_, err = values.Put(s.Context(), name, nil, is.Version)

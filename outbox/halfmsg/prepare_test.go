@@ -51,19 +51,25 @@ func TestALockedHalfMessage(t *testing.T) {
 		for i := range 20 {
 			locked = d.prepare(t, fmt.Sprint("locked-", i))
 		}
-		other := d.prepare(t, "other")
+		var others []string // more than are asked about at once
+		for i := range 9 {
+			others = append(others, d.prepare(t, fmt.Sprint("other-", i)))
+		}
 		tx, err := d.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // where MariaDB locks no other rows
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tx.Rollback() //nolint:errcheck // nothing to undo
-		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id <> '"+other+"'"); err != nil {
+		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id NOT IN ('"+strings.Join(others, "', '")+"')"); err != nil {
 			t.Fatal(err)
 		}
 		d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
+			<-time.After(700 * time.Millisecond) // the producer is slow: meanwhile there are further rounds
 			return halfmsg.RolledBack, nil
 		})
-		until(t, "the other half message is decided", func() bool { return d.status(t, other).State == halfmsg.Aborted })
+		for _, other := range others {
+			until(t, "the other half message is decided", func() bool { return d.status(t, other).State == halfmsg.Aborted })
+		}
 		if is := d.status(t, locked).State; is != halfmsg.Prepared {
 			t.Error(is)
 		}

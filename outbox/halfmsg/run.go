@@ -30,7 +30,7 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 	if ask == nil {
 		return failed("run", fmt.Errorf("%w: ask is nil", pawl.ErrInvalid))
 	}
-	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), locked: make(map[string]int), done: make(chan struct{}, 1)}
+	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), locked: make(map[string]locked), done: make(chan struct{}, 1)}
 	defer r.group.Wait()
 	for ctx.Err() == nil {
 		err := r.round(ctx)
@@ -66,15 +66,24 @@ type run struct {
 	*Coordinator
 	ask     Asker
 	group   sync.WaitGroup
-	done    chan struct{}  // a question has ended
-	cleaned time.Time      // when the last cleaning began
-	more    bool           // that left old half messages, so the next round goes on
-	locked  map[string]int // due half messages whose claims met a lock, and how often
+	done    chan struct{}     // a question has ended
+	cleaned time.Time         // when the last cleaning began
+	more    bool              // that left old half messages, so the next round goes on
+	locked  map[string]locked // due half messages whose claims met a lock
 
 	mu   sync.Mutex
 	all  int                 // questions under way
 	busy map[string]int      // the same by producer
 	away map[string]producer // producers that did not answer
+}
+
+// forgotten is after how long a half message that was locked, and that has come behind others since, is as the others again.
+const forgotten = 10 * time.Minute
+
+// locked says until when the row of a half message is not tried.
+type locked struct {
+	until time.Time
+	wait  time.Duration
 }
 
 // producer is a producer that did not answer.
@@ -108,15 +117,14 @@ func (r *run) round(ctx context.Context) error {
 	return r.begins(ctx, due)
 }
 
-// begins begins questions. Half messages that were locked come last, and the first lock ends the round. So rows that stay
-// locked keep no other half message waiting for long.
+// begins begins questions. A half message that was locked waits, and comes behind the others, and the first lock ends the round. So rows
+// that stay locked cost a second each, from time to time.
 func (r *run) begins(ctx context.Context, due []Entry) error {
-	maps.DeleteFunc(r.locked, func(id string, _ int) bool {
-		return !slices.ContainsFunc(due, func(e Entry) bool { return e.ID == id })
-	})
-	slices.SortStableFunc(due, func(a, b Entry) int { return cmp.Compare(r.locked[a.ID], r.locked[b.ID]) })
+	now := time.Now()
+	maps.DeleteFunc(r.locked, func(_ string, l locked) bool { return now.Sub(l.until) > forgotten })
+	slices.SortStableFunc(due, func(a, b Entry) int { return cmp.Compare(r.locked[a.ID].wait, r.locked[b.ID].wait) })
 	for _, e := range due {
-		if !r.begin(e.Producer) {
+		if now.Before(r.locked[e.ID].until) || !r.begin(e.Producer) {
 			continue
 		}
 		mine, err := r.claim(ctx, e)
@@ -126,13 +134,15 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 			r.end(e.Producer, nil)
 		}
 		if errors.Is(err, errLocked) {
-			r.locked[e.ID]++
+			wait := min(max(2*r.locked[e.ID].wait, 2*time.Second), time.Minute)
+			r.locked[e.ID] = locked{time.Now().Add(wait), wait}
 			r.tell(failed("claim a question about "+e.ID, err))
 			return nil
 		}
 		if err != nil {
 			return failed("claim a question", err)
 		}
+		delete(r.locked, e.ID)
 	}
 	return nil
 }
