@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,14 +38,27 @@ var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context
 		synctest.Wait()
 		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
 	},
-	"update while it looks": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+	"update while it looks": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		store.Set(faulty.Hangs, faulty.Get)
 		<-time.After(m.group.client.TTL())
 		synctest.Wait()
 		return func(ctx context.Context) {
-			m.Update(ctx, Member{Weight: 7}) //nolint:errcheck // only its time counts
-			m.Member()
-			m.Err() //nolint:errcheck // as above
+			err := m.Update(ctx, Member{Weight: 7})
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, pawl.ErrUnavailable) || m.Member().Weight != 1 || m.Err() != nil {
+				t.Errorf("it may be made: %v, %v, %v", err, m.Member(), m.Err())
+			}
+		}
+	},
+	"update after its ctx": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Get)
+		return func(ctx context.Context) {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			for weight := 2; weight < 22; weight++ {
+				if err := m.Update(ctx, Member{Weight: weight}); !errors.Is(err, pawl.ErrUnavailable) || m.Member().Weight != weight {
+					t.Errorf("it is never made: %v, %v", err, m.Member())
+				}
+			}
 		}
 	},
 	"leave while it changes": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {

@@ -85,15 +85,24 @@ func (m *Membership) enter(ctx context.Context, most uint64) error {
 	return err
 }
 
-// alone writes the page of the member while no other call does, and waits for that no longer than ctx.
+// alone writes the page of the member while no other call does. alone waits for that no longer than ctx, and then fails with the error
+// of ctx alone, because nothing was changed. A free place is taken also after the end of ctx: the write knows what its error means.
 func (m *Membership) alone(ctx context.Context, write func() error) error {
 	select {
 	case m.writing <- struct{}{}:
-		defer func() { <-m.writing }()
-		return write()
-	case <-ctx.Done():
-		return pawl.Unavailable(ctx, errors.New("another change of the member has no answer yet"))
+	default:
+		select {
+		case m.writing <- struct{}{}:
+		case <-ctx.Done():
+			err := ctx.Err()
+			if cause := context.Cause(ctx); !errors.Is(cause, err) {
+				err = fmt.Errorf("%w: %w", err, cause)
+			}
+			return fmt.Errorf("another change of the member has no answer yet: %w", err)
+		}
 	}
+	defer func() { <-m.writing }()
+	return write()
 }
 
 func (m *Membership) get() (Member, *pawl.Lease) {
@@ -203,7 +212,8 @@ func (m *Membership) Err() error {
 }
 
 // Update changes the address, weight and meta of the member. The ID must be that of the member, or empty.
-// If Update fails with [pawl.ErrUnavailable], the change may have been made, or is made within a TTL.
+// If Update fails with [pawl.ErrUnavailable], the change may have been made, or is made within a TTL. If ctx ends while an
+// earlier change of the member has no answer yet, Update changes nothing, and fails with the error of ctx only.
 func (m *Membership) Update(ctx context.Context, to Member) error {
 	id := m.Member().ID // for ever
 	if to.ID == "" {
