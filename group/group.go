@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 
 	"github.com/pawl-go/pawl"
@@ -42,13 +41,17 @@ func (m Member) equal(o Member) bool {
 	return m.ID == o.ID && m.Addr == o.Addr && m.Weight == o.Weight && m.Token == o.Token && maps.Equal(m.Meta, o.Meta)
 }
 
-// check fills in the defaults, and replaces what JSON would replace.
+// check fills in the defaults, and replaces what JSON would replace. The size is that of the fields as they are stored.
 func (m Member) check() (Member, error) {
-	m.ID, m.Weight = valid(cmp.Or(m.ID, m.Addr)), cmp.Or(m.Weight, 1)
-	m.Addr = valid(m.Addr)
+	m.ID, m.Addr, m.Weight = valid(cmp.Or(m.ID, m.Addr)), valid(m.Addr), cmp.Or(m.Weight, 1)
 	size := len(m.ID) + len(m.Addr)
-	for key, text := range m.Meta {
+	given := m.Meta
+	m.Meta = maps.Clone(given) // nil stays nil
+	clear(m.Meta)
+	for key, text := range given {
+		key, text = valid(key), valid(text)
 		size += len(key) + len(text)
+		m.Meta[key] = text
 	}
 	switch {
 	case m.ID == "":
@@ -58,16 +61,11 @@ func (m Member) check() (Member, error) {
 	case size > MaxMember:
 		return m, fmt.Errorf("%w: Member has %d bytes: at most %d are allowed", pawl.ErrInvalid, size, MaxMember)
 	}
-	given := m.Meta
-	m.Meta = maps.Clone(given) // nil stays nil
-	clear(m.Meta)
-	for key, text := range given {
-		m.Meta[valid(key)] = valid(text)
-	}
 	return m, nil
 }
 
-func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+// valid replaces each byte that is no UTF-8 with U+FFFD.
+func valid(text string) string { return string([]rune(text)) }
 
 // Group is a list of live members. All methods are safe for concurrent use. Up to three clients that are
 // members, or watch, also take dead members off the list.

@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -248,6 +249,7 @@ func TestRefusals(t *testing.T) {
 		"Member.Weight is -1":                 {ID: "a", Weight: -1},
 		"Member.Weight is 65536":              {ID: "a", Weight: MaxWeight + 1},
 		"Member has 4098 bytes":               {ID: "a", Addr: strings.Repeat("x", MaxMember), Meta: map[string]string{"k": ""}},
+		"Member has 4100 bytes":               {ID: "a", Addr: strings.Repeat("x", MaxMember-3), Meta: map[string]string{"\xff": "\xff"}}, // as it is stored
 	} {
 		if _, err := g.Join(t.Context(), m); !errors.Is(err, pawl.ErrInvalid) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", text, err)
@@ -271,5 +273,23 @@ func TestRefusals(t *testing.T) {
 	}
 	if all, err := g.Members(t.Context()); err != nil || len(all) != 0 {
 		t.Error(all, err)
+	}
+}
+
+// TestTextIsThatOfJSON: a member reads its own fields back from the store as it has them.
+func TestTextIsThatOfJSON(t *testing.T) {
+	t.Parallel()
+	given := Member{ID: "a\xff\xfe", Addr: "\xed\xa0\x80:1", Weight: 1, Meta: map[string]string{"\xf0\x9f": "\xc3\xff\u00e9\x00"}}
+	is, err := given.check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored Member
+	if err := json.Unmarshal(data, &stored); err != nil || !is.equal(stored) {
+		t.Errorf("%q is stored as %q: %v", is, stored, err)
 	}
 }
