@@ -67,12 +67,25 @@ var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context
 		synctest.Wait()
 		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
 	},
+	"watch when its turn begins": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		if err := m.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range []string{"/1", "/2"} { // withdrawn when the first lock is granted
+			store.Set(faulty.Hangs, faulty.Enter+" "+m.group.sweeps.Mutex(m.group.name+other).Name())
+		}
+		store.Set(faulty.Hangs, faulty.Leave)
+		return func(ctx context.Context) {
+			for range m.group.Watch(ctx) { //nolint:revive // only its time counts
+			}
+		}
+	},
 	"watch": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		if err := m.Leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return func(ctx context.Context) {
-			for range m.group.Watch(ctx) {
+			for range m.group.Watch(ctx) { //nolint:revive // only its time counts
 				<-time.After(10 * time.Millisecond) // so that its client sweeps
 				store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
 			}

@@ -100,10 +100,10 @@ func (s *sweeper) pause(ctx context.Context, err error) bool {
 	}
 }
 
-// turn returns the lock of one of the sweepers. A client waits for all these locks, because each dead sweeper needs a follower
-// at once. If all die within a TTL, a follower of the last only would take the first off the list a TTL late.
+// turn returns the lock of one of the sweepers, which is released at the end of ctx. A client waits for all these locks, because each
+// dead sweeper needs a follower at once. If all die within a TTL, a follower of the last only would take the first off the list a TTL late.
 func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
-	ctx, stop := context.WithCancel(ctx)
+	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	type answer struct {
 		lease *pawl.Lease
@@ -112,7 +112,7 @@ func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 	answers := make(chan answer, sweepers)
 	for i := range sweepers {
 		go func() {
-			lease, err := s.sweeps.Mutex(fmt.Sprintf("%s/%d", s.name, i)).Lock(ctx)
+			lease, err := s.sweeps.Mutex(fmt.Sprintf("%s/%d", s.name, i)).Lock(asking)
 			answers <- answer{lease, err}
 		}()
 	}
@@ -122,8 +122,11 @@ func (s *sweeper) turn(ctx context.Context) (*pawl.Lease, error) {
 		stop()
 		switch {
 		case is.err == nil && turn.lease != nil:
-			s.leave(ctx, is.lease)
-		case is.err == nil || turn.err == nil && turn.lease == nil:
+			s.leave(asking, is.lease)
+		case is.err == nil:
+			turn = is
+			s.leave(ctx, is.lease) // before the others withdraw, because ctx may end meanwhile
+		case turn.err == nil && turn.lease == nil:
 			turn = is
 		}
 	}
@@ -139,7 +142,6 @@ func (s *sweeper) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.leave(ctx, turn)
 	work, stop := turn.Within(ctx)
 	defer stop()
 	r := &round{sweeper: s, list: newList(s.Group)}
