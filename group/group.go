@@ -175,11 +175,13 @@ func (g *Group) use() {
 	}
 }
 
-// unuse ends what use began. The last user waits until the sweeper has ended.
+// unuse ends what use began. The last user waits until the sweeper has ended, and a new user does not wait for that.
 func (g *Group) unuse() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.users--; g.users == 0 {
-		g.stop()
+	g.users--
+	stop, last := g.stop, g.users == 0
+	g.mu.Unlock()
+	if last {
+		stop()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/internal/faulty"
 )
@@ -21,22 +22,63 @@ func replace(t *testing.T, g *Group, id string) {
 	}
 }
 
+// evict takes the lock of a member away.
+func evict(t *testing.T, eng engine.Engine, m *Membership) {
+	t.Helper()
+	is, err := eng.Show(t.Context(), m.lease.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := eng.Evict(t.Context(), m.lease.Name(), is.Claims[0].ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leaves leaves no goroutine behind.
+func leaves(ctx context.Context, t *testing.T, m *Membership) {
+	t.Helper()
+	m.Leave(ctx) //nolint:errcheck // only its time counts
+	select {
+	case <-m.done:
+	default:
+		t.Error("the sweeper goes on")
+	}
+}
+
 // hangs are calls on a store that hangs when it has heard a part of them. The member of ID a has joined.
 var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context.Context){
 	"join": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
 		return func(ctx context.Context) { m.group.Join(ctx, Member{ID: "b"}) } //nolint:errcheck // only its time counts
 	},
-	"leave": func(_ *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+	"leave": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		store.Set(faulty.Hangs, faulty.Get, faulty.Put, faulty.Leave)
-		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+		return func(ctx context.Context) { leaves(ctx, t, m) }
 	},
 	"leave when replaced": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		replace(t, m.group, "a")
 		store.Set(faulty.Hangs, faulty.Leave)
 		<-time.After(m.group.client.TTL()) // it looks then
 		synctest.Wait()
-		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+		return func(ctx context.Context) { leaves(ctx, t, m) }
+	},
+	"leave while it joins again": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Enter, faulty.Leave)
+		evict(t, store.Engine, m)
+		<-m.lease.Context().Done()
+		synctest.Wait()
+		return func(ctx context.Context) { leaves(ctx, t, m) }
+	},
+	"watch while the last member leaves": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
+		store.Set(faulty.Hangs, faulty.Leave)
+		go m.Leave(t.Context()) //nolint:errcheck // it hangs
+		synctest.Wait()
+		return func(ctx context.Context) {
+			for range m.group.Watch(ctx) {
+				return
+			}
+			t.Error("it yields nothing")
+		}
 	},
 	"update while it looks": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		store.Set(faulty.Hangs, faulty.Get)
@@ -65,7 +107,7 @@ var hangs = map[string]func(*testing.T, *faulty.Store, *Membership) func(context
 		store.Set(faulty.Hangs, faulty.Get, faulty.Leave)
 		go m.Update(t.Context(), Member{Weight: 7}) //nolint:errcheck // it hangs
 		synctest.Wait()
-		return func(ctx context.Context) { m.Leave(ctx) } //nolint:errcheck // only its time counts
+		return func(ctx context.Context) { leaves(ctx, t, m) }
 	},
 	"watch when its turn begins": func(t *testing.T, store *faulty.Store, m *Membership) func(context.Context) {
 		if err := m.Leave(t.Context()); err != nil {
@@ -143,13 +185,7 @@ func TestLeaveDuringRejoin(t *testing.T) {
 		}
 		store.Set(faulty.First(1, nil, faulty.RepliesLate(time.Second)), faulty.Put) // after the token
 		lock := m.lease.Name()
-		is, err := eng.Show(t.Context(), lock)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := eng.Evict(t.Context(), lock, is.Claims[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		evict(t, eng, m)
 		<-time.After(500 * time.Millisecond)
 		list := newList(g)
 		if _, err := list.read(t.Context(), true); err != nil || len(list.entries[pageOf("a")]) != 1 || list.entries[pageOf("a")][0].Lock == lock {

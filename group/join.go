@@ -136,7 +136,9 @@ func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, mo
 // keep joins again after a loss, and looks now and then whether the member still stands in its page.
 func (m *Membership) keep(life context.Context) {
 	defer close(m.done)
-	defer m.group.unuse()
+	unused := make(chan struct{})
+	context.AfterFunc(life, func() { defer close(unused); m.group.unuse() }) // beside the rest: on a store that hangs each takes 100 ms
+	defer func() { m.cancel(); <-unused }()
 	defer close(m.ended)
 	look := time.NewTicker(m.group.client.TTL())
 	defer look.Stop()
@@ -257,12 +259,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 	ends, end := pawl.Linger(ctx)
 	defer end()
 	m.cancel()
-	defer func() {
-		select {
-		case <-m.done:
-		case <-ends.Done():
-		}
-	}()
+	defer func() { <-m.done }() // 100 ms from now at the latest
 	<-m.ended
 	m.mu.Lock()
 	is, lease, err := m.is, m.lease, m.err
@@ -276,7 +273,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 			return e.Lock == lease.Name() || e.ID == is.ID && slices.Contains(m.tries, e.Token)
 		})
 	})
-	if gone := lease.Unlock(ctx); err == nil && !errors.Is(gone, pawl.ErrLost) {
+	if gone := lease.Unlock(ends); err == nil && !errors.Is(gone, pawl.ErrLost) {
 		err = gone
 	}
 	if err != nil {
