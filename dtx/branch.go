@@ -92,7 +92,7 @@ func (b *branch) exec(ctx context.Context, statements ...string) error {
 const (
 	spaces = `(?:\s|/\*M?!\d*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|(?:--|#)[^\n]*\n)*`
 	values = `(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*` // of variables: strings are whole
-	begins = `(?is)^` + spaces + `(?:SET\s+STATEMENT\b` + values + `\bFOR\b` + spaces + `)?`
+	begins = `(?is)^` + spaces + `(?:SET\b` + spaces + `STATEMENT\b` + values + `\bFOR\b` + spaces + `)?`
 )
 
 // ending matches statements that would end the branch behind the coordinator's back.
@@ -102,12 +102,14 @@ var (
 )
 
 // implicit matches statements before which MySQL and MariaDB commit without a word. Temporary tables are made and dropped without a commit. In
-// a branch of XA the server refuses these statements, and in an ordinary transaction it does not.
+// a branch of XA the server refuses these statements, and in an ordinary transaction it does not. A SET may also read a column or a variable of such
+// a name, so behind a comma the name has to be assigned.
 var (
-	implicit = regexp.MustCompile(begins + `(ALTER|CREATE|DROP|RENAME|TRUNCATE|GRANT|REVOKE|LOCK|UNLOCK|FLUSH|RESET|INSTALL|UNINSTALL|SHUTDOWN|` +
+	implicit = regexp.MustCompile(begins + `((?:ALTER|CREATE|DROP|RENAME|TRUNCATE|GRANT|REVOKE|LOCK|UNLOCK|FLUSH|RESET|INSTALL|UNINSTALL|SHUTDOWN|` +
 		`START|STOP|CHANGE|BACKUP|CLONE|IMPORT|RESTART|CACHE\s+INDEX|LOAD\s+INDEX|` +
-		`(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?(TABLES?|VIEW)|` +
-		`SET\s+(` + values + `,` + spaces + `)?(PASSWORD|DEFAULT\s+ROLE|(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?` + "`?" + `AUTOCOMMIT))\b`)
+		`(ANALYZE|CHECK|OPTIMIZE|REPAIR)\s+((LOCAL|NO_WRITE_TO_BINLOG)\s+)?(TABLES?|VIEW))\b|` +
+		`SET\b` + spaces + `(PASSWORD\b|(` + values + `,` + spaces + `)?(DEFAULT\s+ROLE\b|PASSWORD` + spaces + `(:?=|FOR\b)|` +
+		`(SESSION\s+|LOCAL\s+|@@)?((SESSION|LOCAL)\s*\.\s*)?` + "`?AUTOCOMMIT`?" + spaces + `:?=)))`)
 	temporary = regexp.MustCompile(begins + `(CREATE\s+(OR\s+REPLACE\s+)?|DROP\s+)TEMPORARY\b`)
 )
 

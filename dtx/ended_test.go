@@ -171,3 +171,33 @@ func (b *bank) cancelSleep(ctx context.Context, t *testing.T, db dialect.DB) {
 	cancel()
 	<-ended
 }
+
+// TestImplicit: a SET that only reads a column, function or variable with the name of one that commits is an ordinary statement.
+func TestImplicit(t *testing.T) {
+	t.Parallel()
+	for statement, commits := range map[string]bool{
+		"SET @h = (SELECT SHA2(CONCAT(salt, password), 256) FROM users WHERE id = 1)": false,
+		"SET @h = CONCAT('x', PASSWORD('y'))":                                         false,
+		"SET @a = COALESCE(@b, @@autocommit)":                                         false,
+		"SET @n = (SELECT COUNT(*) FROM t WHERE f(a, /* x */ password) = 1)":          false,
+		"SET @a = f(@b, @@session.autocommit), @c = CONCAT(x, `autocommit`)":          false,
+		"SET @a = 'x, autocommit = 1', @autocommit = 1, password_history = 2":         false,
+		"SET autocommit=1":                          true,
+		"set @@session . `autocommit` := ON":        true,
+		"SET @a = 1, LOCAL autocommit /* x */ = 1":  true,
+		"SET /* x */ autocommit = 1":                true,
+		"SET/**/@a = 1,autocommit\n=\n1":            true,
+		"SET PASSWORD = 'x'":                        true,
+		"SET PASSWORD TO RANDOM":                    true,
+		"SET @a = 1, PASSWORD FOR 'u'@'h' = 'x'":    true,
+		"SET DEFAULT ROLE r":                        true,
+		"SET/**/STATEMENT a = 1 FOR DROP TABLE t":   true,
+		"/*!40000 ALTER TABLE t COMMENT = 'y' */":   true,
+		"CREATE TEMPORARY TABLE t (n int)":          false,
+		"UPDATE t SET autocommit = 1, password = 2": false,
+	} {
+		if is := dtx.Implicit(statement); is != commits {
+			t.Errorf("%s: %v", statement, is)
+		}
+	}
+}
