@@ -42,6 +42,8 @@ func (t *Tx) On(r *Resource) dialect.DB {
 // decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. After the decision, Run
 // waits for Options.Settle at most, whether or not ctx has ended.
 //
+// Run refuses a resource that can be prepared, where New has the name as read-only or as the log's. That is so in a transaction of that resource alone, too.
+//
 // Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries. MySQL and MariaDB
 // commit before a statement that changes a table's definition, such as CREATE TABLE. Such a statement fails in a branch, and the transaction aborts.
 // A stored procedure, an EXECUTE, a compound statement or a second statement in one text may hide the statement. Then a branch that is not prepared commits early, and
@@ -97,7 +99,7 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 		switch {
 		case known == nil || known.db != r.db:
 			return nil, fmt.Errorf("dtx: %w: the coordinator does not know the resource %s", pawl.ErrInvalid, r.name)
-		case r.prepares() && !known.prepares(): // recovery would list no branches there
+		case r.prepares() && !known.prepares(): // recovery would list no branches there: refused also if this transaction prepares none
 			return nil, fmt.Errorf("dtx: %w: the coordinator prepares nothing on the resource %s, which New has as read-only or as the log's", pawl.ErrInvalid, r.name)
 		case i > 0 && r.name == resources[i-1].name:
 			return nil, fmt.Errorf("dtx: %w: the resource %s is named twice", pawl.ErrInvalid, r.name)
