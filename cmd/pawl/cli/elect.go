@@ -195,8 +195,8 @@ func (c *candidate) campaign(ctx context.Context, j *job) error {
 	return err
 }
 
-// resign hands over to the next candidate. resign returns an error only if the leadership was lost before, and the command was not told to
-// end. If the store does not answer, the end of the session hands over.
+// resign hands over to the next candidate. resign returns an error only if the leadership was lost before, and pawl learns that only
+// here. That also holds after a signal which pawl passed on to the command. If the store does not answer, the end of the session hands over.
 func (c *candidate) resign(j *job) error {
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
