@@ -262,24 +262,29 @@ func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headV
 	return err
 }
 
-// dropPages takes deleted pages off the head, if there are at least so many.
+// dropPages takes deleted pages off the head, if there are at least so many. With an older copy of the head a page may have come back,
+// or a new page with its number. So dropPages asks again, unless the head has not changed since before the page was found deleted.
 func (q *Queue) dropPages(ctx context.Context, least int) error {
-	q.mu.Lock()
-	known := q.version
-	var dead []uint64
-	for _, id := range q.pages {
-		if is := q.items[id]; is != nil && len(is.items) == 0 {
-			dead = append(dead, id)
-		}
-	}
-	q.mu.Unlock()
+	dead := q.deadPages()
 	if len(dead) < least {
 		return nil
 	}
 	return q.updateHead(ctx, "clean", func(h *headValue) error {
+		for id, head := range dead {
+			if _, there := slices.BinarySearch(h.pages, id); !there || head == h.version {
+				continue
+			}
+			is, err := q.read(ctx, id, 0)
+			if err != nil {
+				return err
+			}
+			if len(is.items) > 0 {
+				delete(dead, id)
+			}
+		}
 		before := len(h.pages)
-		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { return slices.Contains(dead, id) })
-		if len(h.pages) == before || h.version < known { // an older copy came back, and perhaps the pages too
+		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { _, is := dead[id]; return is })
+		if len(h.pages) == before {
 			return pawl.ErrUnchanged
 		}
 		return nil

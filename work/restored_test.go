@@ -35,6 +35,20 @@ var changes = map[string]func(*testing.T, *work.Queue) (then func()){
 	},
 }
 
+// claimer returns TryClaim, or what a Claim gets that waits already.
+func claimer(ctx context.Context, q *work.Queue, waits bool) func() (*work.Item, error) {
+	if !waits {
+		return func() (*work.Item, error) { return q.TryClaim(ctx) }
+	}
+	soon := claimSoon(ctx, q)
+	synctest.Wait()
+	return func() (*work.Item, error) {
+		got := <-soon
+		soon = claimSoon(ctx, q)
+		return got.item, got.err
+	}
+}
+
 // TestRestored: a store comes back with an older copy of a queue, of its head or only of a page. A worker that saw the later
 // state gets the items of the copy, and asks no more often than others.
 func TestRestored(t *testing.T) {
@@ -50,16 +64,7 @@ func TestRestored(t *testing.T) {
 					then := change(t, q)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
-					claim := q.TryClaim
-					if waits {
-						soon := claimSoon(ctx, q)
-						synctest.Wait()
-						claim = func(context.Context) (*work.Item, error) {
-							got := <-soon
-							soon = claimSoon(ctx, q)
-							return got.item, got.err
-						}
-					}
+					claim := claimer(ctx, q, waits)
 					eng.Restore()
 					store.Set(faulty.First(1000, nil, func(ctx context.Context, do func(context.Context) error) error {
 						cancel() // a loop without a pause lets the time of a bubble stand still
@@ -67,7 +72,54 @@ func TestRestored(t *testing.T) {
 					}), faulty.Get)
 					then()
 					for range 2 {
-						item, err := claim(ctx)
+						item, err := claim()
+						if err != nil {
+							t.Fatal(err)
+						}
+						noErr(t, item.Done(t.Context()))
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRestoredAndPut: after a store came back with an older copy, somebody puts before a worker looks that saw a page emptied. The
+// worker gets the items of the copy and the new ones, also if that page or its number is in use again.
+func TestRestoredAndPut(t *testing.T) {
+	for _, copied := range []int{0, 2} {
+		for _, waits := range []bool{false, true} {
+			t.Run(fmt.Sprint(copied, " copied, waits ", waits), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					eng := faulty.NewRestored(memengine.New())
+					c, store := newFaultyClient(t, eng)
+					store.Set(faulty.Hangs, faulty.Watch) // the worker looks after the put
+					q, other := work.New(c, "q", nil), work.New(newClient(t, eng), "q", nil)
+					noErr(t, other.Put(t.Context(), tasks(0, 1)...))
+					noErr(t, mustClaim(t, other).Done(t.Context()))
+					_, err := other.TryClaim(t.Context()) // takes the page off the head
+					wantErr(t, err, pawl.ErrNotAcquired)
+					if copied == 0 {
+						eng.Copy()
+					}
+					noErr(t, other.Put(t.Context(), tasks(0, 2)...))
+					if copied > 0 {
+						eng.Copy()
+					}
+					big := make([]byte, work.MaxItem) // comes in a page of its own: a worker reads the last page in any case
+					noErr(t, other.Put(t.Context(), big))
+					a, b, last := mustClaim(t, q), mustClaim(t, q), mustClaim(t, q)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					claim := claimer(ctx, q, waits)
+					noErr(t, a.Done(t.Context()))
+					noErr(t, b.Done(t.Context()))
+					eng.Restore()
+					noErr(t, last.Return(t.Context())) // of a new item this may be the lock
+					noErr(t, other.Put(t.Context(), tasks(2, 3)...))
+					noErr(t, other.Put(t.Context(), big))
+					for range copied + 2 {
+						item, err := claim()
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -22,6 +22,7 @@ const (
 // seenPage is a page as it was when it was read.
 type seenPage struct {
 	version uint64
+	head    uint64 // the version of the head that was known before
 	stale   bool   // it has changed since
 	round   uint64 // in which it was read
 	items   []seenItem
@@ -251,14 +252,30 @@ func (q *Queue) knownHead() uint64 {
 	return q.version
 }
 
-// knownPage is the version of a page as it was seen last.
-func (q *Queue) knownPage(id uint64) uint64 {
+// knew is what a worker knew when a request for a page began: the versions of the page and of the head.
+type knew struct{ page, head uint64 }
+
+func (q *Queue) knownPage(id uint64) knew {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	known := knew{head: q.version}
 	if is := q.items[id]; is != nil {
-		return is.version
+		known.page = is.version
 	}
-	return 0
+	return known
+}
+
+// deadPages are the known pages without items, each with the version of the head that was known before.
+func (q *Queue) deadPages() map[uint64]uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dead := make(map[uint64]uint64)
+	for _, id := range q.pages {
+		if is := q.items[id]; is != nil && len(is.items) == 0 {
+			dead[id] = is.head
+		}
+	}
+	return dead
 }
 
 // overtaken reports whether another goroutine has learnt a later version than that of an answer. An answer below the version that
@@ -305,19 +322,18 @@ func (is *seenPage) claimed() (n int) {
 	return n
 }
 
-// learnPage remembers a page as of a version. The version known was that of the page when the request began. The round is that of
-// the read; it is 0 for a page that was changed.
-func (q *Queue) learnPage(id, version, known, round uint64, page pageValue) {
+// learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page that was changed.
+func (q *Queue) learnPage(id, version uint64, known knew, round uint64, page pageValue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before := q.items[id]
 	if before == nil {
 		before = &seenPage{}
 	}
-	if overtaken(version, known, before.version) {
+	if overtaken(version, known.page, before.version) {
 		return
 	}
-	is := &seenPage{version: version, round: max(round, before.round), items: make([]seenItem, len(page.items))}
+	is := &seenPage{version: version, head: known.head, round: max(round, before.round), items: make([]seenItem, len(page.items))}
 	q.items[id] = is
 	now := time.Now()
 	q.claimed -= before.claimed()
