@@ -80,6 +80,8 @@ func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	ends, end := pawl.Linger(ctx)
+	defer end()
 	item, err := d.dead.try(ctx, is)
 	if item == nil {
 		if err == nil {
@@ -94,9 +96,9 @@ func (d *DeadLetters) Retry(ctx context.Context, id string) error {
 		err = d.live.put(work, [][]byte{l.Data})
 	}
 	if err != nil {
-		return errors.Join(err, item.Return(ctx))
+		return errors.Join(err, item.Return(ends))
 	}
-	return item.Done(ctx)
+	return item.Done(ends)
 }
 
 // Drop deletes a dead letter. An unknown id is no error.

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/internal/faulty"
 	"github.com/pawl-go/pawl/work"
@@ -33,6 +34,13 @@ var hangs = map[string]func(t *testing.T, store *faulty.Store, q, other *work.Qu
 		store.Set(faulty.RepliesLate(100*time.Millisecond), faulty.Put)
 		store.Set(faulty.Hangs, faulty.Leave)
 		return func(ctx context.Context) { noErr(t, item.Done(ctx)) }
+	},
+	"retry a dead letter": func(t *testing.T, store *faulty.Store, q, _ *work.Queue) func(context.Context) {
+		noErr(t, mustClaim(t, q).Bury(t.Context()))
+		id := letters(t, q)[0].ID
+		store.Set(faulty.First(1, nil, faulty.Hangs), faulty.Put) // the attempt is counted
+		store.Set(faulty.Hangs, faulty.Leave)
+		return func(ctx context.Context) { q.DeadLetters().Retry(ctx, id) } //nolint:errcheck // only its time counts
 	},
 	"return the last time": func(t *testing.T, store *faulty.Store, q, _ *work.Queue) func(context.Context) {
 		item := mustClaim(t, q)
@@ -79,4 +87,23 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDoneEndsTheClaim: when Done returns the claim is over, also if the answer came so late that there is no time for the release.
+func TestDoneEndsTheClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New())
+		q := work.New(c, "q", nil)
+		noErr(t, q.Put(t.Context(), tasks(0, 1)...))
+		item := mustClaim(t, q)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		store.Set(func(ctx context.Context, do func(context.Context) error) error {
+			err := do(ctx)
+			pass(time.Second)
+			return err
+		}, faulty.Put)
+		noErr(t, item.Done(ctx))
+		wantErr(t, item.Err(), pawl.ErrClosed)
+	})
 }

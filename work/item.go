@@ -104,7 +104,7 @@ func (it *Item) Done(ctx context.Context) error {
 	defer end()
 	work, stop := it.Within(ends)
 	defer stop()
-	return it.finish(ctx, ends, "done", func() error { return it.queue.remove(work, it.id, uint64(it.Token())) })
+	return it.finish(ends, "done", func() error { return it.queue.remove(work, it.id, uint64(it.Token())) })
 }
 
 // Bury makes the item a dead letter, which no worker gets: see [Queue.DeadLetters]. Bury is
@@ -116,7 +116,7 @@ func (it *Item) Bury(ctx context.Context) error {
 	defer end()
 	work, stop := it.Within(ctx)
 	defer stop()
-	return it.finish(ctx, ends, "bury", func() error {
+	return it.finish(ends, "bury", func() error {
 		if !it.buried.Load() {
 			if err := it.queue.bury(work, it); err != nil {
 				return err
@@ -127,8 +127,8 @@ func (it *Item) Bury(ctx context.Context) error {
 	})
 }
 
-// finish ends the claim by a step that takes the item off its page.
-func (it *Item) finish(ctx, ends context.Context, doing string, step func() error) error {
+// finish ends the claim by a step that takes the item off its page. The release is over by ends.
+func (it *Item) finish(ends context.Context, doing string, step func() error) error {
 	if err := it.Err(); err != nil {
 		if it.done.Load() {
 			return nil
@@ -139,24 +139,8 @@ func (it *Item) finish(ctx, ends context.Context, doing string, step func() erro
 		return it.failed(doing, errors.Join(it.Err(), err))
 	}
 	it.done.Store(true)
-	unlock(ctx, ends, it.lease) //nolint:errcheck // the item is done; the heartbeat repeats the release
+	it.lease.Unlock(ends) //nolint:errcheck // the item is done; the heartbeat repeats the release
 	return nil
-}
-
-// unlock releases a lease, and waits for the store until ends, which lingers since the call began. Unlock alone would wait for 100 ms
-// after all that the call did in that time.
-func unlock(ctx, ends context.Context, lease *pawl.Lease) error {
-	if ctx.Err() == nil {
-		return lease.Unlock(ctx)
-	}
-	done := make(chan error, 1)
-	go func() { done <- lease.Unlock(ctx) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ends.Done():
-		return pawl.Unavailable(ctx, errors.New("unlock: no answer yet"))
-	}
 }
 
 // Return gives the item back for others to claim, after the items that are there. The attempt
@@ -175,7 +159,7 @@ func (it *Item) Return(ctx context.Context) error {
 	if it.Err() == nil {
 		says.Go(func() { it.giveBack(ends) }) //nolint:errcheck // a waiting worker asks for its lock, later
 	}
-	err := unlock(ctx, ends, it.lease)
+	err := it.lease.Unlock(ends)
 	says.Wait()
 	it.queue.forget(it.id)
 	return err
@@ -220,7 +204,7 @@ func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {
 	if err := it.lease.Keep(ends, d); err != nil {
 		return it.failed("return", err)
 	}
-	return unlock(ctx, ends, it.lease)
+	return it.lease.Unlock(ends)
 }
 
 // changePage changes a page, unless change returns an error, and remembers it as it is then.

@@ -39,7 +39,7 @@ func (q *Queue) put(ctx context.Context, items [][]byte) error {
 	if err != nil {
 		return q.failed("put", err)
 	}
-	defer unlock(ctx, ends, turn) //nolint:errcheck // the head lists the items that were put
+	defer turn.Unlock(ends) //nolint:errcheck // the head lists the items that were put
 	work, stop := turn.Within(ctx)
 	defer stop()
 	if err = q.write(work, uint64(turn.Token()), pages); err == nil {

@@ -174,7 +174,7 @@ func (q *Queue) claim(ctx context.Context) (*Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unlock(ctx, ends, turn) //nolint:errcheck // the heartbeat tells the store again
+	defer turn.Unlock(ends) //nolint:errcheck // the heartbeat tells the store again
 	for ctx.Err() == nil {
 		began := time.Now()
 		round := q.begin(began, false)
@@ -324,7 +324,7 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
 		err = errors.Join(lease.Err(), err)
 	}
-	unlock(ctx, ends, lease) //nolint:errcheck // the heartbeat tells the store again
+	lease.Unlock(ends) //nolint:errcheck // the heartbeat tells the store again
 	return nil, err
 }
 
