@@ -77,3 +77,31 @@ func TestOvertaken(t *testing.T) {
 		})
 	}
 }
+
+// TestBuryOvertaken: a worker that loses the turn to put a dead letter has not lost the item. TryClaim says so, and does not go on at once.
+func TestBuryOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng)
+		opts := &work.Options{MaxAttempts: 1}
+		q := work.New(c, "q", opts)
+		noErr(t, q.Put(t.Context(), tasks(0, 1)...))
+		dies := newClient(t, eng)
+		mustClaim(t, work.New(dies, "q", opts))
+		noErr(t, dies.Close(t.Context()))
+		store.Set(faulty.First(1, func(ctx context.Context, do func(context.Context) error) error {
+			is, err := eng.Show(t.Context(), "pawl:dead/q/put")
+			noErr(t, err)
+			noErr(t, eng.Evict(t.Context(), "pawl:dead/q/put", is.Claims[0].ID))
+			synctest.Wait()
+			return do(ctx)
+		}, nil), faulty.Put)
+		_, err := q.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrLost)
+		_, err = q.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		if n := len(letters(t, q)); n != 1 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}

@@ -279,7 +279,7 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 			switch {
 			case errors.Is(err, pawl.ErrGrace): // the store may grant other items
 				r.grace, err = err, nil
-			case errors.Is(err, pawl.ErrLost): // another worker may have this item now
+			case errors.Is(err, errClaimedAnew), errors.Is(err, errItemLost): // another worker may have this item now
 				err = nil
 			}
 			if item != nil || err != nil {
@@ -322,7 +322,7 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	case errors.Is(err, errClaimedAnew):
 		q.missed(id)
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
-		err = errors.Join(lease.Err(), err)
+		err = fmt.Errorf("%w: %w", errItemLost, errors.Join(lease.Err(), err))
 	}
 	lease.Unlock(ends) //nolint:errcheck // the heartbeat tells the store again
 	return nil, err
@@ -396,4 +396,8 @@ func (q *Queue) remove(ctx context.Context, id itemID, token uint64) error {
 	return err
 }
 
-var errClaimedAnew = fmt.Errorf("%w: another worker has claimed the item since", pawl.ErrLost)
+// The two ways to lose an item before the work begins. Also other locks may be lost meanwhile, such as that of the dead letters.
+var (
+	errItemLost    = errors.New("the item was lost")
+	errClaimedAnew = fmt.Errorf("%w: another worker has claimed the item since", pawl.ErrLost)
+)
