@@ -129,10 +129,16 @@ func (q *Queue) publish(ctx context.Context, token uint64, pages [][][]byte) err
 		var is pageValue
 		is.add(token, items)
 		if _, err := q.page(first+uint64(i)).Update(ctx, func(v pawl.Snapshot) ([]byte, error) { //nolint:gosec // it is positive
-			if v.Number != 0 { // the reply was lost
+			was, err := parsePage(v)
+			switch {
+			case err != nil:
+				return nil, err
+			case v.Number == 0:
+				return is.data(), nil
+			case was.put == token: // the reply was lost
 				return nil, pawl.ErrUnchanged
 			}
-			return is.data(), nil
+			return nil, q.failed("put", fmt.Errorf("%w: the head is an older copy: a page has the number of the next one", pawl.ErrLost))
 		}); err != nil {
 			return err
 		}

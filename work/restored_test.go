@@ -130,3 +130,29 @@ func TestRestoredAndPut(t *testing.T) {
 		}
 	}
 }
+
+// TestRestoredHead: only the head comes back, so a page has the number of the next one. A Put that says that all is put has put all.
+func TestRestoredHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		q := work.New(newClient(t, eng), "q", nil)
+		noErr(t, q.Put(t.Context(), tasks(0, 1)...))
+		older, err := eng.Get(t.Context(), "pawl:pool/q")
+		noErr(t, err)
+		noErr(t, q.Put(t.Context(), make([]byte, work.MaxItem)))
+		head, err := eng.Get(t.Context(), "pawl:pool/q")
+		noErr(t, err)
+		_, err = eng.Put(t.Context(), "pawl:pool/q", older.Data, head.Version)
+		noErr(t, err)
+		late := make([]byte, work.MaxItem-1)
+		wantErr(t, q.Put(t.Context(), late), pawl.ErrLost)
+		noErr(t, q.Put(t.Context(), late))
+		for _, want := range []int{len("item 0"), len(late)} {
+			item := mustClaim(t, q)
+			if len(item.Data) != want {
+				t.Errorf("got %d bytes, want %d", len(item.Data), want)
+			}
+			noErr(t, item.Done(t.Context()))
+		}
+	})
+}
