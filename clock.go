@@ -110,10 +110,14 @@ const farewellTime = 100 * time.Millisecond
 // A call of this package with the context of Linger returns when that context ends, and not 100 ms later. So the 100 ms
 // are for several such requests together.
 func Linger(ctx context.Context) (lingering context.Context, stop context.CancelFunc) {
-	return linger(context.WithValue(context.WithoutCancel(ctx), lingers{}, true), ctx)
+	base := context.WithoutCancel(ctx)
+	if ctx.Value(lingers{}) == nil {
+		base = context.WithValue(base, lingers{}, ctx)
+	}
+	return linger(base, ctx)
 }
 
-// lingers is the key of the contexts that Linger has returned.
+// lingers is the key under which a context of Linger has the context that it lingers after.
 type lingers struct{}
 
 // linger returns base, which then also ends soon after ctx has ended.

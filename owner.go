@@ -78,9 +78,9 @@ func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner
 }
 
 // outlasting returns ctx, without its end if ctx carries one of the leases. The release of a lease ends the context of that lease,
-// and would end the wait for its own answer. A deadline stays.
+// and would end the wait for its own answer. A deadline stays. A context of Linger stays if that lingers after a context that has ended.
 func outlasting(ctx context.Context, leases ...*Lease) (lasting context.Context, cancel context.CancelFunc) {
-	if ctx.Err() != nil {
+	if after, _ := ctx.Value(lingers{}).(context.Context); ctx.Err() != nil || after != nil && after.Err() != nil {
 		return ctx, func() {}
 	}
 	for s := scopeOf(ctx); s != nil; s = s.outer {

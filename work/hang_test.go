@@ -42,6 +42,17 @@ var hangs = map[string]func(t *testing.T, store *faulty.Store, q, other *work.Qu
 		store.Set(faulty.Hangs, faulty.Leave)
 		return func(ctx context.Context) { q.DeadLetters().Retry(ctx, id) } //nolint:errcheck // only its time counts
 	},
+	"done, by a context of the item": func(t *testing.T, store *faulty.Store, q, _ *work.Queue) func(context.Context) {
+		item := mustClaim(t, q)
+		store.Set(faulty.RepliesLate(100*time.Millisecond), faulty.Put)
+		store.Set(faulty.Hangs, faulty.Leave)
+		return func(ctx context.Context) {
+			within, cancel := context.WithCancel(item.Context()) // by its end, not by a deadline
+			defer cancel()
+			defer context.AfterFunc(ctx, cancel)()
+			noErr(t, item.Done(within))
+		}
+	},
 	"return the last time": func(t *testing.T, store *faulty.Store, q, _ *work.Queue) func(context.Context) {
 		item := mustClaim(t, q)
 		store.Set(faulty.Hangs, faulty.Enter, faulty.Get, faulty.Put, faulty.Leave)
