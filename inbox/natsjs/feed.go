@@ -51,7 +51,12 @@ func (f *feed) Hold() time.Duration { return f.hold }
 // Receive implements [inbox.Feed].
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
 	if f.missing > 0 {
-		if err := f.recover(ctx); err != nil {
+		err := f.recover(ctx)
+		if errors.Is(err, errTaken) {
+			f.givenUp.Add(1)
+			f.waitedFor.Store(int64(f.missing))
+		}
+		if err != nil {
 			return nil, f.failed("wait for the messages of the last process", err)
 		}
 	}
@@ -73,7 +78,7 @@ func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) 
 // recover waits until the server has given all messages again that the last process had, and puts them in the order of
 // the stream. There is a bound, because one of them may never arrive.
 func (f *feed) recover(ctx context.Context) error {
-	if err := sleep(ctx, time.Until(f.ready)); err != nil {
+	if err := f.rest(ctx); err != nil {
 		return err
 	}
 	before, end := -1, time.Time{}
@@ -101,13 +106,11 @@ func (f *feed) recover(ctx context.Context) error {
 		if len(got) > 0 {
 			continue
 		}
-		bound, cancel := context.WithTimeout(ctx, asking)
-		info, err := f.consumer.Info(bound)
-		cancel()
+		pending, err := f.pending(ctx)
 		if err != nil {
 			return err
 		}
-		if info.NumAckPending <= len(f.found) { // the last process has acknowledged the others meanwhile
+		if pending <= len(f.found) { // the last process has acknowledged the others meanwhile
 			break
 		}
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
@@ -116,7 +119,37 @@ func (f *feed) recover(ctx context.Context) error {
 	}
 	slices.SortStableFunc(f.found, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
 	f.missing = 0
+	f.givenUp.Store(0)
 	return nil
+}
+
+// rest waits until the server gives the messages again, and twice as long after each recovery in a row that was given up. Each costs the messages
+// a delivery, and MaxDeliveries bounds those. The longer wait ends when a message is acknowledged or removed.
+func (f *feed) rest(ctx context.Context) error {
+	if err := sleep(ctx, time.Until(f.ready)); err != nil {
+		return err
+	}
+	wait := f.hold + slack
+	for end := f.ready.Add(wait<<min(f.givenUp.Load(), 7) - wait); time.Now().Before(end); {
+		if pending, err := f.pending(ctx); err != nil || pending < f.missing {
+			return err
+		}
+		if err := sleep(ctx, min(time.Second, time.Until(end))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pending asks how many messages are handed out and not acknowledged.
+func (f *feed) pending(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	info, err := f.consumer.Info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return info.NumAckPending, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

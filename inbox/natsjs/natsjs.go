@@ -36,7 +36,9 @@
 // The client library takes a message without a payload and with the header Status for one of the server. So no consumer gets that message, and the
 // outbox refuses such a message. After one of another producer, a reader with inbox.ConsumerOptions.Single stands still and tells
 // OnError why. Without Single the server delivers the message again and again. In both cases messages behind it count deliveries that do not
-// run. Remove such a message from the stream.
+// run, and become dead letters by inbox.ConsumerOptions.MaxDeliveries. With Single each wait for such a message is twice as long as the last, up to
+// 128 times AckWait. So at an AckWait of 30 s, 100 deliveries take more than a day. Without Single they may take 100 times AckWait.
+// Remove such a message from the stream. The reader goes on soon after that.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -48,6 +50,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -90,6 +93,8 @@ type Source struct {
 	stream, durable string
 	opts            Options
 	makesDead       bool
+	givenUp         atomic.Int32 // recoveries in a row, each by a feed of its own
+	waitedFor       atomic.Int64 // messages of the last such recovery
 }
 
 var _ inbox.Source = (*Source)(nil)
@@ -156,6 +161,9 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
 	}
 	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
+	if info.NumAckPending < int(s.waitedFor.Load()) { // acknowledged or removed meanwhile
+		s.givenUp.Store(0)
+	}
 	if single && info.NumAckPending > 0 {
 		f.missing, f.last, f.ready = info.NumAckPending, info.Delivered.Stream, time.Now().Add(f.hold+slack)
 	}

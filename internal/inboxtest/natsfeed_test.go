@@ -141,6 +141,55 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestRecoveriesThatAreGivenUp: each recovery that is given up costs the messages behind a delivery, so each waits longer than the last. A
+// recovery that waits, or is next, goes on soon after an operator has removed the message that never arrives.
+func TestRecoveriesThatAreGivenUp(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprint(waits), func(t *testing.T) {
+			t.Parallel()
+			b := newNATS(t)
+			taken := message("a", 1)
+			taken.Headers, taken.Payload = map[string]string{"Status": "paid"}, nil
+			if err := b.publish(t.Context(), taken, message("a", 2)); err != nil {
+				t.Fatal(err)
+			}
+			source, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: 100 * time.Millisecond, Block: 10 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			open := func() inbox.Feed {
+				f, err := source.Open(t.Context(), true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return f
+			}
+			for _, least := range []time.Duration{0, 600, 1200, 2400, 4800} {
+				began := time.Now()
+				got, err := open().Receive(t.Context(), 10)
+				if took := time.Since(began); len(got) > 0 || err == nil || took < least*time.Millisecond {
+					t.Errorf("after %v, and not %v: %d messages, %v", took, least*time.Millisecond, len(got), err)
+				}
+			}
+			stream, err := b.js.Stream(t.Context(), b.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began, f := time.Now(), open()
+			if err := stream.DeleteMsg(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if !waits {
+				f = open()
+			}
+			got, err := f.Receive(t.Context(), 10)
+			if took := time.Since(began); err != nil || len(got) != 1 || got[0].Message().ID != "a-2" || took > 9*time.Second {
+				t.Errorf("after %v: %v, %v", took, got, err)
+			}
+		})
+	}
+}
+
 // TestOwnDeadLetters: a durable consumer that would get its own dead letters, and make dead letters of those, is refused and not made.
 func TestOwnDeadLetters(t *testing.T) {
 	for filter, refused := range map[string]bool{"": true, ".>": true, ".dead.>": true, ".*.x": true, ".dead.x": true, ".orders": false, ".*": false, ".dead.x.>": false, ".dead.y": false} {
