@@ -172,7 +172,7 @@ func (b *bank) cancelSleep(ctx context.Context, t *testing.T, db dialect.DB) {
 	<-ended
 }
 
-// TestImplicit: a SET that only reads a column, function or variable with the name of one that commits is an ordinary statement.
+// TestImplicit: a SET that only reads `password`, `PASSWORD()` or `@@autocommit` is an ordinary statement.
 func TestImplicit(t *testing.T) {
 	t.Parallel()
 	for statement, commits := range map[string]bool{
