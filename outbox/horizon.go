@@ -38,7 +38,7 @@ func (o *owner) lift(ctx context.Context) error {
 		}
 		h.given, h.latest, h.asked = h.latest, latest, now
 	}
-	upTo := max(h.floor, min(o.plan.pos, h.given)) // a pass that has begun anew reads the others in its own turn
+	upTo := max(h.floor, min(o.plan.newest, h.given))
 	if upTo-h.floor < stretch && (len(h.open) == 0 || now.Sub(h.looked) < inserting) {
 		return nil
 	}
@@ -67,6 +67,13 @@ func (h *horizon) appeared(p *plan, visible []int64) (earlier []place) {
 		}
 	}
 	return earlier
+}
+
+// read forgets the messages that a page has brought, which a pass may do that has begun behind the floor.
+func (h *horizon) read(page []Entry) {
+	for _, e := range page {
+		delete(h.open, e.seq)
+	}
 }
 
 // visible returns which messages of open transactions are visible now, behind the reader.

@@ -270,6 +270,7 @@ func (o *owner) readPage(ctx context.Context) error {
 		return err
 	}
 	o.plan.add(p.entries)
+	o.horizon.read(p.entries)
 	o.passes = p.more
 	return nil
 }

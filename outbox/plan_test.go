@@ -151,11 +151,11 @@ func (w *world) lift() {
 	for seq := int64(1); seq <= worldMessages; seq++ {
 		_, open := w.horizon.open[seq]
 		there := w.visible[seq] || seq == worldLate && w.way != committed
-		if in := seq > w.horizon.floor && seq <= w.plan.pos; there && (in || open) && w.states[seq] == Pending {
+		if in := seq > w.horizon.floor && seq <= w.plan.newest; there && (in || open) && w.states[seq] == Pending {
 			found[seq] = key(seq)
 		}
 	}
-	w.horizon.look(w.plan, max(w.horizon.floor, w.plan.pos), found)
+	w.horizon.look(w.plan, max(w.horizon.floor, w.plan.newest), found)
 }
 
 // appeared returns the messages of open transactions that the pass has missed.
@@ -255,6 +255,7 @@ func (w *world) read() {
 		return
 	}
 	w.plan.add(page)
+	w.horizon.read(page)
 	w.reading = len(page) == free
 }
 
