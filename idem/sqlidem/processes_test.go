@@ -77,7 +77,7 @@ func (l *load) work(ctx context.Context) error {
 				if _, _, err := l.call(ctx, id); err != nil {
 					wrong <- err
 				}
-				if i%10 == 0 {
+				if i%3 == 0 {
 					l.naive(ctx, id) //nolint:errcheck // it is naive
 				}
 			}
