@@ -120,7 +120,7 @@ func Linger(ctx context.Context) (lingering context.Context, stop context.Cancel
 // lingers is the key under which a context of Linger has the context that it lingers after.
 type lingers struct{}
 
-// linger returns base, which then also ends soon after ctx has ended.
+// linger returns base, which then also ends soon after ctx has ended, or together with a context of Linger.
 func linger(base, ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return base, func() {}

@@ -56,10 +56,10 @@ func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (int6
 	return result.RowsAffected()
 }
 
-// possible returns the IDs that a message can have. Some databases refuse a statement with another text.
-func possible(ids []string) []string {
-	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !plain(id) || len(id) > maxName })
-}
+// impossible reports whether no message can have an ID. Some databases refuse a statement with such a text.
+func impossible(id string) bool { return !plain(id) || len(id) > maxName }
+
+func possible(ids []string) []string { return slices.DeleteFunc(slices.Clone(ids), impossible) }
 
 // missing returns an error that names the first ID that the table lacks.
 func (t *Table) missing(ctx context.Context, db dialect.DB, ids []string) error {

@@ -124,7 +124,7 @@ func collect[T any](ctx context.Context, db dialect.DB, s *dialect.Statement, sc
 
 // Status returns the message of an ID, as last committed. The error matches [ErrUnknown] if there is none.
 func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, error) {
-	if len(possible([]string{id})) == 0 {
+	if impossible(id) {
 		return Entry{}, failed("status", ErrUnknown)
 	}
 	all, err := t.list(ctx, db, t.entries().Add("id = ").Value(id))
@@ -140,7 +140,7 @@ func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, er
 // Requeue makes a dead message pending, with no attempt counted and no reason. The relay sends the message, and then those of its
 // key that waited for it, after RelayOptions.Rescan at the latest. The error matches [ErrUnknown] or [ErrNotDead].
 func (t *Table) Requeue(ctx context.Context, db dialect.DB, id string) error {
-	if len(possible([]string{id})) == 0 {
+	if impossible(id) {
 		return failed("requeue", ErrUnknown)
 	}
 	result, err := t.update(t.new(), "id").Add("state = 0, attempt = 0, reason = '', changed = ", t.now(), " WHERE id = ").Value(id).

@@ -30,7 +30,7 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 	if ask == nil {
 		return failed("run", fmt.Errorf("%w: ask is nil", pawl.ErrInvalid))
 	}
-	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]producer), locked: make(map[string]locked), done: make(chan struct{}, 1)}
+	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]rest), locked: make(map[string]rest), done: make(chan struct{}, 1)}
 	defer r.group.Wait()
 	for ctx.Err() == nil {
 		err := r.round(ctx)
@@ -66,30 +66,29 @@ type run struct {
 	*Coordinator
 	ask     Asker
 	group   sync.WaitGroup
-	done    chan struct{}     // a question has ended
-	cleaned time.Time         // when the last cleaning began
-	more    bool              // that left old half messages, so the next round goes on
-	locked  map[string]locked // due half messages whose claims met a lock
+	done    chan struct{}   // a question has ended
+	cleaned time.Time       // when the last cleaning began
+	more    bool            // that left old half messages, so the next round goes on
+	locked  map[string]rest // due half messages whose claims met a lock
 
 	mu   sync.Mutex
-	all  int                 // questions under way
-	busy map[string]int      // the same by producer
-	away map[string]producer // producers that did not answer
+	all  int             // questions under way
+	busy map[string]int  // the same by producer
+	away map[string]rest // producers that did not answer
 }
 
 // forgotten is after how long a half message that was locked, and that has come behind others since, is as the others again.
 const forgotten = 10 * time.Minute
 
-// locked says until when the row of a half message is not tried.
-type locked struct {
+// rest says until when a producer that did not answer, or a half message that was locked, is left alone.
+type rest struct {
 	until time.Time
-	wait  time.Duration
+	tries int // in a row
 }
 
-// producer is a producer that did not answer.
-type producer struct {
-	until time.Time // no question before
-	tries int       // in a row
+// again is the rest after a further try.
+func (r rest) again(least, most time.Duration) rest {
+	return rest{time.Now().Add(backoff(r.tries+1, least, most)), r.tries + 1}
 }
 
 // round begins as many questions as are due and may be under way.
@@ -121,8 +120,8 @@ func (r *run) round(ctx context.Context) error {
 // that stay locked cost a second each, from time to time.
 func (r *run) begins(ctx context.Context, due []Entry) error {
 	now := time.Now()
-	maps.DeleteFunc(r.locked, func(_ string, l locked) bool { return now.Sub(l.until) > forgotten })
-	slices.SortStableFunc(due, func(a, b Entry) int { return cmp.Compare(r.locked[a.ID].wait, r.locked[b.ID].wait) })
+	maps.DeleteFunc(r.locked, func(_ string, l rest) bool { return now.Sub(l.until) > forgotten })
+	slices.SortStableFunc(due, func(a, b Entry) int { return cmp.Compare(r.locked[a.ID].tries, r.locked[b.ID].tries) })
 	for _, e := range due {
 		if now.Before(r.locked[e.ID].until) || !r.begin(e.Producer) {
 			continue
@@ -134,8 +133,7 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 			r.end(e.Producer, nil)
 		}
 		if errors.Is(err, errLocked) {
-			wait := min(max(2*r.locked[e.ID].wait, 2*time.Second), time.Minute)
-			r.locked[e.ID] = locked{time.Now().Add(wait), wait}
+			r.locked[e.ID] = r.locked[e.ID].again(2*time.Second, time.Minute)
 			r.tell(failed("claim a question about "+e.ID, err))
 			return nil
 		}
@@ -208,8 +206,7 @@ func (r *run) end(name string, err error) {
 	if err == nil {
 		delete(r.away, name)
 	} else {
-		tries := r.away[name].tries + 1
-		r.away[name] = producer{time.Now().Add(backoff(tries, 100*time.Millisecond, r.opts.AskAfter)), tries}
+		r.away[name] = r.away[name].again(100*time.Millisecond, r.opts.AskAfter)
 	}
 	select {
 	case r.done <- struct{}{}:
