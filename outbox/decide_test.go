@@ -55,6 +55,7 @@ func (r *relays) grant() {
 // There may be any number of relays, with any partitions at first. After a few looks of each, nothing moves any more. All partitions
 // have a relay if the relays may hold so many. No relay is above its share while another is below its own.
 func TestDecide(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(20_000) {
 		lot := rand.New(rand.NewPCG(seed, 1))
 		n := 1 + lot.IntN(20)

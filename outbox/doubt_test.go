@@ -58,6 +58,7 @@ func doubtful(t *testing.T, kind dialect.Dialect) *database {
 // A consumer has completed a message in a transaction that is in doubt now, so that nobody can mark the message. The relay sends the other
 // keys of the partition meanwhile, and marks them. Repeats of other messages go on, and old messages are deleted.
 func TestACompletionInDoubtStopsNoOtherKey(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()

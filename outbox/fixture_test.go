@@ -3,10 +3,12 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine/memengine"
+	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/runtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
@@ -41,13 +44,35 @@ type database struct {
 	db             *sql.DB
 	name           string
 	table          *outbox.Table
+	relays         *waked
+}
+
+// waked are the relays of a table in this process. A producer wakes them after its commit.
+type waked struct {
+	mu  sync.Mutex
+	all []*outbox.Relay
+}
+
+func (w *waked) add(r *outbox.Relay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, r)
+}
+
+func (w *waked) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.all {
+		r.Wake()
+	}
 }
 
 var drivers = map[dialect.Dialect]string{dialect.PostgreSQL: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite3"}
 
-// each runs a test on every database, with a table that no other test has.
+// each runs a test on every database, with a table that no other test has, beside other tests.
 func each(t *testing.T, test func(t *testing.T, d *database)) {
 	t.Helper()
+	t.Parallel()
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +121,7 @@ func (d *database) open() (err error) {
 		return err
 	}
 	d.db.SetMaxOpenConns(12)
+	d.relays = &waked{}
 	d.table, err = outbox.New(d.dialect, &outbox.Options{Table: d.name, MaxPayload: 100})
 	return err
 }
@@ -116,7 +142,7 @@ func (d *database) exec(ctx context.Context, db dialect.DB, query string, args .
 	return err
 }
 
-// enqueue puts messages in a transaction of their own.
+// enqueue puts messages in a transaction of their own, and wakes the relays.
 func (d *database) enqueue(t *testing.T, messages ...outbox.Message) []string {
 	t.Helper()
 	tx, err := d.db.BeginTx(t.Context(), nil)
@@ -131,6 +157,7 @@ func (d *database) enqueue(t *testing.T, messages ...outbox.Message) []string {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
+	d.relays.wake()
 	return ids
 }
 
@@ -149,13 +176,33 @@ func newClient(t *testing.T) *pawl.Client {
 	return client
 }
 
-// run runs a relay until the test calls stop, or ends.
+// connect returns a client of the store at a URL, and a function that closes the client. A busy machine may not answer in time at once.
+func connect(ctx context.Context, url string, opts *pawl.Options) (client *pawl.Client, end func(), err error) {
+	for range 20 {
+		eng, err := open.Open(ctx, url)
+		if err == nil {
+			if client, err = pawl.New(ctx, eng, opts); err == nil {
+				return client, func() { client.Close(context.Background()); eng.Close() }, nil //nolint:errcheck // nothing is lost
+			}
+			eng.Close() //nolint:errcheck // the first error counts
+		}
+		if !errors.Is(err, pawl.ErrUnavailable) {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, fmt.Errorf("no answer from the lock store: %w", pawl.ErrUnavailable)
+}
+
+// run runs a relay until the test calls stop, or ends. An owner that waits asks the database five times a second, and once in Rescan.
 func (d *database) run(t *testing.T, client *pawl.Client, p outbox.Publisher, opts outbox.RelayOptions) (r *outbox.Relay, stop func()) {
 	t.Helper()
 	if opts.Poll == 0 {
-		opts.Poll = 20 * time.Millisecond
+		opts.Poll = 200 * time.Millisecond
+		if opts.Rescan > 0 {
+			opts.Poll = min(opts.Poll, opts.Rescan)
+		}
 	}
-	opts.Backoff, opts.MaxBackoff = time.Millisecond, 20*time.Millisecond
+	opts.Backoff, opts.MaxBackoff = time.Millisecond, 50*time.Millisecond
 	return d.runAs(t, client, p, opts)
 }
 
@@ -166,6 +213,7 @@ func (d *database) runAs(t *testing.T, client *pawl.Client, p outbox.Publisher, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.relays.add(r)
 	return r, runtest.Start(t, r.Run)
 }
 

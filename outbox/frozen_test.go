@@ -15,7 +15,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -81,16 +80,11 @@ const frozenRounds = 6
 // lockStore returns a client of the store where the relays have their locks.
 func lockStore(t *testing.T) *pawl.Client {
 	t.Helper()
-	eng, err := open.Open(t.Context(), "redis://"+testservers.SharedRedis(t).Addr)
+	store, end, err := connect(t.Context(), "redis://"+testservers.SharedRedis(t).Addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { eng.Close() }) //nolint:errcheck // nothing is lost
-	store, err := pawl.New(t.Context(), eng, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+	t.Cleanup(end)
 	return store
 }
 

@@ -58,6 +58,7 @@ func fullable(t *testing.T, kind dialect.Dialect) (d *database, payload int, fil
 // TestAFullDisk: when the database has no room, a producer gets one clear error, and its message is not there. The relay loses nothing
 // and keeps the order of keys. The relay goes on when there is room.
 func TestAFullDisk(t *testing.T) {
+	t.Parallel()
 	signal.Ignore(syscall.SIGXFSZ) // the servers inherit that
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 		t.Run(kind.String(), func(t *testing.T) {

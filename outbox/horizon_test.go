@@ -15,6 +15,7 @@ import (
 // reads such entries again for two seconds, and then no more. Else a message costs ever more reads of pages. A message of a
 // transaction that was open all that time keeps its place in the order of its key.
 func TestAnOldReaderCostsNothing(t *testing.T) {
+	t.Parallel()
 	server := testservers.MariaDB(t)
 	config := testservers.MariaDBConfig(server.Addr)
 	config.InterpolateParams = true

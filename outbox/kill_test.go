@@ -17,7 +17,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/killtest"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
@@ -134,20 +133,11 @@ func (d *database) finished(ctx context.Context) bool {
 
 // relay appends messages to the file, which fails now and then, before or after the write.
 func (d *database) relay(ctx context.Context, file *os.File) error {
-	eng, err := open.Open(ctx, os.Getenv("PAWL_OUTBOX_STORE"))
+	client, end, err := connect(ctx, os.Getenv("PAWL_OUTBOX_STORE"), &pawl.Options{TTL: time.Second, Label: strconv.Itoa(os.Getpid())})
 	if err != nil {
 		return err
 	}
-	defer eng.Close()
-	as := &pawl.Options{TTL: time.Second, Label: strconv.Itoa(os.Getpid())}
-	client, err := pawl.New(ctx, eng, as)
-	for tries := 0; errors.Is(err, pawl.ErrUnavailable) && tries < 20; tries++ { // a busy machine took longer than the TTL
-		client, err = pawl.New(ctx, eng, as)
-	}
-	if err != nil {
-		return err
-	}
-	defer client.Close(context.Background()) //nolint:errcheck // nothing is lost
+	defer end()
 	p := publish(func(_ context.Context, m outbox.Message) error {
 		lot := rand.IntN(100)
 		if lot == 0 {
@@ -188,6 +178,7 @@ func (d *database) naive(ctx context.Context, file *os.File) error {
 		var payload []byte
 		err := d.db.QueryRowContext(ctx, "SELECT seq, payload FROM "+d.name+" WHERE state = 0 ORDER BY seq LIMIT 1").Scan(&seq, &payload)
 		if errors.Is(err, sql.ErrNoRows) || dialect.Again(err) {
+			time.Sleep(time.Millisecond)
 			continue
 		}
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 // A run ends while a message is under way. The broker confirms the message, and nobody can mark it: a transaction in doubt has completed
 // the message. The next run marks the message, and does not send it again.
 func TestALockedMessageIsNotSentAgainByTheNextRun(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
@@ -57,6 +58,7 @@ func TestALockedMessageIsNotSentAgainByTheNextRun(t *testing.T) {
 
 // A database that takes a fifth of Timeout for each UPDATE is slow, and no transaction has locked anything.
 func TestASlowUpdateIsNoLock(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, dialect.PostgreSQL)
 	ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"}, outbox.Message{Topic: "t", Key: "k"})
 	for _, query := range []string{

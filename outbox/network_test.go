@@ -11,7 +11,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
-	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
@@ -83,15 +82,11 @@ func newTroubled(t *testing.T, kind dialect.Dialect) *troubled {
 	}
 	t.Cleanup(func() { far.db.Close() }) //nolint:errcheck // nothing is lost
 	for range 2 {
-		eng, err := open.Open(t.Context(), "redis://"+w.toLocks.Addr)
+		client, end, err := connect(t.Context(), "redis://"+w.toLocks.Addr, &pawl.Options{TTL: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := pawl.New(t.Context(), eng, &pawl.Options{TTL: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close(context.Background()); eng.Close() }) //nolint:errcheck // nothing is lost
+		t.Cleanup(end)
 		relay, _ := far.run(t, client, &w.effects, outbox.RelayOptions{Timeout: 500 * time.Millisecond, Balance: 100 * time.Millisecond, Window: 8,
 			OnError: func(error) { w.faults.Add(1) }})
 		w.relays = append(w.relays, relay)
@@ -131,6 +126,7 @@ func (w *troubled) suffer(t *testing.T, p *proxy.Proxy, before int64) {
 // The replies of the database and of the lock store are lost, their connections break, and both servers are killed. Two relays send
 // everything, and the first of each message in the order of its key.
 func TestTrouble(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
@@ -167,6 +163,7 @@ func TestTrouble(t *testing.T) {
 
 // The database is away while the broker confirms a window of messages. The relay marks them when the database is back, and sends none of them twice.
 func TestADatabaseThatIsAwayRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	const keys = 40
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {

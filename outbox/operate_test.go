@@ -37,7 +37,6 @@ func ids(all []outbox.Entry) (ids []string) {
 }
 
 func TestSummary(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		if s, err := d.table.Summary(t.Context(), d.db); err != nil || s != (outbox.Summary{}) {
 			t.Fatalf("empty: %+v, %v", s, err)
@@ -55,7 +54,6 @@ func TestSummary(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		d.states(t)
 		for _, c := range []struct {
@@ -87,7 +85,6 @@ func TestList(t *testing.T) {
 }
 
 func TestRequeueDead(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		d.states(t)
 		for _, c := range []struct {
@@ -119,7 +116,6 @@ func TestRequeueDead(t *testing.T) {
 }
 
 func TestPurge(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		d.states(t)
 		every := []outbox.State{outbox.Confirmed, outbox.Done, outbox.Dead}

@@ -16,6 +16,7 @@ import (
 // A transaction stays open for long, and the next page after its commit has no message of its key. The next message of the key waits for
 // that transaction's message all the same. Another key of the partition is halted, with more messages than a look takes.
 func TestALongTransactionKeepsTheOrderOfItsKey(t *testing.T) {
+	t.Parallel()
 	for kind, is := range map[dialect.Dialect]struct{ lag, open time.Duration }{
 		dialect.PostgreSQL: {50 * time.Millisecond, 500 * time.Millisecond},
 		dialect.MySQL:      {time.Hour, 3 * time.Second}, // so that the floor is lifted
@@ -23,8 +24,7 @@ func TestALongTransactionKeepsTheOrderOfItsKey(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			d := newDatabase(t, kind)
-			const key = "k"
-			bad := sameAs(key)
+			key, bad := "k", sameAs("k")
 			other := sameAs(bad)
 			var sent order
 			p := publish(func(_ context.Context, m outbox.Message) error {
@@ -130,6 +130,7 @@ func TestRescanInABacklog(t *testing.T) {
 // A transaction in doubt has completed more messages than a relay can try to mark in its time. The relay stays in its run, and
 // sends the messages of others. That is so for confirmed and for refused repeats, and for messages that are refused at first.
 func TestManyCompletionsInDoubt(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
@@ -143,6 +144,7 @@ func TestManyCompletionsInDoubt(t *testing.T) {
 
 // manyInDoubt completes messages of a state in a transaction in doubt. The broker says of each the same.
 func manyInDoubt(t *testing.T, d *database, state outbox.State, says error) {
+	t.Parallel()
 	d = newDatabaseAt(t, d.dialect, d.source)
 	var ids []string
 	key := "k"

@@ -286,6 +286,7 @@ func TestMigrate(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, dialect.SQLite)
 	long := strings.Repeat("x", 256)
 	many := make(map[string]string)

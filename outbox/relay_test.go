@@ -16,6 +16,7 @@ import (
 // A relay that starts later gets its share of the partitions, and those of a relay that ends. A relay that gives
 // a partition up waits for the results of its sendings, so that no message is sent twice.
 func TestRelaysShareThePartitions(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, dialect.SQLite)
 	store := memengine.New()
 	var sendings atomic.Int64

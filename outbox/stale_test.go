@@ -39,7 +39,6 @@ func TestAStaleOwnerMarksNothing(t *testing.T) {
 // Relays whose locks are in different stores lock each partition twice. A relay counts only the partitions whose rows are its own. That
 // holds also when a relay of the other store takes rows over while nothing is sent.
 func TestAStaleOwnerIsNotCounted(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
 		idle := publish(func(context.Context, outbox.Message) error { return nil })
 		first, _ := d.run(t, newClient(t), idle, outbox.RelayOptions{Rescan: 50 * time.Millisecond})

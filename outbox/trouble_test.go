@@ -55,6 +55,7 @@ func TestALateCommitKeepsTheOrderOfItsKey(t *testing.T) {
 
 // A publisher that panics or never returns costs attempts of its message, and neither the process nor other keys.
 func TestAPublisherThatPanicsOrHangs(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, dialect.SQLite)
 	hangs := make(chan struct{})
 	p := publish(func(_ context.Context, m outbox.Message) error {
