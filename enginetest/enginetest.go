@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -392,6 +394,23 @@ func still(t *testing.T, what string, got <-chan result) {
 	}
 }
 
+// stillWaits fails if a claim that must wait has a result, here or in the store. The step that released the last claim has also decided
+// on this claim, and a wrong grant may be on its way here.
+func (p *party) stillWaits(what string, c *engine.Claim, got <-chan result) {
+	p.t.Helper()
+	still(p.t, what, got)
+	r, err := p.engine.Show(p.ctx, c.Resource)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, is := range r.Claims {
+		if is.ID == c.ID && is.Token == 0 {
+			return
+		}
+	}
+	p.t.Fatalf("%s, in the store: %+v", what, r)
+}
+
 // until polls the store for a condition that must come.
 func (p *party) until(what string, name string, ok func(engine.Resource) bool) {
 	p.t.Helper()
@@ -409,4 +428,27 @@ func (p *party) until(what string, name string, ok func(engine.Resource) bool) {
 			p.t.Fatalf("%s: never; last %+v, %v", what, r, err)
 		}
 	}
+}
+
+// slowest takes a lock again and again, and returns how long the longest try and its release have taken until then. A machine that is busy
+// delays the heir of a dead holder as well: the heir needs a few requests after the death.
+func (h *Harness) slowest(t *testing.T) func() time.Duration {
+	t.Helper()
+	p := h.party(t)
+	var most atomic.Int64
+	ctx, stop := context.WithCancel(p.ctx)
+	var probing sync.WaitGroup
+	probing.Go(func() {
+		for ctx.Err() == nil {
+			c := p.claim("probe", mutex)
+			began := time.Now()
+			if _, err := p.Enter(ctx, c, false); err == nil {
+				p.Leave(ctx, c.Resource, c.ID) //nolint:errcheck // the end of the session does that as well
+			}
+			most.Store(max(most.Load(), int64(time.Since(began))))
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	t.Cleanup(func() { stop(); probing.Wait() })
+	return func() time.Duration { return time.Duration(most.Load()) }
 }

@@ -106,7 +106,7 @@ func ownerLeavesLast(t *testing.T, h *Harness) {
 		t.Fatalf("re-entry of an owner that re-entered: %v, want %v", g.Token, token)
 	}
 	a.leave(second)
-	still(t, "waiter while the owner holds", got)
+	b.stillWaits("waiter while the owner holds", w, got)
 	a.leave(third)
 	if r := getGrant(t, "waiter", got); r.Token <= token {
 		t.Fatalf("token %v after %v", r.Token, token)
@@ -123,10 +123,10 @@ func downgrade(t *testing.T, h *Harness) {
 	if g := a.hold(read); g != first {
 		t.Fatalf("re-entry to read: %v, want %v", g, first)
 	}
-	still(t, "reader beside a writer", reader)
+	b.stillWaits("reader beside a writer", r, reader)
 	a.leave(write)
 	getGrant(t, "reader after the downgrade", reader)
-	still(t, "writer beside readers", writer)
+	b.stillWaits("writer beside readers", w, writer)
 	a.leave(read)
 	b.leave(r)
 	getGrant(t, "writer", writer)

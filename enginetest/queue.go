@@ -118,7 +118,7 @@ func bargingOvertakes(t *testing.T, h *Harness) {
 		a.leave(held)
 		next := a.claim("barging", barging)
 		if g, err := a.Enter(a.ctx, next, false); err == nil && g.Held() {
-			still(t, "waiter while another holds", got)
+			b.stillWaits("waiter while another holds", waiting, got)
 			held = next
 			continue
 		} else if !errors.Is(err, engine.ErrBusy) {
@@ -140,10 +140,10 @@ func readersShare(t *testing.T, h *Harness) {
 	writer, reader := a.wait(w), b.wait(late)
 	b.tryFails(b.weigh("rw", mutex, 1), false, engine.ErrBusy)
 	a.leave(r1)
-	still(t, "writer beside a reader", writer)
+	a.stillWaits("writer beside a reader", w, writer)
 	b.leave(r2)
 	getGrant(t, "writer", writer)
-	still(t, "reader beside a writer", reader)
+	b.stillWaits("reader beside a writer", late, reader)
 	a.leave(w)
 	getGrant(t, "late reader", reader)
 	b.hold(b.weigh("rw", mutex, 1))
@@ -157,11 +157,11 @@ func permitsWeigh(t *testing.T, h *Harness) {
 	big, small := p.weigh("permits", spec, 3), p.weigh("permits", spec, 1)
 	all, behind := p.wait(big), p.wait(small)
 	p.leave(two)
-	still(t, "three of three while one is out", all)
-	still(t, "one that came after three", behind)
+	p.stillWaits("three of three while one is out", big, all)
+	p.stillWaits("one that came after three", small, behind)
 	p.leave(one)
 	getGrant(t, "all three", all)
-	still(t, "one beside three", behind)
+	p.stillWaits("one beside three", small, behind)
 	p.leave(big)
 	getGrant(t, "one", behind)
 	p.hold(p.weigh("permits", spec, 2))

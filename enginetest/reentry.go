@@ -42,13 +42,13 @@ func idIsOwner(t *testing.T, h *Harness) {
 	a.leave(plain) // the other claims still hold
 	a.leave(third)
 	b.until("two are out", "id owner", func(r engine.Resource) bool { return len(r.Claims) == 2 })
-	still(t, "waiter while the owner holds", got)
+	b.stillWaits("waiter while the owner holds", w, got)
 	fourth := a.owned("id owner", mutex, mutex.Capacity, plain.ID)
 	if g := a.hold(fourth); g.Token != token {
 		t.Fatalf("re-entry when the plain claim has left: %v, want %v", g.Token, token)
 	}
 	a.leave(second)
-	still(t, "waiter while the owner holds", got)
+	b.stillWaits("waiter while the owner holds", w, got)
 	a.leave(fourth)
 	if r := getGrant(t, "waiter", got); r.Token <= token {
 		t.Fatalf("token %v after %v", r.Token, token)

@@ -25,10 +25,11 @@ func grows(t *testing.T, h *Harness) {
 	a, b := h.party(t), h.party(t)
 	two := semaphore(2)
 	held := a.hold(a.weigh("grows", two, 2))
-	small, large := b.wait(b.weigh("grows", two, 1)), b.wait(b.weigh("grows", two, 2))
+	heavy := b.weigh("grows", two, 2)
+	small, large := b.wait(b.weigh("grows", two, 1)), b.wait(heavy)
 	a.resize("grows", 3)
 	first := getGrant(t, "the small one", small)
-	still(t, "the large one", large)
+	b.stillWaits("the large one", heavy, large)
 	a.tryFails(a.weigh("grows", two, 1), true, engine.ErrMismatch) // this client does not know the new size
 	last := a.wait(a.weigh("grows", semaphore(3), 1))
 	a.resize("grows", 6)
@@ -67,7 +68,7 @@ func shrinks(t *testing.T, h *Harness) {
 		a.leave(c)
 	}
 	getGrant(t, "one that weighs more than is left, alone", first)
-	still(t, "the later waiter", second)
+	b.stillWaits("the later waiter", light, second)
 	b.leave(heavy)
 	getGrant(t, "the later waiter", second)
 	b.leave(light)

@@ -44,12 +44,12 @@ func (p *party) crash(held ...*engine.Claim) (last lastBeat) {
 }
 
 // inTime is when a store notices a dead session: after its TTL, except for the rounding of clocks,
-// and within TTL + 1 s.
-func (h *Harness) inTime(t *testing.T, what string, last lastBeat, got time.Time) {
+// and within TTL + 1 s. The waiter learns of that a few steps later, which take long on a busy machine.
+func (h *Harness) inTime(t *testing.T, what string, last lastBeat, got time.Time, step time.Duration) {
 	t.Helper()
 	late := got.Sub(last.answered)
-	if late > h.TTL+time.Second {
-		t.Errorf("%s %v after the crash, TTL %v", what, late, h.TTL)
+	if late > h.TTL+time.Second+5*step {
+		t.Errorf("%s %v after the crash, TTL %v, where the store took %v at most for a try", what, late, h.TTL, step)
 	}
 	if lived := got.Sub(last.asked); lived < h.TTL-5*time.Millisecond {
 		t.Errorf("%s %v after the last renewal began, TTL %v", what, lived, h.TTL)
@@ -58,21 +58,21 @@ func (h *Harness) inTime(t *testing.T, what string, last lastBeat, got time.Time
 }
 
 func crashedHolder(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b, slowest := h.party(t), h.party(t), h.slowest(t)
 	held := a.claim("crash", mutex)
 	first := a.hold(held)
 	got := b.wait(b.claim("crash", mutex))
 	last := a.crash(held)
 	still(t, "waiter beside a live session", got)
 	next := getGrant(t, "waiter", got)
-	h.inTime(t, "granted", last, next.at)
+	h.inTime(t, "granted", last, next.at, slowest())
 	if next.Token <= first.Token {
 		t.Errorf("token %v after that of the dead, %v", next.Token, first.Token)
 	}
 }
 
 func crashedQueue(t *testing.T, h *Harness) {
-	a, b, c := h.party(t), h.party(t), h.party(t)
+	a, b, c, slowest := h.party(t), h.party(t), h.party(t), h.slowest(t)
 	held := a.claim("crash queue", mutex)
 	a.hold(held)
 	b.wait(b.claim("crash queue", mutex))
@@ -80,7 +80,8 @@ func crashedQueue(t *testing.T, h *Harness) {
 	got := c.wait(c.claim("crash queue", mutex))
 	a.crash(held)
 	last := b.crash()
-	h.inTime(t, "granted", last, getGrant(t, "the live one behind them", got).at)
+	next := getGrant(t, "the live one behind them", got)
+	h.inTime(t, "granted", last, next.at, slowest())
 }
 
 // deadWaiter: the step that frees a lock grants it to all living readers. Readers behind a writer
@@ -259,7 +260,7 @@ func closing(t *testing.T, h *Harness) {
 }
 
 func noFarewell(t *testing.T, h *Harness) {
-	a, b := h.party(t), h.party(t)
+	a, b, slowest := h.party(t), h.party(t), h.slowest(t)
 	held := a.claim("farewell", mutex)
 	a.hold(held)
 	last := a.crash(held)
@@ -270,7 +271,8 @@ func noFarewell(t *testing.T, h *Harness) {
 	}
 	b.tryFails(b.claim("farewell", mutex), false, engine.ErrBusy)
 	got := b.wait(b.claim("farewell", mutex))
-	h.inTime(t, "granted", last, getGrant(t, "waiter", got).at)
+	next := getGrant(t, "waiter", got)
+	h.inTime(t, "granted", last, next.at, slowest())
 }
 
 func heartbeats(t *testing.T, h *Harness) {

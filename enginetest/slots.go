@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,7 +82,7 @@ func slotReturns(t *testing.T, h *Harness) {
 	}
 	net.Freeze()
 	died := time.Now()
-	slowest := h.slowest(t, heir)
+	slowest := h.slowest(t)
 	var all sync.WaitGroup
 	for i, slots := range []*pawl.Slots{heir.Slots("one returns", 1), heir.Slots("of many returns", 2)} {
 		all.Go(func() {
@@ -108,27 +107,6 @@ func slotReturns(t *testing.T, h *Harness) {
 	}
 	all.Wait()
 	net.Heal()
-}
-
-// slowest asks the store again and again, and returns what the longest try has taken until then. A machine that is busy delays the
-// heir of a slot as well: the heir needs a few requests after the death.
-func (h *Harness) slowest(t *testing.T, c *pawl.Client) func() time.Duration {
-	var most atomic.Int64
-	probe := c.Slots("probe", 1)
-	ctx, stop := context.WithCancel(t.Context())
-	var probing sync.WaitGroup
-	probing.Go(func() {
-		for ctx.Err() == nil {
-			began := time.Now()
-			if s, err := probe.TryTake(ctx); err == nil {
-				s.Unlock(ctx) //nolint:errcheck // the end of the session does it as well
-			}
-			most.Store(max(most.Load(), int64(time.Since(began))))
-			time.Sleep(20 * time.Millisecond)
-		}
-	})
-	t.Cleanup(func() { stop(); probing.Wait() })
-	return func() time.Duration { return time.Duration(most.Load()) }
 }
 
 func takeSlot(t *testing.T, slots *pawl.Slots) *pawl.Slot {
