@@ -16,8 +16,8 @@ RACY := -race -gcflags='github.com/ncruces/go-sqlite3-wasm/...=-race=false'
 TEST := $(RACE) test $(RACY) -timeout 40m
 BUSY := -p 4 -parallel 4
 
-# The packages that take longest begin first. Else the last of them runs alone.
-ALL := ./outbox ./engine/open ./cmd/pawl/cli ./internal/inboxtest ./...
+# The packages that take longest begin early. Else the last of them runs alone.
+ALL := ./engine/open ./internal/inboxtest ./cmd/... ./dtx/... ./outbox ./...
 
 # The rows with a crowd measure how long a hand-over takes, so nothing runs beside them. They are rows of
 # the tests in the files named conformance. Those of an engine that has a crowd elsewhere are left to `make soak`.
@@ -59,7 +59,7 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
 	go test -count 1 -v -run NothingStays ./engine/open
-	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd)$$' ./engine/open
+	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd|ZooKeeper)$$' ./engine/open
 	go test -count 1 -v -timeout 30m -p 1 -parallel 1 -run '^Test($(AGAIN))$$/a_crowd_of_waiters' ./engine/open ./engine/redisengine/goredis
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
 	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group

@@ -12,6 +12,39 @@ import (
 	"github.com/pawl-go/pawl/engine/memengine"
 )
 
+// optionsStore keeps the options of its sessions.
+type optionsStore struct {
+	engine.Engine
+	opened []engine.SessionOptions
+}
+
+func (o *optionsStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	o.opened = append(o.opened, opts)
+	return o.Engine.Open(ctx, opts)
+}
+
+// A minimum hold lengthens no restart grace: nobody believes in its session.
+func TestMinHoldIsNoBelief(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &optionsStore{Engine: memengine.New()}
+		c := newClient(t, store, nil)
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("job").With(pawl.LockOptions{MinHold: time.Hour})))
+		noErr(t, c.Close(t.Context()))
+		var holds int
+		for _, opts := range store.opened {
+			if opts.TTL == time.Hour {
+				holds++
+			}
+			if belief := opts.Belief(); belief > time.Minute || opts.TTL == time.Hour && belief != 0 {
+				t.Errorf("a client may believe in a session of %v for %v", opts.TTL, belief)
+			}
+		}
+		if holds != 1 {
+			t.Errorf("%d sessions of %d keep the name", holds, len(store.opened))
+		}
+	})
+}
+
 // TestMinHold: the name stays taken from the grant on, whatever ends the hold.
 func TestMinHold(t *testing.T) {
 	const hold = 10 * time.Minute

@@ -35,7 +35,7 @@ func scopeOf(ctx context.Context) *scope {
 // The store checks owners: an owner whose lock was lost waits like any other. An owner may want
 // more than it holds: to write while it reads, or more permits. The owner gets that at once if the
 // lock is free and nobody waits, else [ErrNotAcquired]. If an owner waits in two places, each of
-// its claims waits by itself. [Election], [Value], [Barrier] and the locks of a [Scope] take no
+// its claims waits by itself. In row mode both claims have the lock when one of them is granted. [Election], [Value], [Barrier] and the locks of a [Scope] take no
 // owner: two candidates are two.
 //
 // An owner follows the rules of names. Make it unguessable, or use [NewOwner]. With the empty owner

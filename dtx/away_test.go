@@ -132,8 +132,11 @@ func smallPool(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.Run(ctx, func(context.Context, *dtx.Tx) error {
-		cancel()
-		return c.Run(ctx, b.move(0, 0, 1)) // there is no room for two
+		time.AfterFunc(200*time.Millisecond, cancel)
+		return c.Run(ctx, func(context.Context, *dtx.Tx) error {
+			t.Error("there is no room for two")
+			return nil
+		})
 	})
 	if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, context.Canceled) {
 		t.Error(err)

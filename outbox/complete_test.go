@@ -154,9 +154,9 @@ func TestResend(t *testing.T) {
 		})
 		d.complete(t, "b")
 		until(t, "repeated twice", func() bool { return d.status(t, "a1").Repeats >= 2 && d.status(t, "a2").Repeats >= 2 })
-		e := d.status(t, "a1")
-		if e.State != outbox.Confirmed || !strings.Contains(e.Reason, "it is there") || attempts.Load() != int64(e.Repeats)+1 {
-			t.Errorf("%+v, %d attempts", e, attempts.Load())
+		e, n := d.status(t, "a1"), attempts.Load() // a further repeat may begin, and not be counted yet
+		if e.State != outbox.Confirmed || !strings.Contains(e.Reason, "it is there") || n != int64(e.Repeats)+1 && n != int64(e.Repeats)+2 {
+			t.Errorf("%+v, %d attempts", e, n)
 		}
 		d.complete(t, "a1")
 		stop()
@@ -177,7 +177,10 @@ func TestResend(t *testing.T) {
 			_, b := d.table.Status(t.Context(), d.db, "b")
 			return errors.Is(a, outbox.ErrUnknown) && errors.Is(b, outbox.ErrUnknown)
 		})
-		until(t, "the other is sent again", func() bool { return slices.Equal(sent.all()[before:], []string{"a2"}) })
+		until(t, "the other is sent again", func() bool { return len(sent.all()) > before })
+		if again := slices.Compact(sent.all()[before:]); !slices.Equal(again, []string{"a2"}) { // twice on a busy machine
+			t.Error(again)
+		}
 		d.complete(t, "a2")
 	})
 }

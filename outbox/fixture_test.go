@@ -232,6 +232,17 @@ func untilWithin(t *testing.T, patience time.Duration, what string, holds func()
 	}
 }
 
+// next returns the next value of a channel.
+func next[T any](t *testing.T, what string, from <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(3 * time.Minute):
+		t.Fatalf("never: %s", what)
+	}
+	return got
+}
+
 // is reports whether the messages are in a state.
 func (d *database) is(t *testing.T, state outbox.State, ids ...string) bool {
 	t.Helper()

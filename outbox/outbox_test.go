@@ -33,7 +33,7 @@ func TestMessagesAreThoseOfCommittedTransactions(t *testing.T) {
 		d.enqueue(t, want)
 		got := make(chan outbox.Message, 10)
 		d.run(t, newClient(t), publish(func(_ context.Context, m outbox.Message) error { got <- m; return nil }), outbox.RelayOptions{})
-		m := <-got
+		m := next(t, "a message is sent", got)
 		if m.ID != want.ID || m.Topic != want.Topic || m.Key != want.Key || m.Headers["a"] != "b" || string(m.Payload) != string(want.Payload) || m.Attempt != 1 ||
 			time.Since(m.Time).Abs() > time.Hour {
 			t.Errorf("%+v", m)

@@ -24,10 +24,7 @@ func TestAStaleOwnerMarksNothing(t *testing.T) {
 			default:
 			}
 		}})
-		for err := range stale {
-			if errors.Is(err, fence.ErrStale) {
-				break
-			}
+		for !errors.Is(next(t, "the owner is stale", stale), fence.ErrStale) {
 		}
 		stop()
 		if !d.is(t, outbox.Pending, ids...) {
@@ -55,7 +52,7 @@ func TestAStaleOwnerIsNotCounted(t *testing.T) {
 			}
 		}})
 		for range 5 * outbox.Partitions {
-			if err := <-stale; !errors.Is(err, fence.ErrStale) {
+			if err := next(t, "the second is stale", stale); !errors.Is(err, fence.ErrStale) {
 				t.Error(err)
 			}
 			if n := second.Stats().Partitions; n != 0 {

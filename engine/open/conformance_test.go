@@ -7,6 +7,8 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +89,29 @@ func lockThrough(t *testing.T, m *pawl.Mutex) <-chan locked {
 		}
 	}()
 	return got
+}
+
+// slowest locks a name again and again, and returns what the longest try and release have taken until then. A busy machine delays also
+// what a test waits for.
+func slowest(t *testing.T, c *pawl.Client) func() time.Duration {
+	var most atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	var probing sync.WaitGroup
+	probing.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			l, err := c.Mutex("probe").TryLock(ctx)
+			if err == nil {
+				err = l.Unlock(ctx)
+			}
+			if err == nil {
+				most.Store(max(most.Load(), int64(time.Since(began))))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	t.Cleanup(func() { stop(); probing.Wait() })
+	return func() time.Duration { return time.Duration(most.Load()) }
 }
 
 // proxied is the network hook of a server that speaks at addr.

@@ -26,7 +26,7 @@ func TestOpen_databases(t *testing.T) {
 		"mysql://root@" + mariadb + "/pawl":                                                                  engine.WakePoll,
 		"mysql://root@" + mariadb + "/pawl?prefix=other_":                                                    engine.WakePoll,
 	} {
-		eng, err := Open(t.Context(), rawURL)
+		eng, err := again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue

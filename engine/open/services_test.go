@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -24,7 +26,7 @@ func TestOpenDatabase(t *testing.T) {
 		"sqlite:" + (&url.URL{Path: path}).EscapedPath():              dialect.SQLite,
 		"sqlite://" + (&url.URL{Path: path + "-other"}).EscapedPath(): dialect.SQLite,
 	} {
-		db, err := OpenDatabase(t.Context(), rawURL)
+		db, err := again(func() (*Database, error) { return OpenDatabase(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue
@@ -63,7 +65,7 @@ func TestOpenRedis(t *testing.T) {
 		"redis+sentinel://" + sentinel + "/" + testservers.ObservedMaster,
 		"redis+cluster://" + strings.Join(cluster, ","),
 	} {
-		client, err := OpenRedis(t.Context(), rawURL)
+		client, err := again(func() (rueidis.Client, error) { return OpenRedis(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue

@@ -90,6 +90,7 @@ func ofStopped(t *testing.T, c, other *pawl.Client, eng engine.Engine, ttl time.
 func TestStoppedServer(t *testing.T) {
 	for name, test := range stoppable {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := test.start(t)
 			eng := test.open(t, server.Addr)
 			if _, err := open.Init(t.Context(), eng); err != nil {

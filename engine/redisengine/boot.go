@@ -187,7 +187,7 @@ func unchecked(ctx context.Context, verb string, err error) error {
 // check looks at the boot mark.
 func (e *Engine) check(ctx context.Context) error {
 	if e.cluster {
-		return nil
+		return e.mark(ctx, 0)
 	}
 	result := e.client.Do(ctx, e.checking(e.belief(), "", 0, false))
 	return e.checked(result)
@@ -195,11 +195,11 @@ func (e *Engine) check(ctx context.Context) error {
 
 // Init marks a server that the caller knows to be new, so that it grants at once. A server without
 // a mark may have forgotten grants, and grants nothing at first. Init fails with [engine.ErrUsed]
-// when there is a mark. Init fails with [engine.ErrUnsupported] in a cluster, which has no mark,
+// when there is a mark. Init fails with [engine.ErrUnsupported] in a cluster, which has no boot mark,
 // because each node goes by its own age.
 func (e *Engine) Init(ctx context.Context) error {
 	if e.cluster {
-		return fmt.Errorf("init: %w: a cluster has no mark: a node grants when it is old enough", engine.ErrUnsupported)
+		return fmt.Errorf("init: %w: a cluster has no boot mark: a node grants when it is old enough", engine.ErrUnsupported)
 	}
 	return unchecked(ctx, "init", e.checked(e.client.Do(ctx, e.checking(0, "", 0, true))))
 }

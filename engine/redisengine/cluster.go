@@ -180,6 +180,20 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 	case alive == 0:
 		return nil, engine.ErrGone
 	}
+	s.known.mu.Lock()
+	marks := time.Since(s.known.touched) > markStays/2
+	s.known.mu.Unlock()
+	if marks { // a slot that does not answer costs no lock, and is asked again
+		err := s.engine.mark(ctx, s.opts.TTL+markStays)
+		if errors.Is(err, engine.ErrUnsupported) {
+			return nil, err
+		}
+		if err == nil {
+			s.known.mu.Lock()
+			s.known.touched = time.Now()
+			s.known.mu.Unlock()
+		}
+	}
 	if err := s.renewMembers(ctx); err != nil {
 		return nil, err
 	}
@@ -227,6 +241,31 @@ func (s *session) may(name, claim string) bool {
 	defer s.members.mu.Unlock()
 	m := s.members.byName[name]
 	return m != nil && m.claims[claim]
+}
+
+// markStays is how long the mark of a cluster outlives the last session.
+const markStays = time.Minute
+
+// mark refuses a cluster where clients of another format live, and keeps the mark of our format there for some time.
+func (e *Engine) mark(ctx context.Context, stays time.Duration) error {
+	found, err := answer[string](e.do(ctx, eval(markLua, []string{e.prefix + "format"}, engine.Format(), ms(stays))))
+	if err != nil {
+		return err
+	}
+	return engine.CheckFormat(found)
+}
+
+// lookAtMark looks at the mark of a cluster once in the time for which that mark stays. On a single server each script looks.
+func (e *Engine) lookAtMark(ctx context.Context) error {
+	now := time.Now().Unix()
+	if !e.cluster || now-e.looked.Load() < int64(markStays/time.Second) {
+		return nil
+	}
+	err := e.mark(ctx, 0)
+	if err == nil {
+		e.looked.Store(now)
+	}
+	return err
 }
 
 // refuseEviction asks each node of a cluster, once, whether it deletes keys by itself.

@@ -16,7 +16,7 @@
 //
 // With a client of a cluster, all keys of a name are in the slot of that name. Among them are the
 // sessions that use it, in "pawl:{NAME}:s" and "pawl:{NAME}:s:ID:n", and "pawl:{NAME}:g" while its
-// node is too young. There is no boot mark. Sessions then end by the clock of the node that has the
+// node is too young. There is no boot mark, but "pawl:format" while there are sessions. Sessions then end by the clock of the node that has the
 // slot. So the clocks of nodes must agree to within a tenth of the TTL. A node does not know how long
 // clients believe, so all clients of a cluster have one TTL, or set [Options.Grace].
 //
@@ -111,9 +111,10 @@ type Engine struct {
 	hub             hub
 
 	life    atomic.Pointer[life]
-	demoted atomic.Bool // the server was a replica, or does not know a script: it may have lost grants
-	opened  sync.Map    // its sessions
-	asked   atomic.Bool // the nodes of a cluster, whether they evict keys
+	demoted atomic.Bool  // the server was a replica, or does not know a script: it may have lost grants
+	opened  sync.Map     // its sessions
+	asked   atomic.Bool  // the nodes of a cluster, whether they evict keys
+	looked  atomic.Int64 // when the mark of a cluster was last looked at, in Unix seconds
 
 	renew, show, put, resize *script
 }
@@ -205,6 +206,8 @@ var (
 	leaveLua string
 	//go:embed lua/many.lua
 	manyLua string
+	//go:embed lua/mark.lua
+	markLua string
 	//go:embed lua/poll.lua
 	pollLua string
 	//go:embed lua/renew.lua
@@ -256,7 +259,7 @@ func eval(text string, keys []string, args ...string) Command {
 
 // keys returns the keys of a resource, as the scripts want them, and one more for Enter: the
 // session's own. In a cluster all of them are the name's, and session is the id of the member.
-// There is no mark there, and the set of sessions stands for it.
+// There is no boot mark there, and the set of sessions stands for it.
 func (e *Engine) keys(name, session string) []string {
 	if strings.ContainsAny(name, "%{}") {
 		name = escape.Replace(name)
@@ -357,6 +360,9 @@ func page(ctx context.Context, server Client, match, cursor string) (keys []stri
 
 // Show implements [engine.Engine].
 func (e *Engine) Show(ctx context.Context, name string) (engine.Resource, error) {
+	if err := e.lookAtMark(ctx); err != nil {
+		return engine.Resource{}, unchecked(ctx, "show", err)
+	}
 	reply, err := e.eval(ctx, e.show, 0, e.marked(e.keys(name, "")...)).list()
 	if err = cmp.Or(err, otherFormat(reply)); err != nil {
 		return engine.Resource{}, unchecked(ctx, "show", err)
@@ -435,6 +441,9 @@ func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
 
 // Resize implements [engine.Resizer].
 func (e *Engine) Resize(ctx context.Context, name string, capacity int64) error {
+	if err := e.lookAtMark(ctx); err != nil {
+		return unchecked(ctx, "resize", err)
+	}
 	result := e.eval(ctx, e.resize, e.wait, e.marked(e.keys(name, "")...), strconv.FormatInt(capacity, 10))
 	if theirs, refused := result.Value.([]any); refused {
 		return unchecked(ctx, "resize", otherFormat(theirs))

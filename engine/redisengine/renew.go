@@ -25,6 +25,9 @@ func (s *session) begin(ctx context.Context) error {
 		if err := e.refuseEviction(ctx); err != nil {
 			return err
 		}
+		if err := e.mark(ctx, s.opts.TTL+markStays); err != nil {
+			return err
+		}
 		return e.ackedNow(ctx, command("SET", s.key, "1", "PX", ms(s.opts.TTL)), e.wait).failed()
 	}
 	belief := s.opts.Belief()
@@ -52,7 +55,10 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 	if err != nil && s.engine.stuck != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.engine.stuck()
 	}
-	return gone, failed(ctx, "renew session", err)
+	if err != nil {
+		return nil, unchecked(ctx, "renew session", err)
+	}
+	return gone, nil
 }
 
 // renewHere renews a session of a single server.

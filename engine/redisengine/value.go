@@ -31,6 +31,9 @@ func (e *Engine) Get(ctx context.Context, key string) (engine.Value, error) {
 
 // Put implements [engine.Values].
 func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	if err := e.lookAtMark(ctx); err != nil {
+		return 0, unchecked(ctx, "put", err)
+	}
 	// Data is copied: the client may send it after ctx has ended, when it is the caller's again.
 	result := e.eval(ctx, e.put, e.wait, e.marked(e.valueKey(key)),
 		strconv.FormatUint(version, 10), string(data), flag(data == nil), e.valueChannel(key))

@@ -235,8 +235,9 @@ func TestDraft(t *testing.T) {
 			if c.status == 201 && last.text != c.send[len(c.send)-1].body {
 				t.Errorf("the handler read %q", last.text)
 			}
-			if c.status >= 400 && c.opts != nil && last.Header.Get("Link") == "" && strings.Contains(last.text, "developer.example.com") {
-				t.Error("no link to the documentation")
+			var opts httpidem.Options
+			if c.opts(&opts); c.status >= 400 && (last.Header.Get("Link") == "") != (opts.Documentation == "") {
+				t.Errorf("the link to the documentation is %q", last.Header.Get("Link"))
 			}
 		})
 	}

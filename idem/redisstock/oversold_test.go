@@ -126,15 +126,19 @@ func testNeverOversold(t *testing.T, all []string) {
 	s := newStock(t, dial(t, all...), soldOptions)
 	put(t, s, "first", units)
 	workers := killtest.Start(t, 3, "PAWL_REDISSTOCK_WORKER="+strings.Join(all, ","), "PAWL_REDISSTOCK_NAME="+t.Name(), "PAWL_REDISSTOCK_MOST="+most)
-	if kills := workers.KillUntilDone(kills, 80*time.Millisecond); kills == 0 {
-		t.Error("no process was killed")
-	}
-	var is redisstock.Totals
-	for is.Reserved = 1; is.Reserved > 0; time.Sleep(5 * time.Millisecond) {
-		var err error
-		if is, err = s.Total(t.Context()); err != nil {
+	total := func() redisstock.Totals {
+		is, err := s.Total(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
+		return is
+	}
+	if kills := workers.KillAtWork(kills, func() int { return units - int(total().Free) }); kills == 0 {
+		t.Error("no process was killed")
+	}
+	is := total()
+	for deadline := time.Now().Add(time.Minute); is.Reserved > 0 && time.Now().Before(deadline); is = total() {
+		time.Sleep(5 * time.Millisecond)
 	}
 	sold := confirmed(t, all, t.Name())
 	if t.Logf("%d units are sold, %d are left", sold, is.Free); sold+is.Free != units {

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"math"
 	"testing"
-	"time"
 
-	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
 )
 
@@ -126,7 +124,5 @@ func TestTheLongestExpiry(t *testing.T) {
 		if n, err := f.store.Sweep(f.Context(), f.db, 10); n != 0 || err != nil {
 			f.Error(n, err)
 		}
-		_ = time.Second
-		_ = dialect.SQLite
 	})
 }

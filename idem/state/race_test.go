@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/state"
@@ -147,7 +146,7 @@ func TestEachTransitionOnce(t *testing.T) {
 	each(t, sqltest.All(t), func(t *testing.T, d sqltest.Database, db *sql.DB) {
 		doubles := raced(t, d, db, func(name string) {
 			workers := killtest.Start(t, 3, "PAWL_STATE_WORKER="+d.JSON(), "PAWL_STATE_TABLE="+name)
-			if kills := workers.KillUntilDone(3, 40*time.Millisecond); kills == 0 {
+			if kills := workers.KillAtWork(3, func() int { return int(d.Number(t, db, "SELECT COUNT(*) FROM effects_"+name)) }); kills == 0 {
 				t.Error("no process was killed")
 			} else {
 				t.Log(kills, "processes were killed")

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem/stock"
@@ -191,7 +190,7 @@ func TestNeverOversold(t *testing.T) {
 			s.put(t, name, units)
 		}
 		workers := killtest.Start(t, 3, "PAWL_STOCK_WORKER="+s.JSON(), "PAWL_STOCK_MOST="+most, "PAWL_STOCK_TABLE="+s.name)
-		if kills := workers.KillUntilDone(kills, 40*time.Millisecond); kills == 0 {
+		if kills := workers.KillAtWork(kills, func() int { return int(s.Number(t, s.db, "SELECT COUNT(*) FROM orders_"+s.name)) }); kills == 0 {
 			t.Error("no process was killed")
 		}
 		for _, name := range names {

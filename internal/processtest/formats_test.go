@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // apart turns the URL of a store into that of a place in the store that nobody has used.
 var apart = map[string]func(url string) string{
 	"sqlite":    func(url string) string { return url + strings.ToLower(rand.Text()) },
+	"cluster":   func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
 	"redis":     func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
 	"etcd":      func(url string) string { return url + "?prefix=" + rand.Text() + "/" },
 	"postgres":  func(url string) string { return url + "?schema=f" + strings.ToLower(rand.Text()) },
@@ -55,6 +57,13 @@ func TestFormats(t *testing.T) {
 	}
 	all := maps.Clone(stores)
 	maps.Copy(all, moreStores)
+	all["cluster"] = func(t *testing.T) string {
+		var addrs []string
+		for _, node := range testservers.RedisCluster(t) {
+			addrs = append(addrs, node.Addr)
+		}
+		return "redis+cluster://" + strings.Join(addrs, ",")
+	}
 	for kind, store := range all {
 		t.Run(kind, func(t *testing.T) {
 			url := store(t)

@@ -170,8 +170,12 @@ func TestOwnResponses(t *testing.T) {
 		{"too large", "PUT", "1234567890", []string{hangs.addr()}, 413},
 	} {
 		_, b := balance(t, lb.RoundRobin, nil, row.addrs...)
+		tries := time.Minute
+		if row.name == "late" {
+			tries = 50 * time.Millisecond
+		}
 		var reported error
-		p := newProxy(t, b, &httplb.ProxyOptions{RetryAfter: 1500 * time.Millisecond, Options: httplb.Options{TryTimeout: 50 * time.Millisecond},
+		p := newProxy(t, b, &httplb.ProxyOptions{RetryAfter: 1500 * time.Millisecond, Options: httplb.Options{TryTimeout: tries},
 			Report: func(_ *http.Request, err error) { reported = err }})
 		url, client := front(t, http.MaxBytesHandler(p, 5))
 		res, got := ask(t, client, request(t, row.method, url, row.body))

@@ -36,8 +36,8 @@ func TestSlowUpload(t *testing.T) {
 	t.Parallel()
 	n := serve(t, echo)
 	set, b := balance(t, lb.RoundRobin, &lb.SetOptions{EjectAfter: 1, Panic: -1}, n.addr())
-	url, client := front(t, newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 2 * time.Second, Options: httplb.Options{TryTimeout: time.Second}}))
-	plain := httptest.NewServer(newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 2 * time.Second, Options: httplb.Options{TryTimeout: time.Second}}))
+	url, client := front(t, newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 10 * time.Second, Options: httplb.Options{TryTimeout: 2500 * time.Millisecond}}))
+	plain := httptest.NewServer(newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 10 * time.Second, Options: httplb.Options{TryTimeout: 2500 * time.Millisecond}}))
 	t.Cleanup(plain.Close)
 	ended := make(chan struct{})
 	for to, by := range map[string]*http.Client{url: client, plain.URL: plain.Client()} {
@@ -143,7 +143,11 @@ func TestClientStalls(t *testing.T) {
 		{gone, "POST /" + part + "\r\ntext", ""}, // 502, or no answer
 	} {
 		set, b := balance(t, lb.PeakEWMA, &lb.SetOptions{EjectAfter: 1, Panic: -1}, row.addr)
-		s := httptest.NewServer(newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 200 * time.Millisecond, Options: httplb.Options{TryTimeout: time.Minute}}))
+		most := 200 * time.Millisecond
+		if row.want == "401 " {
+			most = 2 * time.Second // in which the node answers
+		}
+		s := httptest.NewServer(newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: most, Options: httplb.Options{TryTimeout: time.Minute}}))
 		t.Cleanup(s.Close)
 		var unread *lb.Set
 		if row.want == "" && row.addr != gone {
@@ -297,15 +301,19 @@ func TestServerTimeouts(t *testing.T) {
 	t.Parallel()
 	n := serve(t, stalls)
 	_, b := balance(t, lb.RoundRobin, nil, n.addr())
-	s := httptest.NewUnstartedServer(newProxy(t, b, nil))
-	s.Config.ReadTimeout, s.Config.WriteTimeout, s.Config.IdleTimeout = 200*time.Millisecond, 400*time.Millisecond, time.Minute
-	s.Start()
-	t.Cleanup(s.Close)
 	for head, want := range map[string]string{
 		"GET /endless HTTP/1.1\r\nHost: books\r\n\r\n":                         "HTTP/1.1 200 ",
 		"POST / HTTP/1.1\r\nHost: books\r\nContent-Length: 9\r\n\r\ntext":      "HTTP/1.1 408 ",
 		"POST /early HTTP/1.1\r\nHost: books\r\nContent-Length: 9\r\n\r\ntext": "HTTP/1.1 401 ",
 	} {
+		most := 200 * time.Millisecond
+		if strings.HasSuffix(want, "401 ") {
+			most = 2 * time.Second // in which the node answers
+		}
+		s := httptest.NewUnstartedServer(newProxy(t, b, nil))
+		s.Config.ReadTimeout, s.Config.WriteTimeout, s.Config.IdleTimeout = most, 2*most, time.Minute
+		s.Start()
+		t.Cleanup(s.Close)
 		if got := raw(t, s.Listener.Addr().String(), head, nil); !strings.HasPrefix(got, want) {
 			t.Errorf("%.20q: %.50q", head, got)
 		}

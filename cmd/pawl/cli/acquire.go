@@ -206,7 +206,7 @@ func (q *acquisition) why(ctx context.Context, c *pawl.Client, err error) error 
 	if r, err := c.Show(look, q.held()); err == nil && r.Grace.On() {
 		because = graceText(r)
 	} else if err == nil && len(r.Holders) > 0 {
-		because = "held by " + heldBy(r)
+		because = "held by " + heldBy(r) + sessionEnd(r)
 	}
 	within := ""
 	if q.wait > 0 {

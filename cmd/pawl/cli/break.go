@@ -157,7 +157,7 @@ func describe(p pawl.Party) string {
 	case p.Kept:
 		return fmt.Sprintf("%s (token %v, kept for %s)", printable(p.Label), p.Token, lasting(p.Left, " more"))
 	}
-	return fmt.Sprintf("%s (token %v, held for %s)", printable(p.Label), p.Token, lasting(p.Held, ""))
+	return fmt.Sprintf("%s (token %v, held for %s, session ends in %s)", printable(p.Label), p.Token, lasting(p.Held, ""), lasting(p.Left, " unless renewed"))
 }
 
 // lasting prints a duration in a sentence.

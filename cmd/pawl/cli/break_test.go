@@ -25,7 +25,7 @@ func TestBreak_evicts_every_holder_and_nobody_else(t *testing.T) {
 	p := start(t, command(t, store, "run", "x", "--", "echo", "next"))
 	eventually(t, "it waits", func() bool { return states(t, store, "x") == "granted granted waiting" })
 	stdout, _ := want(t, 0, store, "break", "x", "--yes")
-	const evicted = `evicted \S+ pid \d+: sh \(token \d+, held for (an unknown time|[\d.]+m?s)\)`
+	const evicted = `evicted \S+ pid \d+: sh \(token \d+, held for (an unknown time|[\d.]+m?s), session ends in (an unknown time|[\d.]+m?s unless renewed)\)`
 	matches(t, stdout, evicted, evicted, workingOn)
 	if line := p.line(); line != "next" {
 		t.Errorf("line %q", line)
@@ -124,12 +124,12 @@ func TestBreak_refuses_a_reason_without_a_store(t *testing.T) {
 func TestDescribe_a_party_of_unknown_times(t *testing.T) {
 	t.Parallel()
 	for want, p := range map[string]pawl.Party{
-		"x (waiting for an unknown time)":       {Age: pawl.Unknown},
-		"x (waiting for 2s)":                    {Age: 2 * time.Second},
-		"x (token 7, kept for an unknown time)": {Token: 7, Kept: true, Left: pawl.Unknown},
-		"x (token 7, kept for 2s more)":         {Token: 7, Kept: true, Left: 2 * time.Second},
-		"x (token 7, held for an unknown time)": {Token: 7, Held: pawl.Unknown, Age: time.Second},
-		"x (token 7, held for 1s)":              {Token: 7, Held: time.Second, Age: time.Minute},
+		"x (waiting for an unknown time)":                                        {Age: pawl.Unknown},
+		"x (waiting for 2s)":                                                     {Age: 2 * time.Second},
+		"x (token 7, kept for an unknown time)":                                  {Token: 7, Kept: true, Left: pawl.Unknown},
+		"x (token 7, kept for 2s more)":                                          {Token: 7, Kept: true, Left: 2 * time.Second},
+		"x (token 7, held for an unknown time, session ends in an unknown time)": {Token: 7, Held: pawl.Unknown, Age: time.Second, Left: pawl.Unknown},
+		"x (token 7, held for 1s, session ends in 12s unless renewed)":           {Token: 7, Held: time.Second, Age: time.Minute, Left: 12 * time.Second},
 	} {
 		p.Label = "x"
 		if is := describe(p); is != want {

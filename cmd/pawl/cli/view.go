@@ -137,7 +137,7 @@ func holders(r pawl.Resource) (all []pawl.Party) {
 	return all
 }
 
-// heldBy names the holders, and since when they hold by the store's clock.
+// heldBy names the holders, and since when the first of them holds by the store's clock.
 func heldBy(r pawl.Resource) string {
 	all := holders(r)
 	text := printable(all[0].Label)
@@ -146,13 +146,22 @@ func heldBy(r pawl.Resource) string {
 		text = fmt.Sprintf("nobody, but kept by %s for %s more", text, span(first.Left))
 	case first.Kept:
 		text = "nobody, but kept by " + text
-	case first.Held >= 0:
-		text += " for " + span(first.Held)
+	default:
+		text += " for " + lasting(first.Held, "")
 	}
 	if more := len(all) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
+}
+
+// sessionEnd says when the session of the first holder ends.
+func sessionEnd(r pawl.Resource) string {
+	all := holders(r)
+	if len(all) == 0 || all[0].Kept {
+		return ""
+	}
+	return "; session ends in " + lasting(all[0].Left, " unless renewed")
 }
 
 // graceText says why the store grants nothing now.

@@ -83,6 +83,9 @@ func (w *waitLine) text(ctx context.Context) string {
 			text += fmt.Sprintf("; place %d of %d", i+1, len(r.Waiters))
 		}
 	}
+	if !r.Grace.On() {
+		text += sessionEnd(r)
+	}
 	return text
 }
 

@@ -1,5 +1,5 @@
--- Ends a script that finds clients of another format. The last KEYS: boot mark, sessions. A
--- cluster has no mark, and so not these lines.
+-- Ends a script that finds clients of another format. The last KEYS: boot mark, sessions. In a
+-- cluster the mark is in another slot, see mark.lua.
 local mark = redis.call('GET', KEYS[#KEYS - 1])
 local format = mark and (string.match(mark, '^([^\31]*)\31%w*\31%w*\31%d+\31%d+$') or '1')
 if mark and format ~= '--FORMAT--' then
