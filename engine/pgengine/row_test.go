@@ -1,6 +1,7 @@
 package pgengine_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -248,4 +249,15 @@ func TestRowMigration(t *testing.T) {
 	s, c := sessiontest.Open(t, e, leasetest.TTL), claim("migrated", "migrated.1")
 	start := time.Now()
 	shown(t, e, s, c, sessiontest.Hold(t, s, c), start)
+}
+
+// A schema of another format refuses row mode, with both formats named.
+func TestRowFormat(t *testing.T) {
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "row_format")
+	newRow(t, p, "row_format")
+	exec(t, p, `UPDATE row_format.row_meta SET format = '99'`)
+	_, err := pgengine.NewRow(t.Context(), p, &pgengine.RowOptions{Schema: "row_format"})
+	if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "format 99 ") || !strings.Contains(err.Error(), "format "+engine.Format()+":") {
+		t.Errorf("opened on format 99: %v", err)
+	}
 }

@@ -177,7 +177,7 @@ type script struct {
 func (e *Engine) script(text string) *script {
 	other := formatLua
 	if e.cluster {
-		other = ""
+		other = "local mark"
 	}
 	text = strings.NewReplacer("--QUEUE--", queueLua, "--OTHER--", other).Replace(text)
 	text = strings.NewReplacer("--FORMAT--", engine.Format(), "--INBOX--", quote.Replace(e.prefix)+"inbox:").Replace(text)

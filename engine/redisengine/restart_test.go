@@ -94,6 +94,33 @@ func TestRestartSeenByEachDatabase(t *testing.T) {
 	}
 }
 
+// TestRestartShownBeforeTheFirstSession: an operator reads of the grace that the next session begins, and the look changes nothing.
+func TestRestartShownBeforeTheFirstSession(t *testing.T) {
+	server := testservers.Redis(t)
+	e := onServer(t, server, 0)
+	isNew(t, e)
+	if err := visit(t, e, time.Minute, "job").Close(t.Context()); err != nil { // a client of another machine goes on
+		t.Fatal(err)
+	}
+	if r, err := e.Show(t.Context(), "job"); err != nil || r.Grace.On() {
+		t.Errorf("before: %+v, %v", r, err)
+	}
+	does(t, e, "SAVE")
+	server.Kill()
+	server.Restart()
+	operator := onServer(t, server, 0)
+	var marks [2]any
+	for i := range marks {
+		if r, err := operator.Show(t.Context(), "job"); err != nil || r.Grace.Age >= 0 || r.Grace.Left != time.Minute {
+			t.Errorf("after: %+v, %v", r, err)
+		}
+		marks[i] = does(t, operator, "GET", "pawl:boot").Value
+	}
+	if marks[0] != marks[1] || marks[0] == nil || does(t, operator, "EXISTS", "pawl:grace").Value != int64(0) {
+		t.Errorf("the look has changed %q to %q, or began the grace", marks[0], marks[1])
+	}
+}
+
 // switching is a client that goes to another server, as one of Sentinels does.
 type switching struct {
 	Client

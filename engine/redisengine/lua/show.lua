@@ -7,6 +7,10 @@ local head = redis.call('GET', KEYS[1])
 --QUEUE--
 local rest = redis.call('PTTL', KEYS[5])
 local out = {us, rest > 0 and now - (tonumber(redis.call('GET', KEYS[5]) or '') or now + 1) or -1, math.max(rest, -1)}
+-- A server that was restarted begins its grace with the first session.
+local run, longest = string.match(mark or '', '^[^\31]*\31(%w*)\31%w*\31(%d+)')
+local info = run and rest <= 0 and redis.pcall('INFO', 'server')
+if type(info) == 'string' and string.match(info, 'run_id:(%w+)') ~= run then out[3] = tonumber(longest) end
 if not head then return out end
 
 local function add(id, r)
