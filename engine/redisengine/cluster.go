@@ -180,20 +180,6 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 	case alive == 0:
 		return nil, engine.ErrGone
 	}
-	s.known.mu.Lock()
-	marks := time.Since(s.known.touched) > markStays/2
-	s.known.mu.Unlock()
-	if marks { // a slot that does not answer costs no lock, and is asked again
-		err := s.engine.mark(ctx, s.opts.TTL+markStays)
-		if errors.Is(err, engine.ErrUnsupported) {
-			return nil, err
-		}
-		if err == nil {
-			s.known.mu.Lock()
-			s.known.touched = time.Now()
-			s.known.mu.Unlock()
-		}
-	}
 	if err := s.renewMembers(ctx); err != nil {
 		return nil, err
 	}
@@ -201,7 +187,33 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 	if s.opts.Found != nil {
 		s.find(ctx)
 	}
-	return s.missing(ctx, held)
+	if gone, err = s.missing(ctx, held); err == nil {
+		err = s.keepMark(ctx)
+	}
+	return gone, err
+}
+
+// keepMark keeps the mark of the cluster, and refuses the mark of another format. A slot that is away costs no lock, because
+// keepMark comes last in a renewal and waits for a part of the time. The next renewal tries again.
+func (s *session) keepMark(ctx context.Context) error {
+	s.known.mu.Lock()
+	due := time.Since(s.known.touched) > markStays/2
+	s.known.mu.Unlock()
+	if !due {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, s.opts.Heartbeat/4)
+	defer stop()
+	err := s.engine.mark(ctx, s.opts.TTL+markStays)
+	if errors.Is(err, engine.ErrUnsupported) {
+		return err
+	}
+	if err == nil {
+		s.known.mu.Lock()
+		s.known.touched = time.Now()
+		s.known.mu.Unlock()
+	}
+	return nil
 }
 
 // find reports claims that came back with old data where this session has others, whose member keeps
@@ -249,23 +261,22 @@ const markStays = time.Minute
 // mark refuses a cluster where clients of another format live, and keeps the mark of our format there for some time.
 func (e *Engine) mark(ctx context.Context, stays time.Duration) error {
 	found, err := answer[string](e.do(ctx, eval(markLua, []string{e.prefix + "format"}, engine.Format(), ms(stays))))
-	if err != nil {
-		return err
-	}
-	return engine.CheckFormat(found)
-}
-
-// lookAtMark looks at the mark of a cluster once in the time for which that mark stays. On a single server each script looks.
-func (e *Engine) lookAtMark(ctx context.Context) error {
-	now := time.Now().Unix()
-	if !e.cluster || now-e.looked.Load() < int64(markStays/time.Second) {
-		return nil
-	}
-	err := e.mark(ctx, 0)
 	if err == nil {
-		e.looked.Store(now)
+		err = engine.CheckFormat(found)
+	}
+	if err == nil {
+		e.looked.Store(time.Now().Unix())
 	}
 	return err
+}
+
+// lookAtMark looks at the mark of a cluster, unless the engine has done so in the time for which that mark stays. On a single server each
+// script looks.
+func (e *Engine) lookAtMark(ctx context.Context) error {
+	if !e.cluster || time.Now().Unix()-e.looked.Load() < int64(markStays/time.Second) {
+		return nil
+	}
+	return e.mark(ctx, 0)
 }
 
 // refuseEviction asks each node of a cluster, once, whether it deletes keys by itself.

@@ -24,11 +24,28 @@ func marked(t *testing.T, client rueidis.Client, format string) {
 }
 
 // isRefused fails the test unless an error names both formats.
-func isRefused(t *testing.T, verb string, err error) {
+func isRefused(t *testing.T, format, verb string, err error) {
 	t.Helper()
 	if !errors.Is(err, engine.ErrUnsupported) || errors.Is(err, engine.ErrUnavailable) ||
-		!strings.Contains(err.Error(), "format 9 ") || !strings.Contains(err.Error(), "format "+engine.Format()+":") {
-		t.Errorf("%s on format 9: %v", verb, err)
+		!strings.Contains(err.Error(), "format "+format+" ") || !strings.Contains(err.Error(), "format "+engine.Format()+":") {
+		t.Errorf("%s on format %s: %v", verb, format, err)
+	}
+}
+
+// allRefused fails the test unless each verb is refused on a store of a format, and puts nothing there.
+func allRefused(t *testing.T, e *Engine, format string) {
+	t.Helper()
+	_, opening := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
+	_, showing := e.Show(t.Context(), "job")
+	_, putting := e.Put(t.Context(), "value", []byte("x"), 0)
+	for verb, err := range map[string]error{
+		"open": opening, "show": showing, "put": putting,
+		"resize": e.Resize(t.Context(), "job", 2), "evict": e.Evict(t.Context(), "job", "claim"),
+	} {
+		isRefused(t, format, verb, err)
+	}
+	if v, err := e.Get(t.Context(), "value"); err != nil || v.Version != 0 {
+		t.Errorf("put wrote into format %s: %+v, %v", format, v, err)
 	}
 }
 
@@ -36,18 +53,7 @@ func isRefused(t *testing.T, verb string, err error) {
 func TestOtherFormatInACluster(t *testing.T) {
 	client := dial(t, testservers.RedisCluster(t)[0].Addr)
 	marked(t, client, "9")
-	e := New(client, nil)
-	_, opening := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
-	_, showing := e.Show(t.Context(), "job")
-	_, putting := e.Put(t.Context(), "value", []byte("x"), 0)
-	for verb, err := range map[string]error{
-		"open": opening, "show": showing, "put": putting, "resize": e.Resize(t.Context(), "job", 2), "evict": e.Evict(t.Context(), "job", "claim"),
-	} {
-		isRefused(t, verb, err)
-	}
-	if v, err := e.Get(t.Context(), "value"); err != nil || v.Version != 0 {
-		t.Errorf("put wrote into format 9: %+v, %v", v, err)
-	}
+	allRefused(t, New(client, nil), "9")
 	if is, err := client.Do(t.Context(), client.B().Get().Key(formatKey).Build()).ToString(); is != "9" {
 		t.Errorf("the mark became %q, %v", is, err)
 	}
@@ -85,5 +91,28 @@ func TestMarkOfACluster(t *testing.T) {
 	marked(t, client, "9") // the store was flushed, and another build came first
 	s.(*session).known.touched = time.Time{}
 	_, err = s.Renew(t.Context(), nil)
-	isRefused(t, "renew", err)
+	isRefused(t, "9", "renew", err)
+}
+
+// The node with the mark hangs. A session whose own slots are on other nodes is renewed all the same.
+func TestMarkOnANodeThatHangs(t *testing.T) {
+	c := newCluster(t)
+	e := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	mark, _ := c.node(formatKey)
+	other := (mark + 1) % len(c.nodes)
+	var s visitor
+	for s = visit(t, e, time.Minute, c.on(other)); ; s = visit(t, e, time.Minute, c.on(other)) {
+		if home, _ := c.node(s.key); home != mark {
+			break
+		}
+	}
+	s.holds(all)
+	s.known.touched = time.Time{}
+	c.nodes[mark].Pause()
+	defer c.nodes[mark].Resume()
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	if gone, err := s.Renew(ctx, []*engine.Claim{s.claim(all)}); err != nil || len(gone) > 0 {
+		t.Errorf("renewal: gone %v, %v", gone, err)
+	}
 }

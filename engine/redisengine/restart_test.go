@@ -394,21 +394,7 @@ func TestOtherFormatIsRefused(t *testing.T) {
 		e := onServer(t, server, 0)
 		does(t, e, "SET", "pawl:boot", mark)
 		does(t, e, "ZADD", "pawl:sessions", "1e15", "old")
-		_, opening := e.Open(t.Context(), engine.SessionOptions{TTL: time.Minute})
-		_, showing := e.Show(t.Context(), "job")
-		_, putting := e.Put(t.Context(), "value", []byte("x"), 0)
-		for verb, err := range map[string]error{
-			"open": opening, "show": showing, "put": putting,
-			"resize": e.Resize(t.Context(), "job", 2), "evict": e.Evict(t.Context(), "job", "claim"),
-		} {
-			if !errors.Is(err, engine.ErrUnsupported) || errors.Is(err, engine.ErrUnavailable) ||
-				!strings.Contains(err.Error(), "format "+format+" ") || !strings.Contains(err.Error(), "format "+engine.Format()+":") {
-				t.Errorf("%s on format %s: %v", verb, format, err)
-			}
-		}
-		if v, err := e.Get(t.Context(), "value"); err != nil || v.Version != 0 {
-			t.Errorf("put wrote into format %s: %+v, %v", format, v, err)
-		}
+		allRefused(t, e, format)
 		if is := does(t, e, "GET", "pawl:boot"); is.Value != mark {
 			t.Errorf("the mark became %q", is.Value)
 		}
