@@ -8,11 +8,12 @@
 # it off.
 RACE := CGO_ENABLED=1 go
 
-# Four test binaries run at a time, and more tests in each than there are cores, because most
-# tests wait: until a session ends, or a server is back.
 # SQLite is one package of translated C, which the race detector makes twenty times slower. That package starts no goroutine and has no lock, so
 # the detector learns nothing from it.
 RACY := -race -gcflags='github.com/ncruces/go-sqlite3-wasm/...=-race=false'
+
+# Four test binaries run at a time, and more tests in each than there are cores, because most
+# tests wait: until a session ends, or a server is back.
 TEST := $(RACE) test $(RACY) -timeout 40m
 BUSY := -p 4 -parallel 4
 

@@ -27,10 +27,7 @@ import (
 // connect opens an engine by its URL, as the command does.
 func connect(t *testing.T, url string) engine.Engine {
 	t.Helper()
-	eng, err := open.Open(t.Context(), url)
-	for tries := 1; errors.Is(err, engine.ErrUnavailable) && tries < 3; tries++ { // a busy machine may not answer within 5 s
-		eng, err = open.Open(t.Context(), url)
-	}
+	eng, err := open.Again(func() (engine.Engine, error) { return open.Open(t.Context(), url) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestOpen_databases(t *testing.T) {
 		"mysql://root@" + mariadb + "/pawl":                                                                  engine.WakePoll,
 		"mysql://root@" + mariadb + "/pawl?prefix=other_":                                                    engine.WakePoll,
 	} {
-		eng, err := again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
+		eng, err := Again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue
@@ -111,7 +111,9 @@ func TestOpen_database_refuses(t *testing.T) {
 func TestOpen_pooled_and_listening(t *testing.T) {
 	postgres := testservers.SharedPostgres(t).Addr
 	pooler := testservers.PgBouncer(t, postgres).Addr
-	eng, err := Open(t.Context(), "postgres://postgres@"+pooler+"/postgres?schema=around&pooled=on&listen="+postgres)
+	eng, err := Again(func() (engine.Engine, error) {
+		return Open(t.Context(), "postgres://postgres@"+pooler+"/postgres?schema=around&pooled=on&listen="+postgres)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestOpen_every_scheme(t *testing.T) {
 		"nats://127.0.0.1:1," + nats + "?bucket=b": "nats",
 		"zk://127.0.0.1:1," + zk + "/a/b?tick=1s":  "zk",
 	} {
-		eng, err := again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
+		eng, err := Again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue
@@ -158,8 +158,8 @@ func gaveUp(t *testing.T, ctx context.Context, rawURL string, within time.Durati
 	}
 }
 
-// again opens up to three times, because a busy machine may not answer within the time of a connection.
-func again[T any](open func() (T, error)) (opened T, err error) {
+// Again opens up to three times, because a busy machine may not answer within the time of a connection.
+func Again[T any](open func() (T, error)) (opened T, err error) {
 	opened, err = open()
 	for tries := 1; errors.Is(err, engine.ErrUnavailable) && tries < 3; tries++ {
 		opened, err = open()

@@ -21,7 +21,7 @@ const right, secretText = "the right one", "s3cret"
 // opens checks that the store can be used.
 func opens(t *testing.T, rawURL string) {
 	t.Helper()
-	eng, err := again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
+	eng, err := Again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
 	if err != nil {
 		t.Errorf("%s: %v", rawURL, err)
 		return
@@ -37,7 +37,7 @@ func opens(t *testing.T, rawURL string) {
 // enters opens a session and closes it.
 func enters(t *testing.T, rawURL string) {
 	t.Helper()
-	eng, err := again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
+	eng, err := Again(func() (engine.Engine, error) { return Open(t.Context(), rawURL) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestOpenDatabase(t *testing.T) {
 		"sqlite:" + (&url.URL{Path: path}).EscapedPath():              dialect.SQLite,
 		"sqlite://" + (&url.URL{Path: path + "-other"}).EscapedPath(): dialect.SQLite,
 	} {
-		db, err := again(func() (*Database, error) { return OpenDatabase(t.Context(), rawURL) })
+		db, err := Again(func() (*Database, error) { return OpenDatabase(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue
@@ -65,7 +65,7 @@ func TestOpenRedis(t *testing.T) {
 		"redis+sentinel://" + sentinel + "/" + testservers.ObservedMaster,
 		"redis+cluster://" + strings.Join(cluster, ","),
 	} {
-		client, err := again(func() (rueidis.Client, error) { return OpenRedis(t.Context(), rawURL) })
+		client, err := Again(func() (rueidis.Client, error) { return OpenRedis(t.Context(), rawURL) })
 		if err != nil {
 			t.Errorf("%s: %v", rawURL, err)
 			continue
@@ -84,7 +84,7 @@ func TestOpen_services_password(t *testing.T) {
 	redis := testservers.RedisUser(t, "app", right, "~*", "&*", "+@all").Addr
 	mariadb := testservers.SharedMariaDB(t).Addr
 	for _, param := range []string{"?password-env=PAWL_TEST_RIGHT", "?password-file=" + file(t, "right", right+"\n")} {
-		client, err := OpenRedis(t.Context(), "redis://app@"+redis+param)
+		client, err := Again(func() (rueidis.Client, error) { return OpenRedis(t.Context(), "redis://app@"+redis+param) })
 		if err != nil {
 			t.Errorf("%s: %v", param, err)
 			continue

@@ -88,6 +88,12 @@ func (s *screen) keys(text string) {
 // sees waits for text on the screen, and returns all that is there.
 func (s *screen) sees(text string) string {
 	s.t.Helper()
+	return s.matches(regexp.MustCompile(regexp.QuoteMeta(text)))
+}
+
+// matches waits until the screen has such a text, and returns all that the screen had.
+func (s *screen) matches(text *regexp.Regexp) string {
+	s.t.Helper()
 	var all string
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -95,7 +101,7 @@ func (s *screen) sees(text string) string {
 		s.mu.Lock()
 		all = s.text.String()
 		s.mu.Unlock()
-		if strings.Contains(all, text) {
+		if text.MatchString(all) {
 			return all
 		}
 		if time.Now().After(deadline) {
@@ -152,15 +158,12 @@ func TestRun_says_on_a_terminal_what_it_waits_for(t *testing.T) {
 		s := onTerminal(t, command(t, store, "run", name, "--", "echo", "it runs"))
 		s.sees("; place 2 of 2")
 		p.signal(syscall.SIGINT)
-		text := s.sees("; place 1 of 1")
 		since := ` for [\d.]+m?s` // since when by the store's clock
 		if strings.HasPrefix(store, "etcd:") {
 			since = " for an unknown time" // etcd tells no time
 		}
 		line := "\r\x1b[Kpawl: waiting for " + strconv.Quote(name) + ": held by "
-		if want := regexp.QuoteMeta(line) + `\S+ pid \d+: sh` + since + "; place 1 of 1; session ends in (an unknown time|[\\d.]+m?s unless renewed)"; !regexp.MustCompile(want).MatchString(text) {
-			t.Errorf("the screen has %q, want %q", text, want)
-		}
+		s.matches(regexp.MustCompile(regexp.QuoteMeta(line) + `\S+ pid \d+: sh` + since + `; place 1 of 1; session ends in (an unknown time|[\d.]+m?s unless renewed)`))
 		want(t, 0, store, "break", "--yes", name)
 		s.sees("\r\x1b[Kit runs")
 		if p.wait(); p.errors() != "" && strings.Contains(p.errors(), "held by") {
