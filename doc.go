@@ -11,15 +11,20 @@
 //
 // A [Client] keeps one session alive in the store, however many locks it holds. [Mutex], [RWMutex]
 // and [Semaphore] are descriptions: making one does no I/O, and any number of them may exist. A
-// held lock is a [Lease]. [LockAll] and [TryLockAll] take several locks or none. All of them work
-// the same on every store. The promises of a store, and its gaps, are in its engine.Caps.
+// held lock is a [Lease]. [LockAll] and [TryLockAll] take several locks or none. Each of them works
+// the same on every store that has it. The promises of a store, and its gaps, are in its engine.Caps.
 //
 // [Value] is a small versioned value. [Latch], [Barrier] and [Election] are built on it, and so is
 // [Slots], a semaphore whose permits have numbers. [Striped] has a fixed number of locks for any
 // number of keys.
 //
-// Package work hands items of work to workers. That package uses only the exported parts of this
-// package, and so can a service of your own:
+// Services stand on this package:
+//
+//   - work has queues of work, id identifiers, and idem operations that take effect once.
+//   - outbox and inbox have messages, group and lb balancing.
+//   - dtx has transactions over several databases.
+//
+// These services use only exported parts of this package, and so can a service of your own:
 //
 //   - [Client.Scope] keeps the names of the service apart from all others.
 //   - [Value.Update], [Value.Next] and [Lease.Within] do the work.
@@ -28,7 +33,8 @@
 //
 // # Waiting
 //
-// Locks are first come, first served, also between machines. A release hands the lock to the first
+// Locks are first come, first served, also between machines. Where a store keeps no order, its Caps
+// say so. A release hands the lock to the first
 // waiter in the same step of the store, and wakes no other waiter. Readers do not starve a writer.
 // Waiters for few permits do not starve a waiter for many. Dead waiters lose their place: a place
 // lives as long as its session. [LockOptions].Barging trades the order for throughput.

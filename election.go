@@ -128,7 +128,7 @@ func (e *Election) Lead(ctx context.Context, value []byte, fn func(ctx context.C
 			if again, err = e.serve(ctx, term, fn); !again {
 				return err
 			}
-		} else if ctx.Err() != nil || e.lock.client.life.Err() != nil || !bearable(err) {
+		} else if ctx.Err() != nil || e.lock.client.life.Err() != nil || !temporary(err) {
 			return err
 		}
 		if !pause.sleep(ctx, e.lock.client.life) {
@@ -150,8 +150,8 @@ func (e *Election) serve(ctx context.Context, term *Lease, fn func(context.Conte
 	return ctx.Err() == nil && errors.Is(term.Err(), ErrLost), err
 }
 
-// bearable reports whether a campaign may be retried after this error.
-func bearable(err error) bool {
+// temporary reports whether a campaign may be retried after this error.
+func temporary(err error) bool {
 	for _, permanent := range []error{ErrInvalid, ErrUnsupported, ErrMismatch, ErrClosed} {
 		if errors.Is(err, permanent) {
 			return false

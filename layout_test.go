@@ -200,7 +200,7 @@ var testLibraries = []string{
 }
 
 // engineLines is how many lines of code an engine may have, without comments and tests. The named
-// engines have more, and may only shrink.
+// engines have more, each for the reason beside its number. A number that rises needs a reason there.
 const engineLines = 420
 
 var largerEngines = map[string]int{"redisengine": 2233, // a life of the database, one connection that listens, a search beside renewals for what a snapshot brings back, and the format in each verb
@@ -212,7 +212,7 @@ var largerEngines = map[string]int{"redisengine": 2233, // a life of the databas
 	"zkengine":      1571} // its client knows neither contexts nor time-outs nor a bound of requests, and a session is a connection of its own
 
 // allEngineLines is how many lines all engines have together, with the packages that several engines
-// share, in Go, SQL and Lua. These lines may only shrink. The parts of newer engines are not counted. Slow nodes of Redlock and logins of ZooKeeper added 16, members
+// share, in Go, SQL and Lua. A number that rises needs a reason here. The parts of newer engines are not counted. Slow nodes of Redlock and logins of ZooKeeper added 16, members
 // of etcd that hang 9, and waiters after outages 20. Sweeping of keys added 74, internal/bounded 29, the format 42, old snapshots in Redis 209, names of a SQLite file 48, dumps of databases 45. Long lists of Redis added 8.
 const allEngineLines = 12336
 

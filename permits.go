@@ -69,8 +69,8 @@ func (n *numbers) of(name string, old time.Time) *known {
 	return k
 }
 
-// bear retries while the store is away, at most for one TTL, if the caller may wait.
-func (c *Client) bear(ctx context.Context, wait bool, ask func() error) error {
+// retryIf retries while the store is away, at most for one TTL, if the caller may wait.
+func (c *Client) retryIf(ctx context.Context, wait bool, ask func() error) error {
 	if !wait {
 		return ask()
 	}
@@ -98,7 +98,7 @@ func (l *lock) number(ctx context.Context, asOf time.Time, wait bool) (is number
 	if is, ok := k.since(asOf); ok {
 		return is, nil
 	}
-	err = c.bear(ctx, wait, func() error {
+	err = c.retryIf(ctx, wait, func() error {
 		is, err = l.readNumber(ctx)
 		return err
 	})
@@ -224,7 +224,7 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 	} else if again, err := s.correctAgain(ctx); !again {
 		return false, err
 	}
-	err = s.client.bear(ctx, s.wait, func() error { return s.correct(ctx, is) })
+	err = s.client.retryIf(ctx, s.wait, func() error { return s.correct(ctx, is) })
 	if err != nil {
 		return false, s.client.stopped(ctx, err)
 	}

@@ -31,7 +31,7 @@ func Example_readme() {
 	}
 	work(lease.Context(), lease.Token()) // the context ends before another can hold the lock
 	if err := lease.Unlock(ctx); err != nil {
-		log.Fatal(err) // pawl.ErrLost: it was lost meanwhile
+		log.Fatal(err) // pawl.ErrLost: the lock was lost meanwhile
 	}
 
 	// The same in one call, which waits for the function before it releases.

@@ -131,5 +131,5 @@ func (s *Semaphore) renumber(ctx context.Context, is number) error {
 	}
 	is.version = written.Number
 	c.numbers.of(s.name, is.read.Add(-c.opts.TTL/3)).is.Store(&is)
-	return c.bear(ctx, true, func() error { return s.correct(ctx, is) })
+	return c.retryIf(ctx, true, func() error { return s.correct(ctx, is) })
 }

@@ -181,11 +181,78 @@ func TestEnglishGo(t *testing.T) {
 	}
 }
 
+// TestEnglishScripts holds the comments of the scripts and routines that run inside stores.
+func TestEnglishScripts(t *testing.T) {
+	n := 0
+	for _, name := range append(filesOf(t, ".lua"), filesOf(t, ".sql")...) {
+		for _, comment := range scriptComments(read(t, name)) {
+			for _, s := range sentences(comment) {
+				n++
+				for _, fault := range faults(s) {
+					t.Errorf("%s: %s:\n\t%s", name, fault, s)
+				}
+			}
+		}
+	}
+	if n < 300 {
+		t.Errorf("only %d sentences of comments were found", n)
+	}
+}
+
+var (
+	// scriptComment is a comment of Lua or SQL. The first part is empty where the line has no code.
+	scriptComment = regexp.MustCompile(`^(.*?)--(?: (.*))?$`)
+
+	// templateComment is a comment of text/template.
+	templateComment = regexp.MustCompile(`(?s)\{\{/\*(.*?)\*/\}\}`)
+)
+
+// scriptComments returns the comments of a script. Lines that follow one another, and have no code, are
+// one comment.
+func scriptComments(text string) (all []string) {
+	var lines []string
+	end := func() {
+		all = append(all, strings.Join(lines, "\n"))
+		lines = nil
+	}
+	for _, line := range strings.Split(text, "\n") {
+		found := scriptComment.FindStringSubmatch(line)
+		if found == nil || strings.TrimSpace(found[1]) != "" {
+			end()
+		}
+		if found != nil {
+			lines = append(lines, found[2])
+		}
+	}
+	end()
+	for _, found := range templateComment.FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1])
+	}
+	return all
+}
+
+// TestScriptComments: comments of all kinds are found, and no code is.
+func TestScriptComments(t *testing.T) {
+	text := strings.Join([]string{"-- Two lines", "-- are one.", "x = 1 -- beside code", "  -- below code", "y = 'a-b'", "{{/* of a template */}}"}, "\n")
+	var found []string
+	for _, c := range scriptComments(text) {
+		if c != "" {
+			found = append(found, c)
+		}
+	}
+	if want := []string{"Two lines\nare one.", "beside code\nbelow code", " of a template "}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
 // goFiles are all Go files of the repository, and those of modules nested in it.
-func goFiles(t *testing.T) (names []string) {
+func goFiles(t *testing.T) []string { return filesOf(t, ".go") }
+
+// filesOf are all files of the repository whose names end so.
+func filesOf(t *testing.T, ext string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(name string, _ fs.DirEntry, err error) error {
-		if filepath.Ext(name) == ".go" {
+		if filepath.Ext(name) == ext {
 			names = append(names, name)
 		}
 		return err
@@ -201,6 +268,7 @@ func TestShownTexts(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "x.go", `package x
 		const runHelp = "help"
 		var verb = cobra.Command{Use: "no", Short: "short", Long: "long " + runHelp + "er"}
+		var caps = engine.Caps{Lacks: map[engine.Feature]string{engine.FeatureOrder: "reason"}}
 		func f() error {
 			cmd.Flags().BoolVarP(&all, "no", "n", false, "flag")
 			t.Errorf("no")
@@ -213,14 +281,14 @@ func TestShownTexts(t *testing.T) {
 	for _, text := range shownTexts(file) {
 		found = append(found, constant(text))
 	}
-	if want := []string{"help", "short", "long er", "flag", "error: %w", "cause"}; !slices.Equal(found, want) {
+	if want := []string{"help", "short", "long er", "reason", "flag", "error: %w", "cause"}; !slices.Equal(found, want) {
 		t.Errorf("found %q, want %q", found, want)
 	}
 }
 
 var (
 	// shownFirst are the functions whose first text a user reads.
-	shownFirst = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|invalid|usageError)$`)
+	shownFirst = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|invalid|usageError|news)$`)
 
 	// shownLast are the methods that define a flag, whose last text is its usage.
 	shownLast = regexp.MustCompile(`^(Bool|Count|Duration|Float64|Int|Int64|String|Uint64)?(Array|Slice)?VarP?$`)
@@ -245,8 +313,10 @@ func shownTexts(file *ast.File) (texts []ast.Expr) {
 			case len(n.Args) > 1 && shownLast.MatchString(method):
 				texts = append(texts, n.Args[len(n.Args)-1])
 			}
-		case *ast.KeyValueExpr: // the help of a command
-			if key, ok := n.Key.(*ast.Ident); ok && help.MatchString(key.Name) {
+		case *ast.KeyValueExpr: // the help of a command, or the reason why an engine lacks something
+			key, _ := n.Key.(*ast.Ident)
+			lacks, _ := n.Key.(*ast.SelectorExpr)
+			if key != nil && help.MatchString(key.Name) || lacks != nil && strings.HasPrefix(lacks.Sel.Name, "Feature") {
 				texts = append(texts, n.Value)
 			}
 		case *ast.ValueSpec:

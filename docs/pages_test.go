@@ -12,7 +12,7 @@ import (
 // documents are all Markdown files of the module, from the root of the module.
 func documents(t *testing.T) (names []string) {
 	t.Helper()
-	for _, pattern := range []string{"../*.md", "*.md", "stores/*.md", "recipes/*.md", "../bench/*.md"} {
+	for _, pattern := range []string{"../*.md", "*.md", "design/*.md", "stores/*.md", "recipes/*.md", "../bench/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, found, err)

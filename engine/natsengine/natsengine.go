@@ -84,7 +84,7 @@ func casOptions(maxData int) cas.Options {
 	return cas.Options{
 		MaxData: maxData,
 		Caps: engine.Caps{
-			Name: "nats", Forgets: true, Failover: engine.FailoverQuorum, Processes: engine.ReachNetwork, MinTTL: time.Second,
+			Name: "nats", Forgets: true, Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, MinTTL: time.Second,
 		},
 	}
 }

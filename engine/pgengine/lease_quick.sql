@@ -1,6 +1,6 @@
-  -- Enter where nobody is, or wait for all behind one that holds all, if they agree
-  -- and it lives; leave where nobody else is, or where the next one wants all and
-  -- nobody holds, or as one that waits and is not the first.
+  -- A claim enters here where nobody is. A claim for the whole capacity also waits here behind
+  -- a live holder of all, if both agree. A claim leaves here where nobody else is, or where
+  -- nobody else holds and the next claim wants all. A waiting claim that is not the first leaves here, too.
   IF p_op = 'enter' THEN
     INSERT INTO P.claims (resource, place, session, id, owner, label, weight, token, since, granted, kind, capacity, barging, waits, news, slot)
       SELECT p_resource, 1, p_session, p_id, p_owner, p_label, p_weight, nextval('TOKENS'), v_now, v_now, p_kind, p_capacity, p_barging, 0, 0, v_slot

@@ -144,7 +144,7 @@ func (e *Engine) weakest() engine.Caps {
 		engine.FeatureShared:    "readers over independent nodes may hold beside a writer",
 		engine.FeatureSemaphore: "two permits over three nodes admit three holders",
 		engine.FeatureValues:    "a value on independent nodes needs consensus",
-		engine.FeatureMinHold:   "a node that starts again forgets what nobody renews there",
+		engine.FeatureMinHold:   "a node that starts again forgets a session that nobody renews",
 	})
 	switch {
 	case e.opts.NoTokens:

@@ -1,7 +1,7 @@
-{{/* What queue.Apply says, as routines inside a database server. One text for
-PostgreSQL and MySQL: their procedural languages differ in how they assign,
-loop and declare, and the dialect fills that in, with the clock, the locks and
-the messages. Each step is checked against queue.Apply on random commands.
+{{/* The rules of queue.Apply, as routines inside a database server. PostgreSQL and MySQL have
+one text. The procedural languages of both differ in how they assign, loop and declare. The dialect
+fills that in, with the clock, the locks and the messages. Each step is checked against
+queue.Apply on random commands.
 
 Parameters begin with p_ and r_ (results), variables with v_, so that none is
 taken for a column. Times are in µs on the server's clock. */}}
@@ -9,7 +9,7 @@ taken for a column. Times are in µs on the server's clock. */}}
 {{define "tables"}}
 {{.Table true}} {{.P}}sessions (
   id {{.Key 64}} NOT NULL PRIMARY KEY, ends BIGINT NOT NULL, ttl BIGINT NOT NULL, label {{.Key 512}} NOT NULL,
-  client {{.Key 64}} NOT NULL{{.Inside "sessions_ends" "ends"}}{{.Inside "sessions_client" "client"}} -- client: who asks for all its claims at once
+  client {{.Key 64}} NOT NULL{{.Inside "sessions_ends" "ends"}}{{.Inside "sessions_client" "client"}} -- client: a client asks for all its claims at once
 ){{.TableEnd}};
 {{.After "sessions_ends" "sessions" "ends"}}
 {{.After "sessions_client" "sessions" "client"}}
@@ -18,10 +18,10 @@ taken for a column. Times are in µs on the server's clock. */}}
   owner {{.Key 512}} NOT NULL, label {{.Key 512}} NOT NULL, weight BIGINT NOT NULL, token BIGINT NOT NULL, since BIGINT NOT NULL,
   granted BIGINT NOT NULL, -- when it was, 0 while it waits
   kind {{.Key 16}} NOT NULL, capacity BIGINT NOT NULL, barging INT NOT NULL,
-  waits INT NOT NULL, -- 1 as long as the token is 0, so that who holds and who is first are found by the key
-  news INT NOT NULL, -- 1: it was granted, or is to try, since it waits: who asks for all its claims wants to know
-  slot BIGINT NOT NULL, -- of the lock of the resource: who takes several takes them in this order
-  held BIGINT NOT NULL DEFAULT 0, -- of the last holder: what all hold together, or 0: it is to be counted
+  waits INT NOT NULL, -- 1 as long as the token is 0, so that the key finds the holders and the first waiter
+  news INT NOT NULL, -- 1: the claim waited, and was granted or has to try; a client that asks for all its claims wants to know
+  slot BIGINT NOT NULL, -- of the lock of the resource: several locks are taken in this order
+  held BIGINT NOT NULL DEFAULT 0, -- of the last holder: the sum that all hold, or 0 if the sum has to be counted
   PRIMARY KEY (resource, waits, place){{.Inside "claims_session" "session, news, slot, id"}}
 ){{.TableEnd}};
 {{.After "claims_session" "claims" "session, news, slot, id"}}
@@ -31,13 +31,13 @@ taken for a column. Times are in µs on the server's clock. */}}
 {{end}}
 
 {{/* fits finds the token that a claim gets beside the granted ones: the largest of its
-owner's, a new one, or none: 0. And how much its owner holds. One that weighs more than
+owner's, a new one, or none: 0. And how much its owner holds. A claim that weighs more than
 a semaphore that was made smaller fits alone.
 
-What all hold together is noted in the row of the last holder, once many hold: then
-nobody reads all of them. It is noted only while every holder is its own owner,
-because then no holder shares a grant, and the sum follows each grant and each leave.
-fits also returns the sum to note with the grant. */}}
+Once many hold, the row of the last holder has the sum that all hold: then nobody reads all
+of them. The sum is kept only while every holder is its own owner. Then no holder shares a
+grant, and the sum follows each grant and each leave. fits also returns the sum to note with
+the grant. */}}
 {{define "fits"}}
 {{.Proc "fits" .Text "p_resource" .Text "p_id" .Text "p_owner" "BIGINT" "p_weight" "BIGINT" "p_capacity" "BIGINT" "p_slot" "BIGINT" "p_now" "BIGINT" "r_token" "BIGINT" "r_own" "BIGINT" "r_held"}}
 {{.Vars "BIGINT" "v_all" "BIGINT" "v_last"}}
@@ -65,8 +65,8 @@ fits also returns the sum to note with the grant. */}}
 {{.End}}
 {{end}}
 
-{{/* advance grants what fits in order of arrival, and removes the dead that it comes to;
-of a barging resource it tells the first that waits to try, unless that one asks. */}}
+{{/* advance grants the claims that fit, in order of arrival, and removes the dead among them.
+Of a barging resource advance tells the first waiter to try, unless that waiter asks. */}}
 {{define "advance"}}
 {{.Proc "advance" .Text "p_resource" .Text "p_asking" "BIGINT" "p_slot" "BIGINT" "p_now"}}
 {{.Vars "BIGINT" "v_place" "BIGINT" "v_weight" "BIGINT" "v_capacity" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_held" "BIGINT" "v_barging" "BIGINT" "v_ends" .Text "v_id" .Text "v_session" .Text "v_owner"}}
@@ -106,14 +106,18 @@ of a barging resource it tells the first that waits to try, unless that one asks
       SELECT 1, c.kind, c.capacity, c.barging INTO v_count, v_kind, v_capacity, v_barging FROM {{.P}}claims c WHERE c.resource = p_resource LIMIT 1;
       {{.Set}} v_count := COALESCE(v_count, 0);{{end}}
 
-{{/* step is one step of a resource. It returns a code, the token of the claim or
-0, for how long it may wait before it looks again, as what the resource is in
-use if that is something else, and of a restart grace how much is left and how
-long ago it began. However many wait, it looks at those that hold and at the
-first that waits: nobody else is in the way of anybody. The first and the last are
-found by the order of the key: for MIN, and for a join that it may turn round, MariaDB
-reads the line. CONCAT keeps a plan, made when few held, from the key of the resource for
-claims of a session: it would read all holders. */}}
+{{/* step is one step of a resource. The results are:
+
+- a code
+- the token of the claim, or 0
+- for how long the claim may wait before it looks again
+- the kind in use, if the resource is in use as something else
+- how much is left of a restart grace, and how long ago that grace began
+
+However many wait, step looks at the holders and at the first waiter, because no other claim is in
+the way. The order of the key finds the first and the last claim. For MIN, and for a join that
+MariaDB may turn round, MariaDB reads the whole line. A plan that was made when few held reads all
+holders, because it looks for a session's claims by the key of the resource. CONCAT keeps the plan from that. */}}
 {{define "step"}}
 {{.Proc "step" .Text "p_op" .Text "p_session" .Text "p_resource" .Text "p_id" .Text "p_owner" .Text "p_label" "BIGINT" "p_weight" .Text "p_kind" "BIGINT" "p_capacity" "BIGINT" "p_barging" "BIGINT" "p_wait" "BIGINT" "r_code" "BIGINT" "r_token" "BIGINT" "r_pause" .Text "r_kind" "BIGINT" "r_capacity" "BIGINT" "r_barging" "BIGINT" "r_grace" "BIGINT" "r_age"}}
 {{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since" "BIGINT" "v_next" "BIGINT" "v_ends" "BIGINT" "v_count" "BIGINT" "v_left" "BIGINT" "v_ended" "BIGINT" "v_top" "BIGINT" "v_first" "BIGINT" "v_place" "BIGINT" "v_token" "BIGINT" "v_weight" "BIGINT" "v_sum" "BIGINT" "v_less" "BIGINT" "v_held" "BIGINT" "v_last" "BIGINT" "v_fit" "BIGINT" "v_own" "BIGINT" "v_capacity" "BIGINT" "v_barging" .Text "v_session" .Text "v_owner" .Text "v_kind" .Text "v_dead"}}
@@ -121,7 +125,7 @@ claims of a session: it would read all holders. */}}
   {{.Set}} v_fit := 0; {{.Set}} v_own := 0; {{.Set}} v_left := 0; {{.Set}} v_first := 0; {{.Set}} v_less := 0; {{.Set}} v_held := 0; {{.Set}} v_count := 1;
   {{.Durable false}}
   {{.Lock "p_resource" "v_slot"}}
-  IF p_op = 'enter' THEN -- after the name: who waits for that is in nobody's way
+  IF p_op = 'enter' THEN -- after the name: a waiter for the session is then in nobody's way
     {{.ShareSession "p_session"}}
   END IF;
   {{.Set}} v_now := {{.Now}};
@@ -187,7 +191,7 @@ claims of a session: it would read all holders. */}}
       END IF;
     END IF;
 
-    -- Who could be granted has been, unless somebody has left or died, or a grace
+    -- Each claim that could be granted has been, unless somebody has left or died, or a grace
     -- has ended.
     IF v_count = 1 AND (v_left = 1 OR p_op = 'resize' OR v_grace > 0) AND v_grace <= v_now THEN
       CALL {{.P}}advance(p_resource, CASE WHEN p_op = 'poll' THEN p_id ELSE '' END, v_slot, v_now);
@@ -250,7 +254,7 @@ claims of a session: it would read all holders. */}}
     END IF;
 
     {{.Set}} r_grace := GREATEST(v_grace - v_now, 0); {{.Set}} r_age := CASE WHEN v_grace > v_now THEN v_now - v_since ELSE 0 END;
-    -- Who waits looks by itself when the first session that blocks it can end.
+    -- A waiting claim looks by itself when the first session that blocks it can end.
     IF r_code = 0 AND r_token = 0 AND p_op IN ('enter', 'poll') THEN
       {{.Set}} v_next := (SELECT MIN(s.ends) FROM {{.P}}claims c JOIN {{.P}}sessions s ON s.id = c.session WHERE c.resource = p_resource AND c.waits = 0);
       {{.Set}} v_first := (SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource, c.waits, c.place LIMIT 1);
@@ -263,14 +267,15 @@ claims of a session: it would read all holders. */}}
 {{.End}}
 {{end}}
 
-{{/* finish ends a session, or only one that has ended already, and hands on what
-it had: of some 50 resources at a time, for locks are memory of the server. It
-returns whether there is more of it, and another session that has ended. A
-session is marked as ended while no Enter of it is under way, so none comes
-after; only the next call hands on, for who keeps Enters away waits for nobody. The
-names are taken in the order of their slots, so that two ends do not wait for one
-another. SELECT INTO finds the next name, because MariaDB locks the rows that a
-subquery of SET reads, and the step at that name may wait for these rows. */}}
+{{/* finish ends a session, or only a session that has ended already, and hands on its locks. One
+call does some 50 resources, because locks are memory of the server. finish returns whether
+there is more, and another session that has ended.
+
+A session is marked as ended while no Enter of it is under way, so none comes after. Only the
+next call hands on, because a routine that keeps Enters away must wait for nobody. The names are
+taken in the order of their slots, so that two ends do not wait for one another. SELECT INTO finds
+the next name, because MariaDB locks the rows that a subquery of SET reads. The step at that name
+may wait for these rows. */}}
 {{define "finish"}}
 {{.Proc "finish" .Text "p_session" "BIGINT" "p_force" "BIGINT" "r_more" .Text "r_dead"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_ends" "BIGINT" "v_left" .Text "v_resource" "BIGINT" "v_code" "BIGINT" "v_token" "BIGINT" "v_pause" .Text "v_kind" "BIGINT" "v_capacity" "BIGINT" "v_barging" "BIGINT" "v_grace" "BIGINT" "v_age"}}
@@ -322,8 +327,8 @@ subquery of SET reads, and the step at that name may wait for these rows. */}}
 {{.End}}
 {{end}}
 
-{{/* put writes a value that is at p_version, and returns the version that was
-found and the one that was written: 0 for none. */}}
+{{/* put writes a value that is at p_version. put returns the version that was found, and the version
+that was written. 0 stands for none. */}}
 {{define "put"}}
 {{.Proc "put" .Text "p_name" "BIGINT" "p_version" "BIGINT" "p_delete" .Blob "p_data" "BIGINT" "r_found" "BIGINT" "r_written"}}
 {{.Vars "BIGINT" "v_slot" "BIGINT" "v_now" "BIGINT" "v_grace" "BIGINT" "v_since"}}
@@ -343,7 +348,7 @@ found and the one that was written: 0 for none. */}}
 {{.End}}
 {{end}}
 
-{{/* renew returns whether the session lives, one that does not, and what it holds. */}}
+{{/* renew returns whether the session lives, a session that has ended, and the claims that the session holds. */}}
 {{define "renew"}}
 {{.Rows "renew" .Text "p_session" "BIGINT" "alive" .Text "dead" .Text "resource" .Text "held"}}
 {{.Vars "BIGINT" "v_now" "BIGINT" "v_alive" .Text "v_dead"}}
@@ -363,7 +368,7 @@ found and the one that was written: 0 for none. */}}
 
 {{define "values"}}SELECT v.name FROM {{.P}}values v WHERE v.name >= {{.Arg 1}} AND v.name <= {{.Arg 2}}{{end}}
 
-{{/* show has one row without a claim where there is none, for the grace. Since is 0 until a client has begun the grace. */}}
+{{/* show has one row without a claim where there is none, because that row tells of the grace. Since is 0 until a client has begun the grace. */}}
 {{define "show"}}SELECT o.grace, o.since, COALESCE(c.session, ''), COALESCE(c.id, ''), COALESCE(c.owner, ''), COALESCE(c.label, ''), COALESCE(c.weight, 0),
     COALESCE(c.token, 0), COALESCE(GREATEST(o.now - c.since, 0), 0), COALESCE(GREATEST(o.now - c.granted, 0), 0), COALESCE(c.ends - o.now, 0),
     COALESCE(c.kind, ''), COALESCE(c.capacity, 0), COALESCE(c.barging, 0)
@@ -373,11 +378,11 @@ found and the one that was written: 0 for none. */}}
 
 {{define "get"}}SELECT v.data, v.version FROM {{.P}}values v WHERE v.name = {{.Arg 1}}{{end}}
 
-{{/* news is what one client may not know of its claims that have waited, or wait. A grant older
+{{/* news are the news of a client about its claims that waited or wait. A grant older
 than a TTL is none: the client has asked for all its claims since then. */}}
 {{define "news"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
   WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND c.news = 1 AND (c.waits = 1 OR c.granted > {{.Now}} - s.ttl){{end}}
 
-{{/* waiting is what became of all that wait or have waited in one client. */}}
+{{/* waiting is the state of all claims of a client that wait or have waited. */}}
 {{define "waiting"}}SELECT c.id, c.token, c.news FROM {{.P}}sessions s JOIN {{.P}}claims c ON c.session = s.id
   WHERE s.client = {{.Arg 1}} AND s.ends > {{.Now}} AND (c.news = 1 OR c.waits = 1){{end}}

@@ -111,7 +111,7 @@ func breakLock(ctx context.Context, client *pawl.Client, name string, opts pawl.
 		}
 	}
 	if len(evicted) > 0 && !keepsNote {
-		news("the store %s does not keep who broke %q: holders learn of the break alone", caps.Name, name)
+		news("the store %s does not keep the name of the operator who broke %q: holders learn of the break alone", caps.Name, name)
 	}
 	if err != nil || !slices.ContainsFunc(evicted, works) {
 		return err

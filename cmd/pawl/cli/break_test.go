@@ -102,7 +102,7 @@ func TestBreak_on_a_store_that_keeps_no_note(t *testing.T) {
 		if !strings.HasPrefix(stdout, "evicted ") {
 			t.Errorf("%s: break prints %s", kind, stdout)
 		}
-		complaint(t, stderr, "the store "+kind+" does not keep who broke ")
+		complaint(t, stderr, "the store "+kind+" does not keep the name of the operator who broke ")
 		if code := p.wait(); code != 74 {
 			t.Errorf("%s: exit code %d: %s", kind, code, p.errors())
 		}

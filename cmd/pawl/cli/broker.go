@@ -142,14 +142,24 @@ func later(ctx context.Context, connect func(context.Context) (broker, error)) (
 	return broker{p, p.close}, nil
 }
 
-// publisher returns the publisher, and connects at most once a second.
-func (p *laterPublisher) publisher(ctx context.Context) (outbox.Publisher, error) {
+// take waits for the turn, or until ctx ends. The caller gives the turn back.
+func (p *laterPublisher) take(ctx context.Context) error {
 	select {
 	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
+}
+
+func (p *laterPublisher) give() { <-p.turn }
+
+// publisher returns the publisher, and connects at most once a second.
+func (p *laterPublisher) publisher(ctx context.Context) (outbox.Publisher, error) {
+	if err := p.take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.give()
 	if p.made == nil && !time.Now().Before(p.next) {
 		made, err := p.connect(ctx)
 		if err == nil {
@@ -173,12 +183,10 @@ func (p *laterPublisher) Publish(ctx context.Context, m outbox.Message) error {
 }
 
 func (p *laterPublisher) close(ctx context.Context) error {
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := p.take(ctx); err != nil {
+		return err
 	}
+	defer p.give()
 	if p.made == nil {
 		return nil
 	}

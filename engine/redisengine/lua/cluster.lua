@@ -1,16 +1,23 @@
--- What goes before each script that gives something out, in a cluster.
--- KEYS: as in queue.lua, and 7 the key of who enters. ARGV: 5 the grace in ms, 6 the
--- session as this name knows it, if it enters, 7 its TTL in ms, 8 whether it is
--- new here (1 or 0). Returns -1 when the session has ended here.
+-- The prefix of each script that gives something out, in a cluster.
+--
+-- KEYS: as in queue.lua, and
+--   7. the key of the session that enters
+-- ARGV: those of the script, and
+--   5. the grace in ms
+--   6. the session as this name knows the session, if a claim enters
+--   7. the TTL of the session in ms
+--   8. whether the session is new here (1 or 0)
+--
+-- Returns -1 when the session has ended here.
 do
   local t = redis.call('TIME')
   -- A node that was started may have forgotten. A save is no older than the
-  -- start, so one that is old enough spares the question.
+  -- start, so a save that is old enough spares the question.
   local ok, saved = pcall(redis.call, 'LASTSAVE')
   if not ok or saved > tonumber(t[1]) or (t[1] - saved - 1) * 1000 < tonumber(ARGV[5]) then
     local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(-?%d+)'))
-    -- Its clock was set back to before it was started: how long ago that was it does
-    -- not know, so each name is kept for one grace, once.
+    -- The node's clock was set back to before its start. The node does not know how long
+    -- ago the start was, so each name is kept for one grace, once.
     if up < 0 then up = redis.call('SET', KEYS[5] .. ':back', '1', 'NX', 'PX', ARGV[5] - up * 1000) and 0 or ARGV[5] end
     local left = ARGV[5] - (up - 1) * 1000
     if left > 0 and redis.call('PTTL', KEYS[5]) < left then

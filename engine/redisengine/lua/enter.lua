@@ -1,10 +1,20 @@
--- KEYS: as in queue.lua, and 7 the session's own key, which lives as long as it.
--- ARGV: 1 id, kind:capacity:discipline, session, owner, weight and label in one,
--- 2 wait (1 or 0), 3 keep in ms, 4 the form that the claim allows, X or T.
--- Returns the token; or -1 session gone, -2 busy, -4 another boot mark; or {ms} when
--- the claim waits and should look again after so long, or {-3} when it is busy for the
--- grace, and during one its age and what is left of it in ms; or, as text, what the resource is in use as.
-local there = redis.call('EXISTS', KEYS[7], KEYS[7], KEYS[6], KEYS[6], KEYS[5]) -- what is named twice counts twice
+-- KEYS: as in queue.lua, and
+--   7. the session's own key, which lives as long as the session
+-- ARGV:
+--   1. the claim: id, kind:capacity:discipline, session, owner, weight and label
+--   2. whether to wait (1 or 0)
+--   3. keep in ms
+--   4. the form that the claim allows, X or T
+--
+-- Returns one of these:
+--   - the token
+--   - -1: the session has ended; -2: busy; -4: another boot mark
+--   - {ms}: the claim waits, and should look again after so long
+--   - {-3}: a grace keeps the resource busy
+--   - a text: the resource is in use as this kind
+--
+-- During a grace, the grace's age and its rest in ms follow in the same list.
+local there = redis.call('EXISTS', KEYS[7], KEYS[7], KEYS[6], KEYS[6], KEYS[5]) -- a key that is named twice counts twice
 if there < 4 then return redis.call('EXISTS', KEYS[6]) == 0 and -4 or -1 end
 local t = redis.call('TIME')
 if there == 4 then -- no grace: if nobody holds, no queue is needed

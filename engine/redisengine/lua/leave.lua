@@ -1,7 +1,10 @@
--- KEYS: as in queue.lua. ARGV: 1 id and a separator, which is how the head goes
--- on after its form if this claim holds alone; 2 the session of who asks,
--- between separators, or what is nobody's; 3 keep in ms; 4 the claim as it waits, if known:
--- else all that wait are looked at.
+-- KEYS: as in queue.lua.
+-- ARGV:
+--   1. the id and a separator: the head goes on so after its form if this claim holds alone
+--   2. the asking session between separators, or a text that is no session
+--   3. keep in ms
+--   4. the claim as it waits, if the client knows that; else the script looks at all waiting claims
+--
 -- Returns 1, or 0 when there is no such claim.
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end

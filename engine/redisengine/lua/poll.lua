@@ -1,8 +1,17 @@
--- KEYS: as in queue.lua. ARGV: 1 id, 2 keep in ms, 3 the claim as it waits, if it
--- does, 4 whether to write something in any case (1 or 0).
--- Returns the token of a claim; {ms} when it waits and should look again after
--- so long; -1 when its session has ended, or it was to be held and is not there, and -2
--- when it was to wait and is not. It also keeps the keys from expiring.
+-- A claim looks whether it was granted. The look also keeps the keys from expiring.
+--
+-- KEYS: as in queue.lua.
+-- ARGV:
+--   1. the id
+--   2. keep in ms
+--   3. the claim as it waits, if the claim waits
+--   4. whether to write something in any case (1 or 0)
+--
+-- Returns one of these:
+--   - the token of a granted claim
+--   - {ms}: the claim waits, and should look again after so long
+--   - -1: the session has ended, or a claim that should hold is not there
+--   - -2: a claim that should wait is not there
 local head = redis.call('GET', KEYS[1])
 local keep = tonumber(ARGV[2])
 --QUEUE--
@@ -35,7 +44,7 @@ if r[4] ~= '0' then
 end
 local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
 local ahead = first and first ~= ARGV[1] and not barging() and get(first)
-if ahead and ends_at(ahead[1]) > 0 and redis.call('ZSCORE', KEYS[3], ARGV[1]) then -- it does what is to be done
+if ahead and ends_at(ahead[1]) > 0 and redis.call('ZSCORE', KEYS[3], ARGV[1]) then -- the claim ahead does the work
   touch()
   return {ends_at(ahead[1]) - now}
 end

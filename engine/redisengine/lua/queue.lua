@@ -1,23 +1,30 @@
 -- The weighted claim queue of one resource, as package queue defines it.
 --
--- KEYS: 1 head, 2 claims, 3 waiting, 4 sessions, 5 grace, 6 the boot mark that the
--- client knows (in a cluster 4 again). The head says in which
--- of four forms the resource is:
---   T  one claim holds and nobody waits: the head is that claim;
---   X  so does one that excludes all others, first come first served;
---   W  as X, and others of its kind wait: a sorted set of them in order of arrival;
---   F  everything else: counters in the head, the claims in a hash (field 'c' ..
---      id: the record; field 'o' .. owner: the granted claims of an owner that
---      is not a claim id), the ids of those that wait in the sorted set.
--- T, X and W need no more than the lines at the top of the scripts; whatever
--- does not fit in there becomes F and stays so until nobody is left. Sessions are
--- scored by when they end, in ms; while the key of the grace lives, or where the mark is
--- another, nothing new is given out.
+-- KEYS:
+--   1. the head
+--   2. the claims
+--   3. the waiting claims
+--   4. the sessions, scored by when they end in ms
+--   5. the grace
+--   6. the boot mark that the client knows (in a cluster 4 again)
 --
--- An owner that is not the id of its claim is stored with a plus before it.
+-- The head begins with the form of the resource:
+--   - T: one claim holds and nobody waits. The head is that claim.
+--   - X: as T, and the claim excludes all others, first come first served.
+--   - W: as X, and others of its kind wait, in a sorted set in order of arrival.
+--   - F: everything else. The head has counters, the hash of the claims has the records,
+--     and the sorted set has the ids of the waiting claims.
 --
--- The keys of a name expire together, and a step moves that on or leaves it as it
--- is: what whoever enters or looks needs, nobody else takes away.
+-- In that hash the field 'c' .. id is a record. The field 'o' .. owner lists the granted claims of
+-- an owner that is not a claim id. Such an owner is stored with a plus before the name.
+--
+-- The lines at the top of the scripts do all of T, X and W. A resource for which they do not
+-- suffice becomes F, and stays F until nobody is left.
+--
+-- While the key of the grace lives, or where the mark is another, nothing new is given out.
+--
+-- The keys of a name expire together. A step lets them live longer, and never shorter: so no
+-- client loses the keys that it needs by the step of another.
 local US = '\31'
 local kind, cap, used, last, seq, n, cursor, was
 local t = redis.call('TIME')
@@ -47,7 +54,7 @@ local function grace_end()
   return grace
 end
 
--- told is a reply with what there is to know of a grace: its age and what is left in ms.
+-- told is a reply with the age of a grace and its rest in ms.
 local function told(first)
   if grace_end() == 0 then return {first} end
   local began = tonumber(redis.call('GET', KEYS[5]) or '')
@@ -125,8 +132,8 @@ local function bury(owner)
   end
 end
 
--- shared is how an owner is stored that is not the id of its claim. It may be the id
--- of another's, which is then one of several.
+-- shared is how an owner is stored that is not the id of its claim. Such an owner may be the id
+-- of another claim, and that claim then shares its grant.
 local function shared(owner)
   local r = get(owner)
   if r and r[2] == owner then
@@ -137,8 +144,8 @@ local function shared(owner)
   return '+' .. owner
 end
 
--- thin reads a head that is a claim: its id, kind and record. What was handed on says
--- last since when it was there.
+-- thin reads a head that is a claim: its id, kind and record. The last field of a claim that
+-- was handed on is the time since when the claim was there.
 local function thin(head)
   local id, kind, session, owner, weight, rest = string.match(head, SIX, 2)
   local label, s, us, since = string.match(rest, '^([^\31]*)\31(%d+)\31(%d+)\31?(%d*)$')
@@ -146,7 +153,7 @@ local function thin(head)
   return id, kind, {session, owner == id and id or '+' .. owner, weight, token, since ~= '' and since or token, label}
 end
 
--- behind reads who waits for a head that is a claim, in order: ids and records.
+-- behind reads the claims that wait behind a head that is a claim, in order: ids and records.
 local function behind(head)
   local waiting, i = string.sub(head, 1, 1) == 'W' and redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES') or {}, -1
   return function()
@@ -159,8 +166,8 @@ end
 
 local function session_of(record) return string.match(record, '^[^\31]*\31[^\31]*\31([^\31]*)') end
 
--- load reads the resource and makes it F. What is left of an earlier life of the
--- name goes.
+-- load reads the resource and makes it F. Keys that are left of an earlier life of the name
+-- are removed.
 local function load(head)
   if string.sub(head, 1, 1) == 'F' then
     was = head
@@ -184,12 +191,12 @@ end
 local function save()
   if n == 0 then return redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
   local head = 'F' .. kind .. US .. used .. US .. string.format('%.0f', last) .. US .. seq .. US .. n .. US .. cursor
-  -- Whatever else was changed was deleted first, and then a full server refuses nothing.
+  -- Other keys were changed by deleting first, and then a full server refuses nothing.
   if head ~= was then redis.call('SET', KEYS[1], head, 'KEEPTTL') end
   touch()
 end
 
--- try grants a claim if it fits beside the granted ones; one that weighs more than
+-- try grants a claim if it fits beside the granted claims. A claim that weighs more than
 -- a semaphore that was made smaller fits alone. Nothing new is given out before the
 -- end of the grace.
 local function try(id, r)
@@ -208,11 +215,11 @@ end
 
 local function barging() return string.sub(kind, -1) == 'b' end
 
--- send tells a session something. What follows a colon is what it is called here.
+-- send tells a session something. After a colon stands the name that the session has here.
 local function send(session, message) redis.call('PUBLISH', '--INBOX--' .. string.match(session, '^[^:]*'), message) end
 
--- advance hands the resource to those who wait, in order, and passes over the
--- dead. Of a barging resource the first one is told instead.
+-- advance hands the resource to the waiting claims, in order, and passes over the
+-- dead. Of a barging resource the first claim is told instead.
 local function advance(asking)
   while true do
     local pop = used == 0 and not barging() and grace_end() == 0 -- then the first that lives gets it
@@ -234,7 +241,7 @@ local function advance(asking)
       send(r[1], 'g' .. US .. first .. US .. r[4])
       if tonumber(r[3]) >= cap and r[2] == first then return end -- nothing can fit beside it
     else
-      -- A grace may have begun without its knowledge: it is to look when that ends.
+      -- A grace may have begun without the knowledge of the claim, which has to look at its end.
       if grace and grace > 0 and first ~= asking then send(r[1], 'f' .. US .. first) end
       return
     end
@@ -242,9 +249,9 @@ local function advance(asking)
 end
 
 -- reap removes the claims of dead sessions and returns when the first session
--- that holds ends. It looks at every claim, so only who is next in line asks, and
--- counts anew what is there, for somebody may have deleted keys. Who only tries looks at
--- some, where there are many, and the next one at others.
+-- that holds ends. reap looks at every claim, so only the next claim in line asks. reap also
+-- counts the claims anew, because somebody may have deleted keys. Where there are many, a claim
+-- that only tries looks at some, and the next such claim looks at others.
 local MANY = 64
 local function reap(some)
   some = some and n > MANY

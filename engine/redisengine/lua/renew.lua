@@ -1,15 +1,27 @@
--- Proves that a session lives, and looks at what it holds. KEYS: 1 sessions, 2 the
--- session's own key, 3 the boot mark that the client knows, then two for each claim:
--- head, claims. ARGV: 1 session, 2 TTL in ms, 3 whether to renew (1 or 0: only to look), 4 keep in ms
--- if the keys are to be kept from expiring, else 0, then the id of each claim.
--- Returns {-4} when the mark is another and nothing was done, {-1} when the session has
--- ended, else {1, and which of the claims are not granted, from 1}.
+-- Proves that a session lives, and looks at the claims that the session holds.
+--
+-- KEYS:
+--   1. the sessions
+--   2. the session's own key
+--   3. the boot mark that the client knows
+--   4. for each claim two: head, claims
+-- ARGV:
+--   1. the session
+--   2. its TTL in ms
+--   3. whether to renew (1), or only to look (0)
+--   4. keep in ms, if the script has to keep the keys from expiring; else 0
+--   5. the id of each claim
+--
+-- Returns one of these:
+--   - {-4}: the mark is another, and nothing was done
+--   - {-1}: the session has ended
+--   - {1, n, ...}: the numbers, from 1, of those claims that are not granted
 if redis.call('EXISTS', KEYS[3]) == 0 then return {-4} end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local keep = tonumber(ARGV[4])
 if ARGV[3] == '1' then
-  -- PEXPIRE first: a full server refuses nothing after what needs no memory.
+  -- PEXPIRE first: a full server refuses nothing after a command that needs no memory.
   if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) <= now or redis.call('PEXPIRE', KEYS[2], ARGV[2]) == 0 then
     redis.call('ZREM', KEYS[1], ARGV[1])
     return {-1}
@@ -20,7 +32,7 @@ if ARGV[3] == '1' then
     if redis.call('PTTL', KEYS[1]) < keep / 2 then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end
   end
 end
-local function holds(head, claims, id) -- what is of another type is not ours
+local function holds(head, claims, id) -- a key of another type is not ours
   head = redis.pcall('GET', head)
   if type(head) ~= 'string' then return false end
   if string.sub(head, 1, 1) ~= 'F' then return string.find(head, id .. '\31', 2, true) == 2 end

@@ -1,16 +1,23 @@
--- KEYS: as in queue.lua and format.lua. ARGV: 1 the new
--- capacity. Returns 1; 0 when nobody is there; as text, what the resource is in use as if
--- it is no semaphore; or {0, format} when clients of another format live there.
--- It gives nothing out, so that it need not know of restarts: who is first in line
--- is told to look, and hands on what is left.
+-- Changes the capacity of a semaphore. The script gives nothing out, so it needs to know
+-- nothing of restarts. The first waiter is told to look, and hands on the rest.
+--
+-- KEYS: as in queue.lua and format.lua.
+-- ARGV:
+--   1. the new capacity
+--
+-- Returns one of these:
+--   - 1
+--   - 0: nobody is there
+--   - a text: the resource is no semaphore, and is in use as this kind
+--   - {0, format}: clients of another format live there
 --OTHER--
 local head = redis.call('GET', KEYS[1])
 if not head then return 0 end
-local keep = 3600000 -- who is there has seen to as much, or more
+local keep = 3600000 -- the clients that are there have asked for as much, or more
 --QUEUE--
 load(head)
 reap()
-redis.call('ZREM', KEYS[3], '') -- nothing: but a full server refuses nothing after what needs no memory
+redis.call('ZREM', KEYS[3], '') -- removes nothing, but a full server refuses nothing after a command that needs no memory
 local is = kind
 local discipline = string.match(kind, '^semaphore:%d+(:.)$')
 if discipline then kind = 'semaphore:' .. ARGV[1] .. discipline end

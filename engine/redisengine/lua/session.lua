@@ -1,23 +1,42 @@
--- Looks at the boot mark, and begins a session if one is named. KEYS: 1 sessions,
--- 2 boot mark, 3 grace, 4 the session's own key, 5 beliefs. ARGV: 1 the format of this build, 2
--- a mark that nobody has, 3 for how many ms who asks may believe in a grant (0: an
--- operator), 4 the mark that was known until now, if any, 5 the session, if one
--- begins, 6 its TTL in ms, 7 keep in ms, 8 whether the server is said to be new (1
--- or 0), 9 whether to tell what INFO says of its memory (1 or 0).
--- Returns {1, mark, INFO or nothing}, or {0, format} when it is in use by another format or
--- is said to be new and is not.
+-- Looks at the boot mark, and begins a session if one is named.
 --
--- The boot mark is: the format, the id that the server gave itself when it started, a
--- mark of this life of this database, the longest time for which a client may have
--- believed in a grant, and when that life began in ms. Beliefs has each such time in ms, scored by when
--- it counts no more. The key of the life has the id that
--- the server took when it was last promoted. When the server is another, was promoted since, or
--- a key is missing, the store may have forgotten grants: it gets another mark,
--- and nothing is given out for as long as somebody may believe.
+-- KEYS:
+--   1. the sessions
+--   2. the boot mark
+--   3. the grace
+--   4. the session's own key
+--   5. the beliefs
+-- ARGV:
+--   1. the format of this build
+--   2. a mark that nobody has
+--   3. for how many ms the client may believe in a grant (0: the client is an operator)
+--   4. the mark that the client knew until now, if any
+--   5. the session, if a session begins
+--   6. the session's TTL in ms
+--   7. keep in ms
+--   8. whether the operator says that the server is new (1 or 0)
+--   9. whether to return INFO about the memory (1 or 0)
+--
+-- Returns one of these:
+--   - {1, mark, INFO or nothing}
+--   - {0, format}: another format is in use, or the server is said to be new and is not
+--
+-- The boot mark has five fields:
+--   - the format
+--   - the id that the server gave itself when the server started
+--   - a mark of this life of this database
+--   - the longest time for which a client may have believed in a grant, in ms
+--   - when that life began, in ms
+--
+-- The beliefs are such times in ms. Each is scored by when that time counts no more. The key
+-- of the life has the id that the server took at its last promotion.
+--
+-- Another server, a promotion since, or a missing key say that the store may have forgotten
+-- grants. Then the store gets another mark, and nothing is given out as long as a holder may believe.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local believes = tonumber(ARGV[3])
--- First what needs no memory: then a full server refuses nothing of what follows.
+-- A command that needs no memory goes first: then a full server refuses none of the others.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local function uptime(info) return tonumber(string.match(info, 'uptime_in_seconds:(%d+)') or 0) * 1000 end
 local info = redis.pcall('INFO', 'server')
@@ -31,7 +50,7 @@ if was then
   format, run, mark, longest, began = string.match(was, '^([^\31]*)\31(%w*)\31(%w*)\31(%d+)\31(%d+)$')
   format = format or '1'
   if ARGV[8] == '1' then return {0, format} end
-  if format ~= ARGV[1] then -- in use by others, or what those left who are gone
+  if format ~= ARGV[1] then -- others use the format, or used it and are gone
     if redis.call('ZCARD', KEYS[1]) > 0 then return {0, format} end
     mark = nil
   end
@@ -41,7 +60,7 @@ local function begin(ms, since)
   if ms > 0 and redis.call('PTTL', KEYS[3]) < ms then redis.call('SET', KEYS[3], string.format('%.0f', since), 'PX', ms) end
 end
 -- note keeps for how long somebody may believe, until no such client was seen for a day or twice
--- that long. Clients note it again in time. What is shorter then counts no longer than that.
+-- that long. Clients note the time again before. A shorter time then counts no longer than that.
 local function note(ms)
   if ms > 0 then redis.call('ZADD', KEYS[5], now + math.max(86400000, 2 * ms), ms) end
   for _, noted in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
@@ -52,9 +71,9 @@ end
 local function write()
   redis.call('SET', KEYS[2], table.concat({ARGV[1], is, mark, string.format('%.0f', longest), string.format('%.0f', began)}, '\31'))
 end
--- same reports whether the server was not promoted since it wrote the key of the life. It
--- takes another id, too, for its first replica, and after an hour without one: then it has no id
--- from before.
+-- same reports whether the server was not promoted since it wrote the key of the life. A server
+-- also takes another id for its first replica, and after an hour without a replica. Then the server
+-- has no id from before.
 local function same(at)
   local written = redis.call('GET', at)
   if written == reign then return true end
@@ -64,7 +83,7 @@ local function same(at)
   return kept
 end
 if mark and run == is and same(KEYS[2] .. ':' .. mark) then
-  -- Who believed before all this began is to have ended before anything is given out.
+  -- A holder that believed before all this began must have ended before anything is given out.
   if ARGV[4] ~= '' and ARGV[4] ~= mark then begin(began + believes - now, began) end
   local before = longest
   if not redis.call('ZSCORE', KEYS[5], before) then note(before) end -- of an older build

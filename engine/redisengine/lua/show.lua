@@ -1,7 +1,12 @@
--- KEYS as in queue.lua and format.lua. Returns {0, format} when
--- clients of another format live there. Else it returns {now in us, when the grace began and its rest in ms or
--- -1, what it is in use as, then for each claim of a live session its id, its record and
--- when that session ends in ms}, and writes nothing.
+-- Reads the claims of a resource, and writes nothing.
+--
+-- KEYS: as in queue.lua and format.lua.
+--
+-- Returns {0, format} when clients of another format live there, else a list:
+--   - now in us
+--   - the age of the grace and its rest in ms, or -1
+--   - the kind as which the resource is in use
+--   - for each claim of a live session: its id, its record, and when that session ends in ms
 --OTHER--
 local head = redis.call('GET', KEYS[1])
 --QUEUE--

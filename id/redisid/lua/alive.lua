@@ -1,10 +1,18 @@
--- What goes before each script. KEYS: 1 the counter, a hash: pawl (its format and its own
--- name), reign and form (where it was written), life (a nonce for each row of numbers that
--- was begun), limit (the last number that may be given), left (how many there are up to
--- it), claim and till (a client that raises the mark for it).
+-- The prefix of each script.
 --
--- A master makes up its master_replid when it is started or promoted, so that one names one
--- reign: what was loaded from a file, or copied from another server, was written in another.
+-- KEYS:
+--   1. the counter, a hash
+--
+-- The hash has these fields:
+--   - pawl: its format and its own name
+--   - reign and form: where the hash was written
+--   - life: a nonce for each row of numbers that was begun
+--   - limit: the last number that may be given
+--   - left: how many numbers there are up to the limit
+--   - claim and till: the client that raises the mark, and until when
+--
+-- A master makes up its master_replid when it is started or promoted, so an id names one reign.
+-- A counter that was loaded from a file, or copied from another server, was written in another reign.
 local info = redis.pcall('INFO', 'replication')
 if type(info) ~= 'string' then return redis.error_reply('NOPERM the user may not ask INFO, by which another server is noticed') end
 local reign = string.match(info, '\nmaster_replid:(%w+)')

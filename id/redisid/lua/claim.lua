@@ -1,6 +1,13 @@
--- ARGV: 1 a claim that nobody had, 2 for how many ms it is, 3 how many numbers are
--- needed, 4 the life that went back, or nothing. Returns {1, limit} when the caller is to raise
--- the mark, {0} when there is nothing to do, {-1, ms} while another client does it.
+-- ARGV:
+--   1. a claim that nobody had
+--   2. for how many ms the claim is
+--   3. how many numbers are needed
+--   4. the life that went back, or nothing
+--
+-- Returns one of these:
+--   - {1, limit}: the caller has to raise the mark
+--   - {0}: there is nothing to do
+--   - {-1, ms}: another client raises the mark
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if not alive and not pawl and redis.call('EXISTS', KEYS[1]) == 1 then

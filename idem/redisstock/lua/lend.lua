@@ -1,8 +1,20 @@
 -- Units leave for another part, of which the loan keeps a record until they have arrived.
--- KEYS: 4 the loans. ARGV: 2 a loan that nobody had, 3 the part to which units go, 4 how many at
--- most; with 0 the script only looks. Returns how many left, the free units, the reserved units,
--- how often units came in, whether the part was ever put to, the other loans, and whether more
--- reservations may have expired.
+--
+-- KEYS: those of part.lua, and
+--   4. the loans
+-- ARGV: that of part.lua, and
+--   2. a loan that nobody had
+--   3. the part to which units go
+--   4. how many at most; with 0 the script only looks
+--
+-- Returns a list:
+--   - how many units left
+--   - the free units
+--   - the reserved units
+--   - how often units came in
+--   - whether the part was ever put to
+--   - the other loans
+--   - whether more reservations may have expired
 local k = math.min(free, tonumber(ARGV[4]))
 local others = redis.call('HGETALL', KEYS[4])
 if k > 0 then

@@ -1,6 +1,11 @@
--- What every script of a part begins with. KEYS: 1 the part, a hash with its free units n, its
--- reserved units r, how often units came in, and the number of parts; 2 the reservations by the
--- time at which they expire; 3 their amounts. ARGV: 1 the number of parts.
+-- The prefix of each script of a part.
+--
+-- KEYS:
+--   1. the part, a hash: its free units n, its reserved units r, how often units came in, the number of parts
+--   2. the reservations, by the time at which they expire
+--   3. the amounts of the reservations
+-- ARGV:
+--   1. the number of parts
 local parts = redis.call('HGET', KEYS[1], 'parts')
 if parts and parts ~= ARGV[1] then
   return redis.error_reply('PAWLPARTS the stock has ' .. string.sub(parts, 1, 40) .. ' parts, not ' .. ARGV[1])
