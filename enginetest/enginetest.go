@@ -54,7 +54,11 @@ type Harness struct {
 	// many more claims. A store that a test cannot fill, or that takes no releases then, cannot have the hook.
 	Full func(t *testing.T) (open func(t *testing.T) engine.Engine, fill func())
 
-	// Cannot has a reason for each of the hooks Fresh, Snapshot and Full that is missing, by the name of the hook. The test's
+	// Hang returns the opener of a store, and a function that makes all requests of one name hang in that store until
+	// release is called. A store that serves the requests of all names in one row cannot have the hook.
+	Hang func(t *testing.T) (open func(t *testing.T) engine.Engine, hang func(name string) (release func()))
+
+	// Cannot has a reason for each of the hooks Fresh, Snapshot, Full and Hang that is missing, by the name of the hook. The test's
 	// log shows that reason in place of the row.
 	Cannot map[string]string
 }
@@ -99,7 +103,7 @@ func (h *Harness) cases(t *testing.T) []Case {
 		hook string
 		has  bool
 		Case
-	}{{"Fresh", h.Fresh != nil, freshCase}, {"Snapshot", h.Snapshot != nil, snapshotCase}, {"Full", h.Full != nil, fullCase}} {
+	}{{"Fresh", h.Fresh != nil, freshCase}, {"Snapshot", h.Snapshot != nil, snapshotCase}, {"Full", h.Full != nil, fullCase}, {"Hang", h.Hang != nil, hangCase}} {
 		known[row.hook] = !row.has
 		if why := h.Cannot[row.hook]; why != "" {
 			t.Logf("no row %q: %s", row.Name, why)
@@ -109,7 +113,7 @@ func (h *Harness) cases(t *testing.T) []Case {
 	}
 	for hook := range h.Cannot {
 		if !known[hook] {
-			t.Errorf("Harness.Cannot has a reason for %q, which is set, or is none of Fresh, Snapshot and Full", hook)
+			t.Errorf("Harness.Cannot has a reason for %q, which is set, or is none of Fresh, Snapshot, Full and Hang", hook)
 		}
 	}
 	return all

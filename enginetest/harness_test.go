@@ -37,14 +37,14 @@ func TestLackingHarness(t *testing.T) {
 		})
 		t.Run("cannot", func(t *testing.T) {
 			h := whole
-			h.Cannot = map[string]string{"Snapshot": "nothing is kept", "Full": "nothing is full", "Fulll": "a typing error"}
+			h.Cannot = map[string]string{"Snapshot": "nothing is kept", "Full": "nothing is full", "Hang": "nothing hangs", "Fulll": "a typing error"}
 			Run(t, &h)
 		})
 		t.Run("open", func(t *testing.T) { Run(t, &Harness{TTL: time.Second}) })
 		t.Run("ttl", func(t *testing.T) { Run(t, &Harness{Open: whole.Open}) })
 		return
 	}
-	rows := "(a_store_that_forgot|a_lock_lost_is_taken_again|a_store_that_is_away|first_come|a_full_store|a_restored_store|a_value_may_be_the_first)"
+	rows := "(a_store_that_forgot|a_lock_lost_is_taken_again|a_store_that_is_away|first_come|a_full_store|a_restored_store|a_name_that_hangs|a_value_may_be_the_first)"
 	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestLackingHarness$/^(hooks|function|cannot|open|ttl)$/"+rows)
 	cmd.Env = append(os.Environ(), harnessChild+"=1")
 	out, err := cmd.CombinedOutput()
@@ -55,7 +55,7 @@ func TestLackingHarness(t *testing.T) {
 		"Harness.Forgetful is not set", "Harness.KillSession is not set", "Harness.Network is not set",
 		"a Network that lacks a function", "Harness.Open is not set", "Harness.TTL is not set",
 		"--- PASS: TestLackingHarness/hooks/first_come",
-		"Harness.Fresh is not set", "Harness.Snapshot is not set", "Harness.Full is not set",
+		"Harness.Fresh is not set", "Harness.Snapshot is not set", "Harness.Full is not set", "Harness.Hang is not set",
 		"--- FAIL: TestLackingHarness/hooks/a_full_store_takes_releases",
 		`no row "a full store takes releases": nothing is full`, `Harness.Cannot has a reason for "Fulll"`,
 	} {

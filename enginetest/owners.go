@@ -167,10 +167,7 @@ func namesApart(t *testing.T, h *Harness) {
 	}
 	for _, name := range names {
 		p.tryFails(p.claim(name, mutex), false, engine.ErrBusy)
-		r, err := p.engine.Show(p.ctx, name)
-		if err != nil || r.Name != name || len(r.Claims) != 1 {
-			t.Errorf("show %q: %+v, %v", name, r, err)
-		}
+		p.until("it is shown", name, func(r engine.Resource) bool { return r.Name == name && len(r.Claims) == 1 })
 	}
 	seen := map[string]int{}
 	for name, err := range p.engine.List(p.ctx, "") {

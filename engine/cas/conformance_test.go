@@ -22,6 +22,10 @@ func conform(t *testing.T, clock bool) {
 		TTL:         time.Second,
 		KillSession: func(_ *testing.T, session string) { store.Kill(session) },
 		Fresh:       func(*testing.T) func(*testing.T) engine.Engine { return opener(cas.NewInMemory(clock), clock) },
-		Cannot:      map[string]string{"Snapshot": "the store keeps nothing", "Full": "the store has no bound"},
+		Hang: func(*testing.T) (func(*testing.T) engine.Engine, func(string) func()) {
+			store := cas.NewInMemory(clock)
+			return opener(store, clock), store.Hang
+		},
+		Cannot: map[string]string{"Snapshot": "the store keeps nothing", "Full": "the store has no bound"},
 	})
 }

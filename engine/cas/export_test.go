@@ -16,3 +16,6 @@ func (m *inMemory) Far() *InMemory {
 	m.trip = time.Millisecond
 	return m
 }
+
+// Hang has all requests of a resource hang until release is called.
+func (m *inMemory) Hang(resource string) (release func()) { return m.hang(resource) }

@@ -1,7 +1,6 @@
 package cas
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +40,7 @@ type answer struct {
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
 	s.mu.Lock()
-	w := &waiter{claim: c.ID, version: s.claims[c.ID].version, look: cmp.Or(s.opts.Heartbeat, s.opts.TTL/3), got: make(chan answer, 1)}
+	w := &waiter{claim: c.ID, version: s.claims[c.ID].version, look: s.opts.Heartbeat, got: make(chan answer, 1)}
 	s.mu.Unlock()
 	e := s.engine
 	e.mu.Lock()

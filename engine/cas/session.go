@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -27,7 +28,7 @@ type session struct {
 	beats   uint64
 	life    string               // of the store, at the last heartbeat
 	claims  map[string]place     // by id, from Enter to Leave
-	doubts  map[string]time.Time // resources that a late request may still enter
+	doubts  map[string]time.Time // resources that may have unknown claims, and since when: see reconcile
 }
 
 // place is the position of a claim.
@@ -47,6 +48,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	if _, _, err := e.alive(ctx); err != nil { // the grace begins, also for a client that takes no lock
 		return nil, fmt.Errorf("open session: %w", err)
 	}
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
 	s := &session{
 		engine: e, id: rand.Text(), opts: opts, beating: make(chan struct{}, 1),
 		claims: make(map[string]place), doubts: make(map[string]time.Time),
@@ -141,7 +143,8 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 	for _, c := range held {
 		names[c.Resource] = true
 	}
-	if err := s.strange(ctx, names); err != nil {
+	l, _, err := s.engine.alive(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("renew session: %w", err)
 	}
 	records, err := s.engine.loadAll(ctx, slices.Collect(maps.Keys(names)))
@@ -161,6 +164,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 			gone = append(gone, c)
 		}
 	}
+	s.reconcile(ctx, l.name, records)
 	if s.opts.Found != nil {
 		for name, r := range records {
 			for _, c := range r.Claims {
@@ -205,39 +209,55 @@ func (s *session) at(version uint64) {
 	s.version = version
 }
 
-// strange adds the names where the store may have unknown claims of the session. These are the
-// names that a late request may have entered within a TTL. When the store has another life, which
-// may be that of an old snapshot, they are all names.
-func (s *session) strange(ctx context.Context, names map[string]bool) error {
-	l, _, err := s.engine.alive(ctx)
-	if err != nil {
-		return err
-	}
+// reconcile adds the records of names where the store may have unknown claims of the session: those that a late
+// request may have entered within a TTL. In another life of the store, which may be that of an old snapshot, these are
+// all names. A name that cannot be read now is read by a later heartbeat. The session does not lose the locks that it holds by that.
+func (s *session) reconcile(ctx context.Context, life string, records map[string]record) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Heartbeat/2)
+	defer cancel()
+	s.doubtAfter(ctx, life)
 	s.mu.Lock()
-	for name, since := range s.doubts {
-		if names[name] = true; time.Since(since) > s.opts.TTL {
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(s.doubts)), func(name string) bool { _, read := records[name]; return read })
+	s.mu.Unlock()
+	found, _ := s.engine.loadAll(ctx, names)
+	maps.Copy(records, found)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range records {
+		if time.Since(s.doubts[name]) > s.opts.TTL {
 			delete(s.doubts, name)
 		}
 	}
+}
+
+// doubtAfter puts all names in doubt when the store has another life than at the last heartbeat. Each of them is read once.
+func (s *session) doubtAfter(ctx context.Context, life string) {
+	s.mu.Lock()
 	was := s.life
 	s.mu.Unlock()
-	if was != "" && was != l.name {
+	var names []string
+	if was != "" && was != life {
 		for key, err := range s.engine.store.List(ctx, resourceKey) {
 			if err != nil {
-				return err
+				return // the next heartbeat lists them
 			}
-			names[strings.TrimPrefix(key, resourceKey)] = true
+			names = append(names, strings.TrimPrefix(key, resourceKey))
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.life = l.name
-	return nil
+	s.life = life
+	for _, name := range names {
+		if _, doubted := s.doubts[name]; !doubted {
+			s.doubts[name] = time.Time{}
+		}
+	}
 }
 
 // loads is how many keys are loaded at once.
 const loads = 16
 
+// loadAll returns the records that could be read, and the first error.
 func (e *Engine) loadAll(ctx context.Context, names []string) (map[string]record, error) {
 	all := make(map[string]record, len(names))
 	var mu sync.Mutex
@@ -251,7 +271,11 @@ func (e *Engine) loadAll(ctx context.Context, names []string) (map[string]record
 			r, _, err := e.load(ctx, name)
 			mu.Lock()
 			defer mu.Unlock()
-			all[name], failed = r, errors.Join(failed, err)
+			if err == nil {
+				all[name] = r
+			} else if failed == nil {
+				failed = err
+			}
 		})
 	}
 	working.Wait()
@@ -303,8 +327,10 @@ func (s *session) end(ctx context.Context) error {
 	for _, p := range s.claims {
 		names[p.resource] = true
 	}
-	for name := range s.doubts {
-		names[name] = true
+	for name, since := range s.doubts {
+		if !since.IsZero() { // else a claim there is of an earlier life
+			names[name] = true
+		}
 	}
 	s.mu.Unlock()
 	for name := range names {

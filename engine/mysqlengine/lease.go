@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -76,7 +75,10 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 }
 
 // Close implements [engine.Engine].
-func (e *Engine) Close() error { return errors.Join(e.leases.Close(), e.lanes.close()) }
+func (e *Engine) Close() error {
+	e.lanes.close()
+	return e.leases.Close()
+}
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }

@@ -91,7 +91,7 @@ func TestRedisSentinel(t *testing.T) {
 				},
 				func() { master.Kill(); master.Restart() }
 		},
-		Cannot: runIn("TestRedis", "Fresh", "Snapshot", "Full"),
+		Cannot: otherRedis,
 	})
 }
 
@@ -134,7 +134,7 @@ func TestRedisACL(t *testing.T) {
 				return func(t *testing.T) engine.Engine { return connect(t, url(server.Addr)) },
 					func() { server.Kill(); server.Restart() }
 			},
-			Cannot: runIn("TestRedis", "Fresh", "Snapshot", "Full"),
+			Cannot: otherRedis,
 		})
 	})
 	manyHold(t, clientOf(t, connect(t, url(server.Addr)), time.Second))

@@ -27,6 +27,6 @@ func TestRedisWait1(t *testing.T) {
 			return func(t *testing.T) engine.Engine { return connect(t, url(server.Addr)) },
 				func() { server.Kill(); server.Restart() }
 		},
-		Cannot: runIn("TestRedis", "Fresh", "Snapshot", "Full"),
+		Cannot: otherRedis,
 	})
 }

@@ -164,7 +164,7 @@ func TestRecoveriesThatAreGivenUp(t *testing.T) {
 				}
 				return f
 			}
-			for _, least := range []time.Duration{0, 600, 1200, 2400, 4800} {
+			for _, least := range []time.Duration{0, 600, 1200, 2400, 4800, 9600} {
 				began := time.Now()
 				got, err := open().Receive(t.Context(), 10)
 				if took := time.Since(began); len(got) > 0 || err == nil || took < least*time.Millisecond {
@@ -183,7 +183,7 @@ func TestRecoveriesThatAreGivenUp(t *testing.T) {
 				f = open()
 			}
 			got, err := f.Receive(t.Context(), 10)
-			if took := time.Since(began); err != nil || len(got) != 1 || got[0].Message().ID != "a-2" || took > 9*time.Second {
+			if took := time.Since(began); err != nil || len(got) != 1 || got[0].Message().ID != "a-2" || took > 18*time.Second {
 				t.Errorf("after %v: %v, %v", took, got, err)
 			}
 		})
