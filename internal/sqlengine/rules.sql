@@ -19,7 +19,7 @@ taken for a column. Times are in µs on the server's clock. */}}
   granted BIGINT NOT NULL, -- when it was, 0 while it waits
   kind {{.Key 16}} NOT NULL, capacity BIGINT NOT NULL, barging INT NOT NULL,
   waits INT NOT NULL, -- 1 as long as the token is 0, so that the key finds the holders and the first waiter
-  news INT NOT NULL, -- 1: the claim waited, and was granted or has to try; a client that asks for all its claims wants to know
+  news INT NOT NULL, -- 1: the claim waited, and was granted or has to try, which its client wants to know
   slot BIGINT NOT NULL, -- of the lock of the resource: several locks are taken in this order
   held BIGINT NOT NULL DEFAULT 0, -- of the last holder: the sum that all hold, or 0 if the sum has to be counted
   PRIMARY KEY (resource, waits, place){{.Inside "claims_session" "session, news, slot, id"}}
