@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/inbox"
 	inboxhook "github.com/pawl-go/pawl/inbox/webhook"
@@ -26,6 +27,7 @@ import (
 type post struct {
 	*database
 	outbox *outbox.Table
+	locks  engine.Engine // one store for all relays: another has tokens of its own
 	url    string
 	mu     sync.Mutex
 	said   []string // by both OnError of the receiver
@@ -36,7 +38,7 @@ var goodSecret, wrongSecret = []byte("the secret of both sides"), []byte("the se
 
 func newPost(t *testing.T, d *database, opts inbox.ConsumerOptions) *post {
 	t.Helper()
-	p := &post{database: d, ran: make(map[string]int)}
+	p := &post{database: d, locks: memengine.New(), ran: make(map[string]int)}
 	var err error
 	if p.outbox, err = d.table(); err != nil {
 		t.Fatal(err)
@@ -98,7 +100,7 @@ func (p *post) publisher(t *testing.T, secret []byte) *webhook.Publisher {
 // relay runs a relay until a condition holds.
 func (p *post) relay(t *testing.T, secret []byte, what string, holds func() bool) {
 	t.Helper()
-	client, err := pawl.New(t.Context(), memengine.New(), nil)
+	client, err := pawl.New(t.Context(), p.locks, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
