@@ -41,8 +41,8 @@ func (h *hangs) Swap(ctx context.Context, key string, data []byte, version uint6
 	return written, errors.Join(err, h.wait(ctx, &h.writes, key))
 }
 
-// TestNamesThatHang: a session is renewed in time while more names hang than are read at once. Their late claims
-// are found when the names answer again.
+// TestNamesThatHang: a session is renewed in time while more names hang than are read at once. The late claims
+// of the session are found when the names answer again.
 func TestNamesThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const names = loads + 4

@@ -209,9 +209,9 @@ func (s *session) at(version uint64) {
 	s.version = version
 }
 
-// reconcile adds the records of names where the store may have unknown claims of the session: those that a late
+// reconcile adds the records of names where the store may have unknown claims of the session. These are the names that a late
 // request may have entered within a TTL. In another life of the store, which may be that of an old snapshot, these are
-// all names. A name that cannot be read now is read by a later heartbeat. The session does not lose the locks that it holds by that.
+// all names. A name that cannot be read now is read by a later heartbeat, and costs the session no lock.
 func (s *session) reconcile(ctx context.Context, life string, records map[string]record) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Heartbeat/2)
 	defer cancel()

@@ -75,10 +75,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 }
 
 // Close implements [engine.Engine].
-func (e *Engine) Close() error {
-	e.lanes.close()
-	return e.leases.Close()
-}
+func (e *Engine) Close() error { e.lanes.close(); return e.leases.Close() }
 
 // Caps implements [engine.Engine].
 func (e *Engine) Caps() engine.Caps { return Options{}.Caps() }
