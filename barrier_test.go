@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -33,14 +34,25 @@ func arrive(ctx context.Context, b *pawl.Barrier) <-chan arrival {
 // arrived waits until so many parties wait.
 func arrived(t *testing.T, eng engine.Engine, name string, n int) {
 	t.Helper()
+	present(t, eng, name, n, n)
+}
+
+// present waits until so many parties have a claim, and so many of them have arrived in this generation. A party has a claim first.
+func present(t *testing.T, eng engine.Engine, name string, claims, arrived int) {
+	t.Helper()
 	for range 1000 {
 		synctest.Wait()
-		if len(show(t, eng, "pawl:barrier/"+name).Claims) == n {
+		is, err := eng.(engine.Values).Get(t.Context(), "pawl:barrier/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s struct{ Arrived []string }
+		if json.Unmarshal(is.Data, &s); len(s.Arrived) == arrived && len(show(t, eng, "pawl:barrier/"+name).Claims) == claims { //nolint:errcheck // at first there is no value
 			return
 		}
 		pass(time.Millisecond)
 	}
-	t.Fatalf("never %d at the barrier", n)
+	t.Fatalf("never %d at the barrier, and %d of them arrived", claims, arrived)
 }
 
 func TestBarrier(t *testing.T) {
@@ -199,7 +211,7 @@ func TestBarrierMissesReset(t *testing.T) {
 				if resets {
 					resetBarrier(t, b)
 					other := arrive(t.Context(), b)
-					arrived(t, eng, "b", 2)
+					present(t, eng, "b", 2, 1) // the first is of the generation before
 					defer func() { noErr(t, (<-other).err) }()
 				}
 				_, err := b.Wait(t.Context())
