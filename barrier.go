@@ -114,6 +114,7 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 // generation is broken. All waiting parties then get a [BrokenError], which gives the reason to the
 // party that gave up. Parties that come later get the error too, until Reset. If the error matches
 // [ErrUnavailable] as well, the store was not told in time, and the others may have left with this party.
+// A party whose ctx ends before the party has arrived breaks nothing, and its error does not match [ErrBroken].
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
 		return 0, b.value.failed("wait", b.value.err)
@@ -166,6 +167,7 @@ type barrierWait struct {
 	index      int
 	left       bool   // the party had left with the others when its request arrived
 	arrived    bool   // the party has arrived, and knows that
+	outside    bool   // the party has not arrived, and never will
 	seen       uint64 // the version that this party saw last
 	beats      int    // the heartbeats since that version came
 }
@@ -349,8 +351,11 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 			told.err = engine.Unavailable("give up", context.Cause(ctx))
 		}
 	}
-	if told.wait.left && told.err == nil {
+	switch {
+	case told.err == nil && told.wait.left:
 		return told.wait.index, nil
+	case told.err == nil && told.wait.outside: // the others wait on for another party
+		return 0, w.value.failed("wait", reason)
 	}
 	return told.wait.index, w.value.failed("wait", &BrokenError{told.wait.number, errors.Join(reason, told.err)})
 }
@@ -359,10 +364,12 @@ func (w *barrierWait) giveUp(ctx context.Context, reason error) (index int, err 
 // know whether it has arrived makes that request fail: withdraw writes a new version.
 func (w *barrierWait) withdraw(ctx context.Context) error {
 	return w.update(ctx, "give up", func(s *barrierState) error {
+		w.outside = false // an earlier try may have met another state
 		if w.number == 0 {
 			w.number = s.number()
 		}
 		if !w.hasLeft(s) && !w.arrived && !slices.Contains(s.Arrived, w.id) {
+			w.outside = true
 			return nil // the same state, at a new version
 		}
 		return s.breakFor(w.id)
