@@ -280,9 +280,17 @@ func (p *party) owned(name string, spec engine.Spec, weight int64, owner string)
 // hold enters a claim and waits until it is granted.
 func (p *party) hold(c *engine.Claim) engine.Grant {
 	p.t.Helper()
-	g, err := p.Enter(p.ctx, c, true)
-	if err == nil && !g.Held() {
-		g, err = p.Await(p.ctx, c)
+	enter := func() (engine.Grant, error) {
+		g, err := p.Enter(p.ctx, c, true)
+		if err == nil && !g.Held() {
+			g, err = p.Await(p.ctx, c)
+		}
+		return g, err
+	}
+	g, err := enter()
+	for began := time.Now(); errors.Is(err, engine.ErrUnavailable) && time.Since(began) < steadyTTL; { // a busy machine, as above
+		<-time.After(10 * time.Millisecond)
+		g, err = enter()
 	}
 	if err != nil || !g.Held() {
 		p.t.Fatalf("hold %q: %v, %v", c.Resource, g, err)

@@ -40,13 +40,13 @@ func TestCommit(t *testing.T) {
 		for _, name := range g.names {
 			begin := time.Now()
 			id, err := g.agents[name].Commit(t.Context(), work)
-			if took := time.Since(begin); err != nil || took > 200*time.Millisecond || !g.ledgers["bank"].committed[id] || !g.ledgers["stock"].committed[id] {
+			if took := time.Since(begin); err != nil || took > 200*time.Millisecond || !g.ledgers["bank"].has(id) || !g.ledgers["stock"].has(id) {
 				t.Errorf("%s: %v after %v", name, err, took)
 			}
 		}
 		id, err := g.agents["bank"].Commit(t.Context(), map[string][]byte{"bank": []byte("take"), "stock": []byte("no")})
 		var is *threephase.Error
-		if !errors.Is(err, dtx.ErrAborted) || !errors.As(err, &is) || is.ID != id || !strings.Contains(err.Error(), "agent stock: the balance is too small") || g.ledgers["bank"].committed[id] {
+		if !errors.Is(err, dtx.ErrAborted) || !errors.As(err, &is) || is.ID != id || !strings.Contains(err.Error(), "agent stock: the balance is too small") || g.ledgers["bank"].has(id) {
 			t.Error(err)
 		}
 		if _, err := g.agents["bank"].Commit(t.Context(), map[string][]byte{"witness": nil}); !errors.Is(err, dtx.ErrAborted) || !strings.Contains(err.Error(), "is a witness") {
@@ -58,8 +58,8 @@ func TestCommit(t *testing.T) {
 			}
 		}
 		g.until("all is forgotten", g.quiet)
-		if len(g.ledgers["bank"].committed) != 3 || g.splits() != 0 {
-			t.Error(g.ledgers["bank"].committed, g.ledgers["stock"].committed)
+		if g.ledgers["bank"].commits() != 3 || g.splits() != 0 {
+			t.Error(g.ledgers["bank"].commits(), g.ledgers["stock"].commits())
 		}
 	})
 }
@@ -110,14 +110,14 @@ func TestLogDatabases(t *testing.T) {
 	defer g.close()
 	for range 3 {
 		for _, name := range g.names {
-			if id, err := g.agents[name].Commit(t.Context(), work); err != nil || !g.ledgers["bank"].committed[id] {
+			if id, err := g.agents[name].Commit(t.Context(), work); err != nil || !g.ledgers["bank"].has(id) {
 				t.Errorf("%s: %v", name, err)
 			}
 			g.kill(name)
 			g.start(name)
 		}
 	}
-	if n := len(g.ledgers["stock"].committed); n != 9 || g.splits() > 0 {
+	if n := g.ledgers["stock"].commits(); n != 9 || g.splits() > 0 {
 		t.Error(n)
 	}
 	for _, name := range g.names {

@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%d transactions are split", n)
 			}
 			for id, err := range r.all {
-				is := g.ledgers["bank"].committed[id]
+				is := g.ledgers["bank"].has(id)
 				switch {
 				case err == nil || errors.Is(err, dtx.ErrPending):
 					commits++
@@ -128,7 +128,7 @@ func TestClassic(t *testing.T) {
 			for ; cuts < 200 && g.splits() == 0 && (splits || cuts < 50); cuts++ {
 				g.cutOnce(g.names[rand.IntN(len(g.names))], 1+rand.IntN(12))
 			}
-			if t.Logf("mode %d: %d cuts, %d transactions split, %d committed", mode, cuts, g.splits(), len(g.ledgers["bank"].committed)); (g.splits() > 0) != splits {
+			if t.Logf("mode %d: %d cuts, %d transactions split, %d committed", mode, cuts, g.splits(), g.ledgers["bank"].commits()); (g.splits() > 0) != splits {
 				t.Error("that is wrong")
 			}
 		})
@@ -221,12 +221,12 @@ func TestCoordinatorDies(t *testing.T) {
 				if !cut {
 					g.start("bank")
 				}
+				<-result // before, nothing may have begun
 				g.until("all is finished and forgotten", g.quiet)
 				if g.splits() > 0 {
 					t.Errorf("message %d: split", message)
 				}
-				outcomes[len(g.ledgers["bank"].committed) > 0]++
-				<-result
+				outcomes[g.ledgers["bank"].commits() > 0]++
 			})
 		}
 		if t.Log(outcomes); outcomes[true] == 0 || outcomes[false] == 0 {
@@ -261,7 +261,7 @@ func TestMinority(t *testing.T) {
 		}
 		g.net.split(nil)
 		g.until("all is finished and forgotten", g.quiet)
-		committed := len(g.ledgers["bank"].committed) == 1
+		committed := g.ledgers["bank"].commits() == 1
 		if g.splits() > 0 || committed == errors.Is(err, dtx.ErrAborted) {
 			t.Errorf("committed: %v, and the caller heard %v", committed, err)
 		}

@@ -164,6 +164,20 @@ func (l *ledger) Prepare(ctx context.Context, id threephase.ID, payload []byte) 
 	return nil
 }
 
+// has reports whether a transaction is committed here. An agent may commit once more what it has finished.
+func (l *ledger) has(id threephase.ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.committed[id]
+}
+
+// commits returns how many transactions are committed here.
+func (l *ledger) commits() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.committed)
+}
+
 func (l *ledger) set(m map[threephase.ID]bool, id threephase.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
