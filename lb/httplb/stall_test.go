@@ -169,7 +169,7 @@ func TestClientStalls_http2(t *testing.T) {
 	t.Parallel()
 	n := serve(t, stalls)
 	set, b := balance(t, lb.PeakEWMA, &lb.SetOptions{EjectAfter: 1, Panic: -1}, n.addr())
-	url, client := front(t, newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: 200 * time.Millisecond, Options: httplb.Options{TryTimeout: time.Minute}}))
+	url, client := front(t, newProxy(t, b, &httplb.ProxyOptions{ClientTimeout: time.Second, Options: httplb.Options{TryTimeout: time.Minute}}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for _, method := range []string{"POST", "PUT"} {
