@@ -54,9 +54,9 @@ type Harness struct {
 	// many more claims. A store that a test cannot fill, or that takes no releases then, cannot have the hook.
 	Full func(t *testing.T) (open func(t *testing.T) engine.Engine, fill func())
 
-	// Hang returns the opener of a store, and a function that makes all requests of one name hang in that store until
-	// release is called. A store that serves the requests of all names in one row cannot have the hook.
-	Hang func(t *testing.T) (open func(t *testing.T) engine.Engine, hang func(name string) (release func()))
+	// Hang makes all requests of a name hang in the store until release is called. A store that serves the
+	// requests of all names in one row cannot have the hook.
+	Hang func(t *testing.T, name string) (release func())
 
 	// Cannot has a reason for each of the hooks Fresh, Snapshot, Full and Hang that is missing, by the name of the hook. The test's
 	// log shows that reason in place of the row.
@@ -192,15 +192,24 @@ func (h *Harness) steadyParty(t *testing.T) *party {
 	return h.partyOn(t, h.Open(t), max(h.TTL, steadyTTL), nil)
 }
 
+// patiently asks again, for a while, a store that does not answer in time. On a busy machine a store may not, as Redlock does not
+// whose other nodes are dead.
+func patiently(ask func() error) error {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if err := ask(); !errors.Is(err, engine.ErrUnavailable) || time.Since(began) > steadyTTL {
+			return err
+		}
+	}
+}
+
 func (h *Harness) partyOn(t *testing.T, eng engine.Engine, ttl time.Duration, gone func(string)) *party {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	var s engine.Session
-	err := engine.ErrUnavailable
-	// On a busy machine a store may not answer in time, as Redlock does not whose other nodes are dead.
-	for began := time.Now(); errors.Is(err, engine.ErrUnavailable) && time.Since(began) < steadyTTL; time.Sleep(10 * time.Millisecond) {
+	err := patiently(func() (err error) {
 		s, err = eng.Open(ctx, engine.SessionOptions{TTL: ttl, Label: "enginetest", Gone: gone})
-	}
+		return err
+	})
 	if err != nil {
 		t.Fatalf("open session: %v", err)
 	}
@@ -280,18 +289,13 @@ func (p *party) owned(name string, spec engine.Spec, weight int64, owner string)
 // hold enters a claim and waits until it is granted.
 func (p *party) hold(c *engine.Claim) engine.Grant {
 	p.t.Helper()
-	enter := func() (engine.Grant, error) {
-		g, err := p.Enter(p.ctx, c, true)
-		if err == nil && !g.Held() {
+	var g engine.Grant
+	err := patiently(func() (err error) {
+		if g, err = p.Enter(p.ctx, c, true); err == nil && !g.Held() {
 			g, err = p.Await(p.ctx, c)
 		}
-		return g, err
-	}
-	g, err := enter()
-	for began := time.Now(); errors.Is(err, engine.ErrUnavailable) && time.Since(began) < steadyTTL; { // a busy machine, as above
-		<-time.After(10 * time.Millisecond)
-		g, err = enter()
-	}
+		return err
+	})
 	if err != nil || !g.Held() {
 		p.t.Fatalf("hold %q: %v, %v", c.Resource, g, err)
 	}

@@ -18,11 +18,9 @@ var hangCase = Case{"a name that hangs costs no heartbeat", "requests that hang 
 // the client is held for three TTLs meanwhile, and released. Then the name answers, and serves all waiters.
 func nameHangs(t *testing.T, h *Harness) {
 	need(t, h.Hang != nil, "Hang", orSayWhy)
-	open, hang := h.Hang(t)
-	ttl := max(h.TTL, steadyTTL)
-	c := clientFor(t, open(t), ttl)
+	c, ttl := h.steady(t, h.Open(t)), max(h.TTL, steadyTTL)
 	mine := lock(t, c.Mutex("hang/mine"))
-	release := sync.OnceFunc(hang("hang/stuck"))
+	release := sync.OnceFunc(h.Hang(t, "hang/stuck"))
 	defer release()
 	ctx, cancel := context.WithTimeout(t.Context(), patience+3*ttl)
 	defer cancel()

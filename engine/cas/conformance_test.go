@@ -17,15 +17,13 @@ func TestObserved(t *testing.T) { conform(t, false) }
 
 func conform(t *testing.T, clock bool) {
 	store := cas.NewInMemory(clock).Far() // else the crowd would be compared with next to nothing
+	hanging, hang := store.Hanging()
 	enginetest.Run(t, &enginetest.Harness{
-		Open:        opener(store, clock),
+		Open:        opener(hanging, clock),
 		TTL:         time.Second,
 		KillSession: func(_ *testing.T, session string) { store.Kill(session) },
 		Fresh:       func(*testing.T) func(*testing.T) engine.Engine { return opener(cas.NewInMemory(clock), clock) },
-		Hang: func(*testing.T) (func(*testing.T) engine.Engine, func(string) func()) {
-			store := cas.NewInMemory(clock)
-			return opener(store, clock), store.Hang
-		},
-		Cannot: map[string]string{"Snapshot": "the store keeps nothing", "Full": "the store has no bound"},
+		Hang:        func(_ *testing.T, name string) func() { return hang(name) },
+		Cannot:      map[string]string{"Snapshot": "the store keeps nothing", "Full": "the store has no bound"},
 	})
 }

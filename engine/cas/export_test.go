@@ -17,5 +17,12 @@ func (m *inMemory) Far() *InMemory {
 	return m
 }
 
-// Hang has all requests of a resource hang until release is called.
-func (m *inMemory) Hang(resource string) (release func()) { return m.hang(resource) }
+// Hanging returns the store as a Store in which a resource may hang, and a function that has a resource hang until release is called.
+func (m *inMemory) Hanging() (Store, func(resource string) (release func())) {
+	h := &hangs{inMemory: m}
+	return h, func(resource string) func() {
+		h.key = resourceKey + resource
+		h.loads.Store(true) // every request of a resource begins with a load
+		return func() { h.loads.Store(false) }
+	}
+}

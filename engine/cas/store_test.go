@@ -17,7 +17,6 @@ import (
 type inMemory struct {
 	clock bool          // the store tells the time
 	trip  time.Duration // of a request; 0: the store is really in the process
-	hung  sync.Map      // resources whose requests have no answer: the key, and a channel that is closed when they have
 
 	mu      sync.Mutex
 	last    uint64
@@ -44,13 +43,7 @@ func (m *inMemory) read(key string) Item {
 }
 
 // travel is the way of a request to the store.
-func (m *inMemory) travel(ctx context.Context, key string) {
-	if until, hangs := m.hung.Load(key); hangs {
-		select {
-		case <-until.(chan struct{}):
-		case <-ctx.Done():
-		}
-	}
+func (m *inMemory) travel(ctx context.Context) {
 	if m.trip == 0 {
 		return
 	}
@@ -60,25 +53,15 @@ func (m *inMemory) travel(ctx context.Context, key string) {
 	}
 }
 
-// hang has all requests of a resource hang until release is called.
-func (m *inMemory) hang(resource string) (release func()) {
-	until := make(chan struct{})
-	m.hung.Store(resourceKey+resource, until)
-	return func() {
-		m.hung.Delete(resourceKey + resource)
-		close(until)
-	}
-}
-
 func (m *inMemory) Load(ctx context.Context, key string) (Item, error) {
-	m.travel(ctx, key)
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.read(key), ctx.Err()
 }
 
 func (m *inMemory) Swap(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
-	m.travel(ctx, key)
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.at(ctx, key, version); err != nil {
@@ -89,7 +72,7 @@ func (m *inMemory) Swap(ctx context.Context, key string, data []byte, version ui
 }
 
 func (m *inMemory) Delete(ctx context.Context, key string, version uint64) error {
-	m.travel(ctx, key)
+	m.travel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if version == 0 {

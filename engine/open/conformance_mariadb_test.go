@@ -25,17 +25,15 @@ func TestMariaDBLease(t *testing.T) {
 		Network:  proxied(addr, mysqlURL),
 		Fresh:    unused(mysqlURL(addr) + "?prefix=NEW_"),
 		Snapshot: snapshot(testservers.MariaDB, mysqlURL),
-		Hang: func(t *testing.T) (func(*testing.T) engine.Engine, func(string) func()) {
-			return func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) }, func(name string) func() {
-				tx, err := raw.Begin()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := tx.Exec("SELECT id FROM pawl_slots WHERE id = CRC32(?) % 1024 FOR UPDATE", name); err != nil {
-					t.Fatal(err)
-				}
-				return func() { tx.Rollback() } //nolint:errcheck // the row sees whether it ended
+		Hang: func(t *testing.T, name string) func() {
+			tx, err := raw.Begin()
+			if err != nil {
+				t.Fatal(err)
 			}
+			if _, err := tx.Exec("SELECT id FROM pawl_slots WHERE id = CRC32(?) % 1024 FOR UPDATE", name); err != nil {
+				t.Fatal(err)
+			}
+			return func() { tx.Rollback() } //nolint:errcheck // the row sees whether it ended
 		},
 		Cannot: map[string]string{"Full": "a full server takes no releases: TestFullServer of engine/mysqlengine"},
 		KillSession: func(t *testing.T, session string) {

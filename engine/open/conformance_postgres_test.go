@@ -38,18 +38,16 @@ func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest
 			}
 		},
 		Fresh: unused(postgresURL("schema=NEW" + params)(via)),
-		Hang: func(t *testing.T) (func(*testing.T) engine.Engine, func(string) func()) {
-			return func(t *testing.T) engine.Engine { return connect(t, url(via)) }, func(name string) func() {
-				tx, err := raw.Begin(context.Background())
-				if err != nil {
-					t.Fatal(err)
-				}
-				// A step keeps the lock of its name until its transaction ends.
-				if _, err := tx.Exec(t.Context(), "SELECT * FROM "+schema+".step('poll', '', $1, '', '', '', 0, '', 0, 0, 0)", name); err != nil {
-					t.Fatal(err)
-				}
-				return func() { tx.Rollback(context.Background()) } //nolint:errcheck // the row sees whether it ended
+		Hang: func(t *testing.T, name string) func() {
+			tx, err := raw.Begin(context.Background())
+			if err != nil {
+				t.Fatal(err)
 			}
+			// A step keeps the lock of its name until its transaction ends.
+			if _, err := tx.Exec(t.Context(), "SELECT * FROM "+schema+".step('poll', '', $1, '', '', '', 0, '', 0, 0, 0)", name); err != nil {
+				t.Fatal(err)
+			}
+			return func() { tx.Rollback(context.Background()) } //nolint:errcheck // the row sees whether it ended
 		},
 		Cannot: map[string]string{"Snapshot": "the row is in TestPostgresLease", "Full": "the row is in TestPostgresLease"},
 	}
