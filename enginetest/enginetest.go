@@ -192,7 +192,7 @@ func (h *Harness) steadyParty(t *testing.T) *party {
 	return h.partyOn(t, h.Open(t), max(h.TTL, steadyTTL), nil)
 }
 
-// patiently asks again, for a while, a store that does not answer in time. On a busy machine a store may not, as Redlock does not
+// patiently asks a store again that does not answer in time. On a busy machine a store may not answer, as Redlock does not
 // whose other nodes are dead.
 func patiently(ask func() error) error {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
