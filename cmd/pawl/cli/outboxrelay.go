@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -144,11 +145,13 @@ func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
 		to.close(ctx) //nolint:errcheck // the process ends
 	}()
 	err = r.store.operating(ctx, func(ctx context.Context, client *pawl.Client) error {
-		log := &relayLog{}
-		opts := r.opts
-		opts.OnError = log.failed
-		relay, err := table.Relay(client, db.DB, to, &opts)
-		if err != nil {
+		var (
+			log, opts = &relayLog{}, r.opts
+			relay     *outbox.Relay
+			err       error
+		)
+		opts.OnError = func(err error) { log.failed(err, relay.Stats().Confirmed) }
+		if relay, err = table.Relay(client, db.DB, to, &opts); err != nil {
 			return err
 		}
 		r.begins(locks)
@@ -217,13 +220,19 @@ func (r *relayCommand) run(ctx context.Context, s *relayService, log *relayLog, 
 }
 
 // relayLog tells an operator the news of a relay.
-type relayLog struct{ errorLog }
+type relayLog struct {
+	errorLog
+	confirmed atomic.Uint64 // messages, when the broker failed last
+}
 
 // failed prints an error. Errors of many messages for one reason are one line, with the ID of the first message.
-func (l *relayLog) failed(err error) {
+func (l *relayLog) failed(err error, confirmed uint64) {
 	reason := err.Error()
 	if inner := errors.Unwrap(err); inner != nil && strings.HasPrefix(reason, "outbox: publish message ") {
 		reason = inner.Error()
+		if !errors.Is(err, outbox.ErrRefused) { // a broker that refuses a message works
+			l.confirmed.Store(confirmed)
+		}
 	}
 	l.failedBy(reason, err)
 }
@@ -233,7 +242,7 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	told, before := outbox.RelayStats{}, outbox.RelayStats{}
-	troubled, then := false, uint64(0) // the broker fails, and what it had confirmed before that
+	troubled := false // the broker fails
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -255,10 +264,8 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 			l.rest()
 		}
 		fails := is.Blocked+is.Failed > before.Blocked+before.Failed
-		if fails && !troubled {
-			troubled, then = true, before.Confirmed
-		}
-		if troubled && !fails && is.Confirmed > then {
+		troubled = troubled || fails
+		if troubled && !fails && is.Confirmed > l.confirmed.Load() { // a broker confirms what it read before it failed
 			news("the broker confirms messages again")
 			troubled = false
 			l.forget()

@@ -42,6 +42,9 @@ func TestOutbox_relay_blocked(t *testing.T) {
 			if lines := strings.Count(text, "the broker takes no messages now: "+b.says); lines < 1 || lines > 2*minutes { // also of a sending that was under way
 				t.Errorf("%d lines in %d minutes name the reason: %s", lines, minutes, text)
 			}
+			if strings.Contains(text, "confirms messages again") {
+				t.Errorf("it does not: %s", text)
+			}
 			if n := metric(t, at, "pawl_outbox_died_total"); n != 0 {
 				t.Errorf("%d messages died", n)
 			}
