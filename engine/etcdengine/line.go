@@ -93,11 +93,12 @@ func (l *line) next(c *engine.Claim, p *place, own *claim, wait bool) (*move, er
 		}
 	case step == lines.Append, wait && alone(c):
 		m.waits = true
-	default:
+	case c.Barging || with != nil:
+		m.key = p.grants
+	}
+	// A member that lags behind does not know of the largest token of a barging owner.
+	if !m.waits && (c.Barging || step != lines.Share) {
 		m.guards = append(m.guards, clientv3.Compare(clientv3.CreateRevision(counts).WithPrefix(), "<", l.rev+1))
-		if c.Barging || with != nil {
-			m.key = p.grants
-		}
 	}
 	if with != nil {
 		m.guards = append(m.guards, stands(with.Node.key, with.Node.rev))
