@@ -21,14 +21,19 @@ func full(t *testing.T, h *Harness) {
 	open, fill := h.Full(t)
 	a, b := clientFor(t, open(t), steadyTTL), clientFor(t, open(t), steadyTTL)
 	look := &party{t: t, engine: open(t), ctx: t.Context()}
-	locks := func(c *pawl.Client) []pawl.Locker {
-		return []pawl.Locker{c.Mutex("full/mutex"), c.Semaphore("full/permits", 1), c.RWMutex("full/readers")}
-	}
-	leases := []*pawl.Lease{lock(t, a.Mutex("full/mutex")), lock(t, a.Semaphore("full/permits", 1)), lock(t, a.RWMutex("full/readers").RLocker())}
+	var leases []*pawl.Lease
 	var next []<-chan held
-	for _, l := range locks(b) {
-		next = append(next, lockLater(t, l))
-		look.until("the next client waits", l.Name(), func(r engine.Resource) bool { return len(r.Claims) == 2 })
+	contend := func(holds, waits pawl.Locker) {
+		leases, next = append(leases, lock(t, holds)), append(next, lockLater(t, waits))
+		look.until("the next client waits", waits.Name(), func(r engine.Resource) bool { return len(r.Claims) == 2 })
+	}
+	contend(a.Mutex("full/mutex"), b.Mutex("full/mutex"))
+	caps := look.engine.Caps()
+	if caps.RefuseFeature(engine.FeatureSemaphore) == nil {
+		contend(a.Semaphore("full/permits", 1), b.Semaphore("full/permits", 1))
+	}
+	if caps.RefuseFeature(engine.FeatureShared) == nil {
+		contend(a.RWMutex("full/readers").RLocker(), b.RWMutex("full/readers"))
 	}
 	fill()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -18,17 +18,21 @@ import (
 // fullRedisCluster is the hook of a cluster whose nodes all have used up their memory.
 func fullRedisCluster(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 	nodes := testservers.RedisCluster(t)
-	return func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) }, func() {
-		for _, node := range nodes {
-			raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{node.Addr}, ForceSingleClient: true, DisableCache: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = raw.Do(t.Context(), raw.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1mb").Build()).Error()
-			raw.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+	return func(t *testing.T) engine.Engine { return connect(t, clusterURL(nodes)) }, func() { fillRedis(t, nodes...) }
+}
+
+// fillRedis bounds the memory of servers below what each server uses.
+func fillRedis(t *testing.T, servers ...*testservers.Server) {
+	t.Helper()
+	for _, server := range servers {
+		raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = raw.Do(t.Context(), raw.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1mb").Build()).Error()
+		raw.Close()
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -52,17 +56,8 @@ func fullNATS(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 
 // fullRedis is the hook of a Redis that has used up its maxmemory.
 func fullRedis(t *testing.T) (func(*testing.T) engine.Engine, func()) {
-	addr := testservers.Redis(t).Addr
-	raw, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(raw.Close)
-	return func(t *testing.T) engine.Engine { return connect(t, redisURL(addr)) }, func() {
-		if err := raw.Do(t.Context(), raw.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1mb").Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	server := testservers.Redis(t)
+	return func(t *testing.T) engine.Engine { return connect(t, redisURL(server.Addr)) }, func() { fillRedis(t, server) }
 }
 
 // fullEtcd is the hook of an etcd that has used up its quota.

@@ -113,7 +113,11 @@ func conformRedlock(t *testing.T, servers []*testservers.Server, addrs []string)
 					}
 				}
 		},
-		Cannot: map[string]string{"Snapshot": "the data are on five servers", "Full": "each node is a Redis server: TestRedis", "Hang": "each node is a Redis server: TestRedis"},
+		Full: func(t *testing.T) (func(*testing.T) engine.Engine, func()) {
+			servers, addrs := redlockServers(t, 5)
+			return func(t *testing.T) engine.Engine { return connect(t, redlockURL(addrs)) }, func() { fillRedis(t, servers...) }
+		},
+		Cannot: map[string]string{"Snapshot": "the data are on five servers", "Hang": "each node is a Redis server: TestRedis"},
 	})
 }
 

@@ -59,8 +59,12 @@ func zookeeperNode(id int, peers string, more ...string) kind {
 }
 
 // ZooKeeper starts a private ZooKeeper for one test, which stands alone. The server keeps its data
-// over Kill and Restart. The server looks for empty containers every second.
-func ZooKeeper(t testing.TB) *Server { t.Helper(); return start(t, zookeeperKind, nil) }
+// over Kill and Restart. The server looks for empty containers every second. Lines are added to its configuration, such as
+// "preAllocSize=64".
+func ZooKeeper(t testing.TB, lines ...string) *Server {
+	t.Helper()
+	return start(t, zookeeperNode(1, "", lines...), nil)
+}
 
 // SharedZooKeeper returns the ZooKeeper of this test process, or the ZooKeeper that
 // PAWL_TEST_ZOOKEEPER names. Tests use names of their own in it.
