@@ -108,8 +108,8 @@ func (r *Relay) keeps(o *owner) bool {
 	return r.owners[o]
 }
 
-// balance takes partitions and gives them up until ctx ends.
-func (r *Relay) balance(ctx context.Context, start func(*pawl.Slot)) {
+// balance takes partitions and gives them up until ctx ends. A store that cannot keep partitions ends the relay.
+func (r *Relay) balance(ctx context.Context, end context.CancelCauseFunc, start func(*pawl.Slot)) {
 	taken := make(chan bool, 1) // whether the Take that has ended brought a partition
 	var cancel context.CancelFunc
 	tick := time.NewTicker(r.opts.Balance)
@@ -128,10 +128,10 @@ func (r *Relay) balance(ctx context.Context, start func(*pawl.Slot)) {
 		case m.wait && cancel == nil:
 			var taking context.Context
 			taking, cancel = context.WithCancel(ctx)
-			go func() { taken <- r.take(taking, r.slots.Take, start) }()
+			go func() { taken <- r.take(taking, end, r.slots.Take, start) }()
 		case !m.wait && cancel != nil:
 			cancel()
-		case m.try && r.take(ctx, r.slots.TryTake, start):
+		case m.try && r.take(ctx, end, r.slots.TryTake, start):
 			continue
 		}
 		select {
@@ -154,12 +154,15 @@ func (r *Relay) balance(ctx context.Context, start func(*pawl.Slot)) {
 }
 
 // take takes a partition, and reports whether that went well.
-func (r *Relay) take(ctx context.Context, take func(context.Context) (*pawl.Slot, error), start func(*pawl.Slot)) bool {
+func (r *Relay) take(ctx context.Context, end context.CancelCauseFunc, take func(context.Context) (*pawl.Slot, error), start func(*pawl.Slot)) bool {
 	for tries := 1; ; tries++ {
 		slot, err := take(ctx)
 		if err == nil {
 			start(slot)
 			return true
+		}
+		if errors.Is(err, pawl.ErrUnsupported) {
+			end(err)
 		}
 		if ctx.Err() != nil || errors.Is(err, pawl.ErrNotAcquired) {
 			return false

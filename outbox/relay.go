@@ -133,8 +133,8 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 	return &Relay{table: t, db: db, publisher: publisher, client: client, slots: client.Slots("outbox/"+t.messages.Name, Partitions), opts: o, owners: make(map[*owner]bool)}, nil
 }
 
-// Run sends messages until ctx ends, and returns an error at once only if the tables are missing or of another shape
-// or format. Run repeats everything else after an error. When Run returns, no message is under way, and the partitions
+// Run sends messages until ctx ends. Run returns an error at once only if the tables are missing or of another shape
+// or format, or if the store of the client lacks what [pawl.Slots] need ([pawl.ErrUnsupported]). Run repeats everything else after an error. When Run returns, no message is under way, and the partitions
 // are free for others. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
 	for tries := 1; ; tries++ {
@@ -152,10 +152,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	r.balance(ctx, func(slot *pawl.Slot) {
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r.balance(serving, end, func(slot *pawl.Slot) {
 		o := r.add(slot)
-		group.Go(func() { r.own(ctx, slot, o) })
+		group.Go(func() { r.own(serving, slot, o) })
 	})
+	if err := context.Cause(serving); errors.Is(err, pawl.ErrUnsupported) {
+		return failed("relay", err)
+	}
 	return nil
 }
 

@@ -2,13 +2,16 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -162,4 +165,33 @@ func TestAStoppedRelayRepeatsNothing(t *testing.T) {
 			t.Errorf("%d sendings of %d messages", n, all)
 		}
 	})
+}
+
+// permitless is a store without semaphores, as Redlock is.
+type permitless struct{ *memengine.Engine }
+
+func (p permitless) Caps() engine.Caps {
+	caps := p.Engine.Caps()
+	caps.Lacks = map[engine.Feature]string{engine.FeatureSemaphore: "the test says so"}
+	return caps
+}
+
+// A relay whose store cannot keep partitions ends with the reason, whether the relay is alone or would wait for another.
+func TestRelayWithoutSemaphores(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, dialect.SQLite)
+	client, err := pawl.New(t.Context(), permitless{memengine.New()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(t.Context())
+	r, err := d.table.Relay(client, d.db, publish(func(context.Context, outbox.Message) error { return nil }), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := r.Run(ctx); !errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the test says so") {
+		t.Errorf("%v, and ctx: %v", err, ctx.Err())
+	}
 }

@@ -56,8 +56,8 @@ const MaxClaims = 2000
 // Options describe a store.
 type Options struct {
 	// Caps are the promises of the store: Name, Forgets, Failover, Processes and MinTTL. A store
-	// with a clock also sets Expiry. This package sets the other promises, and adds its own to
-	// Lacks.
+	// with a clock also sets Expiry, and a store whose Delete takes more than one round trip sets LeaveTrip. This package
+	// sets the other promises, and adds its own to Lacks.
 	Caps engine.Caps
 
 	// MaxClaims is how many claims a name can have: 1 to 2000; 0 is 2000.
@@ -126,7 +126,7 @@ func New(store Store, opts Options) *Engine {
 // Caps returns the promises of an engine on a store with these options.
 func Caps(opts Options) engine.Caps {
 	c := opts.Caps
-	c.Token, c.Wake, c.EnterTrip, c.LeaveTrip, c.MaxClaims = engine.TokenRevision, engine.WakeHandoff, 2, 2, cmp.Or(opts.MaxClaims, MaxClaims)
+	c.Token, c.Wake, c.EnterTrip, c.LeaveTrip, c.MaxClaims = engine.TokenRevision, engine.WakeHandoff, 2, cmp.Or(c.LeaveTrip, 2), cmp.Or(opts.MaxClaims, MaxClaims)
 	if c.Forgets {
 		c.Token = engine.TokenClock
 	}

@@ -140,6 +140,47 @@ func TestSoldOutWaits(t *testing.T) {
 	})
 }
 
+// TestRebalancedTwice: a Rebalance loses no unit of the parts that another Rebalance, or a Put of a program with more parts, makes
+// meanwhile.
+func TestRebalancedTwice(t *testing.T) {
+	each(t, databases(t)[:3], 2, func(t *testing.T, s *stocks) {
+		more, most := s.with(t, 5), s.with(t, 8)
+		for name, does := range map[string]func(tx dialect.DB) error{
+			"rebalanced": func(tx dialect.DB) error { return more.Rebalance(t.Context(), tx, "sku") },
+			"put":        func(tx dialect.DB) error { return more.Put(t.Context(), tx, "sku", 10) },
+		} {
+			for _, second := range []*stock.Table{most, s.Table} {
+				t.Run(name, func(t *testing.T) {
+					s.Run(t, s.db, "DELETE FROM "+s.quoted())
+					s.put(t, "sku", 10)
+					tx, err := s.Begin(t.Context(), s.db)
+					if err == nil {
+						err = does(tx)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					told := make(chan error, 1)
+					go func() {
+						told <- s.transact(t.Context(), func(tx dialect.DB) error { return second.Rebalance(t.Context(), tx, "sku") })
+					}()
+					s.untilBlocked(t)
+					if err := errors.Join(tx.Commit(), <-told); err != nil {
+						t.Error(err)
+					}
+					want := int64(10)
+					if name == "put" {
+						want = 20
+					}
+					if n := s.total(t, "sku"); n != want {
+						t.Errorf("%d units, and %d were put", n, want)
+					}
+				})
+			}
+		}
+	})
+}
+
 // TestOldSnapshot: nobody is told "sold out" because of what the transaction has read before others put units.
 func TestOldSnapshot(t *testing.T) {
 	all := []sqltest.Database{sqltest.SQLite(t, ""), sqltest.Postgres(t, "").At(sql.LevelSerializable), sqltest.MariaDB(t).At(sql.LevelRepeatableRead)}
