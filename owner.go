@@ -60,8 +60,11 @@ func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner
 	if l.alone {
 		return nil, "", nil
 	}
+	of := "" // the owner of the lease that holds less
 	for s := scopeOf(ctx); s != nil; s = s.outer {
 		switch {
+		case s.lease == nil && err != nil && s.owner != of: // which would not share, and wait
+			return nil, "", err
 		case s.lease == nil:
 			if s.owner != "" {
 				err = checkText("owner", s.owner)
@@ -71,6 +74,7 @@ func (l *lock) party(ctx context.Context, apart []*Lease) (through *Lease, owner
 		case s.lease.lock.weight >= l.weight:
 			return s.lease, s.lease.claim.Owner, nil
 		default:
+			of = s.lease.claim.Owner
 			err = fmt.Errorf("%w: this context holds its reading side and would wait for itself: RWMutex.TryUpgrade makes the writer of a reader", ErrNotAcquired)
 		}
 	}

@@ -205,6 +205,31 @@ func TestStrongerIsRefused(t *testing.T) {
 	})
 }
 
+// TestStrongerInAnOwnersContext: the refusal holds also where an outer context has an owner, because the reader is not of that owner.
+// A reader of the owner asks the store, which does not let it wait either.
+func TestStrongerInAnOwnersContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rw := newClient(t, memengine.New(), nil).RWMutex("m")
+		owned := pawl.WithOwner(t.Context(), "web-1")
+		for reads, says := range map[context.Context]string{t.Context(): "RWMutex.TryUpgrade", owned: ""} {
+			r := mustLock(t, reads, rw.RLocker())
+			other := mustLock(t, t.Context(), rw.RLocker())
+			bound, cancel := context.WithTimeout(owned, time.Minute)
+			ctx, end := r.Within(bound)
+			start := time.Now()
+			_, err := rw.Lock(ctx)
+			wantErr(t, err, pawl.ErrNotAcquired)
+			if waited := time.Since(start); waited != 0 || !strings.Contains(err.Error(), says) {
+				t.Errorf("after %v: %v", waited, err)
+			}
+			end()
+			cancel()
+			mustUnlock(t, other)
+			mustUnlock(t, r)
+		}
+	})
+}
+
 // TestCandidatesAreTwo: an election takes no owner.
 func TestCandidatesAreTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

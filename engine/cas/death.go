@@ -15,8 +15,8 @@ import (
 
 // seen is an observed heartbeat, and when the observer first saw it.
 type seen struct {
-	version uint64
-	since   time.Time
+	version, beat uint64 // a store that forgot writes gives versions again, and a session repeats no beat
+	since         time.Time
 }
 
 // look checks that sessions live. look reports whether it found a session dead that was not known to
@@ -76,10 +76,10 @@ func (e *Engine) left(id string, h heartbeat, item Item) time.Duration {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s, is := e.seen[id]; is && s.version == item.Version {
+	if s, is := e.seen[id]; is && s.version == item.Version && s.beat == h.Beat {
 		return h.ttl() - time.Since(s.since)
 	}
-	e.seen[id] = seen{item.Version, time.Now()}
+	e.seen[id] = seen{item.Version, h.Beat, time.Now()}
 	return h.ttl()
 }
 

@@ -24,7 +24,8 @@ type life struct {
 	name  string
 	since time.Time // when the engine first saw this life
 	over  bool
-	base  int64
+	base  int64 // that grants of this life have; 0 in the grace
+	least int64 // the smallest base after the grace
 }
 
 // noBelief stands for an engine without sessions: such an engine must not end the grace.
@@ -118,6 +119,7 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 		return l, 0, err
 	}
 	left := m.grace(belief) - time.Since(l.since)
+	l.least = m.Base
 	switch {
 	case m.Life != name:
 		m.Life, m.Over, m.Belief = name, false, max(m.Belief, belief.Microseconds())
@@ -138,7 +140,7 @@ func (e *Engine) aged(ctx context.Context, name string) (life, time.Duration, er
 
 // ended notes that the grace of a life is over, as the mark says.
 func (e *Engine) ended(l life, m mark) life {
-	l.over, l.base = true, m.Base
+	l.over, l.base, l.least = true, m.Base, m.Base
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.life.name == l.name {

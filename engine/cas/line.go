@@ -72,6 +72,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		if a.err != nil {
 			return engine.Grant{}, fmt.Errorf("await: %w", a.err)
 		}
+		s.holds(c.ID, true)
 		return engine.Grant{Token: a.token}, nil
 	case <-ctx.Done():
 		return engine.Grant{}, ctx.Err()
@@ -290,7 +291,7 @@ func (e *Engine) due(l *line, now record, waiters map[string]*waiter, is life, g
 	} else if !l.grace && !e.hasDead(now) {
 		return r, false
 	}
-	next, _ := e.apply(now.State, r, queue.Clock{Mint: firstToken(now.Last, is.base, now.version+1)}, grace.On())
+	next, _ := e.apply(now.State, r, queue.Clock{Mint: firstToken(now.Last, is.base, now.version+1)}, grace.On(), nil)
 	same := slices.EqualFunc(next.Claims, now.Claims, func(a, b queue.Claim) bool { return a.ID == b.ID && a.Token == b.Token })
 	return r, !same
 }

@@ -35,6 +35,31 @@ type session struct {
 type place struct {
 	resource string
 	version  uint64 // of the resource after the claim entered
+	held     bool   // the caller was told so, and not of the loss
+}
+
+// held returns the claims that the clients of a session believe in, by id. Nil has none.
+func (s *session) held() map[string]bool {
+	all := make(map[string]bool)
+	if s == nil {
+		return all
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range s.claims {
+		all[id] = p.held
+	}
+	return all
+}
+
+// holds notes whether a caller believes in a claim.
+func (s *session) holds(claim string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, here := s.claims[claim]; here {
+		p.held = is
+		s.claims[claim] = p
+	}
 }
 
 // Open implements [engine.Engine].
@@ -103,8 +128,8 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		}
 		return engine.Grant{}, fmt.Errorf("enter: %w", err)
 	}
-	s.claims[c.ID] = place{c.Resource, out.after.version}
 	g := engine.Grant{Token: out.Token}
+	s.claims[c.ID] = place{c.Resource, out.after.version, g.Held()}
 	if !g.Held() {
 		g.Grace = out.grace
 	}
@@ -162,6 +187,7 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Cl
 		}
 		if is.Token == 0 {
 			gone = append(gone, c)
+			s.holds(c.ID, false)
 		}
 	}
 	s.reconcile(ctx, l.name, records)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -88,7 +89,7 @@ func (e *Engine) attempt(ctx context.Context, name string, r queue.Request, own 
 		return outcome{}, err
 	}
 	minted := firstToken(was.Last, l.base, was.version+1)
-	next, out := e.apply(was.asked(r, l, grace), r, queue.Clock{Now: item.Now, Mint: minted}, grace.On())
+	next, out := e.apply(was.asked(r, l, grace), r, queue.Clock{Now: item.Now, Mint: minted}, grace.On(), own)
 	if r.Op == queue.Poll && r.Claim.ID == "" {
 		out.Err = nil // the error belongs to no claim
 	}
@@ -142,9 +143,10 @@ func (r *record) asked(by queue.Request, l life, grace engine.Grace) queue.State
 }
 
 // apply is queue.Apply without the dead sessions. During a restart grace a claim that is not stored
-// holds everything. Then an owner that holds already may share, and no other owner is granted
-// anything.
-func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool) (queue.State, queue.Outcome) {
+// holds everything. Then a claim may share a grant that its own session believes, and no other claim is granted
+// anything. A grant that is stored may be older than a later one, which the store has forgotten.
+func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool, own *session) (queue.State, queue.Outcome) {
+	believes := own.held()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.Ends = func(session string) int64 {
@@ -159,11 +161,22 @@ func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool
 	if len(s.Claims) == 0 {
 		s.Spec = r.Spec
 	}
+	const stranger = "?" // before an owner, so that nobody shares the grant
 	unknown := queue.Claim{Weight: math.MaxInt64 / 4, Token: 1}
 	s.Claims = slices.Concat([]queue.Claim{unknown}, s.Claims)
+	for i := range s.Claims {
+		if cl := &s.Claims[i]; cl.Token != 0 && !believes[cl.ID] {
+			cl.Owner = stranger + cl.Owner
+		}
+	}
 	next, out := queue.Apply(s, r, c)
 	if next.Claims = next.Claims[1:]; len(next.Claims) == 0 {
 		next.Spec = engine.Spec{}
+	}
+	for i := range next.Claims {
+		if cl := &next.Claims[i]; cl.Token != 0 && !believes[cl.ID] {
+			cl.Owner = strings.TrimPrefix(cl.Owner, stranger)
+		}
 	}
 	return next, out
 }
@@ -211,22 +224,25 @@ func ends(claims []queue.Claim, before string) (ids []string) {
 	return ids
 }
 
+// grantBytes is what a grant adds to a stored claim at most: its token and its time. A name that is full can still be handed over.
+const grantBytes = 16
+
 // write stores a resource that changed.
 func (e *Engine) write(ctx context.Context, name string, was record, next queue.State, minted fence.Token, l life) (record, error) {
-	if len(next.Claims) == 0 && (was.version == 0 || next.Last < firstToken(0, l.base, was.version+1)) {
+	if len(next.Claims) == 0 && (was.version == 0 || next.Last < firstToken(0, l.least, was.version+1)) {
 		if was.version == 0 {
 			return record{}, nil
 		}
 		return record{}, e.store.Delete(ctx, resourceKey+name, was.version)
 	}
 	data := encode(next, was.Last, minted, l.base)
-	if len(next.Claims) > len(was.Claims) && (len(next.Claims) > e.opts.MaxClaims || e.opts.MaxData > 0 && len(data) > e.opts.MaxData) {
+	if most := len(data) + grantBytes*len(next.Claims); len(next.Claims) > len(was.Claims) && (len(next.Claims) > e.opts.MaxClaims || e.opts.MaxData > 0 && most > e.opts.MaxData) {
 		bound := fmt.Sprintf("%d claims", e.opts.MaxClaims)
 		if e.opts.MaxData > 0 {
 			bound += fmt.Sprintf(" and %d bytes", e.opts.MaxData)
 		}
 		return record{}, fmt.Errorf("%w: %q has %d claims already, and with one more needs %d bytes: %s keeps at most %s for a name",
-			engine.ErrUnsupported, name, len(was.Claims), len(data), e.caps.Name, bound)
+			engine.ErrUnsupported, name, len(was.Claims), most, e.caps.Name, bound)
 	}
 	version, err := e.store.Swap(ctx, resourceKey+name, data, was.version)
 	if err != nil {

@@ -84,8 +84,7 @@ func casOptions(maxData int) cas.Options {
 	return cas.Options{
 		MaxData: maxData,
 		Caps: engine.Caps{
-			Name: "nats", Forgets: true, Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, MinTTL: time.Second,
-			LeaveTrip: 3, // a read, the marker of the deletion, and the deletion of the marker
+			Name: "nats", Forgets: true, Failover: engine.FailoverSafe, Processes: engine.ReachNetwork, MinTTL: time.Second, LeaveTrip: 3, // a read, and a deletion in two
 		},
 	}
 }

@@ -1,0 +1,206 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl/engine"
+)
+
+// copied returns a function that puts the store back as it is now, and begins another life.
+func (f *forgetting) copied() (back func(life string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	items, last := maps.Clone(f.items), f.last
+	return func(life string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.items, f.last, f.life = maps.Clone(items), last, life
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
+}
+
+// begun returns a store without a grace, far away.
+func begun(t *testing.T, clock bool) *forgetting {
+	t.Helper()
+	store := &forgetting{newInMemory(clock).Far(), "first"}
+	if err := newEngine(t, store, forgets).Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// TestReleaseInTheGrace: after a restart that lost nothing, a release takes as many writes as before.
+func TestReleaseInTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, true)
+		s := openOn(t, newEngine(t, store, forgets))
+		c := claimOf(s, "x", 1)
+		mustHold(t, s, c)
+		store.copied()("second")
+		before := store.writes
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Leave(ctx, "x", c.ID); err != nil {
+			t.Error(err)
+		}
+		if n := store.writes - before; n > 2 {
+			t.Errorf("%d writes, and the mark of the new life and the release are 2", n)
+		}
+		if item, err := store.Load(t.Context(), resourceKey+"x"); err != nil || item.Version != 0 {
+			t.Errorf("the record stays: %+v, %v", item, err)
+		}
+	})
+}
+
+// TestOwnerInTheGrace: a store that came back with a released grant has forgotten the next holder. The owner of the released
+// grant shares that grant with no new claim. An owner whose client believes its grant does.
+func TestOwnerInTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, true)
+		s, other := openOn(t, newEngine(t, store, forgets)), openOn(t, newEngine(t, store, forgets))
+		owned := func(name string, n int) *engine.Claim {
+			c := claimOf(s, name, n)
+			c.Owner = "owner"
+			return c
+		}
+		believed := mustHold(t, s, owned("believed", 1))
+		released := owned("x", 2)
+		mustHold(t, s, released)
+		back := store.copied()
+		if err := s.Leave(t.Context(), "x", released.ID); err != nil {
+			t.Fatal(err)
+		}
+		last := mustHold(t, other, claimOf(other, "x", 1))
+		back("second")
+		again := owned("x", 3)
+		if g, err := s.Enter(t.Context(), again, true); !errors.Is(err, engine.ErrBusy) && (err != nil || g.Held()) {
+			t.Errorf("a new claim of the owner beside a holder with the token %v: %+v, %v", last, g, err)
+		}
+		if g, err := s.Enter(t.Context(), owned("believed", 4), false); err != nil || g.Token != believed {
+			t.Errorf("a claim beside the token %v that is believed: %+v, %v", believed, g, err)
+		}
+		r, err := s.(*session).engine.Show(t.Context(), "believed")
+		if err != nil || len(r.Claims) != 2 || r.Claims[0].Owner != "owner" || r.Claims[1].Owner != "owner" {
+			t.Errorf("%+v, %v", r.Claims, err)
+		}
+	})
+}
+
+// TestWatchOfAnOlderValue: a value that came back at a smaller version is another value.
+func TestWatchOfAnOlderValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, true)
+		e := newEngine(t, store, forgets)
+		version := uint64(0)
+		var back func(string)
+		for i := range 3 {
+			var err error
+			if version, err = e.Put(t.Context(), "v", []byte(fmt.Sprint(i)), version); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				back = store.copied()
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		got := make(chan engine.Value, 1)
+		go func() {
+			v, err := e.Watch(ctx, "v", version)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- v
+		}()
+		synctest.Wait()
+		back("second")
+		if v := <-got; string(v.Data) != "0" || v.Version >= version {
+			t.Errorf("after version %d: %+v", version, v)
+		}
+	})
+}
+
+// TestSeenBeforeARestart: a store that lost heartbeats gives their versions to later heartbeats. A client that observed the version
+// before does not take the session for dead.
+func TestSeenBeforeARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, false)
+		s, observer := openOn(t, newEngine(t, store, forgets)), openOn(t, newEngine(t, store, forgets))
+		c := claimOf(s, "x", 1)
+		mustHold(t, s, c)
+		renew := func() {
+			t.Helper()
+			if _, err := s.Renew(t.Context(), []*engine.Claim{c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		observe := func() {
+			t.Helper()
+			if _, err := try(t, observer, claimOf(observer, "x", 1)); !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrGrace) {
+				t.Fatal(err)
+			}
+		}
+		back := store.copied()
+		renew()
+		seen := s.(*session).version
+		observe()
+		<-time.After(ttl / 2)
+		renew()
+		renew()
+		<-time.After(ttl / 3)
+		back("first") // a cluster has one life
+		renew()
+		if is := s.(*session).version; is != seen {
+			t.Fatalf("version %d, and %d was seen", is, seen)
+		}
+		<-time.After(ttl / 4)
+		observe()
+		renew()
+	})
+}
+
+// small is a store that refuses items above a size.
+type small struct {
+	*inMemory
+	most int
+}
+
+func (s *small) Swap(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	if len(data) > s.most {
+		return 0, engine.Unavailable("swap", errors.New("the item is too large"))
+	}
+	return s.inMemory.Swap(ctx, key, data, version)
+}
+
+// TestAFullNameIsHandedOver: a name with as many waiters as fit can be handed to all of them, and each can leave.
+func TestAFullNameIsHandedOver(t *testing.T) {
+	store := &small{newInMemory(false), engine.MaxValue}
+	store.last = 1 << 40 // so that tokens are long
+	e := newEngine(t, store, Options{MaxData: engine.MaxValue})
+	s := openOn(t, e)
+	writer := claimOf(s, "x", 0)
+	mustHold(t, s, writer)
+	var err error
+	n := 0
+	for err == nil && n < MaxClaims {
+		n++
+		c := claimOf(s, "x", n)
+		c.Weight = 1
+		_, err = s.Enter(t.Context(), c, true)
+	}
+	if !errors.Is(err, engine.ErrUnsupported) {
+		t.Fatalf("%d readers wait: %v", n, err)
+	}
+	for i := range n {
+		if err := s.Leave(t.Context(), "x", claimOf(s, "x", i).ID); err != nil {
+			t.Fatalf("claim %d of %d leaves: %v", i, n, err)
+		}
+	}
+}
