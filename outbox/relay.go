@@ -134,8 +134,8 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 }
 
 // Run sends messages until ctx ends. Run returns an error at once only if the tables are missing or of another shape
-// or format, or if the store of the client lacks what [pawl.Slots] need ([pawl.ErrUnsupported]). Run repeats everything else after an error. When Run returns, no message is under way, and the partitions
-// are free for others. One Run at a time is enough.
+// or format. [pawl.ErrUnsupported] says at once that the client's store lacks semaphores or values. Run repeats everything else
+// after an error. When Run returns, no message is under way, and the partitions are free for others. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
 	for tries := 1; ; tries++ {
 		err := r.check(ctx)

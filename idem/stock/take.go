@@ -68,7 +68,7 @@ func (t *Table) Rebalance(ctx context.Context, tx dialect.DB, name string) error
 
 func (t *Table) rebalance(ctx context.Context, tx dialect.DB, name string) error {
 	is, err := t.lock(ctx, tx, name)
-	if err == nil { // from now on nobody makes parts, and this statement sees those that were made before; see sweep
+	if err == nil { // from now on nobody makes parts, and this statement sees all parts, see sweep
 		is, err = t.lock(ctx, tx, name)
 	}
 	if err != nil {
