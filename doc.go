@@ -68,9 +68,9 @@
 //
 // # What a lock cannot do
 //
-// A lock does not stop anybody. Some code acts after another client got the lock: it ignores its
-// context, or is frozen between a check and a write. A request may also be on its way for that
-// long. No lock service can prevent that. Where that would do harm, let the protected resource
+// A lock does not stop anybody. A holder may act after another client got the lock. Such a holder ignores
+// the context of its lease, or was frozen between a check and a write. A request may also be
+// on its way for that long. No lock service can prevent that. Where that would do harm, let the protected resource
 // refuse the late write:
 //
 //	UPDATE orders SET ..., token = $1 WHERE id = 42 AND token <= $1
