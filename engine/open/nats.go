@@ -65,6 +65,7 @@ func natsOptions(u *url.URL) ([]nats.Option, error) {
 	options := []nats.Option{
 		nats.Name("pawl"), nats.Timeout(connectTimeout / 2), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.FlusherTimeout(time.Second), // a write that blocks holds the lock of the client, which every call takes
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // what matters comes as an error; a publisher hears denials by a handler of its own
 	}
