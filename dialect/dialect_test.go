@@ -325,6 +325,21 @@ func TestCodesOfOthers(t *testing.T) {
 	}
 }
 
+// InnoDB rolls the whole transaction back after some errors only. A repeat cures a deadlock, and may not cure a full lock table.
+func TestRolledBack(t *testing.T) {
+	for number, is := range map[uint16]struct{ rolledBack, again bool }{1205: {true, true}, 1213: {true, true}, 1020: {true, true}, 1206: {true, false}, 1062: {}, 1064: {}} {
+		err := fmt.Errorf("call: %w", &mysql.MySQLError{Number: number})
+		if dialect.RolledBack(err) != is.rolledBack || dialect.Again(err) != is.again || !dialect.Said(err) {
+			t.Error(err)
+		}
+	}
+	for _, err := range []error{nil, io.EOF, &pgconn.PgError{Code: "40001"}, strange{Number: 1206}} {
+		if dialect.RolledBack(err) {
+			t.Errorf("%#v is taken for an error of MySQL", err)
+		}
+	}
+}
+
 func TestReadOnly(t *testing.T) {
 	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
 		db.SetMaxOpenConns(1)

@@ -22,6 +22,13 @@ func Again(err error) bool {
 		slices.Contains([]int64{5, 6}, file&0xff) // busy, locked
 }
 
+// RolledBack reports whether MySQL or MariaDB may have rolled the whole transaction back with this error. The server commits each
+// further statement on that connection at once.
+func RolledBack(err error) bool {
+	_, number, _ := codes(err)
+	return number != 0 && Again(err) || number == 1206 // locks fill the buffer pool: a repeat may fail for ever
+}
+
 // LockTimeout reports whether the error says that another transaction did not give a lock back in
 // time. The statement wrote nothing. On PostgreSQL the transaction goes on only from a savepoint.
 func LockTimeout(err error) bool {

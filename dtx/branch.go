@@ -167,10 +167,10 @@ func (b *branch) QueryContext(ctx context.Context, statement string, args ...any
 	return rows, nil
 }
 
-// judge remembers an error that has ended the transaction. After a deadlock MySQL has rolled back, and the connection would
+// judge remembers an error that has ended the transaction. MySQL rolls back after some errors, such as a deadlock, and the connection would
 // commit each further statement. SQLite may roll back after any error. A driver may close the connection of a statement that was cancelled.
 func (b *branch) judge(err error) error {
-	if dialect.Lost(err) || b.dialect == dialect.MySQL && dialect.Again(err) || b.dialect == dialect.SQLite && err != nil && b.outside() ||
+	if dialect.Lost(err) || dialect.RolledBack(err) || b.dialect == dialect.SQLite && err != nil && b.outside() ||
 		errors.Is(err, context.Canceled) && b.closed() {
 		b.doom = cmp.Or(b.doom, err)
 	}

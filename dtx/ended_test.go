@@ -24,6 +24,7 @@ func (b *bank) ended(t *testing.T) map[string]func(context.Context, func(), *dtx
 	case dialect.SQLite:
 		all["a statement that rolls back"] = b.rollsBack
 	case dialect.MySQL:
+		all["a full lock table that is swallowed"] = b.lockTableFull
 		all["a deadlock that only the rows tell"] = func(ctx context.Context, _ func(), tx *dtx.Tx) error { return b.deadlock(ctx, t, tx) }
 	}
 	return all
@@ -34,6 +35,15 @@ func (b *bank) rollsBack(ctx context.Context, _ func(), tx *dtx.Tx) error {
 	first := tx.On(b.parts[0])
 	first.ExecContext(ctx, "INSERT OR ROLLBACK INTO "+b.table+"_0 (id, n) VALUES (0, 0)") //nolint:errcheck // the caller does not look
 	first.ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 1")             //nolint:errcheck // as above
+	return nil
+}
+
+// lockTableFull has MariaDB answer with the error after which InnoDB has rolled the transaction back, because locks fill the buffer pool. A real one needs
+// a small pool and many rows. The caller does not look.
+func (b *bank) lockTableFull(ctx context.Context, _ func(), tx *dtx.Tx) error {
+	first := tx.On(b.parts[0])
+	first.ExecContext(ctx, "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1206, MESSAGE_TEXT = 'The total number of locks exceeds the lock table size'") //nolint:errcheck // the caller does not look
+	first.ExecContext(ctx, "UPDATE "+b.table+"_0 SET n = n - 1 WHERE id = 1")                                                                        //nolint:errcheck // as above
 	return nil
 }
 

@@ -212,3 +212,36 @@ func TestOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestOnceOverBegin: a key of Begin that has expired is free for Once when its worker is dead, also before a sweep. A worker that goes on keeps the key.
+func TestOnceOverBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, l := idem.NewLeases(party(t, eng), nil), idem.NewLeases(party(t, eng), nil)
+		inFlight := func(while string) {
+			t.Helper()
+			if first, err := idem.Once(t.Context(), l, pay, print); first || !errors.Is(err, idem.ErrInFlight) {
+				t.Errorf("while %s: %v, %v", while, first, err)
+			}
+		}
+		late := begin(t, a)
+		inFlight("a worker works")
+		<-time.After(idem.DefaultExpiry)
+		inFlight("a worker works on an expired key")
+		noErr(t, late.Reach(t.Context(), "reserved", nil))
+		crash(t, eng, l, pay)
+		inFlight("the key of a dead worker is kept")
+		<-time.After(idem.DefaultExpiry)
+		if first, err := idem.Once(t.Context(), l, pay, other); !first || err != nil {
+			t.Errorf("the expired key of a dead worker: %v, %v", first, err)
+		}
+		if first, err := idem.Once(t.Context(), l, pay, other); first || err != nil {
+			t.Errorf("the second call: %v, %v", first, err)
+		}
+		wantErr(t, late.Complete(t.Context(), []byte("late")), idem.ErrTakenOver)
+		if e, found, err := l.Show(t.Context(), pay); err != nil || !found || e.State != idem.Used || e.Attempts != 1 || len(e.Points) > 0 {
+			t.Errorf("the record is %+v, %v, %v", e, found, err)
+		}
+		noErr(t, l.Forget(t.Context(), pay)) // so Once has given the lock back
+	})
+}

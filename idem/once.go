@@ -20,17 +20,15 @@ import (
 // Once fails with [ErrReused] if the key was used with another fingerprint. Once fails with
 // [pawl.ErrUnavailable] if the store did not answer for a TTL. The key may be used then, and the effect
 // must not follow. A call after that returns false if so. A key of Begin and a key of Once are one key:
-// Once fails with [ErrInFlight] on a key that Begin has claimed. An operator gives a used key back by [Leases.Forget].
+// Once fails with [ErrInFlight] on a key that Begin has claimed. When that claim has expired, Once asks for the lock of the
+// key, and fails only while a caller has the lock. While the store grants nothing, Once fails there with [pawl.ErrGrace].
+//
+// An operator gives a used key back by [Leases.Forget].
 func Once(ctx context.Context, l *Leases, key Key, print Fingerprint) (first bool, err error) {
 	me, err := l.claimant(key, print, 0)
 	if err == nil {
 		me.now = time.Now()
-		_, err = write(ctx, l.value(key), pawl.Snapshot{}, func(is *record) (*record, error) {
-			if is != nil && is.State == Claimed {
-				return nil, ErrInFlight
-			}
-			return me.claim(is, Used)
-		})
+		err = l.use(ctx, me)
 	}
 	switch {
 	case errors.Is(err, errRepeat):
@@ -39,4 +37,29 @@ func Once(ctx context.Context, l *Leases, key Key, print Fingerprint) (first boo
 		return false, fmt.Errorf("once %q: %w", key, err)
 	}
 	return true, nil
+}
+
+// use writes that the key is used. A claim that has expired may be of a worker that works on, which only the lock of the key tells.
+func (l *Leases) use(ctx context.Context, me claimant) error {
+	expired := false
+	rule := func(is *record) (*record, error) {
+		claimed := is != nil && is.State == Claimed
+		expired = claimed && is.expired(me.now)
+		if claimed && (!expired || is.Token >= me.token) {
+			return nil, ErrInFlight
+		}
+		return me.claim(is, Used)
+	}
+	_, err := write(ctx, l.value(me.key), pawl.Snapshot{}, rule)
+	if !expired {
+		return err
+	}
+	lease, err := l.lock(ctx, me.key, &BeginOptions{NoWait: true})
+	if err != nil {
+		return err
+	}
+	defer lease.Unlock(ctx) //nolint:errcheck // versions guard the record
+	me.token = lease.Token()
+	_, err = write(ctx, l.value(me.key), pawl.Snapshot{}, rule)
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -75,6 +76,8 @@ type peer struct {
 	heard int64 // the mark that the peer has told
 	told  int64 // the mark that the peer was told
 	err   error // of the last message to the peer
+
+	telling int // decisions that the peer is told again now
 }
 
 // New returns the agent of a log, whose tables exist. Peers are the other agents of the group, 2 to 6, with the URLs at which they serve HTTP. Names
@@ -113,6 +116,9 @@ func New(ctx context.Context, log *Log, name string, peers map[string]string, ha
 	return a, nil
 }
 
+// mostConns is how many connections the default client has to a peer, and how many decisions a peer is told again at a time.
+const mostConns = 128
+
 func (o *Options) complete() (Options, error) {
 	all := Options{}
 	if o != nil {
@@ -122,7 +128,10 @@ func (o *Options) complete() (Options, error) {
 		all.Timeout = 5 * time.Second
 	}
 	if all.Client == nil {
-		all.Client = &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16}}
+		// Without a bound a dial to a host that is away outlives its message by minutes.
+		dial := &net.Dialer{Timeout: all.Timeout / 2}
+		all.Client = &http.Client{Transport: &http.Transport{DialContext: dial.DialContext, TLSHandshakeTimeout: all.Timeout / 2, ForceAttemptHTTP2: true,
+			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16, MaxConnsPerHost: mostConns}}
 	}
 	switch {
 	case all.Timeout < 50*time.Millisecond || all.Timeout > time.Minute:

@@ -5,9 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +100,87 @@ func TestMissing(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestAway: an agent that is away gets one decision at a time, however many the agent has missed. When the agent is back, it hears of all.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = time.Second
+		g := newGroup(t, threephase.Options{Timeout: timeout}, "bank", "stock", "witness")
+		defer g.close()
+		g.net.split([]string{"witness"})
+		var all sync.WaitGroup
+		for range 200 {
+			all.Go(func() {
+				if _, err := g.agents["bank"].Commit(t.Context(), work); !errors.Is(err, dtx.ErrAborted) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		<-time.After(5 * timeout) // of the bubble
+		most := 0
+		for range 100 {
+			<-time.After(timeout / 10)
+			g.net.mu.Lock()
+			most = max(most, g.net.flying["witness"])
+			g.net.mu.Unlock()
+		}
+		if most == 0 || most > 3 {
+			t.Errorf("%d messages at a time are on their way to an agent that is away", most)
+		}
+		g.net.split(nil)
+		healed := time.Now()
+		g.until("all is forgotten", g.quiet)
+		if took := time.Since(healed); took > 10*timeout {
+			t.Errorf("the agent that was away knows all after %v", took)
+		}
+	})
+}
+
+// TestConnections: the default client keeps few connections to a peer that takes messages and does not answer.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	var open, most atomic.Int64
+	hangs := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // then the server sees the end of the connection
+		<-r.Context().Done()
+	}))
+	hangs.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			for n, is := open.Add(1), most.Load(); n > is && !most.CompareAndSwap(is, n); is = most.Load() {
+			}
+		case http.StateClosed:
+			open.Add(-1)
+		}
+	}
+	hangs.Start()
+	defer hangs.Close()
+	g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+	defer g.close()
+	g.kill("witness")
+	peers := map[string]string{"bank": hangs.URL, "stock": hangs.URL}
+	witness, err := threephase.New(t.Context(), g.logs["witness"], "witness", peers, nil, &threephase.Options{Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			if _, err := witness.Commit(t.Context(), nil); !errors.Is(err, dtx.ErrAborted) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := witness.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := most.Load(); n == 0 || n > 500 { // 128, and the server hears late of closed connections
+		t.Errorf("%d connections at a time", n)
+	}
 }
 
 // TestLogDatabases: a log may be in any database. An agent that is started again goes on with it, and a second process ends the first.

@@ -29,6 +29,7 @@ type network struct {
 	cut    map[[2]string]bool
 	faults bool              // answers are lost, and messages repeated
 	sent   []sentBefore      // all messages
+	flying map[string]int    // messages without an answer, by receiver
 	after  func(from string) // called before each message
 	late   sync.WaitGroup
 }
@@ -71,8 +72,14 @@ func (l link) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.URL.Host
 	l.mu.Lock()
 	l.sent = append(l.sent, sentBefore{to, body})
+	l.flying[to]++
 	faults, after := l.faults, l.after
 	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.flying[to]--
+	}()
 	if after != nil {
 		after(l.from)
 	}
@@ -262,7 +269,7 @@ func newGroup(t *testing.T, opts threephase.Options, names ...string) *group {
 // newGroupIn starts agents whose logs are in these databases.
 func newGroupIn(t *testing.T, opts threephase.Options, places map[string]place, table string, names ...string) *group {
 	t.Helper()
-	g := &group{t: t, names: names, opts: opts, net: &network{agents: make(map[string]http.Handler), cut: make(map[[2]string]bool)}, dbs: make(map[string]*sql.DB),
+	g := &group{t: t, names: names, opts: opts, net: &network{agents: make(map[string]http.Handler), cut: make(map[[2]string]bool), flying: make(map[string]int)}, dbs: make(map[string]*sql.DB),
 		logs: make(map[string]*threephase.Log), ledgers: make(map[string]*ledger), agents: make(map[string]*threephase.Agent), dead: make(map[string]chan struct{})}
 	for _, name := range names {
 		g.dbs[name] = places[name].db

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,16 +251,20 @@ func TestResolve(t *testing.T) {
 	})
 }
 
-// TestTakeOver: a second process that takes the log ends the first.
+// TestTakeOver: a second process that takes the log ends the first. The first names no transaction of which its log knows nothing, because the second
+// gives the number again.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
 		defer g.close()
+		<-time.After(250 * time.Millisecond) // of the bubble: the agents have heard of one another, and write nothing
 		first := g.agents["bank"]
 		g.start("bank")
-		if _, err := first.Commit(t.Context(), work); !errors.Is(err, dtx.ErrInDoubt) && !errors.Is(err, dtx.ErrAborted) && !errors.Is(err, pawl.ErrClosed) {
-			t.Error(err)
+		var named *threephase.Error
+		unknown, err := first.Commit(t.Context(), work)
+		if !errors.Is(err, dtx.ErrAborted) || errors.Is(err, dtx.ErrInDoubt) || !errors.Is(err, threephase.ErrReplaced) || errors.As(err, &named) || unknown != (threephase.ID{}) {
+			t.Errorf("%v, %v", unknown, err)
 		}
 		<-first.Done()
 		if err := first.Status().Err; !errors.Is(err, threephase.ErrReplaced) {
@@ -270,10 +276,70 @@ func TestTakeOver(t *testing.T) {
 		if len(g.ledgers["bank"].asked) > 0 {
 			t.Error("the handler was asked")
 		}
-		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil {
+		id, err := g.agents["bank"].Commit(t.Context(), work)
+		if err != nil {
 			t.Error(err)
 		}
+		if id == unknown {
+			t.Errorf("%v is given twice", id)
+		}
 	})
+}
+
+// TestFullLog: a transaction that the log of its coordinator does not take is aborted. The transaction has no ID, because a restart gives the number again. An
+// agent whose log refuses a vote votes when the coordinator asks again.
+func TestFullLog(t *testing.T) {
+	t.Parallel()
+	for _, coordinator := range []string{"bank", "witness"} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+			defer g.close()
+			frees := g.fill(coordinator)
+			begin := time.Now()
+			id, err := g.agents[coordinator].Commit(t.Context(), work)
+			if took := time.Since(begin); !errors.Is(err, dtx.ErrAborted) || !strings.Contains(err.Error(), "no room") || id != (threephase.ID{}) || took > 2*time.Second {
+				t.Errorf("%v, %v after %v", id, err, took)
+			}
+			g.kill(coordinator)
+			frees()
+			g.start(coordinator)
+			if _, err := g.agents[coordinator].Commit(t.Context(), work); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		witness, frees := g.agents["witness"], sync.OnceFunc(g.fill("witness"))
+		var refused atomic.Int32
+		g.net.mu.Lock()
+		g.net.agents["witness"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := httptest.NewRecorder()
+			if witness.ServeHTTP(answer, r); strings.Contains(answer.Body.String(), "no room") {
+				refused.Add(1)
+				frees()
+			}
+			w.WriteHeader(answer.Code)
+			w.Write(answer.Body.Bytes()) //nolint:errcheck // a recorder
+		})
+		g.net.mu.Unlock()
+		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil || refused.Load() == 0 {
+			t.Errorf("%v, and %d votes were not stored", err, refused.Load())
+		}
+	})
+}
+
+// fill makes the log of an agent refuse new transactions, until frees is called.
+func (g *group) fill(name string) (frees func()) {
+	g.t.Helper()
+	exec := func(query string) {
+		if _, err := g.dbs[name].Exec(query); err != nil {
+			g.t.Error(err)
+		}
+	}
+	exec("CREATE TRIGGER full BEFORE INSERT ON pawl_3pc BEGIN SELECT RAISE(ABORT, 'no room'); END")
+	return func() { exec("DROP TRIGGER full") }
 }
 
 // TestNew: wrong settings are refused.

@@ -25,16 +25,56 @@ func (a *Agent) send(t *transaction, m protocol.Message) {
 		if int8(i) == t.state.Self || m.Peer != protocol.All && m.Peer != int8(i) || decision && t.told[name] {
 			continue
 		}
-		e := envelope{Version: version, From: a.name, Log: a.log.identity, Group: t.group, ID: t.id.String(),
-			Kind: m.Kind, Election: m.Election, Phase: m.Phase, Attempt: m.Attempt}
-		if m.Kind == protocol.CanCommit {
-			e.Payload, e.Work = t.payloads[name]
-		}
-		if m.Kind == protocol.Abort && t.reason != nil {
-			e.Why = fmt.Sprintf("%.*s", maxWhy, t.reason.Error())
-		}
+		e := a.envelope(t, m, name)
 		a.spawn(func() { a.deliver(t, name, e) })
 	}
+}
+
+// envelope makes the message of a transaction to a peer. The caller holds t.mu.
+func (a *Agent) envelope(t *transaction, m protocol.Message, name string) envelope {
+	e := envelope{Version: version, From: a.name, Log: a.log.identity, Group: t.group, ID: t.id.String(),
+		Kind: m.Kind, Election: m.Election, Phase: m.Phase, Attempt: m.Attempt}
+	if m.Kind == protocol.CanCommit {
+		e.Payload, e.Work = t.payloads[name]
+	}
+	if m.Kind == protocol.Abort && t.reason != nil {
+		e.Why = fmt.Sprintf("%.*s", maxWhy, t.reason.Error())
+	}
+	return e
+}
+
+// tell tells a decision again to the peers that may not know it. A peer may have missed any number of decisions, so a peer that does not answer is told
+// one at a time. Which one is left to chance, so no decision keeps the others back. The caller holds t.mu.
+func (a *Agent) tell(t *transaction) {
+	kind := protocol.Abort
+	if t.state.Phase == protocol.Committed {
+		kind = protocol.Commit
+	}
+	for _, name := range t.names[1:] { // the agent of number 0 tells
+		if t.told[name] || !a.mayTell(name) {
+			continue
+		}
+		t.tells = time.Now().Add(a.opts.Timeout)
+		e := a.envelope(t, protocol.Message{Kind: kind}, name)
+		a.spawn(func() {
+			a.deliver(t, name, e)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.peers[name].telling--
+		})
+	}
+}
+
+// mayTell takes a place among the decisions that a peer is told again.
+func (a *Agent) mayTell(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[name]
+	if p.telling > 0 && p.err != nil || p.telling >= mostConns {
+		return false
+	}
+	p.telling++
+	return true
 }
 
 // deliver sends a message again until the peer has taken it, or a time-out has passed. Then the protocol does without the peer.

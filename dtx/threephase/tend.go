@@ -50,11 +50,7 @@ func (a *Agent) remind(t *transaction) {
 		t.waits = now.Add(a.patience(t.state))
 		a.spawn(func() { a.note(a.step(t, protocol.Message{Kind: protocol.TimeOut})) })
 	case t.state.Phase.Final() && t.id.agent == a.name && len(t.told) < len(t.names)-1 && now.After(t.tells):
-		kind := protocol.Abort
-		if t.state.Phase == protocol.Committed {
-			kind = protocol.Commit
-		}
-		a.send(t, protocol.Message{Kind: kind, Peer: protocol.All})
+		a.tell(t)
 	}
 }
 

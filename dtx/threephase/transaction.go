@@ -1,6 +1,7 @@
 package threephase
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,6 @@ type transaction struct {
 	state     protocol.State
 	waits     time.Time          // when the next time-out is due
 	asked     bool               // the handler has been asked, or may be
-	joined    bool               // CanCommit was taken
 	finished  bool               // the handler has carried the decision out, or had no work
 	preparing chan struct{}      // closed when the handler has voted; nil if it was not asked by this process
 	hurry     context.CancelFunc // ends the preparation
@@ -47,7 +47,7 @@ var stored = func(id ID, r protocol.Record, began time.Time) {}
 // resume makes a transaction of its row, or of an empty one.
 func (a *Agent) resume(r row) *transaction {
 	names := order(strings.Split(r.agents, " ")[1:], r.id.agent)
-	t := &transaction{id: r.id, group: r.agents, names: names, began: time.Now(), asked: r.asked, joined: r.Phase != protocol.Initial, finished: r.finished,
+	t := &transaction{id: r.id, group: r.agents, names: names, began: time.Now(), asked: r.asked, finished: r.finished,
 		told: make(map[string]bool), decided: make(chan struct{}), done: make(chan struct{}), over: make(chan struct{})}
 	t.state = protocol.New(protocol.Mode(a.opts.Mode), int8(slices.Index(names, a.name)), int8(len(names)), r.Record)
 	t.waits = t.began.Add(rand.N(a.opts.Timeout/4 + 1))
@@ -161,11 +161,10 @@ func (a *Agent) note(err error) {
 func (a *Agent) vote(t *transaction, payload []byte, work bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.joined || t.state.Phase != protocol.Initial {
+	if t.asked || t.state.Phase != protocol.Initial {
 		return a.take(t, protocol.Message{Kind: protocol.CanCommit, Peer: 0})
 	}
 	if !work {
-		t.joined = true
 		return a.take(t, protocol.Message{Kind: protocol.VoteYes, Peer: t.state.Self})
 	}
 	if a.handler == nil {
@@ -177,7 +176,7 @@ func (a *Agent) vote(t *transaction, payload []byte, work bool) error {
 	if err := a.put(r); err != nil {
 		return err
 	}
-	t.joined, t.asked = true, true
+	t.asked = true
 	ctx, cancel := a.within()
 	t.preparing, t.hurry = make(chan struct{}), cancel
 	preparing := t.preparing
@@ -272,6 +271,7 @@ func (a *Agent) judge(t *transaction) {
 // payload has no work, and still votes.
 //
 // The error matches [dtx.ErrAborted], [dtx.ErrPending] or [dtx.ErrInDoubt], or [pawl.ErrInvalid] or [pawl.ErrClosed], after which nothing was begun.
+// A transaction that the log did not take is aborted, and has the zero ID.
 // Nil says that all handlers have committed. If ctx ends before all votes are there, the transaction aborts. After the votes, Commit waits for a decision
 // until ctx ends or four time-outs have passed.
 func (a *Agent) Commit(ctx context.Context, payloads map[string][]byte) (ID, error) {
@@ -288,8 +288,9 @@ func (a *Agent) Commit(ctx context.Context, payloads map[string][]byte) (ID, err
 		return ID{}, err
 	}
 	payload, work := payloads[a.name]
-	if err := a.vote(t, payload, work); err != nil {
-		a.giveUp(t, err)
+	if err := a.vote(t, payload, work); err != nil && !a.giveUp(t, err) {
+		// No peer was asked, so the transaction can only abort. The log may not have the number, and another process may give it again.
+		return ID{}, fmt.Errorf("threephase: %w: %w", dtx.ErrAborted, cmp.Or(context.Cause(a.ctx), err))
 	}
 	return t.id, a.await(ctx, t)
 }
@@ -309,8 +310,8 @@ func (a *Agent) begin(payloads map[string][]byte) (*transaction, error) {
 	return t, nil
 }
 
-// giveUp aborts if votes are missing.
-func (a *Agent) giveUp(t *transaction, why error) {
+// giveUp aborts if votes are missing, and reports whether there is a decision.
+func (a *Agent) giveUp(t *transaction, why error) (decided bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.state.Phase == protocol.Initial || t.state.Role == protocol.Voting {
@@ -319,6 +320,7 @@ func (a *Agent) giveUp(t *transaction, why error) {
 		}
 		a.note(a.take(t, protocol.Message{Kind: protocol.TimeOut, Peer: t.state.Self}))
 	}
+	return t.state.Phase.Final()
 }
 
 // await waits for the decision, and then for the handlers.

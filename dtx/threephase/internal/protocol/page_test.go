@@ -77,7 +77,7 @@ func onPage(t *testing.T, part string, want text) {
 	}
 }
 
-var stateColumns = []text{{"agents", "代理数"}, {"elections, at most", "选举次数上限"}, {"states", "状态数"}, {"splits", "分裂"}}
+var stateColumns = []text{{"agents", "agent 数"}, {"elections, at most", "选举次数上限"}, {"states", "状态数"}, {"splits", "分裂"}}
 
 var splitColumns = []text{{"left out, or done wrong", "少了什么，或错在哪"}, {"steps until the split", "几步分裂"}, {"states seen until then", "到此搜过的状态"}}
 
@@ -95,19 +95,19 @@ var splitRows = []struct {
 	{text{"the last attempt is left out", "不记最后一次尝试（Last_attempt）"}, Quorum, noAttempt, 3, 4},
 	{text{"an abort without pre-abort", "不经 PreAbort 直接回滚"}, Quorum, noPreAbort, 3, 4},
 	{text{"a decision without a majority", "没有多数派也决定"}, Quorum, noQuorum, 3, 2},
-	{text{"half of four agents as a majority", "四个代理里两个就算多数"}, Quorum, halfQuorum, 4, 3},
+	{text{"half of four agents as a majority", "四个 agent 里两个就算多数"}, Quorum, halfQuorum, 4, 3},
 	{text{"an acknowledgement before its record is stored", "还没落盘就确认"}, Quorum, earlyAck, 3, 2},
 	{text{"a vote before its record is stored", "还没落盘就投票"}, Quorum, earlyVote, 3, 2},
 	{text{"an answer before its record is stored", "还没落盘就应答"}, Quorum, earlyAnswer, 3, 2},
 	{text{"a vote that does not bind", "投了赞成票还能反悔"}, Quorum, looseVote, 3, 2},
-	{text{"a restarted agent decides", "重启的代理自己决定"}, Quorum, restartDecides, 3, 2},
+	{text{"a restarted agent decides", "重启的 agent 自己决定"}, Quorum, restartDecides, 3, 2},
 }
 
 var cutColumns = []text{{"protocol", "协议"}, {"cuts", "切法"}, {"that split the decision", "决定分裂"},
 	{"that leave the majority waiting", "多数派卡住"}, {"that leave the minority waiting", "少数派等待"}}
 
-var costColumns = []text{{"a commit without a failure", "无故障提交一次"}, {"messages of 3 agents", "3 个代理的消息数"}, {"messages of 5 agents", "5 个代理的消息数"},
-	{"messages in a row until the decision", "到作出决定的串行消息数"}, {"until all agents know", "到全体得知的串行消息数"}, {"durable records of an agent", "每个代理落盘次数"}}
+var costColumns = []text{{"a commit without a failure", "无故障提交一次"}, {"messages of 3 agents", "3 个 agent 的消息数"}, {"messages of 5 agents", "5 个 agent 的消息数"},
+	{"messages in a row until the decision", "到作出决定的串行消息数"}, {"until all agents know", "到全体得知的串行消息数"}, {"durable records of an agent", "每个 agent 落盘次数"}}
 
 // cutRows are the protocols that are cut, and the faults that have to be found.
 var cutRows = []struct {

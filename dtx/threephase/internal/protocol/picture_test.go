@@ -216,7 +216,7 @@ func noteOf(before, after State, e Message) *text {
 }
 
 var (
-	agentWords = text{"agent %d", "代理 %d"}
+	agentWords = text{"agent %d", "agent %d"}
 	cutWords   = text{"THE NETWORK IS CUT: %s on one side, %s on the other", "网络断开：%s 在一边，%s 在另一边"}
 	healWords  = text{"the network is whole again", "网络恢复"}
 	readyWords = text{"joined %d: has voted, and no more", "加入 %d：只投过票"}
