@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -323,7 +324,9 @@ func newTxRecover(l *ledger) *cobra.Command {
 		Short: "Finish the transactions of dead coordinators",
 		Long: `Finish the transactions of coordinators that are dead, and then end. Programs with package dtx do so by themselves: this is
 for a log whose programs are all gone. A coordinator is dead after it has been silent for the lease.
-Exit code 76 says that transactions are left, and the command lists them.`,
+
+Exit code 76 says that transactions are left, and the command lists them. Unknown transactions wait for "pawl tx resolve". A
+transaction with a recorded commit also waits for the databases that no --resource names: the error names those.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if len(l.resources) == 0 {
@@ -347,7 +350,11 @@ Exit code 76 says that transactions are left, and the command lists them.`,
 				if err := printTransactions(outputOf(ctx, cmd), left, false); err != nil {
 					return err
 				}
-				return &exitError{exitUnfinished, errors.New("transactions are left (try: pawl help tx resolve)")}
+				missing := ""
+				if names := o.unnamed(left...); len(names) > 0 {
+					missing = ", and no --resource is given for " + printable(strings.Join(names, ", "))
+				}
+				return &exitError{exitUnfinished, fmt.Errorf("transactions are left%s (try: pawl help tx recover)", missing)}
 			})
 		}),
 	}
