@@ -31,7 +31,7 @@ PAWL_DB_stock for stock. URLs are postgres: or mysql: (also MariaDB), and sqlite
 URL with a password into a variable.
 
 Exit codes:
-    0  success
+    0  success, also when the reader of the output has gone
    64  wrong usage, no such table, no such transaction, or a transaction that is not for an operator to decide
    69  a database is unavailable, or refuses a statement, as without a right
    70  internal error
@@ -157,7 +157,7 @@ func newTxMigrate(l *ledger) *cobra.Command {
 					if err := log.Migrate(ctx); err != nil {
 						return err
 					}
-					_, err := fmt.Fprintln(cmd.OutOrStdout(), "the log of the agent is ready")
+					_, err := fmt.Fprintln(resultOf(cmd), "the log of the agent is ready")
 					return err
 				})
 			}
@@ -165,7 +165,7 @@ func newTxMigrate(l *ledger) *cobra.Command {
 				if err := o.Migrate(ctx); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is ready\n", printable(l.table))
+				_, err := fmt.Fprintf(resultOf(cmd), "%s is ready\n", printable(l.table))
 				return err
 			})
 		}),
@@ -288,7 +288,7 @@ that have lost their majority for ever. Tell all agents that are left the same.`
 				return usageError("--reason is needed: 1 to 500 bytes")
 			case l.agent:
 				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error {
-					return a.resolve(ctx, cmd.OutOrStdout(), args[0], commit, reason)
+					return a.resolve(ctx, resultOf(cmd), args[0], commit, reason)
 				})
 			}
 			id, err := dtx.ParseID(args[0])
@@ -303,7 +303,7 @@ that have lost their majority for ever. Tell all agents that are left the same.`
 					return err
 				}
 				done := map[bool]string{true: "committed", false: "rolled back"}[commit]
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%v: the branches on %d resources are %s\n", id, len(o.resources), done)
+				_, err := fmt.Fprintf(resultOf(cmd), "%v: the branches on %d resources are %s\n", id, len(o.resources), done)
 				return err
 			})
 		}),
@@ -343,7 +343,7 @@ transaction with a recorded commit also waits for the databases that no --resour
 				if err != nil && left == nil {
 					return err
 				}
-				_, failed := fmt.Fprintf(cmd.OutOrStdout(), "committed %d, rolled back %d, left %d\n", done.Committed, done.RolledBack, len(left))
+				_, failed := fmt.Fprintf(resultOf(cmd), "committed %d, rolled back %d, left %d\n", done.Committed, done.RolledBack, len(left))
 				if err = errors.Join(err, failed); err != nil || len(left) == 0 {
 					return err
 				}

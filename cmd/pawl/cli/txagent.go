@@ -138,7 +138,7 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		if _, err := fmt.Fprintf(w, "%s://%s\n", scheme, listener.Addr()); err != nil {
-			return errors.Join(fmt.Errorf("print the address: %w", err), agent.Close(context.WithoutCancel(ctx)))
+			return errors.Join(fmt.Errorf("print the address: %w", outputError{err}), agent.Close(context.WithoutCancel(ctx)))
 		}
 		serving, end := context.WithCancel(ctx)
 		var watching sync.WaitGroup
