@@ -89,7 +89,7 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	defer stop()
 	db, end, err := openGiven(ctx, b.db, make)
 	if err != nil {
-		return unmade(badDatabase(err))
+		return bySignal(ctx, unmade(badDatabase(err)))
 	}
 	defer end()
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: b.table})

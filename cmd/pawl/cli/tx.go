@@ -75,7 +75,7 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 	defer stop()
 	db, end, err := openGiven(ctx, l.db, make)
 	if err != nil {
-		return unlogged(err)
+		return bySignal(ctx, unlogged(err))
 	}
 	defer end()
 	log, err := dtx.NewLog(db.Dialect, db.DB, &dtx.LogOptions{Table: l.table})
