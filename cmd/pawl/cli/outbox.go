@@ -49,6 +49,8 @@ func newOutbox(s *store) *cobra.Command {
 		Long:  outboxHelp,
 		Args:  cobra.NoArgs,
 		RunE:  verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help outbox)") }),
+
+		PersistentPreRunE: storeless("the table is in the database of --db"),
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&b.db, flagDB, "", "URL of the database (default: $PAWL_DB)")
@@ -288,7 +290,7 @@ dead is refused; the IDs before it are requeued.`,
 					ways++
 				}
 			}
-			if ways != 1 || cmd.Flags().Changed("key") && key == "" {
+			if ways != 1 {
 				return usageError("IDs, a --key or --all is needed: the form is: %s", cmd.UseLine())
 			}
 			return b.with(cmd.Context(), false, func(ctx context.Context, table *outbox.Table, db *open.Database) error {

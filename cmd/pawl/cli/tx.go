@@ -54,6 +54,8 @@ func newTx() *cobra.Command {
 		Long:  txHelp,
 		Args:  cobra.NoArgs,
 		RunE:  verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help tx)") }),
+
+		PersistentPreRunE: storeless("the log is in the database of --db"),
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&l.db, flagDB, "", "URL of the database of the log (default: $PAWL_DB)")
