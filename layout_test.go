@@ -159,7 +159,7 @@ var importRules = []importRule{
 	{"cmd/pawl", []string{"cmd/pawl/cli"}, nil,
 		"main is a door: what a command does is tested as a library"},
 	{"cmd/pawl/cli", []string{".", "dialect", "dtx", "dtx/threephase", "engine", "engine/open", "fence", "group", "id", "id/*", "idem", "lb", "lb/httplb", "outbox", "outbox/*"},
-		[]string{"github.com/spf13/cobra", "golang.org/x/sys", "github.com/google/uuid", "github.com/redis/rueidis", "github.com/nats-io/nats.go/jetstream",
+		[]string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/sys", "github.com/google/uuid", "github.com/redis/rueidis", "github.com/nats-io/nats.go/jetstream",
 			"github.com/rabbitmq/amqp091-go"},
 		"the command sees stores through the URL only, as its users do; UUIDs and clients of Redis and of brokers are of the types of their libraries"},
 	{"internal/inbox", []string{"engine", "fence"}, nil,

@@ -45,8 +45,6 @@ A NAME without such a party is no error.`,
 				return usageError("--token and --claim exclude each other")
 			case set("token") && token == 0:
 				return usageError("--token is 0: 1 or more is allowed")
-			case set("claim") && opts.Claim == "":
-				return usageError("--claim is empty")
 			}
 			if err := pawl.CheckName(args[0]); err != nil {
 				return err

@@ -100,7 +100,12 @@ func coded(err error) error {
 
 // verb is the function that a cobra command runs.
 func verb(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error { return coded(run(cmd, args)) }
+	return func(cmd *cobra.Command, args []string) error {
+		if err := noEmptyFlag(cmd); err != nil {
+			return err
+		}
+		return coded(run(cmd, args))
+	}
 }
 
 func newRoot() *cobra.Command {

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,7 +91,7 @@ func (o *idOptions) print(ctx context.Context, k idKind, name string, count int6
 	err := o.with(ctx, k, []string{name}, func(makers map[string]lines) error {
 		return printIDs(ctx, makers[name], count, heeding{ctx, w})
 	})
-	if err == nil || errors.Is(err, syscall.EPIPE) {
+	if err == nil || readerGone(err) {
 		return nil
 	}
 	return bySignal(ctx, err)
@@ -110,7 +108,7 @@ func printIDs(ctx context.Context, from lines, count int64, w io.Writer) error {
 		count -= int64(got)
 		if got > 0 {
 			if _, err := w.Write(text); err != nil {
-				return fmt.Errorf("print IDs: %w", err)
+				return fmt.Errorf("print IDs: %w", outputError{err})
 			}
 		}
 		if err != nil {

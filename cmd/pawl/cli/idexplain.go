@@ -30,6 +30,8 @@ A text of no such form is refused (64).`,
 		Example: `  pawl id explain 019aa7f2-9c4c-7e1c-8f5e-3d1a6f0c2b47
   pawl id explain --template 'ORD-{date:20060102}-{n:7}-{digit}' ORD-20261122-0000123-8`,
 		Args: takes(1, 1),
+
+		PersistentPreRunE: storeless("this verb asks no store"),
 		RunE: verb(func(cmd *cobra.Command, args []string) error {
 			rows, err := explain(args[0], &layout, &template)
 			if err != nil {

@@ -93,9 +93,6 @@ func servedKind(kind string, names []string) (k idKind, err error) {
 	}
 	k = idKinds[i]
 	for i, name := range names {
-		if name == "" {
-			return k, usageError("--name is empty: it is a part of the path of a request")
-		}
 		if slices.Contains(names[:i], name) {
 			return k, usageError("--name %q is given twice", name)
 		}

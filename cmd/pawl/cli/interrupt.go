@@ -80,7 +80,30 @@ func bySignal(ctx context.Context, err error) error {
 
 // outputOf is the output of a verb that a signal ends, also while the reader of the output does not read.
 func outputOf(ctx context.Context, cmd *cobra.Command) io.Writer {
-	return heeding{ctx, cmd.OutOrStdout()}
+	return verbOutput{heeding{ctx, cmd.OutOrStdout()}}
+}
+
+// resultOf is the output for the line that says what a verb has done. A signal does not keep this line back.
+func resultOf(cmd *cobra.Command) io.Writer { return verbOutput{cmd.OutOrStdout()} }
+
+// verbOutput is the output of a verb that asks a database. The work of the verb decides the exit code, also where the reader has gone.
+type verbOutput struct{ to io.Writer }
+
+func (o verbOutput) Write(p []byte) (int, error) {
+	if _, err := o.to.Write(p); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return 0, outputError{err}
+	}
+	return len(p), nil
+}
+
+// outputError is an error of the output. outputError wraps nothing, because an error of the system looks like one of a connection to a
+// database.
+type outputError struct{ error }
+
+// readerGone reports whether the reader of the output has gone.
+func readerGone(err error) bool {
+	var of outputError
+	return errors.As(err, &of) && errors.Is(of.error, syscall.EPIPE)
 }
 
 // heeding is a writer whose writes end with ctx.

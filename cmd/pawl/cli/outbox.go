@@ -30,7 +30,7 @@ The database is a URL, --db or else the variable PAWL_DB: postgres:, mysql: (als
 users of the machine see arguments, but not variables: put a URL with a password into PAWL_DB.
 
 Exit codes:
-    0  success
+    0  success, also when the reader of the output has gone
    64  wrong usage, no such table, no such message, or a table of another version
    69  the database is unavailable, or refuses the statement, as without a right
    70  internal error
@@ -49,6 +49,8 @@ func newOutbox(s *store) *cobra.Command {
 		Long:  outboxHelp,
 		Args:  cobra.NoArgs,
 		RunE:  verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help outbox)") }),
+
+		PersistentPreRunE: storeless("the table is in the database of --db"),
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&b.db, flagDB, "", "URL of the database (default: $PAWL_DB)")
@@ -89,7 +91,7 @@ func (b *box) with(ctx context.Context, make bool, fn func(context.Context, *out
 	defer stop()
 	db, end, err := openGiven(ctx, b.db, make)
 	if err != nil {
-		return unmade(badDatabase(err))
+		return bySignal(ctx, unmade(badDatabase(err)))
 	}
 	defer end()
 	table, err := outbox.New(db.Dialect, &outbox.Options{Table: b.table})
@@ -144,7 +146,7 @@ are refused, and are left as they are.`,
 				if err := table.Migrate(ctx, db.DB); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is ready\n", printable(b.table))
+				_, err := fmt.Fprintf(resultOf(cmd), "%s is ready\n", printable(b.table))
 				return err
 			})
 		}),
@@ -288,7 +290,7 @@ dead is refused; the IDs before it are requeued.`,
 					ways++
 				}
 			}
-			if ways != 1 || cmd.Flags().Changed("key") && key == "" {
+			if ways != 1 {
 				return usageError("IDs, a --key or --all is needed: the form is: %s", cmd.UseLine())
 			}
 			return b.with(cmd.Context(), false, func(ctx context.Context, table *outbox.Table, db *open.Database) error {
@@ -308,7 +310,7 @@ dead is refused; the IDs before it are requeued.`,
 				if n > 0 {
 					when = ": a relay that runs looks for requeued messages once a minute"
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "requeued %d%s\n", n, when)
+				_, err := fmt.Fprintf(resultOf(cmd), "requeued %d%s\n", n, when)
 				return err
 			})
 		}),
@@ -345,7 +347,7 @@ not sent again, though its consumer may have lost it. So use --done then, which 
 				}
 				n, err := table.Purge(ctx, db.DB, older, states...)
 				if err == nil || n > 0 {
-					if _, failed := fmt.Fprintf(cmd.OutOrStdout(), "purged %d\n", n); err == nil {
+					if _, failed := fmt.Fprintf(resultOf(cmd), "purged %d\n", n); err == nil {
 						err = failed
 					}
 				}

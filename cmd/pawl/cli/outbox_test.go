@@ -190,7 +190,7 @@ func TestOutbox_usage(t *testing.T) {
 		"outbox show --json --payload x":          "--json and --payload exclude each other",
 		"outbox requeue --db sqlite:x":            "IDs, a --key or --all is needed",
 		"outbox requeue --all x --db sqlite:x":    "IDs, a --key or --all is needed",
-		"outbox requeue --key= --db sqlite:x":     "IDs, a --key or --all is needed",
+		"outbox requeue --key= --db sqlite:x":     "--key is empty",
 		"outbox purge --db sqlite:x":              "--older is needed: a time as 168h, 0 or more",
 		"outbox purge --older -1s --db sqlite:x":  "--older is needed: a time as 168h, 0 or more",
 	} {

@@ -71,6 +71,8 @@ func newOutboxRelay(b *box, s *store) *cobra.Command {
 			}
 			return r.relay(cmd.Context(), cmd.OutOrStdout())
 		}),
+
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // a relay has a store
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.broker.url, "to", "", "URL of the broker (default: $PAWL_TO)")

@@ -129,9 +129,6 @@ func (p *proxyCommand) flags(cmd *cobra.Command) {
 	f.DurationVar(&p.finish, "finish", 30*time.Second, "how long requests under way have after that; 0 to 1h")
 }
 
-// notEmpty are the flags whose default is no TLS, or less of it.
-var notEmpty = []string{"tls-cert", "tls-key", "tls-client-ca", "upstream-ca", "upstream-name", "upstream-cert", "upstream-key"}
-
 // complete checks the options without a store.
 func (p *proxyCommand) complete(cmd *cobra.Command) error {
 	for _, needed := range []string{"listen", "group"} {
@@ -139,15 +136,10 @@ func (p *proxyCommand) complete(cmd *cobra.Command) error {
 			return usageError("--%s is missing: the form is: %s", needed, cmd.UseLine())
 		}
 	}
-	for _, name := range notEmpty {
-		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" { // a variable that is not set must not end the TLS of the proxy
-			return usageError("--%s is empty", name)
-		}
-	}
 	if err := checkListen("--listen", p.listen); err != nil {
 		return err
 	}
-	if cmd.Flags().Changed("admin") {
+	if p.admin != "" {
 		if err := checkListen("--admin", p.admin); err != nil {
 			return err
 		}
@@ -220,9 +212,6 @@ func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 		}
 	}
 	if p.hashHeader == "" {
-		if cmd.Flags().Changed("hash-header") {
-			return usageError("--hash-header is empty: the name of a header is allowed")
-		}
 		return nil
 	}
 	if strings.ContainsFunc(p.hashHeader, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {

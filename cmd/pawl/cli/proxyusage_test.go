@@ -35,7 +35,7 @@ func TestProxy_refuses_wrong_usage(t *testing.T) {
 		"--listen x --group g":                 `--listen is "x": HOST:PORT is allowed`,
 		"--listen :0 --group g --policy best":  `--policy: invalid: policy is "best": one of ["round-robin"`,
 		"--listen :0 --group g --admin x":      `--admin is "x": HOST:PORT is allowed`,
-		"--listen :0 --group g --admin=":       `--admin is "": HOST:PORT is allowed`,
+		"--listen :0 --group g --admin=":       "--admin is empty",
 		"--listen :0 --group g --admin :70000": `--admin is ":70000": HOST:PORT is allowed, with a port from 0 to 65535`,
 		"--listen :0 --group g --trusted ::ffff:10.0.0.0/104":                                                           `--trusted is "::ffff:10.0.0.0/104": a network`,
 		"--listen :0 --group g --hash-header X":                                                                         "--hash-header is for --policy source-hash",

@@ -38,8 +38,6 @@ func (s *store) chosen() bool {
 func (s *store) location() (string, error) {
 	variable, set := os.LookupEnv("PAWL_STORE")
 	switch {
-	case s.given() && s.url == "":
-		return "", usageError("--store is empty")
 	case s.given():
 		return s.url, nil
 	case set && variable == "":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,7 @@ PAWL_DB_stock for stock. URLs are postgres: or mysql: (also MariaDB), and sqlite
 URL with a password into a variable.
 
 Exit codes:
-    0  success
+    0  success, also when the reader of the output has gone
    64  wrong usage, no such table, no such transaction, or a transaction that is not for an operator to decide
    69  a database is unavailable, or refuses a statement, as without a right
    70  internal error
@@ -53,6 +54,8 @@ func newTx() *cobra.Command {
 		Long:  txHelp,
 		Args:  cobra.NoArgs,
 		RunE:  verb(func(*cobra.Command, []string) error { return usageError("a verb is missing (try: pawl help tx)") }),
+
+		PersistentPreRunE: storeless("the log is in the database of --db"),
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&l.db, flagDB, "", "URL of the database of the log (default: $PAWL_DB)")
@@ -74,7 +77,7 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 	defer stop()
 	db, end, err := openGiven(ctx, l.db, make)
 	if err != nil {
-		return unlogged(err)
+		return bySignal(ctx, unlogged(err))
 	}
 	defer end()
 	log, err := dtx.NewLog(db.Dialect, db.DB, &dtx.LogOptions{Table: l.table})
@@ -156,7 +159,7 @@ func newTxMigrate(l *ledger) *cobra.Command {
 					if err := log.Migrate(ctx); err != nil {
 						return err
 					}
-					_, err := fmt.Fprintln(cmd.OutOrStdout(), "the log of the agent is ready")
+					_, err := fmt.Fprintln(resultOf(cmd), "the log of the agent is ready")
 					return err
 				})
 			}
@@ -164,7 +167,7 @@ func newTxMigrate(l *ledger) *cobra.Command {
 				if err := o.Migrate(ctx); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is ready\n", printable(l.table))
+				_, err := fmt.Fprintf(resultOf(cmd), "%s is ready\n", printable(l.table))
 				return err
 			})
 		}),
@@ -287,7 +290,7 @@ that have lost their majority for ever. Tell all agents that are left the same.`
 				return usageError("--reason is needed: 1 to 500 bytes")
 			case l.agent:
 				return l.agentLogs(cmd.Context(), func(ctx context.Context, a agentLog) error {
-					return a.resolve(ctx, cmd.OutOrStdout(), args[0], commit, reason)
+					return a.resolve(ctx, resultOf(cmd), args[0], commit, reason)
 				})
 			}
 			id, err := dtx.ParseID(args[0])
@@ -302,7 +305,7 @@ that have lost their majority for ever. Tell all agents that are left the same.`
 					return err
 				}
 				done := map[bool]string{true: "committed", false: "rolled back"}[commit]
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%v: the branches on %d resources are %s\n", id, len(o.resources), done)
+				_, err := fmt.Fprintf(resultOf(cmd), "%v: the branches on %d resources are %s\n", id, len(o.resources), done)
 				return err
 			})
 		}),
@@ -323,7 +326,9 @@ func newTxRecover(l *ledger) *cobra.Command {
 		Short: "Finish the transactions of dead coordinators",
 		Long: `Finish the transactions of coordinators that are dead, and then end. Programs with package dtx do so by themselves: this is
 for a log whose programs are all gone. A coordinator is dead after it has been silent for the lease.
-Exit code 76 says that transactions are left, and the command lists them.`,
+
+Exit code 76 says that transactions are left, and the command lists them. Unknown transactions wait for "pawl tx resolve". A
+transaction with a recorded commit also waits for the databases that no --resource names: the error names those.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if len(l.resources) == 0 {
@@ -340,14 +345,18 @@ Exit code 76 says that transactions are left, and the command lists them.`,
 				if err != nil && left == nil {
 					return err
 				}
-				_, failed := fmt.Fprintf(cmd.OutOrStdout(), "committed %d, rolled back %d, left %d\n", done.Committed, done.RolledBack, len(left))
+				_, failed := fmt.Fprintf(resultOf(cmd), "committed %d, rolled back %d, left %d\n", done.Committed, done.RolledBack, len(left))
 				if err = errors.Join(err, failed); err != nil || len(left) == 0 {
 					return err
 				}
 				if err := printTransactions(outputOf(ctx, cmd), left, false); err != nil {
 					return err
 				}
-				return &exitError{exitUnfinished, errors.New("transactions are left (try: pawl help tx resolve)")}
+				missing := ""
+				if names := o.unnamed(left...); len(names) > 0 {
+					missing = ", and no --resource is given for " + printable(strings.Join(names, ", "))
+				}
+				return &exitError{exitUnfinished, fmt.Errorf("transactions are left%s (try: pawl help tx recover)", missing)}
 			})
 		}),
 	}

@@ -143,23 +143,29 @@ func TestTx_lost(t *testing.T) {
 	complaint(t, stderr, "no such transaction")
 }
 
+// dies writes the fenced row of a transaction's coordinator, and a record if there are resources.
+func (s *shop) dies(id dtx.ID, resources string) {
+	s.t.Helper()
+	coordinator := "0x" + strings.Split(id.String(), "-")[2]
+	queries := []string{"INSERT INTO " + s.name + " (id, fenced, began, name) VALUES (" + coordinator + ", 1, 0, 'shop 7')",
+		"INSERT INTO " + s.name + "_beats (id, beat) VALUES (" + coordinator + ", 0)"}
+	if resources != "" {
+		queries = append(queries, "INSERT INTO "+s.name+"_decided (coordinator, number, decided, resources) VALUES ("+coordinator+", 1, 0, CAST('"+resources+"' AS BLOB))")
+	}
+	for _, query := range queries {
+		if _, err := s.db.DB.ExecContext(s.t.Context(), query); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
 // TestTx_dead: the transactions of a dead coordinator, with and without a record.
 func TestTx_dead(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	for i, record := range []bool{true, false} {
 		id := s.leftover()
-		coordinator := "0x" + strings.Split(id.String(), "-")[2]
-		queries := []string{"INSERT INTO " + s.name + " (id, fenced, began, name) VALUES (" + coordinator + ", 1, 0, 'shop 7')",
-			"INSERT INTO " + s.name + "_beats (id, beat) VALUES (" + coordinator + ", 0)"}
-		if record {
-			queries = append(queries, "INSERT INTO "+s.name+"_decided (coordinator, number, decided, resources) VALUES ("+coordinator+", 1, 0, CAST('stock' AS BLOB))")
-		}
-		for _, query := range queries {
-			if _, err := s.db.DB.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
-		}
+		s.dies(id, map[bool]string{true: "stock"}[record])
 		state := map[bool]string{true: "committing", false: "aborting"}[record]
 		if stdout, _ := s.tx(0, "ls"); !strings.Contains(stdout, id.String()+"  "+state+"  unknown  stock     shop 7\n") {
 			t.Error(stdout)
@@ -169,6 +175,24 @@ func TestTx_dead(t *testing.T) {
 		if stdout, _ := s.tx(0, "recover"); stdout != fmt.Sprintf("committed %d, rolled back %d, left 0\n", 1-i, i) || s.rows() != 1 {
 			t.Errorf("%s%d", stdout, s.rows())
 		}
+	}
+}
+
+// TestTx_unnamed: a recorded commit has branches on a database that the operator has not named. The command does not say that nothing is left,
+// and does not wait for what this call cannot finish.
+func TestTx_unnamed(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	id := s.leftover()
+	s.dies(id, "bank,stock,till")
+	stdout, stderr := s.tx(76, "recover", "--within", "1h")
+	if !strings.HasPrefix(stdout, "committed 1, rolled back 0, left 1\n") || !strings.Contains(stdout, id.String()+"  committing  unknown  -         shop 7\n") || s.rows() != 1 {
+		t.Errorf("%s%d", stdout, s.rows())
+	}
+	complaint(t, stderr, "transactions are left, and no --resource is given for bank, till (try: pawl help tx recover)")
+	server := testservers.SharedMariaDB(t).Addr
+	if stdout, _ = s.tx(0, "recover", "--resource", "bank=mysql://root@"+server+"/pawl", "--resource", "till=mysql://root@"+server+"/pawl"); stdout != "committed 0, rolled back 0, left 0\n" {
+		t.Error(stdout)
 	}
 }
 

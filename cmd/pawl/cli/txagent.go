@@ -138,7 +138,7 @@ func (a *agency) run(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		if _, err := fmt.Fprintf(w, "%s://%s\n", scheme, listener.Addr()); err != nil {
-			return errors.Join(fmt.Errorf("print the address: %w", err), agent.Close(context.WithoutCancel(ctx)))
+			return errors.Join(fmt.Errorf("print the address: %w", outputError{err}), agent.Close(context.WithoutCancel(ctx)))
 		}
 		serving, end := context.WithCancel(ctx)
 		var watching sync.WaitGroup
@@ -212,7 +212,11 @@ func parseStatements(payload []byte) (all []statement, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.UseNumber()
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&all); err != nil {
+	err = decoder.Decode(&all)
+	if err == nil && (all == nil || !errors.Is(decoder.Decode(new(json.RawMessage)), io.EOF)) {
+		err = errors.New("the value is null, or not the only one")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: the statements are no list of {sql, args, rows}: %w", pawl.ErrInvalid, err)
 	}
 	for i, s := range all {
@@ -273,6 +277,44 @@ func executeStatements(ctx context.Context, d dialect.Dialect, db dialect.DB, pa
 	return nil
 }
 
+// parsePayloads reads the body of a program, which is one object. A body of which a part would be left out is refused, because the rest
+// alone may do harm.
+func parsePayloads(body io.Reader) (map[string][]byte, error) {
+	var object json.RawMessage
+	decoder := json.NewDecoder(body)
+	err := decoder.Decode(&object)
+	if err == nil && !errors.Is(decoder.Decode(new(json.RawMessage)), io.EOF) {
+		err = errors.New("more text stands behind the object")
+	}
+	inside := json.NewDecoder(bytes.NewReader(object)) // which is well-formed
+	if begin, _ := inside.Token(); err == nil && begin != json.Delim('{') {
+		err = errors.New("the body begins otherwise")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: the body is no object of statements by the names of agents: %w", pawl.ErrInvalid, err)
+	}
+	payloads := make(map[string][]byte)
+	for inside.More() {
+		token, err := inside.Token()
+		name, _ := token.(string)
+		var payload json.RawMessage
+		if err == nil {
+			err = inside.Decode(&payload)
+		}
+		if err == nil {
+			_, err = parseStatements(payload)
+		}
+		if _, twice := payloads[name]; twice && err == nil {
+			err = fmt.Errorf("%w: the name is given twice", pawl.ErrInvalid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%.40s: %w", name, err)
+		}
+		payloads[name] = payload
+	}
+	return payloads, nil
+}
+
 // commits serves the messages of peers, and the requests of programs.
 func commits(agent *threephase.Agent) http.Handler {
 	mux := http.NewServeMux()
@@ -280,18 +322,7 @@ func commits(agent *threephase.Agent) http.Handler {
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /commit", func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // Commit ends by its own time-outs
-		var body map[string]json.RawMessage
-		payloads := make(map[string][]byte)
-		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&body)
-		if err != nil {
-			err = fmt.Errorf("%w: the body is no object of statements by the names of agents: %w", pawl.ErrInvalid, err)
-		}
-		for name, payload := range body {
-			payloads[name] = payload
-			if _, bad := parseStatements(payload); bad != nil && err == nil {
-				err = fmt.Errorf("%.40s: %w", name, bad)
-			}
-		}
+		payloads, err := parsePayloads(http.MaxBytesReader(w, r.Body, 8<<20))
 		var id threephase.ID
 		if err == nil {
 			id, err = agent.Commit(r.Context(), payloads)

@@ -146,7 +146,8 @@ func TestTx_agent(t *testing.T) {
 	if status != 409 || !strings.Contains(text, "argument 1 is the number 0.1") || a.balances() != [2]int{6, 14} {
 		t.Error(status, text, a.balances())
 	}
-	for _, body := range []string{"[]", `{"bank": 1}`, `{"bank": [{"args": [1]}]}`, `{"bank": [{"sql": "SELECT ?", "args": [[1]]}]}`, `{"shop": []}`} {
+	for _, body := range []string{"[]", `{"bank": 1}`, `{"bank": [{"args": [1]}]}`, `{"bank": [{"sql": "SELECT ?", "args": [[1]]}]}`, `{"shop": []}`,
+		a.transfer(1) + a.transfer(1), a.transfer(1) + "]", a.transfer(1) + "x", `{"bank": [], "bank": []}`, `{"bank": null}`, "null", "", `{"bank": []`, `{"bank"}`, `{"bank": [{"sql": "SELECT 1"}] "stock": []}`} {
 		if status, text := a.post("program", a.urls["bank"]+"commit", body); status != 400 || !strings.Contains(text, `"outcome":"invalid"`) {
 			t.Errorf("%s: %d %s", body, status, text)
 		}

@@ -238,7 +238,7 @@ decide its open transactions by "pawl tx resolve --agent", as the other agents h
 				if err := a.Trust(ctx, args[0]); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "the next log of %s is accepted\n", printable(args[0]))
+				_, err := fmt.Fprintf(resultOf(cmd), "the next log of %s is accepted\n", printable(args[0]))
 				return err
 			})
 		}),

@@ -35,9 +35,9 @@ func recoverAll(ctx context.Context, o opened, opts *dtx.Options, within time.Du
 		took := time.Since(begin)
 		// After the lease each coordinator that is not fenced has shown that it lives.
 		left = slices.DeleteFunc(left, func(t dtx.Transaction) bool {
-			return len(t.Prepared) == 0 || t.State == dtx.Running && took > opts.Lease+opts.Lease/2
+			return len(t.Prepared) == 0 && len(o.unnamed(t)) == 0 || t.State == dtx.Running && took > opts.Lease+opts.Lease/2
 		})
-		stuck := slices.ContainsFunc(left, func(t dtx.Transaction) bool { return t.State != dtx.Unknown })
+		stuck := slices.ContainsFunc(left, func(t dtx.Transaction) bool { return t.State != dtx.Unknown && len(t.Prepared) > 0 })
 		if err = errors.Join(err, away); err == nil && !stuck || took > within || ctx.Err() != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -49,6 +49,19 @@ func recoverAll(ctx context.Context, o opened, opts *dtx.Options, within time.Du
 		case <-ctx.Done():
 		}
 	}
+}
+
+// unnamed are the databases that commit and that the user has not named: a branch there may still be prepared.
+func (o opened) unnamed(all ...dtx.Transaction) (names []string) {
+	for _, t := range all {
+		for _, name := range t.Recorded {
+			if !slices.ContainsFunc(o.resources, func(r *dtx.Resource) bool { return r.Name() == name }) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // transactionView is a transaction in JSON.

@@ -3,9 +3,11 @@ package cli
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // takes checks the number of arguments. The error shows the right form; the library's error does
@@ -17,6 +19,34 @@ func takes(least, most int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// noEmptyFlag refuses a text that is empty. A variable that is not set must not choose the default: another database, or no TLS.
+func noEmptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		texts := []string{f.Value.String()}
+		if list, is := f.Value.(pflag.SliceValue); is {
+			if texts = list.GetSlice(); len(texts) == 0 {
+				texts = []string{""}
+			}
+		}
+		if err == nil && slices.Contains(texts, "") {
+			err = usageError("--%s is empty", f.Name)
+		}
+	})
+	return err
+}
+
+// storeless refuses --store for verbs without a store, because the operator means another place than these verbs look at. PAWL_STORE may be
+// set for other verbs.
+func storeless(instead string) func(*cobra.Command, []string) error {
+	return verb(func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("store") {
+			_, verbs, _ := strings.Cut(cmd.CommandPath(), " ")
+			return usageError("--store is not for %s: %s", verbs, instead)
+		}
+		return nil
+	})
 }
 
 // inRange refuses a value of a flag that is out of its range. Libraries name their own option, and take zero for the default.

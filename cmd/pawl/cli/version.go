@@ -11,10 +11,11 @@ import (
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of pawl",
-		Args:  takes(0, 0),
-		RunE:  verb(func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) }),
+		Use:               "version",
+		Short:             "Print the version of pawl",
+		PersistentPreRunE: storeless("this verb asks no store"),
+		Args:              takes(0, 0),
+		RunE:              verb(func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) }),
 	}
 }
 
