@@ -298,9 +298,10 @@ func (t *Table) patient(ctx context.Context, wait, timeout time.Duration) (conte
 	return context.WithCancel(ctx)
 }
 
-// waited reports whether a statement that was bounded by patient has failed because it waited for a lock.
+// waited reports whether a statement that was bounded by patient has failed because it waited for a lock. The server may have a shorter
+// bound for each statement. Such an error of a slow statement is taken for a lock, too: then each message is marked alone, which is faster.
 func (t *Table) waited(bounded context.Context, err error) bool {
-	return t.dialect != dialect.SQLite && (bounded.Err() != nil || dialect.LockTimeout(err))
+	return t.dialect != dialect.SQLite && (bounded.Err() != nil || dialect.LockTimeout(err) || dialect.OutOfTime(err))
 }
 
 // changed reports whether a statement has changed these messages. The others are done or cleaned since, or there is an error.
