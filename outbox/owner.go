@@ -17,29 +17,30 @@ import (
 // table, decides and writes. Further goroutines publish.
 type owner struct {
 	*Relay
-	part    int
-	token   fence.Token
-	wake    chan struct{}
-	leave   chan struct{} // closed when this relay gives the partition up
-	owned   atomic.Bool   // the row of the partition had this token at the last look
-	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
-	plan    *plan
-	watch   watch
-	horizon horizon
-	results chan result
-	lost    []result         // that could not be written
-	kept    map[int64]string // IDs of the messages that the broker has confirmed, and that no write could mark
-	writing time.Duration    // how long the last write took
-	locked  map[int64]lock   // messages that another transaction had locked when they were to be marked
-	sending sync.WaitGroup
-	passes  bool      // a pass is going on
-	cut     int64     // how far the pass had come that a full pass has interrupted, until the full pass is beyond
-	beyond  time.Time // when the last full pass was beyond that, or began
-	fully   bool      // the pass is a full one
-	full    time.Time // when the last full pass began
-	cleaned time.Time // when there was nothing to delete
-	cleans  [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
-	repeats time.Time // no look for messages that are to be repeated before this time
+	identity int64 // of the table
+	part     int
+	token    fence.Token
+	wake     chan struct{}
+	leave    chan struct{} // closed when this relay gives the partition up
+	owned    atomic.Bool   // the row of the partition had this token at the last look
+	hung     *atomic.Int64 // calls of the publisher for this partition that have not returned in time
+	plan     *plan
+	watch    watch
+	horizon  horizon
+	results  chan result
+	lost     []result         // that could not be written
+	kept     map[int64]string // IDs of the messages that the broker has confirmed, and that no write could mark
+	writing  time.Duration    // how long the last write took
+	locked   map[int64]lock   // messages that another transaction had locked when they were to be marked
+	sending  sync.WaitGroup
+	passes   bool      // a pass is going on
+	cut      int64     // how far the pass had come that a full pass has interrupted, until the full pass is beyond
+	beyond   time.Time // when the last full pass was beyond that, or began
+	fully    bool      // the pass is a full one
+	full     time.Time // when the last full pass began
+	cleaned  time.Time // when there was nothing to delete
+	cleans   [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
+	repeats  time.Time // no look for messages that are to be repeated before this time
 }
 
 // run works until ctx ends, the partition is given up, or a statement fails. The next run sends no message again that the broker

@@ -22,7 +22,8 @@ import (
 
 const relayHelp = `Send the messages of a table to a broker until a signal comes. Any number of processes may do so for one
 table: they share its 16 partitions. All of them use the same --store, whose locks hold the partitions. Without
---store the locks are in a file of the user, which relays of other users and machines do not see.
+--store the locks are in a file of the user, which relays of other users and machines do not see. Relays of
+other tables may have the same --store, but not those of a copy of the database.
 
 --to says where messages go, or else the variable PAWL_TO. The topic of a message is
 
