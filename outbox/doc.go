@@ -18,7 +18,7 @@
 //   - The first sendings of the messages of a key are in the order in which they were enqueued. That is so if the producers
 //     serialise on the key before they enqueue, for example by a lock on the row of the order. A repeat of an earlier
 //     message may still come later.
-//   - A broker that is away makes no message dead, however long that takes.
+//   - A broker that is away makes no message dead, however long that takes, if MaxAttempts is 3 or more.
 //   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
 //     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
 //   - A producer's transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.

@@ -388,6 +388,7 @@ func (o *owner) settle(ctx context.Context, first result) error {
 				r.row.Attempt++
 			}
 			r.row.tries++
+			r.row.calm = o.counters.confirmed.Load() + 1
 			o.plan.retry(r.row, time.Now().Add(backoff(r.row.tries, o.opts.Backoff, o.opts.MaxBackoff)))
 		}
 		if r.err != nil && o.opts.OnError != nil {

@@ -41,7 +41,7 @@ type row struct {
 	gone  bool      // the message is no longer pending
 	again bool      // the message is confirmed, and is sent again because it is not done
 	kept  bool      // the broker has confirmed this sending, and the message could not be marked
-	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
+	calm  uint64    // one more than the confirms of the relay when the message failed last, or when its first try began
 }
 
 // size is how many bytes of a message vary much.

@@ -42,7 +42,8 @@ type RelayOptions struct {
 	// MaxBackoff is the longest such wait: Backoff to 24 h. Default 1 min, or Backoff if that is longer.
 	MaxBackoff time.Duration
 	// MaxAttempts is after how many sendings that failed a message is dead: 1 to 1,000,000. Default 20. A failure of unknown
-	// outcome counts only if the broker has confirmed some other message since the last try began.
+	// outcome counts only if the broker has confirmed another message since the failure before, or since the first try began.
+	// An outage of the broker counts twice at most. So with 3 or more no single outage makes a message dead.
 	MaxAttempts int
 	// ContinueKeys sends the messages of a key also after one of them is dead. By default they wait for an operator.
 	ContinueKeys bool

@@ -67,10 +67,8 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 		if r.again {
 			s.m.Attempt += 1 + r.Repeats
 		}
-		if r.calm[0] == 0 {
-			r.calm = [2]uint64{now, now}
-		} else {
-			r.calm = [2]uint64{r.calm[1], now}
+		if r.calm == 0 {
+			r.calm = now
 		}
 		go func() {
 			err := o.call(ctx, s)
@@ -114,7 +112,8 @@ func (o *owner) call(ctx context.Context, s *sending) (err error) {
 }
 
 // counts reports whether a failed sending is an attempt. A failure of unknown outcome is one only if the broker has
-// confirmed another message since the last try began. A broker that is away thus makes no message dead.
+// confirmed another message since the failure before, or since the first try began. A broker that is away confirms nothing, so an outage
+// counts once. A sending of that time may fail late, after the broker has confirmed others, and counts as well.
 func (o *owner) counts(r result) bool {
 	switch {
 	case errors.Is(r.err, ErrBlocked):
@@ -122,5 +121,5 @@ func (o *owner) counts(r result) bool {
 	case errors.Is(r.err, ErrRefused) || errors.Is(r.err, errPanicked):
 		return true
 	}
-	return o.counters.confirmed.Load()+1 > r.row.calm[0]
+	return o.counters.confirmed.Load()+1 > r.row.calm
 }

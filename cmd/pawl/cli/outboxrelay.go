@@ -38,8 +38,9 @@ A message whose outcome is unknown is sent again, so a message may come twice. C
 the ID, see package inbox. The messages of a key are sent one after another. A message that fails --attempts
 times is dead. A refusal counts. A failure of unknown outcome, such as a time-out, counts only if the broker
 confirms other messages meanwhile. The later messages of a dead one's key wait until "pawl outbox requeue".
-A broker or database that is away makes no message dead, and nor does a broker that takes no messages. The
-relay tries again, and prints each reason once a minute.
+A broker or database that is away makes no message dead, and nor does a broker that takes no messages. Only
+--attempts 1 or 2 differ: a connection that breaks may count for the messages under way. The relay tries again, and
+prints each reason once a minute.
 
 --listen serves HTTP:
 
