@@ -76,16 +76,18 @@ func (r *Relay) tokens() map[uint64]bool {
 	return all
 }
 
-// owned counts the partitions that this relay has not given up, and whose rows have its tokens.
-func (r *Relay) owned() (n int) {
+// owned counts the partitions that this relay has not given up, and whose rows have its tokens. Failing is how many messages wait there after
+// a failure of the broker.
+func (r *Relay) owned() (n, failing int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o := range r.owners {
 		if o.owned.Load() {
 			n++
 		}
+		failing += int(o.failing.Load())
 	}
-	return n
+	return n, failing
 }
 
 // giveUp gives up n partitions, after the messages that are under way there have a result.

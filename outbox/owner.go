@@ -23,6 +23,7 @@ type owner struct {
 	wake     chan struct{}
 	leave    chan struct{} // closed when this relay gives the partition up
 	owned    atomic.Bool   // the row of the partition had this token at the last look
+	failing  atomic.Int64  // messages that wait after a failure of the broker
 	hung     *atomic.Int64 // calls of the publisher for this partition that have not returned in time
 	plan     *plan
 	watch    watch
@@ -126,6 +127,7 @@ func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wai
 	if err := o.bounded(ctx, func(ctx context.Context) error { return o.read(ctx, woken) }); err != nil {
 		return false, wait, err
 	}
+	o.failing.Store(int64(o.plan.failing()))
 	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
 	o.publish(ctx, send)
 	return o.reads() && len(send) > 0, wait, nil
@@ -373,15 +375,16 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	o.writing = time.Since(began)
 	var ended []*row
 	for _, r := range batch {
+		r.row.fails = r.err != nil && !errors.Is(r.err, ErrRefused)
 		if r.locked {
 			o.wait(r)
 			continue
 		}
-		o.counters.count(r, o.lastTry(r) && !r.done)
+		dies := o.lastTry(r) && !r.done
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
 			ended = append(ended, r.row)
-		case o.lastTry(r):
+		case dies:
 			o.plan.die(r.row)
 		default:
 			if r.counts {
@@ -391,7 +394,12 @@ func (o *owner) settle(ctx context.Context, first result) error {
 			r.row.calm = o.counters.confirmed.Load() + 1
 			o.plan.retry(r.row, time.Now().Add(backoff(r.row.tries, o.opts.Backoff, o.opts.MaxBackoff)))
 		}
-		if r.err != nil && o.opts.OnError != nil {
+		if r.err == nil {
+			continue
+		}
+		o.failing.Store(int64(o.plan.failing())) // before the failure is counted, see Stats
+		o.counters.count(r, dies)
+		if o.opts.OnError != nil {
 			o.opts.OnError(fmt.Errorf("outbox: publish message %s: %w", r.row.ID, r.err))
 		}
 	}

@@ -216,6 +216,9 @@ func (r *Relay) own(ctx context.Context, end context.CancelCauseFunc, slot *pawl
 		if time.Since(began) > patience {
 			tries = 1
 		}
+		if o.failing.Swap(0) > 0 { // the next run does not know these messages yet
+			r.counters.leave()
+		}
 		r.failed(within, err, tries)
 		if !stale.IsZero() && time.Since(stale) >= r.opts.Rescan { // seldom: relays with two lock stores take the rows from each other
 			break
