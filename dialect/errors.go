@@ -36,6 +36,13 @@ func LockTimeout(err error) bool {
 	return state == "55P03" || slices.Contains([]int64{1205, 3572}, number) || file&0xff == 5
 }
 
+// OutOfTime reports whether the error says that the statement took longer than the server lets a statement take. The
+// statement wrote nothing, and may have waited for a lock. On PostgreSQL the transaction goes on only from a savepoint.
+func OutOfTime(err error) bool {
+	state, number, _ := codes(err)
+	return state == "57014" || slices.Contains([]int64{1969, 3024}, number)
+}
+
 // Duplicate reports whether the error says that there is another row with the same key, or with the same values
 // in a unique index. The statement wrote nothing. On PostgreSQL the transaction goes on only from a savepoint.
 func Duplicate(err error) bool {

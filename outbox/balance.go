@@ -38,8 +38,8 @@ func (f fleet) decide() move {
 }
 
 // look asks the lock store for the relays that hold partitions or wait for partitions.
-func (r *Relay) look(ctx context.Context, waits bool) (f fleet, err error) {
-	is, err := r.client.Show(ctx, "pawl:slots/"+r.slots.Name())
+func (r *Relay) look(ctx context.Context, slots *pawl.Slots, waits bool) (f fleet, err error) {
+	is, err := r.client.Show(ctx, "pawl:slots/"+slots.Name())
 	if err != nil {
 		return f, err
 	}
@@ -76,16 +76,18 @@ func (r *Relay) tokens() map[uint64]bool {
 	return all
 }
 
-// owned counts the partitions that this relay has not given up, and whose rows have its tokens.
-func (r *Relay) owned() (n int) {
+// owned counts the partitions that this relay has not given up, and whose rows have its tokens. Failing is how many messages wait there after
+// a failure of the broker.
+func (r *Relay) owned() (n, failing int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o := range r.owners {
 		if o.owned.Load() {
 			n++
 		}
+		failing += int(o.failing.Load())
 	}
-	return n
+	return n, failing
 }
 
 // giveUp gives up n partitions, after the messages that are under way there have a result.
@@ -109,13 +111,13 @@ func (r *Relay) keeps(o *owner) bool {
 }
 
 // balance takes partitions and gives them up until ctx ends. A store that cannot keep partitions ends the relay.
-func (r *Relay) balance(ctx context.Context, end context.CancelCauseFunc, start func(*pawl.Slot)) {
+func (r *Relay) balance(ctx context.Context, end context.CancelCauseFunc, slots *pawl.Slots, start func(*pawl.Slot)) {
 	taken := make(chan bool, 1) // whether the Take that has ended brought a partition
 	var cancel context.CancelFunc
 	tick := time.NewTicker(r.opts.Balance)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		f, err := r.look(ctx, cancel != nil)
+		f, err := r.look(ctx, slots, cancel != nil)
 		if err != nil && ctx.Err() == nil && r.opts.OnError != nil {
 			r.opts.OnError(err)
 		}
@@ -128,10 +130,10 @@ func (r *Relay) balance(ctx context.Context, end context.CancelCauseFunc, start 
 		case m.wait && cancel == nil:
 			var taking context.Context
 			taking, cancel = context.WithCancel(ctx)
-			go func() { taken <- r.take(taking, end, r.slots.Take, start) }()
+			go func() { taken <- r.take(taking, end, slots.Take, start) }()
 		case !m.wait && cancel != nil:
 			cancel()
-		case m.try && r.take(ctx, end, r.slots.TryTake, start):
+		case m.try && r.take(ctx, end, slots.TryTake, start):
 			continue
 		}
 		select {

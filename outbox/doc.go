@@ -18,7 +18,7 @@
 //   - The first sendings of the messages of a key are in the order in which they were enqueued. That is so if the producers
 //     serialise on the key before they enqueue, for example by a lock on the row of the order. A repeat of an earlier
 //     message may still come later.
-//   - A broker that is away makes no message dead, however long that takes.
+//   - A broker that is away makes no message dead, however long that takes, if MaxAttempts is 3 or more.
 //   - A message that fails MaxAttempts times is dead. The later messages of its key wait until an operator calls
 //     [Table.Requeue], and all other keys go on. RelayOptions.ContinueKeys lets the key go on.
 //   - A producer's transaction that stays open for long stops no other message. Such a transaction may be prepared and in doubt.
@@ -50,10 +50,16 @@
 // Relays share the partitions evenly, whenever relays start and end. Each relay process needs a client of its own: relays of
 // one client count as one. [Relay.Stats] and [Table.Stats] are for metrics.
 //
+// A lock store may be that of several tables, in several databases, also if the tables have the same name. The first relay puts a random
+// number into the table of partitions, and the number is in the name of the slots. A copy of a database has the number of the
+// original. Relays of both in one lock store would share the partitions, and each would leave out what the other holds. So give the relays of a
+// copy another store, or set beat to 0 in the row with the part 0 of the copy. The next relay of the copy puts another number there.
+//
 // # What is not promised
 //
 // The table has one lock store: all relays of the table use it. If that store loses its tokens, takeovers
-// fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A MySQL cluster with several writers
+// fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A relay asks for larger tokens
+// each time after RelayOptions.Rescan. A MySQL cluster with several writers
 // does not give numbers in the order of commits, so keys keep no order there. On MySQL and MariaDB the same holds for a message whose INSERT
 // took longer than a second to write its rows. A crash of the relay counts no attempt.
 //

@@ -63,54 +63,76 @@ func TestACompletionInDoubtStopsNoOtherKey(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			d := doubtful(t, kind)
-			var ends []func()
-			complete := func(id string) {
-				ends = append(ends, d.doubt(t, id, func(tx dialect.DB) error { return d.table.Complete(t.Context(), tx, id) }))
-			}
-			keys := []string{"k"} // in one partition
-			for len(keys) < 4 {
-				keys = append(keys, sameAs(keys[len(keys)-1]))
-			}
-			var repeats atomic.Int64
-			first := sync.OnceFunc(func() { complete("4 new") })
-			p := publish(func(_ context.Context, m outbox.Message) error {
-				switch {
-				case m.ID == "4 new":
-					first() // before the confirm
-				case m.ID == "3 old":
-					repeats.Add(1)
-				}
-				return nil
-			})
-			d.enqueue(t, outbox.Message{ID: "2 old", Topic: "t", Key: keys[1]}, outbox.Message{ID: "3 old", Topic: "t", Key: keys[2]}, outbox.Message{ID: "1 gone", Topic: "t", Key: keys[3]})
-			if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = CASE id WHEN '1 gone' THEN 3 ELSE 2 END, changed = changed - 100000000"); err != nil {
-				t.Fatal(err)
-			}
-			complete("2 old")
-			d.enqueue(t, outbox.Message{ID: "4 new", Topic: "t", Key: "k"})
-			_, stop := d.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second})
-			for i := range 5 {
-				ids := d.enqueue(t, outbox.Message{ID: fmt.Sprint("5 ", i), Topic: "t", Key: keys[1]}, outbox.Message{ID: fmt.Sprint("6 ", i), Topic: "t", Key: keys[3]})
-				until(t, fmt.Sprint("confirmed ", i), func() bool { return d.is(t, outbox.Confirmed, ids...) })
-			}
-			until(t, "others are repeated", func() bool { return repeats.Load() > 0 })
-			until(t, "old ones are deleted", func() bool {
-				var n int
-				err := d.db.QueryRow("SELECT COUNT(*) FROM " + d.name + " WHERE id = '1 gone'").Scan(&n)
-				return err == nil && n == 0
-			})
-			if !d.is(t, outbox.Pending, "4 new") || !d.is(t, outbox.Confirmed, "2 old") {
-				t.Error("the transactions are not in doubt")
-			}
-			for _, end := range ends {
-				end()
-			}
-			ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"})
-			until(t, "the key goes on", func() bool { return d.is(t, outbox.Confirmed, ids...) })
-			if !d.is(t, outbox.Done, "4 new", "2 old") {
-				t.Error("the completions are lost")
-			}
-			stop()
+			doubtStopsNoOtherKey(t, d, d)
 		})
 	}
+}
+
+// The same holds where the server ends each statement of the relay after half a second. The relay itself would wait for longer.
+func TestACompletionInDoubtBehindAStatementTimeout(t *testing.T) {
+	t.Parallel()
+	for kind, limit := range map[dialect.Dialect]string{dialect.PostgreSQL: "&statement_timeout=500", dialect.MySQL: "&max_statement_time=0.5"} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			d := doubtful(t, kind)
+			relay := &database{dialect: kind, name: d.name, source: d.source + limit}
+			if err := relay.open(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { relay.db.Close() }) //nolint:errcheck // nothing is lost
+			relay.relays = d.relays
+			doubtStopsNoOtherKey(t, d, relay)
+		})
+	}
+}
+
+func doubtStopsNoOtherKey(t *testing.T, d, relay *database) {
+	var ends []func()
+	complete := func(id string) {
+		ends = append(ends, d.doubt(t, id, func(tx dialect.DB) error { return d.table.Complete(t.Context(), tx, id) }))
+	}
+	keys := []string{"k"} // in one partition
+	for len(keys) < 4 {
+		keys = append(keys, sameAs(keys[len(keys)-1]))
+	}
+	var repeats atomic.Int64
+	first := sync.OnceFunc(func() { complete("4 new") })
+	p := publish(func(_ context.Context, m outbox.Message) error {
+		switch {
+		case m.ID == "4 new":
+			first() // before the confirm
+		case m.ID == "3 old":
+			repeats.Add(1)
+		}
+		return nil
+	})
+	d.enqueue(t, outbox.Message{ID: "2 old", Topic: "t", Key: keys[1]}, outbox.Message{ID: "3 old", Topic: "t", Key: keys[2]}, outbox.Message{ID: "1 gone", Topic: "t", Key: keys[3]})
+	if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = CASE id WHEN '1 gone' THEN 3 ELSE 2 END, changed = changed - 100000000"); err != nil {
+		t.Fatal(err)
+	}
+	complete("2 old")
+	d.enqueue(t, outbox.Message{ID: "4 new", Topic: "t", Key: "k"})
+	_, stop := relay.run(t, newClient(t), p, outbox.RelayOptions{Resend: time.Second})
+	for i := range 5 {
+		ids := d.enqueue(t, outbox.Message{ID: fmt.Sprint("5 ", i), Topic: "t", Key: keys[1]}, outbox.Message{ID: fmt.Sprint("6 ", i), Topic: "t", Key: keys[3]})
+		until(t, fmt.Sprint("confirmed ", i), func() bool { return d.is(t, outbox.Confirmed, ids...) })
+	}
+	until(t, "others are repeated", func() bool { return repeats.Load() > 0 })
+	until(t, "old ones are deleted", func() bool {
+		var n int
+		err := d.db.QueryRow("SELECT COUNT(*) FROM " + d.name + " WHERE id = '1 gone'").Scan(&n)
+		return err == nil && n == 0
+	})
+	if !d.is(t, outbox.Pending, "4 new") || !d.is(t, outbox.Confirmed, "2 old") {
+		t.Error("the transactions are not in doubt")
+	}
+	for _, end := range ends {
+		end()
+	}
+	ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"})
+	until(t, "the key goes on", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+	if !d.is(t, outbox.Done, "4 new", "2 old") {
+		t.Error("the completions are lost")
+	}
+	stop()
 }

@@ -8,7 +8,8 @@ var (
 	// route. The attempt counts, so the message ends dead.
 	ErrRefused = errors.New("the broker refused the message")
 
-	// ErrBlocked says that the broker takes no messages from publishers now, or cannot be reached. The attempt does not count.
+	// ErrBlocked says that the broker takes no messages from publishers now, or cannot be reached. The attempt does not count. A
+	// connection that was lost while the message was under way is another error: the broker may have the message.
 	ErrBlocked = errors.New("the broker takes no messages now")
 
 	// ErrUnknown says that the table has no message of this ID: the message was never committed, or was

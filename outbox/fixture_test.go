@@ -258,6 +258,16 @@ func (d *database) is(t *testing.T, state outbox.State, ids ...string) bool {
 	return true
 }
 
+// slots is the name in the lock store under which relays hold the partitions.
+func (d *database) slots(t *testing.T) string {
+	t.Helper()
+	var identity int64
+	if err := d.db.QueryRowContext(t.Context(), "SELECT beat FROM "+d.name+"_parts WHERE part = 0").Scan(&identity); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("pawl:slots/outbox/%s/%016x", d.name, identity)
+}
+
 // partition returns the number of the partition of a key.
 func partition(key string) uint32 {
 	h := fnv.New32a()

@@ -111,7 +111,7 @@ func (d *database) produceIn(ctx context.Context, rounds *atomic.Int64) error {
 // held returns the tokens of the partitions of a relay.
 func (d *database) held(t *testing.T, store *pawl.Client, relay *exec.Cmd) map[int64]bool {
 	t.Helper()
-	is, err := store.Show(t.Context(), "pawl:slots/outbox/"+d.name)
+	is, err := store.Show(t.Context(), d.slots(t))
 	if err != nil {
 		t.Fatal(err)
 	}

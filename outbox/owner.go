@@ -17,29 +17,31 @@ import (
 // table, decides and writes. Further goroutines publish.
 type owner struct {
 	*Relay
-	part    int
-	token   fence.Token
-	wake    chan struct{}
-	leave   chan struct{} // closed when this relay gives the partition up
-	owned   atomic.Bool   // the row of the partition had this token at the last look
-	hung    *atomic.Int64 // calls of the publisher for this partition that have not returned in time
-	plan    *plan
-	watch   watch
-	horizon horizon
-	results chan result
-	lost    []result         // that could not be written
-	kept    map[int64]string // IDs of the messages that the broker has confirmed, and that no write could mark
-	writing time.Duration    // how long the last write took
-	locked  map[int64]lock   // messages that another transaction had locked when they were to be marked
-	sending sync.WaitGroup
-	passes  bool      // a pass is going on
-	cut     int64     // how far the pass had come that a full pass has interrupted, until the full pass is beyond
-	beyond  time.Time // when the last full pass was beyond that, or began
-	fully   bool      // the pass is a full one
-	full    time.Time // when the last full pass began
-	cleaned time.Time // when there was nothing to delete
-	cleans  [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
-	repeats time.Time // no look for messages that are to be repeated before this time
+	identity int64 // of the table
+	part     int
+	token    fence.Token
+	wake     chan struct{}
+	leave    chan struct{} // closed when this relay gives the partition up
+	owned    atomic.Bool   // the row of the partition had this token at the last look
+	failing  atomic.Int64  // messages that wait after a failure of the broker
+	hung     *atomic.Int64 // calls of the publisher for this partition that have not returned in time
+	plan     *plan
+	watch    watch
+	horizon  horizon
+	results  chan result
+	lost     []result         // that could not be written
+	kept     map[int64]string // IDs of the messages that the broker has confirmed, and that no write could mark
+	writing  time.Duration    // how long the last write took
+	locked   map[int64]lock   // messages that another transaction had locked when they were to be marked
+	sending  sync.WaitGroup
+	passes   bool      // a pass is going on
+	cut      int64     // how far the pass had come that a full pass has interrupted, until the full pass is beyond
+	beyond   time.Time // when the last full pass was beyond that, or began
+	fully    bool      // the pass is a full one
+	full     time.Time // when the last full pass began
+	cleaned  time.Time // when there was nothing to delete
+	cleans   [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
+	repeats  time.Time // no look for messages that are to be repeated before this time
 }
 
 // run works until ctx ends, the partition is given up, or a statement fails. The next run sends no message again that the broker
@@ -125,6 +127,7 @@ func (o *owner) advance(ctx context.Context, polled *time.Time) (again bool, wai
 	if err := o.bounded(ctx, func(ctx context.Context) error { return o.read(ctx, woken) }); err != nil {
 		return false, wait, err
 	}
+	o.failing.Store(int64(o.plan.failing()))
 	send, wait := o.plan.next(time.Now(), int(o.hung.Load()))
 	o.publish(ctx, send)
 	return o.reads() && len(send) > 0, wait, nil
@@ -372,24 +375,31 @@ func (o *owner) settle(ctx context.Context, first result) error {
 	o.writing = time.Since(began)
 	var ended []*row
 	for _, r := range batch {
+		r.row.fails = r.err != nil && !errors.Is(r.err, ErrRefused)
 		if r.locked {
 			o.wait(r)
 			continue
 		}
-		o.counters.count(r, o.lastTry(r) && !r.done)
+		dies := o.lastTry(r) && !r.done
 		switch {
 		case r.err == nil || r.done || r.row.again: // a repeat that failed is found again when it is due
 			ended = append(ended, r.row)
-		case o.lastTry(r):
+		case dies:
 			o.plan.die(r.row)
 		default:
 			if r.counts {
 				r.row.Attempt++
 			}
 			r.row.tries++
+			r.row.calm = o.counters.confirmed.Load() + 1
 			o.plan.retry(r.row, time.Now().Add(backoff(r.row.tries, o.opts.Backoff, o.opts.MaxBackoff)))
 		}
-		if r.err != nil && o.opts.OnError != nil {
+		if r.err == nil {
+			continue
+		}
+		o.failing.Store(int64(o.plan.failing())) // before the failure is counted, see Stats
+		o.counters.count(r, dies)
+		if o.opts.OnError != nil {
 			o.opts.OnError(fmt.Errorf("outbox: publish message %s: %w", r.row.ID, r.err))
 		}
 	}

@@ -26,6 +26,7 @@ type plan struct {
 	inLane  map[string]int       // how many of a lane are in rows
 	halted  map[string]bool      // lanes behind a dead message
 	resting map[string]time.Time // lanes that wait after a failure, of which no row is in memory: read by the full pass after that time
+	awaited map[string]bool      // lanes that have rested, and that this full pass has not brought yet
 	flying  map[string]bool      // lanes of the messages that are under way
 	skipped map[string]bool      // lanes of which this pass has left out a message
 	lowest  int64                // number of the first message that was left out
@@ -41,7 +42,8 @@ type row struct {
 	gone  bool      // the message is no longer pending
 	again bool      // the message is confirmed, and is sent again because it is not done
 	kept  bool      // the broker has confirmed this sending, and the message could not be marked
-	calm  [2]uint64 // the confirms of the relay when the last try but one began, and when the last try began
+	calm  uint64    // one more than the confirms of the relay when the message failed last, or when its first try began
+	fails bool      // the broker has failed for this message, and has neither confirmed nor refused it since
 }
 
 // size is how many bytes of a message vary much.
@@ -63,7 +65,14 @@ func newPlan(window, maxBytes int, continues bool, lag time.Duration) *plan {
 // first page of the pass is read. A lane that an operator has freed is thus read from its first message.
 func (p *plan) full(dead []string, now time.Time) {
 	p.halted = make(map[string]bool)
-	maps.DeleteFunc(p.resting, func(_ string, until time.Time) bool { return !until.After(now) })
+	p.awaited = make(map[string]bool)
+	maps.DeleteFunc(p.resting, func(lane string, until time.Time) bool {
+		if until.After(now) {
+			return false
+		}
+		p.awaited[lane] = true
+		return true
+	})
 	for _, lane := range dead {
 		p.halted[lane] = true
 	}
@@ -187,7 +196,8 @@ func (p *plan) add(page []Entry) {
 			p.skipped[lane] = true
 			p.lowest = min(p.lowest, e.seq)
 		default:
-			p.insert(&row{Entry: e, tries: e.Attempt})
+			p.insert(&row{Entry: e, tries: e.Attempt, fails: p.awaited[lane]})
+			delete(p.awaited, lane)
 		}
 	}
 }
@@ -217,6 +227,16 @@ func (p *plan) rest(waiting map[string]time.Time) {
 	}
 	maps.Copy(p.resting, waiting)
 	p.remove(func(r *row) bool { _, waits := waiting[r.lane()]; return waits })
+}
+
+// failing is how many messages the broker has failed for, and has neither confirmed nor refused since.
+func (p *plan) failing() (n int) {
+	for _, r := range p.rows {
+		if r.fails {
+			n++
+		}
+	}
+	return n + len(p.resting) + len(p.awaited)
 }
 
 // next returns the messages that are to be sent now, and counts them as under way. So many places of the window are

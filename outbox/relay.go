@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/fence"
 )
 
 // RelayOptions are the settings of [Table.Relay].
@@ -41,7 +42,8 @@ type RelayOptions struct {
 	// MaxBackoff is the longest such wait: Backoff to 24 h. Default 1 min, or Backoff if that is longer.
 	MaxBackoff time.Duration
 	// MaxAttempts is after how many sendings that failed a message is dead: 1 to 1,000,000. Default 20. A failure of unknown
-	// outcome counts only if the broker has confirmed some other message since the last try began.
+	// outcome counts only if the broker has confirmed another message since the failure before, or since the first try began.
+	// An outage of the broker counts twice at most. So with 3 or more no single outage makes a message dead.
 	MaxAttempts int
 	// ContinueKeys sends the messages of a key also after one of them is dead. By default they wait for an operator.
 	ContinueKeys bool
@@ -107,7 +109,6 @@ type Relay struct {
 	db        *sql.DB
 	publisher Publisher
 	client    *pawl.Client
-	slots     *pawl.Slots
 	opts      RelayOptions
 	counters  counters
 	hung      [Partitions]atomic.Int64 // see owner
@@ -117,7 +118,8 @@ type Relay struct {
 }
 
 // Relay returns a relay, which nothing runs yet. Nil opts are the defaults. The client's store has to have
-// semaphores and versioned values, see [pawl.Slots]: all relays of the table use the same store. The relay uses up to one
+// semaphores and versioned values, see [pawl.Slots]: all relays of the table use the same store. Relays of other tables may use
+// that store, too. The relay uses up to one
 // connection of db for each partition that it holds.
 func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts *RelayOptions) (*Relay, error) {
 	if opts == nil {
@@ -130,71 +132,96 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 	if err != nil {
 		return nil, failed("relay", err)
 	}
-	return &Relay{table: t, db: db, publisher: publisher, client: client, slots: client.Slots("outbox/"+t.messages.Name, Partitions), opts: o, owners: make(map[*owner]bool)}, nil
+	return &Relay{table: t, db: db, publisher: publisher, client: client, opts: o, owners: make(map[*owner]bool)}, nil
 }
 
-// Run sends messages until ctx ends. Run returns an error at once only if the tables are missing or of another shape
+// Run sends messages until ctx ends. Run returns an error at once only if the tables are missing, or of another shape
 // or format. [pawl.ErrUnsupported] says at once that the client's store lacks semaphores or values. Run repeats everything else
 // after an error. When Run returns, no message is under way, and the partitions are free for others. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
+	served := false
 	for tries := 1; ; tries++ {
-		err := r.check(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, pawl.ErrMismatch) || errors.Is(err, dialect.ErrMissing) {
-			return err
-		}
+		identity, err := r.begin(ctx)
 		if err == nil {
-			break
+			err, served, tries = r.serve(ctx, identity), true, 1
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, pawl.ErrUnsupported):
+			return failed("relay", err)
+		case !served && (errors.Is(err, pawl.ErrMismatch) || errors.Is(err, dialect.ErrMissing)):
+			return err
 		}
 		r.failed(ctx, err, tries)
 	}
+}
+
+// serve holds partitions until ctx ends, another table is in the place of this one, or the store cannot keep partitions.
+func (r *Relay) serve(ctx context.Context, identity int64) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	serving, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	r.balance(serving, end, func(slot *pawl.Slot) {
-		o := r.add(slot)
-		group.Go(func() { r.own(serving, slot, o) })
+	r.balance(serving, end, r.client.Slots(r.table.slots(identity), Partitions), func(slot *pawl.Slot) {
+		o := r.add(slot, identity)
+		group.Go(func() { r.own(serving, end, slot, o) })
 	})
-	if err := context.Cause(serving); errors.Is(err, pawl.ErrUnsupported) {
-		return failed("relay", err)
-	}
-	return nil
+	return context.Cause(serving)
 }
 
-// check looks at the tables, and at the rights of this user, within the time of one visit.
-func (r *Relay) check(ctx context.Context) error {
+// begin looks at the tables, and at the rights of this user, within the time of one visit.
+func (r *Relay) begin(ctx context.Context) (identity int64, err error) {
 	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
 	defer stop()
 	if err := r.table.Check(ctx, r.db); err != nil {
-		return err
+		return 0, err
 	}
-	return failed("relay", r.table.mayRelay(ctx, r.db))
+	if err = r.table.mayRelay(ctx, r.db); err == nil {
+		identity, err = r.table.identify(ctx, r.db)
+	}
+	return identity, failed("relay", err)
 }
 
 // add makes an owner of a partition.
-func (r *Relay) add(slot *pawl.Slot) *owner {
+func (r *Relay) add(slot *pawl.Slot, identity int64) *owner {
 	part := slot.Number()
-	o := &owner{Relay: r, part: part, token: slot.Token(), wake: make(chan struct{}, 1), leave: make(chan struct{}), hung: &r.hung[part]}
+	o := &owner{Relay: r, identity: identity, part: part, token: slot.Token(), wake: make(chan struct{}, 1), leave: make(chan struct{}), hung: &r.hung[part]}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.owners[o] = true
 	return o
 }
 
-// own sends the messages of a partition until its slot or ctx ends, or the relay gives the partition up.
-func (r *Relay) own(ctx context.Context, slot *pawl.Slot, o *owner) {
+// own sends the messages of a partition until its slot or ctx ends, or the relay gives the partition up. A slot whose token the table
+// refuses is given up as well, because only a new holder has a larger token.
+func (r *Relay) own(ctx context.Context, end context.CancelCauseFunc, slot *pawl.Slot, o *owner) {
 	within, stop := slot.Within(ctx)
 	defer stop()
+	var stale time.Time // since when the table refuses the token
 	for tries := 1; within.Err() == nil && r.keeps(o); tries++ {
 		began := time.Now()
-		if err := o.run(within); err != nil && within.Err() == nil {
-			if time.Since(began) > patience {
-				tries = 1
-			}
-			r.failed(within, err, tries)
+		err := o.run(within)
+		if errors.Is(err, errReplaced) {
+			end(err)
+		}
+		if err == nil || within.Err() != nil {
+			continue
+		}
+		if !errors.Is(err, fence.ErrStale) {
+			stale = time.Time{}
+		} else if stale.IsZero() {
+			stale = time.Now()
+		}
+		if time.Since(began) > patience {
+			tries = 1
+		}
+		if o.failing.Swap(0) > 0 { // the next run does not know these messages yet
+			r.counters.leave()
+		}
+		r.failed(within, err, tries)
+		if !stale.IsZero() && time.Since(stale) >= r.opts.Rescan { // seldom: relays with two lock stores take the rows from each other
+			break
 		}
 	}
 	r.mu.Lock()

@@ -28,9 +28,10 @@ type result struct {
 
 // sending is a call of the publisher.
 type sending struct {
-	row  *row
-	m    Message
-	told atomic.Bool // the owner has a result
+	row      *row
+	m        Message
+	failures uint64      // of the broker, when the call began
+	told     atomic.Bool // the owner has a result
 }
 
 // publish sends messages, each in a goroutine of its own. The messages share the time for a sending. A call that hangs has a result,
@@ -54,12 +55,12 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 	ends := func() { late(); stop() }
 	o.sending.Add(len(rows))
 	o.counters.sending.Add(int64(len(rows)))
-	now := o.counters.confirmed.Load() + 1
+	now, failures := o.counters.confirmed.Load()+1, o.counters.failures()
 	var left atomic.Int64
 	left.Store(int64(len(rows)))
 	for i, r := range rows {
 		s := &batch[i]
-		s.row, s.m = r, r.Message
+		s.row, s.m, s.failures = r, r.Message, failures
 		if id, confirmed := o.kept[r.seq]; confirmed && id == r.ID && !r.again {
 			r.kept = true
 		}
@@ -67,10 +68,8 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 		if r.again {
 			s.m.Attempt += 1 + r.Repeats
 		}
-		if r.calm[0] == 0 {
-			r.calm = [2]uint64{now, now}
-		} else {
-			r.calm = [2]uint64{r.calm[1], now}
+		if r.calm == 0 {
+			r.calm = now
 		}
 		go func() {
 			err := o.call(ctx, s)
@@ -88,7 +87,7 @@ func (o *owner) publish(ctx context.Context, rows []*row) {
 func (o *owner) tell(s *sending, err error) (first bool) {
 	if first = s.told.CompareAndSwap(false, true); first {
 		if err == nil && !s.row.kept {
-			o.counters.confirmed.Add(1)
+			o.counters.confirm(s.failures)
 		}
 		o.counters.sending.Add(-1)
 		o.results <- result{row: s.row, err: err} // which has room for the window
@@ -114,7 +113,8 @@ func (o *owner) call(ctx context.Context, s *sending) (err error) {
 }
 
 // counts reports whether a failed sending is an attempt. A failure of unknown outcome is one only if the broker has
-// confirmed another message since the last try began. A broker that is away thus makes no message dead.
+// confirmed another message since the failure before, or since the first try began. A broker that is away confirms nothing, so an outage
+// counts once. A sending of that time may fail late, after the broker has confirmed others, and counts as well.
 func (o *owner) counts(r result) bool {
 	switch {
 	case errors.Is(r.err, ErrBlocked):
@@ -122,5 +122,5 @@ func (o *owner) counts(r result) bool {
 	case errors.Is(r.err, ErrRefused) || errors.Is(r.err, errPanicked):
 		return true
 	}
-	return o.counters.confirmed.Load()+1 > r.row.calm[0]
+	return o.counters.confirmed.Load()+1 > r.row.calm
 }

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,5 +60,26 @@ func TestAStaleOwnerIsNotCounted(t *testing.T) {
 				t.Fatalf("the second counts %d partitions", n)
 			}
 		}
+	})
+}
+
+// A relay with other locks takes all rows, and ends. The relay that still has its locks gets larger tokens for them, and sends again.
+func TestAStaleOwnerGetsALargerToken(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		var stale atomic.Int64
+		relay, _ := d.run(t, newClient(t), publish(func(context.Context, outbox.Message) error { return nil }),
+			outbox.RelayOptions{Balance: 20 * time.Millisecond, Rescan: 50 * time.Millisecond, OnError: func(err error) {
+				if errors.Is(err, fence.ErrStale) {
+					stale.Add(1)
+				}
+			}})
+		until(t, "the relay has all", func() bool { return relay.Stats().Partitions == outbox.Partitions })
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+"_parts SET token = token + 20 WHERE part >= 0"); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the relay is stale", func() bool { return stale.Load() > 0 })
+		ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "a"}, outbox.Message{Topic: "t", Key: "b"})
+		until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+		until(t, "the relay has all again", func() bool { return relay.Stats().Partitions == outbox.Partitions })
 	})
 }

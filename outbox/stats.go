@@ -12,7 +12,40 @@ import (
 type counters struct {
 	confirmed, refused, blocked, failed, dead atomic.Uint64
 	sending                                   atomic.Int64
+	calm                                      atomic.Uint64             // failures when the newest of the confirmed sendings began
+	left                                      atomic.Pointer[time.Time] // when a message failed that is not tried again soon
 }
+
+// failures is how often the broker has failed. A broker that refuses a message works.
+func (c *counters) failures() uint64 { return c.blocked.Load() + c.failed.Load() }
+
+// confirm counts a confirm. The failures are those when the sending began.
+func (c *counters) confirm(failures uint64) {
+	c.confirmed.Add(1)
+	for is := c.calm.Load(); failures > is && !c.calm.CompareAndSwap(is, failures); is = c.calm.Load() {
+	}
+}
+
+// leave notes that a message failed, and is not tried again soon.
+func (c *counters) leave() {
+	now := time.Now()
+	c.left.Store(&now)
+}
+
+// health is what a relay knows of its broker.
+type health struct {
+	failures uint64        // so far
+	calm     uint64        // failures when the newest of the confirmed sendings began
+	waiting  int           // messages that failed, and are neither confirmed nor refused since
+	left     time.Duration // since a failure of a message that is not tried again soon
+}
+
+// remembered is how long such a failure counts.
+const remembered = time.Minute
+
+// fails reports whether a broker fails. A confirm alone is no recovery. The broker may have read that message before it failed, or may fail for
+// one queue of several. The messages of that queue are tried seldom, so that there is no failure for a while.
+func (h health) fails() bool { return h.failures > h.calm || h.waiting > 0 || h.left < remembered }
 
 // count counts a result, except a confirm, which is counted when it arrives.
 func (c *counters) count(r result, dies bool) {
@@ -28,6 +61,9 @@ func (c *counters) count(r result, dies bool) {
 	if dies {
 		c.dead.Add(1)
 	}
+	if (dies || r.row.again) && r.row.fails {
+		c.leave()
+	}
 }
 
 // RelayStats is what a relay in this process has done since [Table.Relay] made it. The counters only grow, so that the
@@ -41,13 +77,24 @@ type RelayStats struct {
 	Blocked    uint64 // sendings that failed with ErrBlocked
 	Failed     uint64 // sendings that failed otherwise
 	Dead       uint64 // messages that this relay has marked as dead
+
+	// Failing says that the broker has failed, and has not recovered as far as this relay knows. Such a failure is one with [ErrBlocked], or of
+	// unknown outcome. The broker has recovered when it has confirmed a sending that began after the last failure, and no message
+	// waits after a failure. A message that this relay does not send again soon counts for a minute. That is a dead message, or a repeat.
+	Failing bool
 }
 
 // Stats returns what this relay has done. Stats asks neither the database nor the broker, and is safe for concurrent use. A
 // metrics library may call Stats at each collection.
 func (r *Relay) Stats() RelayStats {
-	s := RelayStats{Partitions: r.owned(), Sending: int(r.counters.sending.Load()), Confirmed: r.counters.confirmed.Load(), Refused: r.counters.refused.Load(),
-		Blocked: r.counters.blocked.Load(), Failed: r.counters.failed.Load(), Dead: r.counters.dead.Load()}
+	c := &r.counters
+	s := RelayStats{Sending: int(c.sending.Load()), Confirmed: c.confirmed.Load(), Refused: c.refused.Load(), Blocked: c.blocked.Load(), Failed: c.failed.Load(), Dead: c.dead.Load()}
+	h := health{failures: s.Blocked + s.Failed, calm: c.calm.Load(), left: remembered}
+	if at := c.left.Load(); at != nil {
+		h.left = time.Since(*at)
+	}
+	s.Partitions, h.waiting = r.owned() // after the failures: a message waits before its failure is counted
+	s.Failing = h.fails()
 	for i := range r.hung {
 		s.Hung += int(r.hung[i].Load())
 	}

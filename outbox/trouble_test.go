@@ -162,3 +162,38 @@ func TestARowWithoutAnID(t *testing.T) {
 		}
 	})
 }
+
+// One queue of a broker is full, and the broker confirms messages for others. The broker fails until the queue takes its message, however
+// seldom that message is tried.
+func TestABrokerThatFailsForOneQueue(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, dialect.SQLite)
+	var free atomic.Bool
+	p := publish(func(_ context.Context, m outbox.Message) error {
+		if m.Topic == "full" && !free.Load() {
+			return outbox.ErrBlocked
+		}
+		return nil
+	})
+	r, _ := d.runAs(t, newClient(t), p, outbox.RelayOptions{Poll: 10 * time.Millisecond, Backoff: 100 * time.Millisecond, MaxBackoff: 400 * time.Millisecond})
+	confirmed := func(topic string) {
+		t.Helper()
+		ids := d.enqueue(t, outbox.Message{Topic: topic, Key: topic})
+		until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
+	}
+	confirmed("free")
+	if r.Stats().Failing {
+		t.Error("the broker fails from the start")
+	}
+	d.enqueue(t, outbox.Message{Topic: "full", Key: "full"})
+	until(t, "the queue is full", func() bool { return r.Stats().Blocked > 0 })
+	for r.Stats().Blocked < 5 {
+		confirmed("free")
+		if !r.Stats().Failing {
+			t.Fatal("the queue is still full")
+		}
+	}
+	free.Store(true)
+	confirmed("full")
+	until(t, "the broker has recovered", func() bool { return !r.Stats().Failing })
+}

@@ -58,12 +58,17 @@ func (o *owner) takeOver(ctx context.Context) error {
 	return failed("take over a partition", err)
 }
 
-// mine returns an error unless the row of the partition has the token of this owner.
+// mine returns an error unless the row of the partition has the token of this owner. The table has to be that of the owner as well.
 func (o *owner) mine(ctx context.Context) error {
-	var is int64
-	err := o.table.new().Add("SELECT token FROM ").Table(o.table.parts.Name).Add(" WHERE part = ").Value(o.part).Scan(ctx, o.db, &is)
+	var is, identity int64
+	parts := o.table.parts.Name
+	err := o.table.new().Add("SELECT token, COALESCE((SELECT beat FROM ").Table(parts).Add(" WHERE part = 0), 0) FROM ").Table(parts).
+		Add(" WHERE part = ").Value(o.part).Scan(ctx, o.db, &is, &identity)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: table %s has no row %d", pawl.ErrMismatch, o.table.parts.Name, o.part)
+		err = fmt.Errorf("%w: table %s has no row %d", pawl.ErrMismatch, parts, o.part)
+	}
+	if err == nil && identity != o.identity {
+		err = fmt.Errorf("%w: table %s", errReplaced, parts)
 	}
 	if err == nil && fence.Token(is) != o.token {
 		err = fmt.Errorf("%w: partition %d has token %d, and this owner has %d", fence.ErrStale, o.part, is, o.token)
@@ -298,9 +303,10 @@ func (t *Table) patient(ctx context.Context, wait, timeout time.Duration) (conte
 	return context.WithCancel(ctx)
 }
 
-// waited reports whether a statement that was bounded by patient has failed because it waited for a lock.
+// waited reports whether a statement that was bounded by patient has failed because it waited for a lock. The server may have a shorter
+// bound for each statement. Such an error of a slow statement is taken for a lock, too: then each message is marked alone, which is faster.
 func (t *Table) waited(bounded context.Context, err error) bool {
-	return t.dialect != dialect.SQLite && (bounded.Err() != nil || dialect.LockTimeout(err))
+	return t.dialect != dialect.SQLite && (bounded.Err() != nil || dialect.LockTimeout(err) || dialect.OutOfTime(err))
 }
 
 // changed reports whether a statement has changed these messages. The others are done or cleaned since, or there is an error.

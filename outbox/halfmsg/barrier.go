@@ -154,7 +154,7 @@ func (b *Barrier) Answer(ctx context.Context, db *sql.DB, id string, age time.Du
 	case err == nil:
 	case ctx.Err() != nil:
 		return Open, failed("answer", err)
-	case waiting.Err() != nil || dialect.Again(err) || dialect.LockTimeout(err):
+	case waiting.Err() != nil || dialect.Again(err) || dialect.LockTimeout(err) || dialect.OutOfTime(err):
 		return Open, nil
 	default:
 		return Open, failed("answer", err)

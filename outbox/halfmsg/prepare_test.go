@@ -76,6 +76,55 @@ func TestALockedHalfMessage(t *testing.T) {
 	})
 }
 
+// bounded returns the same tables, on a database that ends each statement after 300 ms.
+func (d *database) bounded(t *testing.T) *database {
+	t.Helper()
+	b := &database{dialect: d.dialect, name: d.name, source: d.source + map[dialect.Dialect]string{dialect.PostgreSQL: "&statement_timeout=300", dialect.MySQL: "&max_statement_time=0.3"}[d.dialect]}
+	if err := b.open(nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.db.Close() }) //nolint:errcheck // nothing is lost
+	return b
+}
+
+// The server ends a statement before the statement has waited for a lock for as long as it may. That is a lock all the same: the answer of the
+// barrier is "open", and a producer is asked about other half messages.
+func TestALockBehindAStatementTimeout(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if d.dialect == dialect.SQLite {
+			return // which has no such time
+		}
+		b := d.bounded(t)
+		barrier, err := halfmsg.NewBarrier(d.dialect, &halfmsg.BarrierOptions{Table: d.name + "_barrier", Wait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked := d.prepare(t, "locked")
+		tx, err := d.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // nothing to undo
+		if err := d.barrier.Pass(t.Context(), tx, locked); err != nil {
+			t.Fatal(err)
+		}
+		if is, err := barrier.Answer(t.Context(), b.db, locked, 0); is != halfmsg.Open || err != nil {
+			t.Error(is, err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "UPDATE "+d.name+" SET asks = asks WHERE id = '"+locked+"'"); err != nil {
+			t.Fatal(err)
+		}
+		other := d.prepare(t, "other")
+		b.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
+			return halfmsg.RolledBack, nil
+		})
+		until(t, "the other half message is decided", func() bool { return d.status(t, other).State == halfmsg.Aborted })
+		if is := d.status(t, locked).State; is != halfmsg.Prepared {
+			t.Error(is)
+		}
+	})
+}
+
 // A database that does not answer is given up after Options.Timeout, and asked again.
 func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 	d := newDatabase(t, dialect.PostgreSQL, testservers.PostgresURL(testservers.SharedPostgres(t).Addr)) // where a lock holds up reads, too

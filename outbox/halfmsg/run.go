@@ -235,7 +235,8 @@ func (r *run) claim(ctx context.Context, e Entry) (bool, error) {
 	defer stop()
 	result, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET asks = asks + 1, due = ", r.now(), " + ").Value(wait).Add(" WHERE state = 0 AND id = ").Value(e.ID).
 		Add(" AND asks = ").Value(e.Asks).Exec(brief, r.db)
-	if err != nil && brief.Err() != nil && ctx.Err() == nil {
+	waited := brief.Err() != nil || r.dialect != dialect.SQLite && (dialect.LockTimeout(err) || dialect.OutOfTime(err)) // the server may be less patient
+	if err != nil && waited && ctx.Err() == nil {
 		return false, fmt.Errorf("%w: %w", errLocked, err)
 	}
 	if dialect.Again(err) {

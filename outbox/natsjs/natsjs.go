@@ -25,8 +25,8 @@
 //
 // A message without a stream for its subject is refused, and so is a message that is too large. So is a message with a
 // header that NATS cannot carry. So is a message without a payload and with the header Status. The client library of Go takes such a message for
-// one of the server, and hands it out to nobody. A stream that is full and discards new messages blocks the publisher. A lost
-// connection or a server without JetStream does so too, and so does a missing right. Those messages wait, and nothing is lost.
+// one of the server, and hands it out to nobody. A stream that is full and discards new messages blocks the publisher. A connection
+// that is away or a server without JetStream does so too, and so does a missing right. Those messages wait, and nothing is lost.
 //
 // The user of the connection may publish to the subjects of the messages and to $JS.API.STREAM.NAMES, and may subscribe to _INBOX.>.
 package natsjs

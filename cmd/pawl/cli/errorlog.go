@@ -51,13 +51,6 @@ func (l *errorLog) tells(reason string, now time.Time) bool {
 	return true
 }
 
-// forget lets all reasons be printed again.
-func (l *errorLog) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.said = nil
-}
-
 // rest tells how many errors were not printed since the last rest.
 func (l *errorLog) rest() {
 	l.mu.Lock()

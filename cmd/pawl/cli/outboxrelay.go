@@ -22,7 +22,8 @@ import (
 
 const relayHelp = `Send the messages of a table to a broker until a signal comes. Any number of processes may do so for one
 table: they share its 16 partitions. All of them use the same --store, whose locks hold the partitions. Without
---store the locks are in a file of the user, which relays of other users and machines do not see.
+--store the locks are in a file of the user, which relays of other users and machines do not see. Relays of
+other tables may have the same --store, but not those of a copy of the database.
 
 --to says where messages go, or else the variable PAWL_TO. The topic of a message is
 
@@ -37,8 +38,10 @@ A message whose outcome is unknown is sent again, so a message may come twice. C
 the ID, see package inbox. The messages of a key are sent one after another. A message that fails --attempts
 times is dead. A refusal counts. A failure of unknown outcome, such as a time-out, counts only if the broker
 confirms other messages meanwhile. The later messages of a dead one's key wait until "pawl outbox requeue".
-A broker or database that is away makes no message dead, and nor does a broker that takes no messages. The
-relay tries again, and prints each reason once a minute.
+A broker or database that is away makes no message dead, and nor does a broker that takes no messages. Only
+--attempts 1 or 2 differ: a connection that breaks may count for the messages under way. The relay tries again, and
+prints each reason once a minute. When no message waits after a failure any more, the relay says that the broker
+confirms messages again. A failed message is tried again within a minute, or within two if very many have failed.
 
 --listen serves HTTP:
 
@@ -147,13 +150,10 @@ func (r *relayCommand) relay(ctx context.Context, w io.Writer) error {
 		to.close(ctx) //nolint:errcheck // the process ends
 	}()
 	err = r.store.operating(ctx, func(ctx context.Context, client *pawl.Client) error {
-		var (
-			log, opts = &relayLog{}, r.opts
-			relay     *outbox.Relay
-			err       error
-		)
-		opts.OnError = func(err error) { log.failed(err, relay.Stats().Confirmed) }
-		if relay, err = table.Relay(client, db.DB, to, &opts); err != nil {
+		log, opts := &relayLog{}, r.opts
+		opts.OnError = log.failed
+		relay, err := table.Relay(client, db.DB, to, &opts)
+		if err != nil {
 			return err
 		}
 		r.begins(locks)
@@ -224,19 +224,23 @@ func (r *relayCommand) run(ctx context.Context, s *relayService, log *relayLog, 
 // relayLog tells an operator the news of a relay.
 type relayLog struct {
 	errorLog
-	confirmed atomic.Uint64 // messages, when the broker failed last
+	troubled atomic.Bool // the operator has read that the broker fails, and not yet that the broker has recovered
 }
 
 // failed prints an error. Errors of many messages for one reason are one line, with the ID of the first message.
-func (l *relayLog) failed(err error, confirmed uint64) {
-	reason := err.Error()
-	if inner := errors.Unwrap(err); inner != nil && strings.HasPrefix(reason, "outbox: publish message ") {
-		reason = inner.Error()
-		if !errors.Is(err, outbox.ErrRefused) { // a broker that refuses a message works
-			l.confirmed.Store(confirmed)
-		}
+func (l *relayLog) failed(err error) {
+	inner := errors.Unwrap(err)
+	if inner == nil || !strings.HasPrefix(err.Error(), "outbox: publish message ") {
+		l.errorLog.failed(err)
+		return
 	}
-	l.failedBy(reason, err)
+	if !l.tells(inner.Error(), time.Now()) {
+		return
+	}
+	if !errors.Is(err, outbox.ErrRefused) { // a broker that refuses a message works
+		l.troubled.Store(true)
+	}
+	complain(err)
 }
 
 // watch prints the changes that matter to an operator, until ctx ends.
@@ -244,14 +248,14 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	told, before := outbox.RelayStats{}, outbox.RelayStats{}
-	troubled := false // the broker fails
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		is := relay.Stats()
+		// In this order: a failure that was printed is in the figures.
+		troubled, is := l.troubled.Load(), relay.Stats()
 		if is.Partitions != told.Partitions && is.Partitions == before.Partitions { // they come and go while relays share
 			news("this relay holds %d of %d partitions", is.Partitions, outbox.Partitions)
 			told.Partitions = is.Partitions
@@ -265,12 +269,9 @@ func (l *relayLog) watch(ctx context.Context, relay *outbox.Relay) error {
 		if n%int(sameWhile/time.Second) == 0 {
 			l.rest()
 		}
-		fails := is.Blocked+is.Failed > before.Blocked+before.Failed
-		troubled = troubled || fails
-		if troubled && !fails && is.Confirmed > l.confirmed.Load() { // a broker confirms what it read before it failed
+		if troubled && !is.Failing {
 			news("the broker confirms messages again")
-			troubled = false
-			l.forget()
+			l.troubled.Store(false)
 		}
 		before = is
 	}

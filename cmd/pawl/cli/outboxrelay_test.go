@@ -175,17 +175,23 @@ func TestOutbox_relay_brokers(t *testing.T) {
 	}
 }
 
-func rabbitQueue(t *testing.T, topic string) (string, []string, func() bool) {
-	url := testservers.RabbitMQURL(testservers.SharedRabbitMQ(t).Addr)
+// sharedRabbit is a channel of the shared RabbitMQ.
+func sharedRabbit(t *testing.T) (url string, channel *amqp.Channel) {
+	t.Helper()
+	url = testservers.RabbitMQURL(testservers.SharedRabbitMQ(t).Addr)
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the end
-	channel, err := conn.Channel()
-	if err != nil {
+	if channel, err = conn.Channel(); err != nil {
 		t.Fatal(err)
 	}
+	return url, channel
+}
+
+func rabbitQueue(t *testing.T, topic string) (string, []string, func() bool) {
+	url, channel := sharedRabbit(t)
 	if _, err := channel.QueueDeclare(topic, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
+	"github.com/pawl-go/pawl/outbox"
 )
 
 // TestOutbox_relay_blocked: a broker that takes no messages for long is a line for the operator, and not one for each message and
@@ -65,6 +66,60 @@ func TestOutbox_relay_blocked(t *testing.T) {
 			}
 			t.Log(p.errors())
 		})
+	}
+}
+
+// TestOutbox_relay_partly_blocked: one queue of a broker is full, and the others take messages. That is a line for the operator, and the broker
+// has not recovered between two tries. When the queue takes messages again, the operator reads of it.
+func TestOutbox_relay_partly_blocked(t *testing.T) {
+	t.Parallel()
+	url, channel := sharedRabbit(t)
+	full, free := "full of "+t.Name(), "free of "+t.Name()
+	_, err := channel.QueueDeclare(free, true, false, false, false, nil)
+	if err == nil {
+		_, err = channel.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := "sqlite:" + filepath.Join(t.TempDir(), "box.db")
+	enqueue := boxOf(t, db, "pawl_outbox", free)
+	p, at := relaying(t, sqliteStore(t), db, "pawl_outbox", url)
+	put(t, db, outbox.Message{ID: "full 1", Topic: full, Key: "a"}, outbox.Message{ID: "full 2", Topic: full, Key: "b"}) // of which the queue takes one
+	began := time.Now()
+	eventually(t, "the relay tries often", func() bool { enqueue(1); return metric(t, at, "pawl_outbox_blocked_total") >= 7 })
+	text, minutes := p.errors(), 1+int(time.Since(began)/sameWhile)
+	if lines := strings.Count(text, "a queue has rejected the message"); lines < 1 || lines > minutes {
+		t.Errorf("%d lines in %d minutes name the reason: %s", lines, minutes, text)
+	}
+	if strings.Contains(text, "confirms messages again") {
+		t.Errorf("the queue is full: %s", text)
+	}
+	if _, err := channel.QueuePurge(full, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the operator reads of it", func() bool { enqueue(1); return strings.Contains(p.errors(), "the broker confirms messages again") })
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("code %d: %s", code, p.errors())
+	}
+	t.Log(p.errors())
+}
+
+// put enqueues messages in the usual table.
+func put(t *testing.T, url string, messages ...outbox.Message) {
+	t.Helper()
+	db, err := open.OpenDatabase(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	table, err := outbox.New(db.Dialect, nil)
+	if err == nil {
+		_, err = table.Enqueue(t.Context(), db.DB, messages...)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
