@@ -237,6 +237,33 @@ func TestRowOtherUser(t *testing.T) {
 	}
 }
 
+// TestRowOperatorOfAnotherRole: an operator with the documented rights breaks a waiter of another role, whose state the server does not
+// tell. The waiter is told, and stays connected.
+func TestRowOperatorOfAnotherRole(t *testing.T) {
+	addr := testservers.Postgres(t).Addr // roles are of all its schemas
+	admin := pool(t, addr, "postgres", "admin")
+	holder := sessiontest.Open(t, newRow(t, admin, "others"), leasetest.TTL)
+	for _, role := range []string{"row_app", "row_op"} {
+		exec(t, admin, `CREATE ROLE `+role+` LOGIN`, `GRANT USAGE ON SCHEMA others TO `+role,
+			`GRANT SELECT, INSERT, UPDATE, DELETE ON others.row_names, others.row_claims, others.row_boot, others.row_meta TO `+role,
+			`GRANT USAGE, UPDATE ON SEQUENCE others.row_tokens TO `+role)
+	}
+	exec(t, admin, `GRANT pg_signal_backend TO row_op`)
+	held, waits := claim("broken", holder.ID()+".1"), claim("broken", "waiter.1")
+	sessiontest.Hold(t, holder, held)
+	s, op := sessiontest.Open(t, newRow(t, pool(t, addr, "row_app", "app"), "others"), leasetest.TTL), newRow(t, pool(t, addr, "row_op", "op"), "others")
+	sessiontest.Wait(t, s, waits)
+	got := sessiontest.Awaiting(t, s, waits)
+	sessiontest.Until(t, "the operator sees both", func() bool {
+		r, err := op.Show(t.Context(), "broken")
+		return err == nil && len(r.Claims) == 2
+	})
+	sessiontest.Evict(t, op, waits)
+	if is := <-got; !errors.Is(is.Err, engine.ErrGone) {
+		t.Errorf("the waiter is told %v", is.Err)
+	}
+}
+
 // TestRowMigration: tables of version 1, which kept more of a claim in its row,
 // are those of today then.
 func TestRowMigration(t *testing.T) {
