@@ -247,7 +247,7 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 
 // Grace implements [rowengine.Store]. As long as no client has noticed a restart, the whole grace is to come.
 func (s *rowStore) Grace(ctx context.Context) (left time.Duration, err error) {
-	query := "SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), (SELECT ready FROM %[1]srow_boot)), MAX(ttl), 0) FROM %[1]srow_meta"
+	query := "SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), (SELECT ready FROM %[1]srow_boot WHERE one = " + rowServer + ")), MAX(ttl), 0) FROM %[1]srow_meta"
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf(query, s.prefix)).Scan((*int64)(&left))
 	return left * time.Microsecond, err
 }

@@ -12,6 +12,8 @@ const (
 		IN p_label VARBINARY(512), IN p_barging BOOLEAN, IN p_wait BOOLEAN, IN p_ttl INT)`
 	rowInsert = `INSERT INTO pawl_row_claims (held, conn, resource, claim, owner, session, label, barging, since, granted)
 		VALUES (v_row IS NOT NULL, CONNECTION_ID(), p_name, p_claim, p_owner, p_session, p_label, p_barging, COALESCE(v_since, UTC_TIMESTAMP(6)), UTC_TIMESTAMP(6))`
+	// The number of the server, as an INT. A replica has the mark of its primary, and needs one of its own when it takes over.
+	rowServer = `CAST(@@GLOBAL.server_id AS SIGNED) - 2147483648`
 	// A holder that learns that the server was made read-only leaves the row to a waiter. So a waiter asks, too.
 	rowAnswer = writable + ` SELECT IF(v_row IS NULL, 0, LAST_INSERT_ID()), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @pawl_ready))`
 )
@@ -23,12 +25,12 @@ var rowProcedures = map[string]string{
 	// for a TTL. Numbers go on from the time at least.
 	"prepare": `() BEGIN
 			INSERT IGNORE INTO pawl_row_boot (one, ready)
-				SELECT 1, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
+				SELECT ` + rowServer + `, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
 			START TRANSACTION;
 			INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
 				VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
 			ROLLBACK;
-			SELECT ready INTO @pawl_ready FROM pawl_row_boot;
+			SELECT ready INTO @pawl_ready FROM pawl_row_boot WHERE one = ` + rowServer + `;
 		END`,
 	"enter": rowArgs + ` BEGIN
 			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;

@@ -8,14 +8,14 @@ import (
 )
 
 // rowVersion is that of the tables and procedures of row mode.
-const rowVersion = 4
+const rowVersion = 5
 
 // rowDefinitions make the tables and procedures of row mode:
 //
 //	pawl_row_names   id name                     what is locked; the oldest that nobody uses go when new ones come
 //	pawl_row_claims  id held conn resource …     who holds and waits; id is the token
 //	pawl_row_meta    version ttl format          the longest TTL ever used
-//	pawl_row_boot    ready                       when the server may give something out; empty when it has just started
+//	pawl_row_boot    ready                       when a server may give something out; empty when it has just started
 //
 // A claim is never committed. A claim is a row of the transaction that holds the lock or waits for it,
 // and goes with that transaction. A client that reads uncommitted rows sees it. Numbers that were
@@ -35,7 +35,7 @@ func rowDefinitions(prefix string) []string {
 		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)
 	}
 	// New tables have forgotten nothing. Those of an older version have, if the server has just started.
-	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) SELECT 1, UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM pawl_row_meta)")
+	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) SELECT "+rowServer+", UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM pawl_row_meta)")
 	all = append(all, fmt.Sprintf("INSERT INTO pawl_row_meta (version, format) VALUES (%d, '%[2]s') ON DUPLICATE KEY UPDATE format = '%[2]s'", rowVersion, engine.Format())) // last, because each statement is kept
 	for i := range all {
 		all[i] = strings.ReplaceAll(strings.ReplaceAll(all[i], "pawl_row_", prefix+"row_"), "@pawl_", "@"+prefix)

@@ -119,6 +119,26 @@ func TestRowUpgradeBesideARestart(t *testing.T) {
 	}
 }
 
+// TestRowPromotedReplica: a replica that takes over has all tables of its primary, and knows no holder. So the replica grants nothing
+// until no holder of the primary trusts its lock.
+func TestRowPromotedReplica(t *testing.T) {
+	addr := testservers.MariaDB(t).Addr
+	db := database(t, addr, "root", nil)
+	e := newRow(t, db, "")
+	sessiontest.Hold(t, sessiontest.Open(t, e, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
+	exec(t, db, "SET GLOBAL server_id = @@GLOBAL.server_id + 1") // now the tables are those of another server
+	promoted := newRow(t, database(t, addr, "root", nil), "")
+	if r, err := promoted.Show(t.Context(), "x"); err != nil || r.Grace.Left != leasetest.TTL {
+		t.Errorf("shown before a client has noticed: %+v, %v", r, err)
+	}
+	s := sessiontest.Open(t, promoted, leasetest.TTL)
+	c := sessiontest.Whole(t, sessiontest.Fair)
+	c.Resource += "/other"
+	if g, err := s.Enter(t.Context(), c, false); !errors.Is(err, engine.ErrGrace) {
+		t.Errorf("%v, %v; want the grace of another server", g, err)
+	}
+}
+
 // TestRowShowsSinceWhenItHolds: an operator sees since when a claim waits, and since when
 // it holds.
 func TestRowShowsSinceWhenItHolds(t *testing.T) {
