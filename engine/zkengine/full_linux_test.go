@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestFullDisk: a ZooKeeper without room for its log ends itself. Nothing is granted by that, and no holder is forgotten: when there is
+// TestFullDisk: a ZooKeeper without room for its log ends itself. Nothing is granted by that, and no holder is forgotten. When there is
 // room, a server that starts again knows the session, its claims and the order of the waiters.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
