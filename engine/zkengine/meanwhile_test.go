@@ -3,6 +3,7 @@ package zkengine
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,8 +13,98 @@ import (
 )
 
 const (
-	opSync = 9
+	opSync  = 9
+	opMulti = 14
 )
+
+// meanwhile opens a session, and returns how to arm it. An armed session takes a step before its next request of a kind, which
+// then has a fate.
+func meanwhile(t *testing.T, addr string, op int32, what fate) (s *session, arm func(step func())) {
+	t.Helper()
+	var armed atomic.Pointer[func()]
+	s = open(t, tap(t, addr, func(is int32, _ string) fate {
+		if is == op {
+			if step := armed.Swap(nil); step != nil {
+				(*step)()
+				return what
+			}
+		}
+		return arrives
+	}), time.Minute)
+	return s, func(step func()) { armed.Store(&step) }
+}
+
+// TestNoRoomToShare: a session has no bytes left for a re-entry. The re-entry waits for nothing, and nobody waits for it.
+func TestNoRoomToShare(t *testing.T) {
+	e := shared(t)
+	s := open(t, e, time.Minute)
+	held := sessiontest.Whole(t, fair)
+	shares := sessiontest.Claim(t, fair, fair.Capacity, held.Owner)
+	sessiontest.Hold(t, s, held)
+	s.mu.Lock()
+	used := s.bytes
+	s.bytes = mostBytes - used - 50 // the name of the second is longer by its owner, and a mark would not fit
+	s.mu.Unlock()
+	for range 2 {
+		sessiontest.Refuse(t, s, shares, true, engine.ErrUnsupported)
+		if r, err := e.Show(sessiontest.Soon(t), held.Resource); err != nil || len(r.Claims) != 1 || len(s.places) != 1 {
+			t.Errorf("in the store: %+v, %v; %d places", r, err, len(s.places))
+		}
+	}
+	if left := s.bytes - (mostBytes - used - 50); left != 0 {
+		t.Errorf("%d bytes of a claim that was refused", left)
+	}
+	s.bytes = used
+	sessiontest.Hold(t, s, shares)
+}
+
+// TestNoRoomToShareLater: a claim that waited has no room to share, however often its client asks. When there is room, the claim shares.
+func TestNoRoomToShareLater(t *testing.T) {
+	e := shared(t)
+	near, s := open(t, e, time.Minute), open(t, e, time.Minute)
+	held := sessiontest.Whole(t, fair)
+	one, other := sessiontest.Claim(t, fair, fair.Capacity, "owner"), sessiontest.Claim(t, fair, fair.Capacity, "owner")
+	sessiontest.Hold(t, near, held)
+	sessiontest.Wait(t, s, one)
+	sessiontest.Wait(t, s, other)
+	s.mu.Lock()
+	used := s.bytes
+	s.bytes = mostBytes - 10
+	s.mu.Unlock()
+	sessiontest.Leave(t, near, held)
+	token := sessiontest.Await(t, s, one)
+	for range 2 {
+		if g, err := s.Await(sessiontest.Soon(t), other); !errors.Is(err, engine.ErrUnsupported) {
+			t.Errorf("got %v, %v", g, err)
+		}
+	}
+	s.mu.Lock()
+	s.bytes = used
+	s.mu.Unlock()
+	if is := sessiontest.Await(t, s, other); is != token {
+		t.Errorf("token %v, shared %v", token, is)
+	}
+}
+
+// TestRefusedAfterALostAnswer: a claim came in, and its answer was lost. The claim is refused when its client asks again, and does not stay.
+func TestRefusedAfterALostAnswer(t *testing.T) {
+	addr := testservers.SharedZooKeeper(t).Addr
+	near := open(t, newEngine(t, addr), time.Minute)
+	s, arm := meanwhile(t, addr, opMulti, isNotAnswered)
+	held, other := sessiontest.Whole(t, fair), sessiontest.Whole(t, five)
+	sessiontest.Hold(t, near, held)
+	arm(func() {})
+	if g, err := s.Enter(sessiontest.Soon(t), other, true); !errors.Is(err, engine.ErrUnavailable) {
+		t.Fatalf("not answered: got %v, %v", g, err)
+	}
+	if err := again(t, "enter", func() error { _, err := s.Enter(sessiontest.Soon(t), other, true); return err }); !errors.Is(err, engine.ErrMismatch) {
+		t.Errorf("got %v", err)
+	}
+	folder, _ := near.engine.folder(held.Resource)
+	if l, err := near.link.read(sessiontest.Soon(t), folder); err != nil || len(l.Claims) != 1 || len(s.places) > 0 { // Show does not list it
+		t.Errorf("in the store: %+v, %v; %d places", l, err, len(s.places))
+	}
+}
 
 // TestDeleteNothing: a value is deleted that is not there as far as the server knows. The server catches up before the answer.
 func TestDeleteNothing(t *testing.T) {

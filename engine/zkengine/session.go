@@ -173,8 +173,9 @@ func (s *session) share(p *place) error {
 	if p.shares {
 		return nil
 	}
-	p.shares = true
-	return s.spend(p, 2*sequence+length+len(p.folder)+len("/g/")+len(p.hash))
+	err := s.spend(p, 2*sequence+length+len(p.folder)+len("/g/")+len(p.hash))
+	p.shares = err == nil
+	return err
 }
 
 // drop forgets a claim that is not in the store.
@@ -281,10 +282,10 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant 
 	if err == nil && !grant.Held() && !wait { // it was asked for again, and is gone
 		err = engine.ErrBusy
 	}
-	if !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch) {
+	if !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported) {
 		return grant, err
 	}
-	if p.path != "" { // it came in to find that out
+	if p.path != "" || p.again { // it came in to find that out, perhaps by a request whose answer was lost
 		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
 			return grant, leave
 		}
@@ -302,10 +303,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	var looked *watch
 	for p != nil && p.waits {
 		grant, err = s.await(ctx, c, p, &looked)
-		if errors.Is(err, zk.ErrConnectionClosed) { // it only looked, and is connected again
-			continue
-		}
-		if err != nil || grant.Held() {
+		if err != nil && !errors.Is(err, zk.ErrConnectionClosed) || grant.Held() { // that one only looked, and is connected again
 			return grant, err
 		}
 	}
