@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -32,6 +33,52 @@ func meanwhile(t *testing.T, addr string, op int32, what fate) (s *session, arm 
 		return arrives
 	}), time.Minute)
 	return s, func(step func()) { armed.Store(&step) }
+}
+
+var three = engine.Spec{Kind: engine.KindSemaphore, Capacity: 3}
+
+// barges returns the same use of a resource, barging.
+func barges(spec engine.Spec) engine.Spec {
+	spec.Barging = true
+	return spec
+}
+
+// TestShareTheLargestToken: the owner of a claim takes more, by another client, after the claim looked and before it shares.
+func TestShareTheLargestToken(t *testing.T) {
+	addr := testservers.SharedZooKeeper(t).Addr
+	for name, row := range map[string]struct {
+		spec  engine.Spec
+		more  int64
+		waits bool
+	}{
+		"lock":                         {fair, fair.Capacity, false},
+		"barging permits":              {barges(three), 2, false},
+		"barging permits, of a waiter": {barges(three), 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near := open(t, newEngine(t, addr), time.Minute)
+			s, arm := meanwhile(t, addr, opMulti, arrives)
+			owner := "owner of " + t.Name()
+			held := sessiontest.Whole(t, row.spec)
+			one, more, shares := sessiontest.Claim(t, row.spec, 1, owner), sessiontest.Claim(t, row.spec, row.more, owner), sessiontest.Claim(t, row.spec, 1, owner)
+			if row.waits {
+				sessiontest.Hold(t, near, held)
+				sessiontest.Wait(t, s, shares)
+				sessiontest.Leave(t, near, held)
+			}
+			small := sessiontest.Hold(t, near, one)
+			taken := make(chan fence.Token, 1)
+			arm(func() { taken <- sessiontest.Hold(t, near, more) })
+			ask := func() (engine.Grant, error) { return s.Enter(sessiontest.Soon(t), shares, false) }
+			if row.waits {
+				ask = func() (engine.Grant, error) { return s.Await(sessiontest.Soon(t), shares) }
+			}
+			g, err := ask()
+			if large := <-taken; err != nil || g.Token != large || large <= small {
+				t.Errorf("beside the tokens %v and %v a claim has %v, %v", small, large, g, err)
+			}
+		})
+	}
 }
 
 // TestNoRoomToShare: a session has no bytes left for a re-entry. The re-entry waits for nothing, and nobody waits for it.

@@ -278,7 +278,7 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant 
 	case alone:
 		return s.grant(c, p, p.czxid, true), nil
 	}
-	grant, err = s.pursue(ctx, c, p, nil, wait)
+	grant, err = s.pursue(ctx, c, p, nil, wait, p.again || p.path != "")
 	if err == nil && !grant.Held() && !wait { // it was asked for again, and is gone
 		err = engine.ErrBusy
 	}
@@ -342,7 +342,7 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *
 			return grant, err
 		}
 	}
-	return s.pursue(ctx, c, p, l, true)
+	return s.pursue(ctx, c, p, l, true, false)
 }
 
 // wait waits for one event, which may be the grant itself.
