@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/fence"
 	"github.com/pawl-go/pawl/internal/sessiontest"
@@ -41,6 +43,96 @@ var three = engine.Spec{Kind: engine.KindSemaphore, Capacity: 3}
 func barges(spec engine.Spec) engine.Spec {
 	spec.Barging = true
 	return spec
+}
+
+// TestFolderIsMadeAnew: a claim is about to hold, because nobody wrote the folder since it looked. Meanwhile ZooKeeper removes the
+// empty folder, and another claim makes the folder anew and holds all. The versions of the new folder are those of the old one. A
+// claim whose answer is lost does not hold either, and its owner cannot share what the claim has not.
+func TestFolderIsMadeAnew(t *testing.T) {
+	for _, row := range []struct {
+		spec   engine.Spec
+		weight int64
+		wait   bool
+		beside bool // another claim holds when the claim looks
+	}{
+		{fair, fair.Capacity, false, false},
+		{three, 1, false, false},
+		{three, 1, false, true},
+		{barging, barging.Capacity, false, false},
+		{barging, barging.Capacity, true, false},
+		{barges(three), 1, false, true},
+		{barges(three), 1, true, false},
+		{barges(three), 1, true, true},
+	} {
+		for what, name := range map[fate]string{arrives: "answered", isNotAnswered: "not answered"} {
+			t.Run(fmt.Sprintf("%v %d wait %v beside %v %s", row.spec, row.weight, row.wait, row.beside, name), func(t *testing.T) {
+				intoAnotherFolder(t, row.spec, row.weight, row.wait, row.beside, what)
+			})
+		}
+	}
+}
+
+func intoAnotherFolder(t *testing.T, spec engine.Spec, weight int64, wait, beside bool, what fate) {
+	addr := testservers.SharedZooKeeper(t).Addr
+	near, conn := open(t, newEngine(t, addr), time.Minute), raw(t, addr)
+	s, arm := meanwhile(t, addr, opMulti, what)
+	first, held := sessiontest.Claim(t, spec, weight, ""), sessiontest.Whole(t, spec)
+	late, shares := sessiontest.Claim(t, spec, weight, "owner"), sessiontest.Claim(t, spec, weight, "owner")
+	for _, c := range []*engine.Claim{first, held, late, shares} {
+		c.Resource = fmt.Sprint("anew/", late.ID, time.Now().Unix()) // has no folder yet
+	}
+	sessiontest.Hold(t, near, first)
+	if !beside {
+		sessiontest.Leave(t, near, first)
+	}
+	arm(func() {
+		if beside {
+			sessiontest.Leave(t, near, first)
+		}
+		folder, _ := near.engine.folder(late.Resource)
+		if err := conn.Delete(folder, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			t.Error(err)
+		}
+		sessiontest.Hold(t, near, held)
+	})
+	g, err := s.Enter(sessiontest.Soon(t), late, wait)
+	if what == isNotAnswered {
+		if !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatalf("not answered: got %v, %v", g, err)
+		}
+		sessiontest.Refuse(t, near, shares, false, engine.ErrBusy)
+		err = again(t, "enter", func() (err error) { g, err = s.Enter(sessiontest.Soon(t), late, wait); return err })
+	}
+	claims, want := 1, engine.ErrBusy
+	if wait {
+		claims, want = 2, nil
+	}
+	if g.Held() || !errors.Is(err, want) {
+		t.Errorf("beside a holder: got %v, %v", g, err)
+	}
+	sessiontest.Refuse(t, near, shares, false, engine.ErrBusy)
+	if r, err := near.engine.Show(sessiontest.Soon(t), late.Resource); err != nil || len(r.Claims) != claims || len(s.places) != claims-1 {
+		t.Errorf("in the store: %+v, %v; %d places", r, err, len(s.places))
+	}
+	sessiontest.Leave(t, near, held)
+	if wait {
+		if token, shared := sessiontest.Await(t, s, late), sessiontest.Hold(t, near, shares); token != shared {
+			t.Errorf("token %v, shared %v", token, shared)
+		}
+	}
+}
+
+// TestReckonsTheFolder: the name of a barging holder has the czxid of the folder, which counts among the bytes of the session.
+func TestReckonsTheFolder(t *testing.T) {
+	s := open(t, shared(t), time.Minute)
+	for range 2 { // the first one makes the folder
+		c := sessiontest.Whole(t, barging)
+		sessiontest.Hold(t, s, c)
+		if p := s.places[c.ID]; length+len(p.path) > p.bytes {
+			t.Errorf("%s takes %d bytes, reckoned %d", p.path, length+len(p.path), p.bytes)
+		}
+		sessiontest.Leave(t, s, c)
+	}
 }
 
 // TestShareTheLargestToken: the owner of a claim takes more, by another client, after the claim looked and before it shares.

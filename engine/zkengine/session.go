@@ -144,7 +144,11 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 	}
 	p := &place{name: nodeName(c), hash: hash(c.ID)}
 	p.folder, p.title = s.engine.folder(c.Resource)
-	if err := s.spend(p, length+len(p.folder)+len("/")+len(p.name)+len(".q..")+sequence); err != nil {
+	bytes := length + len(p.folder) + len("/") + len(p.name) + len(".q..") + sequence
+	if c.Barging {
+		bytes += zxid
+	}
+	if err := s.spend(p, bytes); err != nil {
 		return nil, err
 	}
 	p.data, _ = json.Marshal(lines.NoteOf(c, s.id)) // strings can be marshalled
@@ -152,8 +156,8 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 	return p, nil
 }
 
-// The length that is written before a path, and the digits at the end of a path.
-const length, sequence = 4, 10
+// The length that is written before a path, the digits at the end of a path, and those of a zxid in base 36.
+const length, sequence, zxid = 4, 10, 11
 
 // spend notes that a claim takes more bytes of what a session may have. The session is
 // locked.

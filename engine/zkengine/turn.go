@@ -13,36 +13,36 @@ import (
 	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// put creates the node of a claim and writes the folder of its resource, if that
-// has this version, in one step with others. put returns what the folder is then.
-func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, others ...any) (*zk.Stat, error) {
+// put creates the node of a claim and writes the folder of its resource, if that has this version, in one step with others. put tells
+// if nobody else is there. Versions of a folder that was made anew begin again. Then put fails, and the claim is in the queue.
+func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, born int64, others ...any) (alone bool, err error) {
 	node := &zk.CreateRequest{
 		Path: fmt.Sprintf("%s/%s.%s.%s.", p.folder, p.name, how, number(token, 0, 10)), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
 	}
 	write := &zk.SetDataRequest{Path: p.folder, Data: p.title, Version: version}
 	replies, err := s.link.multi(ctx, append([]any{node, write}, others...)...)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	s.at(p, replies[0].String, replies[1].Stat.Mzxid)
-	return replies[1].Stat, nil
+	is := replies[1].Stat
+	if s.at(p, replies[0].String, is.Mzxid); born != 0 && born != is.Czxid {
+		return false, zk.ErrBadVersion
+	}
+	return is.NumChildren == 1, nil
 }
 
 // queueUp appends the claim to the queue, and tells if nobody else is there:
 // then it holds.
 func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
-	for {
-		is, err := s.put(ctx, p, inTurn, 0, -1)
-		if err == nil {
-			return is.NumChildren == 1, nil
+	for err == nil {
+		if alone, err = s.put(ctx, p, inTurn, 0, -1, 0); err == nil {
+			return alone, nil
 		}
 		if errors.Is(err, zk.ErrNoNode) {
 			err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 		}
-		if err != nil {
-			return false, err
-		}
 	}
+	return false, err
 }
 
 // pursue looks at the resource, and does what that allows, until the claim holds,
@@ -114,9 +114,9 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	}
 	how, version, token := inTurn, l.version, int64(0)
 	if c.Barging {
-		how = outOfTurn
+		how = outOfTurn + number(l.born, 0, 36)
 	}
-	if l.missing {
+	if l.born == 0 {
 		err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 	}
 	if shares {
@@ -135,7 +135,7 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 		}
 	}
 	if err == nil {
-		_, err = s.put(ctx, p, how, token, version, others...)
+		_, err = s.put(ctx, p, how, token, version, l.born, others...)
 	}
 	if err != nil {
 		return none, err
