@@ -36,7 +36,9 @@
 // of a barging resource, whose queue holds nothing, and of which only the first waiter tries. A
 // re-entry is created on condition that the other claim is there. Other claims that are to hold
 // at once are created on condition that nobody came: the folder was not written since it was
-// listed.
+// listed. A folder that was removed and made anew counts its writes from 0. So a client compares
+// the czxid of the folder, too. The name of a barging holder has that czxid, and a barging claim
+// in a folder with another czxid waits in the eyes of all.
 //
 // # Prerequisites
 //

@@ -22,6 +22,7 @@ import (
 type node struct {
 	path  string
 	place int64      // the sequence of the node whose token the claim has
+	born  int64      // the czxid of the folder that a barging claim meant; 0: any
 	stat  *zk.Stat   // nil when it was not asked for
 	note  lines.Note // as far as it was read
 }
@@ -40,7 +41,7 @@ func hash(text string) string {
 // The first of the parts of a node's name that tell how it holds.
 const (
 	inTurn    = "q"
-	outOfTurn = "g" // else the place of the node whose token it shares
+	outOfTurn = "g" // with the czxid of the folder; else the place of the node whose token it shares
 )
 
 // kinds are how the names of nodes begin: the kind, small in order and large barging.
@@ -90,13 +91,16 @@ func parse(folder, name string) *claim {
 		return nil
 	}
 	c := &claim{ID: parts[3], Owner: cmp.Or(parts[2], parts[3]), InTurn: parts[4] == inTurn, Spec: kinds[parts[0][:1]]}
-	var errs [4]error
+	var errs [5]error
 	c.Spec.Capacity, errs[0] = numbered(parts[0][1:], engine.LockCapacity, 36)
 	c.Weight, errs[1] = numbered(parts[1], c.Spec.Capacity, 36)
 	c.Token, errs[2] = numbered(parts[5], 0, 10)
 	place := parts[6]
-	if c.Token != 0 {
+	switch born, is := strings.CutPrefix(parts[4], outOfTurn); {
+	case c.Token != 0:
 		place = parts[4]
+	case is:
+		c.Node.born, errs[4] = numbered(born, 0, 36)
 	}
 	c.Node.path = folder + "/" + name
 	c.Node.place, errs[3] = strconv.ParseInt(place, 10, 64)
@@ -118,32 +122,30 @@ func mark(c *claim) string {
 type line struct {
 	lines.Line[node]
 	version int32 // of the folder, which each claim that comes writes
-	missing bool  // there is no folder
+	born    int64 // the czxid of the folder, whose versions begin at 0; 0: there is no folder
 	hasG    bool  // there may be marks
 }
 
 // list lists the claims of a resource by a method of the client.
 func (l *link) list(ctx context.Context, folder string, children func(string) ([]string, *zk.Stat, error)) (*line, error) {
 	names, stat, err := look(ctx, l, folder, children)
-	switch {
-	case err != nil:
-		return nil, err
-	case stat == nil:
-		return &line{missing: true}, nil
+	if err != nil || stat == nil {
+		return &line{}, err
 	}
 	return l.newLine(ctx, folder, names, stat)
 }
 
-// newLine is what a list of a folder tells.
+// newLine is what a list of a folder tells. A barging claim that meant another folder, which is no more, waits.
 func (l *link) newLine(ctx context.Context, folder string, names []string, stat *zk.Stat) (*line, error) {
 	var claims []*claim
 	for _, name := range names {
 		if c := parse(folder, name); c != nil {
+			c.InTurn = c.InTurn || c.Node.born != 0 && c.Node.born != stat.Czxid
 			claims = append(claims, c)
 		}
 	}
 	claims, err := l.sort(ctx, claims)
-	return &line{lines.New(claims), stat.Version, false, slices.Contains(names, "g")}, err
+	return &line{lines.New(claims), stat.Version, stat.Czxid, slices.Contains(names, "g")}, err
 }
 
 // reading is one list of a folder that several waiters share.

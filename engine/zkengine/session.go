@@ -144,7 +144,11 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 	}
 	p := &place{name: nodeName(c), hash: hash(c.ID)}
 	p.folder, p.title = s.engine.folder(c.Resource)
-	if err := s.spend(p, length+len(p.folder)+len("/")+len(p.name)+len(".q..")+sequence); err != nil {
+	bytes := length + len(p.folder) + len("/") + len(p.name) + len(".q..") + sequence
+	if c.Barging {
+		bytes += zxid
+	}
+	if err := s.spend(p, bytes); err != nil {
 		return nil, err
 	}
 	p.data, _ = json.Marshal(lines.NoteOf(c, s.id)) // strings can be marshalled
@@ -152,8 +156,8 @@ func (s *session) take(c *engine.Claim) (*place, error) {
 	return p, nil
 }
 
-// The length that is written before a path, and the digits at the end of a path.
-const length, sequence = 4, 10
+// The length that is written before a path, the digits at the end of a path, and those of a zxid in base 36.
+const length, sequence, zxid = 4, 10, 11
 
 // spend notes that a claim takes more bytes of what a session may have. The session is
 // locked.
@@ -173,8 +177,9 @@ func (s *session) share(p *place) error {
 	if p.shares {
 		return nil
 	}
-	p.shares = true
-	return s.spend(p, 2*sequence+length+len(p.folder)+len("/g/")+len(p.hash))
+	err := s.spend(p, 2*sequence+length+len(p.folder)+len("/g/")+len(p.hash))
+	p.shares = err == nil
+	return err
 }
 
 // drop forgets a claim that is not in the store.
@@ -277,14 +282,14 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (grant 
 	case alone:
 		return s.grant(c, p, p.czxid, true), nil
 	}
-	grant, err = s.pursue(ctx, c, p, nil, wait)
+	grant, err = s.pursue(ctx, c, p, nil, wait, p.again || p.path != "")
 	if err == nil && !grant.Held() && !wait { // it was asked for again, and is gone
 		err = engine.ErrBusy
 	}
-	if !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch) {
+	if !errors.Is(err, engine.ErrBusy) && !errors.Is(err, engine.ErrMismatch) && !errors.Is(err, engine.ErrUnsupported) {
 		return grant, err
 	}
-	if p.path != "" { // it came in to find that out
+	if p.path != "" || p.again { // it came in to find that out, perhaps by a request whose answer was lost
 		if leave := s.Leave(ctx, c.Resource, c.ID); leave != nil && !errors.Is(leave, engine.ErrGone) {
 			return grant, leave
 		}
@@ -302,10 +307,7 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 	var looked *watch
 	for p != nil && p.waits {
 		grant, err = s.await(ctx, c, p, &looked)
-		if errors.Is(err, zk.ErrConnectionClosed) { // it only looked, and is connected again
-			continue
-		}
-		if err != nil || grant.Held() {
+		if err != nil && !errors.Is(err, zk.ErrConnectionClosed) || grant.Held() { // that one only looked, and is connected again
 			return grant, err
 		}
 	}
@@ -344,7 +346,7 @@ func (s *session) await(ctx context.Context, c *engine.Claim, p *place, looked *
 			return grant, err
 		}
 	}
-	return s.pursue(ctx, c, p, l, true)
+	return s.pursue(ctx, c, p, l, true, false)
 }
 
 // wait waits for one event, which may be the grant itself.

@@ -13,42 +13,42 @@ import (
 	"github.com/pawl-go/pawl/internal/lines"
 )
 
-// put creates the node of a claim and writes the folder of its resource, if that
-// has this version, in one step with others. put returns what the folder is then.
-func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, others ...any) (*zk.Stat, error) {
+// put creates the node of a claim and writes the folder of its resource, if that has this version, in one step with others. put tells
+// if nobody else is there. Versions of a folder that was made anew begin again. Then put fails, and the claim is in the queue.
+func (s *session) put(ctx context.Context, p *place, how string, token int64, version int32, born int64, others ...any) (alone bool, err error) {
 	node := &zk.CreateRequest{
 		Path: fmt.Sprintf("%s/%s.%s.%s.", p.folder, p.name, how, number(token, 0, 10)), Data: p.data, Acl: s.engine.acl, Flags: zk.FlagEphemeralSequential,
 	}
 	write := &zk.SetDataRequest{Path: p.folder, Data: p.title, Version: version}
 	replies, err := s.link.multi(ctx, append([]any{node, write}, others...)...)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	s.at(p, replies[0].String, replies[1].Stat.Mzxid)
-	return replies[1].Stat, nil
+	is := replies[1].Stat
+	if s.at(p, replies[0].String, is.Mzxid); born != 0 && born != is.Czxid {
+		return false, zk.ErrBadVersion
+	}
+	return is.NumChildren == 1, nil
 }
 
 // queueUp appends the claim to the queue, and tells if nobody else is there:
 // then it holds.
 func (s *session) queueUp(ctx context.Context, p *place) (alone bool, err error) {
-	for {
-		is, err := s.put(ctx, p, inTurn, 0, -1)
-		if err == nil {
-			return is.NumChildren == 1, nil
+	for err == nil {
+		if alone, err = s.put(ctx, p, inTurn, 0, -1, 0); err == nil {
+			return alone, nil
 		}
 		if errors.Is(err, zk.ErrNoNode) {
 			err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 		}
-		if err != nil {
-			return false, err
-		}
 	}
+	return false, err
 }
 
 // pursue looks at the resource, and does what that allows, until the claim holds,
-// waits, is refused or is no longer there. The first look may have been taken.
-func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line, wait bool) (grant engine.Grant, err error) {
-	fresh := p.again // a read cannot be older than the beginning
+// waits, is refused or is no longer there. The first look may have been taken. Looks are fresh when the server has answered a sync or a
+// write of this call, so that the server is not behind.
+func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line, wait, fresh bool) (grant engine.Grant, err error) {
 	for ; ; l = nil {
 		if l == nil {
 			if l, err = s.link.read(ctx, p.folder); err != nil {
@@ -62,27 +62,22 @@ func (s *session) pursue(ctx context.Context, c *engine.Claim, p *place, l *line
 		}
 		step, with, err := l.Next(c, hash(c.Owner), own, !p.waits, wait)
 		switch {
-		case err != nil && own == nil && !fresh: // a follower may be behind
-			if err := s.link.sync(ctx); err != nil {
-				return grant, err
-			}
-			fresh = true
-			continue
+		case err != nil && own == nil && !fresh: // a follower may be behind, so look again
+			err = cmp.Or(s.link.sync(ctx), zk.ErrBadVersion)
 		case err != nil:
 			return grant, err
 		case step == lines.Stay:
 			grant, err = s.stay(ctx, c, p, l, own)
 		case step == lines.Append:
-			if _, err := s.queueUp(ctx, p); err != nil {
-				return grant, err
-			}
-			continue
+			_, err = s.queueUp(ctx, p)
+			err = cmp.Or(err, zk.ErrBadVersion)
 		default:
-			grant, err = s.move(ctx, c, p, l, own, with, step == lines.Share)
+			grant, err = s.move(ctx, c, p, l, own, with, step == lines.Share, fresh)
 		}
 		if !conflicts(err) {
 			return grant, err
 		}
+		fresh = fresh || errors.Is(err, zk.ErrBadVersion) // the leader has answered
 	}
 }
 
@@ -107,9 +102,9 @@ func (s *session) stay(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	return s.grant(c, p, cmp.Or(own.Token, p.czxid), l.First(own)), nil
 }
 
-// move creates the node of a claim by which it holds. A claim that shares compares that the other
-// claim is there, all others that nobody came since.
-func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own, with *claim, shares bool) (none engine.Grant, err error) {
+// move creates the node of a claim by which it holds, and compares that nobody came since. A claim that shares after a fresh look
+// compares only that the other claim is there, because nobody's arrival shall keep the claim from that.
+func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, own, with *claim, shares, fresh bool) (none engine.Grant, err error) {
 	var others []any
 	if with != nil {
 		others = append(others, &zk.CheckVersionRequest{Path: with.Node.path, Version: -1})
@@ -119,17 +114,19 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 	}
 	how, version, token := inTurn, l.version, int64(0)
 	if c.Barging {
-		how = outOfTurn
+		how = outOfTurn + number(l.born, 0, 36)
 	}
-	if l.missing {
+	if l.born == 0 {
 		err = s.link.create(ctx, p.folder, p.title, zk.FlagContainer)
 	}
 	if shares {
-		if err := s.share(p); err != nil {
-			return none, err
+		how = strconv.FormatInt(with.Node.place, 10)
+		if fresh {
+			version = -1
 		}
-		how, version = strconv.FormatInt(with.Node.place, 10), -1
-		token, err = s.link.token(ctx, with)
+		if err = s.share(p); err == nil {
+			token, err = s.link.token(ctx, with)
+		}
 	}
 	if shares && !c.Barging {
 		others = append(others, &zk.CreateRequest{Path: p.folder + "/g/" + p.hash, Acl: s.engine.acl, Flags: zk.FlagEphemeral})
@@ -138,7 +135,7 @@ func (s *session) move(ctx context.Context, c *engine.Claim, p *place, l *line, 
 		}
 	}
 	if err == nil {
-		_, err = s.put(ctx, p, how, token, version, others...)
+		_, err = s.put(ctx, p, how, token, version, l.born, others...)
 	}
 	if err != nil {
 		return none, err

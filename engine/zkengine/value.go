@@ -48,7 +48,7 @@ func (e *Engine) Put(ctx context.Context, key string, data []byte, version uint6
 		return 0, err
 	}
 	path := e.value(key)
-	for fresh := false; ; fresh = true {
+	for fresh := version == 0 && data == nil; ; fresh = true {
 		if fresh { // the server may be behind, or others were faster
 			if err := l.sync(ctx); err != nil {
 				return 0, err
