@@ -79,7 +79,8 @@ type Line[N any] struct {
 	ids    map[string]*Claim[N]
 	owners map[string]holding[N]
 	all    int64 // the weight that is held
-	waits  bool  // there is a claim that waits
+
+	waits, mixed bool // there is a claim that waits, and a claim that uses the resource as something else
 }
 
 // holding is what an owner holds: the weight of the heaviest of its claims, and a claim with
@@ -99,7 +100,8 @@ func New[N any](claims []*Claim[N]) Line[N] {
 		}
 		c.at, l.ids[c.ID] = i, c
 		own := l.owners[c.Owner]
-		l.waits = l.waits || c.Spec != l.Spec
+		l.mixed = l.mixed || c.Spec != l.Spec
+		l.waits = l.waits || l.mixed
 		switch {
 		case c.InTurn && (l.waits || l.Spec.Barging || !l.fits(c.Owner, c.Weight)):
 			l.waits = true
@@ -160,7 +162,7 @@ func (l *Line[N]) Next(c *engine.Claim, owner string, own *Claim[N], isNew, wait
 		return Stay, nil, nil
 	case (isNew || c.Barging) && held.weight >= c.Weight:
 		return Share, held.claim, nil
-	case l.fits(owner, c.Weight) && (c.Barging || own == nil && !l.waits):
+	case !l.mixed && l.fits(owner, c.Weight) && (c.Barging || own == nil && !l.waits): // the other use may be granted before it looks
 		return Take, held.claim, nil
 	case isNew && held.claim != nil || !wait:
 		return Stay, nil, engine.ErrBusy

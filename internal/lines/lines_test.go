@@ -421,4 +421,11 @@ func TestAnotherUse(t *testing.T) {
 	if step, _, err := l.Next(c, "c", l.Find("c"), false, true); step != lines.Stay || err != nil || l.Find("c").Holds {
 		t.Errorf("c behind b: %v, %v, holds %v", step, err, l.Find("c").Holds)
 	}
+	barges, held := engine.Spec{Kind: engine.KindSemaphore, Capacity: 3, Barging: true}, &claim{ID: "a", Owner: "a", Weight: 1, Token: 1}
+	held.Spec = barges
+	l = lines.New([]*claim{held, {ID: "b", Owner: "b", Spec: lock, Weight: 1, InTurn: true, Token: 2}})
+	d := &engine.Claim{Spec: barges, ID: "d", Owner: "d", Weight: 1}
+	if step, _, err := l.Next(d, "d", nil, true, true); step != lines.Append || err != nil { // else b, which has not looked, is granted beside d when a goes
+		t.Errorf("d barges past b: %v, %v", step, err)
+	}
 }
