@@ -131,7 +131,7 @@ func (s *session) findStrange(ctx context.Context) error {
 	s.mu.Lock()
 	known := make(map[string]bool)
 	for _, p := range s.places {
-		known[p.queue], known[p.grants] = true, true
+		known[p.key] = p.rev != 0 // a claim that enters may want the key of a claim that came back
 	}
 	s.mu.Unlock()
 	all := s.engine.prefix + "c/"

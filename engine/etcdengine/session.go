@@ -165,15 +165,13 @@ func (s *session) note(p *place, key string, rev int64, blocker blocker) {
 	p.key, p.rev, p.blocker = key, rev, blocker
 }
 
-// mayEnter compares that nobody uses the resource as something else, and that the claim has not
-// left. If the claim was asked for before, it must have no key.
+// mayEnter compares that nobody uses the resource as something else, that the claim has not left,
+// and that no key is there. A request that was given up may be served after another request of the
+// claim. After a restore an earlier claim may have the key.
 func (p *place) mayEnter() []clientv3.Cmp {
 	after := clientv3.GetPrefixRangeEnd(p.dir)
-	guards := []clientv3.Cmp{absent(p.tomb), absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
-	if p.again {
-		guards = append(guards, absent(p.queue), absent(p.grants))
-	}
-	return guards
+	others := []clientv3.Cmp{absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
+	return append(others, absent(p.tomb), absent(p.queue), absent(p.grants))
 }
 
 // view reads the claims of the resource on which a claim depends. A barging claim looks at
