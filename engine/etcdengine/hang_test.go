@@ -181,3 +181,40 @@ func TestLateRequestOfAHolder(t *testing.T) {
 		})
 	}
 }
+
+// TestLateDeletionOfAMark: a holder's request to delete its mark is given up, and served when another claim has that mark.
+func TestLateDeletionOfAMark(t *testing.T) {
+	t.Parallel()
+	var h hanging
+	client := h.client(t)
+	s, other := sessiontest.Open(t, New(client, nil), time.Minute).(*session), sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+	held, c, next := sessiontest.Whole(t, two), sessiontest.Claim(t, two, 1, ""), sessiontest.Claim(t, two, 1, "")
+	sessiontest.Hold(t, other, held)
+	sessiontest.Wait(t, s, c)
+	mark := s.find(c.ID, 0).mark
+	brief, giveUp := context.WithCancel(ctx)
+	h.swallow(func(r *pb.TxnRequest) bool {
+		is := len(r.Success) == 1 && string(r.Success[0].GetRequestDeleteRange().GetKey()) == mark
+		if is {
+			giveUp()
+		}
+		return is
+	})
+	sessiontest.Leave(t, other, held)
+	if _, err := s.Await(brief, c); !errors.Is(err, context.Canceled) || h.late == nil {
+		t.Fatalf("await: %v", err)
+	}
+	sessiontest.Hold(t, s, c)
+	sessiontest.Leave(t, s, c)
+	sessiontest.Hold(t, other, held)
+	sessiontest.Wait(t, s, next)
+	if s.find(next.ID, 0).mark != mark {
+		t.Fatal("the slot is not used again")
+	}
+	if err := h.late(); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := client.Get(ctx, mark); err != nil || is.Count != 1 {
+		t.Errorf("the mark of a waiter is gone: %v, %v", is, err)
+	}
+}

@@ -333,13 +333,14 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 }
 
 // settled is what a claim is whose place is known. A claim that holds by now takes its mark away,
-// which tells the next waiter. (A deletion also works when the store is full.)
+// which tells the next waiter. (A deletion also works when the store is full.) A late deletion
+// spares the mark of a later claim.
 func (s *session) settled(ctx context.Context, doing string, p *place, own *claim) (engine.Grant, error) {
 	s.mu.Lock()
 	marked := p.marked
 	s.mu.Unlock()
 	if own.Holds && marked {
-		if _, err := s.engine.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
+		if _, err := s.engine.commit(ctx, doing, []clientv3.Cmp{stands(own.Node.key, own.Node.rev)}, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
 			return engine.Grant{}, err
 		}
 		s.mu.Lock()
