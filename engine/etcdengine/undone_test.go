@@ -116,3 +116,42 @@ func TestNextMeetsAClaimThatCameUndone(t *testing.T) {
 		t.Errorf("token %v after %v", is, token)
 	}
 }
+
+// TestGrantThatCameUndone: the snapshot has an earlier claim under the key of a holder. The holder is told that its claim is
+// gone, and the client is told of the earlier claim.
+func TestGrantThatCameUndone(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	client, _ := newClientOf(t, server.Addr)
+	var found []string
+	s, err := New(client, nil).Open(ctx, engine.SessionOptions{TTL: time.Minute, Found: func(_, claim string) { found = append(found, claim) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, stays, holds := sessiontest.Claim(t, fair, 1, ""), sessiontest.Claim(t, fair, 1, ""), sessiontest.Claim(t, fair, 2, "")
+	sessiontest.Hold(t, s, left)
+	sessiontest.Hold(t, s, stays)
+	restore := server.Snapshot()
+	renew := func(held ...*engine.Claim) (gone []*engine.Claim) {
+		t.Helper()
+		sessiontest.Until(t, "renewed", func() (done bool) {
+			gone, err = s.Renew(sessiontest.Soon(t), held)
+			return err == nil
+		})
+		return gone
+	}
+	renew()
+	sessiontest.Leave(t, s, left)
+	sessiontest.Hold(t, s, holds)
+	if gone := renew(holds, stays); len(gone) > 0 {
+		t.Errorf("%v are gone", gone)
+	}
+	restore()
+	if gone := renew(holds, stays); len(gone) != 1 || gone[0] != holds {
+		t.Errorf("%v are gone, want %v", gone, holds)
+	}
+	sessiontest.Until(t, "the earlier claim is found", func() bool { renew(stays); return len(found) > 0 })
+	if len(found) != 1 || found[0] != left.ID {
+		t.Errorf("found %q", found)
+	}
+}
