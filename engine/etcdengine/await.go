@@ -45,15 +45,16 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (grant engine.Gran
 }
 
 // look reads what a waiting claim has to know; nothing while it and what blocks it are as they
-// were. After an event any member may answer that knows of the event, without asking the others.
-// A claim that was ahead and has gone does not come back.
+// were. After an event any member may answer that knows of the event and of the claim, without
+// asking the others. The event may be the older of both, as a watch of a member that lags behind
+// begins at its own revision. A claim that was ahead and has gone does not come back.
 func (s *session) look(ctx context.Context, c *engine.Claim, p *place, event int64) (*line, error) {
 	if event > 0 {
 		reply, err := s.engine.commit(ctx, "await", nil, p.view(c, clientv3.WithSerializable()), nil)
 		if err != nil {
 			return nil, err
 		}
-		if reply.Header.Revision >= event {
+		if reply.Header.Revision >= max(event, p.rev) {
 			return newLine(reply), nil
 		}
 	}

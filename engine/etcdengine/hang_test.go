@@ -2,6 +2,8 @@ package etcdengine
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 type hanging struct {
 	next  atomic.Pointer[func(*pb.TxnRequest) bool]
 	asked atomic.Int64 // how many such requests came, the swallowed one with them
+	late  func() error // sends the swallowed request on, as the member does when it goes on
 }
 
 func (h *hanging) client(t *testing.T) *clientv3.Client {
@@ -27,6 +30,7 @@ func (h *hanging) client(t *testing.T) *clientv3.Client {
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				txn, _ := req.(*pb.TxnRequest)
 				if is := h.next.Load(); is != nil && txn != nil && (*is)(txn) && h.asked.Add(1) == 1 {
+					h.late = func() error { return next(context.Background(), method, req, reply, cc, opts...) }
 					<-ctx.Done()
 					return ctx.Err()
 				}
@@ -124,5 +128,93 @@ func TestWatchHangs(t *testing.T) {
 	}
 	if v := <-got; v.Version != version {
 		t.Errorf("watched %+v, want version %d", v, version)
+	}
+}
+
+// TestLateRequestOfAHolder: a request to enter is given up, and served when its claim has come in by another request. The
+// claim keeps one key, and a waiter behind the claim is woken by others.
+func TestLateRequestOfAHolder(t *testing.T) {
+	spec := engine.Spec{Kind: engine.KindSemaphore, Capacity: 2, Barging: true}
+	for folder, holders := range map[string]int{"/q/": 2, "/g/": 1} {
+		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
+			var h hanging
+			e := New(h.client(t), nil)
+			s, other := sessiontest.Open(t, e, time.Minute), sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+			c, waits := sessiontest.Claim(t, spec, 1, ""), sessiontest.Claim(t, spec, 1, "")
+			held := []*engine.Claim{sessiontest.Claim(t, spec, 1, ""), sessiontest.Claim(t, spec, 1, "")}
+			for i := range holders {
+				sessiontest.Hold(t, other, held[i])
+			}
+			brief, giveUp := context.WithCancel(ctx)
+			h.swallow(func(r *pb.TxnRequest) bool {
+				is := len(r.Compare) > 2 && strings.Contains(string(r.Success[0].GetRequestPut().GetKey()), folder)
+				if is {
+					giveUp()
+				}
+				return is
+			})
+			if _, err := s.Enter(brief, c, true); !errors.Is(err, context.Canceled) || h.late == nil {
+				t.Fatalf("enter: %v", err)
+			}
+			if holders == 1 {
+				sessiontest.Hold(t, other, held[1])
+				sessiontest.Wait(t, s, c)
+				sessiontest.Leave(t, other, held[1])
+			} else {
+				sessiontest.Leave(t, other, held[1])
+				sessiontest.Hold(t, s, c)
+			}
+			if err := h.late(); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := e.Show(ctx, c.Resource); err != nil || len(r.Claims) != 2 {
+				t.Errorf("one more came late: %+v, %v", r, err)
+			}
+			if holders == 1 {
+				sessiontest.Await(t, s, c)
+			}
+			sessiontest.Wait(t, other, waits)
+			got := sessiontest.Awaiting(t, other, waits)
+			sessiontest.Leave(t, other, held[0])
+			sessiontest.Granted(t, got)
+		})
+	}
+}
+
+// TestLateDeletionOfAMark: a holder's request to delete its mark is given up, and served when another claim has that mark.
+func TestLateDeletionOfAMark(t *testing.T) {
+	t.Parallel()
+	var h hanging
+	client := h.client(t)
+	s, other := sessiontest.Open(t, New(client, nil), time.Minute).(*session), sessiontest.Open(t, New(newClient(t), nil), time.Minute)
+	held, c, next := sessiontest.Whole(t, two), sessiontest.Claim(t, two, 1, ""), sessiontest.Claim(t, two, 1, "")
+	sessiontest.Hold(t, other, held)
+	sessiontest.Wait(t, s, c)
+	mark := s.find(c.ID, 0).mark
+	brief, giveUp := context.WithCancel(ctx)
+	h.swallow(func(r *pb.TxnRequest) bool {
+		is := len(r.Success) == 1 && string(r.Success[0].GetRequestDeleteRange().GetKey()) == mark
+		if is {
+			giveUp()
+		}
+		return is
+	})
+	sessiontest.Leave(t, other, held)
+	if _, err := s.Await(brief, c); !errors.Is(err, context.Canceled) || h.late == nil {
+		t.Fatalf("await: %v", err)
+	}
+	sessiontest.Hold(t, s, c)
+	sessiontest.Leave(t, s, c)
+	sessiontest.Hold(t, other, held)
+	sessiontest.Wait(t, s, next)
+	if s.find(next.ID, 0).mark != mark {
+		t.Fatal("the slot is not used again")
+	}
+	if err := h.late(); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := client.Get(ctx, mark); err != nil || is.Count != 1 {
+		t.Errorf("the mark of a waiter is gone: %v, %v", is, err)
 	}
 }

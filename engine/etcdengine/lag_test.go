@@ -15,10 +15,32 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// lagging answers serializable reads as a member does that knows nothing after a revision; 0: as a member that knows all.
+// lagging answers as a member that lags behind.
 type lagging struct {
-	rev  atomic.Int64
+	rev  atomic.Int64 // the last that a serializable read sees; 0: the last of all
+	from atomic.Int64 // where a watch begins; 0: after the last of all
 	read atomic.Int64 // how many such reads there were
+}
+
+// watching is a stream of watches from such a member. Each event comes when the member knows nothing after that event.
+type watching struct {
+	grpc.ClientStream
+	*lagging
+}
+
+func (w watching) SendMsg(m any) error {
+	if r, is := m.(*pb.WatchRequest); is && r.GetCreateRequest() != nil {
+		r.GetCreateRequest().StartRevision = w.from.Load()
+	}
+	return w.ClientStream.SendMsg(m)
+}
+
+func (w watching) RecvMsg(m any) error {
+	err := w.ClientStream.RecvMsg(m)
+	if r, is := m.(*pb.WatchResponse); err == nil && is && len(r.Events) > 0 {
+		r.Header.Revision = r.Events[len(r.Events)-1].Kv.ModRevision
+	}
+	return err
 }
 
 func (l *lagging) client(t *testing.T) *clientv3.Client {
@@ -39,9 +61,37 @@ func (l *lagging) client(t *testing.T) *clientv3.Client {
 					reply.(*pb.TxnResponse).Header.Revision = rev
 				}
 				return err
+			}), grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := next(ctx, desc, cc, method, opts...)
+				return watching{stream, l}, err
 			}))
 	})
 	return client
+}
+
+// TestWaiterMeetsALaggingMember: an event may be older than the claim that waits. A member that knows the event, and not
+// the claim, does not tell that the claim is gone.
+func TestWaiterMeetsALaggingMember(t *testing.T) {
+	t.Parallel()
+	var l lagging
+	s := sessiontest.Open(t, New(l.client(t), nil), time.Minute)
+	var claims []*engine.Claim
+	for range 4 {
+		claims = append(claims, sessiontest.Claim(t, two, 1, ""))
+	}
+	first, second, third, waits := claims[0], claims[1], claims[2], claims[3]
+	sessiontest.Hold(t, s, first)
+	before := sessiontest.Hold(t, s, second)
+	sessiontest.Leave(t, s, first)
+	after := sessiontest.Hold(t, s, third)
+	sessiontest.Wait(t, s, waits)
+	l.from.Store(int64(before) + 1)
+	l.rev.Store(int64(after) - 1)
+	got := sessiontest.Awaiting(t, s, waits)
+	sessiontest.Until(t, "the member tells what it knows", func() bool { return l.read.Load() > 0 })
+	sessiontest.Leave(t, s, second)
+	sessiontest.Granted(t, got)
 }
 
 // TestShareWithALaggingMember: a claim that asks a member that lags behind still shares the largest token of its owner.

@@ -319,58 +319,6 @@ func TestTombsGo(t *testing.T) {
 	}
 }
 
-// TestReleaseThatCameUndone: a server starts again from an older state, in which there is a
-// claim that has left since. The session is told of it by its next renewal. A tomb of the claim came undone, too.
-func TestReleaseThatCameUndone(t *testing.T) {
-	for _, inDoubt := range []bool{false, true} {
-		t.Run(fmt.Sprint(inDoubt), func(t *testing.T) {
-			t.Parallel()
-			releaseThatCameUndone(t, inDoubt)
-		})
-	}
-}
-
-func releaseThatCameUndone(t *testing.T, inDoubt bool) {
-	server := testservers.Etcd(t)
-	client, _ := newClientOf(t, server.Addr)
-	e, found := New(client, nil), make(chan string, 10)
-	s, err := e.Open(ctx, engine.SessionOptions{TTL: time.Minute, Found: func(resource, claim string) { found <- resource + " " + claim }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	renew := func(held ...*engine.Claim) {
-		t.Helper()
-		sessiontest.Until(t, "renewed", func() bool {
-			gone, err := s.Renew(sessiontest.Soon(t), held)
-			return err == nil && len(gone) == 0
-		})
-	}
-	stays, left := sessiontest.Whole(t, fair), sessiontest.Whole(t, two)
-	left.Resource += "/left ö"
-	sessiontest.Hold(t, s, stays)
-	if inDoubt {
-		enterInDoubt(s, left)
-	}
-	sessiontest.Hold(t, s, left)
-	renew(stays, left)
-	restore := server.Snapshot()
-	renew(stays, left)
-	sessiontest.Leave(t, s, left)
-	renew(stays)
-	if len(found) > 0 {
-		t.Errorf("found %q", <-found)
-	}
-	restore()
-	sessiontest.Until(t, "it is found", func() bool { renew(stays); return len(found) > 0 })
-	if is := <-found; is != left.Resource+" "+left.ID || len(found) > 0 {
-		t.Errorf("found %q and %d more", is, len(found))
-	}
-	sessiontest.Leave(t, s, left)
-	if err := s.Close(sessiontest.Soon(t)); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestOtherFormat: open, put, show and evict refuse a store of another format, also a store that was used before there
 // were marks of the format.
 func TestOtherFormat(t *testing.T) {

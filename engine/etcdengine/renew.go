@@ -20,22 +20,24 @@ import (
 )
 
 // Renew implements [engine.Session]. Renew looks for the claims too: a member
-// that was leader may renew a lease that the others have revoked.
+// that was leader may renew a lease that the others have revoked. After a restore an earlier claim may
+// have the key of a holder.
 func (s *session) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
 	if err := s.keepAlive(ctx); err != nil {
 		return nil, failed(ctx, "renew session", err)
 	}
-	var keys []string
-	for _, c := range held {
-		keys = append(keys, cmp.Or(s.find(c.ID, 0).key, s.engine.base("")))
+	keys, revs := make([]string, len(held)), make([]int64, len(held))
+	for i, c := range held {
+		p := s.find(c.ID, 0)
+		keys[i], revs[i] = cmp.Or(p.key, s.engine.base("")), p.rev
 	}
-	all, err := s.engine.gets(ctx, "renew session", keys, clientv3.WithCountOnly())
+	all, err := s.engine.gets(ctx, "renew session", keys, clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, err
 	}
 	var gone []*engine.Claim
 	for i, is := range all {
-		if c := held[i]; is.Count == 0 {
+		if c := held[i]; len(is.Kvs) == 0 || revs[i] != 0 && is.Kvs[0].CreateRevision != revs[i] {
 			gone = append(gone, c)
 			if s.find(c.ID, 0).doubts == 0 { // else its Leave keeps late requests out
 				s.drop(c.ID, 0)
@@ -131,7 +133,7 @@ func (s *session) findStrange(ctx context.Context) error {
 	s.mu.Lock()
 	known := make(map[string]bool)
 	for _, p := range s.places {
-		known[p.queue], known[p.grants] = true, true
+		known[p.key] = p.rev != 0 // a claim that enters may want the key of a claim that came back
 	}
 	s.mu.Unlock()
 	all := s.engine.prefix + "c/"

@@ -165,15 +165,13 @@ func (s *session) note(p *place, key string, rev int64, blocker blocker) {
 	p.key, p.rev, p.blocker = key, rev, blocker
 }
 
-// mayEnter compares that nobody uses the resource as something else, and that the claim has not
-// left. If the claim was asked for before, it must have no key.
+// mayEnter compares that nobody uses the resource as something else, that the claim has not left,
+// and that no key is there. A request that was given up may be served after another request of the
+// claim. After a restore an earlier claim may have the key.
 func (p *place) mayEnter() []clientv3.Cmp {
 	after := clientv3.GetPrefixRangeEnd(p.dir)
-	guards := []clientv3.Cmp{absent(p.tomb), absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
-	if p.again {
-		guards = append(guards, absent(p.queue), absent(p.grants))
-	}
-	return guards
+	others := []clientv3.Cmp{absent(p.base).WithRange(p.dir), absent(after).WithRange(clientv3.GetPrefixRangeEnd(p.base))}
+	return append(others, absent(p.tomb), absent(p.queue), absent(p.grants))
 }
 
 // view reads the claims of the resource on which a claim depends. A barging claim looks at
@@ -335,13 +333,14 @@ func (s *session) pursue(ctx context.Context, doing string, c *engine.Claim, p *
 }
 
 // settled is what a claim is whose place is known. A claim that holds by now takes its mark away,
-// which tells the next waiter. (A deletion also works when the store is full.)
+// which tells the next waiter. (A deletion also works when the store is full.) A late deletion
+// spares the mark of a later claim.
 func (s *session) settled(ctx context.Context, doing string, p *place, own *claim) (engine.Grant, error) {
 	s.mu.Lock()
 	marked := p.marked
 	s.mu.Unlock()
 	if own.Holds && marked {
-		if _, err := s.engine.commit(ctx, doing, nil, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
+		if _, err := s.engine.commit(ctx, doing, []clientv3.Cmp{stands(own.Node.key, own.Node.rev)}, []clientv3.Op{clientv3.OpDelete(p.mark)}, nil); err != nil {
 			return engine.Grant{}, err
 		}
 		s.mu.Lock()
