@@ -104,8 +104,7 @@ func (j *job) execute(path string) (code int, err error) {
 
 // begin starts the command with these variables. The guard is ready.
 func (j *job) begin(path string, env ...string) (err error) {
-	cmd := exec.Command(path)
-	cmd.Args = j.command
+	cmd := &exec.Cmd{Path: path, Args: j.command} // exec.Command would look up again, and refuse what lookPath has found
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, cmp.Or(j.stdout, os.Stdout), cmp.Or(j.stderr, os.Stderr)
 	cmd.Env = append(os.Environ(), env...)
 	if j.child, err = startChild(cmd, j.guard.group()); err != nil {

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -31,16 +30,6 @@ func newJoin(*store) *cobra.Command { return unixOnly("join", "Run a server as a
 // newIdemRun needs the same.
 func newIdemRun(*store, *string) *cobra.Command {
 	return unixOnly("run", "Run a command once for a key")
-}
-
-func unixOnly(use, short string) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short + " (Unix only)",
-		RunE: verb(func(*cobra.Command, []string) error {
-			return &exitError{exitUsage, fmt.Errorf("%s needs a Unix system", use)}
-		}),
-	}
 }
 
 func terminalWidth(io.Writer) (int, bool) { return 0, false }

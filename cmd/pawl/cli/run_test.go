@@ -58,6 +58,32 @@ func TestRun_passes_the_exit_code_on(t *testing.T) {
 	}
 }
 
+// TestRun_searches_PATH_as_it_is: CMD is found where a shell finds it, also through "." and an empty element.
+func TestRun_searches_PATH_as_it_is(t *testing.T) {
+	t.Parallel()
+	store, dir := sqliteStore(t), t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"found", "sub/below"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho $0 $1\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ path, program string }{{".:", "found"}, {":", "found"}, {"sub:", "below"}} {
+		for _, verb := range []string{"run x", "slot -n 1 x", "elect --once x", "join x --addr 127.0.0.1:1", "idem run k-" + test.program + test.path} {
+			cmd := command(t, store, append(strings.Fields(verb), "--", test.program, "argument")...)
+			cmd.Dir, cmd.Env = dir, append(cmd.Env, "PATH="+test.path+os.Getenv("PATH"))
+			p := start(t, cmd)
+			if code := p.wait(); code != 0 {
+				t.Errorf("%s, PATH=%s: exit code %d: %s", verb, test.path, code, p.errors())
+			} else if line := p.line(); !strings.HasSuffix(line, test.program+" argument") {
+				t.Errorf("%s: %q", verb, line)
+			}
+		}
+	}
+}
+
 func TestRun_hands_over_what_it_got(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)

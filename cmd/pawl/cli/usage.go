@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,6 +48,19 @@ func storeless(instead string) func(*cobra.Command, []string) error {
 		}
 		return nil
 	})
+}
+
+// unixOnly is a verb of which other systems have only the name.
+func unixOnly(use, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short + " (Unix only)",
+
+		DisableFlagParsing: true, // the flags are not known here
+		RunE: verb(func(*cobra.Command, []string) error {
+			return &exitError{exitUsage, fmt.Errorf("%s needs a Unix system", use)}
+		}),
+	}
 }
 
 // inRange refuses a value of a flag that is out of its range. Libraries name their own option, and take zero for the default.

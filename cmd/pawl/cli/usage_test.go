@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -39,6 +40,25 @@ func TestUsage_wrong(t *testing.T) {
 	}
 	_, stderr := want(t, 64, sqliteStore(t), "run", "--ttl", "1ms", "x", "--", "true")
 	complaint(t, stderr, "--ttl: invalid: ")
+}
+
+// TestUsage_unixOnly: another system names the reason, whatever flags the verb has on Unix.
+func TestUsage_unixOnly(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"run", "run --try -n 3 x -- true", "run --ttl 5s x", "run --nosuch"} {
+		root := newRoot()
+		run, _, err := root.Find([]string{"run"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		root.RemoveCommand(run)
+		root.AddCommand(unixOnly("run", "Run a command under a lock"))
+		root.SetArgs(strings.Fields(args))
+		var exit *exitError
+		if err := root.Execute(); !errors.As(err, &exit) || exit.code != exitUsage || exit.err.Error() != "run needs a Unix system" {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
 }
 
 func TestUsage_help(t *testing.T) {
