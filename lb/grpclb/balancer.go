@@ -97,6 +97,9 @@ func (f *fleet) UpdateClientConnState(s balancer.ClientConnState) error {
 		}
 	}
 	f.publish()
+	if len(all) == 0 { // the resolver dns asks again only after an error, or for a client that lost a node
+		return balancer.ErrBadResolverState
+	}
 	return nil
 }
 

@@ -26,5 +26,7 @@
 // A call fails its node by the status UNAVAILABLE or DEADLINE_EXCEEDED. A call that its caller canceled says nothing. Any other status is an answer. A node whose
 // connection is lost gets no call until it is connected again, and then has a slow start.
 //
+// Without nodes a call fails by UNAVAILABLE, unless the call waits until the client is ready. Meanwhile the resolver dns asks again, with growing pauses.
+//
 // Repeats are those of gRPC: list UNAVAILABLE in a retryPolicy of the service config.
 package grpclb

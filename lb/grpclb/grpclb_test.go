@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -272,6 +275,74 @@ func TestChanges(t *testing.T) {
 	}
 	c.from <- nodes
 	c.use(t, "abc")
+}
+
+// TestEmptyGroup: a group without members is no trouble of the source. A call fails at once, because there is no node.
+func TestEmptyGroup(t *testing.T) {
+	_, nodes := servers(t, 1)
+	c := dial(t, `{"policy": "round-robin"}`, "", nil)
+	c.names[nodes[0].Addr] = "a"
+	for range 2 { // the balancer has what the resolver said of the one before
+		c.from <- nil
+	}
+	_, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if is := status.Convert(err); is.Code() != codes.Unavailable || is.Message() != lb.ErrNoNode.Error() {
+		t.Errorf("without nodes: %v", err)
+	}
+	c.from <- nodes
+	c.use(t, "a")
+}
+
+// TestNoAddressYet: the resolver dns asks again only after an error, or for a client that lost a node. So the balancer refuses
+// an answer without an address.
+func TestNoAddressYet(t *testing.T) {
+	_, nodes := servers(t, 1)
+	books := resolver.State{Addresses: []resolver.Address{{Addr: nodes[0].Addr}}}
+	told, asked := make(chan error, 10), make(chan struct{}, 1)
+	from := manual.NewBuilderWithScheme("manual")
+	from.UpdateStateCallback = func(err error) { told <- err }
+	from.ResolveNowCallback = func(resolver.ResolveNowOptions) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+	}
+	from.InitialState(resolver.State{})
+	conn, err := grpc.NewClient("manual:///books", grpc.WithResolvers(from), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"pawl": {"policy": "round-robin"}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the test is over
+	var all sync.WaitGroup
+	defer all.Wait()
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	call := func(what string) {
+		t.Helper()
+		if _, err := grpc_health_v1.NewHealthClient(conn).Check(soon, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	all.Go(func() { // as the resolver dns does
+		if err := <-told; err == nil {
+			select {
+			case <-asked:
+			case <-soon.Done():
+				return
+			}
+		}
+		from.UpdateState(books)
+	})
+	call("after an answer without an address")
+	from.UpdateState(resolver.State{})
+	from.UpdateState(books)
+	for _, want := range []error{nil, balancer.ErrBadResolverState, nil} {
+		if got := <-told; got != want {
+			t.Errorf("the resolver is told %v, want %v", got, want)
+		}
+	}
+	call("after all nodes had gone")
 }
 
 // TestEjected: a node that answers UNAVAILABLE is taken out, though it is connected.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/resolver"
 
 	"github.com/pawl-go/pawl/lb"
@@ -40,6 +41,9 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 		for nodes, err := range b.from(ctx, name) {
 			if err == nil {
 				err = cc.UpdateState(resolver.State{Addresses: addresses(nodes)})
+			}
+			if errors.Is(err, balancer.ErrBadResolverState) { // an empty group is no trouble of the source
+				continue
 			}
 			if err != nil && ctx.Err() == nil {
 				cc.ReportError(fmt.Errorf("follow the nodes of %q: %w", name, err))
