@@ -227,7 +227,7 @@ func (s *session) find(ctx context.Context) {
 	for name, m := range s.members.byName {
 		if time.Now().Before(m.until) {
 			names, members = append(names, name), append(members, m)
-			cmds = append(cmds, eval(mineLua, s.engine.keys(name, "")[:3], s.id, cmp.Or(m.looked, "0")))
+			cmds = append(cmds, s.look(name, cmp.Or(m.looked, "0"), "100"))
 		}
 	}
 	s.members.mu.Unlock()

@@ -73,7 +73,7 @@ func (s *session) renewHere(ctx context.Context, held []*engine.Claim) (gone []*
 			continue
 		}
 		if err == nil {
-			s.reconcile(ctx, held, now.mark)
+			s.reconcile(ctx, held, gone, now.mark)
 			for _, c := range gone {
 				s.known.leaves(c.Resource, s.opts.TTL)
 			}
