@@ -103,10 +103,10 @@ func TestDemotedInBatch(t *testing.T) {
 	}
 	s.batch.flying = 1
 	s.fly(steps)
-	if one, other := <-steps[0].done, <-steps[1].done; one.Err != nil || !other.readOnly() {
+	if one, other := <-steps[0].done, <-steps[1].done; one.Err != nil || !other.says("READONLY") {
 		t.Errorf("answers %+v and %+v", one, other)
 	}
-	if !s.engine.demoted.Load() {
+	if s.engine.suspected.Load() == s.engine.cleared.Load() {
 		t.Error("not noticed")
 	}
 }

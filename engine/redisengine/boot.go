@@ -33,7 +33,7 @@ const letters = "elpm"
 // The text of these scripts has the mark in it. So a server knows them only if it was asked for the
 // mark of this database in its own life. A restarted or promoted server knows none of them. A
 // server that knows them from an earlier life does not have the mark among its keys, at which they
-// look. A master that was a replica meanwhile may have both: see demoted and session.lua.
+// look. A master that was a replica meanwhile may have both: see suspected and session.lua.
 type life struct {
 	mark    string
 	key     string // lives in Redis as long as the mark is this one
@@ -59,7 +59,7 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 		return e.eval(ctx, e.life.Load().scripts[v], wait, keys, args...)
 	}
 	for range 4 {
-		if e.demoted.Load() {
+		for e.suspected.Load() != e.cleared.Load() {
 			if err := e.load(ctx); err != nil {
 				return Reply{Err: err}
 			}
@@ -73,7 +73,7 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 		if !result.says("NOSCRIPT") {
 			break
 		}
-		e.demoted.Store(true)
+		e.suspected.Add(1)
 	}
 	return result
 }
@@ -81,30 +81,32 @@ func (e *Engine) run(ctx context.Context, v verb, keys, args []string, wait int6
 // load teaches a server the scripts that give something out, and renew. The server may have been restarted, so
 // load first asks for its mark over the same connection. The server then knows the scripts in the
 // life of that mark. Where the mark is another, the next command finds scripts that are not known.
+//
+// The server would learn the scripts also behind a look that failed, as a replica refuses it. So a look goes ahead alone.
 func (e *Engine) load(ctx context.Context) error {
-	e.demoted.Store(false)
-	now := e.life.Load()
+	seen := e.suspected.Load()
+	if err := e.check(ctx); err != nil {
+		return err
+	}
 	cmds := []Command{e.checking(e.belief(), "", 0, false)}
-	for _, s := range append(now.scripts[:], e.renew) {
+	for _, s := range append(e.life.Load().scripts[:], e.renew) {
 		cmds = append(cmds, command("SCRIPT", "", "LOAD", s.text))
 	}
 	replies := e.client.Together(ctx, cmds)
-	if err := e.checked(replies[0]); err != nil {
-		return err
+	err := e.checked(replies[0])
+	for _, r := range replies {
+		err = cmp.Or(err, r.Err)
 	}
-	for _, r := range replies[1:] {
-		if r.Err != nil {
-			return r.Err
-		}
+	if err == nil {
+		e.cleared.Store(seen) // a suspicion that came meanwhile stays
 	}
-	return nil
+	return err
 }
 
 // checking is the command that looks at the boot mark, and begins a session if one
 // is named.
 func (e *Engine) checking(belief time.Duration, session string, ttl time.Duration, isNew bool) Command {
 	known := e.life.Load().mark
-	first := flag(known == "")
 	if belief > 0 && e.graceTTL > 0 {
 		belief = e.graceTTL
 	}
@@ -112,7 +114,7 @@ func (e *Engine) checking(belief time.Duration, session string, ttl time.Duratio
 		known = ""
 	}
 	keys := []string{e.sessions, e.prefix + "boot", e.grace, e.prefix + "session:" + session, e.prefix + "beliefs"}
-	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), flag(isNew), first)
+	return eval(sessionLua, keys, engine.Format(), rand.Text(), ms(belief), known, session, ms(ttl), ms(keep(ttl)), flag(isNew))
 }
 
 // checked learns the mark from the answer.
@@ -127,7 +129,7 @@ func (e *Engine) checked(result Reply) error {
 		return cmp.Or(engine.CheckFormat(mark), errUsed)
 	}
 	info, _ := answer[2].(string)
-	if err := evicts(info); err != nil {
+	if err := cmp.Or(unnoticed(info), evicts(info)); err != nil {
 		return err
 	}
 	if now := e.life.Load(); mark != now.mark {
@@ -158,12 +160,27 @@ var errUsed = fmt.Errorf("%w: the server has a mark: it is not new", engine.ErrU
 
 // suspect notes that the server is a replica.
 func (e *Engine) suspect(r Reply) {
-	if r.readOnly() {
-		e.demoted.Store(true)
+	if r.says("READONLY") {
+		e.suspected.Add(1)
 	}
 }
 
-var policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
+var (
+	policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
+	old    = regexp.MustCompile(`\nredis_version:([1-6]\.\S+)`)
+)
+
+// unnoticed is why a server is refused whose restarts go unnoticed, of which INFO tells. Before version 7 scripts come back
+// with the data, and replicas get the scripts of their master.
+func unnoticed(info string) error {
+	if is := old.FindStringSubmatch(info); is != nil {
+		return fmt.Errorf("%w: the server says that it is Redis %s: before version 7 its scripts outlive a restart, which then goes unnoticed", engine.ErrUnsupported, is[1])
+	}
+	if info != "" && !strings.Contains(info, "\nrun_id:") {
+		return fmt.Errorf("%w: the server tells no run_id in INFO, by which a restart is noticed", engine.ErrUnsupported)
+	}
+	return nil
+}
 
 // evicts is why a server is refused that deletes keys by itself: it has a bound on its memory, of which INFO
 // tells.
@@ -189,8 +206,7 @@ func (e *Engine) check(ctx context.Context) error {
 	if e.cluster {
 		return e.mark(ctx, 0)
 	}
-	result := e.client.Do(ctx, e.checking(e.belief(), "", 0, false))
-	return e.checked(result)
+	return e.checked(e.client.Do(ctx, e.checking(e.belief(), "", 0, false)))
 }
 
 // Init marks a server that the caller knows to be new, so that it grants at once. A server without

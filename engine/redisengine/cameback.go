@@ -52,7 +52,9 @@ func (k *known) leaves(name string, ttl time.Duration) {
 // reconcile reports claims that came back with old data on names that this session left lately. A search
 // for these begins where the mark is another than last time. No renewal depends on the search, which may
 // take longer than the TTL where there are many names. reconcile waits a little, because most searches are short.
-func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark string) {
+//
+// A claim that is gone may wait again: old data are from before its grant. The next renewals search its name.
+func (s *session) reconcile(ctx context.Context, held, gone []*engine.Claim, mark string) {
 	if s.opts.Found == nil {
 		return
 	}
@@ -70,6 +72,9 @@ func (s *session) reconcile(ctx context.Context, held []*engine.Claim, mark stri
 	s.known.mu.Lock()
 	found := s.known.search.found
 	s.known.search.found = nil
+	for _, c := range gone {
+		s.known.search.heads = append(s.known.search.heads, s.engine.keys(c.Resource, "")[0])
+	}
 	s.known.mu.Unlock()
 	for _, f := range found {
 		if !s.inbox.Waits(f[1]) && !slices.ContainsFunc(held, func(h *engine.Claim) bool { return h.ID == f[1] }) {
@@ -156,40 +161,31 @@ func (s *session) cameBack(ctx context.Context, heads []string) (found [][2]stri
 		gets[i] = read("GET", head)
 	}
 	var names []string
-	var shows []Command
+	var looks []Command
 	for i, r := range e.client.Pipeline(ctx, gets) {
 		if r.Err != nil && !r.unreadable() {
 			return nil, r.Err
 		}
 		if head, _ := r.Value.(string); strings.HasPrefix(head, "F") || strings.HasPrefix(head, "W") || strings.Contains(head, s.id) {
 			name := nameIn(heads[i], e.prefix+"{")
-			names, shows = append(names, name), append(shows, e.show.run(e.marked(e.keys(name, "")...)))
+			names, looks = append(names, name), append(looks, s.look(name, "0", "1000000000"))
 		}
 	}
-	if len(shows) == 0 {
-		return nil, nil
-	}
-	replies := e.client.Pipeline(ctx, shows)
-	if slices.ContainsFunc(replies, func(r Reply) bool { return r.says("NOSCRIPT") }) {
-		e.client.Do(ctx, command("SCRIPT", "", "LOAD", e.show.text))
-		replies = e.client.Pipeline(ctx, shows)
-	}
-	for i, r := range replies {
-		list, err := r.list()
+	for i, r := range e.client.Pipeline(ctx, looks) {
 		if r.Err != nil && !r.unreadable() {
-			return nil, err
+			return nil, r.Err
 		}
-		if err != nil || otherFormat(list) != nil {
-			continue
-		}
-		is, _ := shown(names[i], list)
-		for _, c := range is.Claims {
-			if c.Session == s.id {
-				found = append(found, [2]string{is.Name, c.ID})
-			}
+		is, _ := r.Value.([]any)
+		for _, id := range is[min(1, len(is)):] {
+			found = append(found, [2]string{names[i], id.(string)})
 		}
 	}
 	return found, nil
+}
+
+// look looks for the claims of this session on a name, or in a part of so many claims from a place on.
+func (s *session) look(name, from, most string) Command {
+	return eval(mineLua, s.engine.keys(name, "")[:3], s.id, from, most)
 }
 
 // unreadable reports whether the server answered that a key is none of a name, or that a script met a

@@ -89,10 +89,6 @@ func read(name, key string, args ...string) Command {
 // says reports whether the server answered with an error of this kind.
 func (r Reply) says(word string) bool { return r.Err != nil && strings.HasPrefix(r.Err.Error(), word) }
 
-// readOnly reports whether the server refused a write because it is a replica. Before version 7 the
-// word stands within the error of a script.
-func (r Reply) readOnly() bool { return r.Err != nil && strings.Contains(r.Err.Error(), "READONLY ") }
-
 // failed is why a step does not count: it was not done, or too few replicas know it.
 func (r Reply) failed() error { return cmp.Or(r.Err, r.short) }
 

@@ -67,6 +67,7 @@ func (s *session) claims(c *engine.Claim) (m *member, joined bool) {
 // left notes that a claim is in the store no more. A claim comes back alive only with a snapshot
 // younger than the TTL, in which its member lives.
 func (s *session) left(name, claim string) {
+	s.unwatch(name, claim)
 	if !s.engine.cluster {
 		s.known.leaves(name, s.opts.TTL)
 		return
@@ -183,7 +184,7 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 	if err := s.renewMembers(ctx); err != nil {
 		return nil, err
 	}
-	s.watch(held)
+	s.settled.Reset(s.opts.TTL / 30)
 	if s.opts.Found != nil {
 		s.find(ctx)
 	}
@@ -227,7 +228,7 @@ func (s *session) find(ctx context.Context) {
 	for name, m := range s.members.byName {
 		if time.Now().Before(m.until) {
 			names, members = append(names, name), append(members, m)
-			cmds = append(cmds, eval(mineLua, s.engine.keys(name, "")[:3], s.id, cmp.Or(m.looked, "0")))
+			cmds = append(cmds, s.look(name, cmp.Or(m.looked, "0"), "100"))
 		}
 	}
 	s.members.mu.Unlock()

@@ -98,6 +98,29 @@ func TestClusterClaimsComeBack(t *testing.T) {
 	}
 }
 
+// TestClusterHandOverUndone: the data of a node before a hand-over comes back, so a held claim waits there. The
+// claim is gone, and its session keeps its other claims.
+func TestClusterHandOverUndone(t *testing.T) {
+	c := newCluster(t)
+	eng := New(c.client, &Options{Grace: 100 * time.Millisecond})
+	awaitGrace(t, eng)
+	for name, weight := range map[string]int64{"exclusive": sessiontest.Five.Capacity, "most": sessiontest.Five.Capacity - 1} {
+		a, b := c.session(eng, time.Minute, 0), c.session(eng, time.Minute, 0)
+		first, next, stays := plainClaim(a, name, "first"), plainClaim(b, name, "next"), plainClaim(b, name+" 2", "stays")
+		first.Spec, first.Weight, next.Spec, next.Weight = sessiontest.Five, weight, sessiontest.Five, weight
+		sessiontest.Hold(t, a, first)
+		sessiontest.Hold(t, b, stays)
+		sessiontest.Wait(t, b, next)
+		restore := c.snapshot(name)
+		sessiontest.Leave(t, a, first)
+		sessiontest.Await(t, b, next)
+		restore()
+		if gone, err := b.Renew(t.Context(), []*engine.Claim{stays, next}); err != nil || len(gone) != 1 || gone[0] != next {
+			t.Errorf("%s: gone %v, %v", name, gone, err)
+		}
+	}
+}
+
 // TestClusterClaimEndsAlone: a claim that came back on a name where its session has no other claim ends
 // with its membership.
 func TestClusterClaimEndsAlone(t *testing.T) {

@@ -1,5 +1,6 @@
-// Package redisengine keeps claims in Redis 6.2 or later, or a server that
-// speaks its protocol. Every verb is one script, so one round trip. A release
+// Package redisengine keeps claims in Redis 7 or later, or a server that
+// speaks its protocol. The nodes of a cluster may have version 6.2.
+// Every verb is one script, so one round trip. A release
 // hands the resource on inside the script, and the message to the next waiter's
 // inbox carries its grant. The scripts decide as package queue does and are
 // checked against it step by step.
@@ -28,6 +29,8 @@
 // mark has the longest such time of the last day. So an empty server, also a new one, makes its first
 // client wait one TTL, unless [Engine.Init] said that the server is new. An empty server has lost
 // the mark, too, so a fleet with several TTLs sets [Options.Grace].
+// Before version 7 scripts come back with the data, and a restart would go unnoticed. So Open refuses such a
+// server, unless the server is a node of a cluster.
 //
 // # Replicas
 //
@@ -110,11 +113,12 @@ type Engine struct {
 	requests        turn.Turn // under way; nil: no bound
 	hub             hub
 
-	life    atomic.Pointer[life]
-	demoted atomic.Bool  // the server was a replica, or does not know a script: it may have lost grants
-	opened  sync.Map     // its sessions
-	asked   atomic.Bool  // the nodes of a cluster, whether they evict keys
-	looked  atomic.Int64 // when the mark of a cluster was last looked at, in Unix seconds
+	life      atomic.Pointer[life]
+	suspected atomic.Int64 // how often the server was a replica, or did not know a script: it may have lost grants
+	cleared   atomic.Int64 // how many of these suspicions a look at the mark has cleared
+	opened    sync.Map     // its sessions
+	asked     atomic.Bool  // the nodes of a cluster, whether they evict keys
+	looked    atomic.Int64 // when the mark of a cluster was last looked at, in Unix seconds
 
 	renew, show, put, resize *script
 }

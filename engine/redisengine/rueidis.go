@@ -2,6 +2,7 @@ package redisengine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/rueidis"
 
@@ -72,11 +73,8 @@ func (c onRueidis) Together(ctx context.Context, cmds []Command) []Reply {
 	}
 	conn, release := c.client.Dedicate()
 	results := conn.DoMulti(ctx, all...)
-	for _, result := range results {
-		if result.NonRedisError() != nil {
-			conn.Close() // an answer may still come
-			return answers(results)
-		}
+	if slices.ContainsFunc(results, func(r rueidis.RedisResult) bool { return r.NonRedisError() != nil }) {
+		release = conn.Close // an answer may still come
 	}
 	release()
 	return answers(results)

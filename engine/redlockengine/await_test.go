@@ -35,6 +35,26 @@ func leave(t *testing.T, s engine.Session, id string) {
 	}
 }
 
+// TestWaitsBesideAGrace: a node in its grace refuses a claim that may wait, because the claim would share a grant that nobody may
+// believe in. The claim waits on the other nodes, and is granted there.
+func TestWaitsBesideAGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(3)
+		eng, links := all.client(t, nil)
+		theirs, _ := all.client(t, nil)
+		a, b := sessiontest.Open(t, theirs, time.Minute), sessiontest.Open(t, eng, time.Minute)
+		enter(t, a, ".1", true)
+		links[0].set(trouble{call: func(context.Context, func(context.Context) error) error {
+			return &engine.GraceError{Grace: engine.Grace{Left: time.Minute}}
+		}})
+		enter(t, b, ".1", false)
+		got := sessiontest.Awaiting(t, b, claimOf(b, ".1"))
+		synctest.Wait()
+		leave(t, a, ".1")
+		sessiontest.Granted(t, got)
+	})
+}
+
 // TestLateNews: the news that a node granted a claim may come late. By then the claim was left
 // there, so that others pass, and is on its way to wait again. Such a grant is no vote.
 func TestLateNews(t *testing.T) {

@@ -72,12 +72,12 @@ func (s *session) refused(ctx context.Context, cl *claim, wait bool, errs []erro
 		err = mismatch
 	case err != nil:
 		return err // asked again, or left
+	case wait && count(errs, nil) >= s.engine.quorum && count(errs, engine.ErrBusy) == 0:
+		return nil // where a grace refuses to let it wait it is entered later
 	case busy != nil && grace.On():
 		err = fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
 	case busy != nil:
 		err = busy
-	case wait:
-		return nil
 	default:
 		err = engine.Unavailable("enter", errors.New("too few of the nodes that granted took part in the last renewal"))
 	}

@@ -96,10 +96,7 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		return nil, err
 	}
 	patient := time.Since(s.base) < 2*s.opts.Heartbeat
-	doubt, asked := false, make(map[string]bool, len(held))
-	for _, c := range held {
-		asked[c.ID] = true
-	}
+	doubt := false
 	for cl := range s.claims {
 		_, stands := s.votes(cl, start)
 		_, may := s.votes(cl, time.Time{})
@@ -107,17 +104,20 @@ func (s *session) renewed(ctx context.Context, held []*engine.Claim, start time.
 		case cl.token == 0 || stands >= s.engine.quorum:
 		case may+s.waits(cl) >= s.engine.quorum && patient:
 			doubt = true
-		default: // what nodes still have of it is left when its holder had time to stop
-			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.Delay+s.opts.Heartbeat*3/10)
-			doubt = doubt || !asked[cl.id] // granted since the caller looked
+		default: // its holder is told by a renewal that succeeds, or trusts it no more a TTL later
+			cl.left, cl.token, cl.from = true, 0, time.Now().Add(s.opts.TTL)
+			asked := slices.ContainsFunc(held, func(c *engine.Claim) bool { return c.ID == cl.id })
+			doubt = doubt || !asked // granted since the caller looked
 		}
 	}
 	if doubt {
 		return nil, engine.Unavailable("renew session", errors.New("the held claims do not stand on a majority of the nodes that answered"))
 	}
 	for _, c := range held {
-		if cl := s.byID[c.ID]; cl == nil || cl.token == 0 {
+		if cl := s.byID[c.ID]; cl == nil {
 			gone = append(gone, c)
+		} else if cl.token == 0 { // what nodes still have of it is left when its holder had time to stop
+			gone, cl.from = append(gone, c), time.Now().Add(s.opts.Delay+s.opts.Heartbeat*3/10)
 		}
 	}
 	if s.base.Before(start) {

@@ -257,6 +257,65 @@ func TestBreakBesideRenewals(t *testing.T) {
 	}
 }
 
+// TestGivenUpBehindADoubt: an operator broke a lock, and no renewal succeeds because another lock is in doubt. The node that still
+// has the broken lock keeps it until its holder was told, and had time to stop. The break stands meanwhile.
+func TestGivenUpBehindADoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 30 * time.Second
+		all := newNodes(3)
+		eng, links := all.client(t, nil)
+		s := sessiontest.Open(t, eng, ttl)
+		broken, doubted := claimOf(s, ".a"), claimOf(s, ".b")
+		doubted.Resource = "doubted"
+		renew := func(held ...*engine.Claim) (gone []*engine.Claim, err error) { return s.Renew(t.Context(), held) }
+		evict := func(node int, c *engine.Claim) {
+			t.Helper()
+			if err := all[node].eng.Evict(t.Context(), c.Resource, c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stands := func(when string, want ...int) {
+			t.Helper()
+			for i, node := range all {
+				if r, err := node.eng.Show(t.Context(), broken.Resource); err != nil || len(r.Claims) != want[i] {
+					t.Errorf("%s: node %d has %v, %v", when, i, r.Claims, err)
+				}
+			}
+		}
+		sessiontest.Hold(t, s, broken)
+		sessiontest.Hold(t, s, doubted)
+		evict(2, broken)
+		if gone, err := renew(broken, doubted); err != nil || len(gone) > 0 {
+			t.Fatal(gone, err)
+		}
+		evict(0, broken)
+		evict(0, doubted)
+		links[2].set(hangs)
+		<-time.After(ttl / 100) // else this renewal begins when the last one did
+		for range 2 {
+			if gone, err := renew(broken, doubted); !errors.Is(err, engine.ErrUnavailable) {
+				t.Fatalf("gone %v, %v", gone, err)
+			}
+			stands("in doubt", 0, 1, 0)
+			<-time.After(ttl / 8)
+		}
+		links[2].set(none)
+		if gone, err := renew(broken, doubted); err != nil || len(gone) != 1 || gone[0] != broken {
+			t.Fatalf("gone %v, %v", gone, err)
+		}
+		stands("told", 0, 1, 0)
+		if _, err := renew(doubted); err != nil {
+			t.Fatal(err)
+		}
+		stands("just told", 0, 1, 0)
+		<-time.After(ttl / 8)
+		if _, err := renew(doubted); err != nil {
+			t.Fatal(err)
+		}
+		stands("told some time ago", 0, 0, 0)
+	})
+}
+
 // TestClaimThatOneNodeLost: a node that lost a held claim gets it again, when a break would have reached the others.
 func TestClaimThatOneNodeLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@
 -- Returns one of these:
 --   - the token of a granted claim
 --   - {ms}: the claim waits, and should look again after so long
---   - -1: the session has ended, or a claim that should hold is not there
+--   - -1: the session has ended, or a claim that should hold is not there, or waits there
 --   - -2: a claim that should wait is not there
 local head = redis.call('GET', KEYS[1])
 local keep = tonumber(ARGV[2])
@@ -37,7 +37,7 @@ if form ~= 'F' then
 end
 load(head)
 local r = get(ARGV[1])
-if not r or ends_at(r[1]) == 0 then return absent() end
+if not r or ends_at(r[1]) == 0 or r[4] == '0' and ARGV[3] == '' then return absent() end
 if r[4] ~= '0' then
   touch()
   return tonumber(r[4])

@@ -15,10 +15,9 @@
 --   6. the session's TTL in ms
 --   7. keep in ms
 --   8. whether the operator says that the server is new (1 or 0)
---   9. whether to return INFO about the memory (1 or 0)
 --
 -- Returns one of these:
---   - {1, mark, INFO or nothing}
+--   - {1, mark, INFO about the server and its memory if the client does not know the mark}
 --   - {0, format}: another format is in use, or the server is said to be new and is not
 --
 -- The boot mark has five fields:
@@ -105,4 +104,4 @@ if ARGV[5] ~= '' then
   redis.call('SET', KEYS[4], '1', 'PX', ARGV[6])
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[7]) / 2 then redis.call('PEXPIRE', KEYS[1], ARGV[7]) end
 end
-return {1, mark or '', ARGV[9] == '1' and redis.call('INFO', 'memory') or ''}
+return {1, mark or '', mark ~= ARGV[4] and info .. redis.call('INFO', 'memory') or ''}
