@@ -195,6 +195,51 @@ func TestHandOverIsAcknowledged(t *testing.T) {
 	}
 }
 
+// TestRepeatedStepsWrite: WAIT waits for the last write of its connection, and of no other. So a step that is asked again,
+// because replicas were late, writes something.
+func TestRepeatedStepsWrite(t *testing.T) {
+	p := newPair(t)
+	s := p.open(0, time.Minute) // WAIT itself has the master write
+	does(t, s.engine, "CONFIG", "SET", "repl-ping-replica-period", "3600")
+	written := func() string {
+		info, _ := does(t, s.engine, "INFO", "replication").Value.(string)
+		_, offset, _ := strings.Cut(info, "master_repl_offset:")
+		return strings.Fields(offset)[0]
+	}
+	held, other, left, lone := visitor{s, t, "permits"}.claim(1), visitor{s, t, "permits"}.claim(1), visitor{s, t, "permits"}.claim(1), visitor{s, t, "lone"}.claim(all)
+	for i, c := range []*engine.Claim{held, other, left} {
+		c.Spec, c.ID = sessiontest.Five, c.ID+fmt.Sprint(i)
+		c.Owner = c.ID
+		sessiontest.Hold(t, s, c)
+	}
+	sessiontest.Hold(t, s, lone)
+	leaves := func(c *engine.Claim) func() {
+		sessiontest.Leave(t, s, c)
+		return func() {
+			if err := s.Leave(t.Context(), c.Resource, c.ID); !errors.Is(err, engine.ErrGone) {
+				t.Error(err)
+			}
+		}
+	}
+	for what, again := range map[string]func(){
+		"enter":            func() { sessiontest.Hold(t, s, held) },
+		"leave":            leaves(left),
+		"leave a free one": leaves(lone),
+		"resize": func() {
+			if err := s.engine.Resize(t.Context(), "permits", sessiontest.Five.Capacity); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		again() // the first may change a form
+		before := written()
+		again()
+		if written() == before {
+			t.Errorf("%s: nothing is written", what)
+		}
+	}
+}
+
 // TestLookingIsNoNotice: a client only looks at a restarted server, without a session whose TTL
 // would be the grace. The client does not use the notice of the restart up.
 func TestLookingIsNoNotice(t *testing.T) {

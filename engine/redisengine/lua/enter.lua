@@ -71,7 +71,8 @@ if before and ends_at(before[1]) == 0 then -- of a lost membership, restored wit
   drop(id, before)
   before = nil
 end
-if before then -- asked again: the reply was lost
+if before then -- asked again: the reply was lost, or replicas were late, and WAIT waits for what this script writes
+  fresh = true
   local r, ms = look(id)
   if wait or r[4] ~= '0' then return reply(r, ms) end
   drop(id, r)

@@ -6,8 +6,11 @@
 --   4. the claim as it waits, if the client knows that; else the script looks at all waiting claims
 --
 -- Returns 1, or 0 when there is no such claim.
+local function gone() -- or asked again, because replicas were late: WAIT waits for what this script writes
+  return 0 * redis.call('PEXPIRE', KEYS[4], math.max(ARGV[3], redis.call('PTTL', KEYS[4])))
+end
 local head = redis.call('GET', KEYS[1])
-if not head then return 0 end
+if not head then return gone() end
 local holds = string.find(head, ARGV[1], 2, true) == 2
 local alone = string.find(head, '^[XT]')
 if holds and alone then redis.call('DEL', KEYS[1]) end
@@ -18,7 +21,7 @@ local function evicted(record) -- tell it, unless it is its own session that ask
   end
   return 1
 end
-if alone then return holds and evicted(head) or 0 end
+if alone then return holds and evicted(head) or gone() end
 local form = string.sub(head, 1, 1)
 if form == 'W' and holds and redis.call('EXISTS', KEYS[5], KEYS[6], KEYS[6]) == 2 then -- the first that lives gets it
   local t = redis.call('TIME')
@@ -42,21 +45,21 @@ if form == 'W' and holds and redis.call('EXISTS', KEYS[5], KEYS[6], KEYS[6]) == 
 end
 if form == 'W' and not holds then
   local removed = redis.call('ZREM', KEYS[3], ARGV[4])
-  if removed == 1 or ARGV[4] ~= '' and KEYS[4] ~= KEYS[6] then return removed end -- in a cluster a session may have had another id
+  if removed == 1 or ARGV[4] ~= '' and KEYS[4] ~= KEYS[6] then return removed == 1 and 1 or gone() end -- in a cluster a session may have had another id
   for _, record in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do -- of another session
     if string.sub(record, 1, #ARGV[1]) == ARGV[1] then
       redis.call('ZREM', KEYS[3], record)
       return evicted(record)
     end
   end
-  return 0
+  return gone()
 end
 local keep = tonumber(ARGV[3])
 --QUEUE--
 local id = string.sub(ARGV[1], 1, -2)
 load(head)
 local r = get(id)
-if not r then return 0 end
+if not r then return gone() end
 drop(id, r)
 if US .. r[1] .. US ~= ARGV[2] then send(r[1], 'x' .. US .. id) end
 advance('')

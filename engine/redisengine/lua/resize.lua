@@ -19,6 +19,7 @@ load(head)
 reap()
 redis.call('ZREM', KEYS[3], '') -- removes nothing, but a full server refuses nothing after a command that needs no memory
 local is = kind
+fresh = true -- as in enter.lua
 local discipline = string.match(kind, '^semaphore:%d+(:.)$')
 if discipline then kind = 'semaphore:' .. ARGV[1] .. discipline end
 local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
