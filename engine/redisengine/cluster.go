@@ -67,7 +67,6 @@ func (s *session) claims(c *engine.Claim) (m *member, joined bool) {
 // left notes that a claim is in the store no more. A claim comes back alive only with a snapshot
 // younger than the TTL, in which its member lives.
 func (s *session) left(name, claim string) {
-	s.unwatch(name, claim)
 	if !s.engine.cluster {
 		s.known.leaves(name, s.opts.TTL)
 		return
@@ -184,7 +183,7 @@ func (s *session) renewInCluster(ctx context.Context, held []*engine.Claim) (gon
 	if err := s.renewMembers(ctx); err != nil {
 		return nil, err
 	}
-	s.settled.Reset(s.opts.TTL / 30)
+	s.watch(held)
 	if s.opts.Found != nil {
 		s.find(ctx)
 	}

@@ -38,7 +38,7 @@ func TestClusterFlush(t *testing.T) {
 	sessiontest.Until(t, "the head is watched", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		w := s.watched["flushed"]
+		w := s.watched[e.keys("flushed", "")[0]]
 		return w != nil && w.on
 	})
 	for node := range c.nodes {

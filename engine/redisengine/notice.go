@@ -3,7 +3,6 @@ package redisengine
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -26,17 +25,26 @@ type notices struct {
 	client  rueidis.Client                       // nil: not yet
 }
 
-// watched is a name on which a session holds claims.
+// watched is the head of a name on which a session holds claims.
 type watched struct {
-	claims  map[string]*engine.Claim // by id
-	asked   time.Time                // to be told of its head; at first, since when the session holds it
-	on      bool                     // the next change will be told
-	suspect bool                     // it was changed: the claims are to be looked for
+	claims  []*engine.Claim
+	asked   time.Time // to be told of it
+	on      bool      // the next change will be told
+	suspect bool      // it was changed: the claims are to be looked for
 }
 
 // kept is how long the client remembers a key that it read. The server tells of a change
 // at any time.
 const kept = 24 * time.Hour
+
+// join reports whether the session may be told anything.
+func (n *notices) join(s *session) bool {
+	if n.option.Load() == nil || s.opts.Gone == nil {
+		return false
+	}
+	s.alarms, s.settled = make(turn.Bell, 1), time.NewTimer(s.opts.TTL)
+	return true
+}
 
 // connect returns the client, and makes it if there is none; it returns nil without an error
 // when the server gives no notices.
@@ -76,7 +84,7 @@ func (n *notices) changed(keys []rueidis.RedisMessage) {
 		}
 		for _, key := range keys {
 			head, _ := key.ToString()
-			if w := s.watched[nameIn(head, n.engine.prefix+"{")]; w != nil {
+			if w := s.watched[head]; w != nil {
 				w.on, w.suspect = false, true
 			}
 		}
@@ -85,29 +93,40 @@ func (n *notices) changed(keys []rueidis.RedisMessage) {
 	}
 }
 
-// holds notes a grant. The server is to tell of the names that are still held a little after a renewal. A client with
+// watch notes the held claims, to ask for notices of those still held a little later. A client with
 // many short holds always has some that are not.
-func (s *session) holds(c *engine.Claim, grant engine.Grant, err error) (engine.Grant, error) {
-	if grant.Held() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		w := s.watched[c.Resource]
-		if w == nil {
-			w = &watched{claims: make(map[string]*engine.Claim), asked: time.Now()}
-			s.watched[c.Resource] = w
-		}
-		w.claims[c.ID] = c
+func (s *session) watch(held []*engine.Claim) {
+	if s.alarms == nil {
+		return
 	}
-	return grant, err
+	now := make(map[string]*watched, len(held))
+	s.mu.Lock()
+	for _, c := range held {
+		head := s.engine.keys(c.Resource, "")[0]
+		w := now[head]
+		if w == nil {
+			if w = s.watched[head]; w == nil {
+				w = &watched{}
+			}
+			now[head], w.claims = w, nil
+		}
+		w.claims = append(w.claims, c)
+	}
+	s.watched = now
+	s.mu.Unlock()
+	s.settled.Reset(s.opts.TTL / 30)
 }
 
-// unwatch forgets a claim that leaves, or is gone.
-func (s *session) unwatch(name, claim string) {
+// unwatch forgets a claim that leaves by itself.
+func (s *session) unwatch(head, claim string) {
+	if s.alarms == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.watched[name]; w != nil {
-		if delete(w.claims, claim); len(w.claims) == 0 {
-			delete(s.watched, name)
+	if w := s.watched[head]; w != nil {
+		if w.claims = slices.DeleteFunc(w.claims, func(c *engine.Claim) bool { return c.ID == claim }); len(w.claims) == 0 {
+			delete(s.watched, head)
 		}
 	}
 }
@@ -143,15 +162,18 @@ func (s *session) inspect(client rueidis.Client) {
 	var asked []*watched
 	var reads []rueidis.CacheableTTL
 	s.mu.Lock()
-	for name, w := range s.watched {
+	for head, w := range s.watched {
 		if !w.on && time.Since(w.asked) >= s.opts.TTL/30 {
 			w.on, w.asked = true, time.Now()
 			asked = append(asked, w)
-			reads = append(reads, rueidis.CT(client.B().Get().Key(s.engine.keys(name, "")[0]).Cache(), kept))
+			reads = append(reads, rueidis.CT(client.B().Get().Key(head).Cache(), kept))
 		}
 	}
 	s.mu.Unlock()
-	replies := client.DoMultiCache(ctx, reads...)
+	var replies []rueidis.RedisResult
+	if len(reads) > 0 {
+		replies = client.DoMultiCache(ctx, reads...)
+	}
 	s.mu.Lock()
 	for i, reply := range replies {
 		switch err := reply.Error(); {
@@ -164,7 +186,7 @@ func (s *session) inspect(client rueidis.Client) {
 	var suspects []*engine.Claim
 	for _, w := range s.watched {
 		if w.suspect {
-			w.suspect, suspects = false, slices.AppendSeq(suspects, maps.Values(w.claims))
+			w.suspect, suspects = false, append(suspects, w.claims...)
 		}
 	}
 	s.mu.Unlock()

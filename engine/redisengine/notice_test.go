@@ -76,7 +76,7 @@ func (n *noticing) watches() {
 	n.renews()
 	sessiontest.Until(n.t, "the server tracks the key", func() bool {
 		n.mu.Lock()
-		w := n.watched[n.name]
+		w := n.watched[n.engine.keys(n.name, "")[0]]
 		on := w.on
 		if !on {
 			w.asked = time.Time{} // as if it were long ago
@@ -96,7 +96,7 @@ func (n *noticing) sees() {
 	sessiontest.Until(n.t, "the change is seen", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		w := n.watched[n.name]
+		w := n.watched[n.engine.keys(n.name, "")[0]]
 		return !w.on && !w.suspect
 	})
 }
@@ -175,7 +175,7 @@ func TestToldOfWhatIsGone(t *testing.T) {
 	other.waits(all) // the head says now that somebody waits
 	n.sees()
 	n.mu.Lock()
-	n.watched[n.name].asked = time.Now()
+	n.watched[n.engine.keys(n.name, "")[0]].asked = time.Now()
 	n.mu.Unlock()
 	n.attends()
 	if n.tracked() > 0 {

@@ -65,21 +65,23 @@ func (s *session) Renew(ctx context.Context, held []*engine.Claim) (gone []*engi
 func (s *session) renewHere(ctx context.Context, held []*engine.Claim) (gone []*engine.Claim, err error) {
 	for range 4 {
 		now := s.engine.life.Load()
-		if gone, err = s.renew(ctx, held, now); err == nil {
+		gone, err = s.renew(ctx, held, now)
+		if errors.Is(err, errAnotherLife) {
+			if unchecked := s.engine.check(ctx); unchecked != nil {
+				return nil, unchecked
+			}
+			continue
+		}
+		if err == nil {
 			s.reconcile(ctx, held, gone, now.mark)
 			for _, c := range gone {
-				s.left(c.Resource, c.ID)
+				s.known.leaves(c.Resource, s.opts.TTL)
 			}
-			s.settled.Reset(s.opts.TTL / 30)
+			s.watch(held)
 		}
-		if !errors.Is(err, errAnotherLife) {
-			return gone, err
-		}
-		if unchecked := s.engine.load(ctx); unchecked != nil {
-			return nil, unchecked
-		}
+		break
 	}
-	return nil, err
+	return gone, err
 }
 
 // errAnotherLife says that the database has another mark, or does not know the script,
@@ -110,7 +112,12 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 		}
 		cmds = append(cmds, e.renew.run(k, a...))
 	}
-	first := e.ackedNow(ctx, cmds[0], e.wait) // which replicas have to know
+	// Replicas have to know the first command, and a server that does not know the script
+	// may be another.
+	first := e.ackedNow(ctx, cmds[0], e.wait)
+	if first.says("NOSCRIPT") {
+		return nil, cmp.Or(e.load(ctx), errAnotherLife)
+	}
 	if first.short != nil && first.Err == nil {
 		return nil, first.short
 	}
@@ -121,8 +128,6 @@ func (s *session) renew(ctx context.Context, held []*engine.Claim, now *life) (g
 	for i, reply := range replies {
 		list, err := reply.list()
 		switch {
-		case reply.says("NOSCRIPT"): // the server may be another
-			return nil, errAnotherLife
 		case err != nil:
 			return nil, err
 		case list[0] == int64(-4):

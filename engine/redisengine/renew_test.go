@@ -34,7 +34,6 @@ func (a answering) Together(ctx context.Context, cmds []Command) []Reply {
 func sessionOn(client answering, opts *Options, ttl time.Duration) *session {
 	s := &session{engine: NewOn(client, opts), id: "s", key: "pawl:session:s", opts: engine.SessionOptions{TTL: ttl}, keep: "1"}
 	s.members.byName, s.known.names = make(map[string]*member), make(map[string]time.Time)
-	s.watched, s.settled = make(map[string]*watched), time.NewTimer(ttl)
 	return s
 }
 

@@ -39,7 +39,7 @@ type session struct {
 	inbox *inbox.Inbox
 
 	mu      sync.Mutex
-	watched map[string]*watched // names that it holds
+	watched map[string]*watched // by head
 	alarms  turn.Bell           // it is to look at watched claims; nil: nobody is told
 	settled *time.Timer         // after a renewal
 }
@@ -47,7 +47,7 @@ type session struct {
 // Open implements [engine.Engine].
 func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
 	opts.Heartbeat = cmp.Or(opts.Heartbeat, opts.TTL/3)
-	s := &session{engine: e, id: rand.Text(), opts: opts, watched: make(map[string]*watched), settled: time.NewTimer(opts.TTL)}
+	s := &session{engine: e, id: rand.Text(), opts: opts}
 	s.inbox = inbox.New(inbox.Options{Heartbeat: opts.Heartbeat, Verify: e.wait > 0, Gone: opts.Gone})
 	s.members.byName, s.known.names = make(map[string]*member), make(map[string]time.Time)
 	s.key = e.prefix + "session:" + s.id
@@ -64,8 +64,7 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 		return nil, unchecked(ctx, "open session", err)
 	}
 	s.known.search.mark, s.known.touched = e.life.Load().mark, time.Now()
-	if e.notices.option.Load() != nil && opts.Gone != nil {
-		s.alarms = make(turn.Bell, 1)
+	if e.notices.join(s) {
 		s.done.Go(s.attend)
 	}
 	e.opened.Store(s, nil)
@@ -124,31 +123,14 @@ func (s *session) receive(message string) {
 func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
 	grant, err := s.inbox.Enter(ctx, c, wait, func(ctx context.Context) (engine.Grant, time.Duration, error) {
 		if s.engine.cluster {
-			return s.entered(ctx, c, s.enterIn(ctx, c, s.wish(c, wait)))
+			return s.entered(ctx, c, s.enterIn(ctx, c, flag(wait)))
 		}
-		return s.entered(ctx, c, s.enterHere(ctx, c, s.wish(c, wait)))
+		return s.entered(ctx, c, s.enterHere(ctx, c, flag(wait)))
 	})
 	if wait && err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
 		s.unsure.Store(c.ID, c)
 	}
-	return s.holds(c, grant, err)
-}
-
-// wish is whether a claim may wait, and how much of its name the client holds for its owner. In a grace the claim
-// shares no more: a grant of that owner may have been released, and come back with old data.
-func (s *session) wish(c *engine.Claim, wait bool) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w, most := s.watched[c.Resource], int64(0)
-	if w == nil || c.Owner == c.ID {
-		return flag(wait)
-	}
-	for _, held := range w.claims {
-		if held.Owner == c.Owner {
-			most = max(most, held.Weight)
-		}
-	}
-	return flag(wait) + strconv.FormatInt(most, 10)
+	return grant, err
 }
 
 // entered reads the answer of the script that enters a claim.
@@ -232,7 +214,7 @@ func (s *session) record(c *engine.Claim, as string) string {
 
 // Await implements [engine.Session].
 func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
-	grant, err := s.inbox.Await(ctx, c, func(ctx context.Context) (engine.Grant, time.Duration, error) {
+	return s.inbox.Await(ctx, c, func(ctx context.Context) (engine.Grant, time.Duration, error) {
 		grant, pause, err := s.poll(ctx, c)
 		if errors.Is(err, errForgotten) {
 			err = s.whyGone(ctx, c.ID)
@@ -240,7 +222,6 @@ func (s *session) Await(ctx context.Context, c *engine.Claim) (engine.Grant, err
 		}
 		return grant, pause, err
 	})
-	return s.holds(c, grant, err)
 }
 
 // errForgotten says that the store does not know a claim that waits.
@@ -306,8 +287,9 @@ func pauseOf(reply []any) time.Duration {
 
 // Leave implements [engine.Session].
 func (s *session) Leave(ctx context.Context, resource, claim string) error {
-	s.unwatch(resource, claim)
-	reply := s.step(ctx, leave, s.engine.keys(resource, ""), s.leaving(resource, claim))
+	keys := s.engine.keys(resource, "")
+	s.unwatch(keys[0], claim)
+	reply := s.step(ctx, leave, keys, s.leaving(resource, claim))
 	left, err := reply.number()
 	if err == nil {
 		s.unsure.Delete(claim)

@@ -2,7 +2,7 @@
 --   7. the session's own key, which lives as long as the session
 -- ARGV:
 --   1. the claim: id, kind:capacity:discipline, session, owner, weight and label
---   2. whether to wait (1 or 0), then how much the client holds for the owner, if anything
+--   2. whether to wait (1 or 0)
 --   3. keep in ms
 --   4. the form that the claim allows, X or T
 --
@@ -52,12 +52,13 @@ end
 local keep = tonumber(ARGV[3])
 --QUEUE--
 local claim = {string.match(ARGV[1], SIX)}
-local id, wait, believes = claim[1], string.sub(ARGV[2], 1, 1) == '1', tonumber(string.sub(ARGV[2], 2)) or 0
+local id, wait = claim[1], ARGV[2] == '1'
 if head then
   load(head)
 else
   redis.call('DEL', KEYS[2], KEYS[3])
   kind, used, last, seq, n, cursor = claim[2], 0, 0, 0, 0, '0'
+  cap = tonumber(string.match(kind, ':(%d+)'))
 end
 
 local function reply(r, ms)
@@ -99,13 +100,13 @@ local r = {claim[3], claim[4], claim[5], '0', string.format('%.0f', us), claim[6
 local mine = own(r[2], id)
 local first = redis.call('ZCARD', KEYS[3]) == 0
 local may = mine >= tonumber(r[3]) or first or barging() -- an upgrade passes nobody either
-local granted = may and try(id, r, believes)
+local granted = may and try(id, r)
 local at = 0
 if may and not granted then -- next in line: do the dead hold?
   at = reap(not (wait and first))
   advance('')
   mine = own(r[2], id)
-  granted = try(id, r, believes)
+  granted = try(id, r)
 end
 fresh = fresh or n == 0
 if granted then
@@ -115,7 +116,7 @@ if granted then
 end
 if mine > 0 or not wait then
   save()
-  if (mine == 0 or mine >= tonumber(r[3])) and grace_end() > 0 then return told(-3) end
+  if mine == 0 and grace_end() > 0 then return told(-3) end
   return -2
 end
 n, seq, fresh = n + 1, seq + 1, fresh or first

@@ -198,11 +198,11 @@ end
 
 -- try grants a claim if it fits beside the granted claims. A claim that weighs more than
 -- a semaphore that was made smaller fits alone. Nothing new is given out before the
--- end of the grace, and nothing is shared but what the asking client believes in.
-local function try(id, r, believes)
+-- end of the grace.
+local function try(id, r)
   if r[2] ~= id then bury(r[2]) end
   local weight, token = own(r[2], id)
-  if weight >= tonumber(r[3]) and (grace_end() == 0 or (believes or 0) >= tonumber(r[3])) then
+  if weight >= tonumber(r[3]) then
     r[4] = token
   elseif used - weight + math.min(tonumber(r[3]), cap) <= cap and grace_end() == 0 then
     last = math.max(last + 1, us)
