@@ -165,10 +165,7 @@ func (e *Engine) suspect(r Reply) {
 	}
 }
 
-var (
-	policy = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`)
-	old    = regexp.MustCompile(`\nredis_version:([1-6]\.\S+)`)
-)
+var policy, old = regexp.MustCompile(`\nmaxmemory_policy:([\w-]+)`), regexp.MustCompile(`\nredis_version:([1-6]\.\S+)`)
 
 // unnoticed is why a server is refused whose restarts go unnoticed, of which INFO tells. Before version 7 scripts come back
 // with the data, and replicas get the scripts of their master.

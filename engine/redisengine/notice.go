@@ -170,10 +170,7 @@ func (s *session) inspect(client rueidis.Client) {
 		}
 	}
 	s.mu.Unlock()
-	var replies []rueidis.RedisResult
-	if len(reads) > 0 {
-		replies = client.DoMultiCache(ctx, reads...)
-	}
+	replies := client.DoMultiCache(ctx, reads...) // none for none
 	s.mu.Lock()
 	for i, reply := range replies {
 		switch err := reply.Error(); {
