@@ -27,8 +27,8 @@ Each --name is a row of IDs of its own, and no other name is served.
 A request that gets no ID within 5 s is answered 503. The first line of the output is the
 address. The service has no passwords and no TLS. So the service listens on this machine only,
 unless --listen says otherwise. A request that a web page of another origin makes a browser send
-is answered 403, because it would use IDs up. INT and TERM end the service: requests under way
-have 10 s more.`
+is answered 403, because it would use IDs up. INT, TERM, HUP or QUIT ends the service: requests
+under way have 10 s more.`
 
 // newIDServe is the verb that serves IDs.
 func newIDServe(s *store) *cobra.Command {

@@ -49,7 +49,7 @@ confirms messages again. A failed message is tried again within a minute, or wit
   GET /readyz     200 when the database answers within a second, and the table is there
   GET /metrics    figures for Prometheus: what was sent, how much waits and since when
 
-INT and TERM end the relay. Messages that are under way are interrupted, and are sent again by the next relay.`
+INT, TERM, HUP or QUIT ends the relay. Messages that are under way are interrupted, and are sent again by the next relay.`
 
 // relayCommand is what the user chose for a relay.
 type relayCommand struct {

@@ -59,7 +59,7 @@ A client is the peer of the connection. X-Forwarded-For is believed from --trust
 The first line of the output is the address of the proxy, and the next that of --admin. --access-log prints
 an object of JSON for each request after them. Queries of URLs are left out, because they may have secrets.
 
-INT and TERM end the proxy. For --drain it is not ready and still takes requests, so that balancers before
+INT, TERM, HUP or QUIT ends the proxy. For --drain it is not ready and still takes requests, so that balancers before
 it see that. Then requests under way have --finish to end. A second signal ends all at once.`
 
 // proxyCommand is what the user chose for a proxy.

@@ -25,7 +25,7 @@ import (
 	"github.com/pawl-go/pawl/engine/open"
 )
 
-const txAgentHelp = `Run an agent of three-phase commit, until INT or TERM. A group has 3 to 7 agents. Each agent has a log of its own in --db, such as a
+const txAgentHelp = `Run an agent of three-phase commit, until INT, TERM, HUP or QUIT. A group has 3 to 7 agents. Each agent has a log of its own in --db, such as a
 file of SQLite, and knows all others by --peer. With one --resource the agent executes statements in that database. Without one the
 agent is a witness. "pawl tx migrate --agent" makes the tables of the log.
 
