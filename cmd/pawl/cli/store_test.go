@@ -224,3 +224,21 @@ func TestStore_is_not_created_by_reading(t *testing.T) {
 		t.Errorf("the folder: %v", err)
 	}
 }
+
+// TestStore_without_values: what docs/command.md says of Redlock and row mode holds, before any command runs.
+func TestStore_without_values(t *testing.T) {
+	t.Parallel()
+	redlock := "redlock:" + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr + "," + testservers.Redis(t).Addr
+	want(t, 0, redlock, "store", "init")
+	box := "sqlite:" + filepath.Join(t.TempDir(), "box.db")
+	want(t, 0, "memory:", "outbox", "migrate", "--db", box)
+	for _, store := range []string{redlock, stores["postgres"](t) + "?mode=row", stores["mysql"](t) + "?mode=row"} {
+		for _, line := range []string{"run --shared x -- true", "run -n 2 x -- true", "slot -n 2 x -- true", "elect x -- true", "join x --addr h:1 -- true", "members x",
+			"members --watch x", "proxy --listen 127.0.0.1:0 --group g", "outbox relay --to http://127.0.0.1:1/ --db " + box, "idem run x -- true", "id segment x"} {
+			_, stderr, code := invoke(t, store, strings.Fields(line)...)
+			if code != 64 || !strings.Contains(stderr, "unsupported") {
+				t.Errorf("%s on %s: exit code %d: %s", line, place(store), code, stderr)
+			}
+		}
+	}
+}
