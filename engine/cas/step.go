@@ -146,7 +146,10 @@ func (r *record) asked(by queue.Request, l life, grace engine.Grace) queue.State
 // holds everything. Then a claim may share a grant that its own session believes, and no other claim is granted
 // anything. A grant that is stored may be older than a later one, which the store has forgotten.
 func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool, own *session) (queue.State, queue.Outcome) {
-	believes := own.held()
+	var believes map[string]bool
+	if grace {
+		believes = own.held()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.Ends = func(session string) int64 {
