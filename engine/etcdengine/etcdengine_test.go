@@ -27,6 +27,16 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 
 var ctx = context.Background()
 
+// through has each request of a client go by a way of the test, which calls next to send the request.
+func through(way func(ctx context.Context, req, reply any, next func(context.Context) error) error) func(*clientv3.Config) {
+	return func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				return way(ctx, req, reply, func(ctx context.Context) error { return next(ctx, method, req, reply, cc, opts...) })
+			}))
+	}
+}
+
 // newClientOf returns a client that reconnects soon and counts its round trips
 // to keys.
 func newClientOf(t testing.TB, addr string, changes ...func(*clientv3.Config)) (*clientv3.Client, *atomic.Int64) {

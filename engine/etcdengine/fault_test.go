@@ -14,7 +14,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -276,16 +275,13 @@ func TestLeftWhileItEnters(t *testing.T) {
 // The reply is lost to the step by which a claim that waited holds.
 func TestAwaitAgain(t *testing.T) {
 	var lose atomic.Bool
-	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				err := next(ctx, method, req, reply, cc, opts...)
-				if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Compare) > 0 && err == nil && lose.Swap(false) {
-					err = status.Error(codes.Unavailable, "lost")
-				}
-				return err
-			}))
-	})
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, through(func(ctx context.Context, req, _ any, next func(context.Context) error) error {
+		err := next(ctx)
+		if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Compare) > 0 && err == nil && lose.Swap(false) {
+			err = status.Error(codes.Unavailable, "lost")
+		}
+		return err
+	}))
 	s := sessiontest.Open(t, New(client, nil), 10*time.Second)
 	for _, spec := range []engine.Spec{fair, barging} {
 		holder, first, second := sessiontest.Whole(t, spec), sessiontest.Claim(t, spec, spec.Capacity, "owner"), sessiontest.Claim(t, spec, spec.Capacity, "owner")

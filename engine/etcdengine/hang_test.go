@@ -10,7 +10,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sessiontest"
@@ -25,18 +24,15 @@ type hanging struct {
 }
 
 func (h *hanging) client(t *testing.T) *clientv3.Client {
-	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				txn, _ := req.(*pb.TxnRequest)
-				if is := h.next.Load(); is != nil && txn != nil && (*is)(txn) && h.asked.Add(1) == 1 {
-					h.late = func() error { return next(context.Background(), method, req, reply, cc, opts...) }
-					<-ctx.Done()
-					return ctx.Err()
-				}
-				return next(ctx, method, req, reply, cc, opts...)
-			}))
-	})
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, through(func(ctx context.Context, req, _ any, next func(context.Context) error) error {
+		txn, _ := req.(*pb.TxnRequest)
+		if is := h.next.Load(); is != nil && txn != nil && (*is)(txn) && h.asked.Add(1) == 1 {
+			h.late = func() error { return next(context.Background()) }
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return next(ctx)
+	}))
 	return client
 }
 

@@ -44,24 +44,24 @@ func (w watching) RecvMsg(m any) error {
 }
 
 func (l *lagging) client(t *testing.T) *clientv3.Client {
-	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				rev, any := l.rev.Load(), false
-				if txn, is := req.(*pb.TxnRequest); is && rev != 0 {
-					for _, op := range txn.Success {
-						if r := op.GetRequestRange(); r.GetSerializable() {
-							r.Revision, any = rev, true
-						}
-					}
+	reads := through(func(ctx context.Context, req, reply any, next func(context.Context) error) error {
+		rev, lags := l.rev.Load(), false
+		if txn, is := req.(*pb.TxnRequest); is && rev != 0 {
+			for _, op := range txn.Success {
+				if r := op.GetRequestRange(); r.GetSerializable() {
+					r.Revision, lags = rev, true
 				}
-				err := next(ctx, method, req, reply, cc, opts...)
-				if any && err == nil {
-					l.read.Add(1)
-					reply.(*pb.TxnResponse).Header.Revision = rev
-				}
-				return err
-			}), grpc.WithChainStreamInterceptor(
+			}
+		}
+		err := next(ctx)
+		if lags && err == nil {
+			l.read.Add(1)
+			reply.(*pb.TxnResponse).Header.Revision = rev
+		}
+		return err
+	})
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, reads, func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(
 			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				stream, err := next(ctx, desc, cc, method, opts...)
 				return watching{stream, l}, err

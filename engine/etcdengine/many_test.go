@@ -14,7 +14,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sessiontest"
@@ -208,18 +207,15 @@ func TestFullStoreTakesReleases(t *testing.T) {
 
 // keysRead counts the keys in the replies to the requests of a client.
 func keysRead(n *atomic.Int64) func(*clientv3.Config) {
-	return func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				err := next(ctx, method, req, reply, cc, opts...)
-				if txn, ok := reply.(*pb.TxnResponse); ok {
-					for _, r := range txn.Responses {
-						n.Add(int64(len(r.GetResponseRange().GetKvs())))
-					}
-				}
-				return err
-			}))
-	}
+	return through(func(ctx context.Context, _, reply any, next func(context.Context) error) error {
+		err := next(ctx)
+		if txn, ok := reply.(*pb.TxnResponse); ok {
+			for _, r := range txn.Responses {
+				n.Add(int64(len(r.GetResponseRange().GetKvs())))
+			}
+		}
+		return err
+	})
 }
 
 // TestEnterAgainAfterTrouble: after an outage each waiter enters again. That reads a few keys of each, however many wait.
@@ -361,16 +357,13 @@ func TestTimeLeft(t *testing.T) {
 // heartbeat is not late.
 func TestHeartbeatBesideManyRequests(t *testing.T) {
 	var under, most atomic.Int64
-	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				n := under.Add(1)
-				defer under.Add(-1)
-				for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
-				}
-				return next(ctx, method, req, reply, cc, opts...)
-			}))
-	})
+	client, _ := newClientOf(t, testservers.SharedEtcd(t).Addr, through(func(ctx context.Context, _, _ any, next func(context.Context) error) error {
+		n := under.Add(1)
+		defer under.Add(-1)
+		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+		}
+		return next(ctx)
+	}))
 	e := New(client, nil)
 	s := sessiontest.Open(t, e, time.Minute)
 	asking, stop := context.WithCancel(ctx)
