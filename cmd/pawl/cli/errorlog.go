@@ -26,11 +26,14 @@ const (
 // failed prints an error, unless there were many, or the same a moment ago.
 func (l *errorLog) failed(err error) { l.failedBy(err.Error(), err) }
 
-// failedBy does what failed does for an error whose text is new each time, though its reason is not.
-func (l *errorLog) failedBy(reason string, err error) {
-	if l.tells(reason, time.Now()) {
+// failedBy does what failed does for an error whose text is new each time, though its reason is not. failedBy reports whether the
+// error was printed.
+func (l *errorLog) failedBy(reason string, err error) bool {
+	tells := l.tells(reason, time.Now())
+	if tells {
 		complain(err)
 	}
+	return tells
 }
 
 func (l *errorLog) tells(reason string, now time.Time) bool {

@@ -5,6 +5,7 @@ package cli
 import (
 	"bufio"
 	"io"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -302,24 +303,33 @@ func TestID_reader_gone(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"uuid4", "snowflake x"} {
 		cmd := command(t, sqliteStore(t), append(append([]string{"id"}, strings.Fields(kind)...), "-n", "1000000000")...)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill() }) //nolint:errcheck // it has ended
-		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || len(line) < 10 {
-			t.Errorf("the first line is %q, %v", line, err)
-		}
-		out.Close()
-		if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
-			t.Errorf("%s: %v: %s", kind, err, stderr.String())
+		if line := readsALine(t, cmd); len(line) < 10 {
+			t.Errorf("%s: the first line is %q", kind, line)
 		}
 	}
+}
+
+// readsALine runs a command whose reader goes after one line. That is no error of the command.
+func readsALine(t *testing.T, cmd *exec.Cmd) (line string) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() }) //nolint:errcheck // it has ended
+	if line, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("%s: the first line is %q, %v", cmd, line, err)
+	}
+	out.Close()
+	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+		t.Errorf("%s: %v: %s", cmd, err, stderr.String())
+	}
+	return line
 }
 
 // TestID_signal: a long row ends, also when its reader has stopped.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
 	"github.com/pawl-go/pawl/outbox"
 )
@@ -27,18 +26,7 @@ func natsBox(t *testing.T, addr string, topics []string, all ...outbox.Message) 
 	}
 	url = "sqlite:" + filepath.Join(t.TempDir(), "box.db")
 	want(t, 0, "memory:", "outbox", "migrate", "--db", url)
-	db, err := open.OpenDatabase(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	table, err := outbox.New(db.Dialect, nil)
-	if err == nil {
-		_, err = table.Enqueue(t.Context(), db.DB, all...)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	put(t, url, all...)
 	return url, func(topic string) int {
 		info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(topic))
 		if err != nil {

@@ -234,13 +234,9 @@ func (l *relayLog) failed(err error) {
 		l.errorLog.failed(err)
 		return
 	}
-	if !l.tells(inner.Error(), time.Now()) {
-		return
-	}
-	if !errors.Is(err, outbox.ErrRefused) { // a broker that refuses a message works
+	if l.failedBy(inner.Error(), err) && !errors.Is(err, outbox.ErrRefused) { // a broker that refuses a message works
 		l.troubled.Store(true)
 	}
-	complain(err)
 }
 
 // watch prints the changes that matter to an operator, until ctx ends.

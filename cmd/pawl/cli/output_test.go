@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -20,22 +19,8 @@ func TestOutbox_reader_gone(t *testing.T) {
 	url := "sqlite:" + filepath.Join(t.TempDir(), "box.db")
 	boxOf(t, url, "pawl_outbox", strings.Repeat("t", 200))(500) // more than a pipe takes
 	cmd := command(t, "memory:", "outbox", "ls", "--json", "-n", "500", "--db", url)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill() }) //nolint:errcheck // it has ended
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.Contains(line, "ttt") {
-		t.Errorf("the first line is %.40q, %v", line, err)
-	}
-	out.Close()
-	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
-		t.Errorf("%v: %s", err, stderr.String())
+	if line := readsALine(t, cmd); !strings.Contains(line, "ttt") {
+		t.Errorf("the first line is %.40q", line)
 	}
 }
 
