@@ -5,7 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"sync"
+	"fmt"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -17,66 +18,70 @@ import (
 // they keep; all else has the rest of the pool.
 type lanes struct {
 	db    *sql.DB
-	renew string   // the query that has the connection of its own
-	stmts sync.Map // of the pool: query → *sql.Stmt
+	renew string // the query that has the connection of its own
 
 	own     turn.Turn // of the call that uses what follows
 	conn    *sql.Conn
-	stmt    *sql.Stmt // that renews, on conn
 	closing bool
 }
 
-func newLanes(db *sql.DB, renew string) *lanes {
-	return &lanes{db: db, renew: renew, own: turn.New(1)}
-}
-
-// query asks the server once.
+// query asks the server once, without a prepared statement. Text and bytes become literals that need no escaping.
 func (l *lanes) query(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	var err error
+	ask := l.shared
 	if query == l.renew {
-		err = l.alone(ctx, args, row)
-	} else {
-		err = l.shared(ctx, query, args, row)
+		ask = l.alone
 	}
+	for _, arg := range args {
+		switch arg.(type) {
+		case string, []byte:
+			arg = fmt.Sprintf("x'%x'", arg)
+		}
+		query = strings.Replace(query, "?", fmt.Sprint(arg), 1)
+	}
+	err := ask(ctx, query, row)
 	if hasNumber(err, readOnly) {
 		l.leave(ctx)
 	}
 	return err
 }
 
-// shared asks on any connection of the pool.
-func (l *lanes) shared(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	stmt, known := l.stmts.Load(query)
-	if !known {
-		made, err := l.db.PrepareContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		if stmt, known = l.stmts.LoadOrStore(query, made); known { // another call was first
-			defer made.Close()
-		}
+// shared asks on any connection of the pool, and closes the connection of a request that failed. A
+// server that kills a query may run no handlers, and then the transaction stays open.
+func (l *lanes) shared(ctx context.Context, query string, row func(scan func(...any) error) error) error {
+	conn, err := l.db.Conn(ctx)
+	if err != nil {
+		return err
 	}
-	rows, err := stmt.(*sql.Stmt).QueryContext(ctx, args...)
-	return sqlengine.Each(rows, err, row)
+	rows, err := conn.QueryContext(ctx, query)
+	if err = sqlengine.Each(rows, err, row); err != nil && !rolledBack(err) {
+		destroy(conn)
+	}
+	conn.Close() //nolint:errcheck // it goes back, or is closed
+	return err
+}
+
+// destroy closes a connection that the pool would keep.
+func destroy(conn *sql.Conn) {
+	conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
 }
 
 // alone asks on the connection that nothing else uses. If that has ended meanwhile, alone asks once
 // more on a new one, because a renewal may be done twice.
-func (l *lanes) alone(ctx context.Context, args []any, row func(scan func(...any) error) error) error {
+func (l *lanes) alone(ctx context.Context, query string, row func(scan func(...any) error) error) error {
 	if err := l.own.Take(ctx); err != nil {
 		return err
 	}
 	defer l.own.Give()
 	fresh := l.conn == nil
-	err := l.onOwn(ctx, args, row)
+	err := l.onOwn(ctx, query, row)
 	if errors.Is(err, driver.ErrBadConn) && !fresh { // the driver says so before the first row only
-		err = l.onOwn(ctx, args, row)
+		err = l.onOwn(ctx, query, row)
 	}
 	return err
 }
 
 // onOwn asks on that connection, and keeps it as long as it works.
-func (l *lanes) onOwn(ctx context.Context, args []any, row func(scan func(...any) error) error) (err error) {
+func (l *lanes) onOwn(ctx context.Context, query string, row func(scan func(...any) error) error) (err error) {
 	if l.closing {
 		return sql.ErrConnDone
 	}
@@ -91,20 +96,15 @@ func (l *lanes) onOwn(ctx context.Context, args []any, row func(scan func(...any
 			l.drop()
 		}
 	}()
-	if l.stmt == nil {
-		if l.stmt, err = l.conn.PrepareContext(ctx, l.renew); err != nil {
-			return err
-		}
-	}
-	rows, err := l.stmt.QueryContext(ctx, args...)
+	rows, err := l.conn.QueryContext(ctx, query)
 	return sqlengine.Each(rows, err, row)
 }
 
-// drop gives up the connection that renews.
+// drop closes the connection that renews.
 func (l *lanes) drop() {
 	if l.conn != nil {
-		l.conn.Close() //nolint:errcheck // nothing was begun on it
-		l.conn, l.stmt = nil, nil
+		destroy(l.conn)
+		l.conn = nil
 	}
 }
 
@@ -112,10 +112,7 @@ func (l *lanes) drop() {
 // writes any more, and new ones may lead to another.
 func (l *lanes) leave(ctx context.Context) {
 	if l.own.TryTake() { // else the renewal under way finds out by itself
-		if l.conn != nil {
-			l.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
-			l.drop()
-		}
+		l.drop()
 		l.own.Give()
 	}
 	for range l.db.Stats().Idle {
@@ -123,19 +120,14 @@ func (l *lanes) leave(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
-		conn.Close()                                           //nolint:errcheck // it is closed
+		destroy(conn)
 	}
 }
 
-// close gives up the connection and the statements.
+// close gives up the connection.
 func (l *lanes) close() {
 	l.own.Take(context.Background()) //nolint:errcheck // that context does not end
 	l.closing = true
 	l.drop()
 	l.own.Give()
-	l.stmts.Range(func(_, stmt any) bool {
-		stmt.(*sql.Stmt).Close() //nolint:errcheck // a connection that broke has taken its statement along
-		return true
-	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
+	"github.com/pawl-go/pawl/internal/turn"
 )
 
 // Options change where claims are kept in lease mode. The zero value is the
@@ -63,10 +64,10 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Engine, error) {
 	}); err != nil {
 		return nil, err
 	}
-	ways := newLanes(db, l.CallRows("renew"))
+	ways := &lanes{db: db, renew: l.CallRows("renew"), own: turn.New(1)}
 	e, err := sqlengine.NewServer(sqlengine.Server{
 		Dialect: l, MinTTL: minTTL, Client: rand.Text(), Connections: db.Stats().MaxOpenConnections, Query: ways.query,
-		Again: func(err error) bool { return hasNumber(err, deadlock, lockTimeout) }, // the procedure has rolled back
+		Again: rolledBack,
 	})
 	if err != nil {
 		return nil, err

@@ -34,10 +34,15 @@ func database(t *testing.T, addr, user string, params map[string]string) *sql.DB
 	})
 }
 
-func exec(t *testing.T, db *sql.DB, statements ...string) {
+// execer is a pool or a connection.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func exec(t *testing.T, db execer, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
-		if _, err := db.Exec(s); err != nil {
+		if _, err := db.ExecContext(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}

@@ -186,17 +186,7 @@ func (c *rowConn) Free(ctx context.Context) error {
 }
 
 // Destroy implements [rowengine.Conn].
-func (c *rowConn) Destroy() {
-	c.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
-}
-
-// More numbers of errors.
-const (
-	interrupted = 1317
-	killed      = 1927
-	idleTooLong = 4031
-	noThread    = 1094
-)
+func (c *rowConn) Destroy() { destroy(c.Conn) }
 
 // peek reads what open transactions have written: that is where claims are.
 func (s *rowStore) peek(ctx context.Context, query string, row func(scan func(...any) error) error) error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,12 +31,19 @@ const (
 	noProcedureRight = 1370
 	lockTimeout      = 1205
 	deadlock         = 1213
+	interrupted      = 1317
+	killed           = 1927
+	idleTooLong      = 4031
+	noThread         = 1094
 )
 
 func hasNumber(err error, numbers ...uint16) bool {
 	var refused *mysql.MySQLError
 	return errors.As(err, &refused) && slices.Contains(numbers, refused.Number)
 }
+
+// rolledBack reports whether the procedure has undone what it did, because others were in the way.
+func rolledBack(err error) bool { return hasNumber(err, deadlock, lockTimeout) }
 
 // tables are those of a mode, with its procedures.
 type tables struct {
@@ -140,7 +146,7 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // ends the connection, and its lock and mode
+	defer destroy(conn) // with its lock and mode
 	var locked sql.NullBool
 	lock := "SELECT GET_LOCK(CONCAT('pawl init ', LEFT(MD5(DATABASE()), 16)), 30)"
 	if err := conn.QueryRowContext(ctx, lock).Scan(&locked); err != nil {
