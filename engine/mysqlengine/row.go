@@ -52,8 +52,8 @@ func (Row) Caps() engine.Caps { return rowengine.Caps("mysql row", time.Second) 
 // one. A holder needs no other connection to renew or release; operators, and a look after a broken
 // connection, do need one.
 //
-// One server knows a row lock: clusters in which several servers take writes, such
-// as Galera, have a lock for each. The TTL is rounded up to seconds.
+// A cluster in which several servers take writes, such as Galera, is refused, because each server has
+// locks of its own. The TTL is rounded up to seconds.
 func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	prefix, err := checkPrefix(cmp.Or(opts, new(RowOptions)).Prefix)
 	if err == nil {
