@@ -16,7 +16,7 @@ import (
 )
 
 // leaseVersion is that of the tables and procedures of lease mode, which have changed together.
-const leaseVersion = 6
+const leaseVersion = 7
 
 // leaseLayout is the first version with the tables of ours.
 const leaseLayout = 4

@@ -192,8 +192,8 @@ holders, because it looks for a session's claims by the key of the resource. CON
     END IF;
 
     -- Each claim that could be granted has been, unless somebody has left or died, or a grace
-    -- has ended.
-    IF v_count = 1 AND (v_left = 1 OR p_op = 'resize' OR v_grace > 0) AND v_grace <= v_now THEN
+    -- has ended. A waiter that looks makes good what the store has lost.
+    IF v_count = 1 AND (v_left = 1 OR p_op IN ('resize', 'poll') OR v_grace > 0) AND v_grace <= v_now THEN
       CALL {{.P}}advance(p_resource, CASE WHEN p_op = 'poll' THEN p_id ELSE '' END, v_slot, v_now);
       IF p_op IN ('enter', 'poll') THEN
         {{.Set}} v_token := (SELECT c.token FROM {{.P}}claims c
