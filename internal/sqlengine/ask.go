@@ -8,9 +8,9 @@ import (
 	"github.com/pawl-go/pawl/internal/turn"
 )
 
-// awaits counts the claims that are awaited.
+// awaits counts the claims that are awaited. A new one may have a shorter heartbeat than those before.
 func (e *Engine) awaits(more int64) {
-	if e.count.Add(more) == more {
+	if e.count.Add(more) == 0 || more > 0 {
 		e.wake.Ring()
 	}
 }
@@ -36,7 +36,9 @@ func (e *Engine) ask() {
 		case <-e.full:
 			everything = true
 		case <-e.wake:
-			all = time.Now()
+			if idle == nil { // else a constant stream of claims would put the look off
+				all = time.Now()
+			}
 			continue
 		case <-e.life.Done():
 			return
