@@ -79,9 +79,9 @@ func rowLanguage(schema string) rowStatements {
 		look: `SELECT c.claim || c.part[3], coalesce(nullif(c.owner, ''), c.claim || c.part[3]), c.session, c.label, c.barging,
 			coalesce(nullif(c.part[1], '')::bigint, 0), coalesce((extract(epoch FROM clock_timestamp() - c.xact_start) * 1000000)::bigint, -1)` + live +
 			`WHERE n.name = $1 ORDER BY 6 = 0, c.xact_start`,
-		// A waiter stays connected; a holder has nothing to cancel. A user is not told the state of connections of others.
-		end: `SELECT CASE WHEN c.state = 'active' OR c.state IS NULL AND $3 AND c.part[1] = '' THEN pg_cancel_backend(c.pid) WHEN $3 AND c.part[1] = '' THEN false
-			ELSE pg_terminate_backend(c.pid) END` + live +
+		// A waiter stays connected; a holder has nothing to cancel. Gently a waiter is canceled whatever its state is: a user is not
+		// told that of others, and nobody is told without track_activities. To cancel an idle connection does nothing.
+		end: `SELECT CASE WHEN c.state = 'active' OR $3 AND c.part[1] = '' THEN pg_cancel_backend(c.pid) ELSE pg_terminate_backend(c.pid) END` + live +
 			`WHERE n.name = $1 AND c.claim || c.part[3] = $2`,
 		version: in(`SELECT coalesce(max(m.version), 0), coalesce(max(to_jsonb(m)->>'format'), '1'), current_setting('fsync') FROM pawl.row_meta m`),
 	}

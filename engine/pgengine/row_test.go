@@ -238,17 +238,23 @@ func TestRowOtherUser(t *testing.T) {
 }
 
 // TestRowOperatorOfAnotherRole: an operator with the documented rights breaks a waiter of another role, whose state the server does not
-// tell. The waiter is told, and stays connected.
+// tell. The waiter is told, and stays connected. A server without track_activities tells nobody.
 func TestRowOperatorOfAnotherRole(t *testing.T) {
+	for track, roles := range map[string]string{"on": "pg_signal_backend", "off": "pg_signal_backend, pg_read_all_stats"} {
+		t.Run("track_activities "+track, func(t *testing.T) { breakOfAnotherRole(t, track, roles) })
+	}
+}
+
+func breakOfAnotherRole(t *testing.T, track, roles string) {
 	addr := testservers.Postgres(t).Addr // roles are of all its schemas
 	admin := pool(t, addr, "postgres", "admin")
 	holder := sessiontest.Open(t, newRow(t, admin, "others"), leasetest.TTL)
 	for _, role := range []string{"row_app", "row_op"} {
 		exec(t, admin, `CREATE ROLE `+role+` LOGIN`, `GRANT USAGE ON SCHEMA others TO `+role,
 			`GRANT SELECT, INSERT, UPDATE, DELETE ON others.row_names, others.row_claims, others.row_boot, others.row_meta TO `+role,
-			`GRANT USAGE, UPDATE ON SEQUENCE others.row_tokens TO `+role)
+			`GRANT USAGE, UPDATE ON SEQUENCE others.row_tokens TO `+role, `ALTER ROLE `+role+` SET track_activities = `+track)
 	}
-	exec(t, admin, `GRANT pg_signal_backend TO row_op`)
+	exec(t, admin, `GRANT `+roles+` TO row_op`)
 	held, waits := claim("broken", holder.ID()+".1"), claim("broken", "waiter.1")
 	sessiontest.Hold(t, holder, held)
 	s, op := sessiontest.Open(t, newRow(t, pool(t, addr, "row_app", "app"), "others"), leasetest.TTL), newRow(t, pool(t, addr, "row_op", "op"), "others")
