@@ -235,9 +235,10 @@ func (s *rowStore) Show(ctx context.Context, name string) (r engine.Resource, er
 	return r, err
 }
 
-// Grace implements [rowengine.Store]. As long as no client has noticed a restart, the whole grace is to come.
+// Grace implements [rowengine.Store]. As long as no client has noticed a restart, or another server, the whole grace is to come.
 func (s *rowStore) Grace(ctx context.Context) (left time.Duration, err error) {
-	query := "SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), (SELECT ready FROM %[1]srow_boot WHERE one = " + rowServer + ")), MAX(ttl), 0) FROM %[1]srow_meta"
+	query := "SELECT COALESCE(GREATEST(COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), (SELECT ready FROM %[1]srow_boot WHERE one = " + rowServer + `)), MAX(ttl)),
+		MAX(IF(server IN (0, @@GLOBAL.server_id), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), moved), ttl))), 0) FROM %[1]srow_meta`
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf(query, s.prefix)).Scan((*int64)(&left))
 	return left * time.Microsecond, err
 }

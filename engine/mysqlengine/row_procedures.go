@@ -20,30 +20,33 @@ const (
 
 // rowProcedures are the procedures of row mode, by name.
 var rowProcedures = map[string]string{
-	// A connection does this when it is used for the first time. The first client that notices a
-	// restart says when the server may give something out, because holders from before may believe
-	// for a TTL. Numbers go on from the time at least.
+	// A connection does this when it is used for the first time, and again after a second. Meanwhile another server may have
+	// taken over and given back. That server granted nothing for a TTL, which is a second at least. The first client that
+	// notices a restart, or that another server was used last, says when the server may give something out. Holders from
+	// before may believe for a TTL. Numbers go on from the time at least.
 	"prepare": `() BEGIN
+			SET @pawl_seen = UTC_TIMESTAMP(6);
+			UPDATE pawl_row_meta SET moved = IF(server = 0, moved, UTC_TIMESTAMP(6) + INTERVAL ttl MICROSECOND), server = @@GLOBAL.server_id WHERE server <> @@GLOBAL.server_id;
 			INSERT IGNORE INTO pawl_row_boot (one, ready)
 				SELECT ` + rowServer + `, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
 			START TRANSACTION;
 			INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
 				VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
 			ROLLBACK;
-			SELECT ready INTO @pawl_ready FROM pawl_row_boot WHERE one = ` + rowServer + `;
+			SELECT GREATEST(ready, (SELECT MAX(moved) FROM pawl_row_meta)) INTO @pawl_ready FROM pawl_row_boot WHERE one = ` + rowServer + `;
 		END`,
 	"enter": rowArgs + ` BEGIN
 			DECLARE v_row, v_known BIGINT UNSIGNED DEFAULT NULL;
 			DECLARE v_since DATETIME(6) DEFAULT NULL;
 			DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
 			` + writable + `
-			IF @pawl_ready IS NULL THEN
-				CALL pawl_row_prepare();
-			END IF;
 			IF @pawl_idle IS NULL THEN
 				SET @pawl_idle = @@SESSION.wait_timeout, SESSION wait_timeout = p_ttl;
 			ELSE -- it looks again
 				ROLLBACK;
+			END IF;
+			IF COALESCE(@pawl_seen < UTC_TIMESTAMP(6) - INTERVAL 1 SECOND, TRUE) THEN
+				CALL pawl_row_prepare();
 			END IF;
 			SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 			START TRANSACTION;

@@ -8,13 +8,14 @@ import (
 )
 
 // rowVersion is that of the tables and procedures of row mode.
-const rowVersion = 5
+const rowVersion = 6
 
 // rowDefinitions make the tables and procedures of row mode:
 //
 //	pawl_row_names   id name                     what is locked; the oldest that nobody uses go when new ones come
 //	pawl_row_claims  id held conn resource …     who holds and waits; id is the token
 //	pawl_row_meta    version ttl format          the longest TTL ever used
+//	                 server moved                the server that was used last, or 0, and when that may give something out
 //	pawl_row_boot    ready                       when a server may give something out; empty when it has just started
 //
 // A claim is never committed. A claim is a row of the transaction that holds the lock or waits for it,
@@ -24,6 +25,7 @@ func rowDefinitions(prefix string) []string {
 	const end = " ENGINE=InnoDB"
 	all := []string{
 		`CREATE TABLE IF NOT EXISTS pawl_row_meta (version INT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL DEFAULT 0, format VARBINARY(16) NOT NULL)` + end,
+		"ALTER TABLE pawl_row_meta ADD COLUMN server BIGINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN moved DATETIME(6) NOT NULL DEFAULT '2000-01-01'",
 		`CREATE TABLE IF NOT EXISTS pawl_row_boot (one INT NOT NULL PRIMARY KEY, ready DATETIME(6) NOT NULL) ENGINE=MEMORY`,
 		`CREATE TABLE IF NOT EXISTS pawl_row_names (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARBINARY(512) NOT NULL UNIQUE)` + end,
 		`CREATE TABLE IF NOT EXISTS pawl_row_claims (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, held BOOLEAN NOT NULL,
