@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/pawl-go/pawl/internal/sqlengine"
 	"github.com/pawl-go/pawl/internal/turn"
 )
@@ -91,8 +89,7 @@ func (l *lanes) onOwn(ctx context.Context, query string, row func(scan func(...a
 		}
 	}
 	defer func() {
-		var refused *mysql.MySQLError
-		if err != nil && !errors.As(err, &refused) {
+		if err != nil && !rolledBack(err) {
 			l.drop()
 		}
 	}()

@@ -23,7 +23,7 @@
 // So the server grants nothing after each restart for the longest belief of a holder, and tokens go
 // on from the time of day. Each client notes these settings when it opens a session: a change counts
 // from the next session on. A server that is read_only grants and renews nothing. Replication has to
-// be by row or mixed, and one server takes all writes: Galera is refused in both modes. A promoted replica that lags may not know the last grants.
+// be by row or mixed, and one server takes all writes, also in a Galera cluster. A promoted replica that lags may not know the last grants.
 //
 // In row mode ([NewRow]) a lock is a row that an open transaction has locked,
 // with SELECT ... FOR UPDATE, on a connection of its own: it is free at the moment

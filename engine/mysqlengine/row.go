@@ -53,13 +53,13 @@ func (Row) Caps() engine.Caps { return rowengine.Caps("mysql row", time.Second) 
 // connection, do need one.
 //
 // A cluster in which several servers take writes, such as Galera, is refused, because each server has
-// locks of its own. The TTL is rounded up to seconds.
+// row locks of its own. The TTL is rounded up to seconds.
 func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	prefix, err := checkPrefix(cmp.Or(opts, new(RowOptions)).Prefix)
 	if err == nil {
 		err = migrate(ctx, db, tables{
 			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) }, routine: prefix + "row_enter",
-			live: "SELECT COUNT(*) FROM " + prefix + "row_claims", old: []string{prefix + "row_claims"},
+			live: "SELECT COUNT(*) FROM " + prefix + "row_claims", old: []string{prefix + "row_claims"}, alone: true,
 		})
 	}
 	if err != nil {

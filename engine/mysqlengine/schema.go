@@ -54,6 +54,7 @@ type tables struct {
 	definitions func() []string
 	routine     string // the last procedure of theirs
 	unseen      bool   // this user is not told which procedures there are
+	alone       bool   // one server has to know all locks
 
 	layout int      // the first version that has our tables
 	live   string   // the query of how many use older ones
@@ -85,21 +86,22 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 // writers finds the setting of a cluster in which several servers take writes: Galera, or group replication in multi-primary mode.
 const writers = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON' OR variable_name = 'group_replication_single_primary_mode' AND value = 'OFF'"
 
-// find refuses a cluster in which no server knows all locks. find refuses a connection whose statements are not committed by themselves: they would be in
+// find refuses a connection whose statements are not committed by themselves: they would be in
 // transactions that nobody ends. find also refuses a connection that changes names. Tables without procedures are
 // taken for older ones: mysqldump leaves procedures out, unless it is told otherwise.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
-	var several, is string
-	if err = db.QueryRowContext(ctx, writers).Scan(&several, &is); err == nil {
-		err = fmt.Errorf("%w: %s is %s: each server of the cluster has locks of its own: use a server that alone takes writes", engine.ErrUnsupported, several, is)
-	}
-	if !errors.Is(err, sql.ErrNoRows) {
-		return 0, err
+	var format, sent, meant, several, is string
+	if t.alone {
+		if err = db.QueryRowContext(ctx, writers).Scan(&several, &is); err == nil {
+			err = fmt.Errorf("%w: %s is %s: each server of the cluster has row locks of its own: use lease mode", engine.ErrUnsupported, several, is)
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return 0, err
+		}
 	}
 	var autocommit, complete bool
-	var format, sent, meant string
 	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, @@character_set_client, @@character_set_connection, EXISTS "+
 		"(SELECT 1 FROM information_schema.routines r WHERE r.routine_schema = DATABASE() AND r.routine_name = '"+t.routine+"') FROM "+t.meta+
 		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &sent, &meant, &complete)
