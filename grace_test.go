@@ -88,3 +88,65 @@ func TestGraceIsTold(t *testing.T) {
 		}
 	})
 }
+
+// sharingStore says with each grant that it is in a restart grace, until a time.
+type sharingStore struct {
+	*memengine.Engine
+	until time.Time
+}
+
+func (g *sharingStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	s, err := g.Engine.Open(ctx, opts)
+	return &sharingSession{s, g}, err
+}
+
+type sharingSession struct {
+	engine.Session
+	store *sharingStore
+}
+
+func (s *sharingSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	grant, err := s.Session.Enter(ctx, c, wait)
+	grant.Grace.Left = max(time.Until(s.store.until), 0)
+	return grant, err
+}
+
+// TestGraceSharesOnlyWhatAClientHolds: in a restart grace a claim of an owner shares a grant of its own client only. The store may have
+// forgotten that another grant was released, and the store may have forgotten a later holder.
+func TestGraceSharesOnlyWhatAClientHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &sharingStore{Engine: memengine.New()}
+		a, b := newClient(t, store, nil), newClient(t, store, nil)
+		owned := pawl.WithOwner(t.Context(), "o")
+		outer, err := a.RWMutex("m").RLock(owned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale, err := b.RWMutex("m").RLock(owned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.until = time.Now().Add(11 * time.Second)
+		inner, err := a.RWMutex("m").RLock(owned)
+		if err != nil || inner.Token() != outer.Token() {
+			t.Errorf("a re-entry: %v, %v", inner, err)
+		}
+		mustUnlock(t, inner)
+		mustUnlock(t, outer)
+		for name, lock := range map[string]func(context.Context) (*pawl.Lease, error){"lock": a.RWMutex("m").RLock, "try": a.RWMutex("m").TryRLock} {
+			_, err := lock(owned)
+			wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
+			var grace *engine.GraceError
+			if !errors.As(err, &grace) || grace.Left != 11*time.Second {
+				t.Errorf("%s: %v, %+v", name, err, grace)
+			}
+		}
+		if r, err := a.Show(t.Context(), "m"); err != nil || len(r.Holders) != 1 {
+			t.Errorf("a refused claim stays: %+v, %v", r, err)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), a.Mutex("of no other owner")))
+		<-time.After(11 * time.Second)
+		mustUnlock(t, mustLock(t, owned, a.RWMutex("m").RLocker()))
+		mustUnlock(t, stale)
+	})
+}

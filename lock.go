@@ -259,6 +259,10 @@ func (a *attempt) lease(ctx, values context.Context, wait bool) (*Lease, error) 
 	if err != nil {
 		return nil, err
 	}
+	if grant.Grace.On() && !a.session.believes(a.claim) { // the owner may have released the shared grant
+		a.grace, a.until = grant.Grace, time.Now().Add(grant.Grace.Left)
+		return nil, a.fail(ctx, fmt.Errorf("%w: %w", ErrNotAcquired, a.graced()))
+	}
 	l := &Lease{session: a.session, lock: a.lock, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
 	if hold := a.lock.opts.MinHold; hold > 0 {
 		err = l.keepTaken(ctx, hold, l.start)

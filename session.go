@@ -310,6 +310,22 @@ func (s *session) shares(claim *engine.Claim, through, got fence.Token) bool {
 	return false
 }
 
+// believes reports whether the grant of a claim stands on this client alone. Either the claim has an owner of its own, or a lease of
+// the claim's owner has at least as much.
+func (s *session) believes(claim *engine.Claim) bool {
+	if claim.Owner == claim.ID {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for held := range s.leases {
+		if held.Resource == claim.Resource && held.Owner == claim.Owner && held.Weight >= claim.Weight {
+			return true
+		}
+	}
+	return false
+}
+
 // leaveTries is how often a call leaves a claim; then the heartbeat does.
 const leaveTries = 5
 

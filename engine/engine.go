@@ -102,7 +102,9 @@ type Session interface {
 	// stored. Then Enter fails with ErrBusy, or with ErrGrace in a restart grace.
 	//
 	// A claim whose owner already holds at least as much shares that grant (re-entry), and gets the
-	// largest token of the owner's granted claims. A claim that wants more than its owner holds is
+	// largest token of the owner's granted claims. In a restart grace a shared grant comes with the Grace,
+	// or Enter fails with ErrGrace. The owner may have released that grant, and the store may have forgotten so. The
+	// client keeps a shared grant only if another of its leases covers the claim. A claim that wants more than its owner holds is
 	// an upgrade. The upgrade is granted at once if nobody waits, else refused with ErrBusy: two claims that
 	// wait to upgrade would wait for each other.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
@@ -201,7 +203,7 @@ type Claim struct {
 // hold.
 type Grant struct {
 	Token fence.Token
-	Grace Grace // why a claim has to wait although nobody may be ahead of it
+	Grace Grace // why a claim has to wait although nobody may be ahead of it, or why a shared grant may be stale
 }
 
 // Grace is the restart grace of a store that may have forgotten claims. The zero Grace says that

@@ -137,13 +137,17 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 func (s *session) entered(ctx context.Context, c *engine.Claim, reply Reply) (grant engine.Grant, pause time.Duration, err error) {
 	switch is := reply.Value.(type) {
 	case []any:
-		if len(is) == 3 {
-			grant.Grace = graceOf(is[1:])
+		if len(is) == 4 {
+			grace := graceOf(is[1:3])
+			if is[0] == int64(-3) {
+				return grant, 0, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
+			}
+			if token, _ := is[3].(int64); token > 0 {
+				grant, err = s.granted(ctx, c, fence.Token(token), reply.short)
+			}
+			grant.Grace = grace
 		}
-		if is[0] == int64(-3) {
-			return engine.Grant{}, 0, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grant.Grace})
-		}
-		return grant, pauseOf(is), nil
+		return grant, pauseOf(is), err
 	case string:
 		return grant, 0, fmt.Errorf("enter: %w", queue.Mismatch(parseSpec(is), c.Spec))
 	}

@@ -39,11 +39,11 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		return err
 	})
 	reading.Wait()
-	if grant, err := s.grant(ctx, cl, marks); err != nil || grant.Held() {
-		return grant, err
+	grant, err := s.grant(ctx, cl, marks)
+	if grant.Grace = s.engine.grace(errs, graces); err == nil && !grant.Held() {
+		err = s.refused(ctx, cl, wait, errs, grant.Grace)
 	}
-	grace := s.engine.grace(errs, graces)
-	return engine.Grant{Grace: grace}, s.refused(ctx, cl, wait, errs, grace)
+	return grant, err
 }
 
 // grace is what keeps a majority from granting: until as many nodes as that grant again.

@@ -37,7 +37,7 @@ func TestSharesInGrace(t *testing.T) {
 				share := func(when string, weight int64, wait bool) {
 					t.Helper()
 					c := claim(spec, weight, "owner")
-					if g, err := here.Enter(t.Context(), c, wait); err != nil || g.Token != largest {
+					if g, err := here.Enter(t.Context(), c, wait); err != nil || g.Token != largest || !g.Grace.On() {
 						t.Errorf("%s: %s: weight %d: %+v, %v; want the token %v", c.Resource, when, weight, g, err, largest)
 					}
 					held = append(held, c)

@@ -247,11 +247,7 @@ func (s *routines) step(ctx context.Context, verb, session, resource string, r q
 	if r.Op == queue.Leave || r.Op == queue.Resize {
 		s.engine.left(resource)
 	}
-	grant := engine.Grant{Token: fence.Token(token)}
-	if !grant.Held() && (r.Op == queue.Enter || r.Op == queue.Poll) {
-		grant.Grace = grace
-	}
-	return grant, time.Duration(pause) * time.Microsecond, nil
+	return engine.Grant{Token: fence.Token(token), Grace: grace}, time.Duration(pause) * time.Microsecond, nil
 }
 
 // graceOf is a restart grace in µs: the rest, and for how long it has been.

@@ -13,7 +13,7 @@
 --   - {-3}: a grace keeps the resource busy
 --   - a text: the resource is in use as this kind
 --
--- During a grace, the grace's age and its rest in ms follow in the same list.
+-- During a grace, the grace's age and its rest in ms follow in the same list, and the token, or 0.
 local there = redis.call('EXISTS', KEYS[7], KEYS[7], KEYS[6], KEYS[6], KEYS[5]) -- a key that is named twice counts twice
 if there < 4 then return redis.call('EXISTS', KEYS[6]) == 0 and -4 or -1 end
 local t = redis.call('TIME')
@@ -63,8 +63,8 @@ end
 
 local function reply(r, ms)
   save()
-  if r and r[4] ~= '0' then return tonumber(r[4]) end
-  return told(ms)
+  local token = r and tonumber(r[4]) or 0
+  return token > 0 and grace_end() == 0 and token or told(ms or 0, token)
 end
 
 local before = get(id)

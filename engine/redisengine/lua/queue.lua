@@ -54,11 +54,11 @@ local function grace_end()
   return grace
 end
 
--- told is a reply with the age of a grace and its rest in ms.
-local function told(first)
+-- told is a reply with the age of a grace, its rest in ms and a token.
+local function told(first, token)
   if grace_end() == 0 then return {first} end
   local began = tonumber(redis.call('GET', KEYS[5]) or '')
-  return {first, began and math.max(now - began, 0) or -1, grace_end() - now}
+  return {first, began and math.max(now - began, 0) or -1, grace_end() - now, token or 0}
 end
 
 -- touch keeps the keys from expiring. Fresh: some may be new, and do not expire yet.
