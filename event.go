@@ -14,7 +14,8 @@ type EventKind int
 const (
 	// EventAttempt: a lock is wanted.
 	EventAttempt EventKind = iota + 1
-	// EventContended: others hold the lock, and the wait begins.
+	// EventContended: others hold the lock, and the wait begins. An acquisition has at most one such event, and one
+	// EventGrace.
 	EventContended
 	// EventGranted: the lock is held; Took is how long that took.
 	EventGranted

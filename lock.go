@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -172,6 +173,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 	}
 	size := sizing{lock: l, wait: wait}
 	var apart []*Lease // the store says that these hold no more
+	var told []EventKind
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		through, owner, err := l.party(ctx, apart)
 		if err != nil {
@@ -185,12 +187,13 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		if err != nil {
 			return nil, l.failed(err)
 		}
-		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
+		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner), told: told}
 		a.claim.Capacity = permits
 		lease, err := a.lease(ctx, values, wait)
 		if err == nil {
 			return lease, nil
 		}
+		told = a.told
 		if errors.Is(err, errApart) {
 			apart = append(apart, through)
 			continue
@@ -249,8 +252,9 @@ type attempt struct {
 	claim   *engine.Claim
 	through *Lease       // the lease whose grant the claim is to share; nil: the claim may get its own grant
 	stored  bool         // the store has said that it has the claim
-	grace   engine.Grace // of the store, when the wait began
-	until   time.Time    // the end of grace; zero: the store was in none
+	grace   engine.Grace // of the store, when it last said that the claim has to wait
+	until   time.Time    // the end of grace
+	told    []EventKind  // of the wait, also by earlier attempts
 }
 
 // lease gets the grant, keeps the name taken for the minimum hold, and lets the heartbeat renew the lease.
@@ -277,9 +281,6 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	asked := time.Now()
 	heard := asked // when the store last answered; it has not answered yet
 	grant, err := a.enter(ctx, wait)
-	if err == nil && !grant.Held() {
-		a.contended(ctx, grant.Grace)
-	}
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
@@ -292,6 +293,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			s.expire() // the reply came too late to be believed
 			return grant, a.fail(ctx, errSession)
 		case err == nil && !grant.Held():
+			a.contended(ctx, grant.Grace)
 			grant, err = a.await(ctx)
 			if err == nil {
 				continue
@@ -327,14 +329,17 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 // refused reports whether the store answered that a claim is not granted now.
 func refused(err error) bool { return errors.Is(err, engine.ErrBusy) || errors.Is(err, ErrGrace) }
 
-// contended tells the observer that the wait begins, and why.
+// contended tells the observer that the wait begins, and why: each reason once in an acquisition.
 func (a *attempt) contended(ctx context.Context, g engine.Grace) {
-	if !g.On() {
-		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
-		return
-	}
 	a.grace, a.until = g, time.Now().Add(g.Left)
-	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.graced()})
+	e := Event{Kind: EventContended}
+	if g.On() {
+		e = Event{Kind: EventGrace, Took: g.Left, Err: a.graced()}
+	}
+	if !slices.Contains(a.told, e.Kind) {
+		a.told = append(a.told, e.Kind)
+		a.lock.tell(ctx, e)
+	}
 }
 
 // graced says how long the grace still lasts, also long after the store reported it.
