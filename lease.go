@@ -197,7 +197,7 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	case err != nil && errors.Is(lost, ErrClosed): // Close releases the lock, and says so if it cannot
 		err = nil
 	case errors.Is(err, engine.ErrGone):
-		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token)
+		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token, bound.Done())
 		err = cause
 	case err != nil && errors.Is(lost, ErrLost): // the session ended meanwhile
 		cause, err = lost, lost
