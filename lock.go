@@ -63,7 +63,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have set another capacity
 	alone   bool  // owners of contexts do not count
-	brief   bool  // after the end of ctx nobody waits for the withdrawal
+	brief   bool  // after the end of ctx nobody waits for the withdrawal, see Linger
 	err     error // the mistake in the description, returned at the first use
 }
 
@@ -445,14 +445,22 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 // The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
+	left := make(chan struct{})
 	leave := func() {
+		defer close(left)
 		bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
 		defer cancel()
 		s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
 	}
-	if !a.lock.brief || ctx.Err() == nil {
-		leave()
-	} else if !s.client.spawn(leave) {
-		s.orphan(a.claim)
+	if !s.client.spawn(leave) {
+		leave() // at once, because the session has ended
+	}
+	var ended <-chan struct{} // nil: the caller waits for the withdrawal
+	if a.lock.brief || ctx.Value(lingers{}) != nil {
+		ended = ctx.Done()
+	}
+	select {
+	case <-left:
+	case <-ended:
 	}
 }
