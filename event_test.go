@@ -140,6 +140,29 @@ func TestWaitIsToldOnce(t *testing.T) {
 	})
 }
 
+// TestUnconfirmedReleaseIsTold: the event of a release has the error of Unlock. The event of a release by Close has none.
+func TestUnconfirmedReleaseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var released []error
+		store := newFaultyStore(memengine.New())
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if e.Kind == pawl.EventReleased {
+				released = append(released, e.Err)
+			}
+		}})
+		first, second := mustLock(t, t.Context(), c.Mutex("first")), mustLock(t, t.Context(), c.Mutex("second"))
+		mustLock(t, t.Context(), c.Mutex("third"))
+		mustUnlock(t, first)
+		store.set(hangs, verbLeave, verbClose)
+		err := second.Unlock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantErr(t, c.Close(t.Context()), pawl.ErrUnavailable)
+		if len(released) != 3 || released[0] != nil || !errors.Is(err, released[1]) || released[2] != nil {
+			t.Errorf("released %v", released)
+		}
+	})
+}
+
 // TestCloseIsNoFailure: a renewal that Close interrupts has not failed.
 func TestCloseIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

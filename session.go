@@ -158,7 +158,7 @@ func (s *session) lose(cause error) {
 		}
 	}
 	for _, l := range ended {
-		l.tell(cause)
+		l.tell(cause, nil)
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 	}
 	tell := func() {
 		for _, l := range lost {
-			l.tell(l.Err())
+			l.tell(l.Err(), nil)
 		}
 	}
 	if len(lost) > 0 && !s.client.spawn(tell) {
