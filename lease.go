@@ -107,8 +107,8 @@ func (l *Lease) endedIf(expired func() bool) error {
 }
 
 // ValidUntil returns until when the holder may trust the lock if no further renewal succeeds. This
-// time moves with each heartbeat. The store gives the lock to no other client before. Once Err says
-// that the lock is lost, the time means nothing.
+// time moves with each heartbeat. The store gives the lock to no other client before. Once Err
+// returns an error, the time means nothing.
 func (l *Lease) ValidUntil() time.Time {
 	until := l.session.validUntil()
 	if !l.until.IsZero() && l.until.Before(until) {

@@ -121,6 +121,8 @@ func (l *lock) base() *lock { return l }
 //
 //   - [ErrNotAcquired], joined with ctx's error: ctx ended first. If the store was in trouble then,
 //     the error matches [ErrUnavailable] as well.
+//   - [ErrNotAcquired] without an error of ctx: an operator evicted the waiting claim. Or the caller would wait for
+//     itself: ctx holds the reading side of this lock, or its owner wants more than it holds, see [WithOwner].
 //   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
 //   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
 //

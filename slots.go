@@ -76,7 +76,8 @@ type Slot struct {
 func (s *Slot) Number() int { return s.number }
 
 // Take waits until a slot is held or ctx ends, as [Mutex.Lock] waits and with its errors. If Take
-// fails, no slot is held. A taker that meets others queues with them, as [Value.Update] does.
+// fails, the caller holds no slot. The client may still be giving a permit back, so that another taker gets the slot a little later.
+// A taker that meets others queues with them, as [Value.Update] does.
 func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
 
 // TryTake takes a slot if a slot is free now. Otherwise TryTake fails with [ErrNotAcquired].
