@@ -115,6 +115,7 @@ func (b *Barrier) update(ctx context.Context, doing string, change func(*barrier
 // party that gave up. Parties that come later get the error too, until Reset. If the error matches
 // [ErrUnavailable] as well, the store was not told in time, and the others may have left with this party.
 // A party whose ctx ends before the party has arrived breaks nothing, and its error does not match [ErrBroken].
+// If the store was not told of that in time, the error matches ErrBroken and [ErrUnavailable], and its Generation may be 0.
 func (b *Barrier) Wait(ctx context.Context) (index int, err error) {
 	if b.value.err != nil {
 		return 0, b.value.failed("wait", b.value.err)

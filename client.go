@@ -158,7 +158,11 @@ func (c *Client) findParts() {
 // Close releases every lock and every place in a line, ends the session in the store and waits for
 // all goroutines of the client. Contexts of leases end with cause [ErrClosed]. ctx, and one TTL,
 // bound these last requests. The requests end at the first request that the store does not answer. Claims
-// that the store still has expire within a TTL. A second Close returns nil.
+// that the store still has expire within a TTL. So after a Close with an ended ctx all locks stay taken for up to a TTL.
+// A second Close returns nil.
+//
+// An observer gets the events of these releases before the requests, and without an error: the error of Close is that of the
+// last request.
 func (c *Client) Close(ctx context.Context) error {
 	c.close(ErrClosed)
 	c.opening <- struct{}{} // a call that was opening a session has opened it by now, or failed

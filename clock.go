@@ -102,7 +102,8 @@ func join(ctx, life context.Context) (context.Context, context.CancelFunc) {
 // answers by then.
 const farewellTime = 100 * time.Millisecond
 
-// Linger returns a context with the values of ctx that ends 100 ms after ctx ends. Linger is for the
+// Linger returns a context with the values of ctx that ends 100 ms after ctx ends. If ctx has ended before, that context ends
+// 100 ms after the call of Linger. Linger is for the
 // last request of a call, such as a release, which the store needs although ctx has ended. So a
 // call keeps the promise of this package: it returns within 100 ms of the end of its ctx. stop
 // frees the context.

@@ -14,14 +14,17 @@ type EventKind int
 const (
 	// EventAttempt: a lock is wanted.
 	EventAttempt EventKind = iota + 1
-	// EventContended: others hold the lock, and the wait begins.
+	// EventContended: others hold the lock, and the wait begins. An acquisition has at most one such event, and one
+	// EventGrace.
 	EventContended
 	// EventGranted: the lock is held; Took is how long that took.
 	EventGranted
 	// EventRefused: the lock was not acquired; Took is how long the attempt lasted, and Err
 	// is the reason.
 	EventRefused
-	// EventReleased: the lock was released; Took is how long it was held.
+	// EventReleased: the holder released the lock; Took is how long it was held. If the store did not
+	// confirm that, Err matches [ErrUnavailable]: each heartbeat repeats the release. The event comes without Err when
+	// Client.Close releases the lock, because Close itself returns the trouble of the store.
 	EventReleased
 	// EventLost: the lock was held and no longer is, without a release; Took is how
 	// long it was held, and Err is the reason.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,6 +52,21 @@ func (r *recorder) want(t *testing.T, want ...string) {
 	r.told = nil
 }
 
+// wantKinds is want without the details.
+func (r *recorder) wantKinds(t *testing.T, want ...string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var told []string
+	for _, word := range r.told {
+		kind, _, _ := strings.Cut(word, " ")
+		told = append(told, kind)
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, want the kinds %q", r.told, want)
+	}
+}
+
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -85,6 +101,64 @@ func TestEvents(t *testing.T) {
 		}
 		if s := pawl.EventKind(99).String() + pawl.EventLost.String(); s != "unknownlost" {
 			t.Error(s)
+		}
+	})
+}
+
+// TestWaitIsToldOnce: the first answer of the store may come late, and a wait may last longer than a session. The observer learns
+// once why the lock has to wait, and an error says so, too.
+func TestWaitIsToldOnce(t *testing.T) {
+	t.Run("grace", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var r recorder
+			store := newFaultyStore(&gracefulStore{memengine.New(), time.Now().Add(11 * time.Second)})
+			c := newClient(t, store, &pawl.Options{Observe: r.observe})
+			store.set(first(1, fails, nil), verbEnter)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.Mutex("m").Lock(ctx)
+			wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, context.DeadlineExceeded)
+			r.wantKinds(t, "attempt", "grace", "refused")
+		})
+	})
+	t.Run("two sessions", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var r recorder
+			eng := memengine.New()
+			mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m"))
+			c, store := newFaultyClient(t, eng, &pawl.Options{Observe: r.observe})
+			store.set(first(20, fails, nil), verbRenew)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := c.Mutex("m").Lock(ctx)
+			wantErr(t, err, pawl.ErrNotAcquired)
+			if n := len(store.called(verbOpen)); n != 2 {
+				t.Errorf("%d sessions", n)
+			}
+			r.wantKinds(t, "attempt", "contended", "refused")
+		})
+	})
+}
+
+// TestUnconfirmedReleaseIsTold: the event of a release has the error of Unlock. The event of a release by Close has none.
+func TestUnconfirmedReleaseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var released []error
+		store := newFaultyStore(memengine.New())
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if e.Kind == pawl.EventReleased {
+				released = append(released, e.Err)
+			}
+		}})
+		first, second := mustLock(t, t.Context(), c.Mutex("first")), mustLock(t, t.Context(), c.Mutex("second"))
+		mustLock(t, t.Context(), c.Mutex("third"))
+		mustUnlock(t, first)
+		store.set(hangs, verbLeave, verbClose)
+		err := second.Unlock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantErr(t, c.Close(t.Context()), pawl.ErrUnavailable)
+		if len(released) != 3 || released[0] != nil || !errors.Is(err, released[1]) || released[2] != nil {
+			t.Errorf("released %v", released)
 		}
 	})
 }

@@ -239,3 +239,34 @@ func TestReleasesLingerTogether(t *testing.T) {
 		store.set(nil, allVerbs...)
 	})
 }
+
+// TestLocksLingerTogether: a call that locks with the context of Linger returns when that context ends.
+func TestLocksLingerTogether(t *testing.T) {
+	for name, enter := range map[string]fault{
+		"hangs": hangs,
+		"fails late": func(ctx context.Context, do func(context.Context) error) error {
+			pass(140 * time.Millisecond)
+			return fails(ctx, do)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				store.set(hangs, allVerbs...)
+				store.set(enter, verbEnter)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				ends, end := pawl.Linger(ctx)
+				defer end()
+				start := time.Now()
+				_, err := c.Mutex("m").TryLock(ends)
+				wantErr(t, err, pawl.ErrUnavailable)
+				if took := time.Since(start); took > 50*time.Millisecond+slack {
+					t.Errorf("took %v", took)
+				}
+				store.set(nil, allVerbs...)
+			})
+		})
+	}
+}

@@ -107,8 +107,8 @@ func (l *Lease) endedIf(expired func() bool) error {
 }
 
 // ValidUntil returns until when the holder may trust the lock if no further renewal succeeds. This
-// time moves with each heartbeat. The store gives the lock to no other client before. Once Err says
-// that the lock is lost, the time means nothing.
+// time moves with each heartbeat. The store gives the lock to no other client before. Once Err
+// returns an error, the time means nothing.
 func (l *Lease) ValidUntil() time.Time {
 	until := l.session.validUntil()
 	if !l.until.IsZero() && l.until.Before(until) {
@@ -197,12 +197,14 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	case err != nil && errors.Is(lost, ErrClosed): // Close releases the lock, and says so if it cannot
 		err = nil
 	case errors.Is(err, engine.ErrGone):
-		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token)
+		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token, bound.Done())
 		err = cause
 	case err != nil && errors.Is(lost, ErrLost): // the session ended meanwhile
 		cause, err = lost, lost
 	}
-	l.lose(cause)
+	if l.end(cause) {
+		l.tell(cause, err)
+	}
 	if err != nil {
 		return l.lock.failed(err)
 	}
@@ -227,7 +229,7 @@ func (l *Lease) retire() (first bool) {
 func (l *Lease) lose(cause error) bool {
 	first := l.end(cause)
 	if first {
-		l.tell(cause)
+		l.tell(cause, nil)
 	}
 	return first
 }
@@ -246,11 +248,12 @@ func (l *Lease) end(cause error) (first bool) {
 	return true
 }
 
-func (l *Lease) tell(cause error) {
+// tell tells the observer why the lease ended. The store did not confirm its release if trouble is not nil.
+func (l *Lease) tell(cause, trouble error) {
 	if errors.Is(cause, ErrLost) {
 		l.lock.observe(l.values, EventLost, l.token, l.since, cause)
 	} else {
-		l.lock.observe(l.values, EventReleased, l.token, l.since, nil)
+		l.lock.observe(l.values, EventReleased, l.token, l.since, trouble)
 	}
 }
 

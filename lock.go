@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
@@ -62,7 +63,7 @@ type lock struct {
 	opts    LockOptions
 	resizes bool  // an operator may have set another capacity
 	alone   bool  // owners of contexts do not count
-	brief   bool  // after the end of ctx nobody waits for the withdrawal
+	brief   bool  // after the end of ctx nobody waits for the withdrawal, see Linger
 	err     error // the mistake in the description, returned at the first use
 }
 
@@ -120,6 +121,8 @@ func (l *lock) base() *lock { return l }
 //
 //   - [ErrNotAcquired], joined with ctx's error: ctx ended first. If the store was in trouble then,
 //     the error matches [ErrUnavailable] as well.
+//   - [ErrNotAcquired] without an error of ctx: an operator evicted the waiting claim. Or the caller would wait for
+//     itself: ctx holds the reading side of this lock, or its owner wants more than it holds, see [WithOwner].
 //   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
 //   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
 //
@@ -172,6 +175,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 	}
 	size := sizing{lock: l, wait: wait}
 	var apart []*Lease // the store says that these hold no more
+	var told []EventKind
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		through, owner, err := l.party(ctx, apart)
 		if err != nil {
@@ -185,12 +189,13 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		if err != nil {
 			return nil, l.failed(err)
 		}
-		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner)}
+		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner), told: told}
 		a.claim.Capacity = permits
 		lease, err := a.lease(ctx, values, wait)
 		if err == nil {
 			return lease, nil
 		}
+		told = a.told
 		if errors.Is(err, errApart) {
 			apart = append(apart, through)
 			continue
@@ -249,8 +254,9 @@ type attempt struct {
 	claim   *engine.Claim
 	through *Lease       // the lease whose grant the claim is to share; nil: the claim may get its own grant
 	stored  bool         // the store has said that it has the claim
-	grace   engine.Grace // of the store, when the wait began
-	until   time.Time    // the end of grace; zero: the store was in none
+	grace   engine.Grace // of the store, when it last said that the claim has to wait
+	until   time.Time    // the end of grace
+	told    []EventKind  // of the wait, also by earlier attempts
 }
 
 // lease gets the grant, keeps the name taken for the minimum hold, and lets the heartbeat renew the lease.
@@ -281,9 +287,6 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	asked := time.Now()
 	heard := asked // when the store last answered; it has not answered yet
 	grant, err := a.enter(ctx, wait)
-	if err == nil && !grant.Held() {
-		a.contended(ctx, grant.Grace)
-	}
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
@@ -296,6 +299,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			s.expire() // the reply came too late to be believed
 			return grant, a.fail(ctx, errSession)
 		case err == nil && !grant.Held():
+			a.contended(ctx, grant.Grace)
 			grant, err = a.await(ctx)
 			if err == nil {
 				continue
@@ -331,14 +335,17 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 // refused reports whether the store answered that a claim is not granted now.
 func refused(err error) bool { return errors.Is(err, engine.ErrBusy) || errors.Is(err, ErrGrace) }
 
-// contended tells the observer that the wait begins, and why.
+// contended tells the observer that the wait begins, and why: each reason once in an acquisition.
 func (a *attempt) contended(ctx context.Context, g engine.Grace) {
-	if !g.On() {
-		a.lock.observe(ctx, EventContended, 0, time.Time{}, nil)
-		return
-	}
 	a.grace, a.until = g, time.Now().Add(g.Left)
-	a.lock.tell(ctx, Event{Kind: EventGrace, Took: g.Left, Err: a.graced()})
+	e := Event{Kind: EventContended}
+	if g.On() {
+		e = Event{Kind: EventGrace, Took: g.Left, Err: a.graced()}
+	}
+	if !slices.Contains(a.told, e.Kind) {
+		a.told = append(a.told, e.Kind)
+		a.lock.tell(ctx, e)
+	}
 }
 
 // graced says how long the grace still lasts, also long after the store reported it.
@@ -444,14 +451,22 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 // The heartbeat does the rest.
 func (a *attempt) withdraw(ctx context.Context) {
 	s := a.session
+	left := make(chan struct{})
 	leave := func() {
+		defer close(left)
 		bound, cancel := context.WithTimeout(s.life, min(s.left()/2, farewellTime))
 		defer cancel()
 		s.leave(bound, ctx, a.claim) //nolint:errcheck // kept as an orphan, or the session is gone
 	}
-	if !a.lock.brief || ctx.Err() == nil {
-		leave()
-	} else if !s.client.spawn(leave) {
-		s.orphan(a.claim)
+	if !s.client.spawn(leave) {
+		leave() // at once, because the session has ended
+	}
+	var ended <-chan struct{} // nil: the caller waits for the withdrawal
+	if a.lock.brief || ctx.Value(lingers{}) != nil {
+		ended = ctx.Done()
+	}
+	select {
+	case <-left:
+	case <-ended:
 	}
 }

@@ -29,7 +29,8 @@ type Leases []*Lease
 //   - a lock that is given twice, also by two values that describe it, because the call would wait
 //     for itself;
 //   - a semaphore that is given twice: [Semaphore.Weighted] takes several permits at once;
-//   - a name of one store that is given by two clients;
+//   - a name of one store that is given by two clients, if both clients have one engine. LockAll does not see that two
+//     engines have one server;
 //   - a [Locker] of another package.
 func LockAll(ctx context.Context, locks ...Locker) (Leases, error) {
 	return lockAll(ctx, true, "lock all", locks)

@@ -338,7 +338,7 @@ func (c *Client) evict(ctx context.Context, name string, victims []Party) (evict
 }
 
 // Err returns nil while the client is well: its session lives and the store answered the last
-// request for that session. Err also returns nil before there is a session. Err sends no request.
+// request for that session. Err also returns nil before the first try to open a session. Err sends no request.
 //
 // Err returns an error that matches [ErrUnavailable] while the store does not answer, also when the
 // held locks are still valid. The error matches [ErrLost] when the session was lost, until the next

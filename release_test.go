@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,51 @@ func TestContextAfterRelease(t *testing.T) {
 		wantErr(t, context.Cause(l.Context()), pawl.ErrClosed)
 		if err := <-released; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestReleaseOfTheTakenIsBounded: the lock was taken away, and the store says so late. Unlock does not wait for the note of the operator after the
+// bound of its ctx.
+func TestReleaseOfTheTakenIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		store := newFaultyStore(eng)
+		c := newClient(t, store, &pawl.Options{Observe: printed})
+		l := mustLock(t, t.Context(), c.Mutex("m"))
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		store.set(hangs, verbRenew, verbGet)
+		breakLock(t, eng, "m")
+		store.set(arrivesLate(90*time.Millisecond), verbLeave)
+		start := time.Now()
+		err := l.Unlock(ended)
+		if took := time.Since(start); took > slack {
+			t.Errorf("took %v", took)
+		}
+		wantErr(t, err, pawl.ErrLost)
+	})
+}
+
+// printed is an observer that prints errors.
+func printed(_ context.Context, e pawl.Event) { _ = fmt.Sprint(e.Err) }
+
+// TestHeartbeatDoesNotWaitForObservers: an observer prints why a lock was taken away, and the text waits for the note of the operator. The
+// next loss is told in time all the same.
+func TestHeartbeatDoesNotWaitForObservers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		store := newFaultyStore(eng)
+		c := newClient(t, store, &pawl.Options{Observe: printed})
+		a, b := mustLock(t, t.Context(), c.Mutex("a")), mustLock(t, t.Context(), c.Mutex("b"))
+		store.set(hangs, verbGet)
+		start := time.Now()
+		breakLock(t, eng, "a")
+		<-a.Context().Done()
+		breakLock(t, eng, "b")
+		<-b.Context().Done()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("took %v", took)
 		}
 	})
 }

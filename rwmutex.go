@@ -70,13 +70,16 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	if err != nil {
 		return nil, err
 	}
-	// The heartbeat repeats a release that the store did not confirm.
-	err = from.Unlock(ctx)
+	ctx, stop := outlasting(ctx, from)
+	defer stop()
+	ends, cancel := Linger(ctx) // bounds both releases together
+	defer cancel()
+	err = from.unlockBy(ctx, ends) // the heartbeat repeats a release that the store did not confirm
 	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
 		err = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
 	}
 	if errors.Is(err, ErrLost) {
-		return nil, errors.Join(err, lease.Unlock(ctx))
+		return nil, errors.Join(err, lease.unlockBy(ctx, ends))
 	}
 	return lease, nil
 }

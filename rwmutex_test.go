@@ -1,8 +1,10 @@
 package pawl_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/memengine"
@@ -156,19 +158,38 @@ func TestTurn(t *testing.T) {
 }
 
 // TestDowngradeOfTheLost: a writer was evicted and did not hear so, because a reply was lost.
-// Downgrade fails, because another writer may have written in between.
+// Downgrade fails, because another writer may have written in between. Both releases end in the time of one.
 func TestDowngradeOfTheLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		eng := memengine.New()
-		c, store := newFaultyClient(t, eng, nil)
-		rw := c.RWMutex("m")
-		w := mustLock(t, t.Context(), rw)
-		store.set(hangs, verbRenew)
-		breakLock(t, eng, "m")
-		mustUnlock(t, mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m")))
-		store.set(first(1, losesReply, nil), verbLeave)
-		_, err := rw.Downgrade(t.Context(), w)
-		wantErr(t, err, pawl.ErrLost)
-		wantFree(t, eng, "m")
-	})
+	for name, row := range map[string]struct {
+		fault fault
+		left  int // claims after the call
+	}{
+		"lost reply": {first(1, losesReply, nil), 0},
+		"late reply": {first(1, arrivesLate(140*time.Millisecond), hangs), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				rw := c.RWMutex("m")
+				w := mustLock(t, t.Context(), rw)
+				store.set(hangs, verbRenew)
+				breakLock(t, eng, "m")
+				mustUnlock(t, mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m")))
+				store.set(row.fault, verbLeave)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				_, err := rw.Downgrade(ctx, w)
+				if took := time.Since(start); took > 50*time.Millisecond+slack {
+					t.Errorf("took %v", took)
+				}
+				wantErr(t, err, pawl.ErrLost)
+				if n := len(show(t, eng, "m").Claims); n != row.left {
+					t.Errorf("%d claims are left", n)
+				}
+				store.set(nil, verbLeave, verbRenew)
+			})
+		})
+	}
 }

@@ -158,7 +158,7 @@ func (s *session) lose(cause error) {
 		}
 	}
 	for _, l := range ended {
-		l.tell(cause)
+		l.tell(cause, nil)
 	}
 }
 
@@ -233,7 +233,8 @@ func (s *session) renewSoon() {
 	}
 }
 
-// loseLeases ends leases that the store no longer has, and only then tells the observer.
+// loseLeases ends leases that the store no longer has, and only then tells the observer. The heartbeat does not wait for
+// the observer, because the text of the cause waits for the operator's note.
 func (s *session) loseLeases(gone []*engine.Claim) {
 	const how = "the store no longer has the claim: it was broken by an operator or forgotten"
 	var lost []*Lease
@@ -248,14 +249,19 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 		s.settle(claim)
 		cause := fmt.Errorf("%w: %s", ErrLost, how)
 		if len(lost) < notesRead {
-			cause = s.takenCause(how, claim, l.token)
+			cause = s.takenCause(how, claim, l.token, nil)
 		}
 		if l.end(cause) {
 			lost = append(lost, l)
 		}
 	}
-	for _, l := range lost {
-		l.tell(l.Err())
+	tell := func() {
+		for _, l := range lost {
+			l.tell(l.Err(), nil)
+		}
+	}
+	if len(lost) > 0 && !s.client.spawn(tell) {
+		tell()
 	}
 }
 

@@ -76,7 +76,8 @@ type Slot struct {
 func (s *Slot) Number() int { return s.number }
 
 // Take waits until a slot is held or ctx ends, as [Mutex.Lock] waits and with its errors. If Take
-// fails, no slot is held. A taker that meets others queues with them, as [Value.Update] does.
+// fails, the caller holds no slot. The client may still be giving a permit back, so that another taker gets the slot a little later.
+// A taker that meets others queues with them, as [Value.Update] does.
 func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
 
 // TryTake takes a slot if a slot is free now. Otherwise TryTake fails with [ErrNotAcquired].
@@ -100,12 +101,9 @@ func (s *Slots) take(ctx context.Context, wait bool) (*Slot, error) {
 func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	permit, o, err := s.open(ctx)
 	if wait && (errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)) {
-		s.giveUp(o.turn) // nobody waits for a permit in the turn of the numbers
-		o = opening{}
 		permit, err = s.permit.acquire(ctx, ctx, true)
 	}
 	if err != nil {
-		s.giveUp(o.turn)
 		return nil, err
 	}
 	slot := &Slot{Lease: permit}
@@ -132,24 +130,36 @@ type opening struct {
 }
 
 // open asks for a permit and for the turn, and reads the numbers, at once. A taker with the turn at
-// once needs no further trip for it. Another taker knows that it is one of several.
+// once needs no further trip for it. Another taker knows that it is one of several. A taker without a permit does not wait
+// for the turn. The request for the turn goes on, because a request that the client gave up looks like trouble with the store.
 func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) {
-	asking, stop := context.WithCancel(ctx)
-	defer stop()
-	var beside sync.WaitGroup
-	beside.Go(func() {
-		is, err := s.value.Get(asking)
-		o.is, o.read = is, err == nil
-	})
-	beside.Go(func() {
+	waits, leave := context.WithCancel(ctx)
+	defer leave()
+	opened := make(chan opening)
+	s.value.client.spawn(func() { // else the permit fails, too
+		var o opening
+		var beside sync.WaitGroup
+		beside.Go(func() {
+			is, err := s.value.Get(waits)
+			o.is, o.read = is, err == nil
+		})
 		turn := s.value.turnLock()
-		o.turn, _ = turn.TryLock(asking) //nolint:errcheck // a taker without the turn waits for it
+		o.turn, _ = turn.TryLock(context.WithoutCancel(ctx)) //nolint:errcheck // a taker without the turn waits for it
+		beside.Wait()
+		select {
+		case opened <- o:
+		case <-waits.Done():
+			o.turn.Unlock(context.Background()) //nolint:errcheck // as in queueUpdate
+		}
 	})
 	if permit, err = s.permit.acquire(ctx, ctx, false); err != nil {
-		stop()
+		return nil, o, err
 	}
-	beside.Wait()
-	return permit, o, err
+	select {
+	case o = <-opened:
+	case <-ctx.Done():
+	}
+	return permit, o, nil
 }
 
 // giveUp releases the turn, or a permit. The caller does not wait for that.

@@ -452,3 +452,34 @@ func TestSlotsAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestTryTakeOfAFullStore: a taker that gets no permit gives up its request for the turn of the numbers. No event says that the
+// store was in trouble, and the turn is free for the next taker.
+func TestTryTakeOfAFullStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		held, err := newClient(t, eng, nil).Slots("s", 1).Take(t.Context())
+		noErr(t, err)
+		store := newFaultyStore(eng)
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if errors.Is(e.Err, pawl.ErrUnavailable) {
+				t.Errorf("%v of %q: %v", e.Kind, e.Name, e.Err)
+			}
+		}})
+		store.set(arrivesLate(5*time.Millisecond), verbEnter+" pawl:slots/s")
+		store.set(arrivesLate(10*time.Millisecond), verbEnter+" pawl:update/pawl:slots/s")
+		for range 2 {
+			_, err = c.Slots("s", 1).TryTake(t.Context())
+			wantErr(t, err, pawl.ErrNotAcquired)
+		}
+		pass(20 * time.Millisecond) // the requests have arrived
+		mustUnlock(t, held)
+		start := time.Now()
+		slot, err := newClient(t, eng, nil).Slots("s", 1).Take(t.Context())
+		noErr(t, err)
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("the next taker took %v", took)
+		}
+		mustUnlock(t, slot)
+	})
+}

@@ -25,6 +25,8 @@ const (
 
 	verbEvict  = faulty.Evict
 	verbResize = faulty.Resize
+	verbShow   = faulty.Show
+	verbList   = faulty.List
 )
 
 // faultyStore is a store as one client sees it, see package faulty.

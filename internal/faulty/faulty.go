@@ -27,9 +27,10 @@ const (
 	Evict  = "evict"
 	Resize = "resize"
 	Show   = "show"
+	List   = "list" // of names and of values
 )
 
-var verbs = []string{Open, Enter, Await, Leave, Renew, Close, Get, Put, Watch, Evict, Resize, Show}
+var verbs = []string{Open, Enter, Await, Leave, Renew, Close, Get, Put, Watch, Evict, Resize, Show, List}
 
 // Store is a store as one client sees it. A test can make its verbs hang, fail, or lose their
 // replies, while other clients of the store have no trouble.
@@ -230,9 +231,24 @@ func (s *Store) Watch(ctx context.Context, key string, version uint64) (engine.V
 	})
 }
 
-// ListValues does as engine.Values says, undisturbed.
+// List does as engine.Engine says, if it is not disturbed.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return s.list(ctx, s.Engine.List(ctx, prefix))
+}
+
+// ListValues does as engine.Values says, if it is not disturbed.
 func (s *Store) ListValues(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return s.Engine.(engine.Values).ListValues(ctx, prefix)
+	return s.list(ctx, s.Engine.(engine.Values).ListValues(ctx, prefix))
+}
+
+func (s *Store) list(ctx context.Context, names iter.Seq2[string, error]) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		if err := s.do(ctx, List, func(context.Context) error { return nil }); err != nil {
+			yield("", err)
+			return
+		}
+		names(yield)
+	}
 }
 
 type session struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/engine"
 )
 
-// New returns an observer for [pawl.Options] that writes to log. Losses, waits that failed and
-// renewals that failed are warnings. The rest is at the level debug: that a TryLock found a
+// New returns an observer for [pawl.Options] that writes to log. Losses, waits that failed, renewals that
+// failed and releases that the store did not confirm are warnings. The rest is at the level debug: that a TryLock found a
 // lock taken is an answer. A renewal that succeeded is not written. In a restart grace the
 // first attempt that meets it is a warning, which says when the store grants again; the others
 // are for debugging.
