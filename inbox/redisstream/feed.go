@@ -133,16 +133,34 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 	if full = len(list) == most; len(counts) == 0 {
 		return nil, full, nil
 	}
-	entries, err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(ids...).Build()).AsXRange()
-	if err != nil && !rueidis.IsRedisNil(err) {
+	entries, removed, err := claimed(f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(ids...).Build()))
+	if err == nil && removed {
+		err = drop.Exec(ctx, f.client, []string{f.stream}, append([]string{f.group, f.name}, ids[3:]...)).Error()
+	}
+	if err != nil {
 		return nil, true, f.failed("take over", err)
 	}
 	for _, e := range entries {
-		if e.ID != "" { // of an entry that was deleted
-			got = append(got, f.hand(e, counts[e.ID]))
-		}
+		got = append(got, f.hand(e, counts[e.ID]))
 	}
 	return got, full, nil
+}
+
+// claimed reads an answer to XCLAIM. Redis before 7.0 answers nil for an entry that was removed from the stream, and leaves that entry pending.
+func claimed(r rueidis.RedisResult) (entries []rueidis.XRangeEntry, removed bool, _ error) {
+	list, err := r.ToArray()
+	for _, one := range list {
+		if one.IsNil() {
+			removed = true
+			continue
+		}
+		e, err := one.AsXRangeEntry()
+		if err != nil {
+			return nil, false, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, removed, err
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

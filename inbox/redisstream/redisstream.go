@@ -176,6 +176,16 @@ var leave = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
 return 0`)
 
+// drop acknowledges those entries of a consumer that were removed from the stream.
+var drop = rueidis.NewLuaScript(`
+for i = 3, #ARGV do
+	local id = ARGV[i]
+	if #redis.call('XRANGE', KEYS[1], id, id) == 0 and #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2]) > 0 then
+		redis.call('XACK', KEYS[1], ARGV[1], id)
+	end
+end
+return 0`)
+
 // unsettled returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
 // read the entry meanwhile.
 var unsettled = rueidis.NewLuaScript(`

@@ -1,0 +1,67 @@
+package redisstream_test
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pawl-go/pawl/inbox"
+	"github.com/pawl-go/pawl/inbox/redisstream"
+)
+
+// older answers XCLAIM as Redis before 7.0 does when the first entry was removed from its stream: by a nil. That entry stays pending.
+type older struct{ rueidis.Client }
+
+func (o older) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	if words[0] != "XCLAIM" || slices.Contains(words, "JUSTID") {
+		return o.Client.Do(ctx, cmd)
+	}
+	return rueidis.NewLuaScript(`
+local all = redis.call('XCLAIM', KEYS[1], unpack(ARGV))
+if not all[1] then return all end
+redis.call('XDEL', KEYS[1], all[1][1])
+all[1] = false
+return all`).Exec(ctx, o.Client, words[1:2], words[2:])
+}
+
+// TestClaimRemoved: a removed entry does not hide the entries that are taken over with that entry. The removed entry is pending no more.
+func TestClaimRemoved(t *testing.T) {
+	client, stream := connect(t), rand.Text()
+	for _, id := range []string{"a", "b", "c"} {
+		add(t, client, stream, id)
+	}
+	take(t, feed(t, client, stream, "g", nil), 3)
+	source, err := redisstream.New(older{client}, stream, "g", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Receive(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := idsOf(got); ids != "b c" {
+		t.Errorf("got %q", ids)
+	}
+	if n, err := client.Do(t.Context(), client.B().Xpending().Key(stream).Group("g").Build()).ToArray(); err != nil || len(n) == 0 {
+		t.Error(err)
+	} else if pending, err := n[0].ToInt64(); err != nil || pending != 2 {
+		t.Errorf("%d entries are pending, %v", pending, err)
+	}
+}
+
+func idsOf(all []inbox.Delivery) string {
+	var ids []string
+	for _, d := range all {
+		ids = append(ids, d.Message().ID)
+	}
+	return strings.Join(ids, " ")
+}
