@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -40,11 +41,7 @@ func TestClaimRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := source.Open(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := f.Receive(t.Context(), 3)
+	got, err := single(t, source).Receive(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,4 +61,42 @@ func idsOf(all []inbox.Delivery) string {
 		ids = append(ids, d.Message().ID)
 	}
 	return strings.Join(ids, " ")
+}
+
+// single opens a feed for the only process that reads.
+func single(t *testing.T, source *redisstream.Source) inbox.Feed {
+	t.Helper()
+	f, err := source.Open(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestLateRead: with Single a read of an earlier feed that the server gets late does not let later entries overtake the entry of that read.
+func TestLateRead(t *testing.T) {
+	client, stream := connect(t), rand.Text()
+	source, err := redisstream.New(client, stream, "g", &redisstream.Options{Block: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := single(t, source)
+	if got, err := f.Receive(t.Context(), 10); err != nil || len(got) > 0 {
+		t.Fatal(got, err)
+	}
+	add(t, client, stream, "e1")
+	if err := client.Do(t.Context(), client.B().Xreadgroup().Group("g", "late").Count(1).Streams().Key(stream).Id(">").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	add(t, client, stream, "e2")
+	got, err := f.Receive(t.Context(), 10)
+	if err == nil {
+		t.Fatalf("got %q beside an entry of another reader", idsOf(got))
+	}
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := single(t, source).Receive(t.Context(), 10); err != nil || idsOf(got) != "e1 e2" {
+		t.Errorf("got %q, %v", idsOf(got), err)
+	}
 }

@@ -1,7 +1,9 @@
 package redisstream
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,6 +21,7 @@ const answer = 10 * time.Second
 type feed struct {
 	*Source
 	name     string
+	single   bool      // no other process reads
 	recovers bool      // the entries that others have not acknowledged come first
 	after    string    // behind this entry the scan for entries of others goes on
 	scanned  time.Time // the end of the last scan, the zero time at first
@@ -99,11 +102,34 @@ func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox
 	if err != nil {
 		return nil, f.failed("read", err)
 	}
+	if f.single {
+		if err := f.alone(ctx); err != nil {
+			return nil, f.failed("look for other readers", err)
+		}
+	}
 	var got []inbox.Delivery
 	for _, e := range all[f.stream] {
 		got = append(got, f.hand(e, 1))
 	}
 	return got, nil
+}
+
+// errOther says that later entries of a key might overtake an earlier one.
+var errOther = errors.New("another consumer has entries, as when a read of an earlier feed comes late, or when a process reads without Single")
+
+// alone looks whether all pending entries are with this feed. After the error the next feed takes all of them over, in their order.
+func (f *feed) alone(ctx context.Context) error {
+	is, err := f.client.Do(ctx, f.client.B().Xpending().Key(f.stream).Group(f.group).Build()).ToArray()
+	if err != nil || len(is) < 4 || is[3].IsNil() {
+		return err
+	}
+	readers, err := is[3].ToArray()
+	for _, one := range readers {
+		if reader, err := one.AsStrSlice(); err != nil || reader[0] != f.name {
+			return cmp.Or(err, errOther)
+		}
+	}
+	return err
 }
 
 // claim takes entries that others have held for so long without a sign of life, in the order of the stream. XPENDING with

@@ -20,7 +20,10 @@
 //     key that fails counts none, from a third of Options.Hold after it was read.
 //   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
 //     connection and without inbox.ConsumerOptions.Single, the process may read as many more, until Options.Hold is over.
-//   - Names of consumers that died go from the group after an hour.
+//   - With inbox.ConsumerOptions.Single, a feed fails when another consumer of the group has entries, and the next feed takes all entries over in
+//     their order. So a read of an earlier feed that the server gets late lets nothing overtake. The check costs one XPENDING for each
+//     read that returns entries. A process that reads without Single makes the feeds fail again and again.
+//   - Names of consumers that died and have no entries go from the group when a process opens the stream an hour later or more.
 //
 // # What is not promised
 //
@@ -130,7 +133,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	}
 	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]*delivery), freed: make(chan struct{}, 1)}
 	if single {
-		f.recovers, f.after = true, "-"
+		f.single, f.recovers, f.after = true, true, "-"
 	}
 	return f, nil
 }
