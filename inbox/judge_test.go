@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,11 @@ func TestJudge(t *testing.T) {
 		"handler says too old":          {outcome{err: ErrTooOld, handler: ErrTooOld}, failed},
 		"handler lost the database":     {outcome{err: io.EOF, handler: io.EOF, gone: true}, again},
 		"handler met an end":            {outcome{err: io.EOF, handler: io.EOF}, failed},
-		"handler failed at the end":     {outcome{err: bad, handler: bad, gone: true}, failed},
+		"handler failed at the end":     {outcome{err: bad, handler: bad, gone: true, stopped: true}, failed},
+		"handler ended at the end":      {outcome{err: context.Canceled, handler: context.Canceled, stopped: true}, again},
+		"handler refused at the end":    {outcome{err: wrapped(ErrRefused), handler: wrapped(ErrRefused), stopped: true}, dead},
+		"commit at the end":             {outcome{err: sql.ErrTxDone, committed: true, stopped: true}, again},
+		"handler canceled a call":       {outcome{err: context.Canceled, handler: context.Canceled}, failed},
 		"handler has a code of its own": {outcome{err: wrapped(remote{5}), handler: remote{5}}, failed},
 		"no transaction began":          {outcome{err: bad}, again},
 		"another works on it":           {outcome{err: wrapped(idem.ErrInFlight)}, again},

@@ -251,3 +251,31 @@ func TestReusedID(t *testing.T) {
 		})
 	}
 }
+
+// TestStopped: the end of the consumer is no failure of a message whose handler ends with its context.
+func TestStopped(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"with the context":     func(ctx context.Context, _ *sql.Tx) error { return ctx.Err() },
+		"with the transaction": func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+		"well":                 func(context.Context, *sql.Tx) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			synctest.Test(t, func(t *testing.T) {
+				runs := make(chan struct{})
+				s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, Grace: time.Millisecond}, func(ctx context.Context, tx *sql.Tx, _ Message) error {
+					close(runs)
+					<-ctx.Done()
+					synctest.Wait() // the transaction has ended as well
+					return end(ctx, tx)
+				})
+				s.send("a1")
+				<-runs
+				stop()
+				if len(s.dead) > 0 || len(s.all) != 1 {
+					t.Errorf("%q are dead letters, and %d are left", s.dead, len(s.all))
+				}
+			})
+		})
+	}
+}
