@@ -48,7 +48,7 @@ func judge(o outcome) fate {
 		return again
 	case o.handler != nil && is(context.DeadlineExceeded): // which is a network error, too
 		return failed
-	case dialect.Again(o.err), dialect.Lost(o.err) && (o.handler == nil || o.gone):
+	case dialect.Again(o.err), dialect.Full(o.err), dialect.Lost(o.err) && (o.handler == nil || o.gone):
 		return again
 	case o.handler != nil:
 		return failed

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pawl-go/pawl/idem"
 )
 
@@ -19,6 +21,7 @@ func (remote) Error() string { return "not found" }
 
 // The fate of a message depends on whose fault the failure is.
 func TestJudge(t *testing.T) {
+	full := &pgconn.PgError{Code: "53100"}
 	bad, wrapped := errors.New("bad"), func(err error) error { return fmt.Errorf("inbox: %w", err) }
 	for name, c := range map[string]struct {
 		o    outcome
@@ -43,6 +46,8 @@ func TestJudge(t *testing.T) {
 		"from ahead":                    {outcome{err: wrapped(ErrAhead)}, again},
 		"the ID has another content":    {outcome{err: wrapped(idem.ErrReused)}, dead},
 		"delivered too often":           {outcome{err: wrapped(errWorn)}, dead},
+		"handler met a full disk":       {outcome{err: wrapped(full), handler: full}, again},
+		"commit met a full disk":        {outcome{err: wrapped(full), committed: true}, again},
 		"commit refused":                {outcome{err: bad, committed: true}, failed},
 		"commit lost":                   {outcome{err: io.ErrUnexpectedEOF, committed: true}, again},
 		"commit did not answer in time": {outcome{err: context.DeadlineExceeded, committed: true}, again},

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -278,4 +280,36 @@ func TestStopped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFullDisk: a database whose disk is full makes no dead letter, and takes the message when there is room again.
+func TestFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		var pages, took atomic.Int64
+		pages.Store(1) // SQLite raises that to the pages in use
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 3}, func(ctx context.Context, tx *sql.Tx, _ Message) error {
+			if _, err := tx.ExecContext(ctx, "PRAGMA max_page_count = "+strconv.FormatInt(pages.Load(), 10)); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "CREATE TABLE effect AS SELECT randomblob(100000) AS large")
+			if err == nil {
+				took.Add(1)
+			}
+			return err
+		})
+		defer stop()
+		s.send("a1")
+		<-time.After(time.Hour)
+		s.mu.Lock()
+		if len(s.dead) > 0 || took.Load() > 0 {
+			t.Errorf("%q are dead letters, and %d took effect", s.dead, took.Load())
+		}
+		s.mu.Unlock()
+		pages.Store(1_000_000)
+		<-time.After(2 * time.Minute)
+		if took.Load() != 1 {
+			t.Errorf("%d took effect when there was room", took.Load())
+		}
+	})
 }
