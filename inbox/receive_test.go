@@ -30,7 +30,8 @@ type memory struct {
 // held is a message of memory.
 type held struct {
 	*memory
-	m Message
+	m     Message
+	stale bool // its feed has ended, so Dead does nothing
 }
 
 // put puts messages behind all others.
@@ -78,7 +79,9 @@ func (h *held) Ack(context.Context) error             { return nil }
 func (h *held) Dead(context.Context, string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.dead = append(h.dead, h.m.ID)
+	if !h.stale {
+		h.dead = append(h.dead, h.m.ID)
+	}
 	return nil
 }
 
@@ -126,7 +129,7 @@ func consume(t *testing.T, path string, opts ConsumerOptions, handler Handler) (
 func (s *memory) send(ids ...string) {
 	var all []*held
 	for _, id := range ids {
-		all = append(all, &held{s, Message{ID: id, Key: id[:1], Time: time.Now()}})
+		all = append(all, &held{memory: s, m: Message{ID: id, Key: id[:1], Time: time.Now()}})
 	}
 	s.put(all...)
 }
@@ -239,7 +242,7 @@ func TestReusedID(t *testing.T) {
 				})
 				defer stop()
 				for i, key := range keys {
-					s.put(&held{s, Message{ID: "m", Key: key, Time: time.Now(), Payload: []byte{byte(i)}}})
+					s.put(&held{memory: s, m: Message{ID: "m", Key: key, Time: time.Now(), Payload: []byte{byte(i)}}})
 				}
 				synctest.Wait() // the first runs
 				close(open)
@@ -252,6 +255,31 @@ func TestReusedID(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDeadOfLastDelivery: a message that came again during its last run is a dead letter. The feed of its first delivery may have ended.
+func TestDeadOfLastDelivery(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		open := make(chan struct{})
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1}, func(context.Context, *sql.Tx, Message) error {
+			<-open
+			return errors.New("bad luck")
+		})
+		defer stop()
+		m := Message{ID: "a1", Key: "a", Time: time.Now()}
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		s.put(&held{memory: s, m: m})
+		synctest.Wait()
+		close(open)
+		<-time.After(time.Minute)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.dead) != 1 {
+			t.Errorf("%d dead letters", len(s.dead))
+		}
+	})
 }
 
 // TestStopped: the end of the consumer is no failure of a message whose handler ends with its context.
