@@ -15,7 +15,7 @@
 //     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move. Nor does one whose
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
-//     is 1/2 in the first of two, and dead:entry is the same in all of them.
+//     is 1/2 in the first of two, and dead:entry is the same in all of them. The letter of an entry that the stream has lost has the fields dead:* only.
 //   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. An entry that is parked behind a
 //     key that fails counts none, from a third of Options.Hold after it was read.
 //   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
