@@ -100,3 +100,37 @@ func TestLateRead(t *testing.T) {
 		t.Errorf("got %q, %v", idsOf(got), err)
 	}
 }
+
+// TestCountOfFeeds: a feed that fails counts no delivery, because its process goes on. A process that takes the entry over counts one.
+func TestCountOfFeeds(t *testing.T) {
+	client, stream := connect(t), rand.Text()
+	newSource := func() *redisstream.Source {
+		source, err := redisstream.New(client, stream, "g", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return source
+	}
+	source, later := newSource(), newSource()
+	add(t, client, stream, "e1")
+	for _, c := range []struct {
+		source *redisstream.Source
+		count  int
+		parked bool // then the server has a lower count
+	}{{source, 1, false}, {source, 1, true}, {source, 1, false}, {later, 2, false}, {later, 2, true}, {later, 2, false}, {source, 3, true}, {later, 3, false}} {
+		f := single(t, c.source)
+		got := take(t, f, 1)
+		if got[0].Count() != c.count {
+			t.Errorf("the count is %d: want %d", got[0].Count(), c.count)
+		}
+		if c.parked {
+			got[0].Unload()
+		}
+		if err := f.Extend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

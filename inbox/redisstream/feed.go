@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,7 +140,7 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 	if err != nil {
 		return nil, true, f.failed("list the pending entries", err)
 	}
-	counts := make(map[string]int)
+	counts, own := make(map[string]int), make(map[string]bool)
 	ids := []string{f.group, f.name, ms(idle)}
 	for _, one := range list {
 		row, err := one.ToArray() // the entry, the consumer, the time, the deliveries
@@ -151,9 +152,14 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 			return nil, true, f.failed("list the pending entries", err)
 		}
 		f.after = "(" + id
+		reader, _ := row[1].ToString()
 		n, _ := row[3].ToInt64()
-		if !f.holds(id) || f.recovers {
-			counts[id], ids = int(n)+1, append(ids, id)
+		if f.holds(id) && !f.recovers {
+			continue
+		}
+		counts[id], ids = int(n)+1, append(ids, id)
+		if n := f.had(id); n > 0 && strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
+			counts[id], own[id] = n, true
 		}
 	}
 	if full = len(list) == most; len(counts) == 0 {
@@ -166,10 +172,15 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 	if err != nil {
 		return nil, true, f.failed("take over", err)
 	}
+	lower := make(map[int][]string)
 	for _, e := range entries {
-		got = append(got, f.hand(e, counts[e.ID]))
+		n := counts[e.ID]
+		if own[e.ID] {
+			lower[n] = append(lower[n], e.ID)
+		}
+		got = append(got, f.hand(e, n))
 	}
-	return got, full, nil
+	return got, full, f.failed("take over", f.keep(ctx, lower))
 }
 
 // claimed reads an answer to XCLAIM. Redis before 7.0 answers nil for an entry that was removed from the stream, and leaves that entry pending.
@@ -196,6 +207,7 @@ func (f *feed) hand(e rueidis.XRangeEntry, count int) inbox.Delivery {
 	defer f.mu.Unlock()
 	d := &delivery{feed: f, entry: e.ID, m: f.message(e), count: count}
 	f.mine[e.ID] = d
+	f.note(e.ID, count)
 	return d
 }
 
@@ -209,6 +221,7 @@ func (f *feed) settled(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.mine, id)
+	f.note(id, 0)
 	select {
 	case f.freed <- struct{}{}:
 	default:
@@ -221,7 +234,7 @@ func (f *feed) Extend(ctx context.Context) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	f.mu.Lock()
-	all := make(map[int][]string) // by the count they get, or -1
+	all := make(map[int][]string)
 	for id, d := range f.mine {
 		count := -1
 		if d.unloaded {
@@ -230,6 +243,11 @@ func (f *feed) Extend(ctx context.Context) error {
 		all[count] = append(all[count], id)
 	}
 	f.mu.Unlock()
+	return f.failed("extend", f.keep(ctx, all))
+}
+
+// keep keeps entries, by the counts of deliveries that they get, or -1 for no change.
+func (f *feed) keep(ctx context.Context, all map[int][]string) error {
 	for count, ids := range all {
 		for part := range slices.Chunk(ids, batch) {
 			args := append([]string{f.group, f.name, "0"}, part...)
@@ -237,7 +255,7 @@ func (f *feed) Extend(ctx context.Context) error {
 				args = append(args, "RETRYCOUNT", strconv.Itoa(count))
 			}
 			if err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(append(args, "JUSTID")...).Build()).Error(); err != nil {
-				return f.failed("extend", err)
+				return err
 			}
 		}
 	}
