@@ -352,6 +352,25 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
+// TestFull: a full or failing disk is told from other trouble. So a statement that needs too much of the server's memory is no such trouble.
+func TestFull(t *testing.T) {
+	for err, full := range map[error]bool{
+		&pgconn.PgError{Code: "53100"}: true, &pgconn.PgError{Code: "58030"}: true, &pgconn.PgError{Code: "53200"}: false, &pgconn.PgError{Code: "40001"}: false,
+		&mysql.MySQLError{Number: 1021}: true, &mysql.MySQLError{Number: 1030}: true, &mysql.MySQLError{Number: 1114}: true, &mysql.MySQLError{Number: 1213}: false,
+		strange{Code: 13}: false, strange{Number: 1114}: false, nil: false,
+	} {
+		if dialect.Full(err) != full || dialect.Lost(err) {
+			t.Errorf("%#v", err)
+		}
+	}
+	db := open(t, "sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "full.db")))
+	db.SetMaxOpenConns(1)
+	exec(t, db, "PRAGMA max_page_count = 2")
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE large AS SELECT randomblob(100000)"); !dialect.Full(err) || dialect.Again(err) || dialect.Lost(err) {
+		t.Error(err)
+	}
+}
+
 // A connection that breaks is told from a refusal of the server.
 func TestLost(t *testing.T) {
 	servers := map[string]func() (addr string, kill func(), db *sql.DB){

@@ -57,6 +57,13 @@ func ReadOnly(err error) bool {
 	return state == "25006" || slices.Contains([]int64{1290, 1792, 1836}, number) || file&0xff == 8
 }
 
+// Full reports whether the error says that the disk of the database is full, or fails. Other transactions fail, too, until an operator
+// helps. A statement wrote nothing. The outcome of a commit is unknown.
+func Full(err error) bool {
+	state, number, file := codes(err)
+	return slices.Contains([]string{"53100", "58030"}, state) || slices.Contains([]int64{1021, 1030, 1114}, number) || slices.Contains([]int64{10, 13}, file&0xff)
+}
+
 // untyped are errors of drivers that have no type: ErrInvalidConn of go-sql-driver, and ErrConnClosed of pgx.
 var untyped = []string{"invalid connection", "conn closed"}
 

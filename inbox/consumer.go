@@ -163,7 +163,10 @@ type task struct {
 // once runs a message in a transaction of its own, and replies.
 func (c *Consumer) once(ctx context.Context, m task) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
-	defer cancel()
+	defer func() {
+		o.stopped = errors.Is(ctx.Err(), context.Canceled)
+		cancel()
+	}()
 	if m.parked != nil {
 		if m.Message, o.err = m.parked.Load(ctx); o.err != nil {
 			o.err = fmt.Errorf("load: %w", o.err)

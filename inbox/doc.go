@@ -30,7 +30,7 @@
 //   - Messages of a key run one after another, in the order in which this process receives them. A message that fails is
 //     tried again after a wait, before the later messages of its key. All other keys go on.
 //   - A message that fails ConsumerOptions.MaxAttempts times becomes a dead letter with the reason, and its key goes on.
-//     Trouble with the database or the broker counts no attempt.
+//     Trouble with the database or the broker counts no attempt, and neither does a run that ends because Run ends.
 //
 // # Replies
 //

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,10 +29,11 @@ type outcome struct {
 	handler   error // what the handler returned, nil if it did not run
 	committed bool  // the database was asked for the commit
 	gone      bool  // the database did not take the rollback after an error of the handler
+	stopped   bool  // the consumer has ended the run
 }
 
-// judge decides what becomes of a message. Trouble of the database is not the fault of the message, so such failures do
-// not count. A commit that the database refuses counts, because it may be refused for ever. An error of the handler may come from
+// judge decides what becomes of a message. Trouble of the database is not the fault of the message, and neither is the end of the
+// consumer, so such failures do not count. A commit that the database refuses counts, because it may be refused for ever. An error of the handler may come from
 // elsewhere, such as io.EOF from a payload that ends too early. So the transaction itself says whether the database is gone.
 func judge(o outcome) fate {
 	is := func(all ...error) bool {
@@ -42,9 +44,11 @@ func judge(o outcome) fate {
 		return acked
 	case is(errWorn), errors.Is(o.handler, ErrRefused):
 		return dead
+	case o.stopped && (o.committed || is(context.Canceled, sql.ErrTxDone)): // the transaction ends with the run
+		return again
 	case o.handler != nil && is(context.DeadlineExceeded): // which is a network error, too
 		return failed
-	case dialect.Again(o.err), dialect.Lost(o.err) && (o.handler == nil || o.gone):
+	case dialect.Again(o.err), dialect.Full(o.err), dialect.Lost(o.err) && (o.handler == nil || o.gone):
 		return again
 	case o.handler != nil:
 		return failed

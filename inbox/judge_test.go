@@ -2,11 +2,14 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/idem"
 )
@@ -18,6 +21,7 @@ func (remote) Error() string { return "not found" }
 
 // The fate of a message depends on whose fault the failure is.
 func TestJudge(t *testing.T) {
+	full := &pgconn.PgError{Code: "53100"}
 	bad, wrapped := errors.New("bad"), func(err error) error { return fmt.Errorf("inbox: %w", err) }
 	for name, c := range map[string]struct {
 		o    outcome
@@ -30,7 +34,11 @@ func TestJudge(t *testing.T) {
 		"handler says too old":          {outcome{err: ErrTooOld, handler: ErrTooOld}, failed},
 		"handler lost the database":     {outcome{err: io.EOF, handler: io.EOF, gone: true}, again},
 		"handler met an end":            {outcome{err: io.EOF, handler: io.EOF}, failed},
-		"handler failed at the end":     {outcome{err: bad, handler: bad, gone: true}, failed},
+		"handler failed at the end":     {outcome{err: bad, handler: bad, gone: true, stopped: true}, failed},
+		"handler ended at the end":      {outcome{err: context.Canceled, handler: context.Canceled, stopped: true}, again},
+		"handler refused at the end":    {outcome{err: wrapped(ErrRefused), handler: wrapped(ErrRefused), stopped: true}, dead},
+		"commit at the end":             {outcome{err: sql.ErrTxDone, committed: true, stopped: true}, again},
+		"handler canceled a call":       {outcome{err: context.Canceled, handler: context.Canceled}, failed},
 		"handler has a code of its own": {outcome{err: wrapped(remote{5}), handler: remote{5}}, failed},
 		"no transaction began":          {outcome{err: bad}, again},
 		"another works on it":           {outcome{err: wrapped(idem.ErrInFlight)}, again},
@@ -38,6 +46,8 @@ func TestJudge(t *testing.T) {
 		"from ahead":                    {outcome{err: wrapped(ErrAhead)}, again},
 		"the ID has another content":    {outcome{err: wrapped(idem.ErrReused)}, dead},
 		"delivered too often":           {outcome{err: wrapped(errWorn)}, dead},
+		"handler met a full disk":       {outcome{err: wrapped(full), handler: full}, again},
+		"commit met a full disk":        {outcome{err: wrapped(full), committed: true}, again},
 		"commit refused":                {outcome{err: bad, committed: true}, failed},
 		"commit lost":                   {outcome{err: io.ErrUnexpectedEOF, committed: true}, again},
 		"commit did not answer in time": {outcome{err: context.DeadlineExceeded, committed: true}, again},

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,8 @@ type memory struct {
 // held is a message of memory.
 type held struct {
 	*memory
-	m Message
+	m     Message
+	stale bool // its feed has ended, so Dead does nothing
 }
 
 // put puts messages behind all others.
@@ -76,7 +79,9 @@ func (h *held) Ack(context.Context) error             { return nil }
 func (h *held) Dead(context.Context, string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.dead = append(h.dead, h.m.ID)
+	if !h.stale {
+		h.dead = append(h.dead, h.m.ID)
+	}
 	return nil
 }
 
@@ -124,7 +129,7 @@ func consume(t *testing.T, path string, opts ConsumerOptions, handler Handler) (
 func (s *memory) send(ids ...string) {
 	var all []*held
 	for _, id := range ids {
-		all = append(all, &held{s, Message{ID: id, Key: id[:1], Time: time.Now()}})
+		all = append(all, &held{memory: s, m: Message{ID: id, Key: id[:1], Time: time.Now()}})
 	}
 	s.put(all...)
 }
@@ -237,7 +242,7 @@ func TestReusedID(t *testing.T) {
 				})
 				defer stop()
 				for i, key := range keys {
-					s.put(&held{s, Message{ID: "m", Key: key, Time: time.Now(), Payload: []byte{byte(i)}}})
+					s.put(&held{memory: s, m: Message{ID: "m", Key: key, Time: time.Now(), Payload: []byte{byte(i)}}})
 				}
 				synctest.Wait() // the first runs
 				close(open)
@@ -250,4 +255,89 @@ func TestReusedID(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDeadOfLastDelivery: a message that came again during its last run is a dead letter. The feed of its first delivery may have ended.
+func TestDeadOfLastDelivery(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		open := make(chan struct{})
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1}, func(context.Context, *sql.Tx, Message) error {
+			<-open
+			return errors.New("bad luck")
+		})
+		defer stop()
+		m := Message{ID: "a1", Key: "a", Time: time.Now()}
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		s.put(&held{memory: s, m: m})
+		synctest.Wait()
+		close(open)
+		<-time.After(time.Minute)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.dead) != 1 {
+			t.Errorf("%d dead letters", len(s.dead))
+		}
+	})
+}
+
+// TestStopped: the end of the consumer is no failure of a message whose handler ends with its context.
+func TestStopped(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"with the context":     func(ctx context.Context, _ *sql.Tx) error { return ctx.Err() },
+		"with the transaction": func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+		"well":                 func(context.Context, *sql.Tx) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			synctest.Test(t, func(t *testing.T) {
+				runs := make(chan struct{})
+				s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, Grace: time.Millisecond}, func(ctx context.Context, tx *sql.Tx, _ Message) error {
+					close(runs)
+					<-ctx.Done()
+					synctest.Wait() // the transaction has ended as well
+					return end(ctx, tx)
+				})
+				s.send("a1")
+				<-runs
+				stop()
+				if len(s.dead) > 0 || len(s.all) != 1 {
+					t.Errorf("%q are dead letters, and %d are left", s.dead, len(s.all))
+				}
+			})
+		})
+	}
+}
+
+// TestFullDisk: a database whose disk is full makes no dead letter, and takes the message when there is room again.
+func TestFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		var pages, took atomic.Int64
+		pages.Store(1) // SQLite raises that to the pages in use
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 3}, func(ctx context.Context, tx *sql.Tx, _ Message) error {
+			if _, err := tx.ExecContext(ctx, "PRAGMA max_page_count = "+strconv.FormatInt(pages.Load(), 10)); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "CREATE TABLE effect AS SELECT randomblob(100000) AS large")
+			if err == nil {
+				took.Add(1)
+			}
+			return err
+		})
+		defer stop()
+		s.send("a1")
+		<-time.After(time.Hour)
+		s.mu.Lock()
+		if len(s.dead) > 0 || took.Load() > 0 {
+			t.Errorf("%q are dead letters, and %d took effect", s.dead, took.Load())
+		}
+		s.mu.Unlock()
+		pages.Store(1_000_000)
+		<-time.After(2 * time.Minute)
+		if took.Load() != 1 {
+			t.Errorf("%d took effect when there was room", took.Load())
+		}
+	})
 }

@@ -177,10 +177,11 @@ func (r *run) retry(it *item) {
 	r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
 }
 
-// settle tells the broker of all deliveries of a message. A delivery that is not acknowledged comes again, and the inbox absorbs
-// it. A message that does not become a dead letter is kept, because it would run again.
+// settle tells the broker of all deliveries of a message, the last one first. The feed of an earlier one may have ended,
+// and then Dead may do nothing. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
 func (r *run) settle(it *item, f fate, reason string) {
 	deliveries := slices.Clone(it.deliveries)
+	slices.Reverse(deliveries)
 	r.workers.Go(func() {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()

@@ -21,6 +21,12 @@ const slack = 500 * time.Millisecond
 // turn bounds one wait at the server. The client cannot end such a wait earlier without the loss of a message that is on its way.
 const turn = 200 * time.Millisecond
 
+// givesUp is how long after the end of a wait at the server the client library gives a pull up.
+const givesUp = time.Second
+
+// patience is one wait at a server whose answers come late. Waits of 10 s and more have heartbeats, which would come late too.
+const patience = 9 * time.Second
+
 // feed is the durable consumer as one process pulls from it.
 type feed struct {
 	*Source
@@ -44,6 +50,9 @@ var errTaken = errors.New("the client library keeps a message without a payload 
 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
+
+// errSlow says that messages may have come after the client library stopped waiting. The server counts them as delivered.
+var errSlow = errors.New("the answer of the server did not come in time")
 
 // Hold implements [inbox.Feed].
 func (f *feed) Hold() time.Duration { return f.hold }
@@ -98,7 +107,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.consumer.FetchNoWait(f.missing - old))
+		got, err := f.fetch(f.missing-old, 0)
 		if err != nil {
 			return err
 		}
@@ -165,24 +174,39 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
-	got, err := f.fetch(f.consumer.FetchNoWait(most))
-	if err != nil || len(got) > 0 || ctx.Err() != nil {
+	got, err := f.fetch(most, 0)
+	if err != nil || len(got) > 0 || ctx.Err() != nil || f.slow.Load() {
 		return got, err
 	}
 	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(f.consumer.Fetch(1, jetstream.FetchMaxWait(max(time.Millisecond, min(turn, time.Until(end))))))
+		got, err := f.fetch(1, max(time.Millisecond, min(turn, time.Until(end))))
 		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
 			return got, err
 		}
 	}
 }
 
-// fetch reads an answer to its end, because the server counts its messages as delivered.
-func (f *feed) fetch(batch jetstream.MessageBatch, err error) (got []*delivery, _ error) {
+// fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
+// for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon.
+func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
+	if f.slow.Load() {
+		most, wait = 1, patience
+	}
+	last := time.Now()
+	var batch jetstream.MessageBatch
+	if wait == 0 {
+		batch, err = f.consumer.FetchNoWait(most)
+	} else {
+		batch, err = f.consumer.Fetch(most, jetstream.FetchMaxWait(wait))
+	}
 	if err != nil {
 		return nil, err
 	}
 	for msg := range batch.Messages() {
+		if time.Since(last) < givesUp/2 {
+			f.slow.Store(false)
+		}
+		last = time.Now()
 		is, failed := msg.Metadata()
 		if failed != nil {
 			err = failed
@@ -199,6 +223,12 @@ func (f *feed) fetch(batch jetstream.MessageBatch, err error) (got []*delivery, 
 	if err == nil && len(got) == 0 {
 		if err = batch.Error(); err != nil && strings.TrimSpace(err.Error()) == "nats:" { // of a status that the library has no words for
 			err = errTaken
+		}
+	}
+	if time.Since(last) >= wait+givesUp {
+		f.slow.Store(true)
+		if err == nil && len(got) == 0 {
+			err = errSlow
 		}
 	}
 	return got, err

@@ -40,6 +40,9 @@
 // 128 times AckWait. So at an AckWait of 30 s, 100 deliveries take more than a day. Without Single they may take 100 times AckWait.
 // Remove such a message from the stream. The reader goes on soon after that.
 //
+// The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and waits up
+// to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. A message that is on its way for longer never arrives.
+//
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
 package natsjs
@@ -95,6 +98,7 @@ type Source struct {
 	makesDead       bool
 	givenUp         atomic.Int32 // recoveries in a row, each by a feed of its own
 	waitedFor       atomic.Int64 // messages of the last such recovery
+	slow            atomic.Bool  // the client library has given a pull up
 }
 
 var _ inbox.Source = (*Source)(nil)

@@ -18,7 +18,8 @@
 //     all messages back at the end. So the queue keeps its order, and a quorum queue counts no delivery for a wait.
 //   - A dead letter is published to the queue Options.Dead, and the broker has confirmed that, before the message is acknowledged.
 //     The letter has the headers of the message, and Pawl-Dead-Reason and Pawl-Dead-Queue. CC and BCC, by which the broker would route
-//     the letter, are Pawl-Dead-CC and Pawl-Dead-BCC. A lost connection in between may publish it twice.
+//     the letter, are Pawl-Dead-CC and Pawl-Dead-BCC. A lost connection in between may publish it twice. When the
+//     connection was lost before, no letter is published: the broker delivers the message again, and its attempts are counted anew.
 //
 // # Order over several processes
 //

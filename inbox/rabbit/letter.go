@@ -62,10 +62,15 @@ func count(d amqp.Delivery) int {
 	return 1
 }
 
-// Dead implements [inbox.Delivery]. After the broker has confirmed the letter, no error follows. A message whose acknowledgement is
+// Dead implements [inbox.Delivery]. Nothing happens after the feed has ended, because the broker delivers the message again. After the broker has confirmed the letter, no error follows. A message whose acknowledgement is
 // lost is delivered again, and an error would publish the letter again and again.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	f := d.feed
+	select {
+	case <-f.ended:
+		return nil
+	default:
+	}
 	err := f.bury(ctx, d.letter(reason))
 	if errors.Is(err, outbox.ErrRefused) && f.makesDead { // the queue may be gone
 		again := f.connected(ctx, func(conn *amqp.Connection) error {

@@ -1,9 +1,12 @@
 package redisstream
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +22,7 @@ const answer = 10 * time.Second
 type feed struct {
 	*Source
 	name     string
+	single   bool      // no other process reads
 	recovers bool      // the entries that others have not acknowledged come first
 	after    string    // behind this entry the scan for entries of others goes on
 	scanned  time.Time // the end of the last scan, the zero time at first
@@ -99,11 +103,34 @@ func (f *feed) read(ctx context.Context, most int, block time.Duration) ([]inbox
 	if err != nil {
 		return nil, f.failed("read", err)
 	}
+	if f.single {
+		if err := f.alone(ctx); err != nil {
+			return nil, f.failed("look for other readers", err)
+		}
+	}
 	var got []inbox.Delivery
 	for _, e := range all[f.stream] {
 		got = append(got, f.hand(e, 1))
 	}
 	return got, nil
+}
+
+// errOther says that later entries of a key might overtake an earlier one.
+var errOther = errors.New("another consumer has entries, as when a read of an earlier feed comes late, or when a process reads without Single")
+
+// alone looks whether all pending entries are with this feed. After the error the next feed takes all of them over, in their order.
+func (f *feed) alone(ctx context.Context) error {
+	is, err := f.client.Do(ctx, f.client.B().Xpending().Key(f.stream).Group(f.group).Build()).ToArray()
+	if err != nil || len(is) < 4 || is[3].IsNil() {
+		return err
+	}
+	readers, err := is[3].ToArray()
+	for _, one := range readers {
+		if reader, err := one.AsStrSlice(); err != nil || reader[0] != f.name {
+			return cmp.Or(err, errOther)
+		}
+	}
+	return err
 }
 
 // claim takes entries that others have held for so long without a sign of life, in the order of the stream. XPENDING with
@@ -113,7 +140,7 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 	if err != nil {
 		return nil, true, f.failed("list the pending entries", err)
 	}
-	counts := make(map[string]int)
+	counts, own := make(map[string]int), make(map[string]bool)
 	ids := []string{f.group, f.name, ms(idle)}
 	for _, one := range list {
 		row, err := one.ToArray() // the entry, the consumer, the time, the deliveries
@@ -125,24 +152,52 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 			return nil, true, f.failed("list the pending entries", err)
 		}
 		f.after = "(" + id
+		reader, _ := row[1].ToString()
 		n, _ := row[3].ToInt64()
-		if !f.holds(id) || f.recovers {
-			counts[id], ids = int(n)+1, append(ids, id)
+		if f.holds(id) && !f.recovers {
+			continue
+		}
+		counts[id], ids = int(n)+1, append(ids, id)
+		if n := f.had(id); n > 0 && strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
+			counts[id], own[id] = n, true
 		}
 	}
 	if full = len(list) == most; len(counts) == 0 {
 		return nil, full, nil
 	}
-	entries, err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(ids...).Build()).AsXRange()
-	if err != nil && !rueidis.IsRedisNil(err) {
+	entries, removed, err := claimed(f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(ids...).Build()))
+	if err == nil && removed {
+		err = drop.Exec(ctx, f.client, []string{f.stream}, append([]string{f.group, f.name}, ids[3:]...)).Error()
+	}
+	if err != nil {
 		return nil, true, f.failed("take over", err)
 	}
+	lower := make(map[int][]string)
 	for _, e := range entries {
-		if e.ID != "" { // of an entry that was deleted
-			got = append(got, f.hand(e, counts[e.ID]))
+		n := counts[e.ID]
+		if own[e.ID] {
+			lower[n] = append(lower[n], e.ID)
 		}
+		got = append(got, f.hand(e, n))
 	}
-	return got, full, nil
+	return got, full, f.failed("take over", f.keep(ctx, lower))
+}
+
+// claimed reads an answer to XCLAIM. Redis before 7.0 answers nil for an entry that was removed from the stream, and leaves that entry pending.
+func claimed(r rueidis.RedisResult) (entries []rueidis.XRangeEntry, removed bool, _ error) {
+	list, err := r.ToArray()
+	for _, one := range list {
+		if one.IsNil() {
+			removed = true
+			continue
+		}
+		e, err := one.AsXRangeEntry()
+		if err != nil {
+			return nil, false, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, removed, err
 }
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -152,6 +207,7 @@ func (f *feed) hand(e rueidis.XRangeEntry, count int) inbox.Delivery {
 	defer f.mu.Unlock()
 	d := &delivery{feed: f, entry: e.ID, m: f.message(e), count: count}
 	f.mine[e.ID] = d
+	f.note(e.ID, count)
 	return d
 }
 
@@ -165,6 +221,7 @@ func (f *feed) settled(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.mine, id)
+	f.note(id, 0)
 	select {
 	case f.freed <- struct{}{}:
 	default:
@@ -177,7 +234,7 @@ func (f *feed) Extend(ctx context.Context) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	f.mu.Lock()
-	all := make(map[int][]string) // by the count they get, or -1
+	all := make(map[int][]string)
 	for id, d := range f.mine {
 		count := -1
 		if d.unloaded {
@@ -186,6 +243,11 @@ func (f *feed) Extend(ctx context.Context) error {
 		all[count] = append(all[count], id)
 	}
 	f.mu.Unlock()
+	return f.failed("extend", f.keep(ctx, all))
+}
+
+// keep keeps entries, by the counts of deliveries that they get, or -1 for no change.
+func (f *feed) keep(ctx context.Context, all map[int][]string) error {
 	for count, ids := range all {
 		for part := range slices.Chunk(ids, batch) {
 			args := append([]string{f.group, f.name, "0"}, part...)
@@ -193,7 +255,7 @@ func (f *feed) Extend(ctx context.Context) error {
 				args = append(args, "RETRYCOUNT", strconv.Itoa(count))
 			}
 			if err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(append(args, "JUSTID")...).Build()).Error(); err != nil {
-				return f.failed("extend", err)
+				return err
 			}
 		}
 	}

@@ -15,12 +15,16 @@
 //     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move. Nor does one whose
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
-//     is 1/2 in the first of two, and dead:entry is the same in all of them.
-//   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. An entry that is parked behind a
+//     is 1/2 in the first of two, and dead:entry is the same in all of them. The letter of an entry that the stream has lost has the fields dead:* only.
+//   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. A feed that fails
+//     counts none. An entry that is parked behind a
 //     key that fails counts none, from a third of Options.Hold after it was read.
 //   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
 //     connection and without inbox.ConsumerOptions.Single, the process may read as many more, until Options.Hold is over.
-//   - Names of consumers that died go from the group after an hour.
+//   - With inbox.ConsumerOptions.Single, a feed fails when another consumer of the group has entries, and the next feed takes all entries over in
+//     their order. So a read of an earlier feed that the server gets late lets nothing overtake. The check costs one XPENDING for each
+//     read that returns entries. A process that reads without Single makes the feeds fail again and again.
+//   - Names of consumers that died and have no entries go from the group when a process opens the stream an hour later or more.
 //
 // # What is not promised
 //
@@ -37,6 +41,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -74,6 +79,10 @@ type Source struct {
 	client        rueidis.Client
 	stream, group string
 	opts          Options
+	process       string // with which the names of all its consumers begin
+
+	mu     sync.Mutex
+	counts map[string]int // of deliveries of the entries that its feeds have handed out, and that are not settled
 }
 
 var _ inbox.Source = (*Source)(nil)
@@ -81,7 +90,7 @@ var _ inbox.Source = (*Source)(nil)
 // New returns the source of a stream for a group, which Open makes if it is missing. The client stays the caller's.
 // Nothing is asked yet. Nil opts are the defaults. The error of New matches pawl.ErrInvalid.
 func New(client rueidis.Client, stream, group string, opts *Options) (*Source, error) {
-	s := &Source{client: client, stream: stream, group: group}
+	s := &Source{client: client, stream: stream, group: group, process: rand.Text() + "-", counts: make(map[string]int)}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -128,11 +137,32 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if err := bury.Exec(ctx, s.client, []string{s.stream}, []string{s.group, "3600000"}).Error(); err != nil {
 		return nil, s.failed("remove the dead consumers", err)
 	}
-	f := &feed{Source: s, name: rand.Text(), mine: make(map[string]*delivery), freed: make(chan struct{}, 1)}
+	f := &feed{Source: s, name: s.process + rand.Text(), mine: make(map[string]*delivery), freed: make(chan struct{}, 1)}
 	if single {
-		f.recovers, f.after = true, "-"
+		f.single, f.recovers, f.after = true, true, "-"
 	}
 	return f, nil
+}
+
+// note remembers how often an entry that is handed out was delivered. A count of 0 says that the entry is settled.
+func (s *Source) note(id string, count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if count == 0 {
+		delete(s.counts, id)
+		return
+	}
+	if len(s.counts) >= 2*s.opts.MaxPending { // other processes have taken many
+		clear(s.counts)
+	}
+	s.counts[id] = count
+}
+
+// had returns the count of an entry that a feed of this source has handed out, or 0.
+func (s *Source) had(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts[id]
 }
 
 func (s *Source) failed(what string, err error) error {
@@ -174,6 +204,16 @@ return 0`)
 // leave removes a consumer, unless it has pending entries, which would be lost.
 var leave = rueidis.NewLuaScript(`
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+return 0`)
+
+// drop acknowledges those entries of a consumer that were removed from the stream.
+var drop = rueidis.NewLuaScript(`
+for i = 3, #ARGV do
+	local id = ARGV[i]
+	if #redis.call('XRANGE', KEYS[1], id, id) == 0 and #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2]) > 0 then
+		redis.call('XACK', KEYS[1], ARGV[1], id)
+	end
+end
 return 0`)
 
 // unsettled returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may

@@ -8,7 +8,7 @@
 //	go http.ListenAndServe(":8080", source) // beside consumer.Run
 //
 // The requests are as package outbox/webhook describes them. Webhook-Id is the ID of the message, Ce-Time the time, Ce-Partitionkey the
-// key, Ce-Type the topic, and the body the payload. Other headers are those of the message, under their canonical names. The message
+// key, Ce-Type the topic, and the body the payload. The percent-encoding of the headers Ce-* is undone. Other headers are those of the message, under their canonical names. The message
 // has no header that begins with Ce- or Webhook-, and no Accept-Encoding, Content-Length or User-Agent, which clients of HTTP add.
 //
 // # Answers
@@ -57,6 +57,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -286,8 +287,8 @@ func (s *Source) accept(w http.ResponseWriter, r *http.Request, lift func()) (*d
 
 // message reads an event. A time of the sending is no substitute for Ce-Time, because a message would never become too old.
 func message(h http.Header, body []byte) (m inbox.Message, err error) {
-	m = inbox.Message{ID: h.Get(webhook.HeaderID), Topic: h.Get("Ce-Type"), Key: h.Get("Ce-Partitionkey"), Payload: body, Headers: make(map[string]string)}
-	if m.ID == "" || h.Get("Ce-Id") != m.ID {
+	m = inbox.Message{ID: h.Get(webhook.HeaderID), Topic: attribute(h, "Ce-Type"), Key: attribute(h, "Ce-Partitionkey"), Payload: body, Headers: make(map[string]string)}
+	if m.ID == "" || attribute(h, "Ce-Id") != m.ID && h.Get("Ce-Id") != m.ID { // relays before this encoding send the ID itself
 		return m, fmt.Errorf("%s is missing, or Ce-Id is another ID", webhook.HeaderID)
 	}
 	if m.Time, err = time.Parse(time.RFC3339, h.Get("Ce-Time")); err != nil {
@@ -299,6 +300,14 @@ func message(h http.Header, body []byte) (m inbox.Message, err error) {
 		}
 	}
 	return m, nil
+}
+
+// attribute returns an attribute of the event, whose percent-encoding is undone once. A value that is not encoded well stays.
+func attribute(h http.Header, name string) string {
+	if value, err := url.PathUnescape(h.Get(name)); err == nil {
+		return value
+	}
+	return h.Get(name)
 }
 
 // ofHTTP are headers that clients add to each request.

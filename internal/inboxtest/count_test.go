@@ -47,12 +47,12 @@ func TestCount(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, kind, brokers[kind].shared(t))
-			source, err := w.source()
-			if err != nil {
-				t.Fatal(err)
-			}
 			w.send(t, message("a", 1))
 			for want := 1; want <= 3; want++ {
+				source, err := w.source()
+				if err != nil {
+					t.Fatal(err)
+				}
 				f, err := source.Open(t.Context(), false)
 				if err != nil {
 					t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/inbox/natsjs"
 	"github.com/pawl-go/pawl/internal/testservers"
@@ -222,5 +223,49 @@ func TestOwnDeadLetters(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestSlowNetwork: messages arrive over a network that takes longer for an answer than the client library waits for one.
+func TestSlowNetwork(t *testing.T) {
+	for name, single := range map[string]bool{"one of many": false, "single": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network := proxy.New(t, testservers.SharedNATS(t).Addr)
+			broker, err := connectNATS(network.Addr, fmt.Sprintf("inbox_%d_%d", time.Now().UnixNano(), tables.Add(1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(broker.close)
+			b := broker.(*natsBroker)
+			source, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := source.Open(t.Context(), single)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.publish(t.Context(), message("a", 1)); err != nil {
+				t.Fatal(err)
+			}
+			network.Delay(650 * time.Millisecond) // in each direction
+			defer network.Thaw()
+			for deadline := time.Now().Add(25 * time.Second); ; {
+				got, err := f.Receive(t.Context(), 8)
+				if len(got) > 0 {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("no message came; the last error is %v", err)
+				}
+				for err != nil && time.Now().Before(deadline) {
+					var opened inbox.Feed
+					if opened, err = source.Open(t.Context(), single); err == nil {
+						f = opened
+					}
+				}
+			}
+		})
 	}
 }

@@ -20,6 +20,7 @@ type BarrierOptions struct {
 	// it. Default "pawl_barrier".
 	Table string
 	// Wait is how long an answer waits for an open transaction before it is [Open]: 10 ms to 1 min. Default 2 s.
+	// Let Wait be shorter than Options.Timeout of the coordinator. Else the coordinator takes an open transaction for a producer that does not answer.
 	Wait time.Duration
 	// Retention is how long rows stay in the table: 24 h to 10 years. Default 30 days. No transaction may begin
 	// later than that after its Prepare.

@@ -20,6 +20,8 @@
 //   - Confirms are pipelined on the caller's connection, which also reconnects by itself. The connection stays the caller's.
 //   - The stream drops a repeat within its duplicate window, by default 2 minutes. Consumers still recognise later
 //     repeats by the ID.
+//   - An ID that any other message of the stream had within the duplicate window is confirmed and dropped. So tables that share a stream
+//     must not share IDs.
 //
 // # Errors
 //

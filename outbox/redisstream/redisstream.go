@@ -18,7 +18,7 @@
 //
 // # What is not promised
 //
-// Redis may forget a confirmed entry: in a restart without appendfsync always, and in a failover to a replica that lags
+// Redis may forget a confirmed entry: in a restart without appendfsync always, and in a failover to a replica that lags.
 // A stream keeps repeats. Consumers recognise them by the field id.
 //
 // # Errors

@@ -17,6 +17,7 @@
 //	Webhook-Timestamp  the time of the sending, in seconds since 1970
 //	Webhook-Signature  "v1," and the HMAC-SHA256 of ID, timestamp and body
 //
+// Space, ", % and all that is not ASCII are percent-encoded in the headers Ce-*, as CloudEvents demands: 50% is 50%25.
 // The headers of the message are headers of the request, beside those above. The signature is that of Standard
 // Webhooks (https://www.standardwebhooks.com), and so libraries of many languages check it. [Verify] does so in Go. Package
 // inbox/webhook is a receiver with an inbox.
@@ -239,7 +240,23 @@ func (p *Publisher) request(ctx context.Context, m outbox.Message, now time.Time
 		if err := httpheader.Check(name, value); err != nil {
 			return nil, err
 		}
+		if strings.HasPrefix(name, "Ce-") {
+			value = encode(value)
+		}
 		request.Header.Set(name, value)
 	}
 	return request, nil
+}
+
+// encode is the percent-encoding that CloudEvents demands of its headers.
+func encode(value string) string {
+	var b strings.Builder
+	for i := range len(value) {
+		if c := value[i]; c <= ' ' || c > '~' || c == '"' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }

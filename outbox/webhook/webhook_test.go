@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -77,8 +78,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	h := q.Header
-	m := outbox.Message{ID: h.Get(webhook.HeaderID), Topic: h.Get("Ce-Type"), Key: h.Get("Ce-Partitionkey"), Payload: body, Headers: map[string]string{}}
-	if m.Time, err = time.Parse(time.RFC3339, h.Get("Ce-Time")); err != nil || h.Get("Ce-Id") != m.ID || h.Get("Ce-Specversion") != "1.0" || h.Get("Ce-Source") != "/orders" {
+	m := outbox.Message{ID: h.Get(webhook.HeaderID), Topic: event(h, "Type"), Key: event(h, "Partitionkey"), Payload: body, Headers: map[string]string{}}
+	if m.Time, err = time.Parse(time.RFC3339, h.Get("Ce-Time")); err != nil || event(h, "Id") != m.ID || h.Get("Ce-Specversion") != "1.0" || h.Get("Ce-Source") != "/orders" {
 		http.Error(w, fmt.Sprintf("no event: %v", h), http.StatusBadRequest)
 		return
 	}
@@ -96,6 +97,15 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	r.kept = append(r.kept, m)
+}
+
+// event returns an attribute of an event, decoded.
+func event(h http.Header, name string) string {
+	value, err := url.PathUnescape(h.Get("Ce-" + name))
+	if err != nil {
+		return err.Error()
+	}
+	return value
 }
 
 func (r *receiver) messages(*testing.T) []outbox.Message {
