@@ -90,7 +90,7 @@ func (c *Counter) mend(ctx context.Context, n int64, wentBack string) error {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the mark: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the mark: %w", pawl.Unavailable(ctx, ctx.Err()))
 	}
 	claim := rand.Text()
 	for pause := time.Millisecond; ; pause = min(2*pause, 64*time.Millisecond) {
@@ -104,7 +104,7 @@ func (c *Counter) mend(ctx context.Context, n int64, wentBack string) error {
 		select {
 		case <-time.After(mathrand.N(pause)): // another client is at it
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the client that raises the mark: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for the client that raises the mark: %w", pawl.Unavailable(ctx, ctx.Err()))
 		}
 	}
 }

@@ -206,10 +206,10 @@ func (c *Counter) reserve() int64 {
 	return min(max(10*c.largest.Load(), 10_000), maxAhead)
 }
 
-// failed classifies an error of Redis. A call that ctx ended is not the fault of the store.
+// failed classifies an error of Redis. A Redis that did not answer until ctx ended is away.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return pawl.Unavailable(ctx, err)
 	}
 	if _, refused := rueidis.IsRedisErr(err); refused {
 		for part, class := range classes { // Redis before 7 puts it into a sentence about the script

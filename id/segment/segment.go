@@ -107,7 +107,7 @@ type Generator struct {
 	since   time.Time // when the present batch was begun
 	step    int64     // of the next request
 	starved bool      // callers had to wait since then
-	trouble error     // of the last request, while it is repeated
+	trouble error     // of the last request, while there is no answer
 }
 
 var _ id.Generator[int64] = (*Generator)(nil)

@@ -202,6 +202,27 @@ func TestLongOutage(t *testing.T) {
 	})
 }
 
+// A counter that does not answer is unavailable, also while its first request is under way.
+func TestHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.hangs.Store(true)
+		g := generator(t, s, nil)
+		for _, patience := range []time.Duration{0, time.Second, 20 * time.Second} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			begun := time.Now()
+			if n, err := g.Next(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, pawl.ErrUnavailable) != (patience > 0) || time.Since(begun) != patience {
+				t.Errorf("%d after %v: %v", n, time.Since(begun), err)
+			}
+			cancel()
+		}
+		s.hangs.Store(false)
+		if n, err := g.Next(t.Context()); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+	})
+}
+
 // An error that does not pass by itself is told at once to all callers that wait. A later caller
 // has the store asked anew.
 func TestErrorsThatStay(t *testing.T) {

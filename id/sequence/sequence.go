@@ -186,7 +186,7 @@ func (s *Sequence) NextN(ctx context.Context, dst []int64) (int, error) {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		s.withdraw(r, s.why(context.Cause(ctx)))
+		s.withdraw(r, s.why(ctx))
 	}
 	n := copy(dst, r.got)
 	if r.err != nil {

@@ -53,6 +53,12 @@ func TestCloseIsBounded(t *testing.T) {
 				pass(after) // the generator raises its mark
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
+				if after == time.Minute {
+					_, err := g.Next(ctx)
+					wantErr(t, err, context.DeadlineExceeded, pawl.ErrUnavailable)
+					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+				}
 				began := time.Now()
 				wantErr(t, g.Close(ctx), context.DeadlineExceeded)
 				if took := time.Since(began); took != time.Second {

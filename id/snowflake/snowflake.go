@@ -254,6 +254,9 @@ func (g *Generator) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		if g.trouble == nil { // the reserve is used up, and the request has not been answered
+			return pawl.Unavailable(ctx, ctx.Err())
+		}
 		return errors.Join(ctx.Err(), g.trouble)
 	}
 }
