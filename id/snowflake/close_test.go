@@ -71,3 +71,25 @@ func TestCloseIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestCloseAfterTheEnd: a program that ends closes with the ctx whose end it saw. The last time and the worker number
+// come back all the same.
+func TestCloseAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newStore()
+		for range 20 {
+			p := begin(t, eng, 0)
+			if leads, _ := p.leads(); p.Worker() != 0 || leads[0] > 100*time.Millisecond {
+				t.Fatalf("worker %d, %v ahead of the clock", p.Worker(), leads)
+			}
+			if _, err := p.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := p.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
