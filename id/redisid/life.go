@@ -116,9 +116,11 @@ func text(n int64) string { return strconv.FormatInt(n, 10) }
 func (c *Counter) begin(ctx context.Context, claim string, n, limit int64) error {
 	from, to, err := c.raise(ctx, n, max(limit, c.seen.Load()))
 	if err != nil {
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		last, stop := pawl.Linger(ctx)
+		defer stop()
+		last, cancel := context.WithTimeout(last, time.Second)
 		defer cancel()
-		dropScript.Exec(detached, c.client, []string{c.key}, []string{claim}) // else the claim ends by itself
+		dropScript.Exec(last, c.client, []string{c.key}, []string{claim}) // else the claim ends by itself
 		return err
 	}
 	err = grantScript.Exec(ctx, c.client, []string{c.key}, []string{claim, text(from), text(to), text(to - from), rand.Text()}).Error()
