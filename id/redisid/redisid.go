@@ -134,7 +134,7 @@ func (c *Counter) Close(ctx context.Context) error {
 // mark, n is 2^40 at most.
 //
 // A Redis that cannot count, because it is full, read-only or cannot save, is
-// [pawl.ErrUnavailable]. So is a mark whose store does not answer when the last number is used
+// [pawl.ErrUnavailable]. So is a Redis that does not answer until ctx ends: the numbers are a gap. So is a mark whose store does not answer when the last number is used
 // up. A key that is in use as something else is [pawl.ErrMismatch], and nothing was written.
 func (c *Counter) Add(ctx context.Context, n int64) (int64, error) {
 	if err := id.CheckAdd(n); err != nil {
