@@ -115,17 +115,19 @@ func New(client rueidis.Client, key string, opts *Options) (*Counter, error) {
 // restarted, emptied, restored or replaced by a replica that lags behind.
 func (c *Counter) Forgets() bool { return c.mark == nil }
 
-// Close ends what the counter does in the background, and waits for it, bounded by ctx.
+// Close ends what the counter does in the background, and waits for it until 100 ms after the end of ctx.
 // Later calls of Add fail with [pawl.ErrClosed]. The mark stays where it is: other
 // processes may count on. The client stays open.
 func (c *Counter) Close(ctx context.Context) error {
 	c.refill.close()
 	done := make(chan struct{})
 	go func() { c.refill.wg.Wait(); close(done) }()
+	last, stop := pawl.Linger(ctx)
+	defer stop()
 	select {
 	case <-done:
 		return nil
-	case <-ctx.Done():
+	case <-last.Done():
 		return fmt.Errorf("close the counter: %w", context.Cause(ctx))
 	}
 }

@@ -343,6 +343,23 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// A program that ends closes with the ctx whose end it saw. Nothing goes on, so that is no error.
+func TestCloseAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			g := generator(t, newStore(t), nil)
+			if n, err := g.Next(t.Context()); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			if err := g.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func TestOptions(t *testing.T) {
 	s := newStore(t)
 	for field, opts := range map[string]*segment.Options{

@@ -216,7 +216,7 @@ func (s *Sequence) States() []State {
 }
 
 // Close ends calls that wait, by [pawl.ErrClosed], and all work in the background. Close waits
-// for that, bounded by ctx. The databases stay open.
+// for that, until 100 ms after the end of ctx. The databases stay open.
 func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -231,10 +231,12 @@ func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
+	last, stop := pawl.Linger(ctx)
+	defer stop()
 	select {
 	case <-done:
 		return nil
-	case <-ctx.Done():
+	case <-last.Done():
 		return fmt.Errorf("close sequence %q: %w", s.name, context.Cause(ctx))
 	}
 }
