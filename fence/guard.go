@@ -28,7 +28,7 @@ var (
 //   - An equal token passes: it is the same holder, which writes again or repeats
 //     a write whose reply was lost.
 //   - Passing is remembered even if the write that follows fails.
-//   - No clock is involved.
+//   - No clock is involved, but by package redisfence with Options.Keep, which has marks expire.
 //   - Tokens of different locks cannot be compared, so one resource is protected by one lock,
 //     in one store. Delete the marks when you move the lock to another store. Nor can tokens of
 //     readers, or of holders of permits, which hold beside one another.

@@ -31,7 +31,7 @@ func (c *markCounter) Add(ctx context.Context, n int64) (int64, error) {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("wait for the counter: %w", context.Cause(ctx))
+		return 0, fmt.Errorf("wait for the counter: %w", pawl.Unavailable(ctx, ctx.Err()))
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 64*time.Millisecond) {
 		last, err := c.add(ctx, n)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/pawl-go/pawl"
 )
 
 // NewStrict returns a generator of strictly rising numbers: a call that begins after another call
@@ -60,7 +62,7 @@ func (s *strict) NextN(ctx context.Context, dst []int64) (int, error) {
 			}
 		case <-ctx.Done():
 			s.giveUp(b)
-			return 0, fmt.Errorf("next number: %w", context.Cause(ctx))
+			return 0, fmt.Errorf("next number: %w", pawl.Unavailable(ctx, ctx.Err())) // a request is under way
 		}
 		if b.err != nil {
 			return 0, fmt.Errorf("next number: %w", b.err)

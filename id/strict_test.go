@@ -214,6 +214,37 @@ func TestStrictSurvivesAPanic(t *testing.T) {
 	})
 }
 
+// deaf is a mark whose store does not answer.
+type deaf struct{ id.Mark }
+
+func (deaf) Load(ctx context.Context) (id.Reading, error) {
+	<-ctx.Done()
+	return id.Reading{}, pawl.Unavailable(ctx, ctx.Err())
+}
+
+// A call that waits behind a request to a store that is away says so, as the request itself does.
+func TestWaitsForAStoreThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, counter := id.NewStrict(id.CounterOf(deaf{})), id.CounterOf(deaf{})
+		var group sync.WaitGroup
+		for name, next := range map[string]func(context.Context) (int64, error){
+			"NewStrict": shared.Next, "CounterOf": func(ctx context.Context) (int64, error) { return counter.Add(ctx, 1) },
+		} {
+			for i := range 2 {
+				synctest.Wait() // the first call is at the store
+				group.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2-i)*time.Second)
+					defer cancel()
+					if n, err := next(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, pawl.ErrUnavailable) {
+						t.Errorf("%s: %d, %v", name, n, err)
+					}
+				})
+			}
+		}
+		group.Wait()
+	})
+}
+
 // CounterOf waits for its turn no longer than its ctx, and says who was in the way.
 func TestCounterOfIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,11 @@ const (
 	// MaxResult is the largest result of a claim in bytes.
 	MaxResult = 1 << 20
 
-	// MaxPoints is how many bytes the recovery points of a claim have at most, names and data together.
+	// MaxPoints is how many bytes the recovery points of a claim have at most, names and data together. The record of
+	// the points has 60 KiB of JSON at most. Each point needs some 20 bytes there, and data a third more.
 	MaxPoints = 32 << 10
+
+	maxRecord = pawl.MaxValue - 4<<10 // with points: the record of a later claim has larger numbers
 )
 
 // Claim is a key that the caller works on, or the kept result of a key that is done. The client
@@ -146,7 +149,7 @@ func (c *Claim) Point(name string) (data []byte, reached bool) {
 // Reach records that the work has reached a point. The data lets a later worker go on from there,
 // such as the number that another service gave. That worker sees it by Point, and does not
 // repeat the steps before. A point is recorded once: Reach of a point with data that was recorded
-// does nothing. Names have 1 to 255 bytes of UTF-8; all points together at most [MaxPoints] bytes.
+// does nothing. Names have 1 to 255 bytes of UTF-8; all points together at most [MaxPoints] bytes, and 60 KiB in JSON.
 // Errors are those of Complete.
 func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 	return c.change(ctx, "reach", func(context.Context) (rule, error) {

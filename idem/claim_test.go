@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -374,6 +375,32 @@ func TestBounds(t *testing.T) {
 		noErr(t, c.Reach(t.Context(), "a", []byte("again")))
 		wantErr(t, c.Reach(t.Context(), "b", nil), pawl.ErrInvalid)
 		noErr(t, c.Complete(t.Context(), nil))
+	})
+}
+
+// TestPointsFit: points that take much room in JSON are refused by name, and the next claims fit beside the other points.
+func TestPointsFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := idem.NewLeases(party(t, memengine.New()), nil)
+		c := begin(t, l)
+		var err error
+		for i := 10; err == nil; i++ { // JSON writes each character in six bytes
+			err = c.Reach(t.Context(), fmt.Sprint(i)+strings.Repeat("\x01", idem.MaxPart-2), nil)
+		}
+		if wantErr(t, err, pawl.ErrInvalid); !strings.Contains(err.Error(), "points") {
+			t.Errorf("%v does not name the points", err)
+		}
+		for i, n := 10, idem.MaxPart-2; n > 0; i++ { // up to the last byte
+			if c.Reach(t.Context(), fmt.Sprint(i)+strings.Repeat("x", n), nil) != nil {
+				n--
+			}
+		}
+		for attempt := 1; attempt < 12; attempt++ { // the numbers of a claim get longer
+			noErr(t, c.Abort(t.Context()))
+			c = begin(t, l)
+		}
+		noErr(t, c.Complete(t.Context(), []byte("paid")))
+		wantKept(t, l, "paid")
 	})
 }
 

@@ -34,6 +34,8 @@ const (
 // The function may call Do or Run for another key in the same transaction, with the ctx that the function was given. The error of
 // the outer function undoes the inner calls, too.
 //
+// After an error of fn, or the end of ctx, Do takes up to 5 s more to remove the claim.
+//
 // Errors: [ErrReused] for another fingerprint, [ErrInFlight], [ErrUnfinished], [ErrTooLarge], the
 // error of fn as it is, and errors of the database. Deadlocks and serialization failures are errors of the
 // database, and the caller has to repeat the whole transaction; package dialect tells them by Again. After
@@ -71,7 +73,7 @@ func Do[T any](ctx context.Context, tx Tx, key Key, fingerprint Fingerprint, fn 
 type depth struct{}
 
 // Run is [Do] for a function without a result: it sends one statement less. A repeat returns true and
-// does not run fn.
+// does not run fn. Run returns no [ErrUnfinished] for a key of Run: its claim counts as done. So fn must not commit the transaction.
 func Run(ctx context.Context, tx Tx, key Key, fingerprint Fingerprint, fn func(context.Context) error) (replayed bool, err error) {
 	_, replayed, err = tx.once(ctx, key, fingerprint, false, func(ctx context.Context) ([]byte, error) { return nil, fn(ctx) })
 	return replayed, err

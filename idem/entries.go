@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -123,16 +124,23 @@ func (l *Leases) records(ctx context.Context, scope string) iter.Seq2[stored, er
 		for name, err := range l.scope.Values(ctx, keyPrefix) {
 			s := stored{value: l.scope.Value(name)}
 			if err == nil {
-				s.record, s.seen, err = l.load(ctx, s.value)
+				if s.record, s.seen, err = l.load(ctx, s.value); unreadable(err) {
+					err = fmt.Errorf("record %q: %w", strings.TrimPrefix(name, keyPrefix), err)
+				}
 			}
 			if err == nil && (s.record == nil || scope != "" && s.Scope != scope) {
 				continue
 			}
-			if !yield(s, err) || err != nil {
+			if !yield(s, err) || err != nil && !unreadable(err) {
 				return
 			}
 		}
 	}
+}
+
+// unreadable reports whether an error is that of one record, which is not of this version.
+func unreadable(err error) bool {
+	return errors.Is(err, pawl.ErrMismatch) || errors.Is(err, pawl.ErrUnsupported)
 }
 
 // Forget removes a key, as an operator asks for: the next request with this key runs. Forget fails with
@@ -175,8 +183,10 @@ func (l *Leases) forget(ctx context.Context, key Key, wanted func(*record) bool)
 
 // Sweep removes the keys that have expired, and returns how many. Sweep leaves alone what a caller works
 // on. Stores remove nothing by themselves, so a program calls Sweep now and then, such as once an hour
-// on one machine. Keys that have expired count as forgotten also before a sweep.
+// on one machine. Keys that have expired count as forgotten also before a sweep. Records that Sweep cannot read stay, with
+// the parts of their results. Sweep goes on then, and returns an error for each that matches [pawl.ErrMismatch] or [pawl.ErrUnsupported].
 func (l *Leases) Sweep(ctx context.Context) (swept int, err error) {
+	var bad []error
 	for is, err := range l.records(ctx, "") {
 		if err == nil && is.expired(time.Now()) {
 			var gone *record
@@ -184,12 +194,16 @@ func (l *Leases) Sweep(ctx context.Context) (swept int, err error) {
 				swept++
 			}
 		}
-		if err != nil && !errors.Is(err, ErrInFlight) {
-			return swept, fmt.Errorf("sweep keys: %w", err)
+		switch {
+		case err == nil || errors.Is(err, ErrInFlight):
+		case unreadable(err):
+			bad = append(bad, fmt.Errorf("sweep keys: %w", err))
+		default:
+			return swept, errors.Join(append(bad, fmt.Errorf("sweep keys: %w", err))...)
 		}
 	}
 	if err := l.sweepParts(ctx); err != nil {
-		return swept, fmt.Errorf("sweep parts of results: %w", err)
+		bad = append(bad, fmt.Errorf("sweep parts of results: %w", err))
 	}
-	return swept, nil
+	return swept, errors.Join(bad...)
 }

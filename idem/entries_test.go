@@ -100,6 +100,31 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// TestSweepGoesOn: a record of another program, or of a later version, holds up no sweep of other keys. The record
+// and its parts stay.
+func TestSweepGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := party(t, memengine.New())
+		l := idem.NewLeases(client, nil)
+		for name, data := range map[string]string{"key/a|bad": "x", "key/z|later": `{"v":2}`, "part/z|later/AAAA/0": "part", "part/y|gone/AAAA/0": "part"} {
+			_, err := client.Scope("idem").Value(name).Put(t.Context(), []byte(data), 0)
+			noErr(t, err)
+		}
+		for i := range 20 {
+			_, err := idem.Once(t.Context(), l, idem.Key{Scope: string(rune('a' + i)), ID: "1"}, print)
+			noErr(t, err)
+		}
+		<-time.After(idem.DefaultExpiry)
+		n, err := l.Sweep(t.Context())
+		wantErr(t, err, pawl.ErrMismatch)
+		wantErr(t, err, pawl.ErrUnsupported)
+		if n != 20 || !strings.Contains(err.Error(), "a|bad") || !strings.Contains(err.Error(), "z|later") {
+			t.Errorf("%d keys are swept, %v", n, err)
+		}
+		wantValues(t, client, 3)
+	})
+}
+
 // TestLostPart: a result that is no longer whole is an error, and never a reason to run again.
 func TestLostPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ var (
 
 	// ErrUnfinished says that the key has a claim whose function has not returned, although no other
 	// transaction works on the key. The function has committed the transaction itself, or the call is inside of
-	// the function. Nothing was done, because nobody knows how far the function came.
+	// the function. Nothing was done, because nobody knows how far the function came. A claim of [Run] counts as done instead.
 	ErrUnfinished = errors.New("the key was claimed, and its function has not returned")
 
 	// ErrTooLarge says that a result is longer than [TxOptions].MaxResult or [MaxResult] allows. The

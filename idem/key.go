@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -77,16 +77,18 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // requests with equal content have the same key. The scope is the operation. Content is encoded as
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
-// of text that is not UTF-8, and of a struct without exported fields.
+// of text that is not UTF-8. So is a struct of which JSON writes no field, anywhere in content: its fields are not exported.
 func KeyOf(operation string, content any) (Key, error) {
 	text, err := json.Marshal(content)
-	switch is := reflect.Indirect(reflect.ValueOf(content)); {
+	switch {
 	case err != nil:
 		return Key{}, fmt.Errorf("%w: content has no JSON: %w", pawl.ErrInvalid, err)
 	case replaced(text):
 		return Key{}, fmt.Errorf("%w: content has a text that is not UTF-8, which JSON would change", pawl.ErrInvalid)
-	case string(text) == "{}" && is.Kind() == reflect.Struct && is.NumField() > 0 && !slices.ContainsFunc(reflect.VisibleFields(is.Type()), reflect.StructField.IsExported):
-		return Key{}, fmt.Errorf("%w: content is a %v, of which JSON has no field", pawl.ErrInvalid, is.Type())
+	}
+	through := walk{make(map[place]bool), make(map[reflect.Type][][]int)}
+	if lost := through.lost(reflect.ValueOf(content)); lost != nil {
+		return Key{}, fmt.Errorf("%w: content has a %v, of which JSON has no field", pawl.ErrInvalid, lost)
 	}
 	sum := sha256.Sum256(text)
 	key := Key{Scope: operation, ID: hex.EncodeToString(sum[:])}
@@ -107,6 +109,100 @@ func replaced(text []byte) bool {
 	}
 	return false
 }
+
+// walk is a walk through content.
+type walk struct {
+	been   map[place]bool           // fields that JSON leaves out may lead round in a circle
+	fields map[reflect.Type][][]int // the fields of a struct that may have a struct in them
+}
+
+type place struct {
+	at     uintptr
+	length int
+	is     reflect.Type
+}
+
+// lost returns the type of the first struct in v of which JSON writes no field, or nil.
+func (w walk) lost(v reflect.Value) reflect.Type {
+	if !v.IsValid() || writesItself(v) {
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice:
+		here := place{at: v.Pointer(), is: v.Type()}
+		if v.Kind() == reflect.Slice {
+			here.length = v.Len()
+		}
+		if v.IsNil() || plain(v.Type().Elem()) || w.been[here] {
+			return nil
+		}
+		w.been[here] = true
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return w.lost(v.Elem())
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			if lost := w.lost(v.Index(i)); lost != nil {
+				return lost
+			}
+		}
+	case reflect.Map:
+		for all := v.MapRange(); all.Next(); {
+			if lost := w.lost(all.Value()); lost != nil {
+				return lost
+			}
+		}
+	case reflect.Struct:
+		fields, known := w.fields[v.Type()]
+		if !known {
+			written := false
+			if fields, written = fieldsOf(v.Type()); !written {
+				return v.Type()
+			}
+			w.fields[v.Type()] = fields
+		}
+		for _, field := range fields {
+			is, err := v.FieldByIndexErr(field)
+			if err != nil {
+				continue // the embedded pointer is nil
+			}
+			if lost := w.lost(is); lost != nil {
+				return lost
+			}
+		}
+	}
+	return nil
+}
+
+// fieldsOf returns the fields of a struct that may have a struct in them, and whether JSON writes any field.
+func fieldsOf(t reflect.Type) (fields [][]int, written bool) {
+	for _, field := range reflect.VisibleFields(t) {
+		tag, inner := field.Tag.Get("json"), field.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if name, _, _ := strings.Cut(tag, ","); !field.IsExported() || tag == "-" || field.Anonymous && name == "" && inner.Kind() == reflect.Struct {
+			continue // the fields of an embedded struct are visible themselves
+		}
+		written = true
+		if !plain(field.Type) {
+			fields = append(fields, field.Index)
+		}
+	}
+	return fields, written || t.NumField() == 0
+}
+
+// writesItself reports whether the type of v makes the JSON. Methods of a pointer count where JSON has the address.
+func writesItself(v reflect.Value) bool {
+	does := func(t reflect.Type) bool {
+		return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+	}
+	return does(v.Type()) || v.CanAddr() && does(reflect.PointerTo(v.Type()))
+}
+
+// plain reports whether no struct is in a value of this type. So a long text of bytes costs nothing.
+func plain(t reflect.Type) bool { return t.Kind() <= reflect.Complex128 || t.Kind() == reflect.String }
 
 // NewToken returns a random ID for a form or a button. A server puts the token into the page that
 // it sends. Both requests of a double click bring the same token, so they have the same key. A

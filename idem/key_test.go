@@ -3,6 +3,8 @@ package idem_test
 import (
 	"errors"
 	"math"
+	"math/big"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -80,16 +82,42 @@ func TestKeyOf(t *testing.T) {
 // TestKeyOfLosesNothing: content of which JSON loses a part is refused, because different content would have one key.
 func TestKeyOfLosesNothing(t *testing.T) {
 	type hidden struct{ amount int }
-	for _, content := range []any{"\xff", map[string]any{"a": []string{`\`, "b\xfe"}}, map[string]int{"\xc0": 1}, hidden{1}, &hidden{2}} {
+	type Hidden struct{ amount int }
+	amount := big.NewInt(1)
+	for _, content := range []any{
+		"\xff", map[string]any{"a": []string{`\`, "b\xfe"}}, map[string]int{"\xc0": 1}, hidden{1}, &hidden{2},
+		map[string]any{"price": hidden{1}}, []hidden{{1}}, [1]*hidden{{1}}, []any{&hidden{1}}, map[string][]hidden{"a": {{1}}},
+		struct{ P hidden }{hidden{1}}, &struct{ P *hidden }{&hidden{1}}, struct{ Hidden }{Hidden{1}}, errors.New("a"),
+		struct{ P big.Int }{*amount}, struct { // big.Int has its JSON by a pointer only
+			A int `json:"-"`
+		}{1},
+	} {
 		if key, err := idem.KeyOf("order", content); !errors.Is(err, pawl.ErrInvalid) {
 			t.Errorf("%+v: %q, %v", content, key, err)
 		}
 	}
+	type base struct{ N *int }
+	type node struct {
+		Next any `json:"n"`
+	}
+	type circle struct {
+		node
+		N int `json:"n"` // JSON writes this field, and not Next
+	}
+	round := &circle{N: 1}
+	round.Next = round
 	seen := make(map[idem.Key]any)
 	for _, content := range []any{"\ufffd", `\ufffd`, `\\ufffd`, `\`, `a\`, "é", struct{}{}, nil, []int{}, time.Unix(1, 0).UTC(), struct {
 		A int `json:",omitempty"`
 		b int
-	}{1, 2}} {
+	}{1, 2}, struct {
+		P hidden `json:"-"`
+		A string
+	}{hidden{1}, "a"}, struct{ *base }{&base{}}, struct {
+		*base
+		A int
+	}{A: 2}, &struct{ P big.Int }{*amount}, []any{amount, time.Unix(2, 0).UTC()},
+		map[netip.Addr]*hidden{netip.IPv6Loopback(): nil}, round} {
 		key, err := idem.KeyOf("order", content)
 		if other, is := seen[key]; is || err != nil {
 			t.Errorf("%#v: the key of %#v, %v", content, other, err)

@@ -101,9 +101,15 @@ func (e *InFlightError) Unwrap() []error { return []error{ErrInFlight, e.err} }
 //
 // While a store that was restarted grants nothing, Begin waits in the same way, and then fails with [pawl.ErrGrace].
 //
-// Begin fails with [ErrReused] if the key was used with another fingerprint. Begin fails with
-// [pawl.ErrUnavailable] if the store does not answer for a TTL. No effect may follow then, because
-// nobody knows whether the key was done. ctx bounds the call, not the claim. Nil opts are the defaults.
+// A key of [Once] is a repeat with an empty result. Begin fails with
+//
+//   - [ErrReused] if the key was used with another fingerprint.
+//   - [ErrTakenOver] if this caller lost the lock of the key at once, and a later holder claimed the key.
+//   - [pawl.ErrMismatch] if the record is not of this package, or a part of the result is not there.
+//   - [pawl.ErrUnsupported] if the record is of a later version, or the store has no values.
+//   - [pawl.ErrUnavailable] if the store does not answer for a TTL.
+//
+// No effect may follow after any of them. ctx bounds the call, not the claim. Nil opts are the defaults.
 func (l *Leases) Begin(ctx context.Context, key Key, print Fingerprint, opts *BeginOptions) (*Claim, error) {
 	c, err := l.begin(ctx, key, print, opts)
 	if err != nil {

@@ -115,10 +115,10 @@ func (l *Leases) sweepParts(ctx context.Context) error {
 		// The record is read after the name of the part was. A store lists page by page, so an earlier look
 		// at the record may be from before the claim that wrote the part.
 		is, _, err := l.load(ctx, l.scope.Value(keyPrefix+key))
-		if err != nil {
+		if err != nil && !unreadable(err) {
 			return err
 		}
-		if is != nil && is.Attempt == attempt {
+		if err != nil || is != nil && is.Attempt == attempt {
 			live[key] = attempt
 			continue
 		}

@@ -189,6 +189,9 @@ func (r *record) reach(attempt string, p point, expires time.Time) (*record, err
 	}
 	next := *r
 	next.Points, next.Expires = append(slices.Clip(r.Points), p), expires.UnixMilli()
+	if text, err := next.encode(); err != nil || len(text) > maxRecord {
+		return r, errors.Join(fmt.Errorf("%w: the points make a record of %d bytes with %q: at most %d are allowed", pawl.ErrInvalid, len(text), p.Name, maxRecord), err)
+	}
 	return &next, nil
 }
 

@@ -28,7 +28,11 @@
 // lets a mark expire so long after the last write that passed. Choose Keep longer
 // than any holder can be frozen, and any request be on its way, because later
 // writes pass. A day is a usual choice; a TTL of the lock is too short. Redis
-// counts Keep by the server's time of day.
+// counts Keep by the server's time of day. A guard with the default takes the
+// expiry off a mark that has one.
+//
+// The Redis user needs EVALSHA, EVAL, GET, SET and PTTL on marks, and the rights of
+// the scripts.
 package redisfence
 
 import (
@@ -133,7 +137,7 @@ const guardLua = `do
 		return redis.error_reply('` + stale + ` ' .. newest)
 	elseif keep > 0 then
 		redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-	elseif newest ~= ARGV[1] then
+	elseif newest ~= ARGV[1] or redis.call('PTTL', KEYS[1]) >= 0 then -- or an earlier Keep would end the mark
 		redis.call('SET', KEYS[1], ARGV[1])
 	end
 	table.remove(KEYS, 1)

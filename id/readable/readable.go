@@ -17,6 +17,8 @@
 //	{check}          two check digits by ISO 7064 MOD 97-10; as {digit}
 //	{check:36}       a check digit or letter by ISO 7064 MOD 37,36; at the end
 //
+// A template with a check has one field without a width at most, because a check covers no separators.
+//
 // # What is promised
 //
 //   - IDs of one template and counter are unique: the counter is that of the day that is in

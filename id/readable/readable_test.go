@@ -121,38 +121,40 @@ func TestTemplates(t *testing.T) {
 // A mistake in a template is one clear error, before anything is asked of a store.
 func TestBadTemplates(t *testing.T) {
 	for template, why := range map[string]string{
-		"":                            "it has 0 counters: one is needed, as {n:7}",
-		"ORD-{date}":                  "it has 0 counters",
-		"{n:3}{n:4}":                  "it has 2 counters",
-		"{n}":                         "{n}: the counter needs 1 to 18 digits",
-		"{n:0}":                       "{n:0}: the counter needs 1 to 18 digits",
-		"{n:19}":                      "{n:19}: the counter needs 1 to 18 digits",
-		"{n:x}":                       "{n:x}: the counter needs",
-		"{number:7}":                  "{number:7}: no such part: {n:7}, ",
-		"{}{n:7}":                     "{}: no such part",
-		"{time:1504}{n:7}":            "{time:1504}: no such part",
-		"{n:7":                        "{n:7: there is no }",
-		"{n:7}}":                      `text "}": it may have printable ASCII without }`,
-		"Ä{n:7}":                      `text "Ä": it may have`,
-		"a\n{n:7}":                    `it may have`,
-		"{date:2006}{n:7}":            "{date:2006}: a date needs the year as 2006 or 06, the month as 01 and the day as 02",
-		"{date:0102}{n:7}":            "a date needs the year",
-		"{date:20060102x}{n:7}":       "a date may have -, . and _ besides",
-		"{date:2006010203}{n:7}":      "a date may have",
-		"{date:}{n:7}":                "a date needs",
-		"{date}{date}{n:7}":           "it has two dates or times",
-		"{time}{time}{n:7}":           "it has two dates or times",
-		"{field}{n:7}":                "the name of a field has 1 to 32",
-		"{field:1}{n:7}":              "the name of a field has",
-		"{field:a:0}{n:7}":            "the width of a field is 1 to 32",
-		"{field:a:33}{n:7}":           "the width of a field is",
-		"{field:a}{n:7}":              "{field:a} needs a width, as {field:a:4}, or after it",
-		"{field:a}X{n:7}":             "{field:a} needs a width",
-		"{field:a:2}{field:a:2}{n:7}": "{field:a:2}: there are two fields of this name",
-		"{digit}{n:7}":                "{digit} has to be at the end",
-		"{n:7}{check}.":               "{check} has to be at the end",
-		"{n:7}{digit}{check}":         "{digit} has to be at the end",
-		"{n:7}{check:37}":             "{check:37}: no such part",
+		"":                                  "it has 0 counters: one is needed, as {n:7}",
+		"ORD-{date}":                        "it has 0 counters",
+		"{n:3}{n:4}":                        "it has 2 counters",
+		"{n}":                               "{n}: the counter needs 1 to 18 digits",
+		"{n:0}":                             "{n:0}: the counter needs 1 to 18 digits",
+		"{n:19}":                            "{n:19}: the counter needs 1 to 18 digits",
+		"{n:x}":                             "{n:x}: the counter needs",
+		"{number:7}":                        "{number:7}: no such part: {n:7}, ",
+		"{}{n:7}":                           "{}: no such part",
+		"{time:1504}{n:7}":                  "{time:1504}: no such part",
+		"{n:7":                              "{n:7: there is no }",
+		"{n:7}}":                            `text "}": it may have printable ASCII without }`,
+		"Ä{n:7}":                            `text "Ä": it may have`,
+		"a\n{n:7}":                          `it may have`,
+		"{date:2006}{n:7}":                  "{date:2006}: a date needs the year as 2006 or 06, the month as 01 and the day as 02",
+		"{date:0102}{n:7}":                  "a date needs the year",
+		"{date:20060102x}{n:7}":             "a date may have -, . and _ besides",
+		"{date:2006010203}{n:7}":            "a date may have",
+		"{date:}{n:7}":                      "a date needs",
+		"{date}{date}{n:7}":                 "it has two dates or times",
+		"{time}{time}{n:7}":                 "it has two dates or times",
+		"{field}{n:7}":                      "the name of a field has 1 to 32",
+		"{field:1}{n:7}":                    "the name of a field has",
+		"{field:a:0}{n:7}":                  "the width of a field is 1 to 32",
+		"{field:a:33}{n:7}":                 "the width of a field is",
+		"{field:a}{n:7}":                    "{field:a} needs a width, as {field:a:4}, or after it",
+		"{field:a}X{n:7}":                   "{field:a} needs a width",
+		"{field:a:2}{field:a:2}{n:7}":       "{field:a:2}: there are two fields of this name",
+		"{field:a}-{field:b}-{n:3}{check}":  "{check}: a check covers no separators: all fields but one need a width",
+		"{field:a}-{n:3}-{field:b}-{digit}": "{digit}: a check covers no separators",
+		"{digit}{n:7}":                      "{digit} has to be at the end",
+		"{n:7}{check}.":                     "{check} has to be at the end",
+		"{n:7}{digit}{check}":               "{digit} has to be at the end",
+		"{n:7}{check:37}":                   "{check:37}: no such part",
 	} {
 		if _, err := readable.New(template, nil); !errors.Is(err, pawl.ErrInvalid) || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %v; it should say %s", template, err, why)
@@ -216,10 +218,12 @@ func TestParseErrors(t *testing.T) {
 // neighbours where the check digits promise it.
 func TestParseFindsMistakes(t *testing.T) {
 	for template, swaps := range map[string]bool{"ORD-{date:20060102}-{n:7}-{check}": true, "ORD-{date:20060102}-{n:7}-{digit}": false,
-		"{date:2006.01.02}{time}{field:shop:3}{n:4}{check:36}": false} {
+		"{date:2006.01.02}{time}{field:shop:3}{n:4}{check:36}": false, "{field:user}-{field:other:2}-{n:4}-{check}": true} {
 		fields := map[string]string{}
-		if strings.Contains(template, "shop") {
-			fields["shop"] = "E7Z"
+		for name, value := range map[string]string{"shop": "E7Z", "user": "217", "other": "34"} {
+			if strings.Contains(template, name) {
+				fields[name] = value
+			}
 		}
 		f := format(t, template, &readable.Options{Counter: from(990), Now: someDay()})
 		dst := make([]string, 60)

@@ -134,7 +134,7 @@ func checkLayout(layout string) error {
 // checkParts looks at the template as a whole.
 func checkParts(parts []part) error {
 	names := make(map[string]bool)
-	number := make(map[kind]int)
+	number, vary := make(map[kind]int), 0
 	for i, p := range parts {
 		number[p.kind]++
 		switch {
@@ -149,6 +149,12 @@ func checkParts(parts []part) error {
 		}
 		if p.kind == field {
 			names[p.text] = true
+		}
+		if p.kind == field && p.width == 0 {
+			vary++
+		}
+		if p.kind == check && vary > 1 { // 12-34 that is typed as 1-234 has the same check
+			return fmt.Errorf("%s: a check covers no separators: all fields but one need a width", p.source)
 		}
 	}
 	switch {

@@ -226,7 +226,7 @@ func TestUnknownOutcome(t *testing.T) {
 		prepare()
 		link.FreezeReplies()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if last, err := cut.Add(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || last != 0 {
+		if last, err := cut.Add(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, pawl.ErrUnavailable) || last != 0 {
 			t.Error(last, err)
 		}
 		cancel()
@@ -397,4 +397,30 @@ func TestCluster(t *testing.T) {
 	if mark.raised.Load() < 2 {
 		t.Error("the restart was not noticed")
 	}
+}
+
+// hangingMark is a mark whose store hangs, and with it Redis.
+type hangingMark struct {
+	id.Mark
+	hang func()
+}
+
+func (m hangingMark) Load(ctx context.Context) (id.Reading, error) {
+	m.hang()
+	<-ctx.Done()
+	return id.Reading{}, context.Cause(ctx)
+}
+
+// TestEndOfCtx: stores that hang do not hold a caller up after its ctx.
+func TestEndOfCtx(t *testing.T) {
+	link := proxy.New(t, testservers.Redis(t).Addr)
+	c := counter(t, dial(t, link.Addr), "ids", &redisid.Options{Mark: hangingMark{hang: link.FreezeReplies}})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	_, err := c.Add(ctx, 1)
+	if took := time.Since(begun); !errors.Is(err, pawl.ErrUnavailable) || took > 700*time.Millisecond {
+		t.Errorf("it took %v: %v", took, err)
+	}
+	link.Thaw()
 }

@@ -90,7 +90,7 @@ func (c *Counter) mend(ctx context.Context, n int64, wentBack string) error {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the mark: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the mark: %w", pawl.Unavailable(ctx, ctx.Err()))
 	}
 	claim := rand.Text()
 	for pause := time.Millisecond; ; pause = min(2*pause, 64*time.Millisecond) {
@@ -104,7 +104,7 @@ func (c *Counter) mend(ctx context.Context, n int64, wentBack string) error {
 		select {
 		case <-time.After(mathrand.N(pause)): // another client is at it
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the client that raises the mark: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for the client that raises the mark: %w", pawl.Unavailable(ctx, ctx.Err()))
 		}
 	}
 }
@@ -116,9 +116,11 @@ func text(n int64) string { return strconv.FormatInt(n, 10) }
 func (c *Counter) begin(ctx context.Context, claim string, n, limit int64) error {
 	from, to, err := c.raise(ctx, n, max(limit, c.seen.Load()))
 	if err != nil {
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		last, stop := pawl.Linger(ctx)
+		defer stop()
+		last, cancel := context.WithTimeout(last, time.Second)
 		defer cancel()
-		dropScript.Exec(detached, c.client, []string{c.key}, []string{claim}) // else the claim ends by itself
+		dropScript.Exec(last, c.client, []string{c.key}, []string{claim}) // else the claim ends by itself
 		return err
 	}
 	err = grantScript.Exec(ctx, c.client, []string{c.key}, []string{claim, text(from), text(to), text(to - from), rand.Text()}).Error()

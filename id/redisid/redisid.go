@@ -115,17 +115,19 @@ func New(client rueidis.Client, key string, opts *Options) (*Counter, error) {
 // restarted, emptied, restored or replaced by a replica that lags behind.
 func (c *Counter) Forgets() bool { return c.mark == nil }
 
-// Close ends what the counter does in the background, and waits for it, bounded by ctx.
+// Close ends what the counter does in the background, and waits for it until 100 ms after the end of ctx.
 // Later calls of Add fail with [pawl.ErrClosed]. The mark stays where it is: other
 // processes may count on. The client stays open.
 func (c *Counter) Close(ctx context.Context) error {
 	c.refill.close()
 	done := make(chan struct{})
 	go func() { c.refill.wg.Wait(); close(done) }()
+	last, stop := pawl.Linger(ctx)
+	defer stop()
 	select {
 	case <-done:
 		return nil
-	case <-ctx.Done():
+	case <-last.Done():
 		return fmt.Errorf("close the counter: %w", context.Cause(ctx))
 	}
 }
@@ -134,7 +136,7 @@ func (c *Counter) Close(ctx context.Context) error {
 // mark, n is 2^40 at most.
 //
 // A Redis that cannot count, because it is full, read-only or cannot save, is
-// [pawl.ErrUnavailable]. So is a mark whose store does not answer when the last number is used
+// [pawl.ErrUnavailable]. So is a Redis that does not answer until ctx ends: the numbers are a gap. So is a mark whose store does not answer when the last number is used
 // up. A key that is in use as something else is [pawl.ErrMismatch], and nothing was written.
 func (c *Counter) Add(ctx context.Context, n int64) (int64, error) {
 	if err := id.CheckAdd(n); err != nil {
@@ -206,10 +208,10 @@ func (c *Counter) reserve() int64 {
 	return min(max(10*c.largest.Load(), 10_000), maxAhead)
 }
 
-// failed classifies an error of Redis. A call that ctx ended is not the fault of the store.
+// failed classifies an error of Redis. A Redis that did not answer until ctx ended is away.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return pawl.Unavailable(ctx, err)
 	}
 	if _, refused := rueidis.IsRedisErr(err); refused {
 		for part, class := range classes { // Redis before 7 puts it into a sentence about the script

@@ -255,8 +255,12 @@ func TestOptionsOutOfRange(t *testing.T) {
 			t.Errorf("add %d: %v", n, err)
 		}
 	}
-	if err := c.Close(t.Context()); err != nil {
-		t.Error(err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if err := c.Close(ended); err != nil { // nothing goes on
+			t.Fatal(err)
+		}
 	}
 	if _, err := c.Add(t.Context(), 1); !errors.Is(err, pawl.ErrClosed) {
 		t.Error(err)

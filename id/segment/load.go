@@ -35,6 +35,9 @@ func (g *Generator) fill() {
 	for pause := firstPause; g.life.Err() == nil; {
 		g.mu.Lock()
 		n, full := g.step, g.spare != nil
+		if g.trouble == nil {
+			g.trouble = pawl.ErrUnavailable // until the request is answered
+		}
 		g.mu.Unlock()
 		if full {
 			return
@@ -72,7 +75,10 @@ func (g *Generator) request(n int64) (b *batch, passes bool, err error) {
 	if err == nil {
 		return &batch{first: last - n + 1, n: n}, false, nil
 	}
-	passes = ctx.Err() != nil || errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict)
+	if ctx.Err() != nil { // whatever a counter makes of that
+		err = pawl.Unavailable(ctx, err)
+	}
+	passes = errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict)
 	return nil, passes, fmt.Errorf("load %d numbers: %w", n, err)
 }
 

@@ -107,7 +107,7 @@ type Generator struct {
 	since   time.Time // when the present batch was begun
 	step    int64     // of the next request
 	starved bool      // callers had to wait since then
-	trouble error     // of the last request, while it is repeated
+	trouble error     // of the last request, while there is no answer
 }
 
 var _ id.Generator[int64] = (*Generator)(nil)
@@ -151,7 +151,7 @@ func New(counter id.Counter, opts *Options) (*Generator, error) {
 	return g, nil
 }
 
-// Close ends the generator, and waits for its goroutine until ctx ends. Numbers
+// Close ends the generator, and waits for its goroutine until 100 ms after the end of ctx. Numbers
 // that were not used are left out. Calls that wait return [pawl.ErrClosed], as later calls do.
 func (g *Generator) Close(ctx context.Context) error {
 	g.stop()
@@ -159,10 +159,12 @@ func (g *Generator) Close(ctx context.Context) error {
 	g.current.Store(&batch{})
 	g.spare = nil
 	g.mu.Unlock()
+	last, stop := pawl.Linger(ctx)
+	defer stop()
 	select {
 	case <-g.done:
 		return nil
-	case <-ctx.Done():
+	case <-last.Done():
 		return fmt.Errorf("close: a request to the counter goes on: %w", context.Cause(ctx))
 	}
 }

@@ -202,6 +202,27 @@ func TestLongOutage(t *testing.T) {
 	})
 }
 
+// A counter that does not answer is unavailable, also while its first request is under way.
+func TestHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.hangs.Store(true)
+		g := generator(t, s, nil)
+		for _, patience := range []time.Duration{0, time.Second, 20 * time.Second} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			begun := time.Now()
+			if n, err := g.Next(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, pawl.ErrUnavailable) != (patience > 0) || time.Since(begun) != patience {
+				t.Errorf("%d after %v: %v", n, time.Since(begun), err)
+			}
+			cancel()
+		}
+		s.hangs.Store(false)
+		if n, err := g.Next(t.Context()); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+	})
+}
+
 // An error that does not pass by itself is told at once to all callers that wait. A later caller
 // has the store asked anew.
 func TestErrorsThatStay(t *testing.T) {
@@ -318,6 +339,23 @@ func TestClose(t *testing.T) {
 		}
 		if n, err := g.Next(t.Context()); !errors.Is(err, pawl.ErrClosed) {
 			t.Error(n, err)
+		}
+	})
+}
+
+// A program that ends closes with the ctx whose end it saw. Nothing goes on, so that is no error.
+func TestCloseAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			g := generator(t, newStore(t), nil)
+			if n, err := g.Next(t.Context()); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			if err := g.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

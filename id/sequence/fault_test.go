@@ -247,7 +247,7 @@ func TestAllAreAway(t *testing.T) {
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if n, err := s.Next(ctx); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+	if n, err := s.Next(ctx); n != 0 || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, pawl.ErrUnavailable) {
 		t.Error(n, err)
 	}
 	server.Resume()

@@ -14,7 +14,7 @@
 //     from 100 ms to 10 s. A call fails only when each database has failed since the call began.
 //   - The set is recorded in each database: its members in their order, and its step. A
 //     database at another place, of another set or with another step is refused. So is a
-//     database that was replaced or emptied. A new set makes numbers only after each of its
+//     database of several that was replaced or emptied. A new set makes numbers only after each of its
 //     databases was reached once, so that all agree on it.
 //
 // The step never changes, and is how many databases the set may grow to. To grow, name
@@ -24,7 +24,8 @@
 // # What is not promised
 //
 // A database that is restored from a backup, or whose replica takes over without the last
-// commits, repeats numbers.
+// commits, repeats numbers. A set of one database that was emptied is a new set to the next
+// program that starts, and begins at 1 again. No other database knows of the old set.
 //
 // Why not the means of the databases: AUTO_INCREMENT of MySQL 5.7 goes back after a restart,
 // and REPLACE INTO deadlocks. A sequence of PostgreSQL writes 32 numbers ahead to its log. A
@@ -186,7 +187,7 @@ func (s *Sequence) NextN(ctx context.Context, dst []int64) (int, error) {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		s.withdraw(r, s.why(context.Cause(ctx)))
+		s.withdraw(r, s.why(ctx))
 	}
 	n := copy(dst, r.got)
 	if r.err != nil {
@@ -215,7 +216,7 @@ func (s *Sequence) States() []State {
 }
 
 // Close ends calls that wait, by [pawl.ErrClosed], and all work in the background. Close waits
-// for that, bounded by ctx. The databases stay open.
+// for that, until 100 ms after the end of ctx. The databases stay open.
 func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -230,10 +231,12 @@ func (s *Sequence) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
+	last, stop := pawl.Linger(ctx)
+	defer stop()
 	select {
 	case <-done:
 		return nil
-	case <-ctx.Done():
+	case <-last.Done():
 		return fmt.Errorf("close sequence %q: %w", s.name, context.Cause(ctx))
 	}
 }

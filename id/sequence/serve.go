@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pawl-go/pawl"
 )
 
 // request is a call that waits for numbers. The fields are guarded by the mutex of the
@@ -54,14 +56,14 @@ func (s *Sequence) withdraw(r *request, err error) {
 	}
 }
 
-// why is the end of a ctx, with the errors of the databases, if there are any.
-func (s *Sequence) why(ended error) error {
+// why is the end of ctx, with the errors of the databases, if there are any.
+func (s *Sequence) why(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := named(s.errs()); err != nil {
-		return fmt.Errorf("%w: %w", ended, err)
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return ended
+	return pawl.Unavailable(ctx, ctx.Err()) // no database has answered yet
 }
 
 func (s *Sequence) errs() []error {

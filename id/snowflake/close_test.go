@@ -53,6 +53,12 @@ func TestCloseIsBounded(t *testing.T) {
 				pass(after) // the generator raises its mark
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
+				if after == time.Minute {
+					_, err := g.Next(ctx)
+					wantErr(t, err, context.DeadlineExceeded, pawl.ErrUnavailable)
+					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+				}
 				began := time.Now()
 				wantErr(t, g.Close(ctx), context.DeadlineExceeded)
 				if took := time.Since(began); took != time.Second {
@@ -64,4 +70,26 @@ func TestCloseIsBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseAfterTheEnd: a program that ends closes with the ctx whose end it saw. The last time and the worker number
+// come back all the same.
+func TestCloseAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := newStore()
+		for range 20 {
+			p := begin(t, eng, 0)
+			if leads, _ := p.leads(); p.Worker() != 0 || leads[0] > 100*time.Millisecond {
+				t.Fatalf("worker %d, %v ahead of the clock", p.Worker(), leads)
+			}
+			if _, err := p.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := p.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -254,6 +254,9 @@ func (g *Generator) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		if g.trouble == nil { // the reserve is used up, and the request has not been answered
+			return pawl.Unavailable(ctx, ctx.Err())
+		}
 		return errors.Join(ctx.Err(), g.trouble)
 	}
 }
@@ -275,12 +278,17 @@ func permanent(err error) bool {
 
 // Close ends the generator: it writes the last time in use, if the mark is an [id.Settler], and releases the
 // worker number. ctx bounds both, also where a mark ignores its context: the number is then released with the
-// client. Calls that wait, and later calls, get [pawl.ErrClosed]. A second Close returns nil.
+// client. A ctx that has ended leaves 100 ms. Calls that wait, and later calls, get [pawl.ErrClosed]. A second Close returns nil.
 func (g *Generator) Close(ctx context.Context) error {
 	if g.life.Err() != nil {
 		return nil
 	}
 	g.end()
+	if ctx.Err() != nil { // a healthy store answers soon
+		var stop context.CancelFunc
+		ctx, stop = pawl.Linger(ctx)
+		defer stop()
+	}
 	kept := make(chan struct{})
 	go func() { g.tasks.Wait(); close(kept) }() // ends with the tasks
 	select {

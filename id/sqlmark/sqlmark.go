@@ -12,7 +12,7 @@
 //   - These writes flush also where the caller's session has turned the flush off, by
 //     synchronous_commit in PostgreSQL or synchronous in SQLite.
 //   - A replica, or a server or file that takes no writes, is [pawl.ErrUnavailable], also for
-//     reads: its marks may be old.
+//     reads: its marks may be old. A replica of MySQL or MariaDB is known by read_only = 1 only: set it there.
 //   - A mark is raised by one UPDATE at the version that was read, and a counter counts by
 //     one UPDATE. No isolation level and no pooler comes between. Deadlocks and serialization
 //     failures are repeated.

@@ -269,6 +269,34 @@ func TestSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
+// TestAttached: the flush of an attached SQLite database is that of its own file, whatever the main one does.
+func TestAttached(t *testing.T) {
+	folder := t.TempDir()
+	db := sqlite(t, filepath.Join(folder, "main.db"), "")
+	db.SetMaxOpenConns(1)
+	exec(t, db, "ATTACH '"+filepath.Join(folder, "aux.db")+"' AS aux")
+	r := registers(t, db, dialect.SQLite, "aux.marks")
+	if err := r.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const look = "SELECT synchronous FROM pragma_synchronous WHERE schema = "
+	exec(t, db, "CREATE TEMP TABLE seen (main, aux)")
+	exec(t, db, "CREATE TEMP TRIGGER sees AFTER UPDATE ON aux.marks BEGIN INSERT INTO seen SELECT ("+look+"'main'), ("+look+"'aux'); END")
+	exec(t, db, "PRAGMA main.synchronous = OFF")
+	for before, name := range []string{"OFF", "NORMAL", "FULL", "EXTRA"} {
+		exec(t, db, "DELETE FROM seen")
+		exec(t, db, "PRAGMA aux.synchronous = "+name)
+		if _, err := r.Counter("it").Add(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		var main, aux, after int
+		err := db.QueryRowContext(t.Context(), "SELECT max(main), min(aux), ("+look+"'aux') FROM seen").Scan(&main, &aux, &after)
+		if err != nil || main != 0 || aux != max(before, 2) || after != before {
+			t.Errorf("aux.synchronous = %s: %d in the write and %d after it, beside %d of main, %v", name, aux, after, main, err)
+		}
+	}
+}
+
 // A wrong shape, a missing table, a bad name and a number of another program: one clear
 // error each.
 func TestBadInput(t *testing.T) {

@@ -117,15 +117,15 @@ func (r register) execSQLite(ctx context.Context, s *dialect.Statement, n *int64
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // back to the pool
-	var flush int
-	if err := conn.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&flush); err != nil {
+	flush, pragma := 0, `PRAGMA "`+r.schema()+`".synchronous`
+	if err := conn.QueryRowContext(ctx, pragma).Scan(&flush); err != nil {
 		return err
 	}
 	if flush < 2 { // FULL
-		if _, err := conn.ExecContext(ctx, "PRAGMA synchronous = FULL"); err != nil {
+		if _, err := conn.ExecContext(ctx, pragma+" = FULL"); err != nil {
 			return err
 		}
-		defer conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA synchronous = %d", flush)) //nolint:errcheck // it only gets slower
+		defer conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("%s = %d", pragma, flush)) //nolint:errcheck // it only gets slower
 	}
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
@@ -200,11 +200,16 @@ func (r *Registers) flushesMySQL(ctx context.Context) error {
 	return nil
 }
 
-func (r *Registers) flushesSQLite(ctx context.Context) error {
-	schema, _, found := strings.Cut(r.table.Name, ".")
-	if !found {
-		schema = "main"
+// schema is the database of a SQLite connection that has the table: each has its own flush.
+func (r *Registers) schema() string {
+	if schema, _, found := strings.Cut(r.table.Name, "."); found {
+		return schema
 	}
+	return "main"
+}
+
+func (r *Registers) flushesSQLite(ctx context.Context) error {
+	schema := r.schema()
 	var file, journal string
 	var readOnly bool
 	err := r.db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = ?`, schema).Scan(&file)

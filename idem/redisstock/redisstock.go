@@ -18,8 +18,9 @@
 //   - A Reserve that comes after Cancel, or after the reservation has expired, is refused. So a
 //     late repeat takes nothing.
 //   - No units are forgotten. Each id has one part. If that part has too little, units of
-//     other parts move there, under a lock. A caller is told "sold out" only after a sweep that
-//     found too little, when nothing has come to any part since.
+//     other parts move there, under a lock. A caller is told "sold out" only after a sweep of its process that
+//     found too little. No units were in other parts or on their way then, and none has come to any part since.
+//   - A call returns within 0.2 s of the end of its ctx. A later sweep ends the moves of that call.
 //
 // # How units move
 //

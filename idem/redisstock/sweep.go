@@ -164,8 +164,8 @@ func (s *Stock) move(ctx context.Context, from, to int, most int64) (moved int64
 	if err != nil || p.lent == 0 {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // or a later sweep ends the loan
-	defer cancel()
+	ctx, stop := pawl.Linger(ctx) // or a later sweep ends the loan
+	defer stop()
 	arrived, err := s.yes(ctx, depositScript, to, s.key(to, "loan:"+loan), text(p.lent))
 	if err != nil {
 		return 0, err
@@ -197,7 +197,7 @@ func (s *Stock) sweep(ctx context.Context, id string, n int64) error {
 		switch {
 		case err != nil:
 			return err
-		case !nothingCame(before, after, s.home(id)):
+		case !nothingCame(before, after, s.home(id)) || after[s.home(id)].free >= n: // units were on their way
 			continue
 		case !anyPut(after):
 			return stock.ErrNotFound
@@ -303,7 +303,9 @@ func (s *Stock) lock(ctx context.Context) (during context.Context, unlock func()
 		if err == nil {
 			return during, func() {
 				cancel()
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+				last, stop := pawl.Linger(ctx)
+				defer stop()
+				ctx, cancel := context.WithTimeout(last, time.Second)
 				defer cancel()
 				unlockScript.Exec(ctx, s.client, []string{key}, []string{holder}) // or it ends by itself
 			}, nil

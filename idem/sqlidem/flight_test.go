@@ -380,3 +380,37 @@ func TestEveryWayToSend(t *testing.T) {
 		})
 	}
 }
+
+// noSavepoint is a transaction whose database refuses savepoints.
+type noSavepoint struct {
+	dialect.DB
+	removals, unbounded int
+}
+
+func (tx *noSavepoint) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if strings.HasPrefix(query, "SAVEPOINT") {
+		return nil, io.ErrUnexpectedEOF
+	}
+	if strings.HasPrefix(query, "DELETE") {
+		tx.removals++
+		if _, bounded := ctx.Deadline(); !bounded {
+			tx.unbounded++
+		}
+	}
+	return tx.DB.ExecContext(ctx, query, args...)
+}
+
+// A claim without its savepoint is removed within a bound, also where ctx has none. A database that hangs
+// held the caller up for ever.
+func TestARemovalIsBounded(t *testing.T) {
+	each(t, func(f *fixture) {
+		begun := f.begin()
+		tx := &noSavepoint{DB: begun}
+		_, _, err := f.pay(tx, "a", "x", 1, idem.TxOptions{})
+		if !errors.Is(err, io.ErrUnexpectedEOF) || tx.removals != 1 || tx.unbounded > 0 {
+			f.Errorf("%d removals, %d without a bound: %v", tx.removals, tx.unbounded, err)
+		}
+		f.commit(begun)
+		f.pays("a", 2, false)
+	})
+}

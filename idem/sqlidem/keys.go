@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/idem"
 	"github.com/pawl-go/pawl/idem/internal/keytable"
 )
+
+const removal = 5 * time.Second // as for each removal of package idem
 
 // keys is the table in a transaction.
 type keys struct {
@@ -44,7 +47,9 @@ func (k *keys) Claim(ctx context.Context, c idem.TxClaim) (row idem.TxRow, err e
 	if err == nil && row.State == idem.TxClaimed && c.Savepoint && !together {
 		if _, err = k.tx.ExecContext(ctx, "SAVEPOINT "+k.savepoint(c)); err != nil {
 			c.Savepoint = false
-			err = errors.Join(err, k.Remove(context.WithoutCancel(ctx), c))
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
+			defer cancel()
+			err = errors.Join(err, k.Remove(last, c))
 		}
 	}
 	return row, keytable.Failed(err)

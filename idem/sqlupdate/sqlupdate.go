@@ -78,7 +78,7 @@ const tries = 10
 // The context of check and update, and of the transaction, ends when ctx does or the lock is lost; the
 // database then rolls back. Errors are those of [pawl.Mutex.Lock]; [fence.ErrStale] if another holder
 // came between; and those of check, of update and of the database. After any of them the caller may
-// call Do again. If the database did not answer the commit, nobody knows whether the update
+// call Do again. If only the release of the lock failed, the update was committed before. If the database did not answer the commit, nobody knows whether the update
 // has happened, and the check of the next call says it.
 func (u *Updater) Do(ctx context.Context, lock *pawl.Mutex, check Check, update Update) (done bool, err error) {
 	err = lock.Do(ctx, func(ctx context.Context) error {
