@@ -107,31 +107,6 @@ func update(t *testing.T, e *Engine, query string, args ...any) {
 	}
 }
 
-func TestRestartOfTheMachineEndsAllSessions(t *testing.T) {
-	path := file(t)
-	e := newEngine(t, path)
-	s := open(t, e, 24*time.Hour)
-	before := sessiontest.Hold(t, s, mutex("job", "a"))
-	version, err := e.Put(t.Context(), "k", []byte("kept"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	update(t, e, `UPDATE pawl_meta SET boot = 'the last one', last = 1`) // and the power loss took back the counter
-	after := newEngine(t, path)
-	if n := rows(t, after); n != 1 { // the value
-		t.Errorf("%d rows or inboxes are left", n)
-	}
-	if _, err := s.Renew(t.Context(), nil); !errors.Is(err, engine.ErrGone) {
-		t.Errorf("renew: %v", err)
-	}
-	if next := sessiontest.Hold(t, open(t, after, time.Hour), mutex("job", "b")); next <= before {
-		t.Errorf("token %v after %v", next, before)
-	}
-	if v, err := after.Get(t.Context(), "k"); err != nil || v.Version != version {
-		t.Errorf("%+v, %v", v, err)
-	}
-}
-
 func TestInboxesOfKilledProcessesAreRemoved(t *testing.T) {
 	path := file(t)
 	s := open(t, newEngine(t, path), time.Hour)

@@ -15,8 +15,8 @@ import (
 
 // Embedded is the special part of a database inside the process.
 type Embedded interface {
-	// Ready reports whether nothing is missing, so that Migrate need not be called. Ready only reads.
-	// Ready is called again after Migrate.
+	// Ready reports whether nothing is missing and no session has to end, so that Migrate need not be
+	// called. Ready only reads. Ready is called again after Migrate.
 	Ready(ctx context.Context, db *sql.DB) (bool, error)
 
 	// Migrate creates the missing parts. Migrate is called at most once, before all else.
@@ -27,8 +27,9 @@ type Embedded interface {
 	// the database, which excludes them in any case.
 	Turn(ctx context.Context) (end func(), err error)
 
-	// Now is the time, in µs on the store's clock.
-	Now() int64
+	// Now is the time, in µs on the store's clock. A session that was renewed after latest was so on
+	// another clock, that of an earlier run of the machine, and has ended.
+	Now() (now, latest int64)
 
 	// Flush has the later transactions of a connection of db wait until they survive a loss
 	// of power, or no longer.
@@ -91,6 +92,11 @@ func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.D
 			return nil, engine.Unavailable("open", errors.Join(err, e.Close()))
 		}
 		s.stmts[query] = stmt
+	}
+	if !ready {
+		if err := s.transact(ctx, "open", "", ordinary, func(*tx) {}); err != nil { // ends the dead sessions
+			return nil, errors.Join(err, e.Close())
+		}
 	}
 	e.asking.Go(e.ask)
 	return e, nil
