@@ -103,14 +103,15 @@ func (d dialect) mode() (fs.FileMode, error) {
 // for all to read. The log itself has it already. That index belongs to the owner of the file, too, also
 // where root opens the file first.
 func (d dialect) share() error {
-	d.give(d.path + "-shm")
-	is, err := os.Stat(d.path + "-shm")
+	index := d.path + "-shm"
+	d.give(func(uid, gid int) error { return os.Lchown(index, uid, gid) })
+	is, err := os.Lstat(index)
 	if err != nil {
 		return err
 	}
 	want, err := d.mode()
-	if err != nil || is.Mode().Perm() == want {
+	if err != nil || is.Mode().Perm() == want || !is.Mode().IsRegular() { // SQLite refuses a symbolic link
 		return err
 	}
-	return os.Chmod(d.path+"-shm", want)
+	return os.Chmod(index, want)
 }

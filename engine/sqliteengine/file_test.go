@@ -111,7 +111,7 @@ func TestInboxesOfKilledProcessesAreRemoved(t *testing.T) {
 	path := file(t)
 	s := open(t, newEngine(t, path), time.Hour)
 	left := filepath.Join(path+"-wake", "NOBODY")
-	if err := os.WriteFile(left, nil, 0o600); err != nil {
+	if err := makePipe(left); err != nil {
 		t.Fatal(err)
 	}
 	e := newEngine(t, path)

@@ -181,7 +181,7 @@ CREATE TABLE IF NOT EXISTS pawl_values (
 
 // Ready implements [sqlengine.Embedded]: the tables are there, and no session of an earlier run of the machine.
 func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
-	inboxes, _ := os.ReadDir(d.inbox("")) // before the transaction, see tidy; there may be none yet
+	inboxes := d.inboxes() // before the transaction, see tidy
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return false, err
@@ -223,7 +223,7 @@ func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 // tidy removes the inboxes that processes left when they were killed. A session makes its inbox after it
 // was stored. So the inboxes have to be listed before the transaction reads for the first time. Else an inbox may be that of
 // a session that the transaction does not see, and its messages would be lost.
-func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []os.DirEntry) error {
+func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []fs.DirEntry) error {
 	known := make(map[string]bool)
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
 	err = sqlengine.Each(rows, err, func(scan func(...any) error) error {
