@@ -106,11 +106,11 @@ func (d dialect) share() error {
 	index := d.path + "-shm"
 	d.give(func(uid, gid int) error { return os.Lchown(index, uid, gid) })
 	is, err := os.Lstat(index)
-	if err != nil {
-		return err
+	if err != nil || !is.Mode().IsRegular() { // a copy that is only read may have none, and SQLite refuses a symbolic link
+		return nil
 	}
 	want, err := d.mode()
-	if err != nil || is.Mode().Perm() == want || !is.Mode().IsRegular() { // SQLite refuses a symbolic link
+	if err != nil || is.Mode().Perm() == want {
 		return err
 	}
 	return os.Chmod(index, want)

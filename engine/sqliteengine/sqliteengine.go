@@ -78,8 +78,11 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	}
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
 	source := "file:" + location.EscapedPath() + "?modeof=" + strings.ReplaceAll(url.QueryEscape(path), "+", "%20") + "&_txlock=immediate" +
-		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)" +
+		"&_pragma=busy_timeout(1000)&_pragma=synchronous(normal)" +
 		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
+	if !engine.CreatesNothing(ctx) { // else the file may be that of another program
+		source += "&_pragma=journal_mode(wal)"
+	}
 	if opts != nil && opts.vfs != "" {
 		source += "&vfs=" + opts.vfs
 	}
@@ -189,6 +192,9 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	defer tx.Rollback() //nolint:errcheck // it has read
 	var tables bool
 	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pawl_meta')`).Scan(&tables)
+	if err == nil && !tables && engine.CreatesNothing(ctx) {
+		err = engine.ErrNoStore
+	}
 	if err != nil || !tables {
 		return false, err
 	}

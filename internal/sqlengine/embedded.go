@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,7 +57,7 @@ type transactions struct {
 	dialect Embedded
 	stmts   map[string]*sql.Stmt // of db, by its text; does not change
 	receive func(Message) bool
-	deaf    atomic.Bool // messages of others do not arrive
+	deaf    atomic.Int64 // sessions where messages of others do not arrive
 
 	// The way to the connection that writes is for one at a time. Renewals go
 	// there at once, all else one by one: so a renewal has few before it, however
@@ -110,12 +111,14 @@ func (s *transactions) close() (err error) {
 }
 
 func (s *transactions) listen(session string) (stop func()) {
-	stop = s.dialect.Listen(session, func(m Message) { s.receive(m) })
-	s.deaf.Store(stop == nil)
-	return stop
+	if stop = s.dialect.Listen(session, func(m Message) { s.receive(m) }); stop == nil {
+		s.deaf.Add(1)
+		stop = func() { s.deaf.Add(-1) }
+	}
+	return sync.OnceFunc(stop)
 }
 
-func (s *transactions) told() (bool, time.Duration) { return !s.deaf.Load(), pollEvery }
+func (s *transactions) told() (bool, time.Duration) { return s.deaf.Load() == 0, pollEvery }
 
 // news is about all that these sessions have or wait for.
 func (s *transactions) news(ctx context.Context, sessions []string, _ bool) (answers map[string]news, err error) {

@@ -82,7 +82,7 @@ func retry(ctx context.Context, verb string, again func(error) bool, try func() 
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, engine.ErrUnsupported):
+		case errors.Is(err, engine.ErrUnsupported) || errors.Is(err, engine.ErrNoStore):
 			return fmt.Errorf("%s: %w", verb, err)
 		case err == nil || !again(err):
 			return engine.Unavailable(verb, err)
