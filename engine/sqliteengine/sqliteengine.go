@@ -66,7 +66,7 @@ var _ engine.Engine = (*Engine)(nil)
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
 //
-// A grant needs no sync (synchronous is normal), because a power loss, which could undo
+// A grant needs no sync of its own (synchronous is normal), because a power loss, which could undo
 // a commit, ends every session as well. A value does, see [dialect.Flush].
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
@@ -80,9 +80,6 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	source := "file:" + location.EscapedPath() + "?modeof=" + strings.ReplaceAll(url.QueryEscape(path), "+", "%20") + "&_txlock=immediate" +
 		"&_pragma=busy_timeout(1000)&_pragma=synchronous(normal)" +
 		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
-	if !engine.CreatesNothing(ctx) { // else the file may be that of another program
-		source += "&_pragma=journal_mode(wal)"
-	}
 	if opts != nil && opts.vfs != "" {
 		source += "&vfs=" + opts.vfs
 	}
@@ -91,6 +88,10 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if err != nil {
 		return nil, engine.Unavailable("open", err)
 	}
+	if !engine.CreatesNothing(ctx) { // else the file may be that of another program
+		source += "&_pragma=journal_mode(wal)"
+	}
+	d.index(mode)
 	d.turn = newTurn(path+"-turn", mode)
 	e := &Engine{turn: d.turn}
 	for _, db := range []**sql.DB{&e.db, &e.reads} {

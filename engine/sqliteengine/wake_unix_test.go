@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
@@ -138,6 +139,47 @@ func TestGroupOfTheFile(t *testing.T) {
 			t.Error(err)
 		} else if owner := is.Sys().(*syscall.Stat_t); owner.Uid != nobody || owner.Gid != group {
 			t.Errorf("pawl.db%s is of user %d and group %d", made, owner.Uid, owner.Gid)
+		}
+	}
+}
+
+// TestIndexOfTheLog: no user finds the index of the log with fewer rights than the file. A client that may not
+// write to that index could write nothing for as long as it lives.
+func TestIndexOfTheLog(t *testing.T) {
+	path := file(t)
+	if e, err := New(t.Context(), path, nil); err != nil || e.Close() != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			ctx := t.Context()
+			if i%2 == 0 {
+				ctx = engine.Existing(ctx)
+			}
+			e, err := New(ctx, path, nil)
+			if err == nil {
+				err = e.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		if is, err := os.Lstat(path + "-shm"); err == nil && is.Mode() != 0o660 {
+			t.Errorf("%v", is.Mode())
+			<-done
+			return
 		}
 	}
 }
