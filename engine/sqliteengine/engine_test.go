@@ -238,6 +238,27 @@ func TestDeafSession(t *testing.T) {
 	}
 }
 
+// TestDeafSessionBesideAnother: a session without an inbox polls also after a later session has got one.
+func TestDeafSessionBesideAnother(t *testing.T) {
+	path := file(t)
+	e, other := newEngine(t, path), newEngine(t, path)
+	if err := os.WriteFile(path+"-wake", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, e, time.Hour)
+	if err := os.Remove(path + "-wake"); err != nil {
+		t.Fatal(err)
+	}
+	open(t, e, time.Hour)
+	holder := open(t, other, time.Hour)
+	held, mine := mutex("job", "held"), mutex("job", "mine")
+	sessiontest.Hold(t, holder, held)
+	sessiontest.Wait(t, s, mine)
+	got := sessiontest.Awaiting(t, s, mine)
+	sessiontest.Leave(t, holder, held)
+	sessiontest.Granted(t, got)
+}
+
 func TestManyGoroutines(t *testing.T) {
 	path := file(t)
 	var held, cycles int

@@ -3,6 +3,7 @@ package sqliteengine
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,18 +100,39 @@ func (d dialect) mode() (fs.FileMode, error) {
 	return is.Mode().Perm(), nil
 }
 
+// index makes the index of the write-ahead log, with that mode from the start. SQLite would create it for one
+// user to write, and another user may open it before share. The index appears at once.
+func (d dialect) index(mode fs.FileMode) {
+	header := make([]byte, 19)
+	if f, err := os.Open(d.path); err == nil {
+		io.ReadFull(f, header) //nolint:errcheck // a new file is private
+		f.Close()
+	}
+	if _, err := os.Lstat(d.path + "-shm"); err == nil || header[18] != 2 { // which says that the file has a log
+		return
+	}
+	if f, err := os.CreateTemp(filepath.Dir(d.path), filepath.Base(d.path)+"-shm"); err == nil {
+		f.Chmod(mode) //nolint:errcheck // see share, also of the rest
+		d.give(f.Chown)
+		f.Close()
+		os.Link(f.Name(), d.path+"-shm") //nolint:errcheck // another process may have made it
+		os.Remove(f.Name())              //nolint:errcheck // the file is its own
+	}
+}
+
 // share gives that mode to the index of the write-ahead log, which SQLite creates
 // for all to read. The log itself has it already. That index belongs to the owner of the file, too, also
 // where root opens the file first.
 func (d dialect) share() error {
-	d.give(d.path + "-shm")
-	is, err := os.Stat(d.path + "-shm")
-	if err != nil {
-		return err
+	index := d.path + "-shm"
+	d.give(func(uid, gid int) error { return os.Lchown(index, uid, gid) })
+	is, err := os.Lstat(index)
+	if err != nil || !is.Mode().IsRegular() { // a copy that is only read may have none, and SQLite refuses a symbolic link
+		return nil
 	}
 	want, err := d.mode()
 	if err != nil || is.Mode().Perm() == want {
 		return err
 	}
-	return os.Chmod(d.path+"-shm", want)
+	return os.Chmod(index, want)
 }

@@ -2,6 +2,7 @@ package sqliteengine
 
 import (
 	"bytes"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -31,6 +32,48 @@ func TestNotADatabase(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
 		t.Errorf("%v were created beside it", entries)
+	}
+}
+
+// TestReadingChangesNoOtherFile: a verb that only reads makes no tables in the database of another program,
+// and leaves the way in which that database is written.
+func TestReadingChangesNoOtherFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "other.db")
+	db, err := sql.Open("sqlite3", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE theirs (x)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(engine.Existing(t.Context()), path, nil); !errors.Is(err, engine.ErrNoStore) {
+		t.Errorf("%v", err)
+	}
+	var tables int
+	var mode string
+	if err := db.QueryRowContext(t.Context(), `SELECT count(*), (SELECT journal_mode FROM pragma_journal_mode) FROM sqlite_schema`).Scan(&tables, &mode); err != nil || tables != 1 || mode != "delete" {
+		t.Errorf("%d tables, written by %q: %v", tables, mode, err)
+	}
+	if names, err := os.ReadDir(filepath.Dir(path)); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// TestReadingACopy: a copy of a store that is not written by a log, as VACUUM INTO makes it, can be read.
+func TestReadingACopy(t *testing.T) {
+	path := file(t)
+	e := newEngine(t, path)
+	sessiontest.Hold(t, open(t, e, time.Hour), mutex("job", "a"))
+	other := filepath.Join(t.TempDir(), "copy.db")
+	update(t, e, `VACUUM INTO ?`, other)
+	reader, err := New(engine.Existing(t.Context()), other, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if r, err := reader.Show(t.Context(), "job"); err != nil || len(r.Claims) != 1 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
@@ -107,36 +150,11 @@ func update(t *testing.T, e *Engine, query string, args ...any) {
 	}
 }
 
-func TestRestartOfTheMachineEndsAllSessions(t *testing.T) {
-	path := file(t)
-	e := newEngine(t, path)
-	s := open(t, e, 24*time.Hour)
-	before := sessiontest.Hold(t, s, mutex("job", "a"))
-	version, err := e.Put(t.Context(), "k", []byte("kept"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	update(t, e, `UPDATE pawl_meta SET boot = 'the last one', last = 1`) // and the power loss took back the counter
-	after := newEngine(t, path)
-	if n := rows(t, after); n != 1 { // the value
-		t.Errorf("%d rows or inboxes are left", n)
-	}
-	if _, err := s.Renew(t.Context(), nil); !errors.Is(err, engine.ErrGone) {
-		t.Errorf("renew: %v", err)
-	}
-	if next := sessiontest.Hold(t, open(t, after, time.Hour), mutex("job", "b")); next <= before {
-		t.Errorf("token %v after %v", next, before)
-	}
-	if v, err := after.Get(t.Context(), "k"); err != nil || v.Version != version {
-		t.Errorf("%+v, %v", v, err)
-	}
-}
-
 func TestInboxesOfKilledProcessesAreRemoved(t *testing.T) {
 	path := file(t)
 	s := open(t, newEngine(t, path), time.Hour)
 	left := filepath.Join(path+"-wake", "NOBODY")
-	if err := os.WriteFile(left, nil, 0o600); err != nil {
+	if err := makePipe(left); err != nil {
 		t.Fatal(err)
 	}
 	e := newEngine(t, path)

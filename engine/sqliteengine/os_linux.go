@@ -43,12 +43,6 @@ func bootShift(offsets string) int64 {
 	return 0
 }
 
-// bootID names the run of the machine to which now belongs.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
-}
-
 func fileSystem(path string) (uint32, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {

@@ -14,9 +14,6 @@ const expiry = engine.ExpiryWall
 // and counts sleep on every system.
 func now() int64 { return time.Now().UnixMicro() }
 
-// bootID is not needed: sessions from before a restart end by the time of day.
-func bootID() (string, error) { return "", nil }
-
 // fileSystem is not known: a network file system is not refused.
 func fileSystem(string) (uint32, error) { return 0, nil }
 

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -65,7 +66,7 @@ var _ engine.Engine = (*Engine)(nil)
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
 //
-// A grant needs no sync (synchronous is normal), because a power loss, which could undo
+// A grant needs no sync of its own (synchronous is normal), because a power loss, which could undo
 // a commit, ends every session as well. A value does, see [dialect.Flush].
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +78,7 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	}
 	location := url.URL{Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
 	source := "file:" + location.EscapedPath() + "?modeof=" + strings.ReplaceAll(url.QueryEscape(path), "+", "%20") + "&_txlock=immediate" +
-		"&_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)" +
+		"&_pragma=busy_timeout(1000)&_pragma=synchronous(normal)" +
 		"&_pragma=journal_size_limit(4194304)" // that the log keeps when a reader that held it up has gone
 	if opts != nil && opts.vfs != "" {
 		source += "&vfs=" + opts.vfs
@@ -87,6 +88,10 @@ func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if err != nil {
 		return nil, engine.Unavailable("open", err)
 	}
+	if !engine.CreatesNothing(ctx) { // else the file may be that of another program
+		source += "&_pragma=journal_mode(wal)"
+	}
+	d.index(mode)
 	d.turn = newTurn(path+"-turn", mode)
 	e := &Engine{turn: d.turn}
 	for _, db := range []**sql.DB{&e.db, &e.reads} {
@@ -126,7 +131,14 @@ type dialect struct {
 
 func (d dialect) Turn(ctx context.Context) (func(), error) { return d.turn.take(ctx) }
 
-func (d dialect) Now() int64 { return now() }
+// Now implements [sqlengine.Embedded]. The clock of an earlier run of the machine may have been ahead, and
+// nothing else tells such a run. The id of a boot does not, because each container may see another.
+func (d dialect) Now() (is, latest int64) {
+	if is = now(); expiry == engine.ExpiryMonotonic {
+		return is, is
+	}
+	return is, math.MaxInt64 // that clock may have been set back
+}
 
 // Flush implements [sqlengine.Embedded]. Values then wait for the disk, and grants do not:
 // a loss of power ends all their sessions.
@@ -151,13 +163,13 @@ func (d dialect) Again(err error) bool { return errors.Is(err, sqlite3.BUSY) }
 
 const schema = `
 CREATE TABLE IF NOT EXISTS pawl_meta (
-	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL /* the format */, last INTEGER NOT NULL,
-	boot TEXT NOT NULL -- of the machine, for which all times in the file are
+	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL /* the format */, last INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS pawl_sessions (
 	id TEXT PRIMARY KEY, ends INTEGER NOT NULL, ttl INTEGER NOT NULL, label TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS pawl_sessions_ends ON pawl_sessions (ends);
+CREATE INDEX IF NOT EXISTS pawl_sessions_renewed ON pawl_sessions (ends - ttl);
 CREATE TABLE IF NOT EXISTS pawl_claims (
 	resource TEXT NOT NULL, place INTEGER NOT NULL, session TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL,
 	label TEXT NOT NULL, weight INTEGER NOT NULL, token INTEGER NOT NULL, since INTEGER NOT NULL,
@@ -171,14 +183,9 @@ CREATE TABLE IF NOT EXISTS pawl_values (
 	name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL
 ) STRICT;`
 
-// Ready implements [sqlengine.Embedded]: the tables are there, and from this run of
-// the machine. Where nothing names the run, Migrate always has something to do.
+// Ready implements [sqlengine.Embedded]: the tables are there, and no session of an earlier run of the machine.
 func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
-	boot, err := bootID()
-	if err != nil {
-		return false, err
-	}
-	inboxes, _ := os.ReadDir(d.inbox("")) // before the transaction, see tidy; there may be none yet
+	inboxes := d.inboxes() // before the transaction, see tidy
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return false, err
@@ -186,11 +193,16 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	defer tx.Rollback() //nolint:errcheck // it has read
 	var tables bool
 	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pawl_meta')`).Scan(&tables)
+	if err == nil && !tables && engine.CreatesNothing(ctx) {
+		err = engine.ErrNoStore
+	}
 	if err != nil || !tables {
 		return false, err
 	}
-	var format, before string
-	err = tx.QueryRowContext(ctx, `SELECT version, boot FROM pawl_meta`).Scan(&format, &before)
+	var format string
+	var old bool
+	_, latest := d.Now()
+	err = tx.QueryRowContext(ctx, `SELECT version, EXISTS (SELECT 1 FROM pawl_sessions WHERE ends - ttl > ?) FROM pawl_meta`, latest).Scan(&format, &old)
 	if err == nil {
 		err = d.share()
 	}
@@ -200,43 +212,25 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return boot != "" && boot == before, engine.CheckFormat(format)
+	return !old, engine.CheckFormat(format)
 }
 
-// Migrate creates the missing parts of the file. Migrate forgets sessions from before the machine
-// started, because none of those processes lives.
+// Migrate creates the missing parts of the file.
 func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
 	if err := d.share(); err != nil {
-		return err
-	}
-	boot, err := bootID()
-	if err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, schema); err != nil {
 		return err
 	}
-	// The time of day makes good for a counter that a power loss took back.
-	if _, err := tx.ExecContext(ctx, `INSERT INTO pawl_meta VALUES (1, ?, ?, ?) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)`,
-		engine.Format(), time.Now().UnixMicro(), boot); err != nil {
-		return err
-	}
-	for _, statement := range []string{
-		`DELETE FROM pawl_claims WHERE (SELECT boot FROM pawl_meta) <> ?`,
-		`DELETE FROM pawl_sessions WHERE (SELECT boot FROM pawl_meta) <> ?`,
-		`UPDATE pawl_meta SET boot = ?`,
-	} {
-		if _, err := tx.ExecContext(ctx, statement, boot); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO pawl_meta (one, version, last) VALUES (1, ?, 0)`, engine.Format())
+	return err
 }
 
 // tidy removes the inboxes that processes left when they were killed. A session makes its inbox after it
 // was stored. So the inboxes have to be listed before the transaction reads for the first time. Else an inbox may be that of
 // a session that the transaction does not see, and its messages would be lost.
-func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []os.DirEntry) error {
+func (d dialect) tidy(ctx context.Context, tx *sql.Tx, inboxes []fs.DirEntry) error {
 	known := make(map[string]bool)
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM pawl_sessions`)
 	err = sqlengine.Each(rows, err, func(scan func(...any) error) error {

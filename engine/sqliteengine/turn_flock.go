@@ -40,7 +40,7 @@ func (t *turn) open() bool {
 		}
 		t.file = file
 		file.Chmod(t.mode) //nolint:errcheck // only its owner may, and has
-		dialect{path: strings.TrimSuffix(t.path, "-turn")}.give(t.path)
+		dialect{path: strings.TrimSuffix(t.path, "-turn")}.give(file.Chown)
 	}
 	return true
 }

@@ -3,6 +3,7 @@ package sqliteengine
 import (
 	"bufio"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,19 +19,10 @@ func (d dialect) inbox(session string) string { return filepath.Join(d.path+"-wa
 const format = "%d %t %s\n" // token, gone, claim: less than the system writes in one piece
 
 func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() {
-	path := d.inbox(session)
-	mode, err := d.mode()
-	if err != nil || os.MkdirAll(filepath.Dir(path), 0o700) != nil || makePipe(path) != nil {
-		return nil
-	}
-	os.Chmod(filepath.Dir(path), mode|mode>>2&0o111) //nolint:errcheck // whoever made it has
-	d.give(filepath.Dir(path))
-	if os.Chmod(path, mode) != nil {
-		return nil
-	}
-	d.give(path)
-	pipe, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end
-	if err != nil {
+	var pipe *os.File
+	os.Mkdir(d.inbox(""), 0o700) //nolint:errcheck // it may be there
+	d.in(func(folder *os.Root) { pipe = d.makeInbox(folder, session) })
+	if pipe == nil {
 		return nil
 	}
 	go func() {
@@ -39,7 +31,8 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 			if _, err := fmt.Sscanf(lines.Text()+"\n", format, (*uint64)(&m.Token), &m.Gone, &m.Claim); err != nil {
 				continue
 			}
-			if m.Claim, err = url.QueryUnescape(m.Claim); err == nil {
+			if claim, err := url.QueryUnescape(m.Claim); err == nil {
+				m.Claim = claim
 				receive(m)
 			}
 		}
@@ -47,10 +40,65 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 	return func() { pipe.Close() } //nolint:errcheck // only read from
 }
 
+// in calls do in the folder of the inboxes, unless a symbolic link is in its place. Another user of the
+// database may have made such a link.
+func (d dialect) in(do func(folder *os.Root)) {
+	is, _ := os.Lstat(d.inbox(""))
+	if folder, err := os.OpenRoot(d.inbox("")); err == nil {
+		defer folder.Close()
+		if opened, _ := folder.Stat("."); os.SameFile(is, opened) {
+			do(folder)
+		}
+	}
+}
+
+// makeInbox makes the inbox of a session. Every user of the database may write to it. So the folder keeps the
+// bit by which new files there have its group.
+func (d dialect) makeInbox(folder *os.Root, session string) *os.File {
+	mode, err := d.mode()
+	is, failed := folder.Stat(".")
+	if err != nil || failed != nil || makePipe(d.inbox(session)) != nil {
+		return nil
+	}
+	d.give(func(uid, gid int) error { return folder.Lchown(".", uid, gid) })
+	folder.Chmod(".", mode|mode>>2&0o111|is.Mode()&fs.ModeSetgid)          //nolint:errcheck // whoever made it has
+	pipe, err := folder.OpenFile(session, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end
+	if err != nil {
+		return nil
+	}
+	d.give(pipe.Chown)
+	if pipe.Chmod(mode) != nil {
+		pipe.Close()
+		return nil
+	}
+	return pipe
+}
+
+// at calls do with the folder, if the inbox of a session is a pipe there. The name of the session may come
+// from the database, so the name may lead elsewhere.
+func (d dialect) at(session string, do func(folder *os.Root)) {
+	d.in(func(folder *os.Root) {
+		if is, err := folder.Lstat(session); err == nil && is.Mode()&fs.ModeNamedPipe != 0 {
+			do(folder)
+		}
+	})
+}
+
 func (d dialect) Post(m sqlengine.Message) {
-	writePipe(d.inbox(m.Session), fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
+	d.at(m.Session, func(folder *os.Root) {
+		if pipe, err := folder.OpenFile(m.Session, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+			writePipe(pipe, fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
+			pipe.Close()
+		}
+	})
 }
 
 func (d dialect) Forget(session string) {
-	os.Remove(d.inbox(session)) //nolint:errcheck // left to the next process that starts
+	d.at(session, func(folder *os.Root) { folder.Remove(session) }) //nolint:errcheck // left to the next process that starts
+}
+
+// inboxes are those of all sessions, also of processes that were killed.
+func (d dialect) inboxes() (all []fs.DirEntry) {
+	d.in(func(folder *os.Root) { all, _ = fs.ReadDir(folder.FS(), ".") })
+	return all
 }

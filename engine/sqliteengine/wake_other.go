@@ -2,9 +2,12 @@
 
 package sqliteengine
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // Without named pipes waiters poll.
 func makePipe(string) error { return errors.ErrUnsupported }
 
-func writePipe(string, []byte) {}
+func writePipe(*os.File, []byte) {}

@@ -2,17 +2,17 @@
 
 package sqliteengine
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 func makePipe(path string) error { return unix.Mkfifo(path, 0o600) }
 
-// writePipe does not wait for a reader. The message is lost when there is none, or when the reader
-// is stopped and the pipe is full.
-func writePipe(path string, message []byte) {
-	pipe, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return
+// writePipe does not wait for a reader. The message is lost when the reader is stopped and the pipe is full.
+func writePipe(pipe *os.File, message []byte) {
+	if raw, err := pipe.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Write(int(fd), message) }) //nolint:errcheck // see above
 	}
-	unix.Write(pipe, message) //nolint:errcheck // see above
-	unix.Close(pipe)          //nolint:errcheck // nothing is buffered
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 
 // Embedded is the special part of a database inside the process.
 type Embedded interface {
-	// Ready reports whether nothing is missing, so that Migrate need not be called. Ready only reads.
-	// Ready is called again after Migrate.
+	// Ready reports whether nothing is missing and no session has to end, so that Migrate need not be
+	// called. Ready only reads. Ready is called again after Migrate.
 	Ready(ctx context.Context, db *sql.DB) (bool, error)
 
 	// Migrate creates the missing parts. Migrate is called at most once, before all else.
@@ -27,8 +28,9 @@ type Embedded interface {
 	// the database, which excludes them in any case.
 	Turn(ctx context.Context) (end func(), err error)
 
-	// Now is the time, in µs on the store's clock.
-	Now() int64
+	// Now is the time, in µs on the store's clock. A session that was renewed after latest was so on
+	// another clock, that of an earlier run of the machine, and has ended.
+	Now() (now, latest int64)
 
 	// Flush has the later transactions of a connection of db wait until they survive a loss
 	// of power, or no longer.
@@ -55,7 +57,7 @@ type transactions struct {
 	dialect Embedded
 	stmts   map[string]*sql.Stmt // of db, by its text; does not change
 	receive func(Message) bool
-	deaf    atomic.Bool // messages of others do not arrive
+	deaf    atomic.Int64 // sessions where messages of others do not arrive
 
 	// The way to the connection that writes is for one at a time. Renewals go
 	// there at once, all else one by one: so a renewal has few before it, however
@@ -92,6 +94,11 @@ func New(ctx context.Context, db, reads *sql.DB, dialect Embedded, minTTL time.D
 		}
 		s.stmts[query] = stmt
 	}
+	if !ready {
+		if err := s.transact(ctx, "open", "", ordinary, func(*tx) {}); err != nil { // ends the dead sessions
+			return nil, errors.Join(err, e.Close())
+		}
+	}
 	e.asking.Go(e.ask)
 	return e, nil
 }
@@ -104,12 +111,14 @@ func (s *transactions) close() (err error) {
 }
 
 func (s *transactions) listen(session string) (stop func()) {
-	stop = s.dialect.Listen(session, func(m Message) { s.receive(m) })
-	s.deaf.Store(stop == nil)
-	return stop
+	if stop = s.dialect.Listen(session, func(m Message) { s.receive(m) }); stop == nil {
+		s.deaf.Add(1)
+		stop = func() { s.deaf.Add(-1) }
+	}
+	return sync.OnceFunc(stop)
 }
 
-func (s *transactions) told() (bool, time.Duration) { return !s.deaf.Load(), pollEvery }
+func (s *transactions) told() (bool, time.Duration) { return s.deaf.Load() == 0, pollEvery }
 
 // news is about all that these sessions have or wait for.
 func (s *transactions) news(ctx context.Context, sessions []string, _ bool) (answers map[string]news, err error) {

@@ -36,9 +36,6 @@ func (e *Engine) Open(ctx context.Context, opts engine.SessionOptions) (engine.S
 	}
 	// Only now: the inbox of a session that is not in the store is taken for a dead one's.
 	s.stop = e.store.listen(s.id)
-	if s.stop == nil {
-		s.stop = func() {}
-	}
 	e.sessions.Store(s.id, s)
 	return s, nil
 }

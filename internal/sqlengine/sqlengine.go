@@ -58,8 +58,7 @@ type store interface {
 	Get(ctx context.Context, key string) (engine.Value, error)
 	Put(ctx context.Context, key string, data []byte, version uint64) (uint64, error)
 
-	// listen makes a session be told, until stop is called. listen returns nil
-	// where nothing arrives: then waiters poll.
+	// listen makes a session be told, until stop is called.
 	listen(session string) (stop func())
 	// news tells of claims of these sessions that have waited and of which there is something new.
 	// With all it tells of every claim that has waited or waits.

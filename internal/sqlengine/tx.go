@@ -17,10 +17,10 @@ import (
 // The statements, by tables. Each finds its rows by an index.
 const (
 	readMeta = `SELECT last, coalesce((SELECT ends FROM pawl_sessions WHERE id = ?), 0),
-		EXISTS (SELECT 1 FROM pawl_sessions WHERE ends <= ?) FROM pawl_meta`
+		EXISTS (SELECT 1 FROM pawl_sessions WHERE ends <= ?) OR EXISTS (SELECT 1 FROM pawl_sessions WHERE ends - ttl > ?) FROM pawl_meta`
 	writeMeta = `UPDATE pawl_meta SET last = ?`
 
-	deadSessions  = `SELECT id FROM pawl_sessions WHERE ends <= ?`
+	deadSessions  = `SELECT id FROM pawl_sessions WHERE ends <= ? UNION ALL SELECT id FROM pawl_sessions WHERE ends - ttl > ?`
 	insertSession = `INSERT INTO pawl_sessions (id, ends, ttl, label) VALUES (?, ?, ?, ?)`
 	renewSession  = `UPDATE pawl_sessions SET ends = ? + ttl WHERE id = ?`
 	deleteSession = `DELETE FROM pawl_sessions WHERE id = ?`
@@ -65,6 +65,7 @@ type tx struct {
 	err     error
 	writes  bool // and has the statements prepared
 	now     int64
+	latest  int64  // when a session was renewed that lives
 	last    int64  // token or version given out
 	session string // that asks
 	ends    int64  // when that session ends, 0 when there is none
@@ -81,7 +82,7 @@ func retry(ctx context.Context, verb string, again func(error) bool, try func() 
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, engine.ErrUnsupported):
+		case errors.Is(err, engine.ErrUnsupported) || errors.Is(err, engine.ErrNoStore):
 			return fmt.Errorf("%s: %w", verb, err)
 		case err == nil || !again(err):
 			return engine.Unavailable(verb, err)
@@ -148,7 +149,8 @@ func (s *transactions) turn(ctx context.Context, how manner) (end func(), err er
 // and removes nothing of the dead.
 func (s *transactions) read(ctx context.Context, verb string, do func(*tx)) error {
 	return retry(ctx, verb, s.dialect.Again, func() error {
-		t := &tx{ctx: ctx, store: s, now: s.dialect.Now()}
+		t := &tx{ctx: ctx, store: s}
+		t.now, _ = s.dialect.Now()
 		if t.Tx, t.err = s.reads.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}); t.err != nil {
 			return t.err
 		}
@@ -180,7 +182,8 @@ func (t *tx) run(db interface {
 	if t.Tx, t.err = db.BeginTx(t.ctx, nil); t.err != nil {
 		return
 	}
-	t.now, t.writes = s.dialect.Now(), true
+	t.writes = true
+	t.now, t.latest = s.dialect.Now()
 	defer t.Rollback() //nolint:errcheck // after the commit there is nothing to undo
 	if do(t); t.err == nil {
 		t.err = t.Commit()
@@ -204,10 +207,10 @@ func (s *transactions) transact(ctx context.Context, verb, session string, how m
 	return s.run(ctx, verb, how, func(t *tx) {
 		t.session = session
 		var dead bool
-		t.get(readMeta, args{session, t.now}, &t.last, &t.ends, &dead)
+		t.get(readMeta, args{session, t.now, t.latest}, &t.last, &t.ends, &dead)
 		before := t.last
 		if dead {
-			for _, session := range t.strings(deadSessions, t.now) {
+			for _, session := range t.strings(deadSessions, t.now, t.latest) {
 				t.bury(session)
 			}
 		}
@@ -221,6 +224,9 @@ func (s *transactions) transact(ctx context.Context, verb, session string, how m
 // bury removes a session with its claims, and hands on what these held.
 func (t *tx) bury(session string) {
 	t.buried = append(t.buried, session)
+	if session == t.session {
+		t.ends = 0
+	}
 	t.exec(deleteSession, session)
 	t.each(claimsOf, args{session}, func(scan func(...any)) {
 		m := Message{Session: session}
