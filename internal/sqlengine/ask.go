@@ -19,30 +19,33 @@ func (e *Engine) awaits(more int64) {
 // for the state of all claims once a heartbeat, because a message may be lost.
 func (e *Engine) ask() {
 	all := time.Now() // when that was last
+	last := all       // when anything was
 	for {
 		told, every := e.store.told()
-		if beat := e.heartbeat(); told {
-			every = time.Until(all.Add(beat))
+		due := last.Add(every)
+		if told {
+			due = all.Add(e.heartbeat())
 		}
-		idle := time.After(every)
+		idle := time.After(time.Until(due))
 		if e.count.Load() == 0 {
 			idle = nil
 		}
 		everything := false
 		select {
 		case <-idle:
-			everything = !time.Now().Before(all.Add(e.heartbeat()))
 		case <-e.next:
 		case <-e.full:
 			everything = true
 		case <-e.wake:
-			if idle == nil { // else a constant stream of claims would put the look off
+			if idle == nil { // else a constant stream of claims would put the request off
 				all = time.Now()
+				last = all
 			}
 			continue
 		case <-e.life.Done():
 			return
 		}
+		everything = everything || !time.Now().Before(all.Add(e.heartbeat()))
 		ctx, cancel := context.WithTimeout(e.life, pollEvery*20)
 		if err := e.askOnce(ctx, everything); everything {
 			if all = time.Now(); err != nil {
@@ -50,6 +53,7 @@ func (e *Engine) ask() {
 				turn.Pause(e.life, pollEvery) //nolint:errcheck // the loop ends with it
 			}
 		}
+		last = time.Now()
 		cancel()
 	}
 }
