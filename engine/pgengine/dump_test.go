@@ -1,6 +1,7 @@
 package pgengine_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -84,4 +85,31 @@ func TestUpgradeInUse(t *testing.T) {
 	if after := sessiontest.Await(t, other, waits); after <= before {
 		t.Errorf("token %d after %d", after, before)
 	}
+}
+
+// TestUpgradeBesideADump: an upgrade of tables that are complete waits for no transaction that reads them, such as that of pg_dump. Each claim
+// that enters would wait behind such an upgrade.
+func TestUpgradeBesideADump(t *testing.T) {
+	p := pool(t, testservers.SharedPostgres(t).Addr, "postgres", "beside")
+	opts := &pgengine.Options{Schema: "beside_dump"}
+	s := sessiontest.Open(t, newEngine(t, p, opts), leasetest.TTL)
+	exec(t, p, "UPDATE beside_dump.meta SET version = 7")
+	dump, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dump.Rollback(t.Context()) //nolint:errcheck // it has read
+	if _, err := dump.Exec(t.Context(), "LOCK TABLE beside_dump.boot IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	e, err := pgengine.New(soon, p, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Close() //nolint:errcheck // it returns nil
+	c := claimOf("beside", s, 1)
+	sessiontest.Hold(t, s, c)
+	sessiontest.Leave(t, s, c)
 }

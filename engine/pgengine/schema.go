@@ -167,6 +167,9 @@ func (l language) statements(version int) []string {
 	if version < leaseLayout {
 		all = slices.Concat(all, l.begin(), l.tables(tables))
 	}
+	if version < 6 { // this waits for each transaction that has read the table, and all later readers wait behind
+		all = append(all, fmt.Sprintf(`ALTER TABLE %sboot ADD COLUMN IF NOT EXISTS home OID NOT NULL DEFAULT 0`, l.P())) // the table that this was written to; 0: see booted
+	}
 	return append(all, l.rest(routines)...)
 }
 
@@ -195,10 +198,7 @@ func (l language) tables(rules []string) []string {
 
 func (l language) rest(routines []sqlengine.Routine) []string {
 	p := l.P()
-	all := []string{
-		fmt.Sprintf(`ALTER TABLE %sboot ADD COLUMN IF NOT EXISTS home OID NOT NULL DEFAULT 0`, p), // the table that this was written to; 0: see booted
-		l.booted(),
-	}
+	all := []string{l.booted()}
 	for _, r := range routines {
 		all = append(all, r.Text)
 	}
