@@ -10,6 +10,18 @@ import (
 	"testing"
 )
 
+var endSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+
+// ignoredAtFirst are the signals that this process was started to ignore, as under nohup. A command that ran inside of
+// this process makes signal.Ignored forget that, and new processes ignore the signal still.
+var ignoredAtFirst = func() map[syscall.Signal]bool {
+	all := make(map[syscall.Signal]bool)
+	for _, sig := range endSignals {
+		all[sig] = signal.Ignored(sig)
+	}
+	return all
+}()
+
 // TestServices_signals: each of four signals ends a service with 0, and the help of the service says so.
 func TestServices_signals(t *testing.T) {
 	t.Parallel()
@@ -31,8 +43,8 @@ func TestServices_signals(t *testing.T) {
 			if verb == "id serve" {
 				flags, store = flags+" --name x", "memory:"
 			}
-			for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-				if signal.Ignored(sig) { // as under nohup, and so by pawl as well
+			for _, sig := range endSignals {
+				if ignoredAtFirst[sig] { // and so by pawl as well
 					continue
 				}
 				p := start(t, command(t, store, strings.Fields(verb+" --listen 127.0.0.1:0 "+flags)...))
