@@ -6,8 +6,9 @@
 //	...
 //	defer member.Leave(ctx)
 //
-// A member keeps its place with the session of its client. The list has no heartbeat of its own, so members cost the
-// store no more than locks do. The client of a balancer watches the group:
+// A member keeps its place with the session of its client. The list has no heartbeat of its own. Three clients of each group
+// also read the list of the members and that of their locks, each up to four times a second. On Redis such a list searches all keys of the
+// server, so give the groups a server or a database server without many other keys. The client of a balancer watches the group:
 //
 //	for view, err := range group.New(client, "api").Watch(ctx) {
 //		...
@@ -19,7 +20,7 @@
 //   - A member that joins or leaves is seen by all watchers at once.
 //   - A member that dies is gone one TTL of its client and a second later. Another client must then have been
 //     a member, or have watched, at least the time of its TTL. A group that nobody watches may list dead members, and [Group.Members] leaves them out.
-//     Two clients sweep. If both and the clients that follow them die within one TTL, dead members stay until a living client follows.
+//     Three clients sweep. If all three and the clients that follow them die within one TTL, dead members stay until a living client follows.
 //   - A member that lost its session joins again by itself, as soon as the store answers.
 //   - Of two members with one ID, or with one address, the newest counts: the one with the larger [Member].Token.
 //   - A watcher goes on with the last members while the store is away, and says so.
@@ -29,7 +30,7 @@
 //
 // # Limits
 //
-// A group has room for 2,000 members of 200 bytes and for 500 members of 1 KiB. A larger group is several groups.
+// A group with a short name has room for 2,000 members of 200 bytes and for 500 members of 1 KiB. A larger group is several groups.
 //
 // The package is built on the exported API of package pawl only, as a service of your own would be.
 package group

@@ -132,7 +132,8 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 //
 // One waiting worker of a queue looks for items, and the next worker looks when the first has found
 // an item; the others only queue. The looking worker is told at once of new items. The looking worker reads all
-// pages twice a second, so it sees an item that is given back within half a second. The items of a
+// pages twice a second, so it sees an item that is given back within half a second. If the looking worker dies, the next worker
+// looks when the session of the dead worker has ended, within its TTL. Until then only workers that begin a Claim see new items. The items of a
 // dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
 // ms, the worker looks for a fifth of the time.

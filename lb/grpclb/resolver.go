@@ -15,7 +15,8 @@ import (
 )
 
 // Source yields the nodes of a name, and then all nodes again after each change, until ctx ends. An error is
-// shown to the calls of a client that has no node yet. Each client calls its Source once, on a goroutine of its own.
+// shown to the calls of a client that has no node yet. A client calls its Source on a goroutine of its own, when the
+// client begins, and again after each idle time. By default a client is idle after 30 minutes without calls.
 type Source func(ctx context.Context, name string) iter.Seq2[[]lb.Node, error]
 
 // NewResolver returns a resolver of the scheme. The option grpc.WithResolvers takes it. A client of the target scheme:///name asks the source for name.
