@@ -154,6 +154,10 @@ func TestClientStalls(t *testing.T) {
 			unread = set
 		}
 		got := raw(t, s.Listener.Addr().String(), row.head, unread)
+		const goOn = "HTTP/1.1 100 Continue\r\n\r\n" // of the proxy's server and of the node: a client may get several, see RFC 9110, 15.2
+		for strings.HasPrefix(got, goOn+goOn) {
+			got = got[len(goOn):]
+		}
 		if row.want != "" && !strings.HasPrefix(got, "HTTP/1.1 "+row.want) {
 			t.Errorf("%.20q: %.50q", row.head, got)
 		}
