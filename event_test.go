@@ -111,7 +111,7 @@ func TestWaitIsToldOnce(t *testing.T) {
 	t.Run("grace", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var r recorder
-			store := newFaultyStore(&gracefulStore{memengine.New(), time.Now().Add(11 * time.Second)})
+			store := newFaultyStore(&gracefulStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second)})
 			c := newClient(t, store, &pawl.Options{Observe: r.observe})
 			store.set(first(1, fails, nil), verbEnter)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

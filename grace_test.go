@@ -18,6 +18,7 @@ import (
 type gracefulStore struct {
 	*memengine.Engine
 	until time.Time
+	knows bool // all claims: the store shares grants, and says that it is in a grace
 }
 
 func (g *gracefulStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
@@ -36,6 +37,10 @@ func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool)
 	switch {
 	case left <= 0:
 		return s.Session.Enter(ctx, c, wait)
+	case s.store.knows:
+		grant, err := s.Session.Enter(ctx, c, wait)
+		grant.Grace = grace
+		return grant, err
 	case wait:
 		return engine.Grant{Grace: grace}, nil
 	}
@@ -55,7 +60,7 @@ func (s *gracefulSession) Await(ctx context.Context, c *engine.Claim) (engine.Gr
 // that others hold the lock.
 func TestGraceIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &gracefulStore{memengine.New(), time.Now().Add(11 * time.Second)}
+		store := &gracefulStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second)}
 		var events []pawl.Event
 		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
 			if e.Kind == pawl.EventGrace || e.Kind == pawl.EventContended {
@@ -89,33 +94,11 @@ func TestGraceIsTold(t *testing.T) {
 	})
 }
 
-// sharingStore says with each grant that it is in a restart grace, until a time.
-type sharingStore struct {
-	*memengine.Engine
-	until time.Time
-}
-
-func (g *sharingStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s, err := g.Engine.Open(ctx, opts)
-	return &sharingSession{s, g}, err
-}
-
-type sharingSession struct {
-	engine.Session
-	store *sharingStore
-}
-
-func (s *sharingSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	grant, err := s.Session.Enter(ctx, c, wait)
-	grant.Grace.Left = max(time.Until(s.store.until), 0)
-	return grant, err
-}
-
 // TestGraceSharesOnlyWhatAClientHolds: in a restart grace a claim of an owner shares a grant of its own client only. The store may have
 // forgotten that another grant was released, and the store may have forgotten a later holder.
 func TestGraceSharesOnlyWhatAClientHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &sharingStore{Engine: memengine.New()}
+		store := &gracefulStore{Engine: memengine.New(), knows: true}
 		a, b := newClient(t, store, nil), newClient(t, store, nil)
 		owned := pawl.WithOwner(t.Context(), "o")
 		outer, err := a.RWMutex("m").RLock(owned)

@@ -32,7 +32,7 @@ func (l *lanes) query(ctx context.Context, query string, args []any, row func(sc
 	for _, arg := range args {
 		switch arg.(type) {
 		case string, []byte:
-			arg = fmt.Sprintf("x'%x'", arg)
+			arg = text(arg)
 		}
 		query = strings.Replace(query, "?", fmt.Sprint(arg), 1)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -80,9 +79,9 @@ func (s *rowStore) Check(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// text is a string as a literal that needs no escaping, so that a call is one
+// text is a string, or bytes, as a literal that needs no escaping, so that a call is one
 // round trip without a prepared statement.
-func text(s string) string { return "x'" + hex.EncodeToString([]byte(s)) + "'" }
+func text(s any) string { return fmt.Sprintf("x'%x'", s) }
 
 // rowConn implements [rowengine.Conn].
 type rowConn struct {
