@@ -19,12 +19,17 @@ import (
 
 // apart turns the URL of a store into that of a place in the store that nobody has used.
 var apart = map[string]func(url string) string{
-	"sqlite":    func(url string) string { return url + strings.ToLower(rand.Text()) },
-	"cluster":   func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
-	"redis":     func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
-	"etcd":      func(url string) string { return url + "?prefix=" + rand.Text() + "/" },
-	"postgres":  func(url string) string { return url + "?schema=f" + strings.ToLower(rand.Text()) },
-	"mariadb":   func(url string) string { return url + "?prefix=f" + strings.ToLower(rand.Text())[:8] },
+	"sqlite":   func(url string) string { return url + strings.ToLower(rand.Text()) },
+	"cluster":  func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
+	"redis":    func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
+	"redlock":  func(url string) string { return url + "?prefix=" + rand.Text() + ":" },
+	"etcd":     func(url string) string { return url + "?prefix=" + rand.Text() + "/" },
+	"postgres": func(url string) string { return url + "?schema=f" + strings.ToLower(rand.Text()) },
+	"mariadb":  func(url string) string { return url + "?prefix=f" + strings.ToLower(rand.Text())[:8] },
+
+	"postgres in row mode": func(url string) string { return url + "?mode=row&schema=f" + strings.ToLower(rand.Text()) },
+	"mariadb in row mode":  func(url string) string { return url + "?mode=row&prefix=f" + strings.ToLower(rand.Text())[:8] },
+
 	"nats":      func(url string) string { return url + "?bucket=" + rand.Text() },
 	"zookeeper": func(url string) string { return strings.Replace(url, "?", "/"+rand.Text()+"?", 1) },
 }
@@ -42,7 +47,7 @@ func build(t *testing.T, name, flags string) string {
 
 // goesOn are the stores that a build of another format takes over after a restart grace. No client
 // of the earlier format may live there.
-var goesOn = map[string]bool{"redis": true}
+var goesOn = map[string]bool{"redis": true, "redlock": true}
 
 // TestFormats: two builds have stores of different formats. The second build that comes to a store
 // is refused, and the error names both formats. That build is granted nothing beside the first.
@@ -64,6 +69,14 @@ func TestFormats(t *testing.T) {
 		}
 		return "redis+cluster://" + strings.Join(addrs, ",")
 	}
+	all["redlock"] = func(t *testing.T) string {
+		var addrs []string
+		for range 3 {
+			addrs = append(addrs, testservers.Redis(t).Addr)
+		}
+		return "redlock://" + strings.Join(addrs, ",")
+	}
+	all["postgres in row mode"], all["mariadb in row mode"] = all["postgres"], all["mariadb"]
 	for kind, store := range all {
 		t.Run(kind, func(t *testing.T) {
 			url := store(t)
