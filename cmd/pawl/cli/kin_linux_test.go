@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// As process 1 of a container, pawl gets the orphans of its command. They do not stay zombies.
+// As process 1 of a container, pawl gets the orphans of its command, which do not stay zombies.
 func TestRun_as_process_1_buries_orphans(t *testing.T) {
 	t.Parallel()
 	container := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
