@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/pawl-go/pawl/internal/sqlengine"
 	"github.com/pawl-go/pawl/internal/turn"
 )
@@ -63,16 +65,17 @@ func destroy(conn *sql.Conn) {
 	conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // which closes it
 }
 
-// alone asks on the connection that nothing else uses. If that has ended meanwhile, alone asks once
-// more on a new one, because a renewal may be done twice.
+// alone asks on the connection that nothing else uses. If the server has closed that connection meanwhile, alone asks once
+// more on another, because a renewal may be done twice.
 func (l *lanes) alone(ctx context.Context, query string, row func(scan func(...any) error) error) error {
 	if err := l.own.Take(ctx); err != nil {
 		return err
 	}
 	defer l.own.Give()
 	fresh := l.conn == nil
-	err := l.onOwn(ctx, query, row)
-	if errors.Is(err, driver.ErrBadConn) && !fresh { // the driver says so before the first row only
+	told := false
+	err := l.onOwn(ctx, query, func(scan func(...any) error) error { told = true; return row(scan) })
+	if !fresh && !told && (errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) || hasNumber(err, killed, idleTooLong)) {
 		err = l.onOwn(ctx, query, row)
 	}
 	return err

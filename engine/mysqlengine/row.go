@@ -57,7 +57,7 @@ func NewRow(ctx context.Context, db *sql.DB, opts *RowOptions) (Row, error) {
 	prefix, err := checkPrefix(cmp.Or(opts, new(RowOptions)).Prefix)
 	if err == nil {
 		err = migrate(ctx, db, tables{
-			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) }, routine: prefix + "row_enter",
+			name: "the tables of row mode", meta: prefix + "row_meta", version: rowVersion, definitions: func() []string { return rowDefinitions(prefix) }, routine: prefix + "row_wait",
 			live: "SELECT COUNT(*) FROM " + prefix + "row_claims", old: []string{prefix + "row_claims"}, alone: true,
 		})
 	}

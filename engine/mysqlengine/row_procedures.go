@@ -23,16 +23,21 @@ var rowProcedures = map[string]string{
 	// A connection does this when it is used for the first time, and again after a second. Meanwhile another server may have
 	// taken over and given back. That server granted nothing for a TTL, which is a second at least. The first client that
 	// notices a restart, or that another server was used last, says when the server may give something out. Holders from
-	// before may believe for a TTL. Numbers go on from the time at least.
+	// before may believe for a TTL. Numbers go on from the time at least. A number that is in use already is waited for a moment only.
 	"prepare": `() BEGIN
+			DECLARE v_patience INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
 			SET @pawl_seen = UTC_TIMESTAMP(6);
 			UPDATE pawl_row_meta SET moved = IF(server = 0, moved, UTC_TIMESTAMP(6) + INTERVAL ttl MICROSECOND), server = @@GLOBAL.server_id WHERE server <> @@GLOBAL.server_id;
 			INSERT IGNORE INTO pawl_row_boot (one, ready)
 				SELECT ` + rowServer + `, UTC_TIMESTAMP(6) + INTERVAL MAX(ttl) MICROSECOND FROM pawl_row_meta;
+			SET SESSION innodb_lock_wait_timeout = 1;
 			START TRANSACTION;
-			INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
-				VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
+			BEGIN DECLARE CONTINUE HANDLER FOR 1205 BEGIN END;
+				INSERT IGNORE INTO pawl_row_claims (id, held, conn, resource, claim, owner, session, label, barging, since)
+					VALUES (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 0, '', '', '', '', '', 0, UTC_TIMESTAMP(6));
+			END;
 			ROLLBACK;
+			SET SESSION innodb_lock_wait_timeout = v_patience;
 			SELECT GREATEST(ready, (SELECT MAX(moved) FROM pawl_row_meta)) INTO @pawl_ready FROM pawl_row_boot WHERE one = ` + rowServer + `;
 		END`,
 	"enter": rowArgs + ` BEGIN

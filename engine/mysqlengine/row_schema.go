@@ -2,13 +2,15 @@ package mysqlengine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/pawl-go/pawl/engine"
 )
 
 // rowVersion is that of the tables and procedures of row mode.
-const rowVersion = 6
+const rowVersion = 7
 
 // rowDefinitions make the tables and procedures of row mode:
 //
@@ -33,8 +35,8 @@ func rowDefinitions(prefix string) []string {
 			session VARBINARY(512) NOT NULL, label VARBINARY(512) NOT NULL, barging BOOLEAN NOT NULL, since DATETIME(6) NOT NULL,
 			granted DATETIME(6) NULL)` + end,
 	}
-	for name, body := range rowProcedures {
-		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+body)
+	for _, name := range slices.Sorted(maps.Keys(rowProcedures)) { // the last tells that all are there
+		all = append(all, "DROP PROCEDURE IF EXISTS pawl_row_"+name, "CREATE PROCEDURE pawl_row_"+name+rowProcedures[name])
 	}
 	// New tables have forgotten nothing. Those of an older version have, if the server has just started.
 	all = append(all, "INSERT IGNORE INTO pawl_row_boot (one, ready) SELECT "+rowServer+", UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM pawl_row_meta)")

@@ -36,6 +36,7 @@ const (
 	killed           = 1927
 	idleTooLong      = 4031
 	noThread         = 1094
+	noMemoryTables   = 3098
 )
 
 func hasNumber(err error, numbers ...uint16) bool {
@@ -72,7 +73,7 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 		Missing: func(err error) bool { return hasNumber(err, noTable) },
 		Denied:  denied,
 		Create: func(ctx context.Context) error {
-			err := t.create(ctx, db)
+			err := t.explain(t.create(ctx, db))
 			if t.unseen = denied(err); t.unseen { // a user that may only read sees no procedures
 				if is, failed := t.find(ctx, db); failed == nil && is == t.version {
 					return nil
@@ -86,13 +87,24 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 // writers finds the setting of a cluster in which several servers take writes: Galera, or group replication in multi-primary mode.
 const writers = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON' OR variable_name = 'group_replication_single_primary_mode' AND value = 'OFF'"
 
+// explain says what stood in the way of new tables.
+func (t tables) explain(err error) error {
+	switch {
+	case hasNumber(err, lockTimeout):
+		return fmt.Errorf("%s are old, and a transaction that has read them keeps them from an upgrade, such as the transaction of a dump. Run this again after its end: %w", t.name, err)
+	case hasNumber(err, noMemoryTables):
+		return fmt.Errorf("%w: group replication takes no table in memory, and such a table tells of restarts: %w", engine.ErrUnsupported, err)
+	}
+	return err
+}
+
 // find refuses a connection whose statements are not committed by themselves: they would be in
-// transactions that nobody ends. find also refuses a connection that changes names. Tables without procedures are
-// taken for older ones: mysqldump leaves procedures out, unless it is told otherwise.
+// transactions that nobody ends. Tables without procedures are taken for older ones: mysqldump leaves
+// procedures out, unless it is told otherwise. Names are sent as bytes, so character sets change none.
 func (t tables) find(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
-	var format, sent, meant, several, is string
+	var format, several, is string
 	if t.alone {
 		if err = db.QueryRowContext(ctx, writers).Scan(&several, &is); err == nil {
 			err = fmt.Errorf("%w: %s is %s: each server of the cluster has row locks of its own: use lease mode", engine.ErrUnsupported, several, is)
@@ -102,16 +114,14 @@ func (t tables) find(ctx context.Context, db interface {
 		}
 	}
 	var autocommit, complete bool
-	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, @@character_set_client, @@character_set_connection, EXISTS "+
+	err = db.QueryRowContext(ctx, "SELECT version, @@autocommit, format, EXISTS "+
 		"(SELECT 1 FROM information_schema.routines r WHERE r.routine_schema = DATABASE() AND r.routine_name = '"+t.routine+"') FROM "+t.meta+
-		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &sent, &meant, &complete)
+		" ORDER BY version DESC LIMIT 1").Scan(&version, &autocommit, &format, &complete)
 	switch {
 	case hasNumber(err, noColumn) || errors.Is(err, sql.ErrNoRows): // of a build before there was a mark, or half made
 		return 0, nil
 	case err == nil && !autocommit:
 		err = fmt.Errorf("%w: autocommit is off: turn it on for this user", engine.ErrUnsupported)
-	case err == nil && sent != meant: // a name would be another name in the server, which others do not lock
-		err = fmt.Errorf("%w: character_set_client is %s and character_set_connection %s: set both alike", engine.ErrUnsupported, sent, meant)
 	case err == nil:
 		err = engine.CheckFormat(format)
 	}
@@ -152,6 +162,10 @@ func (t tables) replace(ctx context.Context, conn *sql.Conn, version int) error 
 	return err
 }
 
+// strict cuts nothing. Procedures keep the character set in which they were made. All sessions wait behind the
+// upgrade of a table, which waits for transactions that have read the table: so that upgrade gives up soon.
+const strict = "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', character_set_client = 'utf8mb4', collation_connection = 'utf8mb4_bin', lock_wait_timeout = 1"
+
 // create makes everything, one client at a time. The server keeps each
 // statement, so the version comes last.
 func (t tables) create(ctx context.Context, db *sql.DB) error {
@@ -172,11 +186,13 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	if err == nil && is >= t.version || err != nil && !hasNumber(err, noTable) {
 		return err // somebody did it meanwhile
 	}
+	if _, err := conn.ExecContext(ctx, strict); err != nil {
+		return err
+	}
 	if err := t.replace(ctx, conn, is); err != nil {
 		return err
 	}
-	strict := "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'" // nothing is ever cut
-	for _, statement := range append([]string{strict}, t.definitions()...) {
+	for _, statement := range t.definitions() {
 		if _, err := conn.ExecContext(ctx, statement); err != nil && !hasNumber(err, knownColumn) {
 			return err
 		}

@@ -125,3 +125,27 @@ func TestOpen_pooled_and_listening(t *testing.T) {
 	sessiontest.Leave(t, s, first)
 	sessiontest.Await(t, s, second)
 }
+
+// TestListenerTLS: the connection around a pooler checks the name of the server that this connection reaches, unless the operator names another.
+func TestListenerTLS(t *testing.T) {
+	for params, want := range map[string][2]string{
+		"":                           {"pooler.example", "server.example"},
+		"&tls-server-name=a.example": {"a.example", "a.example"},
+	} {
+		u, err := url.Parse("postgres://u@pooler.example/d?pooled=on&listen=server.example:5433&tls=on" + params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := postgresConfig(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts, err := postgresOptions(u, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := [2]string{config.ConnConfig.TLSConfig.ServerName, opts.Listener.TLSConfig.ServerName}; is != want {
+			t.Errorf("%s: the names %q are checked, want %q", u, is, want)
+		}
+	}
+}

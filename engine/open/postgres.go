@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -57,6 +58,7 @@ func postgresOptions(u *url.URL, config *pgxpool.Config) (opts *pgengine.Options
 	if listen := u.Query().Get("listen"); listen != "" {
 		opts.Listener = config.ConnConfig.Copy()
 		err = setAddress(&opts.Listener.Config, listen)
+		nameServer(u, opts.Listener)
 	}
 	return opts, err
 }
@@ -88,12 +90,17 @@ func postgresConfig(u *url.URL) (*pgxpool.Config, error) {
 	if c.TLSConfig, err = tlsConfig(u); err != nil {
 		return nil, err
 	}
-	if c.TLSConfig != nil && c.TLSConfig.ServerName == "" {
-		c.TLSConfig.ServerName = c.Host
-	}
+	nameServer(u, c)
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
 	c.RuntimeParams = map[string]string{"application_name": "pawl", "client_encoding": "UTF8"}
 	return config, nil
+}
+
+// nameServer has a connection check the name of the server that it reaches, unless the URL names another.
+func nameServer(u *url.URL, c *pgx.ConnConfig) {
+	if c.TLSConfig != nil && !u.Query().Has("tls-server-name") {
+		c.TLSConfig.ServerName = c.Host
+	}
 }
 
 func setAddress(c *pgconn.Config, host string) error {

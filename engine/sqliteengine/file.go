@@ -103,12 +103,15 @@ func (d dialect) mode() (fs.FileMode, error) {
 // index makes the index of the write-ahead log, with that mode from the start. SQLite would create it for one
 // user to write, and another user may open it before share. The index appears at once.
 func (d dialect) index(mode fs.FileMode) {
+	if _, err := os.Lstat(d.path + "-shm"); err == nil {
+		return
+	}
 	header := make([]byte, 19)
 	if f, err := os.Open(d.path); err == nil {
 		io.ReadFull(f, header) //nolint:errcheck // a new file is private
 		f.Close()
 	}
-	if _, err := os.Lstat(d.path + "-shm"); err == nil || header[18] != 2 { // which says that the file has a log
+	if header[18] != 2 { // which says that the file has a log
 		return
 	}
 	if f, err := os.CreateTemp(filepath.Dir(d.path), filepath.Base(d.path)+"-shm"); err == nil {

@@ -313,3 +313,72 @@ func TestRootIsFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestFileOfTheEarlierLayout: a file of a build that knew the run of the machine by its boot id gets all that is missing. A
+// client that only reads adds nothing. From then on such a build refuses the file, because the build would end the sessions of other containers.
+func TestFileOfTheEarlierLayout(t *testing.T) {
+	path := file(t)
+	e := newEngine(t, path)
+	s := open(t, e, time.Hour)
+	before := sessiontest.Hold(t, s, mutex("job", "a"))
+	for _, statement := range []string{
+		`DROP INDEX pawl_sessions_renewed`, `CREATE TABLE old (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, last INTEGER NOT NULL, boot TEXT NOT NULL) STRICT`,
+		`INSERT INTO old SELECT 1, ` + engine.Format() + `, last, 'another' FROM pawl_meta`, `DROP TABLE pawl_meta`, `ALTER TABLE old RENAME TO pawl_meta`,
+	} {
+		update(t, e, statement)
+	}
+	is := func(when string, wantIndex, wantOurs bool) {
+		t.Helper()
+		var index bool
+		var version, boot string
+		err := e.db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pawl_sessions_renewed'), version, boot FROM pawl_meta`).Scan(&index, &version, &boot)
+		if err != nil || index != wantIndex || (version != engine.Format()) != wantOurs {
+			t.Errorf("%s: an index: %v, version %s, %v", when, index, version, err)
+		}
+	}
+	reader, err := New(engine.Existing(t.Context()), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if r, err := reader.Show(t.Context(), "job"); err != nil || len(r.Claims) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	is("a reader came", false, false)
+	restart(t, e)
+	again, err := New(engine.Existing(t.Context()), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	is("a reader came after a restart", false, false)
+	other := newEngine(t, path)
+	is("a client came", true, true)
+	if next := sessiontest.Hold(t, open(t, other, time.Hour), mutex("job", "b")); next <= before {
+		t.Errorf("token %v after %v", next, before)
+	}
+	e = newEngine(t, file(t))
+	is("a new file", true, true)
+}
+
+// TestIndexIsThere: a start with an index that exists does not look into the database for it.
+func TestIndexIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe") // an open of a pipe waits for a writer
+	if err := makePipe(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+"-shm", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { dialect{path: path}.index(0o600); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("the database was opened")
+		if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
+			<-done
+			f.Close()
+		}
+	}
+}

@@ -161,9 +161,13 @@ func (d dialect) Flush(ctx context.Context, conn *sql.Conn, on bool) error {
 // are told that it is locked, whatever the busy timeout.
 func (d dialect) Again(err error) bool { return errors.Is(err, sqlite3.BUSY) }
 
+// layout ends the mark of a file, after pawl's format. Builds that wrote the format alone knew a run of the machine by its boot id. Such a
+// build would end the sessions of other containers. So the build is refused: the build reads the columns version and boot.
+const layout = "01"
+
 const schema = `
 CREATE TABLE IF NOT EXISTS pawl_meta (
-	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL /* the format */, last INTEGER NOT NULL
+	one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL /* the mark */, last INTEGER NOT NULL, boot TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE IF NOT EXISTS pawl_sessions (
 	id TEXT PRIMARY KEY, ends INTEGER NOT NULL, ttl INTEGER NOT NULL, label TEXT NOT NULL
@@ -181,7 +185,9 @@ CREATE TABLE IF NOT EXISTS pawl_claims (
 CREATE INDEX IF NOT EXISTS pawl_claims_session ON pawl_claims (session, resource, id);
 CREATE TABLE IF NOT EXISTS pawl_values (
 	name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL
-) STRICT;`
+) STRICT;
+INSERT OR IGNORE INTO pawl_meta (one, version, last) VALUES (1, %[1]s%[2]s, 0);
+UPDATE pawl_meta SET version = %[1]s%[2]s WHERE version = %[1]s;`
 
 // Ready implements [sqlengine.Embedded]: the tables are there, and no session of an earlier run of the machine.
 func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
@@ -212,18 +218,16 @@ func (d dialect) Ready(ctx context.Context, db *sql.DB) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return !old, engine.CheckFormat(format)
+	format, whole := strings.CutSuffix(format, layout)
+	return !old && (whole || engine.CreatesNothing(ctx)), engine.CheckFormat(format)
 }
 
-// Migrate creates the missing parts of the file.
+// Migrate creates the missing parts of the file. A client that only reads creates none.
 func (d dialect) Migrate(ctx context.Context, tx *sql.Tx) error {
-	if err := d.share(); err != nil {
+	if err := d.share(); err != nil || engine.CreatesNothing(ctx) {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO pawl_meta (one, version, last) VALUES (1, ?, 0)`, engine.Format())
+	_, err := tx.ExecContext(ctx, fmt.Sprintf(schema, engine.Format(), layout))
 	return err
 }
 
