@@ -105,7 +105,7 @@ func (d dialect) mode() (fs.FileMode, error) {
 func (d dialect) index(mode fs.FileMode) {
 	header := make([]byte, 19)
 	if f, err := os.Open(d.path); err == nil {
-		io.ReadFull(f, header) //nolint:errcheck // a new file is private
+		io.ReadFull(f, header) //nolint:errcheck // a new file that pawl made is private
 		f.Close()
 	}
 	if _, err := os.Lstat(d.path + "-shm"); err == nil || header[18] != 2 { // which says that the file has a log
