@@ -84,8 +84,9 @@ func migrate(ctx context.Context, db *sql.DB, t tables) error {
 	}.Migrate(ctx)
 }
 
-// writers finds the setting of a cluster in which several servers take writes: Galera, or group replication in multi-primary mode.
-const writers = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON' OR variable_name = 'group_replication_single_primary_mode' AND value = 'OFF'"
+// writers finds the setting of a cluster in which several servers take writes: Galera, or group replication in multi-primary mode. Some
+// servers have the setting in a session only.
+const writers = "SHOW VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON' OR variable_name = 'group_replication_single_primary_mode' AND value = 'OFF'"
 
 // explain says what stood in the way of new tables.
 func (t tables) explain(err error) error {

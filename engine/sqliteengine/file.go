@@ -108,7 +108,7 @@ func (d dialect) index(mode fs.FileMode) {
 	}
 	header := make([]byte, 19)
 	if f, err := os.Open(d.path); err == nil {
-		io.ReadFull(f, header) //nolint:errcheck // a new file is private
+		io.ReadFull(f, header) //nolint:errcheck // a new file that pawl made is private
 		f.Close()
 	}
 	if header[18] != 2 { // which says that the file has a log
@@ -123,19 +123,14 @@ func (d dialect) index(mode fs.FileMode) {
 	}
 }
 
-// share gives that mode to the index of the write-ahead log, which SQLite creates
-// for all to read. The log itself has it already. That index belongs to the owner of the file, too, also
-// where root opens the file first.
-func (d dialect) share() error {
-	index := d.path + "-shm"
-	d.give(func(uid, gid int) error { return os.Lchown(index, uid, gid) })
-	is, err := os.Lstat(index)
-	if err != nil || !is.Mode().IsRegular() { // a copy that is only read may have none, and SQLite refuses a symbolic link
+// only lets a file pass that was just opened. A file of another type, or with a second name, is closed, and only returns
+// nil, which no method of a file minds. Another user of the database may have put there what belongs to the caller.
+func only(kind fs.FileMode) func(*os.File, error) *os.File {
+	return func(file *os.File, _ error) *os.File {
+		if is, err := file.Stat(); err == nil && is.Mode().Type() == kind && links(is) == 1 {
+			return file
+		}
+		file.Close()
 		return nil
 	}
-	want, err := d.mode()
-	if err != nil || is.Mode().Perm() == want {
-		return err
-	}
-	return os.Chmod(index, want)
 }

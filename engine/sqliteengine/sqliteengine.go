@@ -66,8 +66,8 @@ var _ engine.Engine = (*Engine)(nil)
 // New opens the store in the file at path, and creates the file and its folder
 // if they are missing. Nil opts are the defaults.
 //
-// A grant needs no sync of its own (synchronous is normal), because a power loss, which could undo
-// a commit, ends every session as well. A value does, see [dialect.Flush].
+// A grant needs no sync of its own (synchronous is normal). A power loss, which could undo a commit, ends
+// every process that knew of the grant as well. A value does need one, see [dialect.Flush].
 func New(ctx context.Context, path string, opts *Options) (*Engine, error) {
 	if _, err := os.Stat(path); engine.CreatesNothing(ctx) && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open: %w", engine.ErrNoStore)
@@ -141,7 +141,7 @@ func (d dialect) Now() (is, latest int64) {
 }
 
 // Flush implements [sqlengine.Embedded]. Values then wait for the disk, and grants do not:
-// a loss of power ends all their sessions.
+// a loss of power ends every process that knew of them.
 func (d dialect) Flush(ctx context.Context, conn *sql.Conn, on bool) error {
 	level := "normal"
 	if on {

@@ -15,7 +15,7 @@ import (
 // turn is the place of this process in the kernel's queue of processes that want to write. SQLite
 // itself has none: each process would try again and again, and with a hundred of them most tries
 // are in vain. A process that has the turn beside another, as when somebody deleted its file, waits
-// for SQLite's own lock. So does a process that cannot open the file.
+// for SQLite's own lock. So does a process that cannot open the file, or finds something else there.
 //
 // The kernel ends the turn of a process that ends.
 type turn struct {
@@ -34,15 +34,11 @@ func newTurn(path string, mode os.FileMode) *turn { return &turn{path: path, mod
 // open makes the file, once, and reports whether it is there. t.mu is held.
 func (t *turn) open() bool {
 	if t.file == nil {
-		file, err := os.OpenFile(t.path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, t.mode)
-		if err != nil {
-			return false
-		}
-		t.file = file
-		file.Chmod(t.mode) //nolint:errcheck // only its owner may, and has
-		dialect{path: strings.TrimSuffix(t.path, "-turn")}.give(file.Chown)
+		t.file = only(0)(os.OpenFile(t.path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, t.mode))
+		t.file.Chmod(t.mode) //nolint:errcheck // only its owner may, and has
+		dialect{path: strings.TrimSuffix(t.path, "-turn")}.give(t.file.Chown)
 	}
-	return true
+	return t.file != nil
 }
 
 // take waits for the turn. At most one goroutine of an engine waits in the kernel:

@@ -41,10 +41,10 @@ func (d dialect) Listen(session string, receive func(sqlengine.Message)) func() 
 }
 
 // in calls do in the folder of the inboxes, unless a symbolic link is in its place. Another user of the
-// database may have made such a link.
+// database may have made such a link, or a pipe. The dot opens nothing but a folder, so no client waits in a pipe.
 func (d dialect) in(do func(folder *os.Root)) {
 	is, _ := os.Lstat(d.inbox(""))
-	if folder, err := os.OpenRoot(d.inbox("")); err == nil {
+	if folder, err := os.OpenRoot(d.inbox("") + "/."); err == nil {
 		defer folder.Close()
 		if opened, _ := folder.Stat("."); os.SameFile(is, opened) {
 			do(folder)
@@ -61,11 +61,8 @@ func (d dialect) makeInbox(folder *os.Root, session string) *os.File {
 		return nil
 	}
 	d.give(func(uid, gid int) error { return folder.Lchown(".", uid, gid) })
-	folder.Chmod(".", mode|mode>>2&0o111|is.Mode()&fs.ModeSetgid)          //nolint:errcheck // whoever made it has
-	pipe, err := folder.OpenFile(session, os.O_RDWR|syscall.O_NONBLOCK, 0) // with a writer it has no end
-	if err != nil {
-		return nil
-	}
+	folder.Chmod(".", mode|mode>>2&0o111|is.Mode()&fs.ModeSetgid)                             //nolint:errcheck // whoever made it has
+	pipe := only(fs.ModeNamedPipe)(folder.OpenFile(session, os.O_RDWR|syscall.O_NONBLOCK, 0)) // with a writer it has no end
 	d.give(pipe.Chown)
 	if pipe.Chmod(mode) != nil {
 		pipe.Close()
@@ -74,27 +71,22 @@ func (d dialect) makeInbox(folder *os.Root, session string) *os.File {
 	return pipe
 }
 
-// at calls do with the folder, if the inbox of a session is a pipe there. The name of the session may come
-// from the database, so the name may lead elsewhere.
-func (d dialect) at(session string, do func(folder *os.Root)) {
+// Post writes to a pipe only. The name of the session may come from the database, so the name may lead elsewhere.
+func (d dialect) Post(m sqlengine.Message) {
+	d.in(func(folder *os.Root) {
+		pipe := only(fs.ModeNamedPipe)(folder.OpenFile(m.Session, os.O_WRONLY|syscall.O_NONBLOCK, 0))
+		writePipe(pipe, fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
+		pipe.Close()
+	})
+}
+
+// Forget removes pipes only, see Post.
+func (d dialect) Forget(session string) {
 	d.in(func(folder *os.Root) {
 		if is, err := folder.Lstat(session); err == nil && is.Mode()&fs.ModeNamedPipe != 0 {
-			do(folder)
+			folder.Remove(session) //nolint:errcheck // left to the next process that starts
 		}
 	})
-}
-
-func (d dialect) Post(m sqlengine.Message) {
-	d.at(m.Session, func(folder *os.Root) {
-		if pipe, err := folder.OpenFile(m.Session, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
-			writePipe(pipe, fmt.Appendf(nil, format, uint64(m.Token), m.Gone, url.QueryEscape(m.Claim)))
-			pipe.Close()
-		}
-	})
-}
-
-func (d dialect) Forget(session string) {
-	d.at(session, func(folder *os.Root) { folder.Remove(session) }) //nolint:errcheck // left to the next process that starts
 }
 
 // inboxes are those of all sessions, also of processes that were killed.

@@ -3,6 +3,7 @@
 package sqliteengine
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/internal/sessiontest"
 	"github.com/pawl-go/pawl/internal/sqlengine"
 )
 
@@ -81,6 +83,72 @@ func TestInboxesElsewhere(t *testing.T) {
 		t.Error(err)
 	}
 	unchanged("after their end")
+}
+
+// TestPipesInPlace: another user of the database may make a pipe in place of a companion of the file. To open such a
+// pipe waits for its other end. No client waits, and the waiters poll.
+func TestPipesInPlace(t *testing.T) {
+	for _, companion := range []string{"-wake", "-turn"} {
+		t.Run(companion, func(t *testing.T) {
+			path := file(t)
+			newEngine(t, path)
+			if err := errors.Join(os.RemoveAll(path+companion), makePipe(path+companion)); err != nil {
+				t.Fatal(err)
+			}
+			late := time.AfterFunc(10*time.Second, func() {
+				t.Error("a client waits for the other end of the pipe")
+				os.OpenFile(path+companion, os.O_RDWR, 0) //nolint:errcheck // then that client goes on, and the test ends
+			})
+			defer late.Stop()
+			s, other := open(t, newEngine(t, path), time.Hour), open(t, newEngine(t, path), time.Hour)
+			held, waits := mutex("job", "a"), mutex("job", "b")
+			sessiontest.Hold(t, s, held)
+			sessiontest.Wait(t, other, waits)
+			got := sessiontest.Awaiting(t, other, waits)
+			sessiontest.Leave(t, s, held)
+			sessiontest.Granted(t, got)
+			sessiontest.Leave(t, other, waits)
+			if is, err := os.Lstat(path + companion); err != nil || is.Mode() != fs.ModeNamedPipe|0o600 {
+				t.Errorf("%v, %v", is, err)
+			}
+		})
+	}
+}
+
+// TestHardLinksInPlace: another user of the database may make a hard link in place of a companion of the file. The
+// file behind that link is not given away, and a pipe behind it gets no message.
+func TestHardLinksInPlace(t *testing.T) {
+	for _, companion := range []string{"-turn", "-shm"} {
+		path, precious := file(t), filepath.Join(t.TempDir(), "precious")
+		if e, err := New(t.Context(), path, nil); err != nil || e.Close() != nil {
+			t.Fatal(err)
+		}
+		os.Remove(path + companion) //nolint:errcheck // it may not be there
+		if err := errors.Join(os.WriteFile(precious, nil, 0o640), os.Link(precious, path+companion)); err != nil {
+			t.Fatal(err)
+		}
+		sessiontest.Hold(t, open(t, newEngine(t, path), time.Hour), mutex("job", "a"))
+		if is, err := os.Stat(precious); err != nil || is.Mode() != 0o640 {
+			t.Errorf("%s: %v, %v", companion, is.Mode(), err)
+		}
+	}
+	d, theirs := dialect{path: filepath.Join(t.TempDir(), "pawl.db")}, filepath.Join(t.TempDir(), "pipe")
+	if err := errors.Join(os.Mkdir(d.inbox(""), 0o700), makePipe(theirs), os.Link(theirs, d.inbox("theirs"))); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(theirs, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	d.Post(sqlengine.Message{Session: "theirs", Claim: "claim", Token: 1})
+	if _, err := pipe.WriteString("nothing else"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 100)
+	if n, err := pipe.Read(got); err != nil || string(got[:n]) != "nothing else" {
+		t.Errorf("%q, %v", got[:n], err)
+	}
 }
 
 // TestGroupOfTheFolder: in a folder that gives its group to new files, the folder of inboxes does too. Else
