@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// addresses returns the hosts of a URL, each with its port.
+// addresses returns the hosts of a URL, each with its port. The errors quote neither: without a host, a user and
+// a password stand there.
 func addresses(u *url.URL, port string) ([]string, error) {
 	if u.Opaque != "" || u.Host == "" {
 		return nil, wrong("the host is missing")
@@ -24,9 +25,9 @@ func addresses(u *url.URL, port string) ([]string, error) {
 		case name == "":
 			return nil, wrong("a host is missing")
 		case strings.Contains(name, ":") && !strings.HasPrefix(host, "["):
-			return nil, wrong("%q is no host with a port: a port is a number, and IPv6 addresses stand in []", host)
+			return nil, wrong("a host is wrong: a port is a number, and IPv6 addresses stand in []")
 		case err != nil || n < 1 || n > 65535:
-			return nil, wrong("the port %q is not a number from 1 to 65535", number)
+			return nil, wrong("a port is not a number from 1 to 65535")
 		}
 		addrs = append(addrs, net.JoinHostPort(name, number))
 	}

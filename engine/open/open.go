@@ -181,6 +181,8 @@ func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 	switch {
 	case astray:
 		return nil, wrong("it cannot be read: characters such as / ? # @ %% in a password have to be percent-encoded")
+	case err != nil && s.network: // the error may quote a password that has no host
+		return nil, wrong("it cannot be read: a host is missing, or a port is no number")
 	case err != nil:
 		return nil, wrong("it cannot be read: %v", errors.Unwrap(err)) // the outer error quotes the URL
 	case u.Fragment != "":

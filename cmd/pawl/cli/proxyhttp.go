@@ -99,12 +99,12 @@ func (s *proxyService) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	head("counter", "pawl_proxy_tries_total", "Requests that were sent to a member, by their result.")
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	for _, id := range slices.Sorted(maps.Keys(s.members)) {
 		for i, result := range results {
 			fmt.Fprintf(&b, "pawl_proxy_tries_total{%s,member=\"%s\",result=\"%s\"} %d\n", of, labels.Replace(id), result, s.members[id].tries[i].Load())
 		}
 	}
+	s.mu.RUnlock() // before the write: requests would wait for a slow reader
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
 }
