@@ -2,6 +2,7 @@ package threephase
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,8 +37,10 @@ type Options struct {
 	// Timeout is how long an agent waits for answers before it calls an election: 50 ms to 1 min. A handler has as long to
 	// prepare. All agents should have the same. Default 5 s.
 	Timeout time.Duration
-	// Client sends the messages. With certificates in its transport, peers know each other by mutual TLS. Default: a client without certificates.
+	// Client sends the messages. Default: a client with the settings of TLS, whose dials and handshakes end by Timeout.
 	Client *http.Client
+	// TLS has the certificates of the default client, so that peers know each other by mutual TLS. With a Client of the caller it is not allowed.
+	TLS *tls.Config
 	// Authenticate returns an error unless the request comes from the agent of that name. Default: any sender is believed, so a firewall or mutual TLS
 	// has to keep others away.
 	Authenticate func(r *http.Request, name string) error
@@ -127,10 +130,13 @@ func (o *Options) complete() (Options, error) {
 	if all.Timeout == 0 {
 		all.Timeout = 5 * time.Second
 	}
-	if all.Client == nil {
+	switch {
+	case all.Client != nil && all.TLS != nil:
+		return all, fmt.Errorf("threephase: %w: Options have a Client and TLS: the transport of a client has its own", pawl.ErrInvalid)
+	case all.Client == nil:
 		// Without a bound a dial to a host that is away outlives its message by minutes.
 		dial := &net.Dialer{Timeout: all.Timeout / 2}
-		all.Client = &http.Client{Transport: &http.Transport{DialContext: dial.DialContext, TLSHandshakeTimeout: all.Timeout / 2, ForceAttemptHTTP2: true,
+		all.Client = &http.Client{Transport: &http.Transport{DialContext: dial.DialContext, TLSHandshakeTimeout: all.Timeout / 2, TLSClientConfig: all.TLS, ForceAttemptHTTP2: true,
 			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16, MaxConnsPerHost: mostConns}}
 	}
 	switch {

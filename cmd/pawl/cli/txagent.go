@@ -187,7 +187,7 @@ func (a *agency) secure() (*tls.Config, error) {
 		return nil, usageError("--tls-ca %s is no file of a certificate in PEM", printable(a.ca))
 	}
 	certificates := []tls.Certificate{pair}
-	a.opts.Client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: certificates}, IdleConnTimeout: time.Minute}}
+	a.opts.TLS = &tls.Config{RootCAs: pool, Certificates: certificates}
 	a.opts.Authenticate = func(r *http.Request, name string) error {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 			return errors.New("no certificate")
