@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -165,7 +166,8 @@ func (s *sweeper) serve(ctx context.Context) error {
 type round struct {
 	*sweeper
 	list  *list
-	whole time.Time // when all pages were read
+	whole time.Time            // when all pages were read
+	known map[string]time.Time // what held said of the members
 }
 
 // sweep takes all members that are dead now off the list.
@@ -182,12 +184,11 @@ func (r *round) sweep(ctx context.Context) error {
 	if all {
 		r.whole = began
 	}
-	held, err := r.held(ctx)
-	if err != nil {
+	if err := r.ask(ctx, began); err != nil {
 		return err
 	}
 	for page, entries := range r.list.entries {
-		locks := dead(entries, held, began.Sub(*r.gap.Load()), ttl)
+		locks := dead(entries, r.known, began.Sub(*r.gap.Load()), ttl)
 		if len(locks) == 0 || r.witness.Err() != nil {
 			continue
 		}
@@ -196,4 +197,23 @@ func (r *round) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// ask learns which members hold their locks. ask asks for a lock again when the session of its holder may have ended, and for no lock while nobody
+// may be swept. Answers that came before an error are kept.
+func (r *round) ask(ctx context.Context, now time.Time) error {
+	known, locks := make(map[string]time.Time), []string{}
+	for _, entries := range r.list.entries {
+		for _, lock := range suspects(entries, now.Sub(*r.gap.Load()), r.client.TTL()) {
+			if until := r.known[lock]; now.Before(until) {
+				known[lock] = until
+			} else {
+				locks = append(locks, lock)
+			}
+		}
+	}
+	held, err := r.held(ctx, locks)
+	maps.Copy(known, held)
+	r.known = known
+	return err
 }
