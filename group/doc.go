@@ -39,6 +39,7 @@
 //
 // NATS, ZooKeeper, and PostgreSQL and MariaDB in row mode do not tell how long a session has left. There each look asks for all members, and
 // the next look follows half a second after that. So give a large group another store. [Group.Members] asks for all members on every store.
+// A watcher reads the head after each change, and about once a second.
 //
 // The package is built on the exported API of package pawl only, as a service of your own would be.
 package group

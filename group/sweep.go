@@ -168,6 +168,12 @@ type round struct {
 	list  *list
 	whole time.Time            // when all pages were read
 	known map[string]time.Time // what held said of the members
+	opens time.Time            // when a store in its restart grace grants locks again
+}
+
+// quiet returns how long the store has answered without a gap, and has granted locks.
+func (r *round) quiet(now time.Time) time.Duration {
+	return min(now.Sub(*r.gap.Load()), now.Sub(r.opens))
 }
 
 // sweep takes all members that are dead now off the list.
@@ -188,9 +194,13 @@ func (r *round) sweep(ctx context.Context) error {
 		return err
 	}
 	for page, entries := range r.list.entries {
-		locks := dead(entries, r.known, began.Sub(*r.gap.Load()), ttl)
+		locks := dead(entries, r.known, r.quiet(began), ttl)
 		if len(locks) == 0 || r.witness.Err() != nil {
 			continue
+		}
+		if is, err := r.probe(ctx); err != nil || is.Grace.On() { // a store that has forgotten its locks is no sign of death
+			r.opens = time.Now().Add(is.Grace.Left)
+			return err
 		}
 		if err := r.without(ctx, page, func(e entry) bool { return slices.Contains(locks, e.Lock) }); err != nil {
 			return err
@@ -204,7 +214,7 @@ func (r *round) sweep(ctx context.Context) error {
 func (r *round) ask(ctx context.Context, now time.Time) error {
 	known, locks := make(map[string]time.Time), []string{}
 	for _, entries := range r.list.entries {
-		for _, lock := range suspects(entries, now.Sub(*r.gap.Load()), r.client.TTL()) {
+		for _, lock := range suspects(entries, r.quiet(now), r.client.TTL()) {
 			if until := r.known[lock]; now.Before(until) {
 				known[lock] = until
 			} else {

@@ -80,3 +80,47 @@ func asksByName(t *testing.T, tells bool) {
 	}
 	doomed.Heal()
 }
+
+// TestSweepsNobodyInGrace: a store restarts so fast that no request fails, keeps its values, and forgets its locks. Members cannot join again
+// before the grace has ended, so a sweeper takes nobody off the list until a TTL after that.
+func TestSweepsNobodyInGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const grace = time.Minute
+		g := New(dial(t, graceful{memengine.New(), time.Now().Add(grace)}), "g")
+		s := &sweeper{Group: g}
+		if err := s.testify(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.changePage(t.Context(), pageOf("a"), func(p *pageValue) error {
+			p.Members = []entry{{Member: Member{ID: "a", Weight: 1}, Lock: "a"}}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r, ttl := &round{sweeper: s, list: newList(g)}, g.client.TTL()
+		left := func() int {
+			if err := r.sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			page, err := g.pages[pageOf("a")].Get(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			is, err := parsePage(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(is.Members)
+		}
+		for end := time.Now().Add(grace + ttl/2); time.Now().Before(end); <-time.After(sweepEvery) {
+			if left() != 1 {
+				t.Fatal("swept")
+			}
+		}
+		<-time.After(ttl)
+		left() // which reads the page
+		if left() != 0 {
+			t.Error("not swept")
+		}
+	})
+}
