@@ -250,10 +250,11 @@ func (c *Client) names(ctx context.Context, list lister, prefix string, each fun
 // BreakOptions name the parties that [Client.Break] evicts, and the reason. At most one of Token
 // and Claim may be set; with neither, Break evicts all holders.
 type BreakOptions struct {
-	Token  fence.Token // the holders that have this token
-	Claim  string      // this party, which may wait
-	Reason string      // for the holder and for operators; up to 512 bytes without control characters
-	Label  string      // of the operator; the default is Options.Label
+	Token   fence.Token // the holders that have this token
+	Claim   string      // this party, which may wait
+	Reason  string      // for the holder and for operators; up to 512 bytes without control characters
+	Label   string      // of the operator; the default is Options.Label
+	Unnoted bool        // Break leaves no note. A program that draws a new name each time would leave a note for each
 }
 
 // Break takes a name away from its holders, and returns the parties that it evicted; no holder is
@@ -263,7 +264,7 @@ type BreakOptions struct {
 //
 // Where the store keeps versioned values, Break notes the operator and the reason there before it
 // evicts; see [Resource.Broken]. If the note fails, Break evicts all the same, and says so in the
-// error. One small value stays for each name. Break fails with [ErrUnavailable] when the store did
+// error. One small value stays for each name, unless BreakOptions.Unnoted is set. Break fails with [ErrUnavailable] when the store did
 // not answer: then some holders may be evicted. Break needs no session.
 func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evicted []Party, err error) {
 	defer func() {
@@ -285,8 +286,10 @@ func (c *Client) Break(ctx context.Context, name string, opts BreakOptions) (evi
 	if len(victims) == 0 {
 		return nil, nil
 	}
-	note := opts.note(victims)
-	trouble := c.note(ctx, name, note)
+	var trouble error
+	if !opts.Unnoted {
+		trouble = c.note(ctx, name, opts.note(victims))
+	}
 	evicted, err = c.evict(ctx, name, victims)
 	return evicted, errors.Join(err, trouble)
 }

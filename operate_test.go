@@ -230,6 +230,22 @@ func TestBreak(t *testing.T) {
 	})
 }
 
+// TestBreakUnnoted: a break leaves no note if the operator wants none.
+func TestBreakUnnoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		held := mustLock(t, t.Context(), c.Mutex("m"))
+		if evicted, err := c.Break(t.Context(), "m", pawl.BreakOptions{Unnoted: true}); err != nil || len(evicted) != 1 {
+			t.Errorf("evicted %v, %v", evicted, err)
+		}
+		<-held.Context().Done()
+		for name, err := range eng.ListValues(t.Context(), "") {
+			t.Errorf("%s stays, %v", name, err)
+		}
+	})
+}
+
 // TestBreakWhenFull: an operator can break a lock also when the store has no room for the note.
 func TestBreakWhenFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	_ "github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/internal/faulty"
@@ -86,6 +86,19 @@ func (d *deaths) late(i int, ttl time.Duration) time.Duration {
 	return d.gone[i].Sub(from)
 }
 
+// locksOf lists the locks that members hold.
+func locksOf(ctx context.Context, g *Group) (held []string, err error) {
+	for r, err := range g.client.List(ctx, g.locks.Mutex(g.name+"/").Name()) {
+		if err != nil {
+			return nil, err
+		}
+		if len(r.Holders) > 0 {
+			held = append(held, r.Name)
+		}
+	}
+	return held, nil
+}
+
 // TestDeaths: on every store processes are killed with SIGKILL. Each is gone a second after the store ended its session.
 // The log has the time since its death, because stores differ in when they end a session. Any of the processes may have been the sweeper.
 func TestDeaths(t *testing.T) {
@@ -103,7 +116,7 @@ func TestDeaths(t *testing.T) {
 			var watching sync.WaitGroup
 			watching.Go(func() {
 				for last := time.Now(); ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
-					if held, err := g.held(ctx); err == nil {
+					if held, err := locksOf(ctx, g); err == nil {
 						d.note(members, len(held), &d.expired)
 					}
 					if now := time.Now(); now.Sub(last) > ttl/10 {
@@ -189,42 +202,61 @@ func losesData(t *testing.T, copied bool) {
 }
 
 // TestLossSeenTwice: the store has lost the group, and does not answer as a watcher reads the first page of the new group. So the watcher learns of the loss
-// from a look that fails, and keeps the members all the same.
+// from a look that fails, and keeps the members all the same. Then the store is away for longer than a TTL, or can only be read. Members cannot join
+// again meanwhile, so the watcher keeps them for a TTL from then.
 func TestLossSeenTwice(t *testing.T) {
-	t.Parallel()
+	for name, verbs := range map[string][]string{"away": {faulty.Get, faulty.Renew}, "only read": {faulty.Renew}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { lossSeenTwice(t, verbs) })
+		})
+	}
+}
+
+func lossSeenTwice(t *testing.T, away []string) {
 	eng := memengine.New()
 	store := faulty.New(eng)
-	clients := make([]*pawl.Client, 2)
-	for i, from := range []engine.Engine{eng, store} {
-		client, err := pawl.New(t.Context(), from, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // the test is over
-		clients[i] = client
-	}
-	g := New(clients[0], "g")
+	g := New(dial(t, eng), "g")
 	write := func(members ...entry) {
 		if err := g.changePage(t.Context(), pageOf("a"), func(p *pageValue) error { p.Members = members; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := &watch{list: newList(New(clients[1], "g"))}
-	look := func(what string, stale bool) {
-		if v, err := w.look(t.Context()); err != nil || ids(v.Members) != "a" || v.Stale != stale {
+	client := dial(t, store)
+	w := &watch{list: newList(New(client, "g"))}
+	look := func(what, want string, stale bool) {
+		t.Helper()
+		if v, err := w.look(t.Context()); err != nil || ids(v.Members) != want || v.Stale != stale {
 			t.Errorf("%s: %v, %v", what, v, err)
 		}
 	}
+	if _, err := client.Mutex("m").Lock(t.Context()); err != nil { // so that there is a heartbeat
+		t.Fatal(err)
+	}
 	write(entry{Member: Member{ID: "a", Weight: 1}, Lock: "a"})
-	look("before", false)
+	look("before", "a", false)
 	write()
 	if err := g.changeHead(t.Context(), func(h *headValue) bool { h.Life = "another"; return true }); err != nil {
 		t.Fatal(err)
 	}
 	store.Set(faulty.First(1, nil, faulty.Fails), faulty.Get) // the head is read, and the page is not
-	look("the store does not answer", true)
+	look("the store does not answer", "a", true)
 	store.Heal()
-	look("the store answers", true)
+	look("the store answers", "a", true)
+	store.Set(faulty.Fails, away...)
+	ttl := client.TTL()
+	for range 10 {
+		<-time.After(ttl / 3)
+		look("the store is away", "a", true)
+	}
+	store.Heal()
+	<-time.After(ttl / 2)
+	look("the store is back", "a", true)
+	if _, err := client.Mutex("other").Lock(t.Context()); err != nil { // in a new session
+		t.Fatal(err)
+	}
+	<-time.After(ttl)
+	look("a TTL later", "", false)
 }
 
 // TestOutage: the network of all is away for longer than the TTL, so that all sessions end. No view lacks a member
@@ -256,9 +288,9 @@ func TestOutage(t *testing.T) {
 			doomed.Freeze()
 			seen.until("the store is away", slow, func(v View) bool { return v.Stale })
 			direct := New(connect(t, fmt.Sprintf(url[kind], addr[kind]), ttl), name)
-			for held := map[string]bool{"": true}; len(held) > 0; { // until the sessions have ended
+			for held := []string{""}; len(held) > 0; { // until the sessions have ended
 				var err error
-				if held, err = direct.held(t.Context()); err != nil {
+				if held, err = locksOf(t.Context(), direct); err != nil {
 					t.Fatal(err)
 				}
 				<-time.After(10 * time.Millisecond)
@@ -407,12 +439,10 @@ func TestAllSweepersDie(t *testing.T) {
 		links = append(links, proxy.New(t, addr))
 		join(t, at(links[i].Addr), Member{ID: string(rune('a' + i))})
 		await(t, "one more sweeps", func() bool { return sweep() == i+1 })
-		for r, err := range last.client.List(t.Context(), last.locks.Mutex(name+"/").Name()) {
-			if err != nil {
+		if i == 0 {
+			var err error
+			if locks, err = locksOf(t.Context(), last); err != nil {
 				t.Fatal(err)
-			}
-			if i == 0 {
-				locks = append(locks, r.Name)
 			}
 		}
 	}
@@ -428,7 +458,7 @@ func TestAllSweepersDie(t *testing.T) {
 		link.Freeze()
 	}
 	seen.until("the first is gone", time.Minute, has("bc"))
-	if held, err := last.held(t.Context()); err != nil || len(held) != sweepers-1 {
+	if held, err := locksOf(t.Context(), last); err != nil || len(held) != sweepers-1 {
 		t.Errorf("the first is gone after the sessions of others: %v, %v", held, err)
 	}
 	for _, link := range links { // so that the clients can close

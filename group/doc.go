@@ -6,9 +6,7 @@
 //	...
 //	defer member.Leave(ctx)
 //
-// A member keeps its place with the session of its client. The list has no heartbeat of its own. Three clients of each group
-// also read the list of the members and that of their locks, each up to four times a second. On Redis such a list searches all keys of the
-// server, so give the groups a server or a database server without many other keys. The client of a balancer watches the group:
+// A member keeps its place with the session of its client. The list has no heartbeat of its own. The client of a balancer watches the group:
 //
 //	for view, err := range group.New(client, "api").Watch(ctx) {
 //		...
@@ -31,6 +29,17 @@
 // # Limits
 //
 // A group with a short name has room for 2,000 members of 200 bytes and for 500 members of 1 KiB. A larger group is several groups.
+//
+// # Cost
+//
+// Three clients of each group look for dead members, each up to four times a second. A look reads the head of the list, and the pages that changed.
+// Three times a TTL a look reads all 16 pages. A look asks for the locks of members by name, at most 16 at once, with two requests each.
+// A lock is asked for again when the session of its holder may have ended, which is about once a TTL. With a TTL of 15 s, three clients
+// send 2,000 requests a second for 5,000 members, and 40 for 100.
+//
+// NATS, ZooKeeper, and PostgreSQL and MariaDB in row mode do not tell how long a session has left. There each look asks for all members, and
+// the next look follows half a second after that. So give a large group another store. [Group.Members] asks for all members on every store.
+// A watcher reads the head after each change, and about once a second.
 //
 // The package is built on the exported API of package pawl only, as a service of your own would be.
 package group

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/pawl-go/pawl"
 )
@@ -109,7 +110,7 @@ func (g *Group) failed(doing string, err error) error {
 }
 
 // Members returns the members that live now, in the order of their IDs. Members reads the list and
-// the locks of all members. Callers that balance over the members use [Group.Watch].
+// asks for the lock of each member. Callers that balance over the members use [Group.Watch].
 //
 // Members has no memory: members that lost their session in an outage are missing until they have joined again. If
 // nobody is left while the store grants no locks, Members fails with [pawl.ErrGrace].
@@ -129,11 +130,17 @@ func (g *Group) living(ctx context.Context) ([]Member, error) {
 	if _, err := list.read(ctx, true); err != nil {
 		return nil, err
 	}
-	held, err := g.held(ctx)
+	var locks []string
+	for _, page := range list.entries {
+		for _, e := range page {
+			locks = append(locks, e.Lock)
+		}
+	}
+	held, err := g.held(ctx, locks)
 	if err != nil {
 		return nil, err
 	}
-	all := list.members(func(e entry) bool { return held[e.Lock] })
+	all := list.members(func(e entry) bool { _, is := held[e.Lock]; return is })
 	if len(all) > 0 {
 		return all, nil
 	}
@@ -149,18 +156,41 @@ func (g *Group) probe(ctx context.Context) (pawl.Resource, error) {
 	return g.client.Show(ctx, g.sweeps.Mutex(g.name+"/0").Name())
 }
 
-// held returns the names of the locks that members hold.
-func (g *Group) held(ctx context.Context) (map[string]bool, error) {
-	held := make(map[string]bool)
-	for r, err := range g.client.List(ctx, g.locks.Mutex(g.name+"/").Name()) {
-		if err != nil {
-			return nil, err
-		}
-		if len(r.Holders) > 0 {
-			held[r.Name] = true
-		}
+// askAtOnce is how many locks are asked for at a time.
+const askAtOnce = 16
+
+// held asks for locks by name, because a list of them would search all keys of a Redis server. held returns the locks with a holder, also after
+// an error. The session of the holder lives until the time of the lock at least. That time has passed where the store does not tell it.
+func (g *Group) held(ctx context.Context, locks []string) (held map[string]time.Time, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	held = make(map[string]time.Time)
+	todo := make(chan string, len(locks))
+	for _, lock := range locks {
+		todo <- lock
 	}
-	return held, nil
+	close(todo)
+	var mu sync.Mutex // of held and err
+	var asking sync.WaitGroup
+	for range min(askAtOnce, len(locks)) {
+		asking.Go(func() {
+			for lock := range todo {
+				asked := time.Now()
+				r, failed := g.client.Show(ctx, lock)
+				mu.Lock()
+				if err = cmp.Or(err, failed); len(r.Holders) > 0 {
+					held[lock] = asked.Add(r.Holders[0].Left)
+				}
+				mu.Unlock()
+				if failed != nil {
+					stop()
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	return held, err
 }
 
 // use counts a user of the group, and starts its sweeper with the first user.

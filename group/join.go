@@ -128,7 +128,7 @@ func (m *Membership) write(ctx context.Context, is Member, lease *pawl.Lease, mo
 		return err
 	})
 	if err == nil && old.Lock != "" { // that member learns at once; without this it learns within its TTL
-		m.group.client.Break(ctx, old.Lock, pawl.BreakOptions{Token: fence.Token(old.Grant), Reason: "the same ID has joined again"}) //nolint:errcheck // as said
+		m.group.client.Break(ctx, old.Lock, pawl.BreakOptions{Token: fence.Token(old.Grant), Unnoted: true}) //nolint:errcheck // as said
 	}
 	return err
 }

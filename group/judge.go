@@ -41,16 +41,21 @@ func place(all []entry, mine entry, most uint64, tries []uint64) (placed []entry
 	return all, old, true, nil
 }
 
-// dead returns the locks of the members that are to be swept. held has the locks with a holder, and was read after the
-// entries: each member takes its lock before it stands in a page. quiet is how long the store has answered the
+// suspects returns the locks of the members that are dead unless their locks are held. quiet is how long the store has answered the
 // sweeper without a gap. After a gap a member has one TTL, its own or the sweeper's, to join again.
-func dead(all []entry, held map[string]bool, quiet, ttl time.Duration) (locks []string) {
+func suspects(all []entry, quiet, ttl time.Duration) (locks []string) {
 	for _, e := range all {
-		if !held[e.Lock] && quiet >= max(ttl, e.ttl()) {
+		if quiet >= max(ttl, e.ttl()) {
 			locks = append(locks, e.Lock)
 		}
 	}
 	return locks
+}
+
+// dead returns the suspects that are to be swept. held has the locks with a holder, and was read after the
+// entries: each member takes its lock before it stands in a page.
+func dead(all []entry, held map[string]time.Time, quiet, ttl time.Duration) (locks []string) {
+	return slices.DeleteFunc(suspects(all, quiet, ttl), func(lock string) bool { _, is := held[lock]; return is })
 }
 
 // rest is how long a sweeper pauses after a round that took so long. Sweepers of a large group leave the store time for others. But a
@@ -66,10 +71,10 @@ type memory struct {
 }
 
 // learn returns the members of a watcher that has read the list now. stale: some of them may be those of an
-// earlier time. lost: the store has lost an earlier list, or has an older copy of it. open: the store grants locks, so that members can join again. ttl is
+// earlier time. lost: the store has lost an earlier list, or has an older copy of it, and members could not join again until now. ttl is
 // how long the members then have to do so.
-func (m *memory) learn(listed []Member, lost, open bool, now time.Time, ttl time.Duration) (members []Member, stale bool) {
-	if lost || !open && m.keeps(now) {
+func (m *memory) learn(listed []Member, lost bool, now time.Time, ttl time.Duration) (members []Member, stale bool) {
+	if lost {
 		m.until = now.Add(ttl)
 	}
 	if m.keeps(now) {

@@ -44,9 +44,9 @@ type world struct {
 	next    uint64
 	all     [3]process
 	entries []entry
-	copied  []entry         // a TTL ago
-	read    []entry         // by the sweeper
-	held    map[string]bool // read by a sweeper that looks at the locks first
+	copied  []entry              // a TTL ago
+	read    []entry              // by the sweeper
+	held    map[string]time.Time // read by a sweeper that looks at the locks first
 	quiet   int
 	now     int
 	lost    bool // since the last look
@@ -94,11 +94,11 @@ func (p process) holds() bool  { return p.is == locked || p.is == in || p.is == 
 func (p process) lives() bool  { return p.is == locked || p.is == in || p.is == lost }
 func (p process) member() bool { return p.joined > 0 && p.lives() }
 
-func (w *world) locks() map[string]bool {
-	held := make(map[string]bool)
+func (w *world) locks() map[string]time.Time {
+	held := make(map[string]time.Time)
 	for _, p := range w.all {
 		if p.holds() {
-			held[lockOf(p.token)] = true
+			held[lockOf(p.token)] = epoch
 		}
 	}
 	return held
@@ -254,7 +254,7 @@ func (w *world) look(how naive) {
 			return slices.ContainsFunc(listed, func(o Member) bool { return o.ID == m.ID })
 		})
 	}
-	w.seen, _ = w.memory.learn(newest(listed), w.lost && how != forgetful, true, epoch.Add(time.Duration(w.now)), 1)
+	w.seen, _ = w.memory.learn(newest(listed), w.lost && how != forgetful, epoch.Add(time.Duration(w.now)), 1)
 	w.lost = false
 }
 

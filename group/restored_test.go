@@ -57,10 +57,11 @@ func TestOlderCopy(t *testing.T) {
 func comesBack(t *testing.T, writes func(*Membership) error) {
 	t.Parallel()
 	eng, g := restorable(t)
-	join(t, g[0], Member{ID: "a", Addr: "old:1"})
+	old := join(t, g[0], Member{ID: "a", Addr: "old:1"})
 	join(t, g[0], Member{ID: "b"})
 	eng.Copy()
 	a := join(t, g[1], Member{ID: "a", Addr: "new:1"})
+	<-old.Ended() // else it may join again when the older copy is back
 	c := join(t, g[1], Member{ID: "c"})
 	w := &watch{list: newList(g[2])}
 	look := func(stale bool) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -165,7 +166,14 @@ func (s *sweeper) serve(ctx context.Context) error {
 type round struct {
 	*sweeper
 	list  *list
-	whole time.Time // when all pages were read
+	whole time.Time            // when all pages were read
+	known map[string]time.Time // what held said of the members
+	opens time.Time            // when a store in its restart grace grants locks again
+}
+
+// quiet returns how long the store has answered without a gap, and has granted locks.
+func (r *round) quiet(now time.Time) time.Duration {
+	return min(now.Sub(*r.gap.Load()), now.Sub(r.opens))
 }
 
 // sweep takes all members that are dead now off the list.
@@ -182,18 +190,40 @@ func (r *round) sweep(ctx context.Context) error {
 	if all {
 		r.whole = began
 	}
-	held, err := r.held(ctx)
-	if err != nil {
+	if err := r.ask(ctx, began); err != nil {
 		return err
 	}
 	for page, entries := range r.list.entries {
-		locks := dead(entries, held, began.Sub(*r.gap.Load()), ttl)
+		locks := dead(entries, r.known, r.quiet(began), ttl)
 		if len(locks) == 0 || r.witness.Err() != nil {
 			continue
+		}
+		if is, err := r.probe(ctx); err != nil || is.Grace.On() { // a store that has forgotten its locks is no sign of death
+			r.opens = time.Now().Add(is.Grace.Left)
+			return err
 		}
 		if err := r.without(ctx, page, func(e entry) bool { return slices.Contains(locks, e.Lock) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ask learns which members hold their locks. ask asks for a lock again when the session of its holder may have ended, and for no lock while nobody
+// may be swept. Answers that came before an error are kept.
+func (r *round) ask(ctx context.Context, now time.Time) error {
+	known, locks := make(map[string]time.Time), []string{}
+	for _, entries := range r.list.entries {
+		for _, lock := range suspects(entries, r.quiet(now), r.client.TTL()) {
+			if until := r.known[lock]; now.Before(until) {
+				known[lock] = until
+			} else {
+				locks = append(locks, lock)
+			}
+		}
+	}
+	held, err := r.held(ctx, locks)
+	maps.Copy(known, held)
+	r.known = known
+	return err
 }

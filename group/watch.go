@@ -15,7 +15,7 @@ type View struct {
 	Members []Member // in the order of their IDs
 
 	// Stale says that the members may be those of an earlier time. The store does not answer, can only be read, or lost
-	// the group or its last changes a short time ago.
+	// the group or its last changes a short time ago. A list without members is stale while the store grants no locks.
 	Stale bool
 }
 
@@ -71,10 +71,14 @@ type watch struct {
 	ttl   time.Duration
 }
 
-// look reads the members.
+// look reads the members. While the store is away nobody can join again, so members that are kept are kept for a TTL from then.
 func (w *watch) look(ctx context.Context) (View, error) {
+	keeps := w.keeps(time.Now())
 	lost, err := w.list.read(ctx, false)
 	if w.stale = errors.Is(err, pawl.ErrUnavailable); w.stale {
+		if keeps {
+			w.until = time.Now().Add(w.ttl)
+		}
 		return View{w.known, true}, nil
 	}
 	if err != nil {
@@ -82,13 +86,13 @@ func (w *watch) look(ctx context.Context) (View, error) {
 	}
 	w.read = true
 	w.ttl = max(w.ttl, w.group.client.TTL(), w.longest()) // after a loss the list tells the TTL of no member
-	open := true
-	if lost || w.keeps(time.Now()) {
+	listed, open := w.members(func(entry) bool { return true }), w.group.client.Err() == nil
+	if open && (lost || keeps || len(listed) == 0) {
 		r, err := w.group.probe(ctx)
 		open = err == nil && !r.Grace.On()
 	}
-	members, stale := w.learn(w.members(func(entry) bool { return true }), lost, open, time.Now(), w.ttl)
-	return View{members, stale || w.group.client.Err() != nil}, nil
+	members, stale := w.learn(listed, lost || keeps && !open, time.Now(), w.ttl)
+	return View{members, stale || !open}, nil
 }
 
 // wait waits until the head has changed, and at most a sixth of the TTL, or a second where that is less.
