@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -216,8 +217,9 @@ func TestStores(t *testing.T) {
 // TestReplaced: the older member of an ID learns that it was replaced.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
-	url, name := "redis://"+testservers.SharedRedis(t).Addr, unused()
-	mine, theirs := New(connect(t, url, 5*time.Minute), name), New(connect(t, url, 5*time.Minute), name)
+	store := memengine.New() // a server would begin with a grace of the TTL
+	long := &pawl.Options{TTL: 5 * time.Minute}
+	mine, theirs := New(dialWith(t, store, long), "g"), New(dialWith(t, store, long), "g")
 	old := join(t, mine, Member{ID: "a", Addr: "x:1"})
 	young := join(t, theirs, Member{ID: "a", Addr: "x:2"})
 	select {

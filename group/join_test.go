@@ -12,9 +12,11 @@ import (
 )
 
 // dial returns a client of a store in memory, with the default TTL. The end of the test closes the client.
-func dial(t *testing.T, eng engine.Engine) *pawl.Client {
+func dial(t *testing.T, eng engine.Engine) *pawl.Client { return dialWith(t, eng, nil) }
+
+func dialWith(t *testing.T, eng engine.Engine, opts *pawl.Options) *pawl.Client {
 	t.Helper()
-	client, err := pawl.New(t.Context(), eng, nil)
+	client, err := pawl.New(t.Context(), eng, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
