@@ -9,8 +9,8 @@
 //	err = send(pick.Node().Addr)
 //	pick.Done(lb.ResultOf(err))
 //
-// A pick costs no allocation. A pick takes no lock, with one exception: weighted round robin over
-// weights whose cycle has more than 65,536 picks.
+// A pick costs no allocation. A pick takes no lock, with one exception: weighted round robin and weighted least connections over
+// weights whose cycle has more than 65,536 picks. The first pick after a change of the set takes a lock as well.
 //
 // A caller that tries again at another node keeps a [Tried] for its request.
 package lb
@@ -87,8 +87,8 @@ func ParsePolicy(name string) (Policy, error) {
 // Options change a [Balancer]. The zero value is the default.
 type Options struct {
 	// Bound limits the load of a node under SourceHash. A node has at most Bound times its share of
-	// the requests in flight, and the keys beyond that go to their next node. 0, the default: no
-	// limit. Else 1 to 100, such as 1.25.
+	// the requests in flight, with the new one, rounded up. The keys beyond that go to their next node. Picks at the same moment
+	// may exceed the limit. So does a request that has tried all nodes with room. 0, the default: no limit. Else 1 to 100, such as 1.25.
 	Bound float64
 
 	// Tau is how fast PeakEWMA forgets, 1 ms to an hour. An answer that came Tau ago counts 37 %. Default 10 s.

@@ -50,7 +50,8 @@ func (d *DeadLetters) letter(id itemID, data []byte) (l DeadLetter, err error) {
 	return l, r.err
 }
 
-// All yields the dead letters, the oldest first. All ends with the first error.
+// All yields the dead letters, the oldest first. All ends with the first error. A complete list makes room: pages without a dead
+// letter are taken off the head, because no worker looks for them.
 func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for item, err := range d.dead.all(ctx) {
@@ -65,6 +66,7 @@ func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 				return
 			}
 		}
+		d.dead.dropPages(ctx, deadPages) //nolint:errcheck // the next list does it
 	}
 }
 

@@ -27,10 +27,11 @@ type Item struct {
 	id     itemID
 	done   atomic.Bool
 	buried atomic.Bool // among the dead letters, perhaps also in the queue still
+	before *storedItem // what the claim replaces in the page; nil: nothing
 }
 
-// Name names the item, and is never used again. The name is the name of the lock that the claim holds,
-// under which guards of package fence find the token.
+// Name names the item, and no later item unless the store comes back with an older copy of the queue. The name is the name of the lock
+// that the claim holds, under which guards of package fence find the token.
 func (it *Item) Name() string { return it.lease.Name() }
 
 // Token is the fencing token of the claim, as [pawl.Lease.Token]: the next claim of the item has a
@@ -80,6 +81,8 @@ func (it *Item) begin(ctx context.Context) (found bool, err error) {
 		if spent = it.queue.spent(is.attempts); spent {
 			return pawl.ErrUnchanged
 		}
+		before := is
+		it.before = &before
 		is.attempts, is.claim, is.behind = is.attempts+1, token, 0
 		page.items[i] = is
 		return nil
@@ -157,7 +160,8 @@ func (it *Item) Return(ctx context.Context) error {
 	}
 	var says sync.WaitGroup // side by side, so that both are over soon after ctx
 	if it.Err() == nil {
-		says.Go(func() { it.giveBack(ends) }) //nolint:errcheck // a waiting worker asks for its lock, later
+		behind := max(it.queue.lastPage(), it.id.page)
+		says.Go(func() { it.giveBack(ends, func(is *storedItem) { is.behind = behind }) })
 	}
 	err := it.lease.Unlock(ends)
 	says.Wait()
@@ -169,25 +173,31 @@ func (it *Item) spent() bool {
 	return it.queue.spent(uint64(it.Attempts)) && it.Err() == nil //nolint:gosec // not negative
 }
 
-// giveBack says in the page of the item that nobody has it, and where it stands now, unless
-// another worker has claimed it since.
-func (it *Item) giveBack(ctx context.Context) error {
-	behind := it.queue.lastPage()
-	_, err := it.queue.changePage(ctx, it.id.page, func(page *pageValue) error {
+// giveBack says in the page of the item that nobody has it, unless another worker has claimed the item since. The function changes what
+// else the page says of the item. Where giveBack fails, a waiting worker asks for the lock of the item, later.
+func (it *Item) giveBack(ctx context.Context, change func(*storedItem)) {
+	it.queue.changePage(ctx, it.id.page, func(page *pageValue) error { //nolint:errcheck // see above
 		i := page.index(it.id.number)
 		if i < 0 || page.items[i].claim != uint64(it.Token()) {
 			return pawl.ErrUnchanged
 		}
-		page.items[i].claim, page.items[i].behind = 0, max(behind, it.id.page)
+		change(&page.items[i])
+		page.items[i].claim = 0
 		return nil
 	})
-	return err
 }
 
-// ReturnAfter gives the item back as Return does, but nobody gets the item for the time d. That is
+// undo gives an item back on which nobody has worked, because the answer to begin came too late.
+func (it *Item) undo(ctx context.Context) {
+	if it.before != nil {
+		it.giveBack(ctx, func(is *storedItem) { *is = *it.before })
+	}
+}
+
+// ReturnAfter gives the item back, but nobody gets the item for the time d. That is
 // 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store keeps that
-// time, also when this worker ends. A waiting worker notices within a second after d, or a third of
-// its TTL. When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
+// time, also when this worker ends. The attempt counts, as in Return. The item keeps its place. A waiting worker notices within a second
+// after d, or a third of its TTL, and TryClaim notices. A worker that calls Claim and finds free items does not notice. When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
 // and [pawl.ErrUnsupported] for a store that keeps no sessions for so long. After
 // [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {

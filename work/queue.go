@@ -136,7 +136,8 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // looks when the session of the dead worker has ended, within its TTL. Until then only workers that begin a Claim see new items. The items of a
 // dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
-// ms, the worker looks for a fifth of the time.
+// ms, the worker looks for a fifth of the time. While each Claim finds a free item, no worker waits, and none looks for the items of
+// dead workers.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {
@@ -325,7 +326,10 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
 		err = fmt.Errorf("%w: %w", errItemLost, errors.Join(lease.Err(), err))
 	}
+	var says sync.WaitGroup // side by side, so that both are over soon after ctx
+	says.Go(func() { it.undo(ends) })
 	lease.Unlock(ends) //nolint:errcheck // the heartbeat tells the store again
+	says.Wait()
 	return nil, err
 }
 
@@ -347,12 +351,15 @@ func (q *Queue) all(ctx context.Context) func(yield func(itemOf, error) bool) {
 	return func(yield func(itemOf, error) bool) {
 		var head headValue
 		var v pawl.Snapshot
-		err := q.err
+		err, known := q.err, q.knownHead()
 		if err == nil {
 			v, err = q.head.Get(ctx)
 		}
 		if err == nil {
 			head, err = parseHead(v)
+		}
+		if err == nil {
+			err = q.learnHead(v, known)
 		}
 		for _, page := range head.pages {
 			var is pageValue

@@ -322,10 +322,14 @@ func (is *seenPage) claimed() (n int) {
 	return n
 }
 
-// learnPage remembers a page as of a version. The round is that of the read; it is 0 for a page that was changed.
+// learnPage remembers a page as of a version, if the page is in the known head: else nothing would forget the page. The round is that of
+// the read; it is 0 for a page that was changed.
 func (q *Queue) learnPage(id, version uint64, known knew, round uint64, page pageValue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if _, there := slices.BinarySearch(q.pages, id); !there {
+		return
+	}
 	before := q.items[id]
 	if before == nil {
 		before = &seenPage{}

@@ -192,7 +192,8 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 	if f.slow.Load() {
 		most, wait = 1, patience
 	}
-	last := time.Now()
+	began := time.Now()
+	last := began
 	var batch jetstream.MessageBatch
 	if wait == 0 {
 		batch, err = f.consumer.FetchNoWait(most)
@@ -217,7 +218,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		}
 		f.seen = is.Sequence.Consumer
 		if err == nil {
-			got = append(got, f.hand(msg, is))
+			got = append(got, f.hand(msg, is, began.Add(wait)))
 		}
 	}
 	if err == nil && len(got) == 0 {
@@ -234,21 +235,47 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 	return got, err
 }
 
-func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata) *delivery {
+// hand makes a delivery of a message. The server sent the message before that time, or soon after. A process that was frozen meanwhile may
+// have lost the message.
+func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata, sent time.Time) *delivery {
 	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream, stored: is.Timestamp}
+	if d.until = time.Now().Add(f.hold); sent.Add(f.hold).Before(d.until) {
+		d.until = sent.Add(f.hold)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mine[d] = true
 	return d
 }
 
-// Extend implements [inbox.Feed].
-func (f *feed) Extend(context.Context) error {
+// Extend implements [inbox.Feed]. The answer to a request shows that the server has read the extensions before it. A delivery that was
+// extended too late is lost, because the server may have given the message to another process.
+func (f *feed) Extend(ctx context.Context) error {
+	until := time.Now().Add(f.hold)
+	var all []*delivery
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	for d := range f.mine {
+		if d.holds() {
+			all = append(all, d)
+		}
+	}
+	f.mu.Unlock()
+	for _, d := range all {
 		if err := d.msg.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 			return f.failed("extend", err)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if _, err := f.pending(ctx); err != nil {
+		return f.failed("extend", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range all {
+		if d.holds() {
+			d.until = until
 		}
 	}
 	return nil
@@ -265,6 +292,17 @@ type delivery struct {
 	count    int
 	sequence uint64 // in the stream
 	stored   time.Time
+	until    time.Time // the server leaves the message to this process until then, as far as this process knows; guarded by feed.mu
+}
+
+// holds reports whether the server has left the message to this process. The caller has the lock of the feed.
+func (d *delivery) holds() bool { return time.Now().Before(d.until) }
+
+// lost reports whether AckWait has run out.
+func (d *delivery) lost() bool {
+	d.feed.mu.Lock()
+	defer d.feed.mu.Unlock()
+	return !d.holds()
 }
 
 // Message implements [inbox.Delivery].
@@ -285,15 +323,22 @@ func (d *delivery) Ack(ctx context.Context) error {
 	return d.told("acknowledge", d.msg.DoubleAck(ctx))
 }
 
-// Nack implements [inbox.Delivery].
+// Nack implements [inbox.Delivery]. A message that was lost comes again without that.
 func (d *delivery) Nack(context.Context) error {
 	defer d.settled()
+	if d.lost() {
+		return nil
+	}
 	return d.told("give back", d.msg.Nak())
 }
 
-// Dead implements [inbox.Delivery]. After the stream has the letter, no error follows. The message comes again if its end is lost, and an error would
+// Dead implements [inbox.Delivery]. Nothing happens to a message that was lost, because the server gives that to another process. After the stream has the letter, no error follows. The message comes again if its end is lost, and an error would
 // run the message again here.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
+	if d.lost() {
+		d.settled()
+		return nil
+	}
 	if err := d.bury(ctx, reason); err != nil {
 		return d.told("publish the dead letter", err)
 	}

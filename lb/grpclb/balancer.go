@@ -72,6 +72,7 @@ func (f *fleet) UpdateClientConnState(s balancer.ClientConnState) error {
 	}
 	all, err := nodesOf(s.ResolverState)
 	if err != nil {
+		f.ResolverError(err) // some resolvers tell nobody, such as the resolver of gRPC for a proxy
 		return err
 	}
 	f.order = f.order[:0]
@@ -103,7 +104,7 @@ func (f *fleet) UpdateClientConnState(s balancer.ClientConnState) error {
 	return nil
 }
 
-// nodesOf returns the addresses of a resolver, after a look at their weights.
+// nodesOf returns the addresses of a resolver, after a look at their weights and IDs.
 func nodesOf(s resolver.State) ([]resolver.Address, error) {
 	all := s.Addresses
 	if len(all) == 0 {
@@ -111,10 +112,22 @@ func nodesOf(s resolver.State) ([]resolver.Address, error) {
 			all = append(all, e.Addresses...)
 		}
 	}
+	known := make(map[string]resolver.Address)
 	for _, a := range all {
-		if n := nodeOf(a); n.Weight < 0 || n.Weight > lb.MaxWeight {
+		n := nodeOf(a)
+		before, twice := known[n.ID]
+		alike := before.Addr == a.Addr && before.Attributes.Equal(a.Attributes)
+		named := a.BalancerAttributes.Value(nodeKey{}) != nil
+		switch {
+		case !named && (twice && !alike || s.Attributes.Value(nodeKey{}) != nil):
+			return nil, fmt.Errorf("gRPC has put the proxy of HTTPS_PROXY, %q, in place of each node, so nodes cannot be told apart: "+
+				"make the client with grpc.WithNoProxy()", a.Addr)
+		case twice && !alike:
+			return nil, fmt.Errorf("ID %q is of two nodes: each node has an ID of its own", n.ID)
+		case n.Weight < 0 || n.Weight > lb.MaxWeight:
 			return nil, fmt.Errorf("weight of node %q is %d: 0 (the same as 1) to %d are allowed", n.ID, n.Weight, lb.MaxWeight)
 		}
+		known[n.ID] = a
 	}
 	return all, nil
 }

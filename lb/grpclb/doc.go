@@ -1,12 +1,19 @@
 // Package grpclb balances calls of gRPC by the policies of package lb. A program that imports grpclb chooses the policy in
 // the service config of a client:
 //
-//	conn, err := grpc.NewClient("fleet:///books",
+//	conn, err := grpc.NewClient("fleet:///books", grpc.WithNoProxy(),
 //		grpc.WithResolvers(grpclb.NewResolver("fleet", source)),
 //		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"pawl": {"policy": "peak-ewma"}}]}`))
 //
 // Any resolver does, such as dns. [NewResolver] makes a resolver of any source of nodes, with their IDs and weights. The client
 // connects to all nodes, and balances each call. So a long-lived connection does not bind a client to one node.
+//
+// # A proxy in the environment
+//
+// Where HTTPS_PROXY names a proxy, gRPC replaces the address of each node by that of the proxy. All nodes would look like one node, so the
+// calls of such a client fail with an error that names grpc.WithNoProxy(). Make the client with that option. NO_PROXY helps as well, if it lists
+// the name in the target. The resolver dns asks nobody behind a proxy: without that option its client has one connection, and nothing is
+// balanced.
 //
 // # The config
 //

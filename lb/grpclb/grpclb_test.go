@@ -28,7 +28,15 @@ import (
 	"github.com/pawl-go/pawl/lb/grpclb"
 )
 
-func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
+// TestMain sets a proxy that does not answer, because net/http reads the environment once.
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "", "NO_PROXY": "books,x", "no_proxy": ""} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(testservers.Main(m))
+}
 
 // server is a gRPC server of the health service. The service "wait" waits, and other services are up.
 type server struct {

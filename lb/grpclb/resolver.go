@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/resolver"
 
@@ -20,7 +21,8 @@ import (
 type Source func(ctx context.Context, name string) iter.Seq2[[]lb.Node, error]
 
 // NewResolver returns a resolver of the scheme. The option grpc.WithResolvers takes it. A client of the target scheme:///name asks the source for name.
-// The ID and the weight of a node are those of the source. The address of a node is host:port.
+// The ID and the weight of a node are those of the source. The address of a node is host:port. Where HTTPS_PROXY is set, the client needs
+// grpc.WithNoProxy(), see the package.
 func NewResolver(scheme string, from Source) resolver.Builder {
 	return &resolverBuilder{scheme, from}
 }
@@ -41,7 +43,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	r.running.Go(func() {
 		for nodes, err := range b.from(ctx, name) {
 			if err == nil {
-				err = cc.UpdateState(resolver.State{Addresses: addresses(nodes)})
+				err = cc.UpdateState(resolver.State{Addresses: addresses(nodes), Attributes: named})
 			}
 			if errors.Is(err, balancer.ErrBadResolverState) { // an empty group is no trouble of the source
 				continue
@@ -75,6 +77,9 @@ func (r *following) Close() {
 }
 
 type nodeKey struct{}
+
+// named says that each address has a node. With a proxy gRPC keeps this attribute of a state, and none of an address.
+var named = attributes.New(nodeKey{}, true)
 
 // nodeValue is compared by attributes.
 type nodeValue struct{ lb.Node }
