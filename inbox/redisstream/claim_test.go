@@ -134,3 +134,44 @@ func TestCountOfFeeds(t *testing.T) {
 		}
 	}
 }
+
+// TestLostReader: a reader that goes on after another has taken its entries over takes none of them back. With Single, the feed of the other reader would fail.
+func TestLostReader(t *testing.T) {
+	client, stream := connect(t), rand.Text()
+	newSource := func() *redisstream.Source {
+		source, err := redisstream.New(client, stream, "g", &redisstream.Options{Block: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return source
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		add(t, client, stream, id)
+	}
+	f1, f2 := single(t, newSource()), single(t, newSource())
+	lost := take(t, f1, 3)
+	for _, d := range take(t, f2, 3) {
+		if d.Count() != 2 {
+			t.Errorf("the count of %s is %d", d.Message().ID, d.Count())
+		}
+	}
+	lost[2].Unload()
+	for what, act := range map[string]func() error{
+		"Extend": func() error { return f1.Extend(t.Context()) },
+		"Nack":   func() error { return lost[1].Nack(t.Context()) },
+		"Load":   func() error { _, err := lost[2].Load(t.Context()); return err },
+	} {
+		if err := act(); err != nil {
+			t.Error(what, err)
+		}
+		add(t, client, stream, what)
+		if got, err := f2.Receive(t.Context(), 9); err != nil || idsOf(got) != what {
+			t.Errorf("after %s: got %q, %v", what, idsOf(got), err)
+		}
+	}
+	for _, d := range take(t, single(t, newSource()), 6)[:3] {
+		if d.Count() != 3 {
+			t.Errorf("the count of %s is %d", d.Message().ID, d.Count())
+		}
+	}
+}

@@ -216,16 +216,36 @@ for i = 3, #ARGV do
 end
 return 0`)
 
-// unsettled returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
-// read the entry meanwhile.
-var unsettled = rueidis.NewLuaScript(`
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) > 0 then return redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) end
+// touch sets the idle time and the count of deliveries of those entries that are still with their consumer. Another reader may have taken the
+// others over: with Single, the feed of that reader would fail.
+var touch = rueidis.NewLuaScript(`
+local claim = {'XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0}
+for i = 5, #ARGV do
+	if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then claim[#claim + 1] = ARGV[i] end
+end
+if #claim == 5 then return 0 end
+for _, option in ipairs({'IDLE', ARGV[3], 'JUSTID'}) do claim[#claim + 1] = option end
+if ARGV[4] ~= '-1' then
+	claim[#claim + 1] = 'RETRYCOUNT'
+	claim[#claim + 1] = ARGV[4]
+end
+redis.call(unpack(claim))
+return 0`)
+
+// load returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
+// read the entry meanwhile. An entry that is with its consumer gets a count of deliveries.
+var load = rueidis.NewLuaScript(`
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1]
+if pending then
+	if pending[2] == ARGV[2] then redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[3], 'JUSTID', 'RETRYCOUNT', ARGV[4]) end
+	return redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])
+end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 	local is = {}
 	for i = 1, #group, 2 do is[group[i]] = group[i + 1] end
 	if is.name == ARGV[1] then
-		local last = redis.call('XREVRANGE', KEYS[1], ARGV[2], '(' .. is['last-delivered-id'], 'COUNT', 1)
-		if last[1] and last[1][1] == ARGV[2] then return last end
+		local last = redis.call('XREVRANGE', KEYS[1], ARGV[3], '(' .. is['last-delivered-id'], 'COUNT', 1)
+		if last[1] and last[1][1] == ARGV[3] then return last end
 	end
 end
 return {}`)
