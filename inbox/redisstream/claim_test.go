@@ -175,3 +175,57 @@ func TestLostReader(t *testing.T) {
 		}
 	}
 }
+
+// deaf loses the answers to some commands.
+type deaf struct {
+	rueidis.Client
+	command string
+	times   int
+}
+
+func (d *deaf) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	is := d.times > 0 && cmd.Commands()[0] == d.command
+	r := d.Client.Do(ctx, cmd)
+	if is {
+		d.times--
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return d.Client.Do(ended, d.Client.B().Ping().Build())
+	}
+	return r
+}
+
+// TestCountOfLostAnswers: a process that does not get the answers to its reads counts one delivery, and so it does after a Nack.
+func TestCountOfLostAnswers(t *testing.T) {
+	for _, c := range []struct {
+		command      string
+		times, count int
+	}{{"XREADGROUP", 1, 1}, {"XCLAIM", 5, 2}} {
+		t.Run(c.command, func(t *testing.T) {
+			client, stream := connect(t), rand.Text()
+			loses := &deaf{client, c.command, c.times}
+			source, err := redisstream.New(loses, stream, "g", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			add(t, client, stream, "e1")
+			if c.command == "XCLAIM" {
+				take(t, feed(t, client, stream, "g", nil), 1) // of a process that dies
+			}
+			for loses.times > 0 {
+				if got, err := single(t, source).Receive(t.Context(), 1); err == nil {
+					t.Fatal(got)
+				}
+			}
+			for range 3 {
+				d := take(t, single(t, source), 1)[0]
+				if d.Count() != c.count {
+					t.Errorf("the count is %d: want %d", d.Count(), c.count)
+				}
+				if err := d.Nack(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -158,9 +158,10 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 			continue
 		}
 		counts[id], ids = int(n)+1, append(ids, id)
-		if n := f.had(id); n > 0 && strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
-			counts[id], own[id] = n, true
+		if strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
+			counts[id], own[id] = max(1, cmp.Or(f.had(id), int(n))), true
 		}
+		f.note(id, counts[id]) // the server counts also a claim whose answer is lost
 	}
 	if full = len(list) == most; len(counts) == 0 {
 		return nil, full, nil
@@ -327,6 +328,7 @@ func (d *delivery) Nack(ctx context.Context) error {
 	f := d.feed
 	f.turn.RLock()
 	defer f.turn.RUnlock()
+	defer f.note(d.entry, d.count) // this process may read on
 	defer f.settled(d.entry)
 	return f.failed("give back", f.touch(ctx, f.opts.Hold, d.count-1, []string{d.entry}))
 }

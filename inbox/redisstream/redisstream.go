@@ -17,8 +17,7 @@
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them. The letter of an entry that the stream has lost has the fields dead:* only.
 //   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. A feed that fails
-//     counts none. An entry that is parked behind a
-//     key that fails counts none, from a third of Options.Hold after it was read.
+//     counts none, also when the answers to its reads were lost. An entry that is parked behind a key that fails counts none, from a third of Options.Hold after it was read.
 //   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
 //     connection and without inbox.ConsumerOptions.Single, the process may read as many more, until Options.Hold is over.
 //   - With inbox.ConsumerOptions.Single, a feed fails when another consumer of the group has entries, and the next feed takes all entries over in
@@ -82,7 +81,7 @@ type Source struct {
 	process       string // with which the names of all its consumers begin
 
 	mu     sync.Mutex
-	counts map[string]int // of deliveries of the entries that its feeds have handed out, and that are not settled
+	counts map[string]int // of deliveries of the entries that its feeds have asked for, and that are not settled
 }
 
 var _ inbox.Source = (*Source)(nil)
@@ -144,7 +143,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	return f, nil
 }
 
-// note remembers how often an entry that is handed out was delivered. A count of 0 says that the entry is settled.
+// note remembers how often an entry that this process has, or asks for, was delivered. A count of 0 says that the entry is settled.
 func (s *Source) note(id string, count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +157,7 @@ func (s *Source) note(id string, count int) {
 	s.counts[id] = count
 }
 
-// had returns the count of an entry that a feed of this source has handed out, or 0.
+// had returns the count of an entry that note has kept, or 0.
 func (s *Source) had(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
