@@ -15,7 +15,8 @@
 //   - A dead letter is published on the subject Options.Dead before the message ends. The letter has the headers of the
 //     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A header of the message that the server would obey has
 //     another name there: Nats-Rollup is Pawl-Dead-Nats-Rollup, and so are all that begin so. Status is Pawl-Dead-Status. A crash or a lost connection in between may
-//     publish the letter twice, and the message runs again.
+//     publish the letter twice, and the message runs again. A process that was frozen for longer than AckWait
+//     still publishes the letter. The message may take effect in another process besides.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last

@@ -333,12 +333,15 @@ func (d *delivery) Nack(ctx context.Context) error {
 	return f.failed("give back", f.touch(ctx, f.opts.Hold, d.count-1, []string{d.entry}))
 }
 
-// Dead implements [inbox.Delivery].
+// Dead implements [inbox.Delivery]. A reader that has taken an entry over decides the fate of that entry.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	f := d.feed
-	err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason}).Error()
+	moved, err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason, f.name}).AsInt64()
 	if err == nil {
 		f.settled(d.entry)
+		if moved == 0 {
+			err = inbox.ErrTaken
+		}
 	}
 	return f.failed("move to the dead letters", err)
 }

@@ -12,7 +12,7 @@
 //   - An entry stays pending in its group until it took effect or is a dead letter. A consumer that dies leaves its entries to
 //     others, after Options.Hold.
 //   - A dead letter is moved in one step: to the stream Options.Dead with all its fields, and with the fields dead:reason,
-//     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move. Nor does one whose
+//     dead:entry, dead:stream and dead:group. An entry that another process has settled or taken over meanwhile does not move. Nor does one whose
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them. The letter of an entry that the stream has lost has the fields dead:* only.
@@ -249,11 +249,11 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 return {}`)
 
-// dead adds the dead letter of an entry and then acknowledges the entry, unless somebody has done so before. A script that fails undoes
+// dead adds the dead letter of an entry and then acknowledges the entry, unless the entry is not with its consumer any more. A script that fails undoes
 // nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
 // with many fields becomes several letters. The server refuses none of them after the first.
 var dead = rueidis.NewLuaScript(`
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then return 0 end
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1, ARGV[4]) == 0 then return 0 end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
 local all, size = entry[1] and entry[1][2] or {}, 2 * 1000
 local parts = math.max(1, math.ceil(#all / size))
