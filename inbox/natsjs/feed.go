@@ -225,11 +225,14 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 			err = errTaken
 		}
 	}
-	if time.Since(last) >= wait+givesUp {
+	switch took := time.Since(last); {
+	case took >= wait+givesUp:
 		f.slow.Store(true)
 		if err == nil && len(got) == 0 {
 			err = errSlow
 		}
+	case err == nil && len(got) == 0 && took < wait+givesUp/2: // the server says soon that there is no message
+		f.slow.Store(false)
 	}
 	return got, err
 }
