@@ -284,21 +284,30 @@ func TestDeadOfLastDelivery(t *testing.T) {
 	})
 }
 
-// TestDeadOfLostDelivery: a message that is with another reader is called no dead letter. This process is done with that message.
+// TestDeadOfLostDelivery: a message that is with another reader is called no dead letter. This process is done with that delivery, and gives earlier ones back.
 func TestDeadOfLostDelivery(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	synctest.Test(t, func(t *testing.T) {
 		var errs []string
-		tell := func(err error) { errs = append(errs, err.Error()) } // before the assertions
+		tell := func(err error) { errs = append(errs, err.Error()) }
 		runs := 0
+		open := make(chan struct{})
 		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, OnError: tell, Workers: 1}, func(context.Context, *sql.Tx, Message) error {
 			runs++
+			<-open
 			return errors.New("bad luck")
 		})
-		s.put(&held{memory: s, m: Message{ID: "a1", Key: "a", Time: time.Now()}, stale: true})
+		m := Message{ID: "a1", Key: "a", Time: time.Now()}
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		open <- struct{}{}
+		synctest.Wait() // the first delivery was given back, and runs again
+		open <- struct{}{}
 		<-time.After(time.Minute)
 		stop()
-		if all := strings.Join(errs, "\n"); runs != 1 || strings.Contains(all, "is a dead letter") || !strings.Contains(all, "another reader") {
+		if all := strings.Join(errs, "\n"); runs != 2 || strings.Contains(all, "is a dead letter") || strings.Count(all, "another reader") != 2 {
 			t.Errorf("%d runs: %s", runs, all)
 		}
 	})

@@ -23,7 +23,7 @@ import (
 type slow struct {
 	rueidis.Client
 	extends, nacked chan struct{}
-	once, twice     sync.Once // a server that does not know a script gets it again
+	once            sync.Once // a server that does not know a script gets it again
 }
 
 func (s *slow) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -31,7 +31,11 @@ func (s *slow) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResul
 	switch {
 	case !strings.HasPrefix(words[0], "EVAL") || len(words) < 9: // the script, its key, group, reader, idle time, count, entry
 	case words[6] != "0":
-		s.twice.Do(func() { close(s.nacked) })
+		r := s.Client.Do(ctx, cmd)
+		if r.Error() == nil {
+			close(s.nacked)
+		}
+		return r
 	default:
 		s.once.Do(func() { close(s.extends) })
 		timer := time.NewTimer(200 * time.Millisecond)
