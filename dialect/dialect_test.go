@@ -357,6 +357,7 @@ func TestFull(t *testing.T) {
 	for err, full := range map[error]bool{
 		&pgconn.PgError{Code: "53100"}: true, &pgconn.PgError{Code: "58030"}: true, &pgconn.PgError{Code: "53200"}: false, &pgconn.PgError{Code: "40001"}: false,
 		&mysql.MySQLError{Number: 1021}: true, &mysql.MySQLError{Number: 1030}: true, &mysql.MySQLError{Number: 1114}: true, &mysql.MySQLError{Number: 1213}: false,
+		&mysql.MySQLError{Number: 1114, Message: "The table '/tmp/#sql1a2b_3_0' is full"}: false, &mysql.MySQLError{Number: 1114, Message: "The table '(temporary)' is full"}: false,
 		strange{Code: 13}: false, strange{Number: 1114}: false, nil: false,
 	} {
 		if dialect.Full(err) != full || dialect.Lost(err) {

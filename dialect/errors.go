@@ -58,9 +58,13 @@ func ReadOnly(err error) bool {
 }
 
 // Full reports whether the error says that the disk of the database is full, or fails. Other transactions fail, too, until an operator
-// helps. A statement wrote nothing. The outcome of a commit is unknown.
+// helps. A statement wrote nothing. The outcome of a commit is unknown. A temporary table of MySQL or MariaDB that is full is no full disk, because
+// the table may have a limit of its own.
 func Full(err error) bool {
 	state, number, file := codes(err)
+	if number == 1114 && (strings.Contains(err.Error(), "#sql") || strings.Contains(err.Error(), "(temporary)")) {
+		return false
+	}
 	return slices.Contains([]string{"53100", "58030"}, state) || slices.Contains([]int64{1021, 1030, 1114}, number) || slices.Contains([]int64{10, 13}, file&0xff)
 }
 

@@ -78,6 +78,7 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
 // of text that is not UTF-8. So is a struct of which JSON writes no field, anywhere in content: its fields are not exported.
+// A struct that is embedded counts as part of the struct around it.
 func KeyOf(operation string, content any) (Key, error) {
 	text, err := json.Marshal(content)
 	switch {

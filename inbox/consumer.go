@@ -117,7 +117,7 @@ func (b *Inbox) Consumer(db *sql.DB, store *sqlidem.Store, source Source, handle
 
 // Run consumes until ctx ends, and returns an error at once only if the table of IDs is missing or of another shape. Run
 // repeats everything else after an error. When ctx ends, no further message runs. Run returns after Grace and a few
-// seconds at the latest, if the handlers return when their ctx ends. One Run at a time is enough.
+// seconds at the latest, if the handlers return when their ctx ends. With inbox/natsjs and a slow server that may be 10 s more. One Run at a time is enough.
 func (c *Consumer) Run(ctx context.Context) error {
 	for tries := 1; ; tries++ {
 		err := c.store.Check(ctx, c.db)

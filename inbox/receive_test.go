@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,7 +32,7 @@ type memory struct {
 type held struct {
 	*memory
 	m     Message
-	stale bool // its feed has ended, so Dead does nothing
+	stale bool // its feed has ended
 }
 
 // put puts messages behind all others.
@@ -79,9 +80,10 @@ func (h *held) Ack(context.Context) error             { return nil }
 func (h *held) Dead(context.Context, string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.stale {
-		h.dead = append(h.dead, h.m.ID)
+	if h.stale {
+		return ErrTaken
 	}
+	h.dead = append(h.dead, h.m.ID)
 	return nil
 }
 
@@ -278,6 +280,35 @@ func TestDeadOfLastDelivery(t *testing.T) {
 		defer s.mu.Unlock()
 		if len(s.dead) != 1 {
 			t.Errorf("%d dead letters", len(s.dead))
+		}
+	})
+}
+
+// TestDeadOfLostDelivery: a message that is with another reader is called no dead letter. This process is done with that delivery, and gives earlier ones back.
+func TestDeadOfLostDelivery(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		var errs []string
+		tell := func(err error) { errs = append(errs, err.Error()) }
+		runs := 0
+		open := make(chan struct{})
+		s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, OnError: tell, Workers: 1}, func(context.Context, *sql.Tx, Message) error {
+			runs++
+			<-open
+			return errors.New("bad luck")
+		})
+		m := Message{ID: "a1", Key: "a", Time: time.Now()}
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		s.put(&held{memory: s, m: m, stale: true})
+		synctest.Wait()
+		open <- struct{}{}
+		synctest.Wait() // the first delivery was given back, and runs again
+		open <- struct{}{}
+		<-time.After(time.Minute)
+		stop()
+		if all := strings.Join(errs, "\n"); runs != 2 || strings.Contains(all, "is a dead letter") || strings.Count(all, "another reader") != 2 {
+			t.Errorf("%d runs: %s", runs, all)
 		}
 	})
 }

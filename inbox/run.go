@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -178,7 +179,7 @@ func (r *run) retry(it *item) {
 }
 
 // settle tells the broker of all deliveries of a message, the last one first. The feed of an earlier one may have ended,
-// and then Dead may do nothing. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
+// and then Dead does nothing. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
 func (r *run) settle(it *item, f fate, reason string) {
 	deliveries := slices.Clone(it.deliveries)
 	slices.Reverse(deliveries)
@@ -186,15 +187,22 @@ func (r *run) settle(it *item, f fate, reason string) {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()
 		s := settled{item: it, n: len(deliveries)}
-		for i, d := range deliveries {
-			if f == acked || i > 0 {
-				r.told(d.Ack(bound))
-				continue
+		end := Delivery.Ack
+		if f == dead {
+			err := deliveries[0].Dead(bound, reason)
+			deliveries = deliveries[1:]
+			switch {
+			case err == nil:
+				r.report(fmt.Errorf("message %q is a dead letter: %s", it.ID, reason))
+			case errors.Is(err, ErrTaken):
+				end = Delivery.Nack // an earlier delivery may be of the same entry
+				r.report(fmt.Errorf("no dead letter of message %q: %w", it.ID, err))
+			default:
+				s.again, deliveries = err, nil
 			}
-			if s.again = d.Dead(bound, reason); s.again != nil {
-				break
-			}
-			r.report(fmt.Errorf("message %q is a dead letter: %s", it.ID, reason))
+		}
+		for _, d := range deliveries {
+			r.told(end(d.Delivery, bound))
 		}
 		r.settled <- s
 	})

@@ -47,6 +47,7 @@ type Delivery interface {
 	Ack(ctx context.Context) error
 	// Nack gives the message back, because this process ends. The broker delivers the message again.
 	Nack(ctx context.Context) error
-	// Dead moves the message to the dead letters of the source, with the reason.
+	// Dead moves the message to the dead letters of the source, with the reason. The error matches ErrTaken if the delivery is not with its feed
+	// any more: the consumer is then done with the delivery.
 	Dead(ctx context.Context, reason string) error
 }

@@ -226,11 +226,14 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 			err = errTaken
 		}
 	}
-	if time.Since(last) >= wait+givesUp {
+	switch took := time.Since(last); {
+	case took >= wait+givesUp:
 		f.slow.Store(true)
 		if err == nil && len(got) == 0 {
 			err = errSlow
 		}
+	case err == nil && len(got) == 0 && took < wait+givesUp/2: // the server says soon that there is no message
+		f.slow.Store(false)
 	}
 	return got, err
 }
@@ -332,12 +335,12 @@ func (d *delivery) Nack(context.Context) error {
 	return d.told("give back", d.msg.Nak())
 }
 
-// Dead implements [inbox.Delivery]. Nothing happens to a message that was lost, because the server gives that to another process. After the stream has the letter, no error follows. The message comes again if its end is lost, and an error would
-// run the message again here.
+// Dead implements [inbox.Delivery]. For a message that was lost the error matches inbox.ErrTaken, because the server gives the message to a
+// process again. After the stream has the letter, no error follows. The message comes again if its end is lost, and an error would run the message again here.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	if d.lost() {
 		d.settled()
-		return nil
+		return d.feed.failed("publish the dead letter", inbox.ErrTaken)
 	}
 	if err := d.bury(ctx, reason); err != nil {
 		return d.told("publish the dead letter", err)

@@ -43,7 +43,8 @@
 // Remove such a message from the stream. The reader goes on soon after that.
 //
 // The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and waits up
-// to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. A message that is on its way for longer never arrives.
+// to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. This patience ends with an answer in less than half a second, also
+// with the answer that there is no message. A message that is on its way for longer never arrives.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.

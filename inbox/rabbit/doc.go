@@ -19,7 +19,8 @@
 //   - A dead letter is published to the queue Options.Dead, and the broker has confirmed that, before the message is acknowledged.
 //     The letter has the headers of the message, and Pawl-Dead-Reason and Pawl-Dead-Queue. CC and BCC, by which the broker would route
 //     the letter, are Pawl-Dead-CC and Pawl-Dead-BCC. A lost connection in between may publish it twice. When the
-//     connection was lost before, no letter is published: the broker delivers the message again, and its attempts are counted anew.
+//     connection was lost before, no letter is published: the broker delivers the message again, and its attempts are counted anew. OnError tells
+//     that. A loss that this process has not noticed yet still publishes the letter, and the message may run besides.
 //
 // # Order over several processes
 //

@@ -62,13 +62,14 @@ func count(d amqp.Delivery) int {
 	return 1
 }
 
-// Dead implements [inbox.Delivery]. Nothing happens after the feed has ended, because the broker delivers the message again. After the broker has confirmed the letter, no error follows. A message whose acknowledgement is
-// lost is delivered again, and an error would publish the letter again and again.
+// Dead implements [inbox.Delivery]. After the feed has ended, the error matches inbox.ErrTaken, because the broker delivers the message again. After
+// the broker has confirmed the letter, no error follows. A message whose acknowledgement is lost is delivered again, and an error would publish
+// the letter again and again.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	f := d.feed
 	select {
 	case <-f.ended:
-		return nil
+		return f.failed("publish the dead letter", inbox.ErrTaken)
 	default:
 	}
 	err := f.bury(ctx, d.letter(reason))

@@ -134,3 +134,98 @@ func TestCountOfFeeds(t *testing.T) {
 		}
 	}
 }
+
+// TestLostReader: a reader that goes on after another has taken its entries over takes none of them back. With Single, the feed of the other reader would fail.
+func TestLostReader(t *testing.T) {
+	client, stream := connect(t), rand.Text()
+	newSource := func() *redisstream.Source {
+		source, err := redisstream.New(client, stream, "g", &redisstream.Options{Block: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return source
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		add(t, client, stream, id)
+	}
+	f1, f2 := single(t, newSource()), single(t, newSource())
+	lost := take(t, f1, 3)
+	for _, d := range take(t, f2, 3) {
+		if d.Count() != 2 {
+			t.Errorf("the count of %s is %d", d.Message().ID, d.Count())
+		}
+	}
+	lost[2].Unload()
+	for what, act := range map[string]func() error{
+		"Extend": func() error { return f1.Extend(t.Context()) },
+		"Nack":   func() error { return lost[1].Nack(t.Context()) },
+		"Load":   func() error { _, err := lost[2].Load(t.Context()); return err },
+	} {
+		if err := act(); err != nil {
+			t.Error(what, err)
+		}
+		add(t, client, stream, what)
+		if got, err := f2.Receive(t.Context(), 9); err != nil || idsOf(got) != what {
+			t.Errorf("after %s: got %q, %v", what, idsOf(got), err)
+		}
+	}
+	for _, d := range take(t, single(t, newSource()), 6)[:3] {
+		if d.Count() != 3 {
+			t.Errorf("the count of %s is %d", d.Message().ID, d.Count())
+		}
+	}
+}
+
+// deaf loses the answers to some commands.
+type deaf struct {
+	rueidis.Client
+	command string
+	times   int
+}
+
+func (d *deaf) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	is := d.times > 0 && cmd.Commands()[0] == d.command
+	r := d.Client.Do(ctx, cmd)
+	if is {
+		d.times--
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return d.Client.Do(ended, d.Client.B().Ping().Build())
+	}
+	return r
+}
+
+// TestCountOfLostAnswers: a process that does not get the answers to its reads counts one delivery, and so it does after a Nack.
+func TestCountOfLostAnswers(t *testing.T) {
+	for _, c := range []struct {
+		command      string
+		times, count int
+	}{{"XREADGROUP", 1, 1}, {"XCLAIM", 5, 2}} {
+		t.Run(c.command, func(t *testing.T) {
+			client, stream := connect(t), rand.Text()
+			loses := &deaf{client, c.command, c.times}
+			source, err := redisstream.New(loses, stream, "g", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			add(t, client, stream, "e1")
+			if c.command == "XCLAIM" {
+				take(t, feed(t, client, stream, "g", nil), 1) // of a process that dies
+			}
+			for loses.times > 0 {
+				if got, err := single(t, source).Receive(t.Context(), 1); err == nil {
+					t.Fatal(got)
+				}
+			}
+			for range 3 {
+				d := take(t, single(t, source), 1)[0]
+				if d.Count() != c.count {
+					t.Errorf("the count is %d: want %d", d.Count(), c.count)
+				}
+				if err := d.Nack(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -64,13 +64,37 @@ func TestDeadLetterRefused(t *testing.T) {
 	}
 	l.has(t, 1, 0)
 	l.do(t, "DEL", l.stream+":g:dead")
-	for range 2 {
-		if err := l.got.Dead(t.Context(), "a reason"); err != nil {
+	for _, want := range []error{nil, inbox.ErrTaken} {
+		if err := l.got.Dead(t.Context(), "a reason"); !errors.Is(err, want) {
 			t.Error(err)
 		}
 		if all := l.has(t, 0, 1); all[0].FieldValues["id"] != "a" || all[0].FieldValues["dead:reason"] != "a reason" {
 			t.Error(all[0].FieldValues)
 		}
+	}
+}
+
+// TestDeadOfLostReader: a reader makes no dead letter of an entry that another reader has taken over. The entry stays with the other one.
+func TestDeadOfLostReader(t *testing.T) {
+	l := newLetters(t, "id", "a")
+	source, err := redisstream.New(l.client, l.stream, "g", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := take(t, single(t, source), 1)[0]
+	if err := l.got.Dead(t.Context(), "a reason"); !errors.Is(err, inbox.ErrTaken) {
+		t.Error(err)
+	}
+	if n, err := l.client.Do(t.Context(), l.client.B().Exists().Key(l.stream+":g:dead").Build()).AsInt64(); n != 0 || err != nil {
+		t.Error("there is a dead letter", err)
+	}
+	l.has(t, 1, 0)
+	if err := other.Dead(t.Context(), "a reason"); err != nil {
+		t.Error(err)
+	}
+	l.has(t, 0, 1)
+	if err := other.Dead(t.Context(), "a reason"); !errors.Is(err, inbox.ErrTaken) {
+		t.Error(err)
 	}
 }
 

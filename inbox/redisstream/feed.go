@@ -158,9 +158,10 @@ func (f *feed) claim(ctx context.Context, idle time.Duration, most int) (got []i
 			continue
 		}
 		counts[id], ids = int(n)+1, append(ids, id)
-		if n := f.had(id); n > 0 && strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
-			counts[id], own[id] = n, true
+		if strings.HasPrefix(reader, f.process) { // an earlier feed has failed, and its process lives
+			counts[id], own[id] = max(1, cmp.Or(f.had(id), int(n))), true
 		}
+		f.note(id, counts[id]) // the server counts also a claim whose answer is lost
 	}
 	if full = len(list) == most; len(counts) == 0 {
 		return nil, full, nil
@@ -228,7 +229,7 @@ func (f *feed) settled(id string) {
 	}
 }
 
-// Extend implements [inbox.Feed]. An entry that was acknowledged stays so. An entry whose content was unloaded counts no delivery if this process
+// Extend implements [inbox.Feed]. An entry that was acknowledged stays so. An entry that another reader has taken stays with that reader. An entry whose content was unloaded counts no delivery if this process
 // dies.
 func (f *feed) Extend(ctx context.Context) error {
 	f.turn.Lock()
@@ -250,16 +251,17 @@ func (f *feed) Extend(ctx context.Context) error {
 func (f *feed) keep(ctx context.Context, all map[int][]string) error {
 	for count, ids := range all {
 		for part := range slices.Chunk(ids, batch) {
-			args := append([]string{f.group, f.name, "0"}, part...)
-			if count >= 0 {
-				args = append(args, "RETRYCOUNT", strconv.Itoa(count))
-			}
-			if err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(append(args, "JUSTID")...).Build()).Error(); err != nil {
+			if err := f.touch(ctx, 0, count, part); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// touch sets since when entries of this feed are idle, and their count of deliveries, or -1 for no change.
+func (f *feed) touch(ctx context.Context, idle time.Duration, count int, ids []string) error {
+	return touch.Exec(ctx, f.client, []string{f.stream}, append([]string{f.group, f.name, ms(idle), strconv.Itoa(count)}, ids...)).Error()
 }
 
 // Close implements [inbox.Feed].
@@ -292,23 +294,17 @@ func (d *delivery) Unload() {
 	d.m.Headers, d.m.Payload, d.unloaded = nil, nil, true
 }
 
-// Load implements [inbox.Delivery]. The entry counts this delivery again.
+// Load implements [inbox.Delivery]. The entry counts this delivery again, unless another reader has taken that entry.
 func (d *delivery) Load(ctx context.Context) (inbox.Message, error) {
 	f := d.feed
 	f.turn.RLock()
 	defer f.turn.RUnlock()
-	args := []string{f.group, f.name, "0", d.entry, "RETRYCOUNT", strconv.Itoa(d.count)}
-	all, err := f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(args...).Build()).AsXRange()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return inbox.Message{}, f.failed("load", err)
+	all, err := load.Exec(ctx, f.client, []string{f.stream}, []string{f.group, f.name, d.entry, strconv.Itoa(d.count)}).AsXRange()
+	if err == nil && len(all) == 0 {
+		err = inbox.ErrGone
 	}
-	if len(all) == 0 || all[0].ID == "" { // somebody has settled the entry, or the server has forgotten that the group has read it
-		if all, err = unsettled.Exec(ctx, f.client, []string{f.stream}, []string{f.group, d.entry}).AsXRange(); err != nil {
-			return inbox.Message{}, f.failed("load", err)
-		}
-		if len(all) == 0 {
-			return inbox.Message{}, f.failed("load", inbox.ErrGone)
-		}
+	if err != nil {
+		return inbox.Message{}, f.failed("load", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,23 +322,26 @@ func (d *delivery) Ack(ctx context.Context) error {
 	return f.failed("acknowledge", f.client.Do(ctx, f.client.B().Xack().Key(f.stream).Group(f.group).Id(d.entry).Build()).Error())
 }
 
-// Nack implements [inbox.Delivery]. The entry stays pending, with the time of its last delivery set so that Hold is over.
+// Nack implements [inbox.Delivery]. An entry that is still with this feed stays pending, with the time of its last delivery set so that Hold is over.
 // The count of its deliveries is that before this one.
 func (d *delivery) Nack(ctx context.Context) error {
 	f := d.feed
 	f.turn.RLock()
 	defer f.turn.RUnlock()
+	defer f.note(d.entry, d.count) // this process may read on
 	defer f.settled(d.entry)
-	args := []string{f.group, f.name, "0", d.entry, "IDLE", ms(f.opts.Hold), "RETRYCOUNT", strconv.Itoa(d.count - 1), "JUSTID"}
-	return f.failed("give back", f.client.Do(ctx, f.client.B().Arbitrary("XCLAIM").Keys(f.stream).Args(args...).Build()).Error())
+	return f.failed("give back", f.touch(ctx, f.opts.Hold, d.count-1, []string{d.entry}))
 }
 
-// Dead implements [inbox.Delivery].
+// Dead implements [inbox.Delivery]. A reader that has taken an entry over decides the fate of that entry.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	f := d.feed
-	err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason}).Error()
+	moved, err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason, f.name}).AsInt64()
 	if err == nil {
 		f.settled(d.entry)
+		if moved == 0 {
+			err = inbox.ErrTaken
+		}
 	}
 	return f.failed("move to the dead letters", err)
 }

@@ -12,13 +12,12 @@
 //   - An entry stays pending in its group until it took effect or is a dead letter. A consumer that dies leaves its entries to
 //     others, after Options.Hold.
 //   - A dead letter is moved in one step: to the stream Options.Dead with all its fields, and with the fields dead:reason,
-//     dead:entry, dead:stream and dead:group. An entry that another process has settled meanwhile does not move. Nor does one whose
+//     dead:entry, dead:stream and dead:group. An entry that another process has settled or taken over meanwhile does not move. Nor does one whose
 //     letter the server refuses: its key waits, and the move is tried again.
 //   - The dead letter of an entry with more than 1,000 fields is several letters, each with a part of the fields. The field dead:part
 //     is 1/2 in the first of two, and dead:entry is the same in all of them. The letter of an entry that the stream has lost has the fields dead:* only.
 //   - An entry counts a delivery for inbox.ConsumerOptions.MaxDeliveries for each process that died with it in memory. A feed that fails
-//     counts none. An entry that is parked behind a
-//     key that fails counts none, from a third of Options.Hold after it was read.
+//     counts none, also when the answers to its reads were lost. An entry that is parked behind a key that fails counts none, from a third of Options.Hold after it was read.
 //   - A process has at most Options.MaxPending entries that are not settled. A key that fails with as many stops all other keys. After a lost
 //     connection and without inbox.ConsumerOptions.Single, the process may read as many more, until Options.Hold is over.
 //   - With inbox.ConsumerOptions.Single, a feed fails when another consumer of the group has entries, and the next feed takes all entries over in
@@ -82,7 +81,7 @@ type Source struct {
 	process       string // with which the names of all its consumers begin
 
 	mu     sync.Mutex
-	counts map[string]int // of deliveries of the entries that its feeds have handed out, and that are not settled
+	counts map[string]int // of deliveries of the entries that its feeds have asked for, and that are not settled
 }
 
 var _ inbox.Source = (*Source)(nil)
@@ -144,7 +143,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	return f, nil
 }
 
-// note remembers how often an entry that is handed out was delivered. A count of 0 says that the entry is settled.
+// note remembers how often an entry that this process has, or asks for, was delivered. A count of 0 says that the entry is settled.
 func (s *Source) note(id string, count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +157,7 @@ func (s *Source) note(id string, count int) {
 	s.counts[id] = count
 }
 
-// had returns the count of an entry that a feed of this source has handed out, or 0.
+// had returns the count of an entry that note has kept, or 0.
 func (s *Source) had(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,25 +215,45 @@ for i = 3, #ARGV do
 end
 return 0`)
 
-// unsettled returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
-// read the entry meanwhile.
-var unsettled = rueidis.NewLuaScript(`
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) > 0 then return redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) end
+// touch sets the idle time and the count of deliveries of those entries that are still with their consumer. Another reader may have taken the
+// others over: with Single, the feed of that reader would fail.
+var touch = rueidis.NewLuaScript(`
+local claim = {'XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0}
+for i = 5, #ARGV do
+	if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then claim[#claim + 1] = ARGV[i] end
+end
+if #claim == 5 then return 0 end
+for _, option in ipairs({'IDLE', ARGV[3], 'JUSTID'}) do claim[#claim + 1] = option end
+if ARGV[4] ~= '-1' then
+	claim[#claim + 1] = 'RETRYCOUNT'
+	claim[#claim + 1] = ARGV[4]
+end
+redis.call(unpack(claim))
+return 0`)
+
+// load returns an entry that is pending, or that the group has not read as far as the server knows. In one step, because another process may
+// read the entry meanwhile. An entry that is with its consumer gets a count of deliveries.
+var load = rueidis.NewLuaScript(`
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1]
+if pending then
+	if pending[2] == ARGV[2] then redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[3], 'JUSTID', 'RETRYCOUNT', ARGV[4]) end
+	return redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])
+end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 	local is = {}
 	for i = 1, #group, 2 do is[group[i]] = group[i + 1] end
 	if is.name == ARGV[1] then
-		local last = redis.call('XREVRANGE', KEYS[1], ARGV[2], '(' .. is['last-delivered-id'], 'COUNT', 1)
-		if last[1] and last[1][1] == ARGV[2] then return last end
+		local last = redis.call('XREVRANGE', KEYS[1], ARGV[3], '(' .. is['last-delivered-id'], 'COUNT', 1)
+		if last[1] and last[1][1] == ARGV[3] then return last end
 	end
 end
 return {}`)
 
-// dead adds the dead letter of an entry and then acknowledges the entry, unless somebody has done so before. A script that fails undoes
+// dead adds the dead letter of an entry and then acknowledges the entry, unless the entry is not with its consumer any more. A script that fails undoes
 // nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
 // with many fields becomes several letters. The server refuses none of them after the first.
 var dead = rueidis.NewLuaScript(`
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then return 0 end
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1, ARGV[4]) == 0 then return 0 end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
 local all, size = entry[1] and entry[1][2] or {}, 2 * 1000
 local parts = math.max(1, math.ceil(#all / size))

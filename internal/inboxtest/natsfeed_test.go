@@ -226,7 +226,8 @@ func TestOwnDeadLetters(t *testing.T) {
 	}
 }
 
-// TestSlowNetwork: messages arrive over a network that takes longer for an answer than the client library waits for one.
+// TestSlowNetwork: messages arrive over a network that takes longer for an answer than the client library waits for one. When the network is well again,
+// a reader without messages ends soon after its ctx.
 func TestSlowNetwork(t *testing.T) {
 	for name, single := range map[string]bool{"one of many": false, "single": true} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +239,7 @@ func TestSlowNetwork(t *testing.T) {
 			}
 			t.Cleanup(broker.close)
 			b := broker.(*natsBroker)
-			source, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: time.Second})
+			source, err := natsjs.New(b.js, b.name, "g", &natsjs.Options{Hold: 2 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -251,10 +252,10 @@ func TestSlowNetwork(t *testing.T) {
 			}
 			network.Delay(650 * time.Millisecond) // in each direction
 			defer network.Thaw()
+			var got []inbox.Delivery
 			for deadline := time.Now().Add(25 * time.Second); ; {
-				got, err := f.Receive(t.Context(), 8)
-				if len(got) > 0 {
-					return
+				if got, err = f.Receive(t.Context(), 8); len(got) > 0 {
+					break
 				}
 				if time.Now().After(deadline) {
 					t.Fatalf("no message came; the last error is %v", err)
@@ -265,6 +266,22 @@ func TestSlowNetwork(t *testing.T) {
 						f = opened
 					}
 				}
+			}
+			network.Delay(0)
+			if err := got[0].Ack(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if got, err := f.Receive(t.Context(), 8); err != nil || len(got) > 0 {
+				t.Error(got, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			if _, err := f.Receive(ctx, 8); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("a read took %v", took)
 			}
 		})
 	}

@@ -145,7 +145,7 @@ func TestRabbitCount(t *testing.T) {
 				if err := got[0].Ack(t.Context()); !errors.Is(err, pawl.ErrClosed) {
 					t.Error(err)
 				}
-				if err := got[0].Dead(t.Context(), "a reason"); err != nil {
+				if err := got[0].Dead(t.Context(), "a reason"); !errors.Is(err, inbox.ErrTaken) {
 					t.Error(err)
 				}
 			}
