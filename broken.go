@@ -93,20 +93,21 @@ func (c *Client) broken(ctx context.Context, name string) (*Broken, error) {
 // once, so that the holder stops; meanwhile a goroutine reads the operator's note.
 type taken struct {
 	how   string
-	until time.Time       // then the text waits for the note no longer
-	bound <-chan struct{} // likewise, when the call ends that found the claim gone; nil: a heartbeat found that
-	read  chan struct{}   // closed when the note was read, or could not be
-	note  *Broken         // nil: no operator has noted a break of this claim
+	until time.Time     // then the text waits for the note no longer
+	read  chan struct{} // closed when the note was read, or could not be
+	note  *Broken       // nil: no operator has noted a break of this claim
 }
 
-// Error waits a little for the note, because a program that prints the error wants the note.
-func (e *taken) Error() string {
+func (e *taken) Error() string { return e.text(nil) }
+
+// text waits a little for the note, because a program that prints the error wants the note. The end of bound ends that wait.
+func (e *taken) text(bound <-chan struct{}) string {
 	timer := time.NewTimer(time.Until(e.until))
 	defer timer.Stop()
 	select {
 	case <-e.read:
 	case <-timer.C:
-	case <-e.bound:
+	case <-bound:
 	}
 	select {
 	case <-e.read: // perhaps long ago
@@ -120,13 +121,22 @@ func (e *taken) Error() string {
 
 func (e *taken) Unwrap() error { return ErrLost }
 
+// retold is a loss as a call tells of it. The text waits for the note no longer than the call.
+type retold struct {
+	*taken
+	bound <-chan struct{}
+}
+
+func (r retold) Error() string { return r.text(r.bound) }
+func (r retold) Unwrap() error { return r.taken }
+
 // notesRead bounds how many notes are read when many names are lost at once. A store that forgets
 // loses many names, an operator breaks few.
 const notesRead = 16
 
-// takenCause is the cause of a lease that ends because the store no longer has its claim. The end of bound ends the wait of its text.
-func (s *session) takenCause(how string, claim *engine.Claim, token fence.Token, bound <-chan struct{}) error {
-	e := &taken{how: how, until: time.Now().Add(farewellTime), bound: bound, read: make(chan struct{})}
+// takenCause is the cause of a lease that ends because the store no longer has its claim.
+func (s *session) takenCause(how string, claim *engine.Claim, token fence.Token) *taken {
+	e := &taken{how: how, until: time.Now().Add(farewellTime), read: make(chan struct{})}
 	reading := s.client.spawn(func() {
 		defer close(e.read)
 		note, err := s.client.broken(s.client.life, claim.Resource)

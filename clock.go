@@ -61,8 +61,11 @@ func (b *backoff) next() time.Duration {
 }
 
 // sleep pauses and reports whether neither context ended.
-func (b *backoff) sleep(ctx, life context.Context) bool {
-	timer := time.NewTimer(b.next())
+func (b *backoff) sleep(ctx, life context.Context) bool { return nap(ctx, life, b.next()) }
+
+// nap pauses and reports whether neither context ended.
+func nap(ctx, life context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,7 +19,9 @@ import (
 type gracefulStore struct {
 	*memengine.Engine
 	until time.Time
-	knows bool // all claims: the store shares grants, and says that it is in a grace
+	knows bool   // all claims: the store shares grants, and says that it is in a grace
+	loses bool   // the reply to the next request
+	after func() // each request in a grace of a store that knows all claims
 }
 
 func (g *gracefulStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
@@ -39,6 +42,13 @@ func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool)
 		return s.Session.Enter(ctx, c, wait)
 	case s.store.knows:
 		grant, err := s.Session.Enter(ctx, c, wait)
+		if s.store.after != nil {
+			s.store.after()
+		}
+		if s.store.loses {
+			s.store.loses = false
+			return engine.Grant{}, engine.Unavailable("enter", errors.New("the reply was lost"))
+		}
 		grant.Grace = grace
 		return grant, err
 	case wait:
@@ -116,20 +126,118 @@ func TestGraceSharesOnlyWhatAClientHolds(t *testing.T) {
 		}
 		mustUnlock(t, inner)
 		mustUnlock(t, outer)
-		for name, lock := range map[string]func(context.Context) (*pawl.Lease, error){"lock": a.RWMutex("m").RLock, "try": a.RWMutex("m").TryRLock} {
-			_, err := lock(owned)
-			wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
-			var grace *engine.GraceError
-			if !errors.As(err, &grace) || grace.Left != 11*time.Second {
-				t.Errorf("%s: %v, %+v", name, err, grace)
-			}
+		_, err = a.RWMutex("m").TryRLock(owned)
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
+		var grace *engine.GraceError
+		if !errors.As(err, &grace) || grace.Left != 11*time.Second {
+			t.Errorf("%v, %+v", err, grace)
+		}
+		soon, cancel := context.WithTimeout(owned, time.Second)
+		defer cancel()
+		_, err = a.RWMutex("m").RLock(soon)
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, context.DeadlineExceeded)
+		if !errors.As(err, &grace) || grace.Left != 10*time.Second {
+			t.Errorf("after a second of waiting: %v, %+v", err, grace)
 		}
 		if r, err := a.Show(t.Context(), "m"); err != nil || len(r.Holders) != 1 {
 			t.Errorf("a refused claim stays: %+v, %v", r, err)
 		}
 		mustUnlock(t, mustLock(t, t.Context(), a.Mutex("of no other owner")))
-		<-time.After(11 * time.Second)
 		mustUnlock(t, mustLock(t, owned, a.RWMutex("m").RLocker()))
+		if left := time.Until(store.until); left != 0 {
+			t.Errorf("granted %v before the grace ended", left)
+		}
 		mustUnlock(t, stale)
 	})
+}
+
+// TestGraceOfAnOwnGrant: the store served a request of an owner, and was restarted before its reply. In the grace the store cannot tell
+// that grant from an older grant. A waiting call waits for the end of the grace, and is told so once.
+func TestGraceOfAnOwnGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gracefulStore{Engine: memengine.New(), knows: true, loses: true, until: time.Now().Add(11 * time.Second)}
+		var kinds []pawl.EventKind
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			if e.Name == "m" {
+				kinds = append(kinds, e.Kind)
+			}
+		}})
+		start := time.Now()
+		lease, err := c.Mutex("m").Lock(pawl.WithOwner(t.Context(), "o"))
+		if err != nil || time.Since(start) != 11*time.Second {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		if want := []pawl.EventKind{pawl.EventAttempt, pawl.EventGrace, pawl.EventGranted}; !slices.Equal(kinds, want) {
+			t.Errorf("events %v, want %v", kinds, want)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// TestGraceBesideTheEndOfALease: a lease is released while a claim is on its way that re-enters the lease. In a grace, too, that claim
+// goes on without the lease.
+func TestGraceBesideTheEndOfALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gracefulStore{Engine: memengine.New(), knows: true, until: time.Now().Add(11 * time.Second)}
+		c := newClient(t, store, nil)
+		outer := mustLock(t, t.Context(), c.Mutex("m"))
+		store.after = func() {
+			store.after = nil
+			mustUnlock(t, outer)
+		}
+		inner, err := c.Mutex("m").TryLock(context.WithoutCancel(outer.Context()))
+		if err != nil || inner.Token() <= outer.Token() {
+			t.Fatalf("%v, %v", inner, err)
+		}
+		mustUnlock(t, inner)
+	})
+}
+
+// TestGraceEndsAWait: a client that closes ends also the wait of a claim that its store refuses in a grace.
+func TestGraceEndsAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &refusingStore{memengine.New(), time.Now().Add(11 * time.Second)}
+		c := newClient(t, store, nil)
+		waits := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := c.Mutex("m").Lock(t.Context())
+				waits <- err
+			}()
+		}
+		<-time.After(time.Second)
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			wantErr(t, <-waits, pawl.ErrClosed)
+		}
+		mustUnlock(t, mustLock(t, t.Context(), newClient(t, store, nil).Mutex("m")))
+		if left := time.Until(store.until); left != 0 {
+			t.Errorf("granted %v before the grace ended", left)
+		}
+	})
+}
+
+// refusingStore refuses all claims in its grace, also the claims that may wait.
+type refusingStore struct {
+	*memengine.Engine
+	until time.Time
+}
+
+func (r *refusingStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	s, err := r.Engine.Open(ctx, opts)
+	return &refusingSession{s, r}, err
+}
+
+type refusingSession struct {
+	engine.Session
+	store *refusingStore
+}
+
+func (s *refusingSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if left := time.Until(s.store.until); left > 0 {
+		return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: engine.Grace{Left: left}})
+	}
+	return s.Session.Enter(ctx, c, wait)
 }

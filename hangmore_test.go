@@ -240,6 +240,34 @@ func TestReleasesLingerTogether(t *testing.T) {
 	})
 }
 
+// TestUnlockOfALossLingers: a heartbeat found that a lock was taken away, and the operator's note cannot be read. An Unlock with the context of
+// Linger returns when that context ends.
+func TestUnlockOfALossLingers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		lease := mustLock(t, t.Context(), c.Mutex("m"))
+		store.set(hangs, verbGet)
+		operator := newClient(t, eng, nil)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		ends, end := pawl.Linger(ended)
+		defer end()
+		start := time.Now()
+		<-time.After(slack - 10*time.Millisecond)
+		if _, err := operator.Break(t.Context(), "m", pawl.BreakOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		<-lease.Context().Done()
+		err := lease.Unlock(ends)
+		if took := time.Since(start); took > slack {
+			t.Errorf("took %v", took)
+		}
+		wantErr(t, err, pawl.ErrLost, context.Cause(lease.Context()))
+		store.set(nil, verbGet)
+	})
+}
+
 // TestLocksLingerTogether: a call that locks with the context of Linger returns when that context ends.
 func TestLocksLingerTogether(t *testing.T) {
 	for name, enter := range map[string]fault{

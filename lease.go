@@ -185,6 +185,9 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	expired := l.endedIf(func() bool { return !l.session.alive() }) // the store itself counts sleep
 	first := l.retire()
 	if errors.Is(expired, ErrLost) {
+		if found := new(taken); errors.As(expired, &found) { // by a heartbeat
+			expired = retold{found, bound.Done()}
+		}
 		return l.lock.failed(expired)
 	}
 	if !first || expired != nil { // released already, perhaps by Client.Close
@@ -197,7 +200,7 @@ func (l *Lease) unlock(ctx, bound context.Context) error {
 	case err != nil && errors.Is(lost, ErrClosed): // Close releases the lock, and says so if it cannot
 		err = nil
 	case errors.Is(err, engine.ErrGone):
-		cause = l.session.takenCause("the store no longer had it at unlock", l.claim, l.token, bound.Done())
+		cause = retold{l.session.takenCause("the store no longer had it at unlock", l.claim, l.token), bound.Done()}
 		err = cause
 	case err != nil && errors.Is(lost, ErrLost): // the session ended meanwhile
 		cause, err = lost, lost

@@ -126,6 +126,8 @@ func (l *lock) base() *lock { return l }
 //   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
 //   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
 //
+// While the store may have forgotten locks, Lock waits, too. If ctx ends then, the error matches [ErrGrace] as well.
+//
 // When Lock fails, nothing is held and nothing waits in the store. If the store does not answer, the
 // heartbeat sees to that later.
 func (l *lock) Lock(ctx context.Context) (*Lease, error) { return l.acquire(ctx, ctx, true) }
@@ -196,6 +198,12 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 			return lease, nil
 		}
 		told = a.told
+		if wait && a.grace.On() && errors.Is(err, ErrGrace) && ctx.Err() == nil {
+			if nap(ctx, s.life, min(pause.next(), time.Until(a.until))) {
+				continue
+			}
+			err = a.reason(ctx, err)
+		}
 		if errors.Is(err, errApart) {
 			apart = append(apart, through)
 			continue
@@ -266,7 +274,10 @@ func (a *attempt) lease(ctx, values context.Context, wait bool) (*Lease, error) 
 		return nil, err
 	}
 	if grant.Grace.On() && !a.session.believes(a.claim) { // the owner may have released the shared grant
-		a.grace, a.until = grant.Grace, time.Now().Add(grant.Grace.Left)
+		if a.through != nil { // released meanwhile
+			return nil, a.fail(ctx, errApart)
+		}
+		a.refusedFor(ctx, grant.Grace, wait)
 		return nil, a.fail(ctx, fmt.Errorf("%w: %w", ErrNotAcquired, a.graced()))
 	}
 	l := &Lease{session: a.session, lock: a.lock, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
@@ -309,6 +320,9 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			s.lose(fmt.Errorf("%w: the store has ended the session", ErrLost))
 		case refused(err):
 			s.settle(a.claim)
+			if grace := new(engine.GraceError); errors.As(err, &grace) {
+				a.refusedFor(ctx, grace.Grace, wait)
+			}
 			if errors.Is(err, ErrGrace) {
 				err = fmt.Errorf("%w: %w", ErrGrace, err)
 			}
@@ -345,6 +359,13 @@ func (a *attempt) contended(ctx context.Context, g engine.Grace) {
 	if !slices.Contains(a.told, e.Kind) {
 		a.told = append(a.told, e.Kind)
 		a.lock.tell(ctx, e)
+	}
+}
+
+// refusedFor notes the grace for which the store, or the client, refuses a claim. A call that waits asks again.
+func (a *attempt) refusedFor(ctx context.Context, g engine.Grace, wait bool) {
+	if a.grace, a.until = g, time.Now().Add(g.Left); wait {
+		a.contended(ctx, g)
 	}
 }
 
@@ -430,6 +451,12 @@ func (a *attempt) fail(ctx context.Context, err error) error {
 	} else {
 		a.withdraw(ctx)
 	}
+	return a.reason(ctx, err)
+}
+
+// reason is why an attempt ended, if err is what ended that attempt.
+func (a *attempt) reason(ctx context.Context, err error) error {
+	s := a.session
 	if ctx.Err() != nil && !errors.Is(err, ErrUnavailable) {
 		err = s.client.unheard() // the wait itself asks nothing
 	}

@@ -249,7 +249,7 @@ func (s *session) loseLeases(gone []*engine.Claim) {
 		s.settle(claim)
 		cause := fmt.Errorf("%w: %s", ErrLost, how)
 		if len(lost) < notesRead {
-			cause = s.takenCause(how, claim, l.token, nil)
+			cause = s.takenCause(how, claim, l.token)
 		}
 		if l.end(cause) {
 			lost = append(lost, l)

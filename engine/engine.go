@@ -103,7 +103,7 @@ type Session interface {
 	//
 	// A claim whose owner already holds at least as much shares that grant (re-entry), and gets the
 	// largest token of the owner's granted claims. In a restart grace a shared grant comes with the Grace,
-	// or Enter fails with ErrGrace. The owner may have released that grant, and the store may have forgotten so. The
+	// or Enter fails with ErrGrace. So does Await. The owner may have released that grant, and the store may have forgotten so. The
 	// client keeps a shared grant only if another of its leases covers the claim. A claim that wants more than its owner holds is
 	// an upgrade. The upgrade is granted at once if nobody waits, else refused with ErrBusy: two claims that
 	// wait to upgrade would wait for each other.

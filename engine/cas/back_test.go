@@ -93,6 +93,52 @@ func TestOwnerInTheGrace(t *testing.T) {
 	})
 }
 
+// TestReleaseInDoubtInTheGrace: a client cannot know whether a release arrived whose reply was lost. So a grant that it shares in the
+// grace says so.
+func TestReleaseInDoubtInTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, true)
+		losing := &losesWrites{forgetting: store}
+		s, other := openOn(t, newEngine(t, losing, forgets)), openOn(t, newEngine(t, store, forgets))
+		released, next := claimOf(s, "x", 1), claimOf(s, "x", 2)
+		released.Owner, next.Owner = "owner", "owner"
+		mustHold(t, s, released)
+		back := store.copied()
+		losing.now = true
+		if err := s.Leave(t.Context(), "x", released.ID); !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatal("a lost reply:", err)
+		}
+		losing.now = false
+		mustHold(t, other, claimOf(other, "x", 1))
+		back("second")
+		if g, err := s.Enter(t.Context(), next, true); err != nil || g.Held() && !g.Grace.On() {
+			t.Errorf("beside the next holder: %+v, %v; want the grace with a shared grant", g, err)
+		}
+	})
+}
+
+// losesWrites is a store that loses the replies of writes.
+type losesWrites struct {
+	*forgetting
+	now bool
+}
+
+func (l *losesWrites) Swap(ctx context.Context, key string, data []byte, version uint64) (uint64, error) {
+	version, err := l.forgetting.Swap(ctx, key, data, version)
+	return version, l.lost(err)
+}
+
+func (l *losesWrites) Delete(ctx context.Context, key string, version uint64) error {
+	return l.lost(l.forgetting.Delete(ctx, key, version))
+}
+
+func (l *losesWrites) lost(err error) error {
+	if l.now && err == nil {
+		return engine.Unavailable("write", errors.New("the reply was lost"))
+	}
+	return err
+}
+
 // TestWatchOfAnOlderValue: a value that came back at a smaller version is another value.
 func TestWatchOfAnOlderValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

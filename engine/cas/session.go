@@ -128,11 +128,8 @@ func (s *session) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine
 		}
 		return engine.Grant{}, fmt.Errorf("enter: %w", err)
 	}
-	g := engine.Grant{Token: out.Token}
+	g := engine.Grant{Token: out.Token, Grace: out.grace}
 	s.claims[c.ID] = place{c.Resource, out.after.version, g.Held()}
-	if !g.Held() {
-		g.Grace = out.grace
-	}
 	return g, nil
 }
 

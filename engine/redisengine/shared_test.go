@@ -70,3 +70,38 @@ func TestSharedGrantTellsTheGrace(t *testing.T) {
 		}
 	})
 }
+
+// TestBargingWaiterSharesNothingInAGrace: a claim waits, and another claim of the same owner barged past, and was released. That grant came
+// back with old data. A look of the waiter shares nothing in the grace, because an answer to a look tells no grace.
+func TestBargingWaiterSharesNothingInAGrace(t *testing.T) {
+	rewinds(t, func(t *testing.T, e *Engine, save func() func()) {
+		a := sessiontest.Open(t, e, time.Minute).(*session)
+		barging := func(id, owner string) *engine.Claim {
+			c := plainClaim(a, "job", id)
+			c.Barging = true
+			if owner != "" {
+				c.Owner = owner
+			}
+			return c
+		}
+		first, waits, stale := barging("first", ""), barging("waits", "o"), barging("stale", "o")
+		enter := func(c *engine.Claim, held bool) {
+			t.Helper()
+			if g, err := a.Enter(t.Context(), c, true); err != nil || g.Held() != held {
+				t.Fatalf("%s: %+v, %v", c.ID, g, err)
+			}
+		}
+		enter(first, true)
+		enter(waits, false)
+		sessiontest.Leave(t, a, first)
+		enter(stale, true)
+		restore := save()
+		sessiontest.Leave(t, a, stale)
+		restore()
+		var g engine.Grant
+		err := again(t, func() (err error) { g, _, err = a.poll(sessiontest.Soon(t), waits); return err })
+		if err != nil || g.Held() {
+			t.Errorf("%+v, %v; want the claim to wait", g, err)
+		}
+	})
+}

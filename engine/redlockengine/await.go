@@ -83,7 +83,7 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 			if without[i] != nil && without[i] == s.nodes[i].session {
 				missing++
 			}
-			if at.token != 0 && !some {
+			if (at.token != 0 || at.stale) && !some {
 				some = true
 				round.Reset(patience)
 			}
@@ -99,7 +99,7 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 	for i := range s.nodes {
 		n, at := &s.nodes[i], &cl.at[i]
 		is := n.session
-		if !at.in || at.token != 0 || is == nil || n.down {
+		if !at.in || at.token != 0 || at.stale || is == nil || n.down {
 			continue
 		}
 		watchers.Go(func() {
@@ -108,6 +108,8 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 			defer s.mu.Unlock()
 			switch {
 			case n.session != is: // it has ended meanwhile
+			case err == nil && s.stale(cl, grant):
+				at.stale = true
 			case err == nil:
 				at.token = grant.Token
 			case errors.Is(err, engine.ErrGone):

@@ -26,6 +26,7 @@ type claim struct {
 type place struct {
 	in    bool        // it is there
 	token fence.Token // of the node's grant
+	stale bool        // the node shares a grant with the claim that the owner may have released: no vote
 	taken time.Time   // since when the node no longer grants what it granted, as far as is known; zero: it does
 	doubt time.Time   // until when a request to enter it whose answer was lost may still arrive
 }
@@ -41,7 +42,7 @@ func (p place) lacks() bool {
 
 // clear notes that a claim is not on a node now.
 func (p *place) clear() {
-	p.in, p.token, p.taken = false, 0, time.Time{}
+	p.in, p.token, p.stale, p.taken = false, 0, false, time.Time{}
 	if !time.Now().Before(p.doubt) {
 		p.doubt = time.Time{}
 	}
@@ -121,8 +122,19 @@ func (s *session) found(i int, resource, id string) {
 	s.remember(cl)
 }
 
+// stale reports whether a node in its grace shares a grant of which this session holds nothing. The owner may have
+// released that grant, and the node may have forgotten so, and a later holder. s.mu is held.
+func (s *session) stale(cl *claim, g engine.Grant) bool {
+	for o := range s.byName[cl.Resource] {
+		if o.token != 0 && o.Owner == cl.Owner {
+			return false
+		}
+	}
+	return g.Held() && g.Grace.On() && cl.Owner != cl.ID
+}
+
 // enter enters a claim on one node, and returns the node's grace if that is why it is
-// not granted there.
+// not granted there. A claim that may not wait is refused where its grant is stale.
 func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim, wait bool) (engine.Grace, error) {
 	grant, err := is.Enter(ctx, cl.Claim, wait)
 	grace := grant.Grace
@@ -133,6 +145,7 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		s.lost(ctx, i, is)
 		return grace, err
 	}
+	refused := false
 	s.mu.Lock()
 	at := &cl.at[i]
 	switch {
@@ -140,7 +153,10 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		s.mu.Unlock()
 		return grace, errSkipped
 	case err == nil:
-		at.in, at.token, at.taken = true, grant.Token, time.Time{}
+		at.in, at.token, at.stale, at.taken = true, grant.Token, false, time.Time{}
+		if s.stale(cl, grant) {
+			at.token, at.stale, refused = 0, true, !wait
+		}
 	case unknown(err):
 		at.doubt = time.Now().Add(s.opts.TTL)
 	default:
@@ -154,6 +170,8 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 	s.mu.Unlock()
 	if left && err == nil {
 		err = s.leave(ctx, i, is, cl)
+	} else if refused {
+		err = &engine.GraceError{Grace: grace}
 	}
 	return grace, err
 }

@@ -69,6 +69,7 @@ type link struct {
 	inbox  map[string]chan engine.Grant
 	look   time.Duration         // at each held claim of a renewal
 	grace  engine.Grace          // of the node, which then grants nothing
+	knows  bool                  // the claims: in its grace the node shares a grant, and says so
 	alien  error                 // why the node refuses a session
 	opts   engine.SessionOptions // of the last session
 	slow   time.Duration         // before a request is served
@@ -234,6 +235,10 @@ func (s *linked) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.
 		switch grace := s.link.grace; {
 		case !grace.On():
 			return s.Session.Enter(ctx, c, wait)
+		case s.link.knows:
+			g, err := s.Session.Enter(ctx, c, wait)
+			g.Grace = grace
+			return g, err
 		case wait:
 			return engine.Grant{Grace: grace}, nil
 		default:

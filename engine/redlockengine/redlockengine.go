@@ -10,7 +10,7 @@
 //
 // # Objections, and answers
 //
-//   - A node that restarts without its data votes again for claims that it has granted
+//   - A node that restarts without its data, or with old data, votes again for what it has granted
 //     already. The page asks operators to keep such a node off for one TTL. Here the
 //     engine of each node does so by itself (restart grace), so operators need not
 //     remember.

@@ -307,7 +307,7 @@ local function look(id)
   else
     at = ends_at(get(first)[1])
   end
-  if r and r[4] == '0' and barging() and try(id, r) then
+  if r and r[4] == '0' and barging() and grace_end() == 0 and try(id, r) then -- a look tells no grace
     redis.call('ZREM', KEYS[3], id)
     hold(id, r)
     advance(id)
