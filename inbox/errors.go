@@ -15,8 +15,8 @@ var (
 	// ErrGone is for sources: the broker does not have the message any more. The message does not run.
 	ErrGone = errors.New("the broker has the message no more")
 
-	// ErrTaken is for sources: Dead did nothing, because another reader has the message or gets it. Or the message was settled before.
-	ErrTaken = errors.New("the message is for another reader now, or was settled before")
+	// ErrTaken is for sources: Dead did nothing, because another reader has the message, or the broker delivers the message again.
+	ErrTaken = errors.New("another reader has the message, or the broker delivers it again")
 
 	// ErrRefused is for handlers: a message whose handler fails with an error that matches ErrRefused becomes a
 	// dead letter at once.

@@ -48,6 +48,7 @@ type item struct {
 	parked     bool     // the content is not in memory
 	failures   int      // runs that failed and counted
 	tries      int      // runs in a row that failed, counted or not
+	taken      int      // dead letters that were not made, because the broker delivers the message again
 }
 
 // handed is a delivery by a feed.

@@ -16,7 +16,9 @@ import (
 
 	_ "github.com/ncruces/go-sqlite3/driver"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/idem/sqlidem"
 )
 
@@ -311,6 +313,45 @@ func TestDeadOfLostDelivery(t *testing.T) {
 			t.Errorf("%d runs: %s", runs, all)
 		}
 	})
+}
+
+// TestOrderOfALostDelivery: where one process reads, a message that is no dead letter because it comes again runs before the next of its key. The
+// key does not wait for ever.
+func TestOrderOfALostDelivery(t *testing.T) {
+	for name, comes := range map[string]bool{"the message comes again": true, "the broker has dropped the message": false} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			synctest.Test(t, func(t *testing.T) {
+				client, err := pawl.New(t.Context(), memengine.New(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close(context.Background()) //nolint:errcheck // the test is over
+				var effects []string
+				well := false
+				s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, Single: client.Mutex("single"), OnError: func(error) {}}, func(_ context.Context, _ *sql.Tx, m Message) error {
+					if m.ID == "a1" && !well {
+						return errors.New("bad luck")
+					}
+					effects = append(effects, m.ID)
+					return nil
+				})
+				first := Message{ID: "a1", Key: "a", Time: time.Now()}
+				s.put(&held{memory: s, m: first, stale: true}, &held{memory: s, m: Message{ID: "a2", Key: "a", Time: time.Now()}})
+				synctest.Wait()
+				want := []string{"a2"}
+				if comes {
+					well, want = true, []string{"a1", "a2"}
+					s.put(&held{memory: s, m: first})
+				}
+				<-time.After(time.Hour)
+				stop()
+				if !slices.Equal(effects, want) {
+					t.Errorf("%q took effect, want %q", effects, want)
+				}
+			})
+		})
+	}
 }
 
 // TestStopped: the end of the consumer is no failure of a message whose handler ends with its context.

@@ -178,11 +178,16 @@ func (r *run) retry(it *item) {
 	r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
 }
 
+// mostTaken is how often a key waits for a message that comes again. The broker may have dropped the message, and then
+// the key would wait for ever.
+const mostTaken = 8
+
 // settle tells the broker of all deliveries of a message, the last one first. The feed of an earlier one may have ended,
-// and then Dead does nothing. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
+// and then Dead does nothing. Where this process reads alone, the message comes again here, so its key waits for that. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
 func (r *run) settle(it *item, f fate, reason string) {
 	deliveries := slices.Clone(it.deliveries)
 	slices.Reverse(deliveries)
+	comesHere := r.opts.Single != nil && it.taken < mostTaken
 	r.workers.Go(func() {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()
@@ -194,7 +199,7 @@ func (r *run) settle(it *item, f fate, reason string) {
 			switch {
 			case err == nil:
 				r.report(fmt.Errorf("message %q is a dead letter: %s", it.ID, reason))
-			case errors.Is(err, ErrTaken):
+			case errors.Is(err, ErrTaken) && !comesHere:
 				end = Delivery.Nack // an earlier delivery may be of the same entry
 				r.report(fmt.Errorf("no dead letter of message %q: %w", it.ID, err))
 			default:
@@ -217,6 +222,9 @@ func (r *run) finish(s settled) {
 		return
 	}
 	it.tries++
+	if errors.Is(s.again, ErrTaken) {
+		it.taken++
+	}
 	r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
 	r.retry(it)
 }

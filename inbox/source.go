@@ -48,6 +48,6 @@ type Delivery interface {
 	// Nack gives the message back, because this process ends. The broker delivers the message again.
 	Nack(ctx context.Context) error
 	// Dead moves the message to the dead letters of the source, with the reason. The error matches ErrTaken if the delivery is not with its feed
-	// any more: the consumer is then done with the delivery.
+	// any more. The consumer is then done with the delivery. A consumer with ConsumerOptions.Single waits some minutes until the message comes again.
 	Dead(ctx context.Context, reason string) error
 }

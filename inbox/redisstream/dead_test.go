@@ -64,8 +64,8 @@ func TestDeadLetterRefused(t *testing.T) {
 	}
 	l.has(t, 1, 0)
 	l.do(t, "DEL", l.stream+":g:dead")
-	for _, want := range []error{nil, inbox.ErrTaken} {
-		if err := l.got.Dead(t.Context(), "a reason"); !errors.Is(err, want) {
+	for range 2 { // the answer to the first may be lost
+		if err := l.got.Dead(t.Context(), "a reason"); err != nil {
 			t.Error(err)
 		}
 		if all := l.has(t, 0, 1); all[0].FieldValues["id"] != "a" || all[0].FieldValues["dead:reason"] != "a reason" {
@@ -93,9 +93,6 @@ func TestDeadOfLostReader(t *testing.T) {
 		t.Error(err)
 	}
 	l.has(t, 0, 1)
-	if err := other.Dead(t.Context(), "a reason"); !errors.Is(err, inbox.ErrTaken) {
-		t.Error(err)
-	}
 }
 
 // TestDeadIsNotTheSource: dead letters in the source would come back as messages without end.

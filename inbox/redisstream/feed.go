@@ -220,9 +220,16 @@ func (f *feed) holds(id string) bool {
 
 func (f *feed) settled(id string) {
 	f.mu.Lock()
+	f.note(id, 0)
+	f.mu.Unlock()
+	f.forget(id)
+}
+
+// forget ends the work of this feed on an entry.
+func (f *feed) forget(id string) {
+	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.mine, id)
-	f.note(id, 0)
 	select {
 	case f.freed <- struct{}{}:
 	default:
@@ -333,15 +340,17 @@ func (d *delivery) Nack(ctx context.Context) error {
 	return f.failed("give back", f.touch(ctx, f.opts.Hold, d.count-1, []string{d.entry}))
 }
 
-// Dead implements [inbox.Delivery]. A reader that has taken an entry over decides the fate of that entry.
+// Dead implements [inbox.Delivery]. A reader that has taken an entry over decides the fate of that entry. An entry that is
+// pending for nobody is no error: the letter may be that of an earlier try, whose answer was lost.
 func (d *delivery) Dead(ctx context.Context, reason string) error {
 	f := d.feed
-	moved, err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason, f.name}).AsInt64()
-	if err == nil {
+	done, err := dead.Exec(ctx, f.client, []string{f.stream, f.opts.Dead}, []string{f.group, d.entry, reason, f.name}).AsInt64()
+	switch {
+	case err == nil && done == 0: // the count is that of another delivery, which may be of this process
+		f.forget(d.entry)
+		err = inbox.ErrTaken
+	case err == nil:
 		f.settled(d.entry)
-		if moved == 0 {
-			err = inbox.ErrTaken
-		}
 	}
 	return f.failed("move to the dead letters", err)
 }

@@ -253,7 +253,9 @@ return {}`)
 // nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
 // with many fields becomes several letters. The server refuses none of them after the first.
 var dead = rueidis.NewLuaScript(`
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1, ARGV[4]) == 0 then return 0 end
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1)[1]
+if not pending then return 1 end
+if pending[2] ~= ARGV[4] then return 0 end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
 local all, size = entry[1] and entry[1][2] or {}, 2 * 1000
 local parts = math.max(1, math.ceil(#all / size))
