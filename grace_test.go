@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,7 +197,7 @@ func TestGraceBesideTheEndOfALease(t *testing.T) {
 // TestGraceEndsAWait: a client that closes ends also the wait of a claim that its store refuses in a grace.
 func TestGraceEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &refusingStore{memengine.New(), time.Now().Add(11 * time.Second)}
+		store := &refusingStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second)}
 		c := newClient(t, store, nil)
 		waits := make(chan error, 2)
 		for range 2 {
@@ -223,6 +224,9 @@ func TestGraceEndsAWait(t *testing.T) {
 type refusingStore struct {
 	*memengine.Engine
 	until time.Time
+	mute  bool  // until the context ends, after its first answer
+	late  error // the answer then
+	asked int
 }
 
 func (r *refusingStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
@@ -236,8 +240,31 @@ type refusingSession struct {
 }
 
 func (s *refusingSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if s.store.asked++; s.store.mute && s.store.asked > 1 {
+		<-ctx.Done()
+		return engine.Grant{}, cmp.Or(s.store.late, ctx.Err())
+	}
 	if left := time.Until(s.store.until); left > 0 {
 		return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: engine.Grace{Left: left}})
 	}
 	return s.Session.Enter(ctx, c, wait)
+}
+
+// TestGraceOfARequestWithoutAnswer: a store refuses a claim in its grace, and does not answer when asked again. The error of Lock tells of
+// the grace also when the context ends during that request.
+func TestGraceOfARequestWithoutAnswer(t *testing.T) {
+	for name, late := range map[string]error{"none": nil, "late": engine.ErrGrace} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &refusingStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second), mute: true, late: late}
+				soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				_, err := newClient(t, store, nil).Mutex("m").Lock(soon)
+				wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, context.DeadlineExceeded)
+				if store.asked != 2 || strings.Count(err.Error(), pawl.ErrNotAcquired.Error()) != 1 {
+					t.Errorf("asked %d times: %v", store.asked, err)
+				}
+			})
+		})
+	}
 }

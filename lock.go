@@ -177,7 +177,7 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 	}
 	size := sizing{lock: l, wait: wait}
 	var apart []*Lease // the store says that these hold no more
-	var told []EventKind
+	var last attempt   // which tells the next one what the caller was told
 	for pause := newBackoff(l.client.opts.TTL); ; {
 		through, owner, err := l.party(ctx, apart)
 		if err != nil {
@@ -191,18 +191,18 @@ func (l *lock) attempts(ctx, values context.Context, wait bool) (*Lease, error) 
 		if err != nil {
 			return nil, l.failed(err)
 		}
-		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner), told: told}
+		a := attempt{session: s, lock: l, through: through, claim: s.newClaim(l, owner), grace: last.grace, until: last.until, told: last.told}
 		a.claim.Capacity = permits
 		lease, err := a.lease(ctx, values, wait)
 		if err == nil {
 			return lease, nil
 		}
-		told = a.told
-		if wait && a.grace.On() && errors.Is(err, ErrGrace) && ctx.Err() == nil {
+		last = a
+		if wait && a.grace.On() && errors.Is(err, ErrGrace) && !errors.Is(err, ctx.Err()) {
 			if nap(ctx, s.life, min(pause.next(), time.Until(a.until))) {
 				continue
 			}
-			err = a.reason(ctx, err)
+			err = a.reason(ctx, nil)
 		}
 		if errors.Is(err, errApart) {
 			apart = append(apart, through)

@@ -108,7 +108,7 @@ func (s *session) watch(ctx context.Context, cl *claim, patience time.Duration) 
 			defer s.mu.Unlock()
 			switch {
 			case n.session != is: // it has ended meanwhile
-			case err == nil && s.stale(cl, grant):
+			case err == nil && s.stale(i, cl, grant):
 				at.stale = true
 			case err == nil:
 				at.token = grant.Token

@@ -122,11 +122,11 @@ func (s *session) found(i int, resource, id string) {
 	s.remember(cl)
 }
 
-// stale reports whether a node in its grace shares a grant of which this session holds nothing. The owner may have
-// released that grant, and the node may have forgotten so, and a later holder. s.mu is held.
-func (s *session) stale(cl *claim, g engine.Grant) bool {
+// stale reports whether a node in its grace shares a grant by which the owner had no vote of that node before. The owner
+// may have released that grant, and the node may have forgotten so, and its vote for another claim since. s.mu is held.
+func (s *session) stale(i int, cl *claim, g engine.Grant) bool {
 	for o := range s.byName[cl.Resource] {
-		if o.token != 0 && o.Owner == cl.Owner {
+		if o.at[i].token != 0 && !o.left && o.Owner == cl.Owner {
 			return false
 		}
 	}
@@ -153,9 +153,10 @@ func (s *session) enter(ctx context.Context, i int, is engine.Session, cl *claim
 		s.mu.Unlock()
 		return grace, errSkipped
 	case err == nil:
-		at.in, at.token, at.stale, at.taken = true, grant.Token, false, time.Time{}
-		if s.stale(cl, grant) {
-			at.token, at.stale, refused = 0, true, !wait
+		at.stale = s.stale(i, cl, grant) // before the token is there
+		at.in, at.token, at.taken = true, grant.Token, time.Time{}
+		if at.stale {
+			at.token, refused = 0, !wait
 		}
 	case unknown(err):
 		at.doubt = time.Now().Add(s.opts.TTL)

@@ -3,6 +3,7 @@ package redlockengine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,4 +131,38 @@ func TestShowSaysWhatAMajoritySays(t *testing.T) {
 			t.Errorf("who waits: %+v", waits)
 		}
 	})
+}
+
+// TestEvictBesideAnotherFormat: an operator evicts a claim where one node has another format, and others have lost the claim. The
+// answer is that of the other nodes, because these are a majority.
+func TestEvictBesideAnotherFormat(t *testing.T) {
+	alien := fmt.Errorf("another format: %w", engine.ErrUnsupported)
+	for name, c := range map[string]struct {
+		gone []int
+		want error
+	}{"one": {[]int{1}, nil}, "both": {[]int{1, 2}, engine.ErrGone}} {
+		t.Run(name, func(t *testing.T) {
+			all := newNodes(3)
+			eng, links := all.client(t, nil)
+			s := sessiontest.Open(t, eng, time.Minute)
+			enter(t, s, ".1", true)
+			r, err := eng.Show(t.Context(), "r")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range c.gone {
+				if err := all[i].eng.Evict(t.Context(), "r", r.Claims[0].ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			links[0].set(trouble{call: func(context.Context, func(context.Context) error) error { return alien }})
+			if err := eng.Evict(t.Context(), "r", r.Claims[0].ID); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			links[2].set(fails)
+			if err := eng.Evict(t.Context(), "r", r.Claims[0].ID); !errors.Is(err, engine.ErrUnsupported) {
+				t.Errorf("%v, want the reason of the first node", err)
+			}
+		})
+	}
 }

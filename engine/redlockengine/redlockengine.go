@@ -242,14 +242,18 @@ func (e *Engine) majority(ctx context.Context, doing string, n int, errs []error
 // operatorTimeout is how long a node may take to answer an operator.
 const operatorTimeout = time.Second
 
-// reach does a step of an operator, which a majority must answer. Where too few do and a node refuses this build, that node's error tells why.
+// reach does a step of an operator, which a majority must do.
 func (e *Engine) reach(ctx context.Context, doing string, step func(context.Context, int) error) ([]error, error) {
 	errs := e.each(ctx, bound{operatorTimeout, operatorTimeout}, step)
-	err := e.majority(ctx, doing, count(errs, nil), errs)
+	return errs, told(e.majority(ctx, doing, count(errs, nil), errs), errs)
+}
+
+// told is the error for an operator. Where too few nodes answer and a node refuses this build, that node's error tells why.
+func told(err error, errs []error) error {
 	if alien := first(errs, engine.ErrUnsupported); alien != nil && errors.Is(err, engine.ErrUnavailable) {
-		err = alien
+		return alien
 	}
-	return errs, err
+	return err
 }
 
 // List implements [engine.Engine].
@@ -352,11 +356,8 @@ func ours(c engine.ClaimInfo) engine.ClaimInfo {
 // Evict implements [engine.Engine]. The claim's session leaves the rest, when a majority of
 // the nodes has not got it.
 func (e *Engine) Evict(ctx context.Context, resource, claim string) error {
-	errs, err := e.reach(ctx, "evict", func(ctx context.Context, i int) error { return e.nodes[i].Evict(ctx, resource, claim) })
-	if errors.Is(err, engine.ErrUnsupported) {
-		return err
-	}
-	return e.left(ctx, "evict", errs)
+	errs, _ := e.reach(ctx, "evict", func(ctx context.Context, i int) error { return e.nodes[i].Evict(ctx, resource, claim) })
+	return told(e.left(ctx, "evict", errs), errs)
 }
 
 // Close implements [engine.Engine]. The nodes stay open.
