@@ -254,7 +254,7 @@ type BreakOptions struct {
 	Claim   string      // this party, which may wait
 	Reason  string      // for the holder and for operators; up to 512 bytes without control characters
 	Label   string      // of the operator; the default is Options.Label
-	Unnoted bool        // Break leaves no note. A program that draws a new name each time would leave a note for each
+	Unnoted bool        // Break leaves no note, and keeps Label and Reason nowhere. A program that draws a new name each time would leave a note for each
 }
 
 // Break takes a name away from its holders, and returns the parties that it evicted; no holder is

@@ -32,8 +32,8 @@ func scopeOf(ctx context.Context) *scope {
 // this context do not exclude one another. Of a semaphore they all share the permits of the
 // goroutine that takes most of them.
 //
-// In a restart grace an owner shares only what its own client holds. Another client of the owner waits until the grace ends, and
-// TryLock fails with [ErrGrace]. A store that has forgotten the last seconds may show a lock that the owner has released.
+// In a restart grace an owner shares only what its own client holds. A claim of the owner that no lease of its own client covers waits
+// until the grace ends, and TryLock fails with [ErrGrace]. A store that has forgotten the last seconds may show a lock that the owner has released.
 //
 // The store checks owners: an owner whose lock was lost waits like any other. An owner may want
 // more than it holds: to write while it reads, or more permits. The owner gets that at once if the

@@ -81,17 +81,56 @@ func TestRoomOfDeadLetters(t *testing.T) {
 	})
 }
 
+// TestRoomOfDeadLettersBetweenOthers: a list takes the pages off also while workers bury other items all the time.
+func TestRoomOfDeadLettersBetweenOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pages = 300
+		eng := memengine.New()
+		putDeadPages(t, eng, pages)
+		worker := work.New(newClient(t, eng), "q", nil)
+		noErr(t, worker.Put(t.Context(), ofAPage))
+		c, store := newFaultyClient(t, eng)
+		buried := 0
+		store.Set(func(ctx context.Context, do func(context.Context) error) error {
+			if len(store.Called(faulty.Get))%50 == 0 {
+				noErr(t, worker.Put(t.Context(), ofAPage))
+				noErr(t, mustClaim(t, worker).Bury(t.Context()))
+				buried++
+			}
+			return do(ctx)
+		}, faulty.Get)
+		for _, err := range work.New(c, "q", nil).DeadLetters().All(t.Context()) {
+			noErr(t, err)
+		}
+		if n := len(store.Called(faulty.Get)); n >= 3*pages {
+			t.Errorf("%d requests for %d pages of none", n, pages)
+		}
+		c, store = newFaultyClient(t, eng)
+		for _, err := range work.New(c, "q", nil).DeadLetters().All(t.Context()) {
+			noErr(t, err)
+		}
+		if n := len(store.Called(faulty.Get)); n != 1+buried { // the head, and a page for each
+			t.Errorf("%d requests for %d dead letters", n, buried)
+		}
+	})
+}
+
+// putDeadPages makes a list of dead letters whose pages are all gone.
+func putDeadPages(t *testing.T, eng *memengine.Engine, pages uint64) {
+	t.Helper()
+	head := []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")
+	for _, n := range []uint64{pages + 1, 0, 1, pages} {
+		head = binary.AppendUvarint(head, n)
+	}
+	_, err := eng.Put(t.Context(), "pawl:dead/q", head, 0)
+	noErr(t, err)
+}
+
 // TestFullOfNoDeadLetters: dead letters whose 20,000 pages are all gone have room again once an operator has listed them.
 func TestFullOfNoDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const pages = 20_000
 		eng := memengine.New()
-		head := []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")
-		for _, n := range []uint64{pages + 1, 0, 1, pages} {
-			head = binary.AppendUvarint(head, n)
-		}
-		_, err := eng.Put(t.Context(), "pawl:dead/q", head, 0)
-		noErr(t, err)
+		putDeadPages(t, eng, 20_000)
 		q := work.New(newClient(t, eng), "q", nil)
 		noErr(t, q.Put(t.Context(), ofAPage))
 		item := mustClaim(t, q)
@@ -131,4 +170,47 @@ func TestClaimGivenUp(t *testing.T) {
 			t.Errorf("attempt %d after %v", item.Attempts, time.Since(began))
 		}
 	})
+}
+
+// TestClaimGivenUpInOrder: a claim that was given up is first undone and then released, so the next worker sees no attempt too many. The
+// release arrives also when the store has not undone the claim within 100 ms. Then the attempt counts.
+func TestClaimGivenUpInOrder(t *testing.T) {
+	for name, is := range map[string]struct {
+		undo     faulty.Fault
+		most     int
+		attempts int
+	}{
+		"slow":    {faulty.ArrivesLate(50 * time.Millisecond), 2, 2},
+		"no more": {faulty.Hangs, 3, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng)
+				opts := &work.Options{MaxAttempts: is.most}
+				q, other := work.New(c, "q", opts), work.New(newClient(t, eng), "q", opts)
+				noErr(t, q.Put(t.Context(), tasks(0, 1)...))
+				noErr(t, mustClaim(t, q).Return(t.Context()))
+				next := make(chan *work.Item, 1)
+				store.Set(faulty.First(1, func(ctx context.Context, do func(context.Context) error) error {
+					err := do(ctx)
+					item, _ := other.TryClaim(t.Context())
+					next <- item
+					return err
+				}, nil), faulty.Leave)
+				store.Set(faulty.First(1, faulty.RepliesLate(time.Second), is.undo), faulty.Put)
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				began := time.Now()
+				_, err := q.TryClaim(ctx)
+				wantErr(t, err, context.DeadlineExceeded)
+				if took := time.Since(began); took > 600*time.Millisecond {
+					t.Errorf("the call took %v", took)
+				}
+				if item := <-next; item == nil || item.Attempts != is.attempts {
+					t.Errorf("the next worker has %+v, and there are %d dead letters", item, len(letters(t, other)))
+				}
+			})
+		})
+	}
 }

@@ -37,7 +37,7 @@ const (
 	pageItems = 32      // at most in a page, in all its life
 	pageBytes = 8 << 10 // in a page of several items, because all of it is written when one is claimed or done
 	maxPages  = 20_000  // of a queue; their runs fit in a value
-	deadPages = 16      // are taken off the head at once
+	deadPages = 16      // are taken off the head at once, and asked for in one change of the head
 	maxGrowth = 64      // of the head when pages are published, in bytes
 )
 
@@ -263,30 +263,38 @@ func (q *Queue) updateHead(ctx context.Context, doing string, change func(*headV
 }
 
 // dropPages takes deleted pages off the head, if there are at least so many. With an older copy of the head a page may have come back,
-// or a new page with its number. So dropPages asks again, unless the head has not changed since before the page was found deleted.
+// or a new page with its number. So dropPages asks again, unless the head has not changed since before the page was found deleted. Each
+// change of the head asks for a few pages only, because other changes of the head make it begin again.
 func (q *Queue) dropPages(ctx context.Context, least int) error {
-	dead := q.deadPages()
-	if len(dead) < least {
-		return nil
+	for dropped := true; dropped; least = 1 {
+		dead := q.deadPages()
+		if len(dead) < least {
+			return nil
+		}
+		if err := q.updateHead(ctx, "clean", func(h *headValue) (err error) {
+			before, asked := len(h.pages), 0
+			h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool {
+				head, is := dead[id]
+				switch {
+				case !is || err != nil:
+					return false
+				case head == h.version:
+					return true
+				case asked == deadPages:
+					return false
+				}
+				asked++
+				var page pageValue
+				page, err = q.read(ctx, id, 0)
+				return err == nil && len(page.items) == 0
+			})
+			if dropped = len(h.pages) < before; err == nil && !dropped {
+				err = pawl.ErrUnchanged
+			}
+			return err
+		}); err != nil {
+			return err
+		}
 	}
-	return q.updateHead(ctx, "clean", func(h *headValue) error {
-		for id, head := range dead {
-			if _, there := slices.BinarySearch(h.pages, id); !there || head == h.version {
-				continue
-			}
-			is, err := q.read(ctx, id, 0)
-			if err != nil {
-				return err
-			}
-			if len(is.items) > 0 {
-				delete(dead, id)
-			}
-		}
-		before := len(h.pages)
-		h.pages = slices.DeleteFunc(h.pages, func(id uint64) bool { _, is := dead[id]; return is })
-		if len(h.pages) == before {
-			return pawl.ErrUnchanged
-		}
-		return nil
-	})
+	return nil
 }

@@ -326,10 +326,8 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
 		err = fmt.Errorf("%w: %w", errItemLost, errors.Join(lease.Err(), err))
 	}
-	var says sync.WaitGroup // side by side, so that both are over soon after ctx
-	says.Go(func() { it.undo(ends) })
-	lease.Unlock(ends) //nolint:errcheck // the heartbeat tells the store again
-	says.Wait()
+	it.undo(ends)      // under the lock, because the next worker may find the attempts spent
+	lease.Unlock(ends) //nolint:errcheck // the request is sent also after ends, and the heartbeat tells the store again
 	return nil, err
 }
 

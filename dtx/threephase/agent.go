@@ -37,7 +37,7 @@ type Options struct {
 	// Timeout is how long an agent waits for answers before it calls an election: 50 ms to 1 min. A handler has as long to
 	// prepare. All agents should have the same. Default 5 s.
 	Timeout time.Duration
-	// Client sends the messages. Default: a client with the settings of TLS, whose dials and handshakes end by Timeout.
+	// Client sends the messages. Default: a client of HTTP/1.1 with a copy of TLS, whose dials and handshakes end by Timeout.
 	Client *http.Client
 	// TLS has the certificates of the default client, so that peers know each other by mutual TLS. With a Client of the caller it is not allowed.
 	TLS *tls.Config
@@ -136,7 +136,11 @@ func (o *Options) complete() (Options, error) {
 	case all.Client == nil:
 		// Without a bound a dial to a host that is away outlives its message by minutes.
 		dial := &net.Dialer{Timeout: all.Timeout / 2}
-		all.Client = &http.Client{Transport: &http.Transport{DialContext: dial.DialContext, TLSHandshakeTimeout: all.Timeout / 2, TLSClientConfig: all.TLS, ForceAttemptHTTP2: true,
+		own := all.TLS.Clone()
+		if own != nil { // A message without an answer ends its connection only in HTTP/1.1. For other clients the caller may ask for HTTP/2.
+			own.NextProtos = nil
+		}
+		all.Client = &http.Client{Transport: &http.Transport{DialContext: dial.DialContext, TLSHandshakeTimeout: all.Timeout / 2, TLSClientConfig: own,
 			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16, MaxConnsPerHost: mostConns}}
 	}
 	switch {

@@ -251,7 +251,7 @@ func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata, sent time.Time
 	return d
 }
 
-// Extend implements [inbox.Feed]. The answer to a request shows that the server has read the extensions before it. A delivery that was
+// Extend implements [inbox.Feed]. The answer to a request shows that the server has most likely read the extensions before that request. A delivery that was
 // extended too late is lost, because the server may have given the message to another process.
 func (f *feed) Extend(ctx context.Context) error {
 	until := time.Now().Add(f.hold)

@@ -120,8 +120,8 @@ func nodesOf(s resolver.State) ([]resolver.Address, error) {
 		named := a.BalancerAttributes.Value(nodeKey{}) != nil
 		switch {
 		case !named && (twice && !alike || s.Attributes.Value(nodeKey{}) != nil):
-			return nil, fmt.Errorf("gRPC has put the proxy of HTTPS_PROXY, %q, in place of each node, so nodes cannot be told apart: "+
-				"make the client with grpc.WithNoProxy()", a.Addr)
+			return nil, fmt.Errorf("without grpc.WithNoProxy() gRPC has put HTTPS_PROXY in place of the nodes, "+
+				"or the resolver gives address %q twice with other attributes", a.Addr)
 		case twice && !alike:
 			return nil, fmt.Errorf("ID %q is of two nodes: each node has an ID of its own", n.ID)
 		case n.Weight < 0 || n.Weight > lb.MaxWeight:

@@ -2,12 +2,14 @@ package grpclb_test
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -53,6 +55,19 @@ func TestOneIDTwice(t *testing.T) {
 	nodes[1].ID = nodes[0].ID
 	if err := checkThrough(t, following(nodes), grpc.WithNoProxy()); err == nil || !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("two nodes of one ID: %v", err)
+	}
+}
+
+// TestOneAddressTwice: a resolver that gives an address twice with other attributes is told so, because no proxy has done it.
+func TestOneAddressTwice(t *testing.T) {
+	_, nodes := servers(t, 1)
+	own := manual.NewBuilderWithScheme("fleet")
+	own.InitialState(resolver.State{Addresses: []resolver.Address{
+		{Addr: nodes[0].Addr, Attributes: attributes.New("zone", "a")}, {Addr: nodes[0].Addr, Attributes: attributes.New("zone", "b")},
+	}})
+	want := fmt.Sprintf("address %q twice with other attributes", nodes[0].Addr)
+	if err := checkThrough(t, own, grpc.WithNoProxy()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("one address twice: %v", err)
 	}
 }
 
