@@ -237,7 +237,7 @@ func lostReply(t *testing.T, h *Harness) {
 
 func unheardUnlock(t *testing.T, h *Harness) {
 	eng, net := h.troubled(t)
-	a, b := h.client(t, eng), h.client(t, h.Open(t))
+	a, b := clientFor(t, eng, max(h.TTL, 4*time.Second)), h.client(t, h.Open(t)) // a busy machine may be late by a second
 	l := lock(t, a.Mutex("unheard"))
 	net.Cut()
 	if err := l.Unlock(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
