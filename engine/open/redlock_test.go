@@ -104,12 +104,11 @@ func restarted(t *testing.T, enforced bool, ttl time.Duration) (believes, grante
 		}
 		return g
 	}
-	var asked time.Time
 	session := func(eng engine.Engine) engine.Session {
 		var s engine.Session
 		eventually(t, "the nodes answer in time, also on a busy machine", func() bool {
 			var err error
-			asked = time.Now()
+			believes = time.Now().Add(ttl) // less by the margin of the root
 			if s, err = eng.Open(t.Context(), engine.SessionOptions{TTL: ttl}); err != nil && !errors.Is(err, engine.ErrUnavailable) {
 				t.Fatal(err)
 			}
@@ -125,7 +124,7 @@ func restarted(t *testing.T, enforced bool, ttl time.Duration) (believes, grante
 	}
 	link.Cut()
 	a := session(holder)
-	believes = asked.Add(ttl) // less by the margin of the root
+	until := believes
 	one := enter(a)
 	servers[1].Kill()
 	servers[1].Restart()
@@ -137,7 +136,7 @@ func restarted(t *testing.T, enforced bool, ttl time.Duration) (believes, grante
 	if two.Token <= one.Token {
 		t.Errorf("token %v after %v", two.Token, one.Token)
 	}
-	return believes, time.Now()
+	return until, time.Now()
 }
 
 // ignoreGrace ends the grace of a server whenever the server has one, until the returned function
