@@ -23,6 +23,11 @@ type gracefulStore struct {
 	knows bool   // all claims: the store shares grants, and says that it is in a grace
 	loses bool   // the reply to the next request
 	after func() // each request in a grace of a store that knows all claims
+
+	refuses bool  // also the claims that may wait
+	mute    bool  // until the context ends, after its first answer
+	late    error // the answer then
+	asked   int   // requests to a store that is mute
 }
 
 func (g *gracefulStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
@@ -36,6 +41,12 @@ type gracefulSession struct {
 }
 
 func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
+	if s.store.mute {
+		if s.store.asked++; s.store.asked > 1 {
+			<-ctx.Done()
+			return engine.Grant{}, cmp.Or(s.store.late, ctx.Err())
+		}
+	}
 	left := time.Until(s.store.until)
 	grace := engine.Grace{Age: 4 * time.Second, Left: left}
 	switch {
@@ -52,7 +63,7 @@ func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool)
 		}
 		grant.Grace = grace
 		return grant, err
-	case wait:
+	case wait && !s.store.refuses:
 		return engine.Grant{Grace: grace}, nil
 	}
 	return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: grace})
@@ -197,7 +208,7 @@ func TestGraceBesideTheEndOfALease(t *testing.T) {
 // TestGraceEndsAWait: a client that closes ends also the wait of a claim that its store refuses in a grace.
 func TestGraceEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &refusingStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second)}
+		store := &gracefulStore{Engine: memengine.New(), refuses: true, until: time.Now().Add(11 * time.Second)}
 		c := newClient(t, store, nil)
 		waits := make(chan error, 2)
 		for range 2 {
@@ -220,43 +231,13 @@ func TestGraceEndsAWait(t *testing.T) {
 	})
 }
 
-// refusingStore refuses all claims in its grace, also the claims that may wait.
-type refusingStore struct {
-	*memengine.Engine
-	until time.Time
-	mute  bool  // until the context ends, after its first answer
-	late  error // the answer then
-	asked int
-}
-
-func (r *refusingStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
-	s, err := r.Engine.Open(ctx, opts)
-	return &refusingSession{s, r}, err
-}
-
-type refusingSession struct {
-	engine.Session
-	store *refusingStore
-}
-
-func (s *refusingSession) Enter(ctx context.Context, c *engine.Claim, wait bool) (engine.Grant, error) {
-	if s.store.asked++; s.store.mute && s.store.asked > 1 {
-		<-ctx.Done()
-		return engine.Grant{}, cmp.Or(s.store.late, ctx.Err())
-	}
-	if left := time.Until(s.store.until); left > 0 {
-		return engine.Grant{}, fmt.Errorf("enter: %w", &engine.GraceError{Grace: engine.Grace{Left: left}})
-	}
-	return s.Session.Enter(ctx, c, wait)
-}
-
 // TestGraceOfARequestWithoutAnswer: a store refuses a claim in its grace, and does not answer when asked again. The error of Lock tells of
 // the grace also when the context ends during that request.
 func TestGraceOfARequestWithoutAnswer(t *testing.T) {
 	for name, late := range map[string]error{"none": nil, "late": engine.ErrGrace} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &refusingStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second), mute: true, late: late}
+				store := &gracefulStore{Engine: memengine.New(), refuses: true, until: time.Now().Add(11 * time.Second), mute: true, late: late}
 				soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				_, err := newClient(t, store, nil).Mutex("m").Lock(soon)

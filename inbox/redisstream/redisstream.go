@@ -249,7 +249,8 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 return {}`)
 
-// dead adds the dead letter of an entry and then acknowledges the entry, unless the entry is not with its consumer any more. A script that fails undoes
+// dead adds the dead letter of an entry and then acknowledges the entry. dead returns 0 and does nothing if another consumer has the entry. An entry
+// that nobody has is done with already. A script that fails undoes
 // nothing, so an entry whose letter the server refuses has to be pending still. One call takes few arguments, so an entry
 // with many fields becomes several letters. The server refuses none of them after the first.
 var dead = rueidis.NewLuaScript(`
