@@ -28,9 +28,14 @@ type gracefulStore struct {
 	mute    bool  // until the context ends, after its first answer
 	late    error // the answer then
 	asked   int   // requests to a store that is mute
+
+	lost bool // all sessions, and no answers to requests that open a session
 }
 
 func (g *gracefulStore) Open(ctx context.Context, opts engine.SessionOptions) (engine.Session, error) {
+	if g.lost {
+		return nil, engine.Unavailable("open", errors.New("no answer"))
+	}
 	s, err := g.Engine.Open(ctx, opts)
 	return &gracefulSession{s, g}, err
 }
@@ -70,12 +75,22 @@ func (s *gracefulSession) Enter(ctx context.Context, c *engine.Claim, wait bool)
 }
 
 func (s *gracefulSession) Await(ctx context.Context, c *engine.Claim) (engine.Grant, error) {
+	if s.store.lost {
+		return engine.Grant{}, engine.ErrGone
+	}
 	select {
 	case <-time.After(time.Until(s.store.until)):
 		return s.Session.Enter(ctx, c, true)
 	case <-ctx.Done():
 		return engine.Grant{}, ctx.Err()
 	}
+}
+
+func (s *gracefulSession) Renew(ctx context.Context, held []*engine.Claim) ([]*engine.Claim, error) {
+	if s.store.lost {
+		return nil, engine.ErrGone
+	}
+	return s.Session.Renew(ctx, held)
 }
 
 // TestGraceIsTold: a client that meets a store in its restart grace learns of the grace, and not
@@ -248,4 +263,19 @@ func TestGraceOfARequestWithoutAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGraceOfALostSession: a store in its grace ends the session of a waiter, and does not answer when the waiter opens another session.
+// The error of Lock tells of the grace.
+func TestGraceOfALostSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gracefulStore{Engine: memengine.New(), until: time.Now().Add(11 * time.Second)}
+		c := newClient(t, store, &pawl.Options{Observe: func(_ context.Context, e pawl.Event) {
+			store.lost = store.lost || e.Kind == pawl.EventGrace
+		}})
+		soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := c.Mutex("m").Lock(soon)
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, pawl.ErrUnavailable, context.DeadlineExceeded)
+	})
 }

@@ -352,7 +352,7 @@ func TestTestLibraries(t *testing.T) {
 // TestCore: locks, and the code below them, need no versioned values, because updates of values
 // queue by a lock.
 func TestCore(t *testing.T) {
-	core := []string{"lock.go", "lease.go", "session.go", "permits.go", "minhold.go", "crowd.go", "broken.go", "client.go", "operate.go"}
+	core := []string{"lock.go", "attempt.go", "lease.go", "session.go", "permits.go", "minhold.go", "crowd.go", "broken.go", "client.go", "operate.go"}
 	for _, f := range goFiles(t) {
 		if !slices.Contains(core, f.name) {
 			continue

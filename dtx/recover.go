@@ -59,7 +59,7 @@ func (c *Coordinator) turn(ctx context.Context) (others bool, unlock func()) {
 	lease, err := c.opts.Client.Mutex(fmt.Sprintf("pawl/dtx/%x", c.identity)).TryLock(asking)
 	switch {
 	case err == nil:
-		return true, func() { lease.Unlock(context.WithoutCancel(ctx)) } //nolint:errcheck // the session ends it
+		return true, func() { lease.Unlock(ctx) } //nolint:errcheck // the session ends it
 	case errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrGrace), asking.Err() != nil:
 		return true, func() {} // nobody knows whether another process has the turn
 	}

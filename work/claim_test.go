@@ -105,3 +105,44 @@ func TestBuryOvertaken(t *testing.T) {
 		}
 	})
 }
+
+// TestBacklog: a worker that always finds a free item claims also the item of a dead worker, and an item of ReturnAfter when that time is
+// over. The questions about claimed items cost few requests, and leave the order of the others.
+func TestBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, dies := newFaultyClient(t, eng)
+		c, store := newFaultyClient(t, eng)
+		q := work.New(c, "q", nil)
+		noErr(t, q.Put(t.Context(), tasks(0, 2)...))
+		lost := string(mustClaim(t, work.New(mortal, "q", nil)).Data)
+		later := mustClaim(t, q)
+		noErr(t, later.ReturnAfter(t.Context(), 40*time.Second))
+		dies.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Leave, faulty.Close)
+		began, asked, came := time.Now(), len(store.Called(faulty.Enter)), make(map[string]time.Duration)
+		claims, next := 0, 2
+		for ; time.Since(began) < time.Minute; claims++ {
+			noErr(t, q.Put(t.Context(), tasks(2+claims, 3+claims)...))
+			item := mustClaim(t, q)
+			switch is := string(item.Data); is {
+			case lost, string(later.Data):
+				came[is] = time.Since(began)
+			case string(tasks(next, next+1)[0]):
+				next++
+			default:
+				t.Fatalf("claimed %s before %s", is, tasks(next, next+1)[0])
+			}
+			pass(20 * time.Millisecond)
+			noErr(t, item.Done(t.Context()))
+		}
+		if took := came[lost]; took == 0 || took > 17*time.Second {
+			t.Errorf("the item of a dead worker came after %v", took)
+		}
+		if took := came[string(later.Data)]; took < 40*time.Second || took > 41*time.Second {
+			t.Errorf("the item of ReturnAfter came after %v", took)
+		}
+		if asked = len(store.Called(faulty.Enter)) - asked; asked > 2*claims+4*60 { // a Put has a lock too
+			t.Errorf("%d claims took %d requests for locks", claims, asked)
+		}
+	})
+}

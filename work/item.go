@@ -196,8 +196,9 @@ func (it *Item) undo(ctx context.Context) {
 
 // ReturnAfter gives the item back, but nobody gets the item for the time d. That is
 // 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store keeps that
-// time, also when this worker ends. The attempt counts, as in Return. The item keeps its place. A waiting worker notices within a second
-// after d, or a third of its TTL, and TryClaim notices. A worker that calls Claim and finds free items does not notice. When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
+// time, also when this worker ends. The attempt counts, as in Return. The item keeps its place. A worker that waits, or that
+// calls Claim all the time, notices within a second after d, or a third of its TTL. TryClaim notices at once, or half a second later.
+// When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
 // and [pawl.ErrUnsupported] for a store that keeps no sessions for so long. After
 // [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.
 func (it *Item) ReturnAfter(ctx context.Context, d time.Duration) error {

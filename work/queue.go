@@ -136,8 +136,8 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // looks when the session of the dead worker has ended, within its TTL. Until then only workers that begin a Claim see new items. The items of a
 // dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
-// ms, the worker looks for a fifth of the time. While each Claim finds a free item, no worker waits, and none looks for the items of
-// dead workers.
+// ms, the worker looks for a fifth of the time. While each Claim finds a free item, no worker waits. Then each Claim asks about one
+// claimed item at most, each item about twice a second or more rarely, so such items do not wait for the end of a backlog.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {
@@ -264,7 +264,7 @@ func (q *Queue) search(ctx context.Context, r *round) (*Item, uint64, error) {
 // take claims an item among the known ones.
 func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 	for ctx.Err() == nil {
-		id, unread, ok := q.choose(*r)
+		id, unread, ok := q.choose(r)
 		switch {
 		case !ok:
 			return nil, nil
@@ -298,7 +298,6 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	lease, err := q.lock(id.String()).TryLock(ctx)
 	if errors.Is(err, pawl.ErrNotAcquired) && ctx.Err() == nil {
-		q.crowd(true)
 		q.missed(id)
 		if !errors.Is(err, pawl.ErrGrace) {
 			err = nil

@@ -41,6 +41,7 @@ type round struct {
 	began  time.Time
 	waits  bool  // for all workers: looks again at pages with items that are claimed, and asks for those
 	all    bool  // asks for all of those
+	asked  bool  // for a claimed item; a search that does not wait asks for no other
 	fresh  bool  // the head was read in this search
 	grace  error // which kept an item from this search
 }
@@ -87,7 +88,7 @@ func (a place) before(b place) int {
 }
 
 // choose picks an item that may be free, or a page to be read.
-func (q *Queue) choose(r round) (id itemID, unread, ok bool) {
+func (q *Queue) choose(r *round) (id itemID, unread, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	start, enough := 0, q.spread
@@ -127,11 +128,12 @@ func (q *Queue) choose(r round) (id itemID, unread, ok bool) {
 	}
 	item := q.pick(is, r)
 	id.number, item.tried = item.number, r.number // another goroutine tries another item
+	r.asked = r.asked || item.claim != 0
 	return id, false, true
 }
 
 // pick chooses an item of a place.
-func (q *Queue) pick(is place, r round) *seenItem {
+func (q *Queue) pick(is place, r *round) *seenItem {
 	here, later := q.free(is.page, r)
 	if is.position != is.page {
 		here = slices.DeleteFunc(later, func(item *seenItem) bool { return item.number != is.number })
@@ -143,7 +145,7 @@ func (q *Queue) pick(is place, r round) *seenItem {
 
 // unread reports whether a page is to be read in a round. A waiting worker reads the last page
 // again in any case, because items may have been put there.
-func (q *Queue) unread(page uint64, r round) bool {
+func (q *Queue) unread(page uint64, r *round) bool {
 	is := q.items[page]
 	if is == nil || is.stale {
 		return true
@@ -154,7 +156,7 @@ func (q *Queue) unread(page uint64, r round) bool {
 
 // free returns the items of a page that may be free. Here are the items that stand there, the least
 // tried first; later are the items that stand behind another page.
-func (q *Queue) free(page uint64, r round) (here, later []*seenItem) {
+func (q *Queue) free(page uint64, r *round) (here, later []*seenItem) {
 	items, last := q.items[page].items, q.pages[len(q.pages)-1]
 	for i := range items {
 		switch item := &items[i]; {
@@ -184,21 +186,25 @@ func (q *Queue) keepSpent() {
 }
 
 // due reports whether it is time to ask for an item that is claimed.
-func (q *Queue) due(item *seenItem, r round) bool {
+func (q *Queue) due(item *seenItem, r *round) bool {
 	if r.all {
 		return r.began.Sub(item.asked) >= askAgain
 	}
-	return r.waits && !r.began.Before(item.due)
+	return (r.waits || !r.asked) && !r.began.Before(item.due)
 }
 
-// missed notes that an item was found locked.
+// missed notes that an item was found locked. An item that nobody had claimed means that claimers meet.
 func (q *Queue) missed(id itemID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	if item := q.seen(id); item != nil && item.claim != 0 {
+	item := q.seen(id)
+	if item != nil && item.claim != 0 {
 		item.asked, item.due = now, now.Add(q.probing())
-	} else if item != nil {
+		return
+	}
+	q.spread = min(2*q.spread, maxSpread)
+	if item != nil {
 		q.items[id.page].stale = true // its worker has written so there, or is about to
 	}
 }

@@ -39,13 +39,25 @@ const (
 // tapped is a connection that asks what shall become of each request.
 type tapped struct {
 	net.Conn
-	tap func(op int32, body string) fate
+	tap  func(op int32, body string) fate
+	deaf atomic.Bool // an answer may be here before the connection has ended
 }
 
-func (c tapped) Write(p []byte) (n int, err error) {
+func (c *tapped) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.deaf.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *tapped) Write(p []byte) (n int, err error) {
 	f := arrives
 	if len(p) >= 12 { // length, number, operation
 		f = c.tap(int32(binary.BigEndian.Uint32(p[8:12])), string(p[12:]))
+	}
+	if f != arrives {
+		c.deaf.Store(true)
 	}
 	if f != isLost {
 		n, err = c.Conn.Write(p)
@@ -60,7 +72,7 @@ func tap(t *testing.T, addr string, each func(op int32, body string) fate) *Engi
 	t.Helper()
 	e := New([]string{addr}, &Options{Tick: tick / 10, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		return tapped{conn, each}, err
+		return &tapped{Conn: conn, tap: each}, err
 	}})
 	t.Cleanup(func() { e.Close() })
 	return e
