@@ -215,9 +215,16 @@ func (s *sizing) mismatch(ctx context.Context, used int64) (again bool, err erro
 	case is.permits == 0 && is.reset != s.spec.Capacity:
 		return false, nil
 	}
-	r, err := s.client.claims(ctx, s.name)
-	if err != nil || len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
-		return false, err // not another size, but another use
+	var r engine.Resource
+	err = s.client.retryIf(ctx, s.wait, func() (err error) {
+		r, err = s.client.claims(ctx, s.name)
+		return err
+	})
+	if err != nil {
+		return false, s.client.stopped(ctx, err)
+	}
+	if len(r.Claims) > 0 && (r.Kind != s.spec.Kind || r.Barging != s.spec.Barging) {
+		return false, nil // not another size, but another use
 	}
 	if s.times++; s.times == 1 {
 		s.until, s.pause = time.Now().Add(s.client.opts.TTL/2), newBackoff(s.client.opts.TTL)

@@ -150,6 +150,33 @@ func TestOldNumbersAgain(t *testing.T) {
 	})
 }
 
+// TestMismatchInTrouble: a client asks how a semaphore is used, because the semaphore has another size. A request that fails is asked again,
+// and where the store hangs the wait ends with its context.
+func TestMismatchInTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		for name, trouble := range map[string]fault{"fails": first(1, fails, nil), "hangs": hangs} {
+			old, operator := newClient(t, eng, nil), newClient(t, eng, nil)
+			c, store := newFaultyClient(t, eng, nil)
+			mustUnlock(t, mustLock(t, t.Context(), old.Semaphore(name, 1))) // now the client knows that there is no number
+			mustResize(t, operator.Semaphore(name, 1), 3)
+			held := mustLock(t, t.Context(), old.Semaphore(name, 1))
+			wantCapacity(t, eng, name, 1)
+			store.set(trouble, verbShow)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			l, err := c.Semaphore(name, 1).Lock(ctx)
+			cancel()
+			if name == "hangs" {
+				wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrUnavailable, context.DeadlineExceeded)
+				store.Heal()
+			} else if noErr(t, err); err == nil {
+				mustUnlock(t, l)
+			}
+			mustUnlock(t, held)
+		}
+	})
+}
+
 // TestMismatchStays: without an operator's number, two sizes are a mistake. With a number, two
 // disciplines still are.
 func TestMismatchStays(t *testing.T) {

@@ -146,3 +146,89 @@ func TestBacklog(t *testing.T) {
 		}
 	})
 }
+
+// TestBacklogBehindALongJob: a Claim asks about one claimed item at most. An item of a living worker keeps none from asking about the
+// item of a dead worker behind.
+func TestBacklogBehindALongJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const long = 30
+		eng := memengine.New()
+		mortal, dies := newFaultyClient(t, eng)
+		c, store := newFaultyClient(t, eng)
+		living, q := work.New(newClient(t, eng), "q", nil), work.New(c, "q", nil)
+		for range long + 2 {
+			noErr(t, living.Put(t.Context(), ofAPage))
+		}
+		for range long {
+			mustClaim(t, living)
+		}
+		lost := mustClaim(t, work.New(mortal, "q", nil))
+		dies.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Leave, faulty.Close)
+		for began := time.Now(); ; {
+			noErr(t, living.Put(t.Context(), ofAPage))
+			asked := len(store.Called(faulty.Enter))
+			item := mustClaim(t, q)
+			if asked = len(store.Called(faulty.Enter)) - asked; asked > 2 {
+				t.Fatalf("a claim took %d requests for locks", asked)
+			}
+			if item.Attempts == 2 {
+				break
+			}
+			if time.Since(began) > 15*time.Second+(long+2)*time.Second {
+				t.Fatal("nobody asked about the item of a dead worker")
+			}
+			pass(time.Second)
+			noErr(t, item.Done(t.Context()))
+		}
+		wantErr(t, lost.Err(), pawl.ErrLost)
+	})
+}
+
+// TestBacklogBehindAPoisonItem: an item that a worker gave back comes after the items that were there then, also for a worker that had seen
+// the item in its old place.
+func TestBacklogBehindAPoisonItem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		a, b := work.New(newClient(t, eng), "q", nil), work.New(newClient(t, eng), "q", nil)
+		for i := range byte(5) {
+			noErr(t, b.Put(t.Context(), append([]byte{i}, ofAPage...)))
+		}
+		poison := mustClaim(t, b)
+		noErr(t, mustClaim(t, a).Done(t.Context()))
+		noErr(t, poison.Return(t.Context()))
+		pass(time.Second)
+		for _, want := range []byte{2, 3, 4, 0} {
+			item := mustClaim(t, a)
+			if item.Data[0] != want {
+				t.Errorf("claimed %d before %d", item.Data[0], want)
+			}
+			noErr(t, item.Done(t.Context()))
+		}
+	})
+}
+
+// TestOrderAfterAGrace: a restart grace makes no crowd. A worker that was refused in the grace reads no page again, and keeps the order.
+func TestOrderAfterAGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New())
+		q := work.New(c, "q", nil)
+		noErr(t, q.Put(t.Context(), tasks(0, 20)...))
+		store.Set(func(context.Context, func(context.Context) error) error {
+			return &engine.GraceError{Grace: engine.Grace{Age: time.Second, Left: time.Second}}
+		}, faulty.Enter)
+		before := len(store.Called(faulty.Get))
+		_, err := q.TryClaim(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
+		if n := len(store.Called(faulty.Get)) - before; n > 3 {
+			t.Errorf("%d requests for pages", n)
+		}
+		store.Set(nil, faulty.Enter)
+		for i := range 20 {
+			item := mustClaim(t, q)
+			if string(item.Data) != string(tasks(i, i+1)[0]) {
+				t.Errorf("claimed %s, want item %d", item.Data, i)
+			}
+			noErr(t, item.Done(t.Context()))
+		}
+	})
+}

@@ -174,7 +174,7 @@ func (it *Item) spent() bool {
 }
 
 // giveBack says in the page of the item that nobody has it, unless another worker has claimed the item since. The function changes what
-// else the page says of the item. Where giveBack fails, a waiting worker asks for the lock of the item, later.
+// else the page says of the item. Where giveBack fails, a worker asks for the lock of the item, later.
 func (it *Item) giveBack(ctx context.Context, change func(*storedItem)) {
 	it.queue.changePage(ctx, it.id.page, func(page *pageValue) error { //nolint:errcheck // see above
 		i := page.index(it.id.number)
@@ -196,8 +196,8 @@ func (it *Item) undo(ctx context.Context) {
 
 // ReturnAfter gives the item back, but nobody gets the item for the time d. That is
 // 100 ms (or the least TTL of the store) to 7 days on the clock of the store. The store keeps that
-// time, also when this worker ends. The attempt counts, as in Return. The item keeps its place. A worker that waits, or that
-// calls Claim all the time, notices within a second after d, or a third of its TTL. TryClaim notices at once, or half a second later.
+// time, also when this worker ends. The attempt counts, as in Return. The item keeps its place. A waiting worker notices within a second
+// after d, or a third of its TTL, and TryClaim notices. While each Claim finds a free item, [Queue.Claim] says when a worker notices.
 // When ReturnAfter fails the item is still claimed. [pawl.ErrInvalid] is for another d,
 // and [pawl.ErrUnsupported] for a store that keeps no sessions for so long. After
 // [pawl.ErrUnavailable] the item may stay claimed for d whatever becomes of the item.

@@ -133,11 +133,13 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // One waiting worker of a queue looks for items, and the next worker looks when the first has found
 // an item; the others only queue. The looking worker is told at once of new items. The looking worker reads all
 // pages twice a second, so it sees an item that is given back within half a second. If the looking worker dies, the next worker
-// looks when the session of the dead worker has ended, within its TTL. Until then only workers that begin a Claim see new items. The items of a
-// dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
+// looks when the session of the dead worker has ended, within its TTL. Until then only workers that begin a Claim see new items. Where a worker
+// waits, the items of a dead worker are claimed anew within its TTL and a second. Where more than 30 items are claimed,
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
-// ms, the worker looks for a fifth of the time. While each Claim finds a free item, no worker waits. Then each Claim asks about one
-// claimed item at most, each item about twice a second or more rarely, so such items do not wait for the end of a backlog.
+// ms, the worker looks for a fifth of the time.
+//
+// While each Claim finds a free item, no worker waits. Then each Claim asks about one claimed item at most, in turn, with two requests. So with n
+// claimed items the item of a dead worker is claimed anew after n further Claims at most, or as soon as where a worker waits.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {
@@ -298,8 +300,9 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 	lease, err := q.lock(id.String()).TryLock(ctx)
 	if errors.Is(err, pawl.ErrNotAcquired) && ctx.Err() == nil {
-		q.missed(id)
-		if !errors.Is(err, pawl.ErrGrace) {
+		grace := errors.Is(err, pawl.ErrGrace)
+		q.missed(id, grace)
+		if !grace {
 			err = nil
 		}
 		return nil, err
@@ -321,7 +324,7 @@ func (q *Queue) try(ctx context.Context, id itemID) (*Item, error) {
 		q.keepSpent()
 		err = nil
 	case errors.Is(err, errClaimedAnew):
-		q.missed(id)
+		q.missed(id, false)
 	case err != nil && errors.Is(lease.Err(), pawl.ErrLost): // so err says nothing of the store
 		err = fmt.Errorf("%w: %w", errItemLost, errors.Join(lease.Err(), err))
 	}

@@ -11,7 +11,8 @@ import (
 
 // A worker's memory of a queue, and its choice of the next request to the store. The page
 // of an item says that it is claimed, so no worker asks for its lock to learn that. Only
-// a waiting worker asks, rarely, to learn whether the worker that claimed the item lives.
+// a waiting worker asks, rarely, to learn whether the worker that claimed the item lives. Each other search asks about one such item at
+// most.
 
 const (
 	askAgain  = 500 * time.Millisecond // from one look at all pages to the next
@@ -41,7 +42,10 @@ type round struct {
 	began  time.Time
 	waits  bool  // for all workers: looks again at pages with items that are claimed, and asks for those
 	all    bool  // asks for all of those
-	asked  bool  // for a claimed item; a search that does not wait asks for no other
+	// A search that does not wait asks for one claimed item at most.
+	looked bool   // it has read the page of that item
+	page   uint64 // that page
+	asked  bool   // it has asked, or there is no such item
 	fresh  bool  // the head was read in this search
 	grace  error // which kept an item from this search
 }
@@ -91,6 +95,11 @@ func (a place) before(b place) int {
 func (q *Queue) choose(r *round) (id itemID, unread, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !r.waits && !r.asked {
+		if id, unread, ok = q.longestDue(r); ok {
+			return id, unread, ok
+		}
+	}
 	start, enough := 0, q.spread
 	if q.opts.Random {
 		start, enough = rand.N(max(len(q.pages), 1)), 1
@@ -128,7 +137,38 @@ func (q *Queue) choose(r *round) (id itemID, unread, ok bool) {
 	}
 	item := q.pick(is, r)
 	id.number, item.tried = item.number, r.number // another goroutine tries another item
-	r.asked = r.asked || item.claim != 0
+	return id, false, true
+}
+
+// longestDue picks the claimed item for which it is longest time to ask, because its worker may be dead. The search reads the page of that
+// item before, because an item that was given back may stand behind others now. An item that is to be a dead letter is left to searches
+// that wait.
+func (q *Queue) longestDue(r *round) (id itemID, unread, ok bool) {
+	var longest *seenItem
+	for _, page := range q.pages {
+		is := q.items[page]
+		if is == nil || r.looked && page != r.page {
+			continue
+		}
+		for i := range is.items {
+			item := &is.items[i]
+			if item.claim == 0 || item.tried >= r.number || q.spent(item.attempts) || r.began.Before(item.due) {
+				continue
+			}
+			if longest == nil || item.due.Before(longest.due) {
+				id, longest = itemID{page, item.number}, item
+			}
+		}
+	}
+	switch {
+	case longest == nil:
+		r.asked = true
+		return id, false, false
+	case !r.looked:
+		r.looked, r.page = true, id.page
+		return id, true, true
+	}
+	r.asked, longest.tried, longest.due = true, r.number, time.Now().Add(q.probing())
 	return id, false, true
 }
 
@@ -190,17 +230,20 @@ func (q *Queue) due(item *seenItem, r *round) bool {
 	if r.all {
 		return r.began.Sub(item.asked) >= askAgain
 	}
-	return (r.waits || !r.asked) && !r.began.Before(item.due)
+	return r.waits && !r.began.Before(item.due)
 }
 
-// missed notes that an item was found locked. An item that nobody had claimed means that claimers meet.
-func (q *Queue) missed(id itemID) {
+// missed notes that an item was found locked, or that a restart grace keeps the item. Where nobody had claimed a locked item, claimers meet.
+func (q *Queue) missed(id itemID, grace bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	item := q.seen(id)
 	if item != nil && item.claim != 0 {
 		item.asked, item.due = now, now.Add(q.probing())
+		return
+	}
+	if grace {
 		return
 	}
 	q.spread = min(2*q.spread, maxSpread)
