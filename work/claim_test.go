@@ -106,8 +106,8 @@ func TestBuryOvertaken(t *testing.T) {
 	})
 }
 
-// TestBacklog: a worker that always finds a free item claims also the item of a dead worker, and an item of ReturnAfter when that time is
-// over. The questions about claimed items cost few requests, and leave the order of the others.
+// TestBacklog: a worker that always finds a free item claims also the item of a dead worker. So the worker does with an item of
+// ReturnAfter. The questions about claimed items cost few requests, and leave the order of the others.
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
@@ -184,8 +184,8 @@ func TestBacklogBehindALongJob(t *testing.T) {
 	})
 }
 
-// TestBacklogBehindAPoisonItem: an item that a worker gave back comes after the items that were there then, also for a worker that had seen
-// the item in its old place.
+// TestBacklogBehindAPoisonItem: an item that a worker gave back comes after the items that were there then. That holds also for a worker
+// that had seen the item in its old place.
 func TestBacklogBehindAPoisonItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()

@@ -139,7 +139,7 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // ms, the worker looks for a fifth of the time.
 //
 // While each Claim finds a free item, no worker waits. Then each Claim asks about one claimed item at most, in turn, with two requests. So with n
-// claimed items the item of a dead worker is claimed anew after n further Claims at most, or as soon as where a worker waits.
+// claimed items it takes n further Claims at most until the item of a dead worker is claimed anew.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {

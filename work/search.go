@@ -40,14 +40,14 @@ type seenItem struct {
 type round struct {
 	number uint64
 	began  time.Time
-	waits  bool  // for all workers: looks again at pages with items that are claimed, and asks for those
-	all    bool  // asks for all of those
+	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
+	all    bool // asks for all of those
 	// A search that does not wait asks for one claimed item at most.
 	looked bool   // it has read the page of that item
 	page   uint64 // that page
 	asked  bool   // it has asked, or there is no such item
-	fresh  bool  // the head was read in this search
-	grace  error // which kept an item from this search
+	fresh  bool   // the head was read in this search
+	grace  error  // which kept an item from this search
 }
 
 // begin returns the round to ask in, a new round if it is time or anew is set. A search that

@@ -119,7 +119,7 @@ func unavailable(res *http.Response) bool {
 
 // NewBase returns the default of Options.Base. A caller may change its fields, such as TLSClientConfig. That default differs from
 // [http.DefaultTransport], which keeps two idle connections to a node and asks a proxy. NewBase also ends a connection of HTTP/2 to a node that
-// vanished: after 30 s without a frame NewBase sends a ping, and waits 15 s for the answer, as the clients of Kubernetes do.
+// vanished. After 30 s without a frame NewBase sends a ping, and waits 15 s for the answer, as the clients of Kubernetes do.
 func NewBase() *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
