@@ -207,26 +207,83 @@ func TestBacklogBehindAPoisonItem(t *testing.T) {
 	})
 }
 
+// TestBacklogOfSpentItems: the item of a dead worker that has no attempts left becomes a dead letter also while there is a backlog.
+func TestBacklogOfSpentItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, dies := newFaultyClient(t, eng)
+		q := work.New(newClient(t, eng), "q", &work.Options{MaxAttempts: 1})
+		noErr(t, q.Put(t.Context(), tasks(0, 1)...))
+		mustClaim(t, work.New(mortal, "q", &work.Options{MaxAttempts: 1}))
+		dies.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Leave, faulty.Close)
+		for began := time.Now(); time.Since(began) < 20*time.Second; {
+			noErr(t, q.Put(t.Context(), tasks(1, 2)...))
+			item := mustClaim(t, q)
+			pass(time.Second)
+			noErr(t, item.Done(t.Context()))
+		}
+		if all := letters(t, q); len(all) != 1 {
+			t.Errorf("dead letters: %v", all)
+		}
+	})
+}
+
+// TestBacklogAskedBySeveral: goroutines of a Queue that claim at once ask about different items.
+func TestBacklogAskedBySeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		mortal, dies := newFaultyClient(t, eng)
+		c, store := newFaultyClient(t, eng)
+		q, dead := work.New(c, "q", nil), work.New(mortal, "q", nil)
+		for range 6 {
+			noErr(t, dead.Put(t.Context(), ofAPage))
+		}
+		mustClaim(t, dead)
+		mustClaim(t, dead)
+		noErr(t, mustClaim(t, q).Done(t.Context())) // knows the claims
+		dies.Set(faulty.Fails, faulty.Renew, faulty.Open, faulty.Leave, faulty.Close)
+		pass(time.Minute)
+		store.Set(faulty.RepliesLate(10*time.Millisecond), faulty.Get)
+		for _, got := range []<-chan claimed{claimSoon(t.Context(), q), claimSoon(t.Context(), q)} {
+			got := <-got
+			if noErr(t, got.err); got.item.Attempts != 2 {
+				t.Errorf("claimed %v", got.item)
+			}
+		}
+	})
+}
+
 // TestOrderAfterAGrace: a restart grace makes no crowd. A worker that was refused in the grace reads no page again, and keeps the order.
 func TestOrderAfterAGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, store := newFaultyClient(t, memengine.New())
 		q := work.New(c, "q", nil)
 		noErr(t, q.Put(t.Context(), tasks(0, 20)...))
-		store.Set(func(context.Context, func(context.Context) error) error {
-			return &engine.GraceError{Grace: engine.Grace{Age: time.Second, Left: time.Second}}
-		}, faulty.Enter)
+		ends := time.Now().Add(10 * time.Second)
+		grace := func(ctx context.Context, do func(context.Context) error) error {
+			if left := time.Until(ends); left > 0 {
+				return &engine.GraceError{Grace: engine.Grace{Age: time.Second, Left: left}}
+			}
+			return do(ctx)
+		}
+		store.Set(grace, faulty.Enter)
 		before := len(store.Called(faulty.Get))
 		_, err := q.TryClaim(t.Context())
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace)
 		if n := len(store.Called(faulty.Get)) - before; n > 3 {
 			t.Errorf("%d requests for pages", n)
 		}
-		store.Set(nil, faulty.Enter)
+		store.Heal()
+		noErr(t, q.Put(t.Context(), tasks(20, 200)...))
+		store.Set(grace, faulty.Enter)
+		asked := len(store.Called(faulty.Enter))
 		for i := range 20 {
 			item := mustClaim(t, q)
 			if string(item.Data) != string(tasks(i, i+1)[0]) {
 				t.Errorf("claimed %s, want item %d", item.Data, i)
+			}
+			if n := len(store.Called(faulty.Enter)) - asked; i == 0 && n > 100 {
+				t.Errorf("%d requests for locks in a grace", n)
 			}
 			noErr(t, item.Done(t.Context()))
 		}

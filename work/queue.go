@@ -138,8 +138,9 @@ func (q *Queue) lock(of string) *pawl.Mutex { return q.locks.Mutex(q.name + "/" 
 // that is its TTL and a third of the TTL. Where a look at all claimed items takes longer than 100
 // ms, the worker looks for a fifth of the time.
 //
-// While each Claim finds a free item, no worker waits. Then each Claim asks about one claimed item at most, in turn, with two requests. So with n
-// claimed items it takes n further Claims at most until the item of a dead worker is claimed anew.
+// While each Claim finds a free item, no worker waits. Then each Claim asks about one claimed item at most, the item that was not asked about
+// for longest, with two requests. The Claims of a Queue ask about an item twice a second at most. So the item of a dead worker may wait for
+// as many Claims as items are claimed.
 func (q *Queue) Claim(ctx context.Context) (*Item, error) {
 	item, err := (*Item)(nil), q.err
 	for item == nil && err == nil {
@@ -265,7 +266,7 @@ func (q *Queue) search(ctx context.Context, r *round) (*Item, uint64, error) {
 
 // take claims an item among the known ones.
 func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && (r.all || r.graces < maxGraces) {
 		id, unread, ok := q.choose(r)
 		switch {
 		case !ok:
@@ -283,6 +284,7 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 			switch {
 			case errors.Is(err, pawl.ErrGrace): // the store may grant other items
 				r.grace, err = err, nil
+				r.graces++
 			case errors.Is(err, errClaimedAnew), errors.Is(err, errItemLost): // another worker may have this item now
 				err = nil
 			}

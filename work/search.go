@@ -10,14 +10,15 @@ import (
 )
 
 // A worker's memory of a queue, and its choice of the next request to the store. The page
-// of an item says that it is claimed, so no worker asks for its lock to learn that. Only
-// a waiting worker asks, rarely, to learn whether the worker that claimed the item lives. Each other search asks about one such item at
+// of an item says that it is claimed, so no worker asks for its lock to learn that. A
+// waiting worker asks about all such items, rarely, to learn whether their workers live. Each other search asks about one such item at
 // most.
 
 const (
 	askAgain  = 500 * time.Millisecond // from one look at all pages to the next
 	probeGap  = 30 * time.Millisecond  // from one question about a claimed item to the next
 	maxSpread = 64
+	maxGraces = 64 // refusals after which a search that may wait takes the grace for that of all items
 )
 
 // seenPage is a page as it was when it was read.
@@ -26,6 +27,7 @@ type seenPage struct {
 	head    uint64 // the version of the head that was known before
 	stale   bool   // it has changed since
 	round   uint64 // in which it was read
+	claims  int    // how many of the items were claimed
 	items   []seenItem
 }
 
@@ -42,10 +44,13 @@ type round struct {
 	began  time.Time
 	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
 	all    bool // asks for all of those
+	graces int  // how often that was so
+
 	// A search that does not wait asks for one claimed item at most.
-	looked bool   // it has read the page of that item
-	page   uint64 // that page
-	asked  bool   // it has asked, or there is no such item
+	looked bool   // has chosen that item, and read its page
+	id     itemID // of that item
+	claim  uint64 // the token of its claim then
+	asked  bool   // has asked, or there is no such item
 	fresh  bool   // the head was read in this search
 	grace  error  // which kept an item from this search
 }
@@ -141,18 +146,26 @@ func (q *Queue) choose(r *round) (id itemID, unread, ok bool) {
 }
 
 // longestDue picks the claimed item for which it is longest time to ask, because its worker may be dead. The search reads the page of that
-// item before, because an item that was given back may stand behind others now. An item that is to be a dead letter is left to searches
-// that wait.
+// item before, because an item that was given back may stand behind others now.
 func (q *Queue) longestDue(r *round) (id itemID, unread, ok bool) {
+	if r.looked {
+		r.asked = true
+		item := q.seen(r.id)
+		if item == nil || item.claim != r.claim || item.tried >= r.number {
+			return id, false, false
+		}
+		item.tried = r.number
+		return r.id, false, true
+	}
 	var longest *seenItem
 	for _, page := range q.pages {
 		is := q.items[page]
-		if is == nil || r.looked && page != r.page {
+		if q.claimed == 0 || is == nil || is.claims == 0 {
 			continue
 		}
 		for i := range is.items {
 			item := &is.items[i]
-			if item.claim == 0 || item.tried >= r.number || q.spent(item.attempts) || r.began.Before(item.due) {
+			if item.claim == 0 || item.tried >= r.number || r.began.Before(item.due) || q.full >= r.number && q.spent(item.attempts) {
 				continue
 			}
 			if longest == nil || item.due.Before(longest.due) {
@@ -160,16 +173,12 @@ func (q *Queue) longestDue(r *round) (id itemID, unread, ok bool) {
 			}
 		}
 	}
-	switch {
-	case longest == nil:
-		r.asked = true
+	if r.asked = longest == nil; r.asked {
 		return id, false, false
-	case !r.looked:
-		r.looked, r.page = true, id.page
-		return id, true, true
 	}
-	r.asked, longest.tried, longest.due = true, r.number, time.Now().Add(q.probing())
-	return id, false, true
+	r.looked, r.id, r.claim = true, id, longest.claim
+	longest.due = time.Now().Add(q.probing()) // other searches ask about the next, also while the page cannot be read
+	return id, true, true
 }
 
 // pick chooses an item of a place.
@@ -244,6 +253,7 @@ func (q *Queue) missed(id itemID, grace bool) {
 		return
 	}
 	if grace {
+		q.every = 0 // the next search may ask for this item again
 		return
 	}
 	q.spread = min(2*q.spread, maxSpread)
@@ -354,21 +364,11 @@ func (q *Queue) learnHead(v pawl.Snapshot, known uint64) error {
 	q.version, q.pages = v.Number, h.pages
 	for id, is := range q.items {
 		if _, there := slices.BinarySearch(h.pages, id); !there {
-			q.claimed -= is.claimed()
+			q.claimed -= is.claims
 			delete(q.items, id)
 		}
 	}
 	return nil
-}
-
-// claimed is how many items are.
-func (is *seenPage) claimed() (n int) {
-	for _, item := range is.items {
-		if item.claim != 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // learnPage remembers a page as of a version, if the page is in the known head: else nothing would forget the page. The round is that of
@@ -389,7 +389,7 @@ func (q *Queue) learnPage(id, version uint64, known knew, round uint64, page pag
 	is := &seenPage{version: version, head: known.head, round: max(round, before.round), items: make([]seenItem, len(page.items))}
 	q.items[id] = is
 	now := time.Now()
-	q.claimed -= before.claimed()
+	q.claimed -= before.claims
 	for i, item := range page.items {
 		seen := seenItem{number: item.number, attempts: item.attempts, claim: item.claim, behind: item.behind}
 		j := slices.IndexFunc(before.items, func(s seenItem) bool { return s.number == item.number })
@@ -401,6 +401,7 @@ func (q *Queue) learnPage(id, version uint64, known knew, round uint64, page pag
 			seen.tried = before.items[j].tried
 		}
 		if item.claim != 0 {
+			is.claims++
 			q.claimed++
 			if seen.due.IsZero() {
 				seen.due = now.Add(rand.N(q.probing()))

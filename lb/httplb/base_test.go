@@ -47,7 +47,7 @@ func (c *vanishing) Write(p []byte) (int, error) {
 }
 
 // TestNodeThatVanished: a node loses its power, and another machine has its address then. A request to the dead connection of HTTP/2 ends
-// within 45 s, and the next request opens a connection.
+// within six minutes, and the next request opens a connection.
 func TestNodeThatVanished(t *testing.T) {
 	keys := httptest.NewTLSServer(nil)
 	defer keys.Close()
@@ -86,7 +86,7 @@ func TestNodeThatVanished(t *testing.T) {
 		}
 		conns[0].vanished.Store(true)
 		began := time.Now()
-		if res, err := ask(); err == nil || time.Since(began) > 45*time.Second {
+		if res, err := ask(); err == nil || time.Since(began) > 6*time.Minute {
 			t.Errorf("after %v: %v, %v", time.Since(began), res, err)
 		}
 		if _, err := ask(); err != nil || len(conns) != 2 {

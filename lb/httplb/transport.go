@@ -119,7 +119,8 @@ func unavailable(res *http.Response) bool {
 
 // NewBase returns the default of Options.Base. A caller may change its fields, such as TLSClientConfig. That default differs from
 // [http.DefaultTransport], which keeps two idle connections to a node and asks a proxy. NewBase also ends a connection of HTTP/2 to a node that
-// vanished. After 30 s without a frame NewBase sends a ping, and waits 15 s for the answer, as the clients of Kubernetes do.
+// vanished. After 310 s without a frame NewBase sends a ping, and waits 15 s for the answer. Servers of gRPC end connections with more than a
+// ping in five minutes.
 func NewBase() *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
@@ -128,7 +129,7 @@ func NewBase() *http.Transport {
 		IdleConnTimeout:       time.Minute,
 		MaxIdleConnsPerHost:   256,
 		ForceAttemptHTTP2:     true,
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 310 * time.Second, PingTimeout: 15 * time.Second},
 	}
 }
 
