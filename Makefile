@@ -73,7 +73,7 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest || failed=1; \
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 8h -parallel 1 -run '^TestKilled$$' ./outbox || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 24h -parallel 1 -run '^TestWhole' ./internal/inboxtest || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/... || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock || failed=1; \
