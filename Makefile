@@ -64,10 +64,10 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 # As in make test, a failure of a part does not hide those of the next.
 soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
 	failed=0; \
-	go test -count 1 -v -run NothingStays ./engine/open || failed=1; \
+	go test -count 1 -v -timeout 30m -run NothingStays ./engine/open || failed=1; \
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd|ZooKeeper)$$' ./engine/open || failed=1; \
 	go test -count 1 -v -timeout 30m -p 1 -parallel 1 -run '^Test($(AGAIN))$$/a_crowd_of_waiters' ./engine/open ./engine/redisengine/goredis || failed=1; \
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 3h ./internal/processtest || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest || failed=1; \
