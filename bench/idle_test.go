@@ -80,16 +80,22 @@ func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers [
 	server, client := idleCPU(beats*ttl/3, servers)
 	wait, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
 	for range waiters {
-		all.Go(func() { clients[1].Mutex("idle").Lock(wait) }) //nolint:errcheck // it ends with wait
+		all.Go(func() {
+			if _, err := clients[1].Mutex("idle").Lock(wait); wait.Err() == nil {
+				b.Error("a waiter is back: ", err)
+			}
+		})
 	}
-	for n := 0; n <= waiters; time.Sleep(10 * time.Millisecond) {
+	until(b, "all wait", func() bool {
 		r, err := clients[0].Show(ctx, "idle")
 		if err != nil {
 			b.Fatal(err)
 		}
-		n = len(r.Holders) + len(r.Waiters)
-	}
+		return len(r.Holders)+len(r.Waiters) > waiters
+	})
 	time.Sleep(ttl / 3) // the work of the entering is done by then
 	serverWith, clientWith := idleCPU(beats*ttl/3, servers)
 	if err := held.Err(); err != nil {

@@ -45,6 +45,16 @@ func lockUnlock(b *testing.B, m *pawl.Mutex) {
 	}
 }
 
+// until waits until something holds. until gives up after two minutes, or an error of the benchmark.
+func until(b *testing.B, what string, holds func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if b.Failed() || time.Now().After(deadline) {
+			b.Fatal("not reached: ", what)
+		}
+	}
+}
+
 // samples collects durations of one kind.
 type samples []time.Duration
 

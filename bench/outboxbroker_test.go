@@ -86,7 +86,14 @@ func delaysOf(b *testing.B, d dialect.Dialect, db *sql.DB, publisher outbox.Publ
 		})
 	}
 	group.Wait()
-	<-timed.all
+	until(b, "all is confirmed", func() bool {
+		select {
+		case <-timed.all:
+			return true
+		default:
+			return false
+		}
+	})
 	var delays samples
 	for id, at := range committed {
 		delays = append(delays, timed.confirmed[id].Sub(at))
@@ -120,10 +127,8 @@ func (p *timedPublisher) Publish(ctx context.Context, m outbox.Message) error {
 func relayTo(b *testing.B, db *sql.DB, table *outbox.Table, publisher outbox.Publisher) {
 	counting := &counted{Publisher: publisher}
 	_, stop := running(b, db, table, counting)
-	for counting.confirmed.Load() < relayed {
-		time.Sleep(time.Millisecond)
-	}
-	stop()
+	defer stop()
+	until(b, "all is confirmed", func() bool { return counting.confirmed.Load() >= relayed })
 }
 
 // counted counts what a publisher confirms.

@@ -110,6 +110,9 @@ func BenchmarkRedisLatch(b *testing.B) {
 			})
 		}
 		wg.Wait()
+		if b.Failed() {
+			b.FailNow()
+		}
 		if err := all[0].Latch(name, n).Wait(context.Background()); err != nil {
 			b.Fatal(err)
 		}

@@ -119,9 +119,14 @@ func message(b *testing.B, addr string, clients, rounds int, pause time.Duration
 				func(rueidis.PubSubMessage) { news <- time.Since(epoch) - time.Duration(sent.Load()) })
 			if listening.Err() == nil {
 				b.Error(err)
+				news <- 0
 			}
 		})
-		<-ready
+		select {
+		case <-ready:
+		case <-news:
+			b.FailNow()
+		}
 	}
 	var got samples
 	for r := range rounds {
@@ -133,6 +138,9 @@ func message(b *testing.B, addr string, clients, rounds int, pause time.Duration
 			b.Fatal(err)
 		}
 		got = append(got, <-news)
+		if b.Failed() {
+			b.FailNow()
+		}
 	}
 	return got
 }
@@ -198,18 +206,18 @@ func BenchmarkRedisDrain(b *testing.B) {
 			b.Fatal(err)
 		}
 		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer first.Unlock(ctx) //nolint:errcheck // the lock is released by then, unless the benchmark has failed
 		for i := range waiters {
 			wg.Go(func() { lockUnlock(b, all[i%clients].Mutex("drain")) })
 		}
-		for {
+		until(b, "all wait", func() bool {
 			r, err := eng.Show(ctx, "drain")
 			if err != nil {
 				b.Fatal(err)
 			}
-			if len(r.Claims) == waiters+1 {
-				break
-			}
-		}
+			return len(r.Claims) == waiters+1
+		})
 		before := commands(b, observer)
 		start := time.Now()
 		first.Unlock(ctx)
