@@ -119,7 +119,10 @@ func message(b *testing.B, addr string, clients, rounds int, pause time.Duration
 				func(rueidis.PubSubMessage) { news <- time.Since(epoch) - time.Duration(sent.Load()) })
 			if listening.Err() == nil {
 				b.Error(err)
-				news <- 0
+				select {
+				case news <- 0:
+				default: // there is one already
+				}
 			}
 		})
 		select {
