@@ -87,8 +87,8 @@ whole: setup ## Send 10^5 messages through an outbox, a broker and an inbox, in 
 
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
 	failed=0; \
-	go test -run '^$$' -bench . -timeout 30m ./bench || failed=1; \
-	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle|Transactions|Outbox' -timeout 30m ./bench || failed=1; \
+	go test -run '^$$' -bench . -timeout 60m ./bench || failed=1; \
+	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Parallel|Row|Logged|Handoff|Idle|Redlock|Stock|Transactions|Outbox' -timeout 60m ./bench || failed=1; \
 	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s . || failed=1; \
 	exit $$failed
 
