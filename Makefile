@@ -77,7 +77,8 @@ soak: setup ## Lock and unlock 100,000 names on each store; kill processes again
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 24h -parallel 1 -run '^TestWhole' ./internal/inboxtest || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/... || failed=1; \
 	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock || failed=1; \
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 3h -parallel 1 -run '^Test(Redis|RedisCluster|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|NATS|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Server|Cluster)$$/a_crowd_of_waiters' ./engine/redisengine/goredis || failed=1; \
 	exit $$failed
 
 # 10^5 messages go from one database to one broker and through the inbox, while all processes and servers are killed. CI names
