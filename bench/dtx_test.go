@@ -70,14 +70,16 @@ func benchTransactions(b *testing.B, name string, last bool, vaults ...vault) {
 	}
 	times, flushes := make(map[string]*samples), make(map[string]int64)
 	for b.Loop() {
-		for way, transfer := range ways { // in any order
-			if times[way] == nil {
-				times[way] = new(samples)
+		for range turns {
+			for way, transfer := range ways { // in any order
+				if times[way] == nil {
+					times[way] = new(samples)
+				}
+				before := flushed(b, vaults)
+				transferAll(b, 1, transfer) // which connects
+				*times[way] = append(*times[way], transferAll(b, transfers, transfer)/(transferring*transfers))
+				flushes[way] += flushed(b, vaults) - before
 			}
-			before := flushed(b, vaults)
-			transferAll(b, 1, transfer) // which connects
-			*times[way] = append(*times[way], transferAll(b, transfers, transfer)/(transferring*transfers))
-			flushes[way] += flushed(b, vaults) - before
 		}
 	}
 	for way := range ways {

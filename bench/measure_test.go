@@ -55,6 +55,9 @@ func until(b *testing.B, what string, holds func() bool) {
 	}
 }
 
+// turns is how many rounds of each way an iteration has where a round is long: b.Loop ends after a second.
+const turns = 3
+
 // samples collects durations of one kind.
 type samples []time.Duration
 
