@@ -62,7 +62,7 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 	go test -parallel 8 -run '^Test(Memory|SQLite)$$' -skip $(LONG) ./engine/open
 
 # As in make test, a failure of a part does not hide those of the next.
-soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
+soak: setup ## Lock and unlock 100,000 names on SQLite, Redis and etcd; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
 	failed=0; \
 	go test -count 1 -v -timeout 30m -run NothingStays ./engine/open || failed=1; \
 	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd|ZooKeeper)$$' ./engine/open || failed=1; \
