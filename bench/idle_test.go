@@ -112,12 +112,8 @@ func idleWaiters(b *testing.B, name string, waiters int, open func() engine.Engi
 	b.ReportMetric(each(serverWith, server), "server-µs/waiter/beat")
 	b.ReportMetric(each(clientWith, client), "client-µs/waiter/beat")
 	b.ReportMetric(0, "ns/op")
-	shipped := ""
-	if testservers.AsShipped() {
-		shipped = "as shipped: "
-	}
-	fmt.Printf("%-54s %8.2f µs of the server, %8.2f µs of the client a heartbeat for each of %d\n",
-		shipped+"idle waiters, "+name, each(serverWith, server), each(clientWith, client), waiters)
+	say("%-54s %8.2f µs of the server, %8.2f µs of the client a heartbeat for each of %d",
+		"idle waiters, "+name, each(serverWith, server), each(clientWith, client), waiters)
 }
 
 // idleCPU is the processor time that servers and this process take within a while.

@@ -45,7 +45,7 @@ func benchBrokers(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
 			compare(b, name+" relay to "+o.name+", a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
 			if broker == "redis" {
 				delays := delaysOf(b, d, db, o.publisher, 5*ours.quantile(.5))
-				fmt.Printf("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)\n", name, delays.quantile(.5), delays.quantile(.99))
+				say("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)", name, delays.quantile(.5), delays.quantile(.99))
 				b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
 			}
 		})

@@ -172,7 +172,7 @@ func redisHandoff(b *testing.B, hold time.Duration) {
 		}
 		most = max(most, slices.Max(counts)-slices.Min(counts))
 	}
-	fmt.Printf("redis %d clients: at half time their counts differ by at most %d of %d\n", clients, most, each/2)
+	say("redis %d clients: at half time their counts differ by at most %d of %d", clients, most, each/2)
 	compare(b, fmt.Sprintf("redis handoff p50, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)
 }
 
@@ -232,6 +232,6 @@ func BenchmarkRedisDrain(b *testing.B) {
 			}
 		}
 	}
-	fmt.Println("redis commands for each hand-over, those inside scripts too:", perHandover)
+	say("redis commands for each hand-over, those inside scripts too: %v", perHandover)
 	compare(b, "redis drain of 1000 waiters, each", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.8)
 }
