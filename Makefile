@@ -61,21 +61,25 @@ test-quick: ## Run the tests that need no server: the rules, the root, memory an
 	go test -parallel 8 -skip $(LONG) $(QUICK)
 	go test -parallel 8 -run '^Test(Memory|SQLite)$$' -skip $(LONG) ./engine/open
 
-soak: setup ## Lock and unlock 100,000 names on each store; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
-	go test -count 1 -v -run NothingStays ./engine/open
-	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd|ZooKeeper)$$' ./engine/open
-	go test -count 1 -v -timeout 30m -p 1 -parallel 1 -run '^Test($(AGAIN))$$/a_crowd_of_waiters' ./engine/open ./engine/redisengine/goredis
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m ./internal/processtest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m -parallel 1 -run '^TestKilled$$' ./outbox
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 24h -parallel 1 -run '^TestWhole' ./internal/inboxtest
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/...
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock
-	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Redis|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open
+# As in make test, a failure of a part does not hide those of the next.
+soak: setup ## Lock and unlock 100,000 names on SQLite, Redis and etcd; kill processes again and again; make 10^8 IDs of each kind; send 10^6 messages; have 5,000 wait; servers as shipped
+	failed=0; \
+	go test -count 1 -v -timeout 30m -run NothingStays ./engine/open || failed=1; \
+	PAWL_TEST_AS_SHIPPED=1 go test -count 1 -v -timeout 60m -parallel 1 -skip '/a_crowd_of_waiters' -run '^Test(Redis|Postgres(Lease|Unlogged|Row)|MariaDB(Lease|Row)|Etcd|ZooKeeper)$$' ./engine/open || failed=1; \
+	go test -count 1 -v -timeout 30m -p 1 -parallel 1 -run '^Test($(AGAIN))$$/a_crowd_of_waiters' ./engine/open ./engine/redisengine/goredis || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 3h ./internal/processtest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -p 1 -timeout 60m ./engine/etcdengine ./engine/pgengine ./engine/redisengine ./engine/sqliteengine ./engine/zkengine ./group || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m ./internal/idprocesstest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -parallel 1 ./internal/lbprocesstest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -run TestKilledProcesses ./idem/sqlidem || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./internal/idemleasetest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 8h -parallel 1 -run '^TestKilled$$' ./outbox || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 24h -parallel 1 -run '^TestWhole' ./internal/inboxtest || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 180m ./dtx/... || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 30m -run 'TestNeverOversold|TestCluster' ./idem/stock ./idem/redisstock || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 3h -parallel 1 -run '^Test(Redis|RedisCluster|Redlock5|PostgresLease|MariaDBLease|Etcd|ZooKeeper|NATS|SQLite|Memory)$$/a_crowd_of_waiters' ./engine/open || failed=1; \
+	PAWL_TEST_SOAK=1 go test -count 1 -v -timeout 60m -parallel 1 -run '^Test(Server|Cluster)$$/a_crowd_of_waiters' ./engine/redisengine/goredis || failed=1; \
+	exit $$failed
 
 # 10^5 messages go from one database to one broker and through the inbox, while all processes and servers are killed. CI names
 # a PAIR for each machine, and `make test` sends fewer.
@@ -83,9 +87,11 @@ whole: setup ## Send 10^5 messages through an outbox, a broker and an inbox, in 
 	PAWL_TEST_MESSAGES=100000 go test -count 1 -v -timeout 4h -parallel 1 -run '^TestWhole$$/$(PAIR)' ./internal/inboxtest
 
 bench: setup ## Run the benchmarks, each beside its floor, on tuned servers and as shipped
-	go test -run '^$$' -bench . -timeout 30m ./bench
-	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Logged|Handoff|Idle|Transactions|Outbox' -timeout 30m ./bench
-	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s .
+	failed=0; \
+	go test -run '^$$' -bench . -timeout 60m ./bench || failed=1; \
+	PAWL_TEST_AS_SHIPPED=1 go test -run '^$$' -bench 'Uncontended|Parallel|Row|Logged|Handoff|Idle|Redlock|Stock|Transactions|Outbox' -timeout 60m ./bench || failed=1; \
+	go -C bench/rivals test -mod=mod -run '^$$' -bench . -benchtime 4s . || failed=1; \
+	exit $$failed
 
 lint: ## Run golangci-lint
 	@command -v golangci-lint >/dev/null || { echo "golangci-lint 2 is not installed: https://golangci-lint.run/docs/welcome/install/"; exit 1; }

@@ -24,12 +24,85 @@ func recipe(t *testing.T, target string) []string {
 	return strings.Split(rest, "\n")
 }
 
+// TestAllParts: a part that fails does not hide those after it.
+func TestAllParts(t *testing.T) {
+	for _, target := range []string{"test", "soak", "bench"} {
+		commands := recipe(t, target)
+		last := len(commands) - 1
+		if commands[0] != "\tfailed=0; \\" || commands[last] != "\texit $$failed" {
+			t.Errorf("make %s does not end with the failures of all its parts", target)
+			continue
+		}
+		for _, command := range commands[1:last] {
+			if !strings.HasSuffix(command, " || failed=1; \\") {
+				t.Errorf("make %s stops when this part fails: %s", target, command)
+			}
+		}
+	}
+}
+
+var (
+	chosen    = regexp.MustCompile(`-(run|bench) '?([^' ]+)'?`)
+	packages  = regexp.MustCompile(`\./[\w/.]+`)
+	variables = regexp.MustCompile(`(?m)^(\w+) := (.*)$`)
+	topLevel  = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)\(`)
+)
+
+// TestPatterns: each pattern of tests or benchmarks matches some of each of its packages, and each of its words is in the
+// name of one that matches. Else a test was renamed, and nothing runs.
+func TestPatterns(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string][]string)
+	for _, f := range goFiles(t) {
+		for _, name := range topLevel.FindAllStringSubmatch(string(f.text), -1) {
+			names["./"+f.pkg] = append(names["./"+f.pkg], name[1])
+		}
+	}
+	n := 0
+	for _, command := range slices.Concat(recipe(t, "soak"), recipe(t, "bench")) {
+		choice := chosen.FindAllStringSubmatch(command, -1)
+		if len(choice) == 0 || !packages.MatchString(command) {
+			continue
+		}
+		n++
+		kind, pattern := choice[len(choice)-1][1], choice[len(choice)-1][2]
+		for _, v := range variables.FindAllSubmatch(makefile, -1) {
+			pattern = strings.ReplaceAll(pattern, "$("+string(v[1])+")", string(v[2]))
+		}
+		pattern, _, _ = strings.Cut(strings.ReplaceAll(pattern, "$$", "$"), "/")
+		matches := regexp.MustCompile(pattern)
+		var all []string
+		for _, pkg := range packages.FindAllString(command, -1) {
+			before := len(all)
+			for _, name := range names[pkg] {
+				if matches.MatchString(name) && strings.HasPrefix(name, "Bench") == (kind == "bench") {
+					all = append(all, name)
+				}
+			}
+			if len(all) == before {
+				t.Errorf("-%s %s chooses nothing of %s", kind, pattern, pkg)
+			}
+		}
+		for _, word := range regexp.MustCompile(`\w+`).FindAllString(pattern, -1) {
+			if !strings.Contains(strings.Join(all, " "), word) {
+				t.Errorf("-%s %s: nothing that is chosen has %s in its name", kind, pattern, word)
+			}
+		}
+	}
+	if n < 9 {
+		t.Errorf("only %d patterns are found", n)
+	}
+}
+
 // TestSoak: `make soak` has each package whose tests do more with PAWL_TEST_SOAK.
 func TestSoak(t *testing.T) {
 	var soaked []string
 	for _, command := range recipe(t, "soak") {
 		if strings.HasPrefix(command, "\tPAWL_TEST_SOAK=1 ") {
-			soaked = append(soaked, regexp.MustCompile(`\./[\w/.]+`).FindAllString(command, -1)...)
+			soaked = append(soaked, packages.FindAllString(command, -1)...)
 		}
 	}
 	n := 0

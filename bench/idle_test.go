@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -30,14 +31,18 @@ func BenchmarkIdleWaiters(b *testing.B) {
 		url     string // with the address of the server
 		servers int
 		start   func(testing.TB, ...string) *testservers.Server
+		waiters int // 0: 200
 	}{
-		{"Redis", "redis://%s", 1, testservers.Redis},
-		{"Redlock of 3", "redlock://%s,%s,%s", 3, testservers.Redis},
-		{"PostgreSQL, lease", "postgres://postgres@%s/postgres?unlogged=on", 1, testservers.Postgres},
-		{"MariaDB, lease", "mysql://root@%s/pawl", 1, testservers.MariaDB},
-		{"etcd", "etcd://%s", 1, testservers.Etcd},
-		{"ZooKeeper", fmt.Sprintf("zk://%%s?tick=%dms", testservers.ZooKeeperTick()), 1, zookeeper},
-		{"SQLite", "sqlite:" + filepath.Join(b.TempDir(), "idle.db"), 0, nil},
+		{"Redis", "redis://%s", 1, testservers.Redis, 0},
+		{"Redlock of 3", "redlock://%s,%s,%s", 3, testservers.Redis, 0},
+		{"PostgreSQL, lease", "postgres://postgres@%s/postgres?unlogged=on", 1, testservers.Postgres, 0},
+		{"PostgreSQL, row", "postgres://postgres@%s/postgres?mode=row&connections=40", 1, testservers.Postgres, 25}, // each has a connection
+		{"MariaDB, lease", "mysql://root@%s/pawl", 1, testservers.MariaDB, 0},
+		{"MariaDB, row", "mysql://root@%s/pawl?mode=row&connections=40", 1, testservers.MariaDB, 25},
+		{"etcd", "etcd://%s", 1, testservers.Etcd, 0},
+		{"ZooKeeper", fmt.Sprintf("zk://%%s?tick=%dms", testservers.ZooKeeperTick()), 1, zookeeper, 0},
+		{"NATS", "nats://%s", 1, testservers.NATS, 0},
+		{"SQLite", "sqlite:" + filepath.Join(b.TempDir(), "idle.db"), 0, nil, 0},
 	} {
 		b.Run(store.name, func(b *testing.B) {
 			all := servers(store.servers, store.start)
@@ -47,7 +52,7 @@ func BenchmarkIdleWaiters(b *testing.B) {
 			}
 			url := fmt.Sprintf(store.url, addrs...)
 			for b.Loop() {
-				idleWaiters(b, store.name, func() engine.Engine {
+				idleWaiters(b, store.name, cmp.Or(store.waiters, 200), func() engine.Engine {
 					eng, err := open.Open(ctx, url)
 					if err != nil {
 						b.Fatal(err)
@@ -59,8 +64,8 @@ func BenchmarkIdleWaiters(b *testing.B) {
 	}
 }
 
-func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers []*testservers.Server) {
-	const ttl, beats, waiters = 6 * time.Second, 5, 200
+func idleWaiters(b *testing.B, name string, waiters int, open func() engine.Engine, servers []*testservers.Server) {
+	const ttl, beats = 6 * time.Second, 5
 	var clients []*pawl.Client
 	for range 2 {
 		eng := open()
@@ -80,16 +85,22 @@ func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers [
 	server, client := idleCPU(beats*ttl/3, servers)
 	wait, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
 	for range waiters {
-		all.Go(func() { clients[1].Mutex("idle").Lock(wait) }) //nolint:errcheck // it ends with wait
+		all.Go(func() {
+			if _, err := clients[1].Mutex("idle").Lock(wait); wait.Err() == nil {
+				b.Error("a waiter is back: ", err)
+			}
+		})
 	}
-	for n := 0; n <= waiters; time.Sleep(10 * time.Millisecond) {
+	until(b, "all wait", func() bool {
 		r, err := clients[0].Show(ctx, "idle")
 		if err != nil {
 			b.Fatal(err)
 		}
-		n = len(r.Holders) + len(r.Waiters)
-	}
+		return len(r.Holders)+len(r.Waiters) > waiters
+	})
 	time.Sleep(ttl / 3) // the work of the entering is done by then
 	serverWith, clientWith := idleCPU(beats*ttl/3, servers)
 	if err := held.Err(); err != nil {
@@ -97,16 +108,12 @@ func idleWaiters(b *testing.B, name string, open func() engine.Engine, servers [
 	}
 	stop()
 	all.Wait()
-	each := func(with, without time.Duration) float64 { return micros(with-without) / waiters / beats }
+	each := func(with, without time.Duration) float64 { return micros(with-without) / float64(waiters) / beats }
 	b.ReportMetric(each(serverWith, server), "server-µs/waiter/beat")
 	b.ReportMetric(each(clientWith, client), "client-µs/waiter/beat")
 	b.ReportMetric(0, "ns/op")
-	shipped := ""
-	if testservers.AsShipped() {
-		shipped = "as shipped: "
-	}
-	fmt.Printf("%-54s %8.2f µs of the server, %8.2f µs of the client a heartbeat for each of %d\n",
-		shipped+"idle waiters, "+name, each(serverWith, server), each(clientWith, client), waiters)
+	say("%-54s %8.2f µs of the server, %8.2f µs of the client a heartbeat for each of %d",
+		"idle waiters, "+name, each(serverWith, server), each(clientWith, client), waiters)
 }
 
 // idleCPU is the processor time that servers and this process take within a while.

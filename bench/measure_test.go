@@ -45,6 +45,19 @@ func lockUnlock(b *testing.B, m *pawl.Mutex) {
 	}
 }
 
+// until waits until something holds. until gives up after two minutes, or an error of the benchmark.
+func until(b *testing.B, what string, holds func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if b.Failed() || time.Now().After(deadline) {
+			b.Fatal("not reached: ", what)
+		}
+	}
+}
+
+// turns is how many rounds of each way an iteration has where a round is long: b.Loop ends after a second.
+const turns = 3
+
 // samples collects durations of one kind.
 type samples []time.Duration
 
@@ -96,17 +109,30 @@ func parallel(b *testing.B, what string, times int, c *pawl.Client, goal float64
 	compare(b, what, micros(ours.quantile(.5)), micros(floor.quantile(.5)), goal)
 }
 
+// say prints a line, and tells whether the servers are as shipped.
+func say(format string, args ...any) {
+	if testservers.AsShipped() {
+		format = "as shipped: " + format
+	}
+	fmt.Printf(format+"\n", args...)
+}
+
+// unflushed marks the work of a MariaDB. The commits of a tuned MariaDB do not wait for the disk.
+func unflushed(what string) string {
+	if !testservers.AsShipped() {
+		what = "not flushed: " + what
+	}
+	return what
+}
+
 // compare prints a figure beside its floor and its goal.
 func compare(b *testing.B, what string, ours, floor, goal float64) {
 	b.Helper()
-	if testservers.AsShipped() {
-		what = "as shipped: " + what
-	}
 	ratio := ours / floor
 	b.ReportMetric(ratio, "ratio")
 	b.ReportMetric(goal, "goal")
 	b.ReportMetric(0, "ns/op")
-	fmt.Printf("%-54s %8.2f µs, floor %8.2f µs: %.2f × (goal %.2f ×)\n", what, ours, floor, ratio, goal)
+	say("%-54s %8.2f µs, floor %8.2f µs: %.2f × (goal %.2f ×)", what, ours, floor, ratio, goal)
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

@@ -45,7 +45,7 @@ func benchBrokers(b *testing.B, name string, d dialect.Dialect, db *sql.DB) {
 			compare(b, name+" relay to "+o.name+", a message", micros(ours.quantile(.5)), micros(floor), 1/.7)
 			if broker == "redis" {
 				delays := delaysOf(b, d, db, o.publisher, 5*ours.quantile(.5))
-				fmt.Printf("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)\n", name, delays.quantile(.5), delays.quantile(.99))
+				say("%s relay, from the commit to the confirm: p50 %v, p99 %v (goal 50 ms)", name, delays.quantile(.5), delays.quantile(.99))
 				b.ReportMetric(delays.quantile(.99).Seconds()*1000, "p99-ms")
 			}
 		})
@@ -86,7 +86,14 @@ func delaysOf(b *testing.B, d dialect.Dialect, db *sql.DB, publisher outbox.Publ
 		})
 	}
 	group.Wait()
-	<-timed.all
+	until(b, "all is confirmed", func() bool {
+		select {
+		case <-timed.all:
+			return true
+		default:
+			return false
+		}
+	})
 	var delays samples
 	for id, at := range committed {
 		delays = append(delays, timed.confirmed[id].Sub(at))
@@ -120,10 +127,8 @@ func (p *timedPublisher) Publish(ctx context.Context, m outbox.Message) error {
 func relayTo(b *testing.B, db *sql.DB, table *outbox.Table, publisher outbox.Publisher) {
 	counting := &counted{Publisher: publisher}
 	_, stop := running(b, db, table, counting)
-	for counting.confirmed.Load() < relayed {
-		time.Sleep(time.Millisecond)
-	}
-	stop()
+	defer stop()
+	until(b, "all is confirmed", func() bool { return counting.confirmed.Load() >= relayed })
 }
 
 // counted counts what a publisher confirms.

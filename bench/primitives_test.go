@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -78,7 +77,7 @@ func BenchmarkRedisManyReaders(b *testing.B) {
 		}
 		return float64(total(b, observer)-before) / 100
 	}
-	fmt.Printf("redis commands to release a reader and to let one in: %.1f of 10, %.1f of 1,000\n", count("few", few), count("many", many))
+	say("redis commands to release a reader and to let one in: %.1f of 10, %.1f of 1,000", count("few", few), count("many", many))
 	var ours, floor samples
 	for i := 0; b.Loop(); i++ {
 		release("few", few, i, &floor)
@@ -110,6 +109,9 @@ func BenchmarkRedisLatch(b *testing.B) {
 			})
 		}
 		wg.Wait()
+		if b.Failed() {
+			b.FailNow()
+		}
 		if err := all[0].Latch(name, n).Wait(context.Background()); err != nil {
 			b.Fatal(err)
 		}
@@ -121,5 +123,5 @@ func BenchmarkRedisLatch(b *testing.B) {
 	}
 	b.ReportMetric(ours/floor, "ratio")
 	b.ReportMetric(0, "ns/op")
-	fmt.Printf("redis commands a party of a latch: %.1f with 100 parties, %.1f with 1,000: %.2f × (goal 2 ×)\n", floor, ours, ours/floor)
+	say("redis commands a party of a latch: %.1f with 100 parties, %.1f with 1,000: %.2f × (goal 2 ×)", floor, ours, ours/floor)
 }

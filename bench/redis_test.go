@@ -119,9 +119,17 @@ func message(b *testing.B, addr string, clients, rounds int, pause time.Duration
 				func(rueidis.PubSubMessage) { news <- time.Since(epoch) - time.Duration(sent.Load()) })
 			if listening.Err() == nil {
 				b.Error(err)
+				select {
+				case news <- 0:
+				default: // there is one already
+				}
 			}
 		})
-		<-ready
+		select {
+		case <-ready:
+		case <-news:
+			b.FailNow()
+		}
 	}
 	var got samples
 	for r := range rounds {
@@ -133,6 +141,9 @@ func message(b *testing.B, addr string, clients, rounds int, pause time.Duration
 			b.Fatal(err)
 		}
 		got = append(got, <-news)
+		if b.Failed() {
+			b.FailNow()
+		}
 	}
 	return got
 }
@@ -161,7 +172,7 @@ func redisHandoff(b *testing.B, hold time.Duration) {
 		}
 		most = max(most, slices.Max(counts)-slices.Min(counts))
 	}
-	fmt.Printf("redis %d clients: at half time their counts differ by at most %d of %d\n", clients, most, each/2)
+	say("redis %d clients: at half time their counts differ by at most %d of %d", clients, most, each/2)
 	compare(b, fmt.Sprintf("redis handoff p50, %d clients, %v", clients, hold), micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.35)
 }
 
@@ -198,18 +209,18 @@ func BenchmarkRedisDrain(b *testing.B) {
 			b.Fatal(err)
 		}
 		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer first.Unlock(ctx) //nolint:errcheck // the lock is released by then, unless the benchmark has failed
 		for i := range waiters {
 			wg.Go(func() { lockUnlock(b, all[i%clients].Mutex("drain")) })
 		}
-		for {
+		until(b, "all wait", func() bool {
 			r, err := eng.Show(ctx, "drain")
 			if err != nil {
 				b.Fatal(err)
 			}
-			if len(r.Claims) == waiters+1 {
-				break
-			}
-		}
+			return len(r.Claims) == waiters+1
+		})
 		before := commands(b, observer)
 		start := time.Now()
 		first.Unlock(ctx)
@@ -221,6 +232,6 @@ func BenchmarkRedisDrain(b *testing.B) {
 			}
 		}
 	}
-	fmt.Println("redis commands for each hand-over, those inside scripts too:", perHandover)
+	say("redis commands for each hand-over, those inside scripts too: %v", perHandover)
 	compare(b, "redis drain of 1000 waiters, each", micros(ours.quantile(.5)), micros(floor.quantile(.5)), 1.8)
 }

@@ -93,7 +93,7 @@ func benchStock(b *testing.B, name string, d dialect.Dialect, db *sql.DB, parts 
 	if parts == 1 {
 		*single = each(ours)
 	} else if *single > 0 {
-		fmt.Printf("%-54s %8.2f times the rate of one row\n", fmt.Sprintf("%s, a unit of %d parts", name, parts), float64(*single)/float64(each(ours)))
+		say("%-54s %8.2f times the rate of one row", fmt.Sprintf("%s, a unit of %d parts", name, parts), float64(*single)/float64(each(ours)))
 	}
 }
 

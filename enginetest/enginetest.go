@@ -30,6 +30,10 @@ type Harness struct {
 	// store keeps in practice.
 	TTL time.Duration
 
+	// Clients is how many clients with waiters the store has connections for; 0: any number. A row with more clients
+	// divides its waiters among so many.
+	Clients int
+
 	// KillSession ends a session in the store at once, as its TTL would.
 	KillSession func(t *testing.T, session string)
 

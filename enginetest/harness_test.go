@@ -82,3 +82,15 @@ func (l lagging) Watch(ctx context.Context, key string, version uint64) (engine.
 func TestReplicaMayLag(t *testing.T) {
 	anyBytes(t, &Harness{Open: func(*testing.T) engine.Engine { return lagging{memengine.New()} }, TTL: time.Second})
 }
+
+// TestFullCrowd: the waiters of a soak are no more than the claims of a name, and their clients no more than the store has
+// connections for.
+func TestFullCrowd(t *testing.T) {
+	for _, c := range []struct{ most, clients, all int }{{0, 0, 5000}, {2000, 0, 1999}, {0, 60, 5000}, {2000, 60, 1999}, {30, 0, 29}} {
+		h := Harness{Clients: c.clients}
+		own, clients, each := h.fullCrowd(c.most)
+		if own+clients*each != c.all || own < 10 || each < 10 || clients > 499 || c.clients > 0 && clients > c.clients {
+			t.Errorf("%+v: %d waiters of one client, and %d each of %d", c, own, each, clients)
+		}
+	}
+}

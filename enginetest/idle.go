@@ -28,9 +28,25 @@ var crowdCases = []Case{
 			crowd(t, h, 250, 25, 10)
 			return
 		}
-		crowd(t, h, 5000, 0, 0)
-		crowd(t, h, 10, 499, 10)
+		own, clients, each := h.fullCrowd(h.Open(t).Caps().MaxClaims)
+		crowd(t, h, own+clients*each, 0, 0)
+		crowd(t, h, own, clients, each)
 	}, nil},
+}
+
+// fullCrowd divides the waiters of a soak, 5,000 unless a name has fewer claims, among one client with some and many with a few. One
+// claim is the holder's.
+func (h *Harness) fullCrowd(maxClaims int) (own, clients, each int) {
+	full := 5000
+	if maxClaims > 0 {
+		full = min(full, maxClaims-1)
+	}
+	clients = min(499, (full-10)/10)
+	if h.Clients > 0 {
+		clients = min(clients, h.Clients)
+	}
+	each = (full - 10) / clients
+	return full - clients*each, clients, each
 }
 
 // crowdTTL is enough for a machine on which a hand-over takes usualTurn. crowdTTL is longer on a machine
@@ -48,7 +64,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 	total := own + clients*each
 	name := fmt.Sprintf("crowd/%d", total)
 	amongFew := func() time.Duration { return turns(t, h, h.steady(t, h.Open(t)), name+"/few", 10) }
-	few := amongFew()
+	few, observer := amongFew(), h.Open(t)
 	ttl := min(crowdTTL*max(few/usualTurn, time.Duration(busyness())), 15*time.Second)
 	others := h.clients(t, 2, ttl)
 	aside, blocker := lock(t, others[0].Mutex(name+"/aside")), lock(t, others[1].Mutex(name))
@@ -60,7 +76,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 	var waiters sync.WaitGroup
 	for i := range total {
 		if i%25 == 0 { // if all asked at once, the store would rightly be slow
-			h.crowded(t, name, i+1)
+			crowded(t, observer, name, i+1)
 		}
 		c := crowd[0]
 		if i >= own {
@@ -68,7 +84,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 		}
 		waiters.Go(func() { waitIn(ctx, t, c.Mutex(name), granted) })
 	}
-	h.crowded(t, name, total+1)
+	crowded(t, observer, name, total+1)
 	timer := time.NewTimer(3 * ttl)
 	<-timer.C
 	for what, l := range map[string]*pawl.Lease{"of the same client": inside, "of another client": aside, "that they wait for": blocker} {
@@ -86,7 +102,7 @@ func crowd(t *testing.T, h *Harness, own, clients, each int) {
 			t.Error(err)
 		}
 	}
-	h.crowded(t, name, 0)
+	crowded(t, observer, name, 0)
 	few = max(few, amongFew()) // the machine may have other work now
 	t.Logf("a hand-over among %d: %v; among 10: %v; the machine is busy %d times", total, among, few, busy)
 	slack := 10 * time.Millisecond
@@ -134,9 +150,8 @@ func waitIn(ctx context.Context, t *testing.T, m *pawl.Mutex, granted chan<- tim
 
 // crowded waits until so many clients have claims. crowded looks seldom, because each look costs as much
 // as the crowd.
-func (h *Harness) crowded(t *testing.T, name string, n int) {
+func crowded(t *testing.T, eng engine.Engine, name string, n int) {
 	t.Helper()
-	eng := h.Open(t)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {

@@ -264,8 +264,20 @@ func (d *database) prepare(t *testing.T) (file string, env []string) {
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 }
 
-// killed runs producers of so many messages and relays of a kind, all in processes of their own. killed kills a process about
-// every pause, and checks what the broker got.
+// killing kills workers from the first message to the last.
+func (d *database) killing(t *testing.T, all *killtest.Workers, kills, messages int) int {
+	produced := 0
+	return all.KillAtWork(kills, func() int {
+		time.Sleep(20 * time.Millisecond) // each look costs the database about as much as a message
+		if n, err := d.produced(t.Context()); err == nil {
+			produced = n
+		}
+		return produced * (kills + 1) / messages
+	})
+}
+
+// killed runs producers of so many messages and relays of a kind, all in processes of their own. killed kills a relay about
+// every pause, or from the first message to the last where there is no pause. Then killed checks what the broker got.
 func (d *database) killed(t *testing.T, relay string, n, messages int, pause time.Duration) (lost, disordered, repeats int) {
 	t.Helper()
 	file, env := d.prepare(t)
@@ -273,8 +285,13 @@ func (d *database) killed(t *testing.T, relay string, n, messages int, pause tim
 	relays := killtest.Start(t, n, append(slices.Clip(env), "PAWL_OUTBOX_WORKER="+relay)...)
 	producers := killtest.Start(t, 2, append(slices.Clip(env), "PAWL_OUTBOX_WORKER=producer")...)
 	done := make(chan int)
-	go func() { done <- producers.KillUntilDone(max(3, messages/1000), 800*time.Millisecond) }()
-	kills := relays.KillUntilDone(max(8, messages/500), pause)
+	go func() { done <- d.killing(t, producers, max(3, messages/1000), messages) }()
+	var kills int
+	if pause > 0 {
+		kills = relays.KillUntilDone(8, pause)
+	} else {
+		kills = d.killing(t, relays, max(8, messages/500), messages)
+	}
 	t.Logf("%s: killed %d relays and %d producers", relay, kills, <-done)
 	lost, disordered, repeats = d.check(t, file)
 	t.Logf("%s: %d lost, %d out of order, %d repeats", relay, lost, disordered, repeats)
@@ -305,7 +322,7 @@ func TestKilled(t *testing.T) {
 			}
 		}
 		end := d.oldTransaction(t)
-		if lost, disordered, _ := d.killed(t, "relay", 3, messages, 600*time.Millisecond); lost+disordered > 0 {
+		if lost, disordered, _ := d.killed(t, "relay", 3, messages, 0); lost+disordered > 0 {
 			t.Errorf("%d messages are lost, %d are out of order", lost, disordered)
 		}
 		end()

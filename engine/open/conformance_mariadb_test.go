@@ -22,6 +22,7 @@ func TestMariaDBLease(t *testing.T) {
 	enginetest.Run(t, &enginetest.Harness{
 		Open:     func(t *testing.T) engine.Engine { return connect(t, mysqlURL(addr)) },
 		TTL:      time.Second,
+		Clients:  150, // each has up to five connections, and the server has 1,000
 		Network:  proxied(addr, mysqlURL),
 		Fresh:    unused(mysqlURL(addr) + "?prefix=NEW_"),
 		Snapshot: snapshot(testservers.MariaDB, mysqlURL),

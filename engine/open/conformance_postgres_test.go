@@ -30,6 +30,7 @@ func postgresHarness(t *testing.T, addr, via, schema, params string) *enginetest
 	return &enginetest.Harness{
 		Open:    func(t *testing.T) engine.Engine { return connect(t, url(via)) },
 		TTL:     time.Second,
+		Clients: 60, // each has up to five connections, and the server has 400
 		Network: proxied(via, url),
 		KillSession: func(t *testing.T, session string) {
 			tag, err := raw.Exec(context.Background(), "UPDATE "+schema+".sessions SET ends = 0 WHERE id = $1", session)

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"regexp"
@@ -155,13 +156,24 @@ func (w *whole) doubt(t *testing.T) (settle func()) {
 	}
 }
 
-// start starts workers of a kind, and kills one of them now and then. The function that start returns waits for their end.
+// start starts workers of a kind, and kills one of them again and again, from the first messages to the last. The function that
+// start returns waits for their end.
 func (w *whole) start(t *testing.T, role string, n, kills int) (wait func() int) {
 	t.Helper()
 	all := killtest.Start(t, n, workerEnv+"="+role, "PAWL_INBOX_KIND="+w.kind, "PAWL_INBOX_BROKER="+w.addr, "PAWL_INBOX_DIALECT="+strconv.Itoa(int(w.database.kind)), "PAWL_INBOX_SOURCE="+w.dsn,
 		"PAWL_INBOX_TABLE="+w.name, "PAWL_INBOX_MESSAGES="+strconv.Itoa(wholeMessages), "PAWL_INBOX_AHEAD="+strconv.Itoa(w.ahead), "PAWL_INBOX_STORE=redis://"+testservers.SharedRedis(t).Addr)
 	done := make(chan int, 1)
-	go func() { done <- all.KillUntilDone(kills, time.Second) }()
+	step, reached := max(1, wholeMessages/(kills+1)), 0
+	offset := rand.IntN(step) // else all kinds of workers die at the same messages
+	go func() {
+		done <- all.KillAtWork(kills, func() int {
+			time.Sleep(20 * time.Millisecond) // each look costs the database about as much as a message
+			if n, err := w.reached(t.Context()); err == nil {
+				reached = n
+			}
+			return (reached + offset) / step
+		})
+	}()
 	return func() int { return <-done }
 }
 

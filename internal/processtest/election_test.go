@@ -28,13 +28,13 @@ func lead(ctx context.Context, c *pawl.Client, args ...string) error {
 		if err != nil {
 			return err
 		}
-		if err := believe(term, args[1]); err != nil {
+		if err := believe(ctx, term, args[1]); err != nil {
 			return err
 		}
 	}
 }
 
-func believe(term *pawl.Lease, path string) error {
+func believe(ctx context.Context, term *pawl.Lease, path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -49,6 +49,7 @@ func believe(term *pawl.Lease, path string) error {
 				return fmt.Errorf("another one believes for %v", left)
 			}
 		}
+		term.Unlock(ctx) //nolint:errcheck // heartbeats repeat it; without it the next campaign waits behind this term
 		return nil
 	}
 	say("leads", term.Token())
