@@ -166,7 +166,7 @@ func (s *session) lose(cause error) {
 func (s *session) keep() {
 	ttl := s.client.opts.TTL
 	pause := newBackoff(ttl)
-	next := ttl / 3
+	next := max(ttl/3-s.age(), 0)
 	for {
 		timer := time.NewTimer(next)
 		select {
