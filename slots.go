@@ -185,13 +185,14 @@ func (s *Slots) number(ctx context.Context, slot *Slot, o opening, wait bool) (e
 	defer s.giveUp(o.turn)
 	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
 	if o.read {
-		_, err = v.updateAt(work, o.is, assign)
+		_, again, err = v.updateAt(work, o.is, assign)
 	}
-	if !o.read || errors.Is(err, ErrConflict) || wait && errors.Is(err, ErrUnavailable) {
-		_, err = v.tryUpdate(work, assign, queuedTries)
+	if again || wait && errors.Is(err, ErrUnavailable) {
+		_, _, err = v.tryUpdate(work, assign, queuedTries)
 	}
 	return err
 }
+	again := !o.read
 
 // assign is the step that gives the permit a number, see slotTable. A look at the claims costs the
 // store as much as there are claims. So the taker looks only if no other taker did so after this
