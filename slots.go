@@ -136,7 +136,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 	waits, leave := context.WithCancel(ctx)
 	defer leave()
 	opened := make(chan opening)
-	s.value.client.spawn(func() { // else the permit fails, too
+	s.value.client.spawn(func() {
 		var o opening
 		var beside sync.WaitGroup
 		beside.Go(func() {
@@ -165,6 +165,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 // giveUp releases the turn, or a permit. The caller does not wait for that.
 func (s *Slots) giveUp(lease *Lease) {
 	if lease != nil {
+	case <-s.value.client.life.Done(): // nobody may have begun to open
 		s.value.client.spawn(func() { lease.Unlock(context.Background()) }) //nolint:errcheck // as in queueUpdate
 	}
 }
