@@ -101,7 +101,7 @@ func (s *Slots) take(ctx context.Context, wait bool) (*Slot, error) {
 func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	permit, o, err := s.open(ctx)
 	if wait && (errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)) {
-		permit, err = s.permit.acquire(ctx, ctx, true)
+		permit, err = s.permit.unkept().acquire(ctx, ctx, true)
 	}
 	if err != nil {
 		return nil, err
@@ -112,6 +112,9 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 		err = errors.Join(err, s.value.failed("take", lost))
 	}
 	if err != nil && ctx.Err() != nil {
+	if hold := s.permit.opts.MinHold; hold > 0 && err == nil {
+		err = permit.Keep(ctx, hold)
+	}
 		s.giveUp(permit) // the call has waited for the store long enough
 		return nil, err
 	}
@@ -152,7 +155,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 			o.turn.Unlock(context.Background()) //nolint:errcheck // as in queueUpdate
 		}
 	})
-	if permit, err = s.permit.acquire(ctx, ctx, false); err != nil {
+	if permit, err = s.permit.unkept().acquire(ctx, ctx, false); err != nil {
 		return nil, o, err
 	}
 	select {

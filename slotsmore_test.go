@@ -25,3 +25,30 @@ func TestTakeBesideClose(t *testing.T) {
 		}
 	})
 }
+
+// TestSlotKeepsAllOrNone: a permit that gets no number is free again. Its minimum hold has not begun.
+func TestSlotKeepsAllOrNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		s := c.Slots("s", 1).With(pawl.LockOptions{MinHold: time.Hour})
+		store.set(fails, verbPut)
+		_, err := s.TryTake(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		synctest.Wait()
+		wantFree(t, eng, "pawl:slots/s")
+		store.set(nil, verbPut)
+		store.set(fails, verbOpen)
+		_, err = s.Take(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantFree(t, eng, "pawl:slots/s")
+
+		store.set(nil, verbOpen)
+		slot := take(t, s, 0)
+		mustUnlock(t, slot)
+		_, err = s.TryTake(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		pass(time.Hour)
+		mustUnlock(t, take(t, s, 0))
+	})
+}
