@@ -84,7 +84,7 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err = unavailable(ctx, "enter", err); errors.Is(err, engine.ErrGone) { // the session ended before the request arrived
 		err = engine.Unavailable("enter", err)
 	}
-	if err == nil && !l.session.shares(l.claim, l.token, is.Token) || refused(err) {
+	if err == nil && !l.session.shares(ctx, l, is.Token) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err == nil {
