@@ -11,7 +11,8 @@ import (
 // Slots are numbered permits: each holder has a number of its own in [0, n). Use them for worker
 // ids, shards or partitions. When all numbers are held, takers wait, first come, first served. A
 // crashed holder's number is free within its TTL and a second. No two holders trust at once that
-// they have the same number; a later holder of a number has a larger token.
+// they have the same number; a later holder of a number has a larger token. A store that may lose confirmed writes may forget
+// that a number was given. Another holder may get that number then, with a larger token.
 //
 // Slots need a store with semaphores and versioned values; one value of up to 40 KiB stays there.
 // Slots are a description, as [Mutex] is. Slots are built on a semaphore, so Show, List and Break
@@ -78,6 +79,9 @@ func (s *Slot) Number() int { return s.number }
 // Take waits until a slot is held or ctx ends, as [Mutex.Lock] waits and with its errors. If Take
 // fails, the caller holds no slot. The client may still be giving a permit back, so that another taker gets the slot a little later.
 // A taker that meets others queues with them, as [Value.Update] does.
+//
+// Take first tries without waiting. So an observer of a Take that waits gets EventAttempt and EventRefused, and then the events of the wait.
+// A minimum hold begins when the permit has its number.
 func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
 
 // TryTake takes a slot if a slot is free now. Otherwise TryTake fails with [ErrNotAcquired].
@@ -108,13 +112,13 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	}
 	slot := &Slot{Lease: permit}
 	err = s.number(ctx, slot, o, wait)
+	if hold := s.permit.opts.MinHold; hold > 0 && err == nil {
+		err = permit.Keep(ctx, hold)
+	}
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))
 	}
 	if err != nil && ctx.Err() != nil {
-	if hold := s.permit.opts.MinHold; hold > 0 && err == nil {
-		err = permit.Keep(ctx, hold)
-	}
 		s.giveUp(permit) // the call has waited for the store long enough
 		return nil, err
 	}
@@ -161,6 +165,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 	select {
 	case o = <-opened:
 	case <-ctx.Done():
+	case <-s.value.client.life.Done(): // nobody may have begun to open
 	}
 	return permit, o, nil
 }
@@ -168,7 +173,6 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 // giveUp releases the turn, or a permit. The caller does not wait for that.
 func (s *Slots) giveUp(lease *Lease) {
 	if lease != nil {
-	case <-s.value.client.life.Done(): // nobody may have begun to open
 		s.value.client.spawn(func() { lease.Unlock(context.Background()) }) //nolint:errcheck // as in queueUpdate
 	}
 }
@@ -188,6 +192,7 @@ func (s *Slots) number(ctx context.Context, slot *Slot, o opening, wait bool) (e
 	}
 	defer s.giveUp(o.turn)
 	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
+	again := !o.read
 	if o.read {
 		_, again, err = v.updateAt(work, o.is, assign)
 	}
@@ -196,7 +201,6 @@ func (s *Slots) number(ctx context.Context, slot *Slot, o opening, wait bool) (e
 	}
 	return err
 }
-	again := !o.read
 
 // assign is the step that gives the permit a number, see slotTable. A look at the claims costs the
 // store as much as there are claims. So the taker looks only if no other taker did so after this
