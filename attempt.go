@@ -56,7 +56,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
 		switch {
-		case a.through != nil && (grant.Held() && !s.shares(a.claim, a.through.token, grant.Token) || refused(err)):
+		case a.through != nil && (grant.Held() && !s.shares(ctx, a.through, grant.Token) || refused(err)):
 			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile

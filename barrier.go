@@ -32,7 +32,8 @@ type Barrier struct {
 }
 
 // Barrier returns the barrier of this name for so many parties, 1 to [MaxBarrierParties]. If users
-// of a name declare different numbers, calls fail with [ErrMismatch]. See [Client.Mutex] for names.
+// of a name declare different numbers, calls fail with [ErrMismatch], and so does [Barrier.Reset]. The first use fixes the number
+// of a name for ever. For another number choose another name. See [Client.Mutex] for names.
 func (c *Client) Barrier(name string, parties int) *Barrier {
 	b := &Barrier{
 		newValue(c, "barrier", name).Idempotent(), // a party arrives once, however often its request is repeated

@@ -38,8 +38,8 @@ type Options struct {
 	Lazy bool
 
 	// Observe, when set, gets the events of this client's locks. The goroutine in which an event
-	// happens calls Observe, with the context of the call if there is one. Observe must not block,
-	// and must be safe for concurrent use. See package observe.
+	// happens calls Observe, with the context of the call if there is one. Observe must not block or
+	// call [Client.Close], and must be safe for concurrent use. See package observe.
 	Observe func(context.Context, Event)
 
 	// Label names this client to an operator; up to 512 bytes without control

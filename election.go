@@ -146,7 +146,9 @@ func (e *Election) serve(ctx context.Context, term *Lease, fn func(context.Conte
 	}()
 	work, stop := term.Within(ctx)
 	defer stop()
-	err = fn(work)
+	if err = fn(work); ctx.Err() == nil && e.lock.client.life.Err() != nil {
+		err = errors.Join(err, ErrClosed)
+	}
 	return ctx.Err() == nil && errors.Is(term.Err(), ErrLost), err
 }
 

@@ -216,3 +216,22 @@ func TestObserveEndsWithClose(t *testing.T) {
 		wantErr(t, <-waited, pawl.ErrClosed)
 	})
 }
+
+// TestLeadEndsWithClose: the client is closed while its candidate leads. Lead says so, whatever the function returns.
+func TestLeadEndsWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine := errors.New("mine")
+		for _, returns := range []error{nil, mine} {
+			c := newClient(t, memengine.New(), nil)
+			err := c.Election("e").Lead(t.Context(), nil, func(ctx context.Context) error {
+				go c.Close(context.Background()) //nolint:errcheck // checked elsewhere
+				<-ctx.Done()
+				return returns
+			})
+			wantErr(t, err, pawl.ErrClosed)
+			if !errors.Is(err, returns) && returns != nil {
+				t.Errorf("error %v", err)
+			}
+		}
+	})
+}

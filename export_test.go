@@ -1,6 +1,9 @@
 package pawl
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // SetBootTime replaces the clock that counts sleep until restore is called.
 func SetBootTime(clock func() time.Duration) (restore func()) {
@@ -25,4 +28,13 @@ func ClaimsKnown(c *Client) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known)
+}
+
+// Closing brings a client to the moment at which Close has ended the client, and not yet its session.
+func Closing(c *Client) {
+	life, end := context.WithCancelCause(context.Background())
+	end(ErrClosed)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.life = life
 }

@@ -50,8 +50,14 @@ func (l *Lease) margin() time.Duration {
 	return min(l.lock.opts.MaxHold/10, l.session.client.margin)
 }
 
-// exhaust ends the hold at its maximum. The holder learns first; the store learns one margin later.
+// exhaust ends the hold at its maximum, unless a release has begun. The holder learns first; the store learns one margin later.
 func (l *Lease) exhaust() {
+	l.mu.Lock()
+	released := l.done
+	l.mu.Unlock()
+	if released {
+		return
+	}
 	l.session.drop(l)
 	if l.lose(fmt.Errorf("%w: maximum hold of %v reached", ErrLost, l.lock.opts.MaxHold)) {
 		time.AfterFunc(l.margin(), func() { l.session.orphan(l.claim) })

@@ -153,6 +153,12 @@ func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err erro
 	return fn(work)
 }
 
+// unkept returns the same lock without a minimum hold, for a call that keeps the name only when that call holds all that it wants.
+func (l lock) unkept() *lock {
+	l.opts.MinHold = 0
+	return &l
+}
+
 // acquire gets a lease. values are the context values of the hold.
 func (l *lock) acquire(ctx, values context.Context, wait bool) (*Lease, error) {
 	start := time.Now()

@@ -22,6 +22,9 @@ type Leases []*Lease
 // ctx bounds the whole wait. If a lock cannot be had, or a held lock is lost meanwhile, LockAll
 // releases all that it holds. LockAll joins the errors of the releases to the reason.
 //
+// Minimum holds begin when LockAll holds all locks. If a minimum hold cannot begin, LockAll fails. Then the names of other minimum
+// holds may stay taken, as after [ErrUnavailable].
+//
 // Both sides of an [RWMutex] may be among the locks: LockAll takes the writing side first and the
 // reading side with it. Locks held through ctx are re-entered, as by Lock. These arguments are an
 // [ErrInvalid]:
@@ -52,15 +55,23 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	held := make(Leases, 0, len(wanted))
 	inner := ctx // carries the leases held already, so that both sides of a name have one owner
 	for _, l := range wanted {
-		lease, err := l.acquire(inner, ctx, wait)
-		if err == nil {
+		var lease *Lease
+		if lease, err = l.unkept().acquire(inner, ctx, wait); err == nil {
 			held = append(held, lease)
 			inner = withLease(inner, lease)
 			err = held.Err() // of the locks that were lost while the call waited for this lock
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.unlock(ctx, ends)))
+			break
 		}
+	}
+	for i, lease := range held {
+		if hold := wanted[i].opts.MinHold; hold > 0 && err == nil {
+			err = lease.Keep(ctx, hold)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, held.unlock(ctx, ends)))
 	}
 	return held, nil
 }

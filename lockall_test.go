@@ -241,3 +241,44 @@ func TestLeasesContext(t *testing.T) {
 		<-ctx.Done()
 	})
 }
+
+// TestLockAllKeepsAllOrNone: a lock that cannot be had ends the call. The minimum holds of the other locks have not begun.
+func TestLockAllKeepsAllOrNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c := newClient(t, eng, nil)
+		a, b := c.Mutex("a").With(pawl.LockOptions{MinHold: time.Hour}), c.Mutex("b")
+		held := mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("b"))
+		_, err := pawl.TryLockAll(t.Context(), a, b)
+		wantErr(t, err, pawl.ErrNotAcquired)
+		wantFree(t, eng, "a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = pawl.LockAll(ctx, a, b)
+		wantErr(t, err, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		wantFree(t, eng, "a")
+
+		mustUnlock(t, held)
+		all, err := pawl.TryLockAll(t.Context(), a, b)
+		noErr(t, err)
+		mustUnlock(t, all)
+		_, err = a.TryLock(t.Context())
+		wantErr(t, err, pawl.ErrNotAcquired)
+		pass(time.Hour)
+		wantFree(t, eng, "a")
+		wantFree(t, eng, "b")
+	})
+}
+
+// TestLockAllKeepFails: the store does not answer when the minimum hold begins. The call holds nothing.
+func TestLockAllKeepFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(fails, verbOpen)
+		_, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b").With(pawl.LockOptions{MinHold: time.Hour}))
+		wantErr(t, err, pawl.ErrUnavailable)
+		wantFree(t, eng, "a")
+		wantFree(t, eng, "b")
+	})
+}

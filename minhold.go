@@ -81,8 +81,10 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 			is, err = s.Enter(ctx, &stays, false)
 		}
 	}
-	err = unavailable(ctx, "enter", err)
-	if err == nil && !l.session.shares(l.claim, l.token, is.Token) || refused(err) {
+	if err = unavailable(ctx, "enter", err); errors.Is(err, engine.ErrGone) { // the session ended before the request arrived
+		err = engine.Unavailable("enter", err)
+	}
+	if err == nil && !l.session.shares(ctx, l, is.Token) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err == nil {

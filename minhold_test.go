@@ -277,3 +277,33 @@ func TestKeepOfTheLost(t *testing.T) {
 		mustUnlock(t, next)
 	})
 }
+
+// TestMinHoldEndsBeforeItsClaim: the request of the minimum hold takes longer than that hold. Nobody knows then whether the
+// name stays taken.
+func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *pawl.Client) error{
+		"lock": func(ctx context.Context, c *pawl.Client) error {
+			_, err := c.Mutex("job").With(pawl.LockOptions{MinHold: 100 * time.Millisecond}).Lock(ctx)
+			return err
+		},
+		"keep": func(ctx context.Context, c *pawl.Client) error {
+			lease, err := c.Mutex("job").Lock(ctx)
+			if err != nil {
+				return err
+			}
+			defer lease.Unlock(ctx) //nolint:errcheck // checked elsewhere
+			return lease.Keep(ctx, 100*time.Millisecond)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				store.set(first(1, nil, arrivesLate(200*time.Millisecond)), verbEnter)
+				wantErr(t, call(t.Context(), c), pawl.ErrUnavailable)
+				synctest.Wait()
+				wantFree(t, eng, "job")
+			})
+		})
+	}
+}

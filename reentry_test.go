@@ -360,3 +360,53 @@ func TestReentryBesideAnUpgrade(t *testing.T) {
 		mustUnlock(t, got.lease)
 	})
 }
+
+// TestReentryBesideALeavingWriter: an owner writes beside its reader, and the release of the writer is on its way. The reader
+// is re-entered all the same.
+func TestReentryBesideALeavingWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		m, ctx := c.RWMutex("m"), pawl.WithOwner(t.Context(), "o")
+		reader, err := m.RLock(ctx)
+		noErr(t, err)
+		writer, err := m.TryLock(ctx)
+		noErr(t, err)
+		store.set(arrivesLate(time.Second), verbLeave)
+		released := make(chan error, 1)
+		go func() { released <- writer.Unlock(context.Background()) }()
+		synctest.Wait()
+		work, stop := reader.Within(t.Context())
+		defer stop()
+		again, err := m.TryRLock(work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		noErr(t, <-released)
+		mustUnlock(t, again)
+		mustUnlock(t, reader)
+	})
+}
+
+// TestReentryBesideAnotherClient: a second client of the owner writes. The reader of the first client is re-entered, and kept.
+func TestReentryBesideAnotherClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		m, ctx := newClient(t, eng, nil).RWMutex("m"), pawl.WithOwner(t.Context(), "o")
+		reader, err := m.RLock(ctx)
+		noErr(t, err)
+		writer, err := newClient(t, eng, nil).RWMutex("m").TryLock(ctx)
+		noErr(t, err)
+		work, stop := reader.Within(t.Context())
+		defer stop()
+		again, err := m.TryRLock(work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		noErr(t, reader.Keep(t.Context(), time.Minute))
+		for _, lease := range []*pawl.Lease{again, reader, writer} {
+			mustUnlock(t, lease)
+		}
+		pass(time.Minute)
+		wantFree(t, eng, "m")
+	})
+}

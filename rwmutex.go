@@ -13,7 +13,7 @@ import (
 // that writer. So neither side starves. An RWMutex is a description, as [Mutex] is.
 //
 // A writer may go on as a reader, see [RWMutex.Downgrade]. A reader that is alone may go on as a
-// writer, see [RWMutex.TryUpgrade].
+// writer, see [RWMutex.TryUpgrade]. Both begin MaxHold and MinHold of [LockOptions] anew.
 type RWMutex struct {
 	lock
 	readers Mutex

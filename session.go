@@ -166,7 +166,7 @@ func (s *session) lose(cause error) {
 func (s *session) keep() {
 	ttl := s.client.opts.TTL
 	pause := newBackoff(ttl)
-	next := ttl / 3
+	next := max(ttl/3-s.age(), 0)
 	for {
 		timer := time.NewTimer(next)
 		select {
@@ -300,16 +300,23 @@ func (s *session) drop(l *Lease) {
 	s.mu.Unlock()
 }
 
-// shares reports whether a grant is that of a lease of the claim's owner: the lease with the token through, or another. Such leases share their
-// grants, and a later claim gets the largest of their tokens.
-func (s *session) shares(claim *engine.Claim, through, got fence.Token) bool {
-	if got == through {
+// shares reports whether a grant of a later claim is that of the lease through, or of another lease of its owner. Such leases share their
+// grants, and a later claim gets the largest of their tokens. That may also be the token of another client, or of a lease on its
+// way out. Then the store says whether the claim of the lease through still stands.
+func (s *session) shares(ctx context.Context, through *Lease, got fence.Token) bool {
+	if got == through.token || s.granted(through.claim, got) {
 		return true
 	}
+	is, err := s.client.claims(ctx, through.claim.Resource)
+	return err == nil && slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == through.claim.ID && c.Token != 0 })
+}
+
+// granted reports whether a lease of the claim's owner has this token.
+func (s *session) granted(claim *engine.Claim, token fence.Token) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for held, l := range s.leases {
-		if l.token == got && held.Resource == claim.Resource && held.Owner == claim.Owner {
+		if l.token == token && held.Resource == claim.Resource && held.Owner == claim.Owner {
 			return true
 		}
 	}

@@ -415,3 +415,14 @@ func TestNewSession(t *testing.T) {
 		mustUnlock(t, again)
 	})
 }
+
+// TestSlowOpening: a session that opened slowly is renewed before the end of its trust.
+func TestSlowOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore(memengine.New())
+		store.set(first(1, repliesLate(10*time.Second), nil), verbOpen)
+		lease := mustLock(t, t.Context(), newClient(t, store, nil).Mutex("m"))
+		pass(time.Minute)
+		noErr(t, lease.Err())
+	})
+}

@@ -11,7 +11,8 @@ import (
 // Slots are numbered permits: each holder has a number of its own in [0, n). Use them for worker
 // ids, shards or partitions. When all numbers are held, takers wait, first come, first served. A
 // crashed holder's number is free within its TTL and a second. No two holders trust at once that
-// they have the same number; a later holder of a number has a larger token.
+// they have the same number; a later holder of a number has a larger token. A store that may lose confirmed writes may forget
+// that a number was given. Another holder may get that number then, with a larger token.
 //
 // Slots need a store with semaphores and versioned values; one value of up to 40 KiB stays there.
 // Slots are a description, as [Mutex] is. Slots are built on a semaphore, so Show, List and Break
@@ -78,6 +79,9 @@ func (s *Slot) Number() int { return s.number }
 // Take waits until a slot is held or ctx ends, as [Mutex.Lock] waits and with its errors. If Take
 // fails, the caller holds no slot. The client may still be giving a permit back, so that another taker gets the slot a little later.
 // A taker that meets others queues with them, as [Value.Update] does.
+//
+// Take first tries without waiting. So an observer of a Take that waits gets EventAttempt and EventRefused, and then the events of the wait.
+// A minimum hold begins when the permit has its number.
 func (s *Slots) Take(ctx context.Context) (*Slot, error) { return s.take(ctx, true) }
 
 // TryTake takes a slot if a slot is free now. Otherwise TryTake fails with [ErrNotAcquired].
@@ -101,13 +105,16 @@ func (s *Slots) take(ctx context.Context, wait bool) (*Slot, error) {
 func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	permit, o, err := s.open(ctx)
 	if wait && (errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)) {
-		permit, err = s.permit.acquire(ctx, ctx, true)
+		permit, err = s.permit.unkept().acquire(ctx, ctx, true)
 	}
 	if err != nil {
 		return nil, err
 	}
 	slot := &Slot{Lease: permit}
 	err = s.number(ctx, slot, o, wait)
+	if hold := s.permit.opts.MinHold; hold > 0 && err == nil {
+		err = permit.Keep(ctx, hold)
+	}
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))
 	}
@@ -136,7 +143,7 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 	waits, leave := context.WithCancel(ctx)
 	defer leave()
 	opened := make(chan opening)
-	s.value.client.spawn(func() { // else the permit fails, too
+	s.value.client.spawn(func() {
 		var o opening
 		var beside sync.WaitGroup
 		beside.Go(func() {
@@ -152,12 +159,13 @@ func (s *Slots) open(ctx context.Context) (permit *Lease, o opening, err error) 
 			o.turn.Unlock(context.Background()) //nolint:errcheck // as in queueUpdate
 		}
 	})
-	if permit, err = s.permit.acquire(ctx, ctx, false); err != nil {
+	if permit, err = s.permit.unkept().acquire(ctx, ctx, false); err != nil {
 		return nil, o, err
 	}
 	select {
 	case o = <-opened:
 	case <-ctx.Done():
+	case <-s.value.client.life.Done(): // nobody may have begun to open
 	}
 	return permit, o, nil
 }
@@ -184,11 +192,12 @@ func (s *Slots) number(ctx context.Context, slot *Slot, o opening, wait bool) (e
 	}
 	defer s.giveUp(o.turn)
 	assign := func(is Snapshot) ([]byte, error) { return s.assign(work, is, slot) }
+	again := !o.read
 	if o.read {
-		_, err = v.updateAt(work, o.is, assign)
+		_, again, err = v.updateAt(work, o.is, assign)
 	}
-	if !o.read || errors.Is(err, ErrConflict) || wait && errors.Is(err, ErrUnavailable) {
-		_, err = v.tryUpdate(work, assign, queuedTries)
+	if again || wait && errors.Is(err, ErrUnavailable) {
+		_, _, err = v.tryUpdate(work, assign, queuedTries)
 	}
 	return err
 }

@@ -75,7 +75,7 @@ func (s *slotTable) choose(token fence.Token, n, prefer int) (int, error) {
 	if overtaken {
 		return 0, fmt.Errorf("%w: %w", ErrNotAcquired, errOvertaken)
 	}
-	return 0, fmt.Errorf("%w: %w: the store shows a holder of each number, beside the permit at hand", ErrNotAcquired, ErrConflict)
+	return 0, fmt.Errorf("%w: %w: the store shows a holder of each number, beside the permit at hand", ErrNotAcquired, errAgain)
 }
 
 // give notes the holder of a number.

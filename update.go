@@ -16,9 +16,12 @@ const (
 // ErrUnchanged is what the function of [Value.Update] returns when there is nothing to write.
 var ErrUnchanged = errors.New("unchanged")
 
+// errAgain is what the function of an update in this package returns when another read may show another state.
+var errAgain = errors.New("another read may show another state")
+
 // Idempotent returns the same value for changes that may be made twice. The function of such an
 // update must see whether its change was made before. [Value.Update] then retries, at most for one
-// TTL, an update whose outcome is unknown.
+// TTL, an update whose outcome is unknown, or whose function returned an error that matches [ErrUnavailable].
 func (v *Value) Idempotent() *Value {
 	is := *v
 	is.again = true
@@ -35,8 +38,8 @@ func (v *Value) Idempotent() *Value {
 // [ErrConflict] when writers that do not use Update never let it through. After [ErrUnavailable]
 // nobody knows whether the value was written.
 func (v *Value) Update(ctx context.Context, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
-	is, err := v.tryUpdate(ctx, fn, eagerTries)
-	if !errors.Is(err, ErrConflict) {
+	is, conflict, err := v.tryUpdate(ctx, fn, eagerTries)
+	if !conflict {
 		return is, err
 	}
 	return v.queueUpdate(ctx, fn)
@@ -50,7 +53,8 @@ func (v *Value) queueUpdate(ctx context.Context, fn func(Snapshot) ([]byte, erro
 		return Snapshot{}, v.failed("update", err)
 	}
 	defer turn.unlockBy(ctx, ctx) //nolint:errcheck // the lock only keeps order: versions guard the value
-	return v.tryUpdate(ctx, fn, queuedTries)
+	is, _, err := v.tryUpdate(ctx, fn, queuedTries)
+	return is, err
 }
 
 // turn waits for the lock that orders the updates of the value after a conflict.
@@ -66,41 +70,43 @@ func (v *Value) turnLock() lock {
 	return l
 }
 
-func (v *Value) tryUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error), tries int) (is Snapshot, err error) {
+// tryUpdate updates the value, and reports whether the last try was in conflict. The error of fn is a conflict only if it is errAgain.
+func (v *Value) tryUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error), tries int) (is Snapshot, conflict bool, err error) {
 	pause, giveUp := newBackoff(v.client.opts.TTL), time.Now().Add(v.client.opts.TTL)
 	for {
-		is, err = v.updateOnce(ctx, fn)
+		is, conflict, err = v.updateOnce(ctx, fn)
 		switch {
-		case errors.Is(err, ErrConflict):
+		case conflict:
 			tries--
 		case v.again && errors.Is(err, ErrUnavailable) && time.Now().Before(giveUp):
 		default:
-			return is, err
+			return is, false, err
 		}
 		if tries == 0 {
-			return is, err
+			return is, conflict, err
 		}
 		if !pause.sleep(ctx, v.client.life) {
-			return is, v.failed("update", v.client.ended(ctx, err))
+			return is, false, v.failed("update", v.client.ended(ctx, err))
 		}
 	}
 }
 
-func (v *Value) updateOnce(ctx context.Context, fn func(Snapshot) ([]byte, error)) (is Snapshot, err error) {
+func (v *Value) updateOnce(ctx context.Context, fn func(Snapshot) ([]byte, error)) (is Snapshot, conflict bool, err error) {
 	if is, err = v.Get(ctx); err != nil {
-		return is, err
+		return is, false, err
 	}
 	return v.updateAt(ctx, is, fn)
 }
 
 // updateAt writes the result of fn if the value still has the version of the read.
-func (v *Value) updateAt(ctx context.Context, is Snapshot, fn func(Snapshot) ([]byte, error)) (Snapshot, error) {
+func (v *Value) updateAt(ctx context.Context, is Snapshot, fn func(Snapshot) ([]byte, error)) (at Snapshot, conflict bool, err error) {
 	switch data, err := fn(is); {
 	case errors.Is(err, ErrUnchanged):
-		return is, nil
+		return is, false, nil
 	case err != nil:
-		return is, err
+		return is, errors.Is(err, errAgain), err
 	default:
-		return v.Put(ctx, data, is.Number)
+		is, err = v.Put(ctx, data, is.Number)
+		return is, errors.Is(err, ErrConflict), err
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -200,5 +201,21 @@ func TestValueClosed(t *testing.T) {
 		}
 		wantErr(t, last, pawl.ErrClosed)
 		wantErr(t, c.Latch("l", 1).Wait(t.Context()), pawl.ErrClosed)
+	})
+}
+
+// TestUpdateConflictOfItsFunction: a conflict that the function reports is its own, and ends the update.
+func TestUpdateConflictOfItsFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memengine.New(), nil)
+		mine, calls := fmt.Errorf("state: %w", pawl.ErrConflict), 0
+		for _, v := range []*pawl.Value{c.Value("v"), c.Value("v").Idempotent()} {
+			if _, err := v.Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { calls++; return nil, mine }); err != mine { //nolint:errorlint // unchanged
+				t.Errorf("error %v", err)
+			}
+		}
+		if calls != 2 {
+			t.Errorf("the function was called %d times", calls)
+		}
 	})
 }
