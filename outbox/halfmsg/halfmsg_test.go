@@ -410,6 +410,25 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
+// A producer cannot make the coordinator send a request to another address, and neither can a coordinator a producer.
+func TestNoRedirectIsFollowed(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	defer other.Close()
+	redirects := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer redirects.Close()
+	_, err := halfmsg.AskHTTP(nil, map[string]string{"p": redirects.URL}, nil)(t.Context(), "p", "id", 0)
+	for _, err := range []error{err, (&halfmsg.Client{URL: redirects.URL}).Submit(t.Context(), "id")} {
+		if err == nil || !strings.Contains(err.Error(), "status 307") {
+			t.Error(err)
+		}
+	}
+	if n := reached.Load(); n > 0 {
+		t.Errorf("%d requests at the other address", n)
+	}
+}
+
 // deaf is a coordinator that no submission reaches.
 type deaf struct{ halfmsg.Preparer }
 

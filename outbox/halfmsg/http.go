@@ -108,7 +108,7 @@ func serve(w http.ResponseWriter, r *http.Request, most int64, denied error, do 
 }
 
 // Client is a coordinator that a producer reaches by HTTP, see [Coordinator.Handler]. The producer's name is what the
-// coordinator makes of its authorization. A Client is safe for concurrent use.
+// coordinator makes of its authorization. A Client follows no redirect, and is safe for concurrent use.
 type Client struct {
 	// URL is where the handler is, without a slash at the end.
 	URL string
@@ -137,7 +137,8 @@ func (c *Client) Abort(ctx context.Context, id string) error {
 }
 
 // AskHTTP returns an [Asker] that asks by HTTP. Urls has the URL of each producer's [Barrier.Handler] by name. Nil client is
-// [http.DefaultClient]. Authorize, when set, is called with each request, and puts a header into it.
+// [http.DefaultClient]. Authorize, when set, is called with each request, and puts a header into it. A redirect is an error, because
+// the coordinator sends requests to the addresses in urls only.
 func AskHTTP(client *http.Client, urls map[string]string, authorize func(*http.Request) error) Asker {
 	return func(ctx context.Context, producer, id string, age time.Duration) (Outcome, error) {
 		at, ok := urls[producer]
@@ -176,7 +177,9 @@ func post(ctx context.Context, client *http.Client, at string, authorize func(*h
 	if client == nil {
 		client = http.DefaultClient
 	}
-	reply, err := client.Do(request)
+	direct := *client
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	reply, err := direct.Do(request)
 	if err != nil {
 		for wrapped := (*url.Error)(nil); errors.As(err, &wrapped); {
 			err = wrapped.Err
