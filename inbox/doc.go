@@ -37,6 +37,9 @@
 // ConsumerOptions.Reply tells the producer that a message took effect, by a message or a request of your own. The producer
 // marks the message as done, see outbox.Table.Complete, and sends a message again that is not done for long.
 //
+// A dead letter has no reply. With RelayOptions.Resend the relay sends the message again, and each repeat becomes a dead letter again. An
+// operator or a program that reads dead letters ends that by outbox.Table.Complete.
+//
 // # Order over several processes
 //
 // A broker spreads messages over all processes that read. So two messages of a key may be in two processes. Set

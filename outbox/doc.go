@@ -63,6 +63,9 @@
 // does not give numbers in the order of commits, so keys keep no order there. On MySQL and MariaDB the same holds for a message whose INSERT
 // took longer than a second to write its rows. A crash of the relay counts no attempt.
 //
+// A database that loses commits, as by a failover to a replica that is behind, loses the messages of these commits. The relay may have sent
+// some of them. Other messages may get their numbers, and are sent.
+//
 // On MySQL, unlike MariaDB, a statement cannot bound its own wait for a lock. A message that a transaction with a completion has locked stalls
 // its partition there for innodb_lock_wait_timeout, 50 s as shipped, again and again. So give the relay a database handle of its own,
 // with innodb_lock_wait_timeout=1 in the DSN of go-sql-driver.

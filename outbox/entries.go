@@ -138,7 +138,7 @@ func (t *Table) Status(ctx context.Context, db dialect.DB, id string) (Entry, er
 }
 
 // Requeue makes a dead message pending, with no attempt counted and no reason. The relay sends the message, and then those of its
-// key that waited for it, after RelayOptions.Rescan at the latest. The error matches [ErrUnknown] or [ErrNotDead].
+// key that waited for it, after RelayOptions.Rescan at the latest. While the key has another dead message, all of these wait. The error matches [ErrUnknown] or [ErrNotDead].
 func (t *Table) Requeue(ctx context.Context, db dialect.DB, id string) error {
 	if impossible(id) {
 		return failed("requeue", ErrUnknown)

@@ -28,7 +28,8 @@ type RelayOptions struct {
 	// Balance is the time between looks at the other relays: 10 ms to 1 h. Default 2 s.
 	Balance time.Duration
 	// Timeout bounds one sending, and one visit to the database: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
-	// and keeps its place in the window until the call returns. An UPDATE of the relay that takes longer than a third of Timeout counts as locked.
+	// and keeps its place in the window until the call returns. An UPDATE of the relay that takes too long counts as locked. Too long is a third of
+	// Timeout, and 3 s at most, or 6 s on MySQL and MariaDB. For a message that is marked alone, too long is 1 s at most, or 2 s there. SQLite has no such bound.
 	Timeout time.Duration
 	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
 	Poll time.Duration

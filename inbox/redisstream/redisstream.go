@@ -64,7 +64,8 @@ type Options struct {
 	Hold time.Duration
 	// Block is how long one read waits at the server: 10 ms to 1 min. Default 1 s.
 	Block time.Duration
-	// Start is where a new group begins: "0" is the first entry of the stream and the default, "$" the next one to come.
+	// Start is where a new group begins: "0" is the first entry of the stream and the default, "$" the next one to come. A group that was
+	// lost with the data of the server begins there, too, when the consumer makes that group again.
 	Start string
 	// Dead is the stream of dead letters, another one than the source. Default is the stream, a colon, the group and ":dead".
 	Dead string

@@ -22,6 +22,8 @@
 //     repeats by the ID.
 //   - An ID that any other message of the stream had within the duplicate window is confirmed and dropped. So tables that share a stream
 //     must not share IDs.
+//   - A stream with the retention policy interest confirms and drops a message for which there is no consumer. So create the consumers
+//     before the first message, or take another policy.
 //
 // # Errors
 //

@@ -32,7 +32,8 @@
 //
 // The statuses 400, 406, 411, 413, 414, 415, 422 and 431 refuse the message. So does a header that HTTP cannot carry. All
 // other statuses block the publisher, also 404, because the URL is the same for all messages. A server that cannot be
-// reached blocks too. Those messages wait. A Retry-After is waited for, up to a minute and within the relay's Timeout.
+// reached blocks too. Those messages wait. A Retry-After in seconds is waited for, up to a minute and within the
+// relay's Timeout. A Retry-After with a date is not read.
 //
 // An error has the start of the server's answer. The user, the password, the path and the parameters of the URL are *** there,
 // because they may be secrets.
