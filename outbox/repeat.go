@@ -25,14 +25,15 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	}
 	bytes := max(1, min(o.plan.maxBytes/4, o.plan.maxBytes-o.plan.bytes))
 	page, more, err := o.table.due(ctx, o.db, o.part, limit, bytes, o.opts.Resend, without)
+	if err != nil {
+		return failed("read messages that are not done", err)
+	}
+	o.plan.repeat(page)
 	o.repeats = now.Add(o.opts.Poll)
-	if !more || err != nil { // which stops no sending
+	if !more {
 		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))
 	}
-	if err == nil {
-		o.plan.repeat(page)
-	}
-	return failed("read messages that are not done", err)
+	return nil
 }
 
 // due reads messages that were confirmed, or sent again, so long ago, without some that are locked. The wait doubles with each repeat,

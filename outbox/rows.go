@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/pawl-go/pawl/dialect"
 )
@@ -121,6 +122,33 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 	s := t.new().Add("SELECT DISTINCT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> ''")
 	return collect(ctx, db, s, func(rows *sql.Rows, lane *string) error { return rows.Scan(lane) })
+}
+
+// clean looks at up to 1,000 messages of a state after a number, and deletes the messages that are older than the retention.
+// The next look begins after next. There is nothing to delete behind it if next is 0.
+func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, after int64, retention, timeout time.Duration) (next int64, err error) {
+	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
+		Add(" AND state = ").Value(int(state)).Add(" AND seq > ").Value(after).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
+	if err != nil || len(seqs) == 0 {
+		return 0, err
+	}
+	bounded, stop := t.patient(ctx, lockWait, timeout)
+	defer stop()
+	result, err := in(t.waiting(t.new(), lockWait).Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
+		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(bounded, db)
+	switch {
+	case err != nil && ctx.Err() == nil && t.waited(bounded, err) && len(seqs) == maxBatch:
+		return seqs[len(seqs)-1], nil // these the next time
+	case err != nil && ctx.Err() == nil && t.waited(bounded, err), dialect.Again(err):
+		return 0, nil // the next time
+	}
+	if err != nil {
+		return 0, err
+	}
+	if n, err := result.RowsAffected(); n == 0 || len(seqs) < maxBatch {
+		return 0, err
+	}
+	return seqs[len(seqs)-1], nil
 }
 
 // in appends values in parentheses.

@@ -30,7 +30,7 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 	if ask == nil {
 		return failed("run", fmt.Errorf("%w: ask is nil", pawl.ErrInvalid))
 	}
-	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]rest), locked: make(map[string]rest), done: make(chan struct{}, 1), batch: mostRemoved}
+	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]rest), locked: make(map[string]rest), done: make(chan struct{}, 1)}
 	defer r.group.Wait()
 	for ctx.Err() == nil {
 		err := r.round(ctx)
@@ -69,7 +69,6 @@ type run struct {
 	done    chan struct{}   // a question has ended
 	cleaned time.Time       // when the last cleaning began
 	more    bool            // that left old half messages, so the next round goes on
-	batch   int             // how many of a state one round removes at most
 	locked  map[string]rest // due half messages whose claims met a lock
 
 	mu   sync.Mutex
@@ -96,8 +95,8 @@ func (r rest) again(least, most time.Duration) rest {
 func (r *run) round(ctx context.Context) error {
 	if r.more || time.Since(r.cleaned) > time.Minute {
 		r.cleaned = time.Now()
-		if err := r.clean(ctx); err != nil && ctx.Err() == nil { // questions do not wait for the cleaning
-			r.tell(failed("clean", err))
+		if err := r.clean(ctx); err != nil {
+			return failed("clean", err)
 		}
 	}
 	free, without := r.free()
@@ -146,28 +145,24 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 	return nil
 }
 
-// mostRemoved is how many rows of a state one round removes at most, so that questions need not wait for all.
-const mostRemoved = 1000
+// batch is how many rows of a state one round removes at most, so that questions need not wait for all.
+const batch = 1000
 
-// clean removes old half messages. A DELETE of large messages may take too long, so after an error the next one is smaller.
+// clean removes old half messages.
 func (r *run) clean(ctx context.Context) error {
 	r.more = false
-	more, began := false, time.Now()
+	more := false
 	for _, state := range []State{Submitted, Aborted} {
 		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
 		n, err := remove(visit, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
-			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(r.batch))
+			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(batch))
 		stop()
 		if err != nil && !dialect.Again(err) {
-			r.batch = max(1, r.batch/4)
 			return err
 		}
-		more = more || n == r.batch
+		more = more || n == batch
 	}
 	r.more = more
-	if time.Since(began) < r.opts.Timeout/4 {
-		r.batch = min(2*r.batch, mostRemoved)
-	}
 	return nil
 }
 
